@@ -101,7 +101,7 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
     """
     module, _, attribute = path_of(name).partition(":")
     try:
-        made = getattr(import_module(module), attribute)
+        adapter = getattr(import_module(module), attribute)
     except Exception as error:
         remedy = (
             "`conformance install {name}` installs it" if name in built_in() else "check its name and what it imports"
@@ -109,13 +109,13 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
         raise UnknownFramework(
             f"framework {name!r} cannot be imported ({type(error).__name__}: {error}); {remedy.format(name=name)}"
         ) from error
-    if _is_loop(made):
-        made = import_module(_LOOPS).framework_of(made)
-    _check_contract(name, made)
+    if _is_loop(adapter):
+        adapter = import_module(_LOOPS).framework_of(adapter)
+    _check_contract(name, adapter)
     from frameworks.contract import Framework, MissingDevice
 
     try:
-        framework = made(device, mode)
+        framework = adapter(device, mode)
     except (MissingDevice, UnknownFramework, ValueError):
         raise
     except Exception as error:
@@ -130,9 +130,9 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
     return cast("Framework", framework)
 
 
-def _is_loop(made: object) -> bool:
+def _is_loop(adapter: object) -> bool:
     """Whether this is a class of users' training loops, which the wrapper of such loops makes an adapter."""
-    return isinstance(made, type) and all(callable(getattr(made, name, None)) for name in _METHODS)
+    return isinstance(adapter, type) and all(callable(getattr(adapter, name, None)) for name in _METHODS)
 
 
 def _check_contract(name: str, adapter: object) -> None:
@@ -195,8 +195,8 @@ class AdapterFile:
 
     def absence(self, capability: str, mode: str) -> Absence | None:
         """Why the framework does not have a capability in a mode, None if the file does not say so."""
-        fitting = (each for each in self.absent if not each.modes or mode in each.modes)
-        return next((each for each in fitting if capability in each.capabilities), None)
+        fitting = (absence for absence in self.absent if not absence.modes or mode in absence.modes)
+        return next((absence for absence in fitting if capability in absence.capabilities), None)
 
 
 @cache

@@ -91,10 +91,10 @@ def sets(ways: Sequence[Way]) -> tuple[tuple[Way, ...], ...]:
     places = Counter[str]()
     result: list[tuple[Way, ...]] = []
     for way in ways:
-        place = places[way.technique]
+        index = places[way.technique]
         places[way.technique] += 1
-        result += [()] if place == len(result) else []
-        result[place] += (way,)
+        result += [()] if index == len(result) else []
+        result[index] += (way,)
     return tuple(result)
 
 
@@ -103,9 +103,9 @@ def resolved(name: str) -> Any:
     first, *rest = name.split(".")
     try:
         value: Any = import_module(first)
-        for place, part in enumerate(rest, 1):
+        for end, part in enumerate(rest, 1):
             if not hasattr(value, part):
-                import_module(".".join([first, *rest[:place]]))
+                import_module(".".join([first, *rest[:end]]))
             value = getattr(value, part)
     except Exception:  # missing, or not importable here
         return None
@@ -127,18 +127,18 @@ class WatchedCalls:
         """The names of the others."""
         return tuple(name for name, _ in self.due.values())
 
-    def made(self, key: Any, given: Mapping[str, Any]) -> None:
+    def made(self, key: Any, arguments: Mapping[str, Any]) -> None:
         """Notes a call with arguments by their names, which a callable without Python code does not show."""
         name, wanted = self.due[key]
-        if not isinstance(key, CodeType) or all(_fits(name, own, given, wanted[own]) for own in wanted):
+        if not isinstance(key, CodeType) or all(_fits(name, own, arguments, wanted[own]) for own in wanted):
             del self.due[key]
 
 
-def _fits(call: str, argument: str, given: Mapping[str, Any], wanted: Any) -> bool:
+def _fits(call: str, argument: str, arguments: Mapping[str, Any], wanted: Any) -> bool:
     if wanted != GIVEN:
-        return bool(given.get(argument, wanted) == wanted)
+        return bool(arguments.get(argument, wanted) == wanted)
     default = inspect.signature(resolved(call)).parameters[argument].default
-    return given.get(argument, default) is not default
+    return arguments.get(argument, default) is not default
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def watched(way: Way) -> Iterator[WatchedCalls]:
     Raises:
         TypeError: a call can be noted by neither its code nor itself.
     """
-    calls = WatchedCalls({_key(name): (name, given) for name, given in way.calls.items()})
+    calls = WatchedCalls({_key(name): (name, arguments) for name, arguments in way.calls.items()})
     before = sys.getprofile()
 
     def profile(frame: FrameType, event: _Event, argument: object) -> None:
@@ -180,9 +180,9 @@ def required(framework: str, recipe: Recipe, *techniques: str) -> Iterator[None]
     with ExitStack() as stack:
         calls = [(way, stack.enter_context(watched(way))) for way in chosen if way.technique in techniques]
         yield
-    for way, made in calls:
-        if made.missing:
-            raise RuntimeError(f"{way}: {', '.join(made.missing)} was not called as declared")
+    for way, watch in calls:
+        if watch.missing:
+            raise RuntimeError(f"{way}: {', '.join(watch.missing)} was not called as declared")
 
 
 _STORES = ("cache_info", "get_concrete_function", "lower")

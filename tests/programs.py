@@ -16,7 +16,7 @@ KNOWN = load_known()
 WITH_PROGRAM = [finding for finding in KNOWN.findings if finding.program is not None]
 
 
-@pytest.mark.parametrize("finding", WITH_PROGRAM, ids=lambda each: f"{each.framework}-{each.id}")
+@pytest.mark.parametrize("finding", WITH_PROGRAM, ids=lambda finding: f"{finding.framework}-{finding.id}")
 def test_the_program_shows_what_its_finding_says(finding: Finding, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproducers, "LIMIT_S", hang_limit())
     version = installed_version(finding.framework)

@@ -141,15 +141,15 @@ def style() -> int:
 
 
 def _command(name: str, tool: Tool) -> click.Command:
-    def start(words: tuple[str, ...]) -> None:
+    def start(arguments: tuple[str, ...]) -> None:
         sys.stdout.flush()
         os.chdir(ROOT)
-        os.execv(sys.executable, [sys.executable, "-m", *tool.words, *words])
+        os.execv(sys.executable, [sys.executable, "-m", *tool.words, *arguments])
 
     return click.Command(
         name,
         callback=start,
-        params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
+        params=[click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)],
         short_help=tool.purpose,
         add_help_option=False,
         context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},

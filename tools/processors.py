@@ -85,10 +85,10 @@ def judge(framework: str, mode: str, level: str, arguments: Sequence[str], folde
         RecordError: the run left no record.
     """
     path = folder / f"{framework}-{mode}-{level}.json".replace(" ", "-")
-    words = [f"--mode={mode}", framework, f"--record={path}", *arguments]
+    argv = [f"--mode={mode}", framework, f"--record={path}", *arguments]
     begun = time.monotonic()
     subprocess.run(
-        [sys.executable, "-m", "conformance", "run", *words],
+        [sys.executable, "-m", "conformance", "run", *argv],
         cwd=ROOT,
         env=environment(level, framework),
         stdout=subprocess.DEVNULL,

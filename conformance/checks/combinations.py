@@ -185,8 +185,8 @@ def compare(subject: Subject, verdict: Verdict, row: Row, folder: Path | None = 
     trainer = subject.trainer(row.model, row.recipe)
     updates: list[Update] = []
     constants = {name: value for name, value in trainer.parameters().items() if name in row.recipe.frozen}
-    for place, window in enumerate(row.windows):
-        if folder is not None and place == len(row.windows) // 2:
+    for index, window in enumerate(row.windows):
+        if folder is not None and index == len(row.windows) // 2:
             trainer = _resumed(subject, row, trainer, folder)
         updates.append(trainer.update(window))
     verdict.equal([update.skipped for update in updates], [False] * len(updates), "skipped updates", "skipped")

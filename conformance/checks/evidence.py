@@ -117,7 +117,7 @@ def got_want(measured: Array, expected: Array) -> str:
         return f"got {short_text(measured.tolist())}, want {short_text(expected.tolist())}"
     differing = measured != expected
     if measured.dtype.kind not in "biu":
-        left, right = (np.asarray(each, np.float64) for each in (measured, expected))
+        left, right = (np.asarray(array, np.float64) for array in (measured, expected))
         differing = ((left != right) & ~(np.isnan(left) & np.isnan(right))) | (np.signbit(left) != np.signbit(right))
     return element(measured, expected, differing)
 
@@ -130,14 +130,14 @@ def element(measured: Array, expected: Array, differing: Array, allowed: float =
         differing: bool of that shape, which elements are wrong.
         allowed: how far each may be from the expected one.
     """
-    left, right = (np.asarray(each, np.float64) for each in (measured, expected))
+    left, right = (np.asarray(array, np.float64) for array in (measured, expected))
     with np.errstate(invalid="ignore"):
         gap = np.abs(left - right)
     gap = np.where(differing, np.where(np.isnan(gap), np.inf, gap), -1.0)
-    place = tuple(int(index) for index in np.unravel_index(int(np.argmax(gap)), gap.shape))
-    values = f"got {measured[place]!s}, want {expected[place]!s}" + (f" ± {allowed:.3g}" if allowed else "")
+    position = tuple(int(index) for index in np.unravel_index(int(np.argmax(gap)), gap.shape))
+    values = f"got {measured[position]!s}, want {expected[position]!s}" + (f" ± {allowed:.3g}" if allowed else "")
     count = f"({int(differing.sum())} of {differing.size} elements differ)"
-    return f"{values} at {list(place)} {count}" if place else values
+    return f"{values} at {list(position)} {count}" if position else values
 
 
 def _first_difference(measured: object, expected: object) -> str:
@@ -146,7 +146,7 @@ def _first_difference(measured: object, expected: object) -> str:
         return got_want(measured, expected)
     if not (isinstance(measured, Mapping) and isinstance(expected, Mapping)):
         return ""
-    arrays = all(isinstance(each, np.ndarray) for each in (*measured.values(), *expected.values()))
+    arrays = all(isinstance(value, np.ndarray) for value in (*measured.values(), *expected.values()))
     return difference(measured, expected) if arrays else ""
 
 

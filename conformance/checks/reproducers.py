@@ -46,15 +46,15 @@ def run(program: Traversable) -> ProgramResult:
             `ATTEMPTS` times in a row.
     """
     for _ in range(ATTEMPTS):
-        ended = _ended(program)
-        said = {key: _said(ended.stdout, key) for key in ("expected", "seen")}
-        if ended.returncode in (0, 1) and all(len(lines) == 1 for lines in said.values()):
-            return ProgramResult(said["expected"][0], said["seen"][0], ended.returncode == 1)
-    words = [line for line in ended.stderr.splitlines() if line.strip()] or ["it printed nothing"]
-    if words[-1].startswith("ModuleNotFoundError"):
-        raise ProgramError(f"{words[-1]}; `python -m conformance install NAME` installs a framework")
+        completed = _ended(program)
+        said = {key: _said(completed.stdout, key) for key in ("expected", "seen")}
+        if completed.returncode in (0, 1) and all(len(lines) == 1 for lines in said.values()):
+            return ProgramResult(said["expected"][0], said["seen"][0], completed.returncode == 1)
+    error_lines = [line for line in completed.stderr.splitlines() if line.strip()] or ["it printed nothing"]
+    if error_lines[-1].startswith("ModuleNotFoundError"):
+        raise ProgramError(f"{error_lines[-1]}; `python -m conformance install NAME` installs a framework")
     printed = ", ".join(f"{len(lines)} lines `{key}:`" for key, lines in said.items())
-    raise ProgramError(f"{program.name} exited with {ended.returncode}, printed {printed}: {words[-1]}")
+    raise ProgramError(f"{program.name} exited with {completed.returncode}, printed {printed}: {error_lines[-1]}")
 
 
 def _ended(program: Traversable) -> subprocess.CompletedProcess[str]:
@@ -71,8 +71,8 @@ def _ended(program: Traversable) -> subprocess.CompletedProcess[str]:
 
 def _foreign_folders() -> list[str]:
     """PYTHONPATH without the suite's own folder; a cluster may provide frameworks by it."""
-    given = [os.path.realpath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    return [folder for folder in given if folder != _ROOT]
+    folders = [os.path.realpath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    return [folder for folder in folders if folder != _ROOT]
 
 
 def _said(output: str, key: str) -> list[str]:

@@ -112,38 +112,42 @@ def resumed(subject: Subject, model: Model, recipe: Recipe, saved: Path, *window
     return states
 
 
-def peak_bytes(subject: Subject, model: Model, recipe: Recipe, window: Window, place: Path) -> int:
+def peak_bytes(subject: Subject, model: Model, recipe: Recipe, window: Window, path: Path) -> int:
     """What `PeakTask.run` returns in a new process of the same framework, device, mode and seed.
 
     Args:
-        place: two files are written next to it.
+        path: two files are written next to it.
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
-    return int(apart(PeakTask(*same_framework(subject), model, subject.seeded(recipe), window), place))
+    return int(apart(PeakTask(*same_framework(subject), model, subject.seeded(recipe), window), path))
 
 
 def same_framework(subject: Subject) -> tuple[str, str, str]:
     """Path, device and mode by which `frameworks.registry.load` makes the subject's framework again."""
-    made = type(subject.framework)
-    return f"{made.__module__}:{made.__qualname__}", subject.framework.device, subject.framework.mode
+    framework_class = type(subject.framework)
+    return (
+        f"{framework_class.__module__}:{framework_class.__qualname__}",
+        subject.framework.device,
+        subject.framework.mode,
+    )
 
 
-def apart(task: Runnable, place: Path) -> Any:
+def apart(task: Runnable, path: Path) -> Any:
     """What a task's `run` returns in a new process.
 
     Args:
-        place: two files are written next to it.
+        path: two files are written next to it.
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
-    given, result = place.with_name(f"{place.name}.task"), place.with_name(f"{place.name}.result")
-    given.write_bytes(pickle.dumps(task))
+    task_file, result = path.with_name(f"{path.name}.task"), path.with_name(f"{path.name}.result")
+    task_file.write_bytes(pickle.dumps(task))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-P", "-m", "conformance.checks.subprocesses", str(given), str(result)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    if ended.returncode:
-        raise RuntimeError(f"the new process ended with {ended.returncode}: {ended.stderr[-1000:]}")
+    command = [sys.executable, "-P", "-m", "conformance.checks.subprocesses", str(task_file), str(result)]
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if completed.returncode:
+        raise RuntimeError(f"the new process ended with {completed.returncode}: {completed.stderr[-1000:]}")
     return pickle.loads(result.read_bytes())
 
 

@@ -160,8 +160,8 @@ def _status(arguments: Sequence[str] | None, group: click.Command, program: str)
     except click.Abort:
         return _refuse("interrupted")
     except click.UsageError as error:
-        place = error.ctx.command_path if error.ctx else _place(arguments, group, program)
-        return _refuse(f"{error.format_message().rstrip('.')}; `{place} --help` shows the arguments")
+        command = error.ctx.command_path if error.ctx else _place(arguments, group, program)
+        return _refuse(f"{error.format_message().rstrip('.')}; `{command} --help` shows the arguments")
     except click.ClickException as error:
         return _refuse(error.format_message())
     except (RecordError, UnknownFramework) as error:

@@ -26,15 +26,15 @@ class RunCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Moves this command's options before the other words, up to a `--`."""
         end = args.index("--") if "--" in args else len(args)
-        options = {name: each for each in self.params if isinstance(each, click.Option) for name in each.opts}
+        options = {name: option for option in self.params if isinstance(option, click.Option) for name in option.opts}
         own: list[str] = []
         others: list[str] = []
-        words = iter(args[:end])
-        for word in words:
+        arguments = iter(args[:end])
+        for word in arguments:
             name, equals, _ = word.partition("=")
             (own if name in options else others).append(word)
             if name in options and not equals and not options[name].is_flag:
-                own.extend(value for value in [next(words, None)] if value is not None)
+                own.extend(value for value in [next(arguments, None)] if value is not None)
         return super().parse_args(ctx, [*own, *others, *args[end + 1 :]])
 
 

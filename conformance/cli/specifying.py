@@ -217,13 +217,13 @@ def ways_rows(framework: str) -> list[tuple[str, str, str]]:
         UnknownFramework: there is no such adapter, or its file cannot be read.
     """
     return [
-        (str(way), "; ".join(_call(name, given) for name, given in way.calls.items()), way.limits)
+        (str(way), "; ".join(_call(name, arguments) for name, arguments in way.calls.items()), way.limits)
         for way in declared(framework)
     ]
 
 
-def _call(name: str, given: Mapping[str, object]) -> str:
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" if given else name
+def _call(name: str, arguments: Mapping[str, object]) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})" if arguments else name
 
 
 @dataclass(frozen=True)
@@ -246,31 +246,31 @@ def report(clause: Clause, evidence: Sequence[Evidence], record: Record | None) 
 
 
 def _lines(clause: Clause, evidence: Sequence[Evidence], record: Record | None) -> Iterator[str]:
-    for each in evidence:
-        text = each.finding.text
+    for item in evidence:
+        text = item.finding.text
         yield from (f"# {text.reason}", "", f"Class: {text.kind}. Consequence: {text.consequence}.", "")
         if is_url(text.link):
             yield from (f"See also: {text.link} ({text.link_shows})", "")
         elif text.link == NO_LINK:
             yield from ("No earlier report of this was found.", "")
-        yield from _program(each)
+        yield from _program(item)
         yield from clause_lines(clause)
         verdicts = record.verdicts if record else ()
-        yield from failed_checks([v for v in verdicts if (v.clause, v.finding) == (clause.id, each.finding.id)])
+        yield from failed_checks([v for v in verdicts if (v.clause, v.finding) == (clause.id, item.finding.id)])
     yield from _environment(evidence, record)
 
 
-def _program(each: Evidence) -> Iterator[str]:
-    if each.finding.program is None:
+def _program(evidence: Evidence) -> Iterator[str]:
+    if evidence.finding.program is None:
         yield from ("## To reproduce", "", "There is no program for this finding.", "")
         return
-    yield from ("## To reproduce", "", "```python", each.finding.program.read_text("utf-8").rstrip(), "```", "")
-    if isinstance(each.result, ProgramResult):
-        state = "shows the failure" if each.result.there else "does not show the failure"
+    yield from ("## To reproduce", "", "```python", evidence.finding.program.read_text("utf-8").rstrip(), "```", "")
+    if isinstance(evidence.result, ProgramResult):
+        state = "shows the failure" if evidence.result.there else "does not show the failure"
         yield from (f"Run just now with the versions below, it {state}:", "")
-        yield from ("```text", f"expected: {each.result.expected}", f"seen: {each.result.observed}", "```", "")
+        yield from ("```text", f"expected: {evidence.result.expected}", f"seen: {evidence.result.observed}", "```", "")
     else:
-        yield from (f"Not run just now: {each.result}", "")
+        yield from (f"Not run just now: {evidence.result}", "")
 
 
 def clause_lines(clause: Clause) -> Iterator[str]:
@@ -303,7 +303,7 @@ def _environment(evidence: Sequence[Evidence], record: Record | None) -> Iterato
         yield f"No run is on record. Python {platform.python_version()}, {platform.platform()}."
         return
     framework = record.series.framework
-    versions = sorted({entry.versions for each in evidence for entry in each.entries})
+    versions = sorted({entry.versions for item in evidence for entry in item.entries})
     yield f"- {framework} {record.variant.framework_version}, {record.series.mode}, {record.series.device_kind}"
     yield f"- known in {framework} {', '.join(versions)}"
     yield from (f"- {name}: {value}" for name, value in sorted(record.variant.environment.items()) if value)
@@ -355,35 +355,37 @@ def findings(framework: str, words: tuple[str, ...], clause: str | None, kind: s
     clauses: dict[str, set[str]] = {}
     for entry in known.expectations:
         clauses.setdefault(entry.finding.id, set()).add(entry.clause)
-    entries = {each.id: _entry(each, sorted(clauses.get(each.id, ()))) for each in known.findings}
+    entries = {finding.id: _entry(finding, sorted(clauses.get(finding.id, ()))) for finding in known.findings}
     by_rank = [
-        each
-        for each in sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
-        if clause in (None, *clauses.get(each.id, ())) and kind in (None, each.text.kind)
-        if all(word.lower() in " ".join(entries[each.id]).lower() for word in words)
+        finding
+        for finding in sorted(
+            known.findings, key=lambda finding: (finding.text.kind, finding.text.consequence.rank, finding.id)
+        )
+        if clause in (None, *clauses.get(finding.id, ())) and kind in (None, finding.text.kind)
+        if all(word.lower() in " ".join(entries[finding.id]).lower() for word in words)
     ]
     if not by_rank:
         click.echo(f"conformance: no finding matches; `conformance findings {framework}` lists all of them", err=True)
         return 2
     here = devices(), instruction_sets()
-    reasons = {each.id: each.not_here(*here) for each in by_rank if tried}
-    due = [each for each in by_rank if tried and each.program and not reasons[each.id]]
-    results = {each.id: _run_program(each) for each in watched(due, "running the programs")}
+    reasons = {finding.id: finding.not_here(*here) for finding in by_rank if tried}
+    due = [finding for finding in by_rank if tried and finding.program and not reasons[finding.id]]
+    results = {finding.id: _run_program(finding) for finding in watched(due, "running the programs")}
     tries = {name: f"not tried: {reason}" for name, reason in reasons.items() if reason}
     tries |= {name: _result_line(result) for name, result in results.items()}
     console = Console()
     if console.is_terminal:
-        for each in by_rank:
-            heading, *lines = _finding_lines(entries[each.id], tries.get(each.id, ""))
+        for finding in by_rank:
+            heading, *lines = _finding_lines(entries[finding.id], tries.get(finding.id, ""))
             console.print(Text(heading, style="bold"), soft_wrap=True)
             console.print(Text("\n".join(f"  {line}" for line in lines)), soft_wrap=True)
     else:
-        put_entries((*entries[each.id], *([tries.get(each.id, "")] if tried else [])) for each in by_rank)
+        put_entries((*entries[finding.id], *([tries.get(finding.id, "")] if tried else [])) for finding in by_rank)
     click.echo(number(len(by_rank), "finding"), err=True)
     if any(isinstance(result, str) for result in results.values()):
         return 2
     version = installed_version(framework) or ""
-    there = {each.id: known.expected(each, version) for each in due}
+    there = {finding.id: known.expected(finding, version) for finding in due}
     shown = {name: one.there for name, one in results.items() if not isinstance(one, str)}
     return int(shown != there)
 

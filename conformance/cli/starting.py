@@ -123,8 +123,8 @@ def install(every: bool, modes: str, names: tuple[str, ...]) -> int:
     chosen = list(names or installing.DISTRIBUTIONS)
     wanted = [mode for mode in modes.split(",") if mode]
     known = {mode for name in chosen for mode in installing.DISTRIBUTIONS[name].modes}
-    given = click.get_current_context().get_parameter_source("modes") is ParameterSource.COMMANDLINE
-    if given and (unknown := sorted(set(wanted) - known)):
+    explicit = click.get_current_context().get_parameter_source("modes") is ParameterSource.COMMANDLINE
+    if explicit and (unknown := sorted(set(wanted) - known)):
         choice = f"one of {', '.join(sorted(known))}" if known else f"none, {', '.join(chosen)} needs no more packages"
         raise click.UsageError(f"--mode: got {', '.join(unknown)}, want {choice}")
     return installing.main(chosen, wanted)
@@ -248,7 +248,9 @@ def _driver(device: str) -> Step:
     status, output, errors = _run([program], 60)
     versions = re.findall(r"(?:Driver|CUDA (?:UMD )?) ?Version:\s*[\d.]+", output)
     if status == 0 or device == "cpu":
-        return Step(MACHINE, "driver", "ok", ", ".join(" ".join(each.split()) for each in versions) or "no version")
+        return Step(
+            MACHINE, "driver", "ok", ", ".join(" ".join(version.split()) for version in versions) or "no version"
+        )
     reason = next((line.strip() for line in (output + errors).splitlines() if line.strip()), "no reason given")
     return Step(MACHINE, "driver", "failed", f"nvidia-smi: {one_line(reason, 200)}", "reinstall the driver, or reboot")
 

@@ -75,7 +75,7 @@ _OPTIMIZERS = (
 _RECIPES = (
     *(Recipe(optimizer) for optimizer in _OPTIMIZERS),
     *(Recipe(precision=Precision(level, low)) for level in ("O1", "O2", "O3") for low in ("float16", "bfloat16")),
-    *(Recipe(scaling=each) for each in (DynamicScaling(), DynamicScaling(enabled=False), StaticScaling(8.0))),
+    *(Recipe(scaling=scaling) for scaling in (DynamicScaling(), DynamicScaling(enabled=False), StaticScaling(8.0))),
     *(Recipe(ranks=Ranks(2, level)) for level in ("replicated", "optimizer", "gradients", "full")),
     Recipe(ranks=Ranks(4, "full", replicas=2)),
     Recipe(ranks=Ranks(2, reduce="bfloat16")),
@@ -254,7 +254,7 @@ def request(framework: Framework, capability: Capability) -> None:
         if capability in _CALLS:
             _CALLS[capability](framework)
         elif recipes:
-            chosen = (r for r in recipes if all(framework.declares(each).supported for each in needs(r)))
+            chosen = (r for r in recipes if all(framework.declares(needed).supported for needed in needs(r)))
             framework.trainer(exact_stack(), next(chosen, recipes[0]))
         elif models:
             framework.trainer(models[0], Recipe())
@@ -290,11 +290,11 @@ def _named(framework: Framework, capability: Capability) -> None:
         raise Unsupported(capability, f"got quantizers {', '.join(sorted(names))}, want {name}")
 
 
-PRECISIONS = tuple(each for each in Capability if each.startswith("precision.O"))
+PRECISIONS = tuple(capability for capability in Capability if capability.startswith("precision.O"))
 REQUESTS = (*PRECISIONS, Capability.AUTOCAST_SCOPE, Capability.AUTOCAST_LISTS, Capability.DYNAMIC_SCALING)
 """Capabilities that a request for mixed precision may need."""
 
-OTHERS = tuple(each for each in Capability if each not in REQUESTS)
+OTHERS = tuple(capability for capability in Capability if capability not in REQUESTS)
 
 
 def compare(subject: Subject, verdict: Verdict, capability: Capability) -> None:

@@ -202,9 +202,9 @@ class GeneratedCounts:
             self._add(case)
 
     def _add(self, case: GeneratedCase) -> None:
-        words = features(case)
+        case_features = features(case)
         self.programs += 1
-        inside = [word for names in FIELDS.values() for word in names if word in words]
+        inside = [word for names in FIELDS.values() for word in names if word in case_features]
         self.pairs.update(frozenset(pair) for pair in combinations(inside, 2))
         self.steps.update({(word(a), word(b)) for a, b in pairwise(case.program)})
         self.sizes.update(math.prod(shape) for shape in case.drawn.model.parameter_shapes().values())
@@ -242,14 +242,14 @@ def _fields(framework: Framework) -> dict[str, list[str]]:
     """Features by field of a recipe, without precisions that the framework does not declare."""
     precisions = offered_precisions(framework)
     return {
-        name: [word for word in words if name != "precision" or word in precisions] for name, words in FIELDS.items()
+        name: [word for word in values if name != "precision" or word in precisions] for name, values in FIELDS.items()
     }
 
 
 def _kinds(framework: Framework) -> dict[str, list[str]]:
     """Every feature that can be generated, by kind."""
     return {
-        "recipes": [word for words in _fields(framework).values() for word in words] + [*OTHERS],
+        "recipes": [word for values in _fields(framework).values() for word in values] + [*OTHERS],
         "models": [*MODELS],
         "verbs": [*VERBS],
         "data": [*DATA],
@@ -261,8 +261,8 @@ def _kinds(framework: Framework) -> dict[str, list[str]]:
 def never(counts: GeneratedCounts, framework: Framework) -> dict[str, list[str]]:
     """Features that were never generated, by kind."""
     missing = {
-        kind: [word for word in words if not counts.features[_counted(kind, word)]]
-        for kind, words in _kinds(framework).items()
+        kind: [word for word in values if not counts.features[_counted(kind, word)]]
+        for kind, values in _kinds(framework).items()
     }
     fields = combinations(_fields(framework).values(), 2)
     pairs = [(a, b) for first, second in fields for a, b in product(first, second)]
@@ -277,7 +277,7 @@ def _counted(kind: str, word: str) -> str:
 def table(counts: GeneratedCounts, framework: Framework) -> str:
     """The counts as Markdown: how many features of each kind were generated, and which never."""
     missing = never(counts, framework)
-    totals = {kind: len(words) for kind, words in _kinds(framework).items()}
+    totals = {kind: len(values) for kind, values in _kinds(framework).items()}
     lines = [
         f"{framework.name}: {counts.programs} programs, {sum(counts.steps.values())} times a verb after another.",
         "",
@@ -296,8 +296,8 @@ def table(counts: GeneratedCounts, framework: Framework) -> str:
     return "\n".join(lines)
 
 
-def _listed(words: Sequence[str]) -> str:
-    return "; ".join(f"`{word}`" for word in words) or "-"
+def _listed(names: Sequence[str]) -> str:
+    return "; ".join(f"`{word}`" for word in names) or "-"
 
 
 def beyond_drawing() -> list[str]:
@@ -313,13 +313,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--framework", default="reference", metavar="NAME", help="adapter whose recipes are generated")
     parser.add_argument("--mode", default=None, metavar="NAME", help="mode of the adapter (default: its first)")
     parser.add_argument("--seed", default=0, type=int, metavar="N", help="seed of the run")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        framework = load(given.framework, "cpu", given.mode)
+        framework = load(options.framework, "cpu", options.mode)
     except (UnknownFramework, MissingDevice) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return 2
-    print(table(drawn(framework, known_of(framework).exclusions, given.seed), framework))
+    print(table(drawn(framework, known_of(framework).exclusions, options.seed), framework))
     return 0
 
 

@@ -103,17 +103,17 @@ class ObservedMask:
 
 def readable(masks: list[tuple[str, float, Array]]) -> Iterator[tuple[str, float, Array]]:
     """Those that a gradient got back to: not what lies before a dropout that kept nothing."""
-    for place, each in enumerate(masks):
-        if all(later.any() for _, _, later in masks[place + 1 :]):
-            yield each
+    for index, entry in enumerate(masks):
+        if all(later.any() for _, _, later in masks[index + 1 :]):
+            yield entry
 
 
 def repeated(masks: list[ObservedMask], alone: bool) -> tuple[int, str, str] | None:
     """The first mask that repeats another one, complements it, or repeats one of its own rows."""
-    for each in masks if alone else ():
-        if each.repeats_itself:
-            text = f"the mask of layer {each.path} is the same for two samples or positions"
-            return each.place, "repeated", text
+    for observed in masks if alone else ():
+        if observed.repeats_itself:
+            text = f"the mask of layer {observed.path} is the same for two samples or positions"
+            return observed.place, "repeated", text
     for one, other in combinations(masks, 2):
         if one.mask.shape != other.mask.shape or not (one.telling(one.mask.size) and other.telling(one.mask.size)):
             continue
@@ -148,10 +148,10 @@ class RevealingModel(GeneratedModel):
         plain = Model("masks", self.layers, self.sample, self.losses, integer_inputs=self.integer_inputs)
         rng = np.random.default_rng([self.seed, 31])
         starts: list[tuple[str, Array]] = []
-        for place, (name, shape) in enumerate(plain.parameter_shapes().items()):
+        for index, (name, shape) in enumerate(plain.parameter_shapes().items()):
             if name.endswith("bias"):
                 starts.append((name, np.zeros(shape)))
-            elif place == 0:
+            elif index == 0:
                 starts.append((name, np.where(rng.random(shape) < 1 / 3, 0.0, rng.uniform(0.25, 0.5, shape))))
             else:
                 starts.append((name, rng.uniform(1 / 64, 1 / 32, shape)))
@@ -252,8 +252,8 @@ class MaskedCase:
                 observations = executor.play().observations
         except PlayFailed as failed:
             return raised(failed)
-        if (place := self._stands_still(observations)) is not None:
-            return self._failed(place, "stream", "the random stream has not advanced with the update")
+        if (index := self._stands_still(observations)) is not None:
+            return self._failed(index, "stream", "the random stream has not advanced with the update")
         observed: list[ObservedMask] = []
         shares = Shares()
         for training_pass in self._passes(observations):
@@ -275,38 +275,41 @@ class MaskedCase:
     def _stands_still(self, observations: tuple[Observation | None, ...]) -> int | None:
         """The first update, applied or skipped, after which all visible random streams are unchanged."""
         before: Observation = {}
-        for place, (verb, after) in enumerate(zip(self.program, observations, strict=True)):
+        for index, (verb, after) in enumerate(zip(self.program, observations, strict=True)):
             if after is None:
                 continue
             streams = _named(before, "random/")
             if isinstance(verb, Train) and streams and same_bits(streams, _named(after, "random/")):
-                return place
+                return index
             before = after
         return None
 
-    def _failed(self, place: int, name: str, text: str) -> Failure:
-        return Failure(place, name, False, f"after step {place + 1}, {step_text(self.program[place])}: {text}")
+    def _failed(self, index: int, name: str, text: str) -> Failure:
+        return Failure(index, name, False, f"after step {index + 1}, {step_text(self.program[index])}: {text}")
 
     def _passes(self, observations: tuple[Observation | None, ...]) -> Iterator[TrainingPass]:
         before: Observation = {}
-        for place, (verb, after) in enumerate(zip(self.program, observations, strict=True)):
+        for index, (verb, after) in enumerate(zip(self.program, observations, strict=True)):
             if after is None:
                 continue
             weights = _named(before, "parameter/")
             match verb:
                 case Gradients(micros=micros, times=times):
                     gradients = _named(after, "result/gradient.")
-                    for each in [gradients] if times == 1 else _one_by_one(gradients, times):
-                        yield TrainingPass(place, micros, weights, each)
+                    for pass_gradients in [gradients] if times == 1 else _one_by_one(gradients, times):
+                        yield TrainingPass(index, micros, weights, pass_gradients)
                 case TraceLayers(micro=micro):
-                    yield TrainingPass(place, (micro,), weights, _named(after, "result/gradient."))
+                    yield TrainingPass(index, (micro,), weights, _named(after, "result/gradient."))
                 case Train(micros=micros, times=1) if not after["result/skipped"]:
-                    old, new = (_named(each, "master/") or _named(each, "parameter/") for each in (before, after))
+                    old, new = (
+                        _named(observation, "master/") or _named(observation, "parameter/")
+                        for observation in (before, after)
+                    )
                     unit = format_of("float32").unit_roundoff
                     if all(value.dtype == np.float32 for value in new.values()):
                         moved = {name: (old[name].astype(np.float64) - new[name]) / RATE for name in old}
                         slack = {name: 4.0 * unit * float(np.abs(new[name]).max()) / RATE for name in old}
-                        yield TrainingPass(place, micros, weights, moved, slack, float(after["result/loss"]))
+                        yield TrainingPass(index, micros, weights, moved, slack, float(after["result/loss"]))
             before = after
 
     def _judged(self, training_pass: TrainingPass) -> bool:
@@ -422,8 +425,8 @@ class _Computed:
 
 
 def _one_by_one(stacked: dict[str, Array], times: int) -> Iterator[dict[str, Array]]:
-    for place in range(times):
-        yield {name: values[place] for name, values in stacked.items()}
+    for index in range(times):
+        yield {name: values[index] for name, values in stacked.items()}
 
 
 def _named(observation: Observation, beginning: str) -> dict[str, Array]:
@@ -504,7 +507,7 @@ def _windows(draw: st.DrawFn, drawn: RevealingModel, count: int) -> tuple[Genera
     most = ROWS // (count * drawn.places)
     size = 1 if _deep(drawn) else draw(st.integers(1, min(most, 8)))
     start = draw(st.integers(0, ROWS - 1))
-    return tuple(GeneratedBatch(size, start + place * size * drawn.places) for place in range(count))
+    return tuple(GeneratedBatch(size, start + index * size * drawn.places) for index in range(count))
 
 
 @st.composite
@@ -520,17 +523,17 @@ def _steps(
     draw: st.DrawFn, framework: Framework, drawn: RevealingModel, recipe: Recipe, first: Verb
 ) -> tuple[Verb, ...]:
     """A training pass, something that is to leave the masks alone, or a new run that begins with the same pass."""
-    words = ["pass"] * 4 + ["again", "predict"]
-    words += ["restore"] * 2 if framework.declares(Capability.CHECKPOINT).supported else []
-    words += ["trace"] if framework.declares(Capability.TRACE).supported and recipe.recompute is None else []
-    words += ["many-updates"] if recipe.accumulation == 1 and draw(st.integers(0, 3)) == 0 else []
-    words += ["many-passes"] if draw(st.integers(0, 3)) == 0 else []
-    words += ["bytes"] if framework.declares(Capability.SAVED_BYTES).supported else []
+    kinds = ["pass"] * 4 + ["again", "predict"]
+    kinds += ["restore"] * 2 if framework.declares(Capability.CHECKPOINT).supported else []
+    kinds += ["trace"] if framework.declares(Capability.TRACE).supported and recipe.recompute is None else []
+    kinds += ["many-updates"] if recipe.accumulation == 1 and draw(st.integers(0, 3)) == 0 else []
+    kinds += ["many-passes"] if draw(st.integers(0, 3)) == 0 else []
+    kinds += ["bytes"] if framework.declares(Capability.SAVED_BYTES).supported else []
     scopes = [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
-    words += ["scope"] if framework.declares(Capability.AUTOCAST_SCOPE).supported and scopes else []
-    words += ["skip"] * 2 if isinstance(recipe.scaling, DynamicScaling) else []
+    kinds += ["scope"] if framework.declares(Capability.AUTOCAST_SCOPE).supported and scopes else []
+    kinds += ["skip"] * 2 if isinstance(recipe.scaling, DynamicScaling) else []
     one = draw(_windows(drawn, 1))[0]
-    match draw(st.sampled_from(words)):
+    match draw(st.sampled_from(kinds)):
         case "pass":
             return (draw(_passes(drawn, recipe)),)
         case "again":

@@ -105,8 +105,8 @@ class ScopedOperation:
             "operands=one-term": self.sizes[1] == 1,
             "operands=offset": self.offset != 0.0,
         }
-        words = {word for word, there in flags.items() if there}
-        return frozenset({f"operation={self.op}", f"operand={self.format}", *scopes, *lists, *words})
+        active_flags = {word for word, there in flags.items() if there}
+        return frozenset({f"operation={self.op}", f"operand={self.format}", *scopes, *lists, *active_flags})
 
     def arrays(self) -> tuple[Array, ...]:
         """The operands, as they lie in memory."""
@@ -114,11 +114,11 @@ class ScopedOperation:
 
     def _values(self) -> tuple[Array, ...]:
         rng = np.random.default_rng([self.seed, 25])
-        made = CATALOGUE[self.op]()
+        operands = CATALOGUE[self.op]()
         if self.op in FIXED:
-            return tuple(self._cast(array) for array in made)
+            return tuple(self._cast(array) for array in operands)
         arrays: list[Array] = []
-        for array, shape in zip(made, self._shapes([array.shape for array in made]), strict=True):
+        for array, shape in zip(operands, self._shapes([array.shape for array in operands]), strict=True):
             if array.dtype.kind in "iu":
                 arrays.append(rng.integers(0, self.sizes[1], shape))
                 continue

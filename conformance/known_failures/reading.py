@@ -268,7 +268,7 @@ class Exclusion:
 
     def leaves_out(self, features: Collection[str]) -> bool:
         """Whether a program with these features is excluded; "kind=a|b" in `when` stands for either of two."""
-        return all(any(each in features for each in _alternatives(word)) for word in self.when)
+        return all(any(alternative in features for alternative in _alternatives(word)) for word in self.when)
 
     def applies(self, series: VersionSeries) -> bool:
         """Whether the finding occurs in a series."""

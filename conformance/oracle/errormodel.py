@@ -112,12 +112,16 @@ def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Se
     sizes = {name: int(np.prod(model.parameter_shapes()[name])) for name in trained}
     loaded_arrays = loaded(path, "losses", "gradient", "parameters", "loss_spread", "gain_spread", "spread")
     if loaded_arrays is None:
-        made = _derive(conventions, model, recipe, windows, derivation, sizes)
-        exact = {"losses": made.exact.losses, "gradient": made.exact.gradient, "parameters": made.exact.parameters}
-        spread = np.array([made.gradient_spread, made.parameter_spread])
-        spreads = {"loss_spread": made.loss_spread, "gain_spread": made.gain_spread, "spread": spread}
+        result = _derive(conventions, model, recipe, windows, derivation, sizes)
+        exact = {
+            "losses": result.exact.losses,
+            "gradient": result.exact.gradient,
+            "parameters": result.exact.parameters,
+        }
+        spread = np.array([result.gradient_spread, result.parameter_spread])
+        spreads = {"loss_spread": result.loss_spread, "gain_spread": result.gain_spread, "spread": spread}
         store(path, exact | spreads)
-        return made
+        return result
     exact_run = Run(loaded_arrays["losses"], loaded_arrays["gradient"], loaded_arrays["parameters"])
     along, final = (float(s) for s in loaded_arrays["spread"])
     return Envelope(

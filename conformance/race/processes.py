@@ -106,8 +106,8 @@ class Racer:
     @property
     def command(self) -> list[str]:
         """The command of its process."""
-        words = ["-m", "conformance.race.worker", self.framework, self.device, self.mode, self.fixture]
-        return [str(self.python), *words]
+        arguments = ["-m", "conformance.race.worker", self.framework, self.device, self.mode, self.fixture]
+        return [str(self.python), *arguments]
 
 
 class RaceProcess:

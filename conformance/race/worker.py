@@ -135,8 +135,8 @@ def serve(answers: TextIO, name: str, device: str, mode: str, fixture: str) -> N
             framework = load(name, device, mode or None)
             spent = process_time_ns() - begin
             works = TimedWork(framework, fixture)
-            place = f"{framework.device} {framework.mode}"
-            return {"value": spent, "version": framework.version(), "numpy": np.__version__, "place": place}
+            target = f"{framework.device} {framework.mode}"
+            return {"value": spent, "version": framework.version(), "numpy": np.__version__, "place": target}
         if works is None:
             raise RuntimeError("load comes first")
         return {"kinds": works.kinds()} if what == "kinds" else {"value": getattr(works, what)(count)}

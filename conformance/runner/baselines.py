@@ -62,9 +62,9 @@ def nearest(name: str, mode: str, device: str, folder: Path = BASELINES) -> Path
     """
 
     def distance(path: Path) -> tuple[bool, bool, bool, bool, str]:
-        words = path.name.removesuffix(".gz").removesuffix(".json")
-        own, there = words.startswith(f"{name}-"), f"-{device}-" in words
-        return not own, not (own and words.endswith(f"-{mode}")), not there, not words.startswith("reference-"), words
+        stem = path.name.removesuffix(".gz").removesuffix(".json")
+        own, there = stem.startswith(f"{name}-"), f"-{device}-" in stem
+        return not own, not (own and stem.endswith(f"-{mode}")), not there, not stem.startswith("reference-"), stem
 
     return min(listed(folder), key=distance, default=None)
 
@@ -88,8 +88,8 @@ def acceptable(path: Path) -> Record:
     if record.status == "interrupted":
         raise RecordError(path, "is of an interrupted run", "run the suite to its end")
     if record.selection or record.status == "partial":
-        words = record.selection or "; ".join(record.notes)
-        raise RecordError(path, f"is of selected tests only{f' ({words})' if words else ''}", "run all tests")
+        details = record.selection or "; ".join(record.notes)
+        raise RecordError(path, f"is of selected tests only{f' ({details})' if details else ''}", "run all tests")
     if tests := lacking(record):
         named = f"{tests[0]}{', ...' if tests[1:] else ''}"
         problem = f"lacks {len(tests)} of the suites' {len(inventory())} test functions ({named})"

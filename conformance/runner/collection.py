@@ -47,9 +47,11 @@ def parametrize(metafunc: pytest.Metafunc, framework: Framework, known: Known, w
         if (name := f"{part[:-1]}_technique") in metafunc.fixturenames:
             supported = framework.declares(SHIPPED[part]).supported
             techniques = framework.shipped(part).techniques() if supported else (None,)
-            metafunc.parametrize(name, techniques, ids=[each or "default" for each in techniques])
+            metafunc.parametrize(name, techniques, ids=[technique or "default" for technique in techniques])
     if "workaround" in metafunc.fixturenames:
-        metafunc.parametrize("workaround", known.workarounds, ids=[each.finding.id for each in known.workarounds])
+        metafunc.parametrize(
+            "workaround", known.workarounds, ids=[workaround.finding.id for workaround in known.workarounds]
+        )
     for name in PARAMETERS.keys() & {*metafunc.fixturenames}:
         chosen_ways = [way for way in ways.offered if PARAMETERS[name](way)]
         metafunc.parametrize(name, chosen_ways, ids=map(str, chosen_ways))

@@ -54,10 +54,10 @@ def suite_version() -> str:
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"])
 
 
-def suite(given: str, clauses_with_tests: tuple[str, ...], clauses_without_tests: tuple[str, ...]) -> Suite:
+def suite(adapter: str, clauses_with_tests: tuple[str, ...], clauses_without_tests: tuple[str, ...]) -> Suite:
     """This suite's part of a record, for the adapter that the user named."""
     areas = suite_areas()
-    files = adapter_files(given)
+    files = adapter_files(adapter)
     if files:
         expectations = [path for path in files if path.name == FILE or path.parent.name == SNAPSHOTS]
         areas["adapter"] = digest(path for path in files if path not in expectations)
@@ -68,13 +68,13 @@ def suite(given: str, clauses_with_tests: tuple[str, ...], clauses_without_tests
 def suite_areas() -> dict[str, str]:
     """The digest of each area that does not depend on the adapter."""
     clauses = [(c.id, str(c.level), c.revision, " ".join(c.requirement.split())) for c in load_clauses().values()]
-    areas = {name: digest(files_of(ROOT / place for place in places)) for name, places in AREAS.items()}
+    areas = {name: digest(files_of(ROOT / path for path in places)) for name, places in AREAS.items()}
     return areas | {"specification": hashlib.sha256(repr(sorted(clauses)).encode()).hexdigest()[:16]}
 
 
-def adapter_files(given: str) -> tuple[Path, ...]:
+def adapter_files(adapter: str) -> tuple[Path, ...]:
     """The files of the adapter that the user named: of its folder, or a module without a package, with expectations."""
-    path = path_of(given)
+    path = path_of(adapter)
     folder = folder_of(path)
     if folder is None:
         return ()
@@ -84,9 +84,9 @@ def adapter_files(given: str) -> tuple[Path, ...]:
 
 def files_of(places: Iterable[Path]) -> Iterator[Path]:
     """The files of code and data in folders, in order."""
-    for place in places:
-        paths = sorted(place.rglob("*")) if place.is_dir() else [place]
-        of_folder = (path for path in paths if path == place or not path.as_posix().endswith(f"/{MEANINGS}"))
+    for root in places:
+        paths = sorted(root.rglob("*")) if root.is_dir() else [root]
+        of_folder = (path for path in paths if path == root or not path.as_posix().endswith(f"/{MEANINGS}"))
         yield from (path for path in of_folder if path.suffix in _CODE and path.is_file())
 
 
@@ -142,24 +142,24 @@ def commit(root: Path = ROOT) -> str:
     return "" if not head or changed is None else f"{head}{'+' if changed else ''}"
 
 
-def _git(root: Path, *words: str) -> str | None:
+def _git(root: Path, *arguments: str) -> str | None:
     """What git prints, None where it fails or there is none."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(root), *words], capture_output=True, text=True, timeout=_GIT_S, check=True
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=_GIT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
 
 
-def series(given: str, framework: Framework, ways: Sequence[str] = ()) -> Series:
+def series(adapter: str, framework: Framework, ways: Sequence[str] = ()) -> Series:
     """The series of this framework: records of one series are compared.
 
     It has the adapter's name or the class that the user named instead, and in the mode the ways of techniques that are
     not the default ones.
     """
-    name = given.replace(":", ".") if ":" in given else framework.name
+    name = adapter.replace(":", ".") if ":" in adapter else framework.name
     kind = "cpu" if framework.device == "cpu" else framework.environment().get("device", framework.device)
     return Series(name, framework.device, kind, "+".join((framework.mode, *ways)))
 

@@ -42,9 +42,9 @@ def _command(framework: str, mode: str, device: str, workers: int) -> list[str]:
     return [*command, f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else [])]
 
 
-def _refused(command: Sequence[str], words: Sequence[str]) -> str:
+def _refused(command: Sequence[str], arguments: Sequence[str]) -> str:
     """Why pytest refuses the words of a command, "" if it takes them; with this option it reads them and ends."""
-    asked = subprocess.run([*command, "--version", "--version", *words], cwd=ROOT, capture_output=True, text=True)
+    asked = subprocess.run([*command, "--version", "--version", *arguments], cwd=ROOT, capture_output=True, text=True)
     if asked.returncode != 4:
         return ""
     return f"pytest refuses its arguments: {reason_of(asked.stderr)}"
@@ -57,22 +57,22 @@ def reason_of(said: str) -> str:
     return (marked or lines or ["a bad option"])[0]
 
 
-def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[str]) -> int:
+def judge(framework: str, mode: str, device: str, workers: int, arguments: Sequence[str]) -> int:
     """Runs the suites in a separate process and repeats regressions.
 
     Returns:
         pytest's exit status: 5 if nothing was selected; 0 also if no failure came out so again.
     """
     begun = time.time()
-    words = _from_here(words)
-    status = run_to_end([*_command(framework, mode, device, workers), *words], ROOT)
+    arguments = _from_here(arguments)
+    status = run_to_end([*_command(framework, mode, device, workers), *arguments], ROOT)
     if name := killed_by(status):
-        left = _journal_text(_written(words, begun, ".jsonl"))
+        left = _journal_text(_written(arguments, begun, ".jsonl"))
         print(f"\n{one_line(f'conformance: {name} killed the run; {left}')}", file=sys.stderr)
-    if status not in (0, 1) or not repeatable(words):
+    if status not in (0, 1) or not repeatable(arguments):
         return status
-    limits = [f"--timeout={value}" for value in _values(words, "--timeout")]
-    for path in _written(words, begun):
+    limits = [f"--timeout={value}" for value in _values(arguments, "--timeout")]
+    for path in _written(arguments, begun):
         repeated = repeat(path, [*_command(framework, mode, device, 1), *limits])
         for line in repeated.lines:
             print(line, flush=True)
@@ -83,14 +83,14 @@ def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[
     return status
 
 
-def _from_here(words: Sequence[str]) -> list[str]:
+def _from_here(arguments: Sequence[str]) -> list[str]:
     """The words with absolute paths for the files that options name."""
     result: list[str] = []
-    for before, word in zip(("", *words), words, strict=False):
-        option, given, path = word.partition("=")
+    for before, word in zip(("", *arguments), arguments, strict=False):
+        option, equals, path = word.partition("=")
         if before in _FILES:
             word = os.path.abspath(word)
-        elif given and option in _FILES:
+        elif equals and option in _FILES:
             word = f"{option}={os.path.abspath(path)}"
         result.append(word)
     return result
@@ -103,43 +103,43 @@ def _journal_text(journals: Sequence[Path]) -> str:
     return f"its verdicts so far are in its journal: conformance table {shlex.join(map(str, journals))}"
 
 
-def _written(words: Sequence[str], begun: float, ending: str = ".json") -> list[Path]:
+def _written(arguments: Sequence[str], begun: float, ending: str = ".json") -> list[Path]:
     """The records, or journals, that a run with these words has written since."""
-    chosen = [Path(value).with_suffix(ending) for value in _values(words, "--record")]
+    chosen = [Path(value).with_suffix(ending) for value in _values(arguments, "--record")]
     places = chosen[-1:] or sorted(LAST_RUNS.glob(f"*{ending}"))
     return [path for path in places if path.is_file() and path.stat().st_mtime >= begun]
 
 
-def selects(words: Sequence[str]) -> bool:
+def selects(arguments: Sequence[str]) -> bool:
     """Whether pytest's arguments select tests by themselves: by an expression, a file or a node id."""
     options = ("-k", "-m", "--deselect", "--ignore", "--tests")
-    return any(word.startswith(options) or "::" in word or (ROOT / word).exists() for word in words)
+    return any(word.startswith(options) or "::" in word or (ROOT / word).exists() for word in arguments)
 
 
-def _values(words: Sequence[str], option: str) -> list[str]:
+def _values(arguments: Sequence[str], option: str) -> list[str]:
     """What the words give an option, once for each time."""
-    given = [word for before, word in pairwise(("", *words)) if before == option]
-    return [*given, *(word.partition("=")[2] for word in words if word.startswith(f"{option}="))]
+    values = [word for before, word in pairwise(("", *arguments)) if before == option]
+    return [*values, *(word.partition("=")[2] for word in arguments if word.startswith(f"{option}="))]
 
 
-def _named(words: Sequence[str], mode: str) -> list[str]:
+def _named(arguments: Sequence[str], mode: str) -> list[str]:
     """The words with the mode, if any, in the name of the JUnit report, so that each mode has its own."""
     result: list[str] = []
-    for before, word in zip(("", *words), words, strict=False):
-        option, given, path = word.partition("=")
-        if mode and (before in _JUNIT or (given and option in _JUNIT)):
+    for before, word in zip(("", *arguments), arguments, strict=False):
+        option, equals, path = word.partition("=")
+        if mode and (before in _JUNIT or (equals and option in _JUNIT)):
             name, ending = os.path.splitext(path or word)
-            word = f"{option}={name}-{mode}{ending}" if given else f"{name}-{mode}{ending}"
+            word = f"{option}={name}-{mode}{ending}" if equals else f"{name}-{mode}{ending}"
         result.append(word)
     return result
 
 
 def job(
-    framework: str, modes: Sequence[str], device: str, words: Sequence[str], ways: Sequence[Sequence[str]] = ((),)
+    framework: str, modes: Sequence[str], device: str, arguments: Sequence[str], ways: Sequence[Sequence[str]] = ((),)
 ) -> int:
     """Judges a framework in some modes ("" for its first) and prints how its records differ from the baselines.
 
-    Two workers share the tests of a mode, always in the same way where the mode is serial. `words` go to pytest.
+    Two workers share the tests of a mode, always in the same way where the mode is serial. `arguments` go to pytest.
 
     Args:
         ways: ways of techniques, for one run in each mode each.
@@ -148,7 +148,7 @@ def job(
         0; 1 if a test failed that no expectation names, or one was fixed; 2 if a run could not be made, or no run had
         a test.
     """
-    if problem := _refused(_command(framework, modes[0], device, 1), words):
+    if problem := _refused(_command(framework, modes[0], device, 1), arguments):
         print(one_line(f"conformance: {problem}; `python -m pytest --help` has the options"), file=sys.stderr)
         return 2
     if problem := install.lacking(framework, modes):
@@ -159,12 +159,12 @@ def job(
     statuses = []
     runs = [*product(modes, ways)]
     for mode, chosen in runs:
-        own = _named(words, "+".join((mode, *chosen)) if runs[1:] else "")
+        own = _named(arguments, "+".join((mode, *chosen)) if runs[1:] else "")
         own += [f"--way={way}" for way in chosen]
         statuses.append(judge(framework, mode, device, 2, own))
     units = (cost.spent() - spent) / yardstick.stop() if yardstick is not None else None
     if all(status == 5 for status in statuses):
-        selecting = " ".join(word for word in words if word != "--tests=all")
+        selecting = " ".join(word for word in arguments if word != "--tests=all")
         print(one_line(f"conformance: {NO_TEST} ({selecting})"), file=sys.stderr)
         return 2
     if any(status not in (0, 1, 5) for status in statuses):
@@ -181,8 +181,8 @@ def job(
         if units is None:
             print(last)
         else:
-            tests = next((word.partition("=")[2] for word in words if word.startswith("--tests=")), "")
-            line, over = cost.judge(framework, tests if words[1:] == [] else "", units)
+            tests = next((word.partition("=")[2] for word in arguments if word.startswith("--tests=")), "")
+            line, over = cost.judge(framework, tests if arguments[1:] == [] else "", units)
             print(*((last, line) if over else (line, last)), sep="\n")
             if over:
                 return 1
@@ -194,8 +194,8 @@ def _beside_baseline(path: Path, record: Record) -> Comparisons:
     if result is None:
         print(f"{one_line(path.name)}: no baseline of its series; `conformance accept` makes it one")
         return NONE
-    place, baseline = result
-    print(one_line(f"against results/baselines/{place.name}:"))
+    baseline_path, baseline = result
+    print(one_line(f"against results/baselines/{baseline_path.name}:"))
     comparisons = compare_sets([baseline], [record])
     draw(comparisons, Console(), brief=True)
     return comparisons

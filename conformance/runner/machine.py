@@ -123,16 +123,16 @@ def origin(packages: Iterable[str]) -> str:
 
     It is `editable`, `folder`, `archive`, or the system of version control with the commit.
     """
-    found = next((each for name in packages for each in distributions(name=name)), None)
+    found = next((distribution for name in packages for distribution in distributions(name=name)), None)
     text = found.read_text("direct_url.json") if found else None
     if not text:
         return ""
-    given = msgspec.json.decode(text)
-    if vcs := given.get("vcs_info"):
+    direct_url = msgspec.json.decode(text)
+    if vcs := direct_url.get("vcs_info"):
         return f"{vcs['vcs']} {vcs['commit_id']}"
-    if "archive_info" in given:
+    if "archive_info" in direct_url:
         return "archive"
-    return "editable" if given.get("dir_info", {}).get("editable") else "folder"
+    return "editable" if direct_url.get("dir_info", {}).get("editable") else "folder"
 
 
 BEYOND_AVX2 = re.compile(r"avx512\w*|avx10\w*|amx\w*|avx_vnni\w*|avx_ne_convert|avx_ifma")

@@ -253,9 +253,9 @@ def excluded(pytestconfig: pytest.Config) -> tuple[Exclusion, ...]:
 @pytest.fixture
 def verdict(request: pytest.FixtureRequest) -> Verdict:
     """Collects the test's results."""
-    made = Verdict()
-    request.node.stash[_VERDICT] = made
-    return made
+    result = Verdict()
+    request.node.stash[_VERDICT] = result
+    return result
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -280,10 +280,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     except BaseException as error:
         errors.append(error)
     with contained(interrupts, timeout):
-        ended = errors[0] if errors else None
-        item.stash[_JUDGEMENT] = judged(framework, ended, _matching(item))
-        if ended is not None and item.stash[_JUDGEMENT].outcome is Outcome.ERROR:
-            item.stash[_TRACEBACK] = traceback_of(item, ended)
+        failure = errors[0] if errors else None
+        item.stash[_JUDGEMENT] = judged(framework, failure, _matching(item))
+        if failure is not None and item.stash[_JUDGEMENT].outcome is Outcome.ERROR:
+            item.stash[_TRACEBACK] = traceback_of(item, failure)
     if errors and item.config.getoption("usepdb"):
         raise errors[0]
     if errors:

@@ -102,13 +102,13 @@ def closing_lines(verdicts: Iterable[TestVerdict], framework: str) -> list[str]:
     """
     judged = list(verdicts)
     bad: dict[str, list[TestVerdict]] = defaultdict(list)
-    for each in judged:
-        if each.outcome.bad:
-            bad[each.clause].append(each)
-    totals = Counter(each.clause for each in judged if each.outcome not in UNJUDGED)
+    for verdict in judged:
+        if verdict.outcome.bad:
+            bad[verdict.clause].append(verdict)
+    totals = Counter(verdict.clause for verdict in judged if verdict.outcome not in UNJUDGED)
     groups: dict[tuple[str, str], list[TestVerdict]] = defaultdict(list)
     for failed in sorted(bad.values(), key=len, reverse=True):
-        plainest = min(failed, key=lambda each: (each.outcome is not Outcome.FAIL, len(each.message)))
+        plainest = min(failed, key=lambda verdict: (verdict.outcome is not Outcome.FAIL, len(verdict.message)))
         groups[plainest.signature, re.sub(r"\d+", "N", plainest.message.partition(" got ")[0])].append(plainest)
     lines = [f"clauses that fail: {len(bad) or 'none'}"]
     for plainest, *others in groups.values():
@@ -117,7 +117,9 @@ def closing_lines(verdicts: Iterable[TestVerdict], framework: str) -> list[str]:
         lines += ["", f"{clause}: {count}", *_rule(load_clauses().get(clause), framework)]
         lines += _wrapped(f"{plainest.outcome}: {_shortened(plainest.message)}")
         if others:
-            also = ", ".join(f"{each.clause} ({len(bad[each.clause])} of {totals[each.clause]})" for each in others)
+            also = ", ".join(
+                f"{verdict.clause} ({len(bad[verdict.clause])} of {totals[verdict.clause]})" for verdict in others
+            )
             lines += _wrapped(f"in the same way: {also}")
         lines.append(f"  repeat: {plainest.repro.replace('conformance/suites/', f'{SUITES}/')}")
     return [*lines, "", *textwrap.wrap(_counts(judged), _WIDTH)]
@@ -131,8 +133,8 @@ def _rule(clause: Clause | None, framework: str) -> Iterator[str]:
 
 def source_for(clause: Clause, framework: str) -> str:
     """The first source of a clause that names a framework, or else its first one."""
-    sources = [" ".join(each.split()) for each in re.split(r";\s", clause.source)]
-    return next((each for each in sources if framework in each), sources[0])
+    sources = [" ".join(source.split()) for source in re.split(r";\s", clause.source)]
+    return next((source for source in sources if framework in source), sources[0])
 
 
 def _wrapped(text: str) -> list[str]:
@@ -145,12 +147,12 @@ def _shortened(message: str) -> str:
 
 
 def _counts(judged: list[TestVerdict]) -> str:
-    passed = sum(each.outcome is Outcome.PASS for each in judged)
-    known = [each for each in judged if each.outcome is Outcome.KNOWN]
+    passed = sum(verdict.outcome is Outcome.PASS for verdict in judged)
+    known = [verdict for verdict in judged if verdict.outcome is Outcome.KNOWN]
     parts = [f"{passed} tests pass"]
     if known:
         parts.append(f"{len(known)} fail as the framework itself is known to")
-    reasons = Counter(_reason(each) for each in judged if each.outcome in UNJUDGED)
+    reasons = Counter(_reason(verdict) for verdict in judged if verdict.outcome in UNJUDGED)
     if reasons:
         listed = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
         parts.append(f"{reasons.total()} do not apply ({listed})")
@@ -211,12 +213,12 @@ class Completeness:
         output: Mapping[str, Any] = getattr(node, "workeroutput", None) or {}
         self._left_out = output.get(_OUTPUT, self._left_out)
 
-    def status(self, judged: Collection[str], ended: bool, selection: str) -> tuple[Status, list[str]]:
+    def status(self, judged: Collection[str], completed: bool, selection: str) -> tuple[Status, list[str]]:
         """The status of the run's record, and notes on what it lacks.
 
         Args:
             judged: tests that have a verdict.
-            ended: whether the session was completed.
+            completed: whether the session was completed.
             selection: command-line words that selected tests, or "".
         """
         kinds = ("test functions were not collected", "tests were deselected")
@@ -228,7 +230,7 @@ class Completeness:
         unjudged = sorted(self.tests.difference(judged))
         if unjudged:
             notes.insert(0, f"{len(unjudged)} of {len(self.tests)} collected tests were not judged ({_some(unjudged)})")
-        if unjudged or not ended or self._left_out is None:
+        if unjudged or not completed or self._left_out is None:
             return "interrupted", notes
         return ("partial" if selection or notes else "complete"), notes
 
@@ -276,7 +278,7 @@ def to_property(
         runs=tuple(runs),
         **asdict(judgement),
     )
-    curves = ((key, {name: tuple(points) for name, points in each.items()}) for key, each in collected.traces.items())
+    curves = ((key, {name: tuple(points) for name, points in trace.items()}) for key, trace in collected.traces.items())
     line = encode_judged(
         JudgedTest(
             verdict,
@@ -285,7 +287,7 @@ def to_property(
                 Measurement(clause, key, case, unit, tuple(samples), tuple(control))
                 for key, (unit, samples, control) in collected.measurements.items()
             ),
-            tuple(Trace(key, case, each) for key, each in curves),
+            tuple(Trace(key, case, curve) for key, curve in curves),
             tuple(Tensors(key, case, tuple(taken)) for key, taken in collected.fingerprints.items()),
         )
     )
@@ -297,7 +299,7 @@ def to_property(
 def _result(check: Check) -> CheckResult:
     """A check for the record; numbers in texts become numbers."""
     measured, expected = (
-        as_number(each) if isinstance(each, str) else each for each in (check.measured, check.expected)
+        as_number(value) if isinstance(value, str) else value for value in (check.measured, check.expected)
     )
     return CheckResult(check.what, measured, check.bound, expected, check.passed, check.derivation)
 
@@ -355,13 +357,13 @@ class Recorder:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test has an outcome, or its worker died."""
-        given = [value for name, value in report.user_properties if name == PROPERTY]
+        values = [value for name, value in report.user_properties if name == PROPERTY]
         report.user_properties = [p for p in report.user_properties if p[0] != PROPERTY]
         code = code_of(report.nodeid)
         with _writing():
-            if given:
+            if values:
                 try:
-                    self._keep(str(given[0]))
+                    self._keep(str(values[0]))
                 except (ValueError, TypeError) as problem:
                     self._lose(report.nodeid, Outcome.ERROR, f"the verdict cannot be stored ({clipped(str(problem))})")
             elif code is not None and report.failed:
@@ -475,34 +477,34 @@ def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
     """The command that repeats one test."""
     option = config.option
     if INSTALLED:  # pytest would need the suite's folder
-        words = ["conformance", "run", option.framework, f"--device={framework.device}", f"--mode={framework.mode}"]
-        words += [f"--ways={','.join(option.way)}"] if option.way else []
-        return shlex.join([*words, f"--seed={option.seed}", node_id])
-    words = [f"--framework={option.framework}", f"--device={framework.device}", f"--mode={framework.mode}"]
-    words += [f"--way={way}" for way in option.way]
-    return shlex.join(["python", "-m", "pytest", *words, f"--seed={option.seed}", node_id])
+        arguments = ["conformance", "run", option.framework, f"--device={framework.device}", f"--mode={framework.mode}"]
+        arguments += [f"--ways={','.join(option.way)}"] if option.way else []
+        return shlex.join([*arguments, f"--seed={option.seed}", node_id])
+    arguments = [f"--framework={option.framework}", f"--device={framework.device}", f"--mode={framework.mode}"]
+    arguments += [f"--way={way}" for way in option.way]
+    return shlex.join(["python", "-m", "pytest", *arguments, f"--seed={option.seed}", node_id])
 
 
 def _selection(config: pytest.Config) -> str:
     """The options that selected tests, as command-line words; "" if all tests run."""
     option = config.option
-    words = [str(a) for a in config.args if not SUITES.is_relative_to(config.invocation_params.dir / str(a))]
-    words += [f"-k {option.keyword}"] if option.keyword else []
-    words += [f"-m {option.markexpr}"] if option.markexpr else []
-    words += [f"--deselect={prefix}" for prefix in option.deselect or ()]
-    words += [f"--ignore={path}" for path in option.ignore or ()]
-    words += [f"--ignore-glob={path}" for path in option.ignore_glob or ()]
-    words += [f"--tests={option.tests}"] if option.tests != ALL else []
-    return " ".join(words)
+    arguments = [str(a) for a in config.args if not SUITES.is_relative_to(config.invocation_params.dir / str(a))]
+    arguments += [f"-k {option.keyword}"] if option.keyword else []
+    arguments += [f"-m {option.markexpr}"] if option.markexpr else []
+    arguments += [f"--deselect={prefix}" for prefix in option.deselect or ()]
+    arguments += [f"--ignore={path}" for path in option.ignore or ()]
+    arguments += [f"--ignore-glob={path}" for path in option.ignore_glob or ()]
+    arguments += [f"--tests={option.tests}"] if option.tests != ALL else []
+    return " ".join(arguments)
 
 
 def _header(config: pytest.Config, framework: Framework, known: Known, selection: str) -> Header:
     clauses = load_clauses()
     tested = {SETTINGS, *(code.clause for code in inventory().values())}
-    given = str(config.option.framework)
+    adapter = str(config.option.framework)
     return Header(
-        suite=suite(given, tuple(sorted(tested)), tuple(sorted(clauses.keys() - tested))),
-        series=series(given, framework, config.option.way),
+        suite=suite(adapter, tuple(sorted(tested)), tuple(sorted(clauses.keys() - tested))),
+        series=series(adapter, framework, config.option.way),
         variant=variant(framework),
         started=now(),
         seed=config.option.seed,

@@ -124,9 +124,9 @@ def repeat(
         return RepeatResults(record)
     tell(f"repeating {number(len(asked), 'verdict')} that got worse, {TIMES} times, in new processes")
     rounds = [_round([*command, f"--seed={record.seed}"], asked, run) for _ in range(TIMES)]
-    again = [{verdict.test: verdict for verdict in each.verdicts} if each else {} for each in rounds]
+    again = [{verdict.test: verdict for verdict in rerun.verdicts} if rerun else {} for rerun in rounds]
     settled = tuple(
-        settle(verdict, [each.get(verdict.test) for each in again]) if verdict.test in asked else verdict
+        settle(verdict, [verdicts.get(verdict.test) for verdicts in again]) if verdict.test in asked else verdict
         for verdict in record.verdicts
     )
     unstable = tuple(verdict.test for verdict in settled if verdict.outcome is Outcome.UNSTABLE)
@@ -134,7 +134,7 @@ def repeat(
     record = replace(record, verdicts=settled)
     late = tuple(sorted(timed_out.intersection(asked) - _timeouts(record) - {*unstable}))
     if late:
-        record = _with_parts(record, next(each for each in reversed(rounds) if each), late)
+        record = _with_parts(record, next(rerun for rerun in reversed(rounds) if rerun), late)
     write(path, record)
     return RepeatResults(record, asked, unstable, late, len(tests) - len(asked))
 
@@ -182,8 +182,8 @@ def settle(verdict: TestVerdict, repeats: Sequence[TestVerdict | None]) -> TestV
             return again.outcome.bad
         return {verdict.outcome, again.outcome} <= REFUSED or came_to(again) == came_to(verdict)
 
-    come = [each for each in repeats if each is not None]
-    outcomes = tuple(came_to(each) for each in come)
+    come = [repeated for repeated in repeats if repeated is not None]
+    outcomes = tuple(came_to(repeated) for repeated in come)
     if all(map(as_before, come)):
         return replace(verdict, repeats=outcomes)
     if verdict.outcome is Outcome.TIMEOUT and _agree(come):
@@ -194,11 +194,11 @@ def settle(verdict: TestVerdict, repeats: Sequence[TestVerdict | None]) -> TestV
 
 
 def _agree(repeats: Sequence[TestVerdict]) -> bool:
-    if any(each.outcome is Outcome.TIMEOUT for each in repeats):
+    if any(verdict.outcome is Outcome.TIMEOUT for verdict in repeats):
         return False
-    return len({came_to(each) for each in repeats}) == 1 or all(each.outcome.bad for each in repeats)
+    return len({came_to(verdict) for verdict in repeats}) == 1 or all(verdict.outcome.bad for verdict in repeats)
 
 
-def repeatable(words: Sequence[str]) -> bool:
+def repeatable(arguments: Sequence[str]) -> bool:
     """Whether a run with these pytest arguments can be repeated: not with new generated cases."""
-    return not any("nightly" in word for word in words)
+    return not any("nightly" in word for word in arguments)

@@ -106,9 +106,9 @@ def guarded(group: int) -> Generator[None]:
 
     A shell in a new session does so when the other end of a pipe closes.
     """
-    words = ["/bin/sh", "-c", _GUARD, str(group), str(int(GRACE_S))]
+    command = ["/bin/sh", "-c", _GUARD, str(group), str(int(GRACE_S))]
     guard = subprocess.Popen(
-        words,
+        command,
         cwd="/",
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -213,9 +213,9 @@ def harmless() -> Generator[None]:
                 stream.flush()
                 target: Any = _Harmless(stream.buffer)
                 stack.callback(target.end)
-                made = TextIOWrapper(target, stream.encoding, "replace", write_through=True)
-                stack.callback(made.detach)
-                stack.enter_context(redirect(made))
+                wrapper = TextIOWrapper(target, stream.encoding, "replace", write_through=True)
+                stack.callback(wrapper.detach)
+                stack.enter_context(redirect(wrapper))
         yield
 
 
@@ -258,12 +258,12 @@ def ask(name: str, device: str = "auto") -> AdapterInfo | str:
     """What an adapter declares on a device in its default mode, or one line that says why it cannot be loaded."""
     command = [sys.executable, "-m", "conformance.runner.subprocesses", name, device]
     try:
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         return f"no answer within {LIMIT_S} s"
-    lines = ended.stdout.strip().splitlines()
-    if ended.returncode:
-        said = (ended.stderr.strip() or "it printed nothing").splitlines()
+    lines = completed.stdout.strip().splitlines()
+    if completed.returncode:
+        said = (completed.stderr.strip() or "it printed nothing").splitlines()
         return said[-1]
     return msgspec.json.decode(lines[-1], type=AdapterInfo)
 
@@ -298,7 +298,7 @@ def _listed_modes(framework: str) -> list[str]:
     from frameworks.ways import declared
 
     file, chosen = adapter_file(framework), distribution_of(framework)
-    listed = [*file.modes, *file.serial, *(mode for each in file.absent for mode in each.modes)]
+    listed = [*file.modes, *file.serial, *(mode for entry in file.absent for mode in entry.modes)]
     listed += [*(chosen.modes if chosen else ()), *(mode for way in declared(framework) for mode in way.modes)]
     if framework in built_in():
         listed += [series.mode.partition(WAY)[0] for series in load_known([framework]).judged.get(framework, ())]

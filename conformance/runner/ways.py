@@ -41,14 +41,14 @@ class Ways:
     chosen: tuple[Way, ...] = ()
 
 
-def chosen_ways(given: str, framework: Framework, names: Sequence[str]) -> Ways:
+def chosen_ways(adapter: str, framework: Framework, names: Sequence[str]) -> Ways:
     """The ways of a run; "set-N" is the N-th of each technique.
 
     Raises:
         ValueError: the framework has no such way here, or two are of one technique.
     """
-    ways = offered(framework.name if framework.name in built_in() else given, framework.mode)
-    named = {str(way): (way,) for way in ways} | {f"set-{n}": each for n, each in enumerate(sets(ways), start=1)}
+    ways = offered(framework.name if framework.name in built_in() else adapter, framework.mode)
+    named = {str(way): (way,) for way in ways} | {f"set-{n}": group for n, group in enumerate(sets(ways), start=1)}
     for name in names:
         if name not in named:
             raise ValueError(
@@ -117,8 +117,8 @@ def run_of(model: Model, recipe: Recipe) -> RunSetup:
     if recipe.offload is not None and recipe.offload.folder is not None:
         recipe = recipe.replace(offload=replace(recipe.offload, folder=FOLDER))
     default = Recipe()
-    given = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
-    changed = {name: _plain(value) for name, value in given.items() if value != getattr(default, name)}
+    values = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
+    changed = {name: _plain(value) for name, value in values.items() if value != getattr(default, name)}
     return RunSetup(model.name, changed)
 
 
@@ -155,7 +155,7 @@ def recorded_runs(framework: Framework) -> Iterator[list[RunSetup]]:
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {"kind": type(value).__name__} | {name: _plain(part) for name, part in written(value).items()}
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _text(value: Any) -> str:

@@ -427,12 +427,12 @@ def train(framework: Framework, scenario: Scenario, setting: Setting, rounds: in
                 for index in order.permutation(len(stretch)):
                     run = stretch[index]
                     run.attempt(partial(run.train, batches[number % len(batches)]))
-        ended = others if runs else stretch
-        for run in ended:
+        finished = others if runs else stretch
+        for run in finished:
             run.attempt(partial(run.end, scenario, batches[0]))
         for run in others:
             run.control = [] if first.error else list(first.seconds)
-        runs += ended
+        runs += finished
     _set_distances(scenario, setting, runs)
     by_label = {run.side.label: run for run in runs}
     for side in scenario.quantized:
@@ -513,8 +513,8 @@ def run_scenario(scenario: Scenario, name: str, framework: Framework, limit: int
     if isinstance(runs[0].error, Unsupported):
         raise runs[0].error
     options = ["--scenario", scenario.name, *(["--rounds", str(rounds)] if rounds < all_rounds else [])]
-    place = ["--mode", framework.mode, "--device", framework.device, name]
-    repro = shlex.join(["python", "-m", "conformance", "run", *options, *place])
+    target = ["--mode", framework.mode, "--device", framework.device, name]
+    repro = shlex.join(["python", "-m", "conformance", "run", *options, *target])
     length = f"{rounds:,} rounds of {scenario.batch:,} samples"
     return Record(
         suite=suite(name, (scenario.clause,), ()),

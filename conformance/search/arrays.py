@@ -104,8 +104,8 @@ def canonical(observation: Observation, moments: Mapping[str, str]) -> Observati
             named[f"average/{parameter}"] = value
         elif not parameter and slot in ("steps", "schedule"):
             named[f"steps/{slot}"] = value
-        elif parameter and (place := moments.get(slot)):
-            named[f"steps/{parameter}" if place == STEPS else f"moment/{place}/{parameter}"] = value
+        elif parameter and (moment := moments.get(slot)):
+            named[f"steps/{parameter}" if moment == STEPS else f"moment/{moment}/{parameter}"] = value
     return {name: value for name, value in named.items() if name.startswith(COMPARED)}
 
 

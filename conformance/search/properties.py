@@ -254,8 +254,8 @@ class Property:
         """The strategy of the law's instances, without known defects."""
 
         def allowed(instance: Any) -> bool:
-            words = instance.words() if excluded else frozenset()
-            return not any(entry.leaves_out(words) for entry in excluded)
+            features = instance.words() if excluded else frozenset()
+            return not any(entry.leaves_out(features) for entry in excluded)
 
         return self.together(self.draw(framework), allowed)
 
@@ -386,12 +386,12 @@ def explore(cases: SearchStrategy[Any], examples: int) -> Callable[[PropertyTest
 def _as_test(law: PropertyTest, case: Any, fixtures: dict[str, Any], marks: list[Any]) -> str:
     names = [mark.args[0] for mark in marks if isinstance(mark, pytest.Mark) and mark.name == "clause"]
     others = "".join(f", {name}" for name in fixtures)
-    given = "".join(f", {name}={name}" for name in fixtures)
+    arguments = "".join(f", {name}={name}" for name in fixtures)
     return (
         "the smallest case found, as a test of its own:\n\n"
         f'@clause("{names[0] if names else "..."}")\n'
         f"def {law.__name__}_example(subject: Subject, verdict: Verdict{others}) -> None:\n"
-        f"    {law.__name__}.law(subject, verdict, {case!r}{given})\n"
+        f"    {law.__name__}.law(subject, verdict, {case!r}{arguments})\n"
     )
 
 

@@ -36,18 +36,18 @@ PROCESSOR = re.compile(r"\*|-?\w+(?:\|\w+)*(?:, -?\w+(?:\|\w+)*)*")
 """Instruction sets that an entry's processor has, or lacks if prefixed by "-"; "a|b" is either, "-a|b" neither."""
 
 
-def named(words: str, name: str) -> bool:
+def named(names: str, name: str) -> bool:
     """Whether an entry's device or mode (a name, several with commas, or "*") includes this name."""
-    return words == ANY or name in words.split(", ")
+    return names == ANY or name in names.split(", ")
 
 
-def matched(words: str, instructions: Collection[str]) -> bool:
+def matched(processor: str, instructions: Collection[str]) -> bool:
     """Whether an entry's processor has these instruction sets."""
 
     def has(names: str) -> bool:
         return any(name in instructions for name in names.split("|"))
 
-    listed = [] if words == ANY else words.split(", ")
+    listed = [] if processor == ANY else processor.split(", ")
     return all(not has(names[1:]) if names.startswith("-") else has(names) for names in listed)
 
 
@@ -187,10 +187,10 @@ def read_processor(table: Table) -> str:
     Raises:
         ValueError: they are not given as a list of instruction sets.
     """
-    words = table.text("processor", ANY)
-    if not PROCESSOR.fullmatch(words):
-        raise ValueError(f"{table.where}: processor {words!r} is not a list such as 'avx2, -avx512f', or '*'")
-    return words
+    processor = table.text("processor", ANY)
+    if not PROCESSOR.fullmatch(processor):
+        raise ValueError(f"{table.where}: processor {processor!r} is not a list such as 'avx2, -avx512f', or '*'")
+    return processor
 
 
 def read_versions(table: Table) -> str:

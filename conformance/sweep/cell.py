@@ -278,23 +278,23 @@ def make_environment(folder: Path, wanted: Requirements, commands: Commands) -> 
     Raises:
         NotJudged: neither can install it.
     """
-    python, ended = folder / "bin" / "python", CommandEnd(1, "")
+    python, result = folder / "bin" / "python", CommandEnd(1, "")
     for create, install in _installers(folder, wanted):
         for constraint in (["--constraint", str(SUITE_LOCK)], []):
             shutil.rmtree(folder, ignore_errors=True)
-            ended = CommandEnd(0, "")
+            result = CommandEnd(0, "")
             for argv in (create, [*install, *constraint, *wanted.names]):
-                if ended.status == 0:
-                    ended = commands.run(argv, folder.with_suffix(".log"), INSTALL_S, os.environ)
-            if ended.status == 0:
+                if result.status == 0:
+                    result = commands.run(argv, folder.with_suffix(".log"), INSTALL_S, os.environ)
+            if result.status == 0:
                 if packages := os.environ.get(SUITE_VARIABLE):
                     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
                     (site / "suite.pth").write_text(f"{packages}\n", encoding="utf-8")
                 return python
-    if unsolvable := _UNSOLVABLE.search(ended.output):
-        raise NotJudged("no solution", unsolvable[0].strip().removeprefix("ERROR: "), ended.output)
-    reason = f"no end within {INSTALL_S:.0f} s" if ended.status is None else ended.last_line
-    raise NotJudged("install failed", reason.removeprefix("ERROR: "), ended.output)
+    if unsolvable := _UNSOLVABLE.search(result.output):
+        raise NotJudged("no solution", unsolvable[0].strip().removeprefix("ERROR: "), result.output)
+    reason = f"no end within {INSTALL_S:.0f} s" if result.status is None else result.last_line
+    raise NotJudged("install failed", reason.removeprefix("ERROR: "), result.output)
 
 
 def _installers(folder: Path, wanted: Requirements) -> Iterator[tuple[list[str], list[str]]]:
@@ -327,17 +327,17 @@ def _run(request: CellRequest, python: Path, folder: Path, commands: Commands) -
         return commands.run(argv, folder / "output.log", deadline - time.monotonic(), environment)
 
     shared = ["-q", f"--seed={plan.seed}", f"--record={path}", *plan.selection]
-    ended = run([*suite, f"--numprocesses={plan.workers}", *several, *shared])
-    if ended.status in (0, 1) and path.is_file() and plan.repeat:
+    result = run([*suite, f"--numprocesses={plan.workers}", *several, *shared])
+    if result.status in (0, 1) and path.is_file() and plan.repeat:
         repeat(path, [*suite, "--numprocesses=1", *several], lambda _: None, run)
-    if ended.status is None or time.monotonic() >= deadline:
-        raise NotJudged("out of time", f"the suite took more than {plan.limit_s:.0f} s", ended.output)
-    if ended.status in (0, 1) and path.is_file():
+    if result.status is None or time.monotonic() >= deadline:
+        raise NotJudged("out of time", f"the suite took more than {plan.limit_s:.0f} s", result.output)
+    if result.status in (0, 1) and path.is_file():
         return replace(load(path), selection=selection_text(plan.selection))
-    if missing := _NOT_IMPORTED.search(ended.output):
-        raise NotJudged("import failed", missing[0], ended.output)
-    how = killed_by(ended.status) or f"status {ended.status}"
-    raise NotJudged("crash", f"pytest ended with {how}: {ended.last_line}", ended.output)
+    if missing := _NOT_IMPORTED.search(result.output):
+        raise NotJudged("import failed", missing[0], result.output)
+    how = killed_by(result.status) or f"status {result.status}"
+    raise NotJudged("crash", f"pytest ended with {how}: {result.last_line}", result.output)
 
 
 def _environment(request: CellRequest, folder: Path) -> dict[str, str]:
@@ -405,10 +405,10 @@ class LocalEngine:
         """Wait for a cell; the main thread wakes up, so that it heeds signals that another thread took."""
         while True:
             with suppress(Empty):
-                ended = self._ended.get(timeout=POLL_S)
+                result = self._ended.get(timeout=POLL_S)
                 self._free += 1
                 self._start()
-                return ended
+                return result
 
     def close(self) -> None:
         """End all cells."""

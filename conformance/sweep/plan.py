@@ -86,7 +86,7 @@ def check_companions(framework: str, package: str, companions: Sequence[str]) ->
         ValueError: one of them is the framework or that package.
     """
     chosen = distribution_of(framework)
-    own = {str(canonicalize_name(bare(each))) for each in (chosen.cpu, chosen.gpu)} if chosen else set()
+    own = {str(canonicalize_name(bare(requirement))) for requirement in (chosen.cpu, chosen.gpu)} if chosen else set()
     for name in companions:
         if name == package or (name in own and package in own):
             raise ValueError(f"got {name} as a companion, and it is the package that varies; want another package")
@@ -270,11 +270,11 @@ def _plan(file: _File, path: Path) -> SweepPlan:
 
 def _selection(text: str) -> tuple[str, ...]:
     try:
-        words = shlex.split(text)
+        tokens = shlex.split(text)
     except ValueError as error:
         raise ValueError(f"selection: {error}") from None
     result: list[str] = []
-    following = iter(words)
+    following = iter(tokens)
     for word in following:
         option, has_value, value = word.partition("=")
         value = value if has_value else next(following, "")

@@ -105,10 +105,10 @@ def check_release(package: str, wanted: Version, known: Releases) -> None:
 def _versions_of_pip(package: str) -> tuple[set[Version], str]:
     """The versions with a wheel for this Python, and what pip says where there is none."""
     argv = [sys.executable, "-m", "pip", "index", "versions", "--pre", "--only-binary=:all:", package]
-    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
-    line = re.search(r"^Available versions: (.*)$", ended.stdout, re.MULTILINE)
+    completed = subprocess.run(argv, capture_output=True, text=True, check=False)
+    line = re.search(r"^Available versions: (.*)$", completed.stdout, re.MULTILINE)
     names = line[1].split(", ") if line else []
-    errors = [text.removeprefix("ERROR: ") for text in ended.stderr.splitlines() if text.startswith("ERROR: ")]
+    errors = [text.removeprefix("ERROR: ") for text in completed.stderr.splitlines() if text.startswith("ERROR: ")]
     return {Version(Version(name).public) for name in names}, one_line((errors or ["pip gives no reason"])[-1])
 
 
@@ -131,9 +131,11 @@ def _files(package: str) -> list[Mapping[str, Any]]:
 
 @cache
 def _settings_of_pip() -> Mapping[str, str]:
-    ended = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
+    completed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
     sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}  # the later ones count
-    for line in ended.stdout.splitlines():
+    for line in completed.stdout.splitlines():
         key, _, text = line.partition("=")
         section, _, option = key.rpartition(".")
         if section in sections:

@@ -53,7 +53,7 @@ class ExpectedScales:
     def record(self, inputs: Sequence[Array], kernel: Array, gradients: Sequence[Array]) -> None:
         """Records a training step, given the inputs and gradients of its micro-batches."""
         for operand, values in zip(OPERANDS, (inputs, [kernel], gradients), strict=True):
-            self._maxima[operand].append(float(np.max([np.max(np.abs(each)) for each in values])))
+            self._maxima[operand].append(float(np.max([np.max(np.abs(array)) for array in values])))
 
     def check_history(self, verdict: Verdict, product: DelayedProduct) -> None:
         """Checks the amax history and the scale of each operand after the last step."""
@@ -73,14 +73,14 @@ class ExpectedScales:
     ) -> None:
         """Checks output and gradients of the last step, which has one micro-batch."""
         step = len(self._maxima["input"]) - 1
-        given, weights, back = (
+        activations, weights, back = (
             as_codes_have_it(values, self._used(operand), self._formats[operand])
             for operand, values in zip(OPERANDS, (inputs, kernel, gradient), strict=True)
         )
         for name, measured, left, right in (
-            ("output", passed.output, given, weights),
+            ("output", passed.output, activations, weights),
             ("gradient of the input", passed.input_gradient, back, weights.T),
-            ("gradient of the kernel", passed.kernel_gradient, given.T, back),
+            ("gradient of the kernel", passed.kernel_gradient, activations.T, back),
         ):
             far = furthest(measured, *product_and_bound(left, right))
             verdict.within(far, WITHIN, f"{name} of step {step}", "value")
@@ -138,11 +138,11 @@ class DelayedCase(CheckedInstance):
         kernel = _values(self.sizes[1:], self.kernel, NARROW["float8_e4m3fn"], [self.seed, 41])
         product = subject.framework.rule(DelayedProducts)(kernel, history=self.history, accumulation=self.accumulation)
         expected = ExpectedScales(product.rule, self.history)
-        for place, step in enumerate(self.steps):
-            window = self._window(step, place, formats_of(product.rule))
+        for index, step in enumerate(self.steps):
+            window = self._window(step, index, formats_of(product.rule))
             with breaking("formats.delayed-scaling") as verdict:
                 if step.predicts:
-                    _check_prediction(verdict, product, window[0][0], place)
+                    _check_prediction(verdict, product, window[0][0], index)
                     continue
                 expected.record([pair[0] for pair in window], kernel, [pair[1] for pair in window])
                 passed = product.train(*window)
@@ -152,15 +152,15 @@ class DelayedCase(CheckedInstance):
                     expected.check_results(verdict, passed[0], inputs, kernel, gradient)
 
     def _window(
-        self, step: DelayedStep, place: int, narrow: dict[Operand, NarrowFormat]
+        self, step: DelayedStep, index: int, narrow: dict[Operand, NarrowFormat]
     ) -> tuple[tuple[Array, Array], ...]:
         """Inputs and gradient of each micro-batch."""
         n, k, m = self.sizes
         window = []
         for micro, (largest, slope) in enumerate(step.powers):
-            seed = [self.seed, 42, place, micro]
+            seed = [self.seed, 42, index, micro]
             inputs = _values((n, k), largest, narrow["input"], [*seed, 0])
-            if step.special is not None and micro == (self.seed + place) % len(step.powers):
+            if step.special is not None and micro == (self.seed + index) % len(step.powers):
                 inputs.flat[inputs.size // 2] = step.special
             window.append((inputs, _values((n, m), slope, narrow["gradient"], [*seed, 1])))
         return tuple(window)
@@ -173,12 +173,12 @@ def _values(shape: tuple[int, ...], power: int | None, narrow: NarrowFormat, see
     return values_up_to(shape, float(np.ldexp(narrow.largest, power)), seed)
 
 
-def _check_prediction(verdict: Verdict, product: DelayedProduct, inputs: Array, place: int) -> None:
+def _check_prediction(verdict: Verdict, product: DelayedProduct, inputs: Array, index: int) -> None:
     """Two predictions are equal and leave the amax history unchanged."""
     before = amax_state(product)
     first, again = (product.predict(inputs) for _ in range(2))
-    verdict.same_state(amax_state(product), before, f"amax history after prediction {place}", "moved")
-    verdict.equal(again, first, f"prediction {place}, repeated", "prediction")
+    verdict.same_state(amax_state(product), before, f"amax history after prediction {index}", "moved")
+    verdict.equal(again, first, f"prediction {index}, repeated", "prediction")
 
 
 _POWERS = st.integers(-6, 6)

@@ -60,11 +60,11 @@ def block_maxima(values: Array, block: int) -> Array:
     return np.maximum.reduceat(np.abs(values), np.arange(0, len(values), block))
 
 
-def beyond_the_nearest(quotients: Array, given: Array, values: Array) -> Array:
+def beyond_the_nearest(quotients: Array, decoded: Array, values: Array) -> Array:
     """Excess distance of the given codes' values from the quotients, compared with the nearest codes."""
     above = np.clip(np.searchsorted(values, quotients), 1, len(values) - 1)
     nearest = np.minimum(np.abs(values[above] - quotients), np.abs(values[above - 1] - quotients))
-    return np.asarray(np.abs(given - quotients) - nearest)
+    return np.asarray(np.abs(decoded - quotients) - nearest)
 
 
 @dataclass(frozen=True, eq=False)

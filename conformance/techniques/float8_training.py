@@ -96,10 +96,10 @@ def layer(
 
     `gradient` is that of what the layer gives, (n, m), as it is cast: times the loss scale.
     """
-    given: dict[Operand, Array] = {"input": inputs, "kernel": weight, "gradient": gradient}
+    operands: dict[Operand, Array] = {"input": inputs, "kernel": weight, "gradient": gradient}
     x, w, g = (
         cast(values, used_scale(rule, operand, memory[operand]), format_of(rule, operand))
-        for operand, values in given.items()
+        for operand, values in operands.items()
     )
     result = product(x, w)
     rounding = 2 * U * (np.abs(result.values) + np.abs(bias))
@@ -108,8 +108,8 @@ def layer(
     )
 
 
-def _turned(given: Cast) -> Cast:
-    return Cast(given.values.T, given.doubt.T)
+def _turned(operand: Cast) -> Cast:
+    return Cast(operand.values.T, operand.doubt.T)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class ExactRun:
     def take(self, *window: PassMagnitudes) -> None:
         """A window, which is one step of the amax history."""
         for key, maxima in self.magnitudes.items():
-            maxima.append(float(np.max([each.amax[key] for each in window])))
+            maxima.append(float(np.max([micro_batch.amax[key] for micro_batch in window])))
 
     def amax(self, name: str, operand: Operand) -> Array:
         """The history, sorted."""
@@ -253,26 +253,26 @@ class TrackedRun:
         self._verdict, self._recipe, self._seed = verdict, recipe, subject.seed
         self._windows = 0
 
-    def window(self, *powers: Powers, target: float | None = None, given: float | None = None) -> Window:
+    def window(self, *powers: Powers, target: float | None = None, input_value: float | None = None) -> Window:
         """The next window, of as many micro-batches; `take` then updates the expected history.
 
         Args:
             target: takes the place of one target of the last micro-batch.
-            given: takes the place of one input of the last micro-batch.
+            input_value: takes the place of one input of the last micro-batch.
         """
         rows, batches, self._passes = ITEMS // len(powers), [], []
         factor = self._scale() * (len(powers) if self.rule.mean == "micro-batch" else 1)
-        for place, (of_inputs, of_gradient) in enumerate(powers):
-            seed = [self._seed, self._windows, place]
+        for index, (of_inputs, of_gradient) in enumerate(powers):
+            seed = [self._seed, self._windows, index]
             inputs, gradient = (
                 drawn((rows, WIDTH), of_inputs, [*seed, 1]),
                 drawn((rows, UNITS), of_gradient, [*seed, 2]),
             )
-            if given is not None and place == len(powers) - 1:
-                inputs[1, 4] = given
+            if input_value is not None and index == len(powers) - 1:
+                inputs[1, 4] = input_value
             outputs = self.exact.outputs(inputs)
             targets = outputs - gradient * (ITEMS * UNITS / 2)
-            if target is not None and place == len(powers) - 1:
+            if target is not None and index == len(powers) - 1:
                 targets[1, 1] = target
                 gradient = (outputs - targets) / (ITEMS * UNITS / 2)
             batches.append(Batch(inputs, {"output": targets.astype(np.float32)}))
@@ -284,9 +284,9 @@ class TrackedRun:
         """Updates the expected history by the last window."""
         self.exact.take(*self._passes)
 
-    def update(self, *powers: Powers, target: float | None = None, given: float | None = None) -> Update:
+    def update(self, *powers: Powers, target: float | None = None, input_value: float | None = None) -> Update:
         """An update by a window, followed by a check of the amax history."""
-        update = self.run.update(self.window(*powers, target=target, given=given))
+        update = self.run.update(self.window(*powers, target=target, input_value=input_value))
         if not update.skipped or self.rule.skipped == "moves":
             self.take()
         self.check(f"after window {self._windows}")

@@ -63,7 +63,7 @@ def given_one(
     ranks: Ranks, rank: int, own: Mapping[str, Array], others: Mapping[str, Array]
 ) -> list[Mapping[str, Array]]:
     """Arguments by rank: one rank gets its own, all others the same."""
-    return [own if each == rank else others for each in range(ranks.count)]
+    return [own if index == rank else others for index in range(ranks.count)]
 
 
 def weights(state: Mapping[str, Array]) -> dict[str, Array]:
@@ -152,9 +152,9 @@ def _table(file: Path) -> Iterator[tuple[str, int, str]]:
                 yield _address(address), int(port, 16), fields[9]
 
 
-def _address(words: str) -> str:
+def _address(digits: str) -> str:
     """The kernel shows an address as numbers of four bytes, in the order of the machine's bytes."""
-    numbers = (int(words[at : at + 8], 16) for at in range(0, len(words), 8))
+    numbers = (int(digits[at : at + 8], 16) for at in range(0, len(digits), 8))
     packed = b"".join(struct.pack("=I", number) for number in numbers)
     return str(IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed))
 

@@ -50,7 +50,7 @@ def judge_parts(subject: Subject, verdict: Verdict, excluded: Sequence[Exclusion
     differing: list[str] = []
     for name in shipped.names():
         features = f"{part[:-1]}={name}", f"technique={technique}"
-        if any(each.leaves_out(features) for each in excluded):
+        if any(exclusion.leaves_out(features) for exclusion in excluded):
             continue
         for result in _differences(shipped, name, technique):
             judged += 1
@@ -79,7 +79,7 @@ def difference(measured: Values, expected: Values) -> str:
     Values that were not measured are left out, and no gradient is as good as one of zeros.
     """
     worst, text = ROUNDING, ""
-    floor = SMALL * max((_largest(each) for each in expected.values() if each is not None), default=0.0)
+    floor = SMALL * max((_largest(array) for array in expected.values() if array is not None), default=0.0)
     for key, got in measured.items():
         want = expected.get(key)
         if got is None or want is None:
@@ -155,10 +155,10 @@ def large_enough(model: Model, smallest: int) -> Model:
     sizes = {name: math.prod(shape) for name, shape in dense_weights(model).items()}
     if max(sizes.values()) >= smallest:
         return model
-    place = next(index for index, layer in enumerate(model.layers) if isinstance(layer, Dense))
-    inputs, _ = dense_weights(model)[f"{place}.weight"]
-    wider = replace(cast(Dense, model.layers[place]), units=-(-smallest // inputs))
-    return replace(model, layers=(*model.layers[:place], wider, *model.layers[place + 1 :]))
+    position = next(index for index, layer in enumerate(model.layers) if isinstance(layer, Dense))
+    inputs, _ = dense_weights(model)[f"{position}.weight"]
+    wider = replace(cast(Dense, model.layers[position]), units=-(-smallest // inputs))
+    return replace(model, layers=(*model.layers[:position], wider, *model.layers[position + 1 :]))
 
 
 @st.composite

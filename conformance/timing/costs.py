@@ -113,8 +113,8 @@ def interleaved(
 
     def run(turns: Iterable[int]) -> None:
         for turn in turns:
-            for place in rng.permutation(len(names)):
-                name = names[place]
+            for index in rng.permutation(len(names)):
+                name = names[index]
                 spent = timed(works[name])
                 if turn >= 0:
                     times[name].append(spent)

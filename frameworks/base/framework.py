@@ -226,12 +226,12 @@ class BaseFramework(ABC):
 
     def rule(self, kind: type[R]) -> R:
         capability, several = offer_of(kind)
-        made = self.rules().get(kind)
-        if made is None:
+        factory = self.rules().get(kind)
+        if factory is None:
             raise self.refusal(capability)
         if not several:
             self.require(capability)
-        return cast(R, made())
+        return cast(R, factory())
 
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         raise self.refusal(Capability.SCHEDULE_FREQUENCY)
@@ -261,7 +261,7 @@ class BaseFramework(ABC):
     def _search(self, capability: Capability) -> Attempt | None:
         """The search for the names of what is absent; None if there is no place to search."""
         absence = self._file.absence(capability, self.mode)
-        if absence is None or all(resolved(place) is None for place in absence.places):
+        if absence is None or all(resolved(owner) is None for owner in absence.places):
             return None
         return partial(appeared, absence)
 

@@ -48,7 +48,7 @@ def optimizer_attempts(run: Make, *capabilities: Capability) -> dict[Capability,
     Raises:
         ValueError: there is no attempt of one of these.
     """
-    if others := [str(each) for each in capabilities if each not in _ATTEMPTS]:
+    if others := [str(capability) for capability in capabilities if capability not in _ATTEMPTS]:
         raise ValueError(f"{', '.join(others)}: no shared attempt; name it in supported() or write one")
     return {capability: partial(_ATTEMPTS[capability], run) for capability in capabilities}
 

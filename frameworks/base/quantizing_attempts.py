@@ -39,19 +39,19 @@ def techniques_of(post_training: PostTraining) -> frozenset[Capability]:
     return frozenset(Capability(f"quantization.{name}") for name in post_training.rules())
 
 
-def delayed_attempts(made: Callable[[], DelayedProduct]) -> dict[Capability, Attempt]:
-    """An attempt of delayed scaling; `made` creates a product with the kernel `KERNEL`."""
-    return {Capability.DELAYED_SCALING: partial(_scales_late, made)}
+def delayed_attempts(factory: Callable[[], DelayedProduct]) -> dict[Capability, Attempt]:
+    """An attempt of delayed scaling; `factory` creates a product with the kernel `KERNEL`."""
+    return {Capability.DELAYED_SCALING: partial(_scales_late, factory)}
 
 
 def quantizer_attempts(quantizers: Quantizers) -> dict[Capability, Attempt]:
     """Attempts for each offered quantizer, fake or not."""
-    made: dict[Capability, Attempt] = {}
+    attempts: dict[Capability, Attempt] = {}
     for name in quantizers.rules():
-        made[Capability(f"quantization.{name}")] = partial(_quantizes, quantizers, name)
+        attempts[Capability(f"quantization.{name}")] = partial(_quantizes, quantizers, name)
     for name in quantizers.fake_rules():
-        made[Capability(f"quantization.{name}")] = partial(_fakes, quantizers, name)
-    return made
+        attempts[Capability(f"quantization.{name}")] = partial(_fakes, quantizers, name)
+    return attempts
 
 
 def technique_attempts(post_training: PostTraining) -> dict[Capability, Attempt]:
@@ -79,16 +79,18 @@ def _quantizes_a_model(post_training: PostTraining, name: str) -> bool:
     """Whether a model's weights become integer codes and its predictions are finite and depend on the samples."""
     model = digits_mlp((max(8, -(-post_training.rules()[name].smallest // 64)),))
     samples = np.linspace(-1.0, 1.0, 4 * model.sample[0], dtype=np.float32).reshape(4, *model.sample)
-    made = post_training.quantized(name, model, model.weights(0), (samples,))
-    (predicted,) = made.predict(samples).values()
-    stored = [each for each in made.weights().values() if each is not None]
-    coded = bool(stored) and all(each.codes.dtype.kind == "i" and len(np.unique(each.codes)) > 2 for each in stored)
+    quantized = post_training.quantized(name, model, model.weights(0), (samples,))
+    (predicted,) = quantized.predict(samples).values()
+    stored = [weight for weight in quantized.weights().values() if weight is not None]
+    coded = bool(stored) and all(
+        weight.codes.dtype.kind == "i" and len(np.unique(weight.codes)) > 2 for weight in stored
+    )
     return coded and bool(np.isfinite(predicted).all()) and bool(np.ptp(predicted, axis=0).any())
 
 
-def _scales_late(made: Callable[[], DelayedProduct]) -> bool:
+def _scales_late(factory: Callable[[], DelayedProduct]) -> bool:
     """Whether after some steps a value beyond the first scale's range is preserved."""
-    product = made()
+    product = factory()
     inputs, gradient = np.full((1, 16), 1000.0, np.float32), np.ones((1, 16), np.float32)
     outputs = [product.train((inputs, gradient))[0].output for _ in range(4)]
     exact = inputs @ KERNEL

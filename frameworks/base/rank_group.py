@@ -49,7 +49,7 @@ class BaseRankGroup(ABC):
     """Without waiting ranks a stop is noticed at once, even on a busy machine."""
 
     @abstractmethod
-    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
         """Calls a method on every rank's trainer concurrently and returns the results.
 
         Raises:
@@ -88,11 +88,11 @@ class BaseRankGroup(ABC):
         inject: Sequence[Gradients | None] | None = None,
         discard: bool = False,
     ) -> tuple[Update, ...]:
-        given = zip(*map(_with_zeros, zip(*windows, strict=True)), strict=True)
+        shares = zip(*map(_with_zeros, zip(*windows, strict=True)), strict=True)
         named = [
             {"unscale_calls": unscale_calls, "inject": own, "discard": discard} for own in inject or [None] * self.count
         ]
-        return self.ask("apply_gradients", [Arguments(tuple(w), kw) for w, kw in zip(given, named, strict=True)])
+        return self.ask("apply_gradients", [Arguments(tuple(w), kw) for w, kw in zip(shares, named, strict=True)])
 
     def fail_rank(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
         raise Unsupported.declared(Capability.RANKS_LOST, NOT_OFFERED)
@@ -124,8 +124,8 @@ def _with_zeros(fed: Sequence[Gradients]) -> tuple[Gradients, ...]:
     nothing = [all(value is None for value in own.values()) for own in fed]
     if not any(nothing):
         return tuple(fed)
-    given = {name: value for own in fed for name, value in own.items() if value is not None}
-    zeros = {name: np.zeros_like(value) for name, value in given.items()}
+    gradients = {name: value for own in fed for name, value in own.items() if value is not None}
+    zeros = {name: np.zeros_like(value) for name, value in gradients.items()}
     return tuple(zeros if empty else own for own, empty in zip(fed, nothing, strict=True))
 
 
@@ -157,9 +157,9 @@ class RankGroupTrainer(BaseTrainer):
         windows = window_across_ranks(window, self.rank_group.count)
         updates = self.rank_group.update(windows)
         items = sum(batch.items for batch in window)
-        for place, batch in enumerate(window):
-            losses = [update.micro_losses[place] for update in updates]
-            self._enter(losses, [own[place] for own in windows], batch, items)
+        for index, batch in enumerate(window):
+            losses = [update.micro_losses[index] for update in updates]
+            self._enter(losses, [own[index] for own in windows], batch, items)
         return self._whole(updates)
 
     def accumulate(self, batch: Batch, items: int) -> float:
@@ -200,9 +200,9 @@ class RankGroupTrainer(BaseTrainer):
         discard: bool = False,
     ) -> Update:
         count = self.rank_group.count
-        given = None if inject is None else [inject] * count
+        injected = None if inject is None else [inject] * count
         updates = self.rank_group.apply_gradients(
-            [window] * count, unscale_calls=unscale_calls, inject=given, discard=discard
+            [window] * count, unscale_calls=unscale_calls, inject=injected, discard=discard
         )
         self.ledger.empty()
         return self._whole(updates)

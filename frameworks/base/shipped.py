@@ -64,8 +64,8 @@ def shipped_attempts(parts: Mapping[Part, Callable[[], BaseShipped]]) -> dict[Ca
 
 
 def _works(make: Callable[[], BaseShipped]) -> bool:
-    made = make()
-    values = made.values(made.names()[0])
+    shipped = make()
+    values = shipped.values(shipped.names()[0])
     return any("value" not in key and value is not None and np.any(value) for key, value in values.items())
 
 
@@ -86,7 +86,11 @@ class Listed:
     def built(self, layer: Any, /, **more: Any) -> Any:
         """A layer of this class, with the arguments that it needs."""
         parameters = inspect.signature(layer.__init__).parameters.values()
-        needed = [each.name for each in parameters if each.default is each.empty and each.name in self.arguments]
+        needed = [
+            parameter.name
+            for parameter in parameters
+            if parameter.default is parameter.empty and parameter.name in self.arguments
+        ]
         return layer(**{name: self.arguments[name] for name in needed}, **self.own.get(layer.__name__, {}), **more)
 
 
@@ -158,7 +162,7 @@ def inputs(kind: str) -> tuple[Any, ...]:
     positive = matrix @ matrix.T + np.eye(3, dtype=np.float32)
     tensor, image = drawn(3, 4), drawn(2, 3, 8, 8)
     signal, volume = drawn(2, 3, 8), drawn(2, 3, 4, 8, 8)
-    made: dict[str, tuple[Any, ...]] = {
+    examples: dict[str, tuple[Any, ...]] = {
         "tensor": (tensor,),
         "pair": (tensor, drawn(3, 4)),
         "triple": (tensor, drawn(3, 4), drawn(3, 4)),
@@ -209,7 +213,7 @@ def inputs(kind: str) -> tuple[Any, ...]:
         "sequences": (drawn(2, 5, 4), drawn(2, 5, 4)),
         "sequence-list": ([drawn(2, 5, 4), drawn(2, 5, 4)],),
     }
-    return made[kind]
+    return examples[kind]
 
 
 UPDATES = 4
@@ -235,14 +239,16 @@ def weights(*, matrices_only: bool = False, format_name: str = "float32") -> lis
 def gradients(like: Sequence[Array], technique: str = "") -> list[list[Array]]:
     """The gradients of each update, which every format represents; zeros if the technique says so."""
     stream = np.random.default_rng(1)
-    drawn = [[_of_few_bits(stream.uniform(-1.0, 1.0, each.shape)) for each in like] for _ in range(UPDATES)]
+    drawn = [[_of_few_bits(stream.uniform(-1.0, 1.0, array.shape)) for array in like] for _ in range(UPDATES)]
     scale = 0.0 if technique.startswith(ZERO) else 1.0
-    return [[(scale * each).astype(of.dtype) for each, of in zip(update, like, strict=True)] for update in drawn]
+    return [
+        [(scale * gradient).astype(of.dtype) for gradient, of in zip(update, like, strict=True)] for update in drawn
+    ]
 
 
 def infinite(like: Sequence[Array]) -> list[Array]:
     """Gradients that overflowed."""
-    return [np.full_like(each, np.inf) for each in like]
+    return [np.full_like(array, np.inf) for array in like]
 
 
 def _of_few_bits(values: Array) -> Array:
@@ -279,10 +285,10 @@ class BaseOptimizers(BaseShipped):
             undecayed = self.undecayed(name)
             sets = [] if undecayed is None else [undecayed]
         for number, options in enumerate(sets):
-            for place, (before, after) in enumerate(
+            for index, (before, after) in enumerate(
                 zip(start, self.trained(name, options, technique, start), strict=True)
             ):
-                moved[f"moved/{number}/{place}"] = before - after
+                moved[f"moved/{number}/{index}"] = before - after
         return moved
 
 
@@ -322,9 +328,9 @@ def ships(owner: str, word: str) -> bool:
 
 def appeared(absence: Absence) -> bool:
     """Whether a place has one of the names after all, or a public one with one of the words."""
-    places = {place: resolved(place) for place in absence.places}
+    places = {owner: resolved(owner) for owner in absence.places}
     named = any(hasattr(place_object, name) for place_object in places.values() for name in absence.names)
-    return named or any(ships(place, word) for place in places for word in absence.words)
+    return named or any(ships(owner, word) for owner in places for word in absence.words)
 
 
 def takes(function: Callable[..., Any], *names: str) -> bool:

@@ -99,7 +99,9 @@ class Distribution:
 
     def companions_in(self, modes: Collection[str]) -> tuple[str, ...]:
         """The packages that the adapter needs in these modes next to the framework, each once."""
-        return tuple(dict.fromkeys([*self.companions, *(each for mode in modes for each in self.modes.get(mode, ()))]))
+        return tuple(
+            dict.fromkeys([*self.companions, *(companion for mode in modes for companion in self.modes.get(mode, ()))])
+        )
 
     def limits_of(self, wanted: str) -> list[str]:
         """The undeclared requirements of a version."""
@@ -134,7 +136,7 @@ def read_distribution(name: str) -> Distribution | None:
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     try:
         limits = tuple(Limit(**limit) for limit in table.get("limits", ()))
-        wheels = tuple(Wheels(**{**each, "others": tuple(each.get("others", ()))}) for each in table.get("wheels", ()))
+        wheels = tuple(Wheels(**{**row, "others": tuple(row.get("others", ()))}) for row in table.get("wheels", ()))
         modes = {mode: tuple(packages) for mode, packages in table.get("modes", {}).items()}
         return Distribution(**{**values, "limits": limits, "wheels": wheels, "modes": modes})
     except TypeError as error:
@@ -146,7 +148,9 @@ DISTRIBUTIONS: dict[str, Distribution] = {
 }
 """What to install for each built-in framework."""
 
-ALIASES = {variable: package for each in DISTRIBUTIONS.values() for variable, package in each.aliases.items()}
+ALIASES = {
+    variable: package for distribution in DISTRIBUTIONS.values() for variable, package in distribution.aliases.items()
+}
 """Variables that name a package by another name."""
 
 

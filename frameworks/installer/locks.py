@@ -103,12 +103,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     for name in options.names or everything:
         groups = [f"--group={group}" for group in GROUPS.get(name, ("run",))]
-        words = ["--universal", "--custom-compile-command=python -m tools lock", *groups, "pyproject.toml"]
+        argv = ["--universal", "--custom-compile-command=python -m tools lock", *groups, "pyproject.toml"]
         try:
             uv.solve(
                 requirements(name),
                 FOLDER / f"{name}.txt",
-                *words,
+                *argv,
                 *(["--upgrade"] if options.upgrade else []),
                 folder=FOLDER.parent,
             )
@@ -122,10 +122,14 @@ def requirements(name: str) -> list[str]:
     """What a lock has next to the suite's own dependencies: frameworks, their companions, and undeclared limits."""
     chosen = DISTRIBUTIONS.values() if name == ALL else [DISTRIBUTIONS[name]] if name in DISTRIBUTIONS else []
     wanted: list[str] = []
-    for each in chosen:
-        builds = [each.cpu] if each.index_of(each.pinned, "") else [each.cpu, each.gpu]
-        wanted += [f"{package}=={each.pinned}" for package in builds]
-        wanted += [*each.companions_in(each.modes), *each.limits_of(each.pinned)]
+    for distribution in chosen:
+        builds = (
+            [distribution.cpu]
+            if distribution.index_of(distribution.pinned, "")
+            else [distribution.cpu, distribution.gpu]
+        )
+        wanted += [f"{package}=={distribution.pinned}" for package in builds]
+        wanted += [*distribution.companions_in(distribution.modes), *distribution.limits_of(distribution.pinned)]
     return wanted
 
 

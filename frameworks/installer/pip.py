@@ -45,17 +45,19 @@ def install(requirements: Sequence[str], pins: Mapping[str, str], indexes: Seque
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "constraints.txt")
         path.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())), encoding="utf-8")
-        ended = subprocess.run(
+        completed = subprocess.run(
             [*program, "--constraint", str(path), *beside, *requirements],
             capture_output=True,
             text=True,
             check=False,
             env={**os.environ, "PIP_NO_INPUT": "1"},
         )
-    if ended.returncode:
-        errors = [line for line in ended.stderr.splitlines() if line.startswith("ERROR: ")]
+    if completed.returncode:
+        errors = [line for line in completed.stderr.splitlines() if line.startswith("ERROR: ")]
         named = [line.removeprefix("ERROR: ") for line in errors if "ResolutionImpossible" not in line]
-        reason = named[-1] if named else " ".join((ended.stderr.partition("error: ")[2] or ended.stderr).split())
-        raise Unavailable(reason or f"the installer ended with status {ended.returncode}")
-    if missing := _NO_EXTRA.search(ended.stderr):
+        reason = (
+            named[-1] if named else " ".join((completed.stderr.partition("error: ")[2] or completed.stderr).split())
+        )
+        raise Unavailable(reason or f"the installer ended with status {completed.returncode}")
+    if missing := _NO_EXTRA.search(completed.stderr):
         raise Unavailable(missing[1])

@@ -87,9 +87,9 @@ def driver() -> str | None:
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
-    ended = subprocess.run([command], capture_output=True, text=True, check=False)
-    named = re.search(r"CUDA (?:UMD )?Version:\s*(\d+\.\d+)", ended.stdout)
-    return None if ended.returncode else named[1] if named else ""
+    completed = subprocess.run([command], capture_output=True, text=True, check=False)
+    named = re.search(r"CUDA (?:UMD )?Version:\s*(\d+\.\d+)", completed.stdout)
+    return None if completed.returncode else named[1] if named else ""
 
 
 def redacted(text: str) -> str:

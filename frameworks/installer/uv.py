@@ -36,7 +36,7 @@ def solve(requirements: Iterable[str], output: Path, *options: str, folder: Path
     uv = program()
     if uv is None:
         raise Unavailable("uv is not installed")
-    ended = subprocess.run(
+    completed = subprocess.run(
         [uv, "pip", "compile", "--quiet", "--no-annotate", *options, "--output-file", str(output), "-"],
         input="\n".join(requirements),
         capture_output=True,
@@ -44,9 +44,9 @@ def solve(requirements: Iterable[str], output: Path, *options: str, folder: Path
         check=False,
         cwd=folder,
     )
-    if ended.returncode:
-        reason = " ".join(ended.stderr.removeprefix("error: ").split())
-        raise Unavailable(reason or f"uv ended with status {ended.returncode}")
+    if completed.returncode:
+        reason = " ".join(completed.stderr.removeprefix("error: ").split())
+        raise Unavailable(reason or f"uv ended with status {completed.returncode}")
 
 
 def companions(

@@ -30,5 +30,5 @@ def adapter(device: str = "auto", mode: str | None = None) -> OnDevice:
         return JaxFramework(device, mode)
     if not installed("keras"):
         raise ValueError(NOT_INSTALLED)
-    made: OnDevice = import_module("frameworks.jax.keras.framework").KerasFramework(device, mode)
-    return made
+    framework: OnDevice = import_module("frameworks.jax.keras.framework").KerasFramework(device, mode)
+    return framework

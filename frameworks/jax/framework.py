@@ -144,8 +144,8 @@ class JaxFramework(OnDevice):
         return self.bound(self._run(model, recipe, weights))
 
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> JaxTrainer:
-        made = JaxTrainer if recipe.offload is None else OffloadedTrainer
-        return made(model, recipe, weights, self._place, self.mode)
+        trainer = JaxTrainer if recipe.offload is None else OffloadedTrainer
+        return trainer(model, recipe, weights, self._place, self.mode)
 
     def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
         self.require(Capability.PLATEAU)

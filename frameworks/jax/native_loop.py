@@ -121,21 +121,21 @@ def mean_loss(outputs: jax.Array, labels: jax.Array, mask: jax.Array | None) -> 
 def make(fixture: str, mixed: bool, weights: Mapping[str, Array], batch: Batch, device: str) -> Callable[[], float]:
     """A step on the batch, which returns its loss; with `mixed` in float16 under JMP's dynamic loss scale."""
     model = MODELS[fixture](jnp.float16 if mixed else jnp.float32)
-    place = jax.devices(device)[0]
+    jax_device = jax.devices(device)[0]
     shapes = jax.eval_shape(model.init, jax.random.key(0), batch.inputs)["params"]
     parameters = starting_from(shapes, fixture, weights)
-    state = jax.device_put(TrainState.create(apply_fn=model.apply, params=parameters, tx=optax.adam(RATE)), place)
-    scale = jax.device_put(jmp.DynamicLossScale(jnp.float32(INITIAL)), place)
-    given = batch.inputs, batch.targets["output"], batch.mask
+    state = jax.device_put(TrainState.create(apply_fn=model.apply, params=parameters, tx=optax.adam(RATE)), jax_device)
+    scale = jax.device_put(jmp.DynamicLossScale(jnp.float32(INITIAL)), jax_device)
+    arrays = batch.inputs, batch.targets["output"], batch.mask
 
     def plain() -> float:
         nonlocal state
-        state, loss = plain_step(state, *given)
+        state, loss = plain_step(state, *arrays)
         return float(loss)
 
     def mixed_() -> float:
         nonlocal state, scale
-        state, scale, loss = mixed_step(state, scale, *given)
+        state, scale, loss = mixed_step(state, scale, *arrays)
         return float(loss)
 
     return mixed_ if mixed else plain

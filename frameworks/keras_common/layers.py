@@ -288,20 +288,20 @@ class Builder:
 
     def layer(self, layer: fixture.Layer, path: str, shape: fixture.Shape) -> keras.layers.Layer:
         """The Keras layer of the fixture layer at `path`, whose samples come in `shape`."""
-        made = self._make(layer, path, shape)
-        self.sources[path] = (made, layer)
-        return made
+        keras_layer = self._make(layer, path, shape)
+        self.sources[path] = (keras_layer, layer)
+        return keras_layer
 
     def head(self, head: fixture.Head, path: str) -> keras.layers.Layer:
         """The dense output layer of one head."""
         if head.tied is not None:
-            made = KerasTiedHead(self.sources[str(head.tied)][0], name=f"{path}-{head.name}")
-            self.sources[f"{path}.{head.name}"] = (made, head)
-            return made
+            keras_layer = KerasTiedHead(self.sources[str(head.tied)][0], name=f"{path}-{head.name}")
+            self.sources[f"{path}.{head.name}"] = (keras_layer, head)
+            return keras_layer
         format_ = {"dtype": "float64"} if head.format == "float64" else self._float8()
-        made = keras.layers.Dense(head.units, name=f"{path}-{head.name}", **ZEROS, **format_)
-        self.sources[f"{path}.{head.name}"] = (made, head)
-        return made
+        keras_layer = keras.layers.Dense(head.units, name=f"{path}-{head.name}", **ZEROS, **format_)
+        self.sources[f"{path}.{head.name}"] = (keras_layer, head)
+        return keras_layer
 
     def _float8(self) -> dict[str, Any]:
         if self._history is None:
@@ -334,10 +334,10 @@ class Builder:
             case fixture.SelfAttention():
                 return SelfAttentionLayer(layer.heads, shape[-1], name=name)
             case fixture.Dropout():
-                made = keras.layers.Dropout(layer.rate, seed=self._next_seed, name=name)
+                dropout = keras.layers.Dropout(layer.rate, seed=self._next_seed, name=name)
                 self._next_seed += 1
-                self.dropouts[path] = made
-                return made
+                self.dropouts[path] = dropout
+                return dropout
             case fixture.Activation():
                 return keras.layers.Activation(_ACTIVATIONS[layer.kind], name=name)
             case fixture.Flatten():
@@ -355,33 +355,38 @@ class Builder:
                 raise TypeError(f"{type(layer).__name__} is not a layer inside a model")
 
 
-def parameters_of(made: keras.layers.Layer, layer: fixture.Layer | fixture.Head) -> dict[str, keras.Variable]:
+def parameters_of(keras_layer: keras.layers.Layer, layer: fixture.Layer | fixture.Head) -> dict[str, keras.Variable]:
     """Canonical parameter name (without the path) to Keras variable, of one built layer."""
     match layer:
         case fixture.Head() if layer.tied is not None:
             return {}
         case fixture.Dense() | fixture.Head():
-            return {"weight": made.kernel, **({"bias": made.bias} if made.bias is not None else {})}
+            return {
+                "weight": keras_layer.kernel,
+                **({"bias": keras_layer.bias} if keras_layer.bias is not None else {}),
+            }
         case fixture.Convolution():
-            return {"weight": made.convolution.kernel, "bias": made.convolution.bias}
+            return {"weight": keras_layer.convolution.kernel, "bias": keras_layer.convolution.bias}
         case fixture.BatchNorm() | fixture.LayerNorm():
-            return {"scale": made.gamma, "shift": made.beta}
+            return {"scale": keras_layer.gamma, "shift": keras_layer.beta}
         case fixture.Embedding():
-            return {"weight": made.embeddings}
+            return {"weight": keras_layer.embeddings}
         case fixture.Positions():
-            return {"weight": made.table}
+            return {"weight": keras_layer.table}
         case fixture.SelfAttention():
-            parts = {name: getattr(made.attention, f"{name}_dense") for name in ("query", "key", "value", "output")}
+            parts = {
+                name: getattr(keras_layer.attention, f"{name}_dense") for name in ("query", "key", "value", "output")
+            }
             kernels = {f"{name}.weight": dense.kernel for name, dense in parts.items()}
             return kernels | {f"{name}.bias": dense.bias for name, dense in parts.items()}
         case _:
             return {}
 
 
-def buffers_of(made: keras.layers.Layer, layer: fixture.Layer | fixture.Head) -> dict[str, keras.Variable]:
+def buffers_of(keras_layer: keras.layers.Layer, layer: fixture.Layer | fixture.Head) -> dict[str, keras.Variable]:
     """Canonical buffer name (without the path) to Keras variable, of one built layer."""
     if isinstance(layer, fixture.BatchNorm):
-        return {"mean": made.moving_mean, "variance": made.moving_variance}
+        return {"mean": keras_layer.moving_mean, "variance": keras_layer.moving_variance}
     return {}
 
 
@@ -458,8 +463,8 @@ class RematSegment(TrainingSegment):
 class WrappedSegment(TrainingSegment):
     """A segment that its caller wraps in a call of the backend, and gives `training` for the same reason."""
 
-    def __init__(self, wrapper: Wrapper, *given: Any, **keywords: Any) -> None:
-        super().__init__(*given, **keywords)
+    def __init__(self, wrapper: Wrapper, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
         self.wrapper = wrapper
 
 
@@ -581,8 +586,10 @@ class NetworkBuilder:
         )
         network.build((1, *model.sample))
         result = [(path, *source) for path, source in builder.sources.items()]
-        parameters = {f"{p}.{n}": v for p, made, layer in result for n, v in parameters_of(made, layer).items()}
-        buffers = {f"{p}.{n}": v for p, made, layer in result for n, v in buffers_of(made, layer).items()}
+        parameters = {
+            f"{p}.{n}": v for p, keras_layer, layer in result for n, v in parameters_of(keras_layer, layer).items()
+        }
+        buffers = {f"{p}.{n}": v for p, keras_layer, layer in result for n, v in buffers_of(keras_layer, layer).items()}
         shapes = model.parameter_shapes()
         return BuiltNetwork(
             network,
@@ -591,7 +598,7 @@ class NetworkBuilder:
             {path: dropout.seed_generator for path, dropout in builder.dropouts.items()},
             shapes,
             {path: builder.sources[path][0].name for path in model.output_shapes()},
-            memory_of({path: made for path, (made, _) in builder.sources.items()}),
+            memory_of({path: keras_layer for path, (keras_layer, _) in builder.sources.items()}),
         )
 
     def _segments(self, layers: list[keras.layers.Layer], recompute: Recompute | None) -> list[KerasSegment]:

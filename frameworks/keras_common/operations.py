@@ -112,7 +112,7 @@ NORMALIZATIONS: dict[str, Callable[[], keras.layers.Layer]] = {
 def _instances() -> Callable[[list[Any]], Any]:
     """Each row of (rows, columns) normalised, as a channel of one sample: groups of one channel, which come last."""
     layer = NORMALIZATIONS["instance_norm"]()
-    return lambda given: ops.transpose(layer(ops.transpose(given[0])[None])[0])
+    return lambda inputs: ops.transpose(layer(ops.transpose(inputs[0])[None])[0])
 
 
 class OperationLayer(keras.layers.Layer):
@@ -156,12 +156,12 @@ def in_a_layer(op: str, arrays: tuple[Array, ...]) -> Callable[[list[Any]], Any]
         layer = NORMALIZATIONS[op]()
         layer.build(arrays[0].shape)
         training = {"training": True} if op == "batch_norm" else {}
-        return lambda given: layer(given[0], **training)
+        return lambda inputs: layer(inputs[0], **training)
     if op not in LOSSES:
         return OperationLayer(OPERATIONS[op])
     loss = LOSSES[op]()
     output = OperationLayer(OPERATIONS["exp"] if op == "kl_divergence" else lambda x: x)
-    return lambda given: loss(given[1], output(given[:1]))
+    return lambda inputs: loss(inputs[1], output(inputs[:1]))
 
 
 class ScopeOfPolicies(BaseFramework):
@@ -204,7 +204,7 @@ def run_op(op: str, *arrays: Array) -> OpResult:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "__array__", DeprecationWarning)  # of Keras' conversion on PyTorch
-        result = in_a_layer(op, arrays)([ops.convert_to_tensor(each) for each in arrays])
+        result = in_a_layer(op, arrays)([ops.convert_to_tensor(array) for array in arrays])
         name = keras.backend.standardize_dtype(result.dtype)
         value = np.asarray(ops.convert_to_numpy(ops.cast(result, "float32") if name in LOW else result))
     return OpResult(value.astype(FORMATS[name].dtype) if name in FORMATS else value, name)

@@ -105,8 +105,8 @@ def has_factors_of(scaling: DynamicScaling) -> bool:
 
 def loss_scaled(optimizer: keras.optimizers.Optimizer, scaling: DynamicScaling) -> keras.optimizers.LossScaleOptimizer:
     """The optimizer inside a `LossScaleOptimizer`; what the recipe leaves None is left to Keras."""
-    given = {"initial_scale": scaling.initial, "dynamic_growth_steps": scaling.interval}
-    return keras.optimizers.LossScaleOptimizer(optimizer, **{name: v for name, v in given.items() if v is not None})
+    arguments = {"initial_scale": scaling.initial, "dynamic_growth_steps": scaling.interval}
+    return keras.optimizers.LossScaleOptimizer(optimizer, **{name: v for name, v in arguments.items() if v is not None})
 
 
 def is_dynamic(optimizer: keras.optimizers.Optimizer) -> bool:
@@ -233,15 +233,15 @@ class Piecewise(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step: Tensor) -> Tensor:
         boundaries = keras.ops.convert_to_tensor(self.boundaries, "int32")
-        place = keras.ops.searchsorted(boundaries, keras.ops.reshape(keras.ops.cast(step, "int32"), (1,)), side="right")
-        return keras.ops.take(keras.ops.convert_to_tensor(self.rates, "float32"), place[0])
+        index = keras.ops.searchsorted(boundaries, keras.ops.reshape(keras.ops.cast(step, "int32"), (1,)), side="right")
+        return keras.ops.take(keras.ops.convert_to_tensor(self.rates, "float32"), index[0])
 
     def get_config(self) -> dict[str, Any]:
         return {"boundaries": self.boundaries, "rates": self.rates}
 
 
 def create(
-    recipe: Recipe, kind: Callable[..., keras.optimizers.Optimizer], given: dict[str, Any]
+    recipe: Recipe, kind: Callable[..., keras.optimizers.Optimizer], arguments: dict[str, Any]
 ) -> keras.optimizers.Optimizer:
     """An optimizer with a rate, without one for a schedule that its caller assigns."""
     if isinstance(recipe.schedule, Steps):
@@ -250,15 +250,15 @@ def create(
         own = Piecewise(recipe.schedule.boundaries, rates)
         match recipe.way("schedule"):
             case "assigned":
-                given = given | {"learning_rate": base * recipe.schedule.factor(0)}
+                arguments = arguments | {"learning_rate": base * recipe.schedule.factor(0)}
             case "subclass":
-                given = given | {"learning_rate": own}
+                arguments = arguments | {"learning_rate": own}
             case "callable":
                 optimizer: keras.optimizers.Optimizer = kind(
-                    **given | {"learning_rate": lambda: own(optimizer.iterations)}
+                    **arguments | {"learning_rate": lambda: own(optimizer.iterations)}
                 )
                 return optimizer
-    return kind(**given)
+    return kind(**arguments)
 
 
 def rebuilt(recipe: Recipe, optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
@@ -272,9 +272,9 @@ def rebuilt(recipe: Recipe, optimizer: keras.optimizers.Optimizer) -> keras.opti
 def set_rate(recipe: Recipe, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
     """Assigns the rate of the next update, where the recipe's way has no schedule in the optimizer."""
     if isinstance(recipe.schedule, Steps) and recipe.way("schedule") == "assigned":
-        for place, each in enumerate(optimizers):
-            own = recipe.of_groups[min(place, recipe.groups - 1)]
-            each.learning_rate = own.learning_rate * recipe.schedule.factor(int(each.iterations))
+        for index, optimizer in enumerate(optimizers):
+            own = recipe.of_groups[min(index, recipe.groups - 1)]
+            optimizer.learning_rate = own.learning_rate * recipe.schedule.factor(int(optimizer.iterations))
 
 
 ACCUMULATOR, AVERAGE = "gradient_accumulator/", "average/"
@@ -321,26 +321,26 @@ _ARGUMENTS = {
 
 def _own(optimizer: recipes.Optimizer) -> dict[str, Any]:
     """The arguments of an optimizer, by Keras' names; Muon takes in embeddings, and decays matrices alone."""
-    given = {name: value for name, value in recipes.written(optimizer).items() if value is not None}
+    arguments = {name: value for name, value in recipes.written(optimizer).items() if value is not None}
     match optimizer:
         case recipes.Adafactor():
-            given["beta_2_decay"] = -given.pop("decay")
+            arguments["beta_2_decay"] = -arguments.pop("decay")
         case recipes.Muon(adjustment=adjustment, coefficients=coefficients, weight_decay=decay):
-            del given["coefficients"], given["adjustment"]
-            given |= dict(zip(("muon_a", "muon_b", "muon_c"), coefficients, strict=True))
-            given |= {"rms_rate": _RMS_RATES[adjustment], "weight_decay": decay or None, "adam_weight_decay": None}
-            given["exclude_embeddings"] = False
-    return {_ARGUMENTS.get(name, name): value for name, value in given.items()}
+            del arguments["coefficients"], arguments["adjustment"]
+            arguments |= dict(zip(("muon_a", "muon_b", "muon_c"), coefficients, strict=True))
+            arguments |= {"rms_rate": _RMS_RATES[adjustment], "weight_decay": decay or None, "adam_weight_decay": None}
+            arguments["exclude_embeddings"] = False
+    return {_ARGUMENTS.get(name, name): value for name, value in arguments.items()}
 
 
 _RMS_RATES = {"rms": 0.2, "none": None, "width": "width"}
 
 
 def _one(
-    recipe: recipes.Recipe, given: Mapping[str, Any], undecayed: Sequence[keras.Variable]
+    recipe: recipes.Recipe, options: Mapping[str, Any], undecayed: Sequence[keras.Variable]
 ) -> keras.optimizers.Optimizer:
     common: dict[str, Any] = {
-        **given,
+        **options,
         **_own(recipe.optimizer),
         "learning_rate": _rate(recipe),
         "global_clipnorm": recipe.clip,
@@ -356,17 +356,17 @@ def _one(
 
 
 def _inner(
-    recipe: recipes.Recipe, named: Mapping[str, keras.Variable], backend: KerasBackend, given: Mapping[str, Any]
+    recipe: recipes.Recipe, named: Mapping[str, keras.Variable], backend: KerasBackend, options: Mapping[str, Any]
 ) -> keras.optimizers.Optimizer:
     """One optimizer, or a `MultiOptimizer` with one for the variables at even and one for those at odd places."""
     variables, undecayed = list(named.values()), [named[name] for name in recipe.undecayed]
     if recipe.groups == recipe.optimizers == 1:
-        return _one(recipe, given, undecayed)
+        return _one(recipe, options, undecayed)
     if recipe.clip is not None:
         asked = Capability.GROUPS if recipe.groups > 1 else Capability.TWO_OPTIMIZERS
         raise Unsupported(asked, CLIPS_APART, partial(clips_together, backend))
-    second = _one(recipe.replace(optimizer=recipe.of_groups[-1]), given, undecayed)
-    first = _one(recipe, given, undecayed)
+    second = _one(recipe.replace(optimizer=recipe.of_groups[-1]), options, undecayed)
+    first = _one(recipe, options, undecayed)
     at_even_places = {variable.path: first for variable in variables[::2]}  # a MultiOptimizer lists its default last
     chosen = keras.optimizers.OptimizerMap(second, at_even_places)
     scale = recipe.scaling.scale if isinstance(recipe.scaling, recipes.StaticScaling) else None
@@ -374,19 +374,19 @@ def _inner(
 
 
 def make_optimizer(
-    recipe: recipes.Recipe, variables: Mapping[str, keras.Variable], backend: KerasBackend, **given: Any
+    recipe: recipes.Recipe, variables: Mapping[str, keras.Variable], backend: KerasBackend, **options: Any
 ) -> keras.optimizers.Optimizer:
     """The recipe's optimizer for the variables, inside a `LossScaleOptimizer` if its scaling is dynamic.
 
     Args:
         variables: by canonical name, in model order.
         backend: makes the updates of an attempt that a refusal names.
-        given: additional arguments of optimizers, such as a name.
+        options: additional arguments of optimizers, such as a name.
 
     Raises:
         Unsupported: GROUPS or TWO_OPTIMIZERS, together with a clip.
     """
-    inner = _inner(recipe, variables, backend, given)
+    inner = _inner(recipe, variables, backend, options)
     if not isinstance(recipe.scaling, recipes.DynamicScaling):
         return inner
     scaled = loss_scaled(inner, recipe.scaling)

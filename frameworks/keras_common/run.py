@@ -378,7 +378,7 @@ class KerasRanks:
     def __init__(self, run: RunOfRanks, read: Collection[str]) -> None:
         self.run, self.read = run, read
 
-    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
         """Calls a method with each rank's arguments; returns one result for each.
 
         Raises:
@@ -386,7 +386,7 @@ class KerasRanks:
         """
         if verb in self.read:
             return self.run.by_rank(verb)
-        first = [each.arguments[0] for each in given if each.arguments]
+        first = [entry.arguments[0] for entry in arguments if entry.arguments]
         match verb:
             case "update_share":
                 return self.run.update_parts(first)
@@ -397,14 +397,14 @@ class KerasRanks:
             case "gradients_share":
                 return self.run.gradients_of_parts(first)
             case "apply_gradients":
-                named = given[0].named
-                injected = any(own.named["inject"] is not None for own in given)
+                named = arguments[0].named
+                injected = any(own.named["inject"] is not None for own in arguments)
                 if named["unscale_calls"] is not None or named["discard"] or injected:
                     raise self.run.refusal(Capability.EXPLICIT_UNSCALE)
-                return self.run.feed_parts([own.arguments for own in given])
+                return self.run.feed_parts([own.arguments for own in arguments])
             case "predict":
                 return self.run.predictions(first[0])
             case "collectives":
                 raise self.run.refusal(Capability.RANKS_COLLECTIVES)
             case _:
-                return (getattr(self.run, verb)(*given[0].arguments, **given[0].named),) * len(given)
+                return (getattr(self.run, verb)(*arguments[0].arguments, **arguments[0].named),) * len(arguments)

@@ -75,10 +75,10 @@ def applied(
     weights: Sequence[keras.Variable] | None = None,
 ) -> list[list[float]]:
     """Two weights, at 1 before, after each update by a pair of gradients."""
-    given = scalars() if weights is None else weights
-    optimizer.build(given)
+    variables = scalars() if weights is None else weights
+    optimizer.build(variables)
     values = []
     for pair in gradients:
-        backend.apply(optimizer, pair, given)
-        values.append([number(weight) for weight in given])
+        backend.apply(optimizer, pair, variables)
+        values.append([number(weight) for weight in variables])
     return values

@@ -68,14 +68,14 @@ class KerasOptimizers(ListedOptimizers):
                 update = _update(values, optimizer, technique)
             for _ in range(2 if technique == "accumulated" else 1):
                 apply(update)
-        return [_array(each) for each in variables if each.name != "frozen"]
+        return [_array(variable) for variable in variables if variable.name != "frozen"]
 
     def _made(self, name: str, options: Options, technique: str) -> keras.optimizers.Optimizer:
         rate: Any = RATE
         if technique == "scheduled":
             rate = keras.optimizers.schedules.PiecewiseConstantDecay([100], [RATE, RATE])
-        made = self.named(name)(learning_rate=rate, **{**options, **_OPTIONS.get(technique, {})})
-        return keras.optimizers.LossScaleOptimizer(made, _SCALE) if technique == "scaled" else made
+        optimizer = self.named(name)(learning_rate=rate, **{**options, **_OPTIONS.get(technique, {})})
+        return keras.optimizers.LossScaleOptimizer(optimizer, _SCALE) if technique == "scaled" else optimizer
 
     def _again(
         self, name: str, options: Options, optimizer: Any, variables: Variables, technique: str
@@ -91,7 +91,7 @@ class KerasOptimizers(ListedOptimizers):
 
 
 def _variables(start: Sequence[Array]) -> Variables:
-    return [keras.Variable(value, dtype=value.dtype.name, name=f"weight_{place}") for place, value in enumerate(start)]
+    return [keras.Variable(value, dtype=value.dtype.name, name=f"weight_{index}") for index, value in enumerate(start)]
 
 
 def _array(variable: keras.Variable) -> Array:
@@ -103,11 +103,11 @@ def _array(variable: keras.Variable) -> Array:
 def _update(values: Sequence[Array], optimizer: Any, technique: str) -> list[Any]:
     """Gradients as the optimizer takes them, multiplied by its scale."""
     if technique == "scaled":
-        values = [each * np.float32(optimizer.scale_loss(1.0)) for each in values]
-    made: list[Any] = [keras.ops.convert_to_tensor(each) for each in values]
+        values = [value * np.float32(optimizer.scale_loss(1.0)) for value in values]
+    gradients: list[Any] = [keras.ops.convert_to_tensor(value) for value in values]
     if technique == "beside-frozen":
-        made.insert(1, None)
-    return made
+        gradients.insert(1, None)
+    return gradients
 
 
 def _apply(optimizer: Any, variables: Variables, technique: str) -> Apply:
@@ -115,7 +115,7 @@ def _apply(optimizer: Any, variables: Variables, technique: str) -> Apply:
         if technique != "without-state":
             optimizer.apply(update, variables)
             return
-        values = [each.value for each in variables], [each.value for each in optimizer.variables]
+        values = [variable.value for variable in variables], [variable.value for variable in optimizer.variables]
         new, state = optimizer.stateless_apply(values[1], update, values[0])
         for variable, value in zip([*variables, *optimizer.variables], [*new, *state], strict=True):
             variable.assign(value)

@@ -111,8 +111,8 @@ def _made(body: bytes) -> Exception:
     if isinstance(form, Exception):
         return form
     kind, arguments = form
-    made: Exception = kind(*arguments)
-    return made
+    error: Exception = kind(*arguments)
+    return error
 
 
 def _error_line(error: BaseException) -> str:
@@ -168,5 +168,5 @@ class RankWorker(Protocol):
 class SeveralRanks(Protocol):
     """The trainer of a process with several ranks."""
 
-    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
         """Calls a method with each rank's arguments; returns one result for each rank, in order."""

@@ -111,11 +111,11 @@ class RankProcess:
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(stuck_s), int(stuck_s % 1 * 1e6)))
         self.connection = Connection(ours.detach())
-        words = [sys.executable, "-u", "-m", "frameworks.ranks.worker_main", str(its.fileno()), str(read_end)]
+        command = [sys.executable, "-u", "-m", "frameworks.ranks.worker_main", str(its.fileno()), str(read_end)]
         try:
             with log.open("wb") as output:
                 self._process = subprocess.Popen(
-                    words,
+                    command,
                     cwd=ROOT,
                     env={**os.environ, **QUIET, **environment},
                     stdin=subprocess.DEVNULL,
@@ -204,9 +204,9 @@ class Guardian:
     SCRIPT = 'cat >/dev/null; kill -s KILL -- "$@" 2>/dev/null; rm -rf -- "$0"'
 
     def __init__(self, folder: Path, pids: Sequence[int]) -> None:
-        words = ["/bin/sh", "-c", self.SCRIPT, str(folder), *(f"-{pid}" for pid in pids)]
+        command = ["/bin/sh", "-c", self.SCRIPT, str(folder), *(f"-{pid}" for pid in pids)]
         self._process = subprocess.Popen(
-            words,
+            command,
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -317,7 +317,7 @@ class WorkerGroup:
         """Of the ranks' processes."""
         return tuple(process.pid for process in self._processes)
 
-    def make(self, given: Sequence[tuple[Any, Any, Any]]) -> int:
+    def make(self, arguments: Sequence[tuple[Any, Any, Any]]) -> int:
         """Creates a run from model, recipe and weights, given for each process; returns its number.
 
         Raises:
@@ -326,14 +326,14 @@ class WorkerGroup:
         """
         run = next(self._runs)
         try:
-            self._command("make", [(run, *own) for own in given], self.limits.answer_s)
+            self._command("make", [(run, *own) for own in arguments], self.limits.answer_s)
         except BaseException:
             self.drop(run)
             raise
         return run
 
     def ask(
-        self, number: int, verb: str, given: Sequence[Arguments], *, stop: tuple[int, Stop] | None = None
+        self, number: int, verb: str, arguments: Sequence[Arguments], *, stop: tuple[int, Stop] | None = None
     ) -> tuple[Any, ...]:
         """Calls a method of run `number` on every rank concurrently, with each rank's arguments; returns the results.
 
@@ -343,11 +343,11 @@ class WorkerGroup:
             RankFailed: a rank died or did not answer in time.
             Exception: the exception of the first rank that raised. The group stays usable if all raised the same type.
         """
-        if len(given) != self.count:
-            raise ValueError(f"{verb}: got arguments for {len(given)} ranks, want {self.count}")
+        if len(arguments) != self.count:
+            raise ValueError(f"{verb}: got arguments for {len(arguments)} ranks, want {self.count}")
         stops, how = stop or (-1, None)
         calls = [
-            (number, verb, tuple(given[rank : rank + self._share]), how if stops in process.ranks else None)
+            (number, verb, tuple(arguments[rank : rank + self._share]), how if stops in process.ranks else None)
             for rank, process in zip(range(0, self.count, self._share), self._processes, strict=True)
         ]
         return self._gathered(self._command("ask", calls, self.limits.answer_s))
@@ -567,9 +567,9 @@ class RemoteRankGroup(BaseRankGroup):
         self._drop = finalize(self, worker_group.drop, number)
         self._drop.atexit = False
 
-    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
         self._check()
-        return self.worker_group.ask(self._number, verb, given)
+        return self.worker_group.ask(self._number, verb, arguments)
 
     def fail_rank(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
         self._check()

@@ -48,7 +48,7 @@ class CommandHandler:
         """Makes the run's trainer."""
         self.runs[run] = self.member.trainer(model, recipe, weights)
 
-    def ask(self, run: int, verb: str, given: tuple[Arguments, ...], stop: Stop | None = None) -> tuple[Any, ...]:
+    def ask(self, run: int, verb: str, arguments: tuple[Arguments, ...], stop: Stop | None = None) -> tuple[Any, ...]:
         """Calls a method of the run's trainer and returns one result for each rank of this process. With `stop` this
         process fails in that way; the results are None if it skips the call.
         """
@@ -58,14 +58,16 @@ class CommandHandler:
             case "raises":
                 raise RuntimeError("this rank raises on request")
             case "one call fewer":
-                return (None,) * len(given)
+                return (None,) * len(arguments)
         trainer = self.runs[run]
         several = getattr(trainer, "ask", None)
         if several is not None:
-            return _counted(tuple(several(verb, given)), len(given), verb)
-        if len(given) != 1:
-            raise TypeError(f"{type(trainer).__name__} needs ask(verb, given): its process has {len(given)} ranks")
-        return (getattr(trainer, verb)(*given[0].arguments, **given[0].named),)
+            return _counted(tuple(several(verb, arguments)), len(arguments), verb)
+        if len(arguments) != 1:
+            raise TypeError(
+                f"{type(trainer).__name__} needs ask(verb, arguments): its process has {len(arguments)} ranks"
+            )
+        return (getattr(trainer, verb)(*arguments[0].arguments, **arguments[0].named),)
 
     def run_numbers(self) -> tuple[Any, ...]:
         """The numbers of the runs, for each rank of this process."""

@@ -179,18 +179,19 @@ class ReferenceRankGroup(LosesRanks):
         self.conventions = conventions
         self.counted = [0] * self.count
         self.windows: list[Arrays] = []
-        made = RankTrainer if issubclass(RankTrainer, trainer_class) else rank_of(trainer_class)
+        rank_class = RankTrainer if issubclass(RankTrainer, trainer_class) else rank_of(trainer_class)
         seeded = [recipe.replace(seed=self.stream_seed(rank)) for rank in range(self.count)]
         self.trainers = [
-            made(self, rank, own, conventions, self.starting_weights(rank, weights)) for rank, own in enumerate(seeded)
+            rank_class(self, rank, own, conventions, self.starting_weights(rank, weights))
+            for rank, own in enumerate(seeded)
         ]
         self.first = self.trainers[0]
 
     # decisions: start
 
-    def starting_weights(self, rank: int, given: Mapping[str, Array]) -> Mapping[str, Array]:
+    def starting_weights(self, rank: int, weights: Mapping[str, Array]) -> Mapping[str, Array]:
         """The weights that a rank starts from: rank 0's."""
-        return given
+        return weights
 
     def stream_seed(self, rank: int) -> int:
         """Seed of a rank's dropout: the recipe's, since users seed all ranks alike."""
@@ -254,8 +255,8 @@ class ReferenceRankGroup(LosesRanks):
         shards = self.ranks.shards
         rows = np.atleast_1d(value)
         length = -(-len(rows) // shards)
-        place = rank % shards
-        return rows[place * length : (place + 1) * length]
+        index = rank % shards
+        return rows[index * length : (index + 1) * length]
 
     def gather(self, shards: Sequence[Array], like: Array) -> Array:
         """The whole array of the shards of one replica, in rank order."""
@@ -291,11 +292,11 @@ class ReferenceRankGroup(LosesRanks):
 
     # verbs
 
-    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
         self.meet()
         return tuple(
             getattr(trainer, verb)(*own.arguments, **own.named)
-            for trainer, own in zip(self.trainers, given, strict=True)
+            for trainer, own in zip(self.trainers, arguments, strict=True)
         )
 
     def update(self, windows: Sequence[Window]) -> tuple[Update, ...]:
@@ -360,11 +361,11 @@ class ReferenceRankGroup(LosesRanks):
             for trainer, gradients in zip(self.trainers, scaled, strict=True):
                 trainer.window_takes(gradients, length)
         self._reduce()
-        given = list(inject or [None] * self.count)
+        injections = list(inject or [None] * self.count)
         for trainer in self.trainers:
             calls = 1 if (inject is not None or discard) and unscale_calls is None else unscale_calls or 0
             trainer.unscale_manually(calls)
-            self._inject(trainer, given[trainer.rank] or {})
+            self._inject(trainer, injections[trainer.rank] or {})
         return self.discard() if discard else self._apply()
 
     def _inject(self, trainer: RankTrainer, inject: Gradients) -> None:
@@ -374,11 +375,11 @@ class ReferenceRankGroup(LosesRanks):
                 continue
             whole = np.zeros_like(self.first.masters[name])
             rows = np.atleast_1d(whole)
-            given = np.atleast_1d(np.asarray(value, np.float64))
+            values = np.atleast_1d(np.asarray(value, np.float64))
             indices = (
                 self.shard(np.arange(len(rows)), trainer.rank) if self.sharded("gradient") else np.arange(len(rows))
             )
-            rows[indices] = given[indices]
+            rows[indices] = values[indices]
             trainer.accumulate_gradient(name, rows.reshape(whole.shape))
 
     def discard(self) -> tuple[Update, ...]:

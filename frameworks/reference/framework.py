@@ -143,13 +143,13 @@ class ReferenceFramework(BaseFramework):
     def _rank_group(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, *, plain: bool = False
     ) -> ReferenceRankGroup:
-        given = model.weights(recipe.seed) if weights is None else weights
+        initial_weights = model.weights(recipe.seed) if weights is None else weights
         group, trainer = (
             (ReferenceRankGroup, ReferenceTrainer) if plain else (self.rank_group_class, self.trainer_class)
         )
-        ranks = group(model, recipe, self._conventions, self._operations(), given, trainer)
-        for each in ranks.trainers:
-            self.bound(each)
+        ranks = group(model, recipe, self._conventions, self._operations(), initial_weights, trainer)
+        for rank_trainer in ranks.trainers:
+            self.bound(rank_trainer)
         return ranks
 
     def _operations(self) -> Operations:
@@ -198,8 +198,8 @@ class ReferenceFramework(BaseFramework):
         own = self._conventions
         make = partial(self.plateau_class, plateau, waits=own.plateau_waits, signed=own.plateau_signed)
         rule, rates = make(), list[float]()
-        for place, metric in enumerate(metrics):
-            if place == saved:
+        for index, metric in enumerate(metrics):
+            if index == saved:
                 state, rule = rule.state(), make()
                 rule.load(state)
             rates.append(rule.take(metric))

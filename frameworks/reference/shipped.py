@@ -67,8 +67,8 @@ class ReferenceShipped(BaseShipped):
         def function(values: Any) -> Any:
             return [call(*(Tensor(value, dtype.name) for value in values)).value]
 
-        (value,), (pull,) = taped(function, tuple(each.astype(np.float64) for each in points))
-        return value.astype(dtype), *(each.astype(dtype) for each in pull(np.ones(points[0].shape)))
+        (value,), (pull,) = taped(function, tuple(point.astype(np.float64) for point in points))
+        return value.astype(dtype), *(gradient.astype(dtype) for gradient in pull(np.ones(points[0].shape)))
 
     @staticmethod
     def _norm(operations: Operations, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class ReferenceShipped(BaseShipped):
 
     def computed(self, name: str, technique: str) -> Values:
         kind, call = self.examples[name]
-        leaves = [each.astype(np.float64) for each in inputs(kind)]
+        leaves = [leaf.astype(np.float64) for leaf in inputs(kind)]
         self.draws = 0
 
         def function(*values: Any) -> Any:
@@ -101,18 +101,20 @@ class ReferenceShipped(BaseShipped):
         """The output and the gradient of each leaf."""
         (output,), (pull,) = taped(lambda values: [function(*values)], tuple(leaves))
         factor = FACTOR if technique == "scaled" else 1.0
-        given = incoming(np.shape(output)).astype(np.float64) * factor
+        cotangent = incoming(np.shape(output)).astype(np.float64) * factor
         if technique == "used-twice":
-            pull(given)
-        return {"value/0": output} | {f"gradient/{place}": each / factor for place, each in enumerate(pull(given))}
+            pull(cotangent)
+        return {"value/0": output} | {
+            f"gradient/{index}": gradient / factor for index, gradient in enumerate(pull(cotangent))
+        }
 
     def of_each(self, function: Callable[..., Any], leaves: Sequence[Array]) -> Values:
         """The gradient of each leaf while the others have none."""
         results: dict[str, Array | None] = {}
-        for place, leaf in enumerate(leaves):
+        for index, leaf in enumerate(leaves):
             self.draws = 0
-            alone = partial(_at, function, leaves, place)
-            results[f"gradient/{place}"] = self.differentiated(alone, [leaf], "")["gradient/0"]
+            alone = partial(_at, function, leaves, index)
+            results[f"gradient/{index}"] = self.differentiated(alone, [leaf], "")["gradient/0"]
         return results
 
     @contextmanager
@@ -153,11 +155,11 @@ class ReferenceFunctions(ReferenceShipped):
 
 
 def _by_rows(x: Any, _: Any) -> Any:
-    return anp.stack([row * float(place) for place, row in enumerate(x, 1)])
+    return anp.stack([row * float(number) for number, row in enumerate(x, 1)])
 
 
-def _at(function: Callable[..., Any], leaves: Sequence[Array], place: int, value: Any) -> Any:
-    return function(*leaves[:place], value, *leaves[place + 1 :])
+def _at(function: Callable[..., Any], leaves: Sequence[Array], index: int, value: Any) -> Any:
+    return function(*leaves[:index], value, *leaves[index + 1 :])
 
 
 _OPTIMIZERS: Mapping[str, tuple[type[Optimizer], Sequence[Options]]] = {
@@ -198,8 +200,8 @@ class ReferenceOptimizers(BaseOptimizers):
     def trained(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
         optimizer: Any = _OPTIMIZERS[name][0](RATE, **options)
         rule = RULES[type(optimizer)](optimizer, self.conventions, self.arithmetic(start[0].dtype.name))
-        weights = [each.astype(np.float64) for each in start]
-        states, count = [_started(rule, each) for each in weights], 0
+        weights = [weight.astype(np.float64) for weight in start]
+        states, count = [_started(rule, weight) for weight in weights], 0
         for number, update in enumerate(gradients(start, technique)):
             if number == HALFWAY and technique == "loaded":
                 states, count = self.loaded(states, count)
@@ -207,7 +209,7 @@ class ReferenceOptimizers(BaseOptimizers):
                 update = infinite(start)
             count += 1
             weights, states = self.updated(rule, weights, states, update, count, technique)
-        return [each.astype(of.dtype) for each, of in zip(weights, start, strict=True)]
+        return [weight.astype(of.dtype) for weight, of in zip(weights, start, strict=True)]
 
     def arithmetic(self, format_name: str) -> Arithmetic:
         """What rounds an update in this format."""
@@ -225,18 +227,18 @@ class ReferenceOptimizers(BaseOptimizers):
         """The weights and states after one update."""
         places = range(len(weights))[:: -1 if technique == "reordered" else 1]
         moved = {
-            place: rule(weights[place], states[place], update[place].astype(np.float64), RATE, count)
-            for place in places
+            index: rule(weights[index], states[index], update[index].astype(np.float64), RATE, count)
+            for index in places
         }
-        return [moved[place][0] for place in sorted(moved)], [moved[place][1] for place in sorted(moved)]
+        return [moved[index][0] for index in sorted(moved)], [moved[index][1] for index in sorted(moved)]
 
     def loaded(self, states: Sequence[Slots], count: int) -> tuple[list[Slots], int]:
         """What a new run gets from the saved states and count of updates."""
-        return [dict(each) for each in states], count
+        return [dict(state) for state in states], count
 
     def skips(self, update: Sequence[Array]) -> bool:
         """Whether an update is left out."""
-        return not all(np.isfinite(each).all() for each in update)
+        return not all(np.isfinite(gradient).all() for gradient in update)
 
 
 def _started(rule: UpdateRule, weight: Array) -> Slots:

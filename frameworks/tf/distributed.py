@@ -44,10 +44,10 @@ class Share(NamedTuple):
 class MirroredSteps(TracedSteps):
     """The functions of one run, which all replicas of a strategy run together."""
 
-    def __init__(self, strategy: tf.distribute.Strategy, model: Model, bound: BuiltNetwork, *given: Any) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy, model: Model, bound: BuiltNetwork, *args: Any) -> None:
         self._strategy = strategy
         self._item_losses = losses_of(model, "none")
-        super().__init__(model, bound, *given)
+        super().__init__(model, bound, *args)
 
     @property
     def replicas(self) -> int:
@@ -55,7 +55,7 @@ class MirroredSteps(TracedSteps):
         return int(self._strategy.num_replicas_in_sync)
 
     def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        return super()._compiled(lambda *given: self._strategy.run(step, given))
+        return super()._compiled(lambda *args: self._strategy.run(step, args))
 
     # what replicas are given and return
 
@@ -87,7 +87,7 @@ class MirroredSteps(TracedSteps):
 
     def per_rank(self, value: Any) -> list[Any]:
         """Splits a structure of per-replica values into one structure for each replica."""
-        flat = [self._strategy.experimental_local_results(each) for each in tf.nest.flatten(value)]
+        flat = [self._strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(value)]
         return [tf.nest.pack_sequence_as(value, list(own)) for own in zip(*flat, strict=True)]
 
     # inside a replica
@@ -159,7 +159,7 @@ class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
         self.strategy = strategy
         self.count = int(strategy.num_replicas_in_sync)
         self.ledgers = [LossLedger() for _ in range(self.count)]
-        super().__init__(model, recipe, weights, mode=mode, policy=policy, rewrite=None, place="/CPU:0")
+        super().__init__(model, recipe, weights, mode=mode, policy=policy, rewrite=None, device="/CPU:0")
 
     def _made_steps(self) -> TracedSteps:
         return MirroredSteps(self.strategy, self.model, self.bound, self.optimizer, self.mode, self.recipe)
@@ -180,9 +180,9 @@ class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
 
     def _with_zeros(self, parts: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
         """Gradients filled with zeros, since all replicas need the same keys."""
-        given = {name: value for own in parts for name, value in own.items()}
-        names = [name for name in self.bound.variables if name in given]
-        return [{name: own.get(name, np.zeros_like(given[name])) for name in names} for own in parts]
+        merged = {name: value for own in parts for name, value in own.items()}
+        names = [name for name in self.bound.variables if name in merged]
+        return [{name: own.get(name, np.zeros_like(merged[name])) for name in names} for own in parts]
 
     def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
         with self.scope():

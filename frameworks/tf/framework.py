@@ -157,7 +157,7 @@ class TensorFlowFramework(ScopeOfPolicies):
             mode=self._alone,
             policy=self.policy(recipe.precision),
             rewrite=self._rewrite(recipe.precision),
-            place=self._place,
+            device=self._place,
         )
 
     def autocast(

@@ -17,15 +17,15 @@ from frameworks.tf.core.settings import REWRITES, graph_rewrite, rewrite_lists, 
 from frameworks.tf.core.steps import TapeBackend, compiled
 
 
-def attempts(mode: str, place: str) -> dict[Capability, Attempt]:
-    """Attempts for each capability in a mode, on the device with TensorFlow's name `place`."""
+def attempts(mode: str, device: str) -> dict[Capability, Attempt]:
+    """Attempts for each capability in a mode, on the device with TensorFlow's name `device`."""
     own: dict[Capability, Attempt] = {c: partial(attempt, mode) for c, attempt in _ATTEMPTS.items()}
     every = OF_POLICIES | optimizer_attempts(TapeBackend(mode)) | own
-    return {capability: partial(_at, place, attempt) for capability, attempt in every.items()}
+    return {capability: partial(_at, device, attempt) for capability, attempt in every.items()}
 
 
-def _at(place: str, attempt: Attempt) -> bool:
-    with tf.device(place):
+def _at(device: str, attempt: Attempt) -> bool:
+    with tf.device(device):
         return attempt()
 
 
@@ -66,7 +66,7 @@ def _lists(mode: str) -> bool:
     if mode == "rewrite":
         names = graph_operations(["softmax"]), graph_operations(["matmul"])
         with graph_rewrite(REWRITES["bfloat16"]), rewrite_lists(*names):
-            return {op: run_op(op, given, mode).dtype for op, given in arrays.items()} == {
+            return {op: run_op(op, operands, mode).dtype for op, operands in arrays.items()} == {
                 "softmax": "bfloat16",
                 "matmul": "float32",
             }

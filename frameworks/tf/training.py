@@ -109,7 +109,7 @@ class TensorFlowTrainer(StatefulRun):
     Args:
         policy: name of the dtype policy of the layers.
         rewrite: grappler option that is on while this run's functions run, `NO_REWRITE` for none, None for what is set.
-        place: TensorFlow's device name, such as "/GPU:0".
+        device: TensorFlow's device name, such as "/GPU:0".
     """
 
     loop: TracedSteps
@@ -123,12 +123,12 @@ class TensorFlowTrainer(StatefulRun):
         mode: str,
         policy: str,
         rewrite: str | None,
-        place: str,
+        device: str,
     ) -> None:
         self.mode = mode
         self.compiling = {"run_eagerly": mode == "eager", "jit_compile": mode == "xla"}
         self._rewrite = rewrite
-        self._place = place
+        self._place = device
         self._counts = SegmentCounts()
         with self.scope():
             with dtype_policy(ways.policy(recipe, policy)):
@@ -142,8 +142,8 @@ class TensorFlowTrainer(StatefulRun):
             optimizer.build([*bound.trained.values(), *bound.memory.values()])
             super().__init__(model, recipe, bound, optimizer)
             self.loop = self._made_steps()
-        if not place.startswith("/CPU"):
-            tf.config.experimental.reset_memory_stats(place.strip("/"))
+        if not device.startswith("/CPU"):
+            tf.config.experimental.reset_memory_stats(device.strip("/"))
 
     def _made_steps(self) -> TracedSteps:
         return TracedSteps(self.model, self.bound, self.optimizer, self.mode, self.recipe)
@@ -190,10 +190,10 @@ class TensorFlowTrainer(StatefulRun):
         self.loop = self._made_steps()  # functions are traced for what is trained
 
     def take(self, other: Trainer) -> None:
-        given = of_same_class(self, other)
+        source = of_same_class(self, other)
         with self.scope():
-            take(self.bound, self.optimizer, given.bound, given.optimizer)
-        self.ledger.replace(given.ledger.micro_batches, given.ledger.items)
+            take(self.bound, self.optimizer, source.bound, source.optimizer)
+        self.ledger.replace(source.ledger.micro_batches, source.ledger.items)
 
     def saved_bytes(self, batch: Batch) -> int:
         if self.mode != "graph":

@@ -65,7 +65,7 @@ from frameworks.torch.training import implementations, optimizers
 from frameworks.torch.training.optimizers import no_clipping, wants_fused
 from frameworks.torch.training.trainer import TorchTrainer
 
-_LIBRARIES = MappingProxyType({each.MODE: each for each in (torchao_models, transformers_models)})
+_LIBRARIES = MappingProxyType({library.MODE: library for library in (torchao_models, transformers_models)})
 """Classes of post-training quantization by mode."""
 
 

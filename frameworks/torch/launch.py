@@ -100,13 +100,13 @@ def _wants_whole(recipe: Recipe, mode: str) -> tuple[Capability, str] | None:
 def _as_without_ranks(model: Model, recipe: Recipe, mode: str) -> bool:
     """Whether an update from gradients of powers of two is that of a run without ranks."""
     shapes = model.parameter_shapes().items()
-    given = {name: np.resize([1.0, -0.5, 0.25], shape).astype(np.float32) for name, shape in shapes}
+    gradients = {name: np.resize([1.0, -0.5, 0.25], shape).astype(np.float32) for name, shape in shapes}
     ranks, alone = (
         _started(model, recipe, mode=mode),
         TorchTrainer(model, recipe.replace(ranks=None), None, "cpu", "eager"),
     )
-    ranks.apply_gradients([[given]] * ranks.count)
-    alone.apply_gradients(given)
+    ranks.apply_gradients([[gradients]] * ranks.count)
+    alone.apply_gradients(gradients)
     result, wanted = ranks.all("parameters")[0], alone.parameters()
     return all(np.allclose(result[name], value, rtol=2.0**-18) for name, value in wanted.items())
 

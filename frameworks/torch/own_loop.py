@@ -70,11 +70,11 @@ class LoopRecipe:
 
 def loop_recipe(recipe: Recipe, device: str) -> LoopRecipe:
     """The recipe for a loop."""
-    kind, given = optimizer_kind(recipe)
+    kind, options = optimizer_kind(recipe)
     low = None if recipe.precision.level == "O0" else DTYPES[recipe.precision.format]
     return LoopRecipe(
         device=device,
-        optimizer=lambda parameters: kind(parameters, **given),
+        optimizer=lambda parameters: kind(parameters, **options),
         autocast={"enabled": False} if low is None else {"dtype": low},
         scaling=_scaling(recipe),
         static_scale=constant_scale(recipe),
@@ -152,23 +152,25 @@ class LoopObjects:
 
     def __init__(self, loop: object) -> None:
         every = list(_every(vars(loop).values()))
-        schedulers = {id(each.optimizer): each for each in every if isinstance(each, LRScheduler)}
-        optimizers = [each for each in every if isinstance(each, torch.optim.Optimizer)]
+        schedulers = {id(value.optimizer): value for value in every if isinstance(value, LRScheduler)}
+        optimizers = [value for value in every if isinstance(value, torch.optim.Optimizer)]
         if not optimizers:
             raise ValueError("setup left no torch.optim.Optimizer on self, want one: self.optimizer = recipe.optimizer")
-        self.steppers: list[Stepper] = [LoopStepper(each, schedulers.get(id(each))) for each in optimizers]
-        self.scaler = next((each for each in every if isinstance(each, torch.amp.GradScaler)), None)
-        self.average = next((each for each in every if isinstance(each, AveragedModel)), None)
+        self.steppers: list[Stepper] = [
+            LoopStepper(optimizer, schedulers.get(id(optimizer))) for optimizer in optimizers
+        ]
+        self.scaler = next((value for value in every if isinstance(value, torch.amp.GradScaler)), None)
+        self.average = next((value for value in every if isinstance(value, AveragedModel)), None)
 
 
 def _every(values: Iterable[Any]) -> Iterator[Any]:
     seen: set[int] = set()
     for value in values:
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
-        for each in inner:
-            if id(each) not in seen:
-                seen.add(id(each))
-                yield each
+        for element in inner:
+            if id(element) not in seen:
+                seen.add(id(element))
+                yield element
 
 
 class PlainAttributes:
@@ -279,8 +281,8 @@ class LoopTrainer(TorchTrainer):
             self._passes(window, items, None)
             scale = self._scale()
             gradients = {name: divided(value, scale) for name, value in self.accumulator().items()}
-            for each in self.steppers:
-                hook = each.optimizer.register_step_pre_hook(lambda *_: taken.update(self.accumulator()))
+            for stepper in self.steppers:
+                hook = stepper.optimizer.register_step_pre_hook(lambda *_: taken.update(self.accumulator()))
                 hooks.callback(hook.remove)
             self._own_step()
         return gradients if self.recipe.clip is not None or not taken else taken
@@ -350,7 +352,7 @@ def _same(left: Mapping[str, Array], right: Mapping[str, Array]) -> bool:
 
 def _casts(precision: Precision, make: Make) -> bool:
     run, seen = make(exact_linear(), _RECIPE.replace(precision=precision)), list[torch.dtype]()
-    run.network.heads["output"].register_forward_hook(lambda *given: seen.append(given[-1].dtype))
+    run.network.heads["output"].register_forward_hook(lambda *args: seen.append(args[-1].dtype))
     run.accumulate(exact_batch(4), 4)
     return seen[0] == DTYPES[precision.format]
 
@@ -521,7 +523,7 @@ class LoopFramework(TorchProcess):
         return (Capability.FLOAT64_HEADS,)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        return {each: partial(_without_warnings, attempt, self._run) for each, (_, attempt) in ATTEMPTS.items()}
+        return {key: partial(_without_warnings, attempt, self._run) for key, (_, attempt) in ATTEMPTS.items()}
 
     def refusals(self) -> Mapping[Capability, str]:
         return self._ignored

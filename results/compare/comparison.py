@@ -147,7 +147,7 @@ def _of_the_processor(changes: Iterable[Change], old: Record, new: Record) -> It
         if verdict.outcome in _EXPLAINED and (named := differing & set(re.findall(r"\w+", verdict.reason)))
     ]
     for change in changes:
-        excuse = next((each for each in explained if change.kind in _EXCUSED and _is_of(change, each[0])), None)
+        excuse = next((pair for pair in explained if change.kind in _EXCUSED and _is_of(change, pair[0])), None)
         if excuse is None:
             yield change
         else:
@@ -225,22 +225,22 @@ def _reaches(record: Record) -> dict[str, float]:
         verdict.test: [bound for check in verdict.checks if (bound := number(check.bound)) is not None]
         for verdict in record.verdicts
     }
-    return {test: each[0] for test, each in bounds.items() if len(each) == 1}
+    return {test: values[0] for test, values in bounds.items() if len(values) == 1}
 
 
 def _observations(
     old: Record, new: Record, reasons: Mapping[str, str], reaches: Mapping[str, float], suite: SuiteChange
 ) -> Iterator[Change]:
     before, after = _leaves(old.observations), _leaves(new.observations)
-    for place in sorted(before.keys() | after.keys()):
-        (clause, key, case), way = place
+    for leaf in sorted(before.keys() | after.keys()):
+        (clause, key, case), way = leaf
         test = f"{clause}/{case}"
         name = " › ".join((f"{clause}/{key}" + (f"/{case}" if case else ""), *way))
-        values = before.get(place), after.get(place)
+        values = before.get(leaf), after.get(leaf)
         sides = value_text(values[0]), value_text(values[1])
         if same(*values):
             continue
-        if test in reasons and place in before:
+        if test in reasons and leaf in before:
             yield Change(ChangeKind.NOT_COMPARABLE, clause, name, *sides, reasons[test])
         elif values[0] is None:
             yield Change(ChangeKind.ADDED, clause, name, *sides)
@@ -266,7 +266,7 @@ _Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
 
 def _leaves(observations: Iterable[Observation]) -> dict[_Leaf, Json]:
     leaves = ((one.place, way, leaf) for one in observations for way, leaf in nested(one.value))
-    return {(place, way): leaf for place, way, leaf in leaves if not EXPLANATIONS.intersection(way[-1:])}
+    return {(location, way): leaf for location, way, leaf in leaves if not EXPLANATIONS.intersection(way[-1:])}
 
 
 BOUND_ROUNDING = 1e-6
@@ -332,8 +332,8 @@ def _checks(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[Ch
 
 def _bounds(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[CheckResult]) -> Iterator[Change]:
     former = keyed(old)
-    for place, check in keyed(new).items():
-        previous = former.get(place)
+    for key, check in keyed(new).items():
+        previous = former.get(key)
         if previous is None:
             continue
         kind, what, before, after = None, "", previous.bound, check.bound
@@ -495,7 +495,7 @@ def _placed(keyed: Sequence[tuple[Key, _Source]], side: str, opened: Callable[[_
     placed: dict[Key, _Source] = {}
     for key, source in keyed:
         if key in placed:
-            versions = " and ".join(opened(each).variant.framework_version for each in (placed[key], source))
+            versions = " and ".join(opened(entry).variant.framework_version for entry in (placed[key], source))
             raise RecordError(
                 f"the {side} records", f"include two records of {name(key)} ({versions})", "name only one of them"
             )

@@ -111,7 +111,7 @@ class Courses:
     def of(cls, record: Record) -> Courses:
         """Those of a record."""
         curves = {trace.case: trace.curves for trace in record.traces if trace.key == "loss"}
-        return cls(curves, {(each.key, each.case): each.arrays for each in record.tensors})
+        return cls(curves, {(tensor.key, tensor.case): tensor.arrays for tensor in record.tensors})
 
 
 def moved(old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, failing: bool) -> MovedNumbers | None:
@@ -242,8 +242,8 @@ def _drifted_losses(old: Curves, new: Curves, before: TestVerdict, after: TestVe
             yield _Drift(math.inf if math.isnan(excess) else excess, f"{a:.9g}", f"{b:.9g}", detail)
 
 
-def _at(series: Sequence[float], place: int) -> float:
-    return series[place] if place < len(series) else math.nan
+def _at(series: Sequence[float], index: int) -> float:
+    return series[index] if index < len(series) else math.nan
 
 
 def another_oracle(old: Curves, new: Curves, digits: float = ORACLE_DIGITS) -> bool:

@@ -104,12 +104,12 @@ def measurements(old: Record, new: Record, reasons: Mapping[str, str], untimed: 
         untimed: tests whose control failed in one of the records: their costs may be missing there.
     """
     costs = by_place(old.measurements), by_place(new.measurements)
-    for place in sorted(costs[0].keys() | costs[1].keys()):
-        clause, key, case = place
+    for location in sorted(costs[0].keys() | costs[1].keys()):
+        clause, key, case = location
         test, name = f"{clause}/{case}", f"{key}/{case}" if case else key
         if test in untimed:
             continue
-        before, after = (side.get(place) for side in costs)
+        before, after = (side.get(location) for side in costs)
         if before is None and after is not None:
             yield Change(ChangeKind.ADDED, clause, name, "", f"{len(after.samples)} samples in {after.unit}")
         elif after is None and before is not None:

@@ -183,8 +183,8 @@ def _points(clause: str, tables: Sequence[Mapping[str, CaseState]]) -> list[Chan
 
 def _known(point: ChangePoint, points: Iterable[ChangePoint]) -> bool:
     """Whether changes inside the interval say all that the point says."""
-    inside = [each for each in points if point.before <= each.before and each.after <= point.after]
-    known = {step for each in inside for step in each.steps}
+    inside = [other for other in points if point.before <= other.before and other.after <= point.after]
+    known = {step for other in inside for step in other.steps}
     return all((test, how) in known or (how == "otherwise" and (test, "fails") in known) for test, how in point.steps)
 
 
@@ -210,18 +210,18 @@ def _point(
     return ChangePoint(clause, before, after, kind, old, new, len(common), fails, passes, refused, signatures, links)
 
 
-def _runs(words: Sequence[CaseWord | None], points: Iterable[ChangePoint]) -> list[VersionRun]:
+def _runs(outcomes: Sequence[CaseWord | None], points: Iterable[ChangePoint]) -> list[VersionRun]:
     changed = {point.after for point in points}
     runs: list[VersionRun] = []
     earlier: CaseWord | None = None
-    for place, word in enumerate(words):
+    for index, word in enumerate(outcomes):
         if word is None:
             continue
-        if runs and (runs[-1].last, runs[-1].word) == (place - 1, word) and place not in changed:
-            runs[-1] = replace(runs[-1], last=place)
+        if runs and (runs[-1].last, runs[-1].word) == (index - 1, word) and index not in changed:
+            runs[-1] = replace(runs[-1], last=index)
             continue
         says = word in STATEMENTS
-        runs.append(VersionRun(place, place, word, says and earlier not in (None, word) and place not in changed))
+        runs.append(VersionRun(index, index, word, says and earlier not in (None, word) and index not in changed))
         earlier = word if says else earlier
     return runs
 
@@ -251,13 +251,13 @@ class Explanation(Struct, frozen=True, forbid_unknown_fields=True):
 
     def explains(self, line: VersionLine, point: ChangePoint) -> bool:
         """Whether the point is about one of the clauses, and its interval of versions contains part of this one."""
-        if line.framework != self.framework or not any(fnmatchcase(point.clause, each) for each in self.clauses):
+        if line.framework != self.framework or not any(fnmatchcase(point.clause, pattern) for pattern in self.clauses):
             return False
         if not any(fnmatchcase(f"{point.clause}/{test}", self.tests) for test, _ in point.steps):
             return False
         columns = line.columns[point.before], line.columns[point.after]
-        versions = [{**line.fixed, **each.companions, line.package: each.version} for each in columns]
-        sides = [each.get(self.package, "") for each in versions]
+        versions = [{**line.fixed, **column.companions, line.package: column.version} for column in columns]
+        sides = [packages.get(self.package, "") for packages in versions]
         after, by = self.between
         return all(sides) and age(sides[0]) < age(by) and age(after) < age(sides[1])
 
@@ -284,7 +284,7 @@ def explained(
 ) -> tuple[tuple[str, str], ...]:
     """Text and link of what explains a point: entries of the file, else findings with a link; none if nothing does."""
     entries = explanations() if known is None else known
-    listed = tuple((each.text, each.link) for each in entries if each.explains(line, point))
+    listed = tuple((entry.text, entry.link) for entry in entries if entry.explains(line, point))
     return listed or tuple((text, link) for text, link in point.links if link.startswith(("http://", "https://")))
 
 
@@ -300,9 +300,9 @@ def statement(line: VersionLine, clause: ClauseHistory, *, gaps: bool = True) ->
     """
     points = {point.after: point for point in reversed(clause.points)}
     parts: list[str] = []
-    place, first = 0, True
+    start, first = 0, True
     for run in clause.runs:
-        parts += _apart(line.columns[place : run.first], gaps)
+        parts += _apart(line.columns[start : run.first], gaps)
         columns, point = line.columns[run.first : run.last + 1], points.get(run.first)
         says = run.word in STATEMENTS
         text = f"{'≤' if first and says else ''}{_range(columns)} {run.word}"
@@ -313,8 +313,8 @@ def statement(line: VersionLine, clause: ClauseHistory, *, gaps: bool = True) ->
         if says and not first and columns[0].released:
             text += f" (from {columns[0].released})"
         parts.append(text)
-        place, first = run.last + 1, first and not says
-    return " · ".join((*parts, *_apart(line.columns[place:], gaps)))
+        start, first = run.last + 1, first and not says
+    return " · ".join((*parts, *_apart(line.columns[start:], gaps)))
 
 
 def _apart(columns: Sequence[VersionColumn], gaps: bool) -> Iterator[str]:

@@ -67,8 +67,8 @@ class _Document(Struct, forbid_unknown_fields=True):
 def compact(histories: Sequence[LineHistory]) -> str:
     """All lines as one document, in a line for each clause so that a difference of two documents is short."""
     facts = {name: clause.facts for one in histories for name, clause in one.clauses.items()}
-    texts = ",\n".join(f"{_text(name)}:{_text(each)}" for name, each in sorted(facts.items()))
-    lines = ",\n".join(_line(each) for each in histories)
+    texts = ",\n".join(f"{_text(name)}:{_text(fact)}" for name, fact in sorted(facts.items()))
+    lines = ",\n".join(_line(history) for history in histories)
     return f'{{"version":{VERSION},"words":{to_line(_WORDS)},"clauses":{{\n{texts}\n}},"lines":[\n{lines}\n]}}\n'
 
 

@@ -181,7 +181,7 @@ def word(outcome: Outcome) -> CaseWord:
     return outcome.value  # type: ignore[return-value]
 
 
-def gravest(words: Iterable[CaseWord]) -> CaseWord:
+def gravest(outcomes: Iterable[CaseWord]) -> CaseWord:
     """The word of a clause by those of its tests.
 
     A failure counts first. A clause passes if a test passed and none failed, whatever abstained or was refused.
@@ -189,7 +189,7 @@ def gravest(words: Iterable[CaseWord]) -> CaseWord:
     Raises:
         ValueError: there is none.
     """
-    return min(words, key=GRAVITY.index)
+    return min(outcomes, key=GRAVITY.index)
 
 
 def platform(record: Record) -> str:
@@ -407,9 +407,9 @@ def lines(gathered: FolderContents) -> tuple[JudgedLine, ...]:
         groups[one.framework, one.place].append(one)
         for package, version in one.labels:
             companions[one.framework, package, one.place, one.without(package)][version].append(one)
-    for (framework, place), members in groups.items():
+    for (framework, setup), members in groups.items():
         for one in _one_for_each_version(members):
-            result[framework, framework, place, ()][one.version].append(one)
+            result[framework, framework, setup, ()][one.version].append(one)
     result |= {key: versions for key, versions in companions.items() if len(versions) > 1}
     for (cell, judged), fixed in planned:
         if judged is not None and not cell.of_framework:
@@ -417,7 +417,7 @@ def lines(gathered: FolderContents) -> tuple[JudgedLine, ...]:
     for one in gathered.plain:
         for package, version in one.labels:
             same = result.get((one.framework, package, one.place, one.without(package)))
-            if same is not None and all(one is not each for each in same[version]):
+            if same is not None and all(one is not other for other in same[version]):
                 same[version].append(one)
     return tuple(sorted(_made(result, [(cell, fixed) for (cell, _), fixed in planned]), key=lambda line: line.name))
 
@@ -430,13 +430,13 @@ def _made(by_key: Mapping[_Key, _Versions], planned: Sequence[tuple[PlannedCell,
         for members in versions.values()
         for one in members
     }
-    for (framework, package, place, fixed), versions in by_key.items():
-        name, by, ways = place[0].partition(" by ")
+    for (framework, package, setup, fixed), versions in by_key.items():
+        name, by, ways = setup[0].partition(" by ")
         cells = [
             cell
             for cell, others in planned
             if cell.framework == framework
-            and cell.device in ("", place[1])
+            and cell.device in ("", setup[1])
             and cell.mode in ("", name)
             and cell.by == by + ways
             and (cell.of_framework if package == framework else (cell.package, others) == (package, fixed))
@@ -445,7 +445,7 @@ def _made(by_key: Mapping[_Key, _Versions], planned: Sequence[tuple[PlannedCell,
         columns, records = zip(*pairs, strict=True)
         if package == framework and len(columns) == 1 and all(id(one) in elsewhere for one in records[0]):
             continue
-        yield JudgedLine(framework, package, *place, dict(fixed), columns, records)
+        yield JudgedLine(framework, package, *setup, dict(fixed), columns, records)
 
 
 def _columns(
@@ -491,7 +491,7 @@ def _fixed(cells: Sequence[PlannedCell]) -> Iterator[_Labels]:
             planned[group][cell.version].add(cell.framework_version)
     for cell, group in zip(cells, groups, strict=True):
         frameworks = planned[group].values()
-        of_its_time = all(len(each) == 1 for each in frameworks) and len(set[str]().union(*frameworks)) > 1
+        of_its_time = all(len(versions) == 1 for versions in frameworks) and len(set[str]().union(*frameworks)) > 1
         yield cell.others if of_its_time else ((cell.framework, cell.framework_version), *cell.others)
 
 
@@ -500,9 +500,9 @@ def _one_for_each_version(members: Sequence[JudgedVersion]) -> Iterator[JudgedVe
     combinations: dict[str, set[_Labels]] = defaultdict(set)
     for one in members:
         combinations[one.version].add(one.labels)
-    common = Counter(labels for each in combinations.values() for labels in each)
+    common = Counter(labels for candidates in combinations.values() for labels in candidates)
     chosen = {
-        version: max(each, key=lambda labels: (common[labels], [(name, age(number)) for name, number in labels]))
-        for version, each in combinations.items()
+        version: max(candidates, key=lambda labels: (common[labels], [(name, age(number)) for name, number in labels]))
+        for version, candidates in combinations.items()
     }
     yield from (one for one in members if chosen[one.version] == one.labels)

@@ -42,7 +42,7 @@ def strict(kind: Any) -> Any:
 def _strict(kind: Hashable) -> Any:
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind, include_extras=True)
-        listed = [(each.name, strict(hints[each.name]), *_default(each)) for each in fields(kind)]
+        listed = [(field.name, strict(hints[field.name]), *_default(field)) for field in fields(kind)]
         if kind is Record:
             listed.insert(0, ("schema_version", Literal[SCHEMA_VERSION]))
         about = {"__doc__": getdoc(kind)}
@@ -55,11 +55,11 @@ def _strict(kind: Hashable) -> Any:
     return kind
 
 
-def _default(each: Field[Any]) -> tuple[Any, ...]:
-    if each.default is not MISSING:
-        return (each.default,)
-    if each.default_factory is not MISSING:
-        return (msgspec.field(default_factory=each.default_factory),)
+def _default(field: Field[Any]) -> tuple[Any, ...]:
+    if field.default is not MISSING:
+        return (field.default,)
+    if field.default_factory is not MISSING:
+        return (msgspec.field(default_factory=field.default_factory),)
     return ()
 
 

@@ -117,12 +117,12 @@ class Outlines:
         return outline if self._details else replace(outline, measurements=(), traces=())
 
     def _verdict(self, verdict: TestVerdict) -> TestVerdict:
-        share, given = self._texts.setdefault, vars(verdict)
-        shared: dict[str, Any] = {name: share(given[name], given[name]) for name in _TEXTS}
+        share, values = self._texts.setdefault, vars(verdict)
+        shared: dict[str, Any] = {name: share(values[name], values[name]) for name in _TEXTS}
         checks, runs = (verdict.checks, verdict.runs) if self._details else ((), ())
         shared["checks"] = tuple(self._checks.setdefault(repr(check), check) for check in checks)
         shared["runs"] = tuple(self._runs.setdefault(repr(run), run) for run in runs)
-        return TestVerdict(**(given | shared))
+        return TestVerdict(**(values | shared))
 
 
 def heading(record: Record) -> Record:

@@ -352,8 +352,8 @@ class Record(Header):
     def only(self, tests: Collection[str]) -> Record:
         """This record with the parts of some tests, which are named as CLAUSE/CASE."""
         cases = {test.partition("/")[2] for test in tests}
-        chosen = self.with_parts(lambda parts: tuple(each for each in parts if each.case in cases))
-        return replace(chosen, verdicts=tuple(each for each in self.verdicts if each.test in tests))
+        chosen = self.with_parts(lambda parts: tuple(part for part in parts if part.case in cases))
+        return replace(chosen, verdicts=tuple(verdict for verdict in self.verdicts if verdict.test in tests))
 
     def sorted(self) -> Record:
         """This record with its parts in order, and only the clauses and findings that they name."""

@@ -169,7 +169,7 @@ def _slugs(records: Sequence[Record], frameworks: Sequence[str]) -> tuple[list[s
     """Names of frameworks and of runs in addresses, no two alike."""
 
     def parts(count: int) -> list[str]:
-        return names + ["-".join(words[:count]) for words in series]
+        return names + ["-".join(fields[:count]) for fields in series]
 
     names = [_UNSAFE.sub("_", name[:_PART]) for name in frameworks]
     series = [

@@ -23,8 +23,8 @@ def observations(matrix: Matrix, records: Sequence[Record]) -> list[dict[str, An
     """Observed values in groups: defaults and rules, what else differs, formats, and what is the same."""
     by_place: dict[Place, dict[int, Json]] = {}
     for run, record in enumerate(records):
-        for place, value in leaves(record):
-            by_place.setdefault(place, {})[run] = value
+        for location, value in leaves(record):
+            by_place.setdefault(location, {})[run] = value
     compared = judged(records)
     groups: dict[str, list[dict[str, Any]]] = {
         "Defaults and rules": [],
@@ -33,11 +33,11 @@ def observations(matrix: Matrix, records: Sequence[Record]) -> list[dict[str, An
         "The same in every framework, or an explanation in words": [],
     }
     rules, differing, formats, same = groups.values()
-    for place in sorted(by_place):
-        clause, key, case, way = place
-        by_run = by_place[place]
+    for location in sorted(by_place):
+        clause, key, case, way = location
+        by_run = by_place[location]
         named = [(records[run].series.framework, value) for run, value in by_run.items()]
-        differs = differ(place, [(name, value) for name, value in named if name in compared])
+        differs = differ(location, [(name, value) for name, value in named if name in compared])
         name = " › ".join(part for part in (key, *way) if part)
         shown = {run: described(value, NAME) or "empty text" for run, value in by_run.items()}
         row = _row(matrix, clause, name, "" if case == key else case, shown, differs)

@@ -48,8 +48,8 @@ def findings(record: Record) -> tuple[ListedFinding, ...]:
     cases: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for verdict in record.verdicts:
         if verdict.outcome is Outcome.KNOWN:
-            place = (verdict.finding, *(("", "") if verdict.finding else (verdict.reason, verdict.link)))
-            cases.setdefault(place, {}).setdefault(verdict.clause, []).append(verdict.case)
+            key = (verdict.finding, *(("", "") if verdict.finding else (verdict.reason, verdict.link)))
+            cases.setdefault(key, {}).setdefault(verdict.clause, []).append(verdict.case)
     result = []
     for (name, reason, link), by_clause in cases.items():
         text = record.findings.get(name)
@@ -72,9 +72,9 @@ def by_consequence(record: Record) -> dict[FindingKind, Counter[Consequence]]:
 def classed(listed: Sequence[ListedFinding]) -> Iterator[str]:
     """Findings as Markdown lists, each class under its name."""
     names = [HEADINGS[finding.text.kind] if finding.text else UNCLASSED for finding in listed]
-    for place, (name, finding) in enumerate(zip(names, listed, strict=True)):
-        if name not in names[:place]:
-            yield from (*([""] if place else []), f"**{name}**", "")
+    for index, (name, finding) in enumerate(zip(names, listed, strict=True)):
+        if name not in names[:index]:
+            yield from (*([""] if index else []), f"**{name}**", "")
         yield line(finding)
 
 

@@ -68,7 +68,7 @@ def leaves(record: Record) -> Iterator[tuple[Place, Json]]:
             yield (one.clause, one.key, case, way), leaf
 
 
-def differ(place: Place, values: Iterable[tuple[str, Json]]) -> bool:
+def differ(location: Place, values: Iterable[tuple[str, Json]]) -> bool:
     """Whether two frameworks observed different values at a place; explanations in words never differ.
 
     Args:
@@ -77,7 +77,10 @@ def differ(place: Place, values: Iterable[tuple[str, Json]]) -> bool:
     texts: dict[str, set[str]] = {}
     for framework, value in values:
         texts.setdefault(framework, set()).add(json.dumps(plain(value), sort_keys=True))
-    return not EXPLANATIONS.intersection(place[3][-1:]) and len({frozenset(each) for each in texts.values()}) > 1
+    return (
+        not EXPLANATIONS.intersection(location[3][-1:])
+        and len({frozenset(variants) for variants in texts.values()}) > 1
+    )
 
 
 ORACLE = "reference"
@@ -261,7 +264,7 @@ def _word(
     if set(asked) == {Outcome.UNSUPPORTED}:
         return Word(Portability.UNSUPPORTED)
     level = next(run.record.clauses[clause].level for here in having.values() for run in here)
-    chosen = level == OBSERVATION and any(differ(place, values) for place, values in observed.items())
+    chosen = level == OBSERVATION and any(differ(location, values) for location, values in observed.items())
     if Outcome.UNSUPPORTED in asked or chosen:
         return Word(Portability.DIFFERS)
     return Word(Portability.PASSES_IN_ONE if len(asked) == 1 else Portability.PORTABLE)
@@ -276,8 +279,8 @@ def _observed(runs: Sequence[_VersionRun]) -> dict[str, dict[Place, list[tuple[s
     """What each framework observed, by clause and place."""
     values: dict[str, dict[Place, list[tuple[str, Json]]]] = {}
     for run in runs:
-        for place, value in leaves(run.record):
-            values.setdefault(place[0], {}).setdefault(place, []).append((run.framework, value))
+        for location, value in leaves(run.record):
+            values.setdefault(location[0], {}).setdefault(location, []).append((run.framework, value))
     return values
 
 
@@ -335,7 +338,7 @@ def owners(records: Iterable[Record]) -> dict[str, tuple[Owner, ...]]:
     for library, runs in sharing.items():
         for clause, owner in _of(library, runs):
             result.setdefault(clause, set()).add(owner)
-    return {clause: tuple(sorted(each)) for clause, each in result.items()}
+    return {clause: tuple(sorted(clause_owners)) for clause, clause_owners in result.items()}
 
 
 def _of(library: str, runs: Sequence[Record]) -> Iterable[tuple[str, Owner]]:

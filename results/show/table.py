@@ -86,8 +86,8 @@ def layout(records: Sequence[Record], width: int) -> list[Table]:
             return [whole]
     for across in range(min(len(columns), max(1, (width - names - 2) // _NARROWEST)), 0, -1):
         cell_width = (width - names - 2) // across - 2
-        made = (_table(columns[at : at + across], cell_width) for at in range(0, len(columns), across))
-        tables = list(takewhile(lambda table: _width(table) <= width, made))
+        candidates = (_table(columns[at : at + across], cell_width) for at in range(0, len(columns), across))
+        tables = list(takewhile(lambda table: _width(table) <= width, candidates))
         if len(tables) * across >= len(columns):
             return tables
     return [_table([column], 1) for column in columns]

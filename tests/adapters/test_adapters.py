@@ -66,7 +66,7 @@ def test_trainer_of_what_an_adapter_does_not_name_is_refused_by_default() -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "names", "outcome"),
+    ("terms", "names", "outcome"),
     [
         (("no_such",), ("averages",), Outcome.UNSUPPORTED),
         (("AVER",), (), Outcome.MISDECLARED),
@@ -74,10 +74,10 @@ def test_trainer_of_what_an_adapter_does_not_name_is_refused_by_default() -> Non
     ],
 )
 def test_conclude_of_an_absent_feature_looks_for_its_name(
-    words: tuple[str, ...], names: tuple[str, ...], outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+    terms: tuple[str, ...], names: tuple[str, ...], outcome: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     framework = WithoutAverage()
-    absence = Absence((Capability.AVERAGE,), "it has none", ("no_such_module", "numpy"), words, names)
+    absence = Absence((Capability.AVERAGE,), "it has none", ("no_such_module", "numpy"), terms, names)
     monkeypatch.setattr(framework, "_file", AdapterFile(absent=(absence,)))
     judgement = refusal_of(framework)
     assert (judgement.outcome, judgement.reason) == (outcome, "it has none")
@@ -234,10 +234,10 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     """The arguments of every job that a command starts; none of them runs."""
-    given: list[tuple[object, ...]] = []
-    monkeypatch.setattr(jobs, "job", lambda *words: given.append(words) or 0)
+    calls: list[tuple[object, ...]] = []
+    monkeypatch.setattr(jobs, "job", lambda *arguments: calls.append(arguments) or 0)
     monkeypatch.delenv("CONFORMANCE_MODES", raising=False)
-    return given
+    return calls
 
 
 def test_built_in_adapters_are_the_entry_points() -> None:
@@ -252,7 +252,7 @@ def test_a_built_in_adapter_is_complete(name: str) -> None:
     assert built_in()[name].startswith(f"frameworks.{name}:")
     assert {FILE, "native_loop.py", "findings.toml", "expected", "findings"} <= {path.name for path in folder.iterdir()}
     assert adapter_file(name).imports
-    assert all(map(Capability, (word for each in adapter_file(name).absent for word in each.capabilities)))
+    assert all(map(Capability, (word for absence in adapter_file(name).absent for word in absence.capabilities)))
     assert DISTRIBUTIONS[name].pinned in locks.examples(name).values()
     assert f"[testenv:{name}]" in (ROOT / "tox.ini").read_text("utf-8")
     contracts = {contract["id"]: contract for contract in PROJECT["tool"]["importlinter"]["contracts"]}

@@ -24,9 +24,9 @@ from tests.support.suite_runs import ROOT, TIMEOUTS, WORKERS, Ended, called, cla
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a new adapter, my_own."""
     folder = tmp_path_factory.mktemp("new") / "package"
-    ended = called("new", "adapter", "--name", "my_own", folder)
-    assert ended.status == 0, ended.lines
-    assert ended.lines[-2].endswith(
+    completed = called("new", "adapter", "--name", "my_own", folder)
+    assert completed.status == 0, completed.lines
+    assert completed.lines[-2].endswith(
         f"PYTHONPATH={folder} python -m conformance run my_own_conformance.adapter:MyOwnAdapter"
     )
     return folder
@@ -54,9 +54,9 @@ def test_run_of_the_new_adapter_is_offered_nothing(
     suites: str, status: str, tests: int, outcomes: set[Outcome], adapter: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "record.json"
-    words = ["--framework=my_own_conformance.adapter:MyOwnAdapter", f"--record={path}", SUITES / suites]
-    ended = run([sys.executable, "-m", "pytest", "-q", *TIMEOUTS, *map(str, words)], PYTHONPATH=str(adapter))
-    assert ended.status == 0, ended.lines
+    arguments = ["--framework=my_own_conformance.adapter:MyOwnAdapter", f"--record={path}", SUITES / suites]
+    completed = run([sys.executable, "-m", "pytest", "-q", *TIMEOUTS, *map(str, arguments)], PYTHONPATH=str(adapter))
+    assert completed.status == 0, completed.lines
     record = load(path)
     assert (record.series.framework, record.status) == ("my_own_conformance.adapter.MyOwnAdapter", status)
     assert len(record.verdicts) > tests
@@ -90,7 +90,7 @@ def test_new_adapter_without_a_name_takes_that_of_the_folder(
     assert main(["new", "adapter", "--name", "my_own", str(tmp_path / "other")]) == 0
     assert "run my_own_conformance.adapter:MyOwnAdapter" in capsys.readouterr().out
     for folder in (tmp_path / "my_own", tmp_path / "other"):
-        same = (each.relative_to(adapter) for each in adapter.rglob("*") if each.suffix in (".py", ".toml"))
+        same = (path.relative_to(adapter) for path in adapter.rglob("*") if path.suffix in (".py", ".toml"))
         assert all((folder / path).read_bytes() == (adapter / path).read_bytes() for path in same)
     assert main(["new", "adapter", str(tmp_path / "not-a-name")]) == 2
     assert "name of an adapter: got 'not-a-name'" in capsys.readouterr().err
@@ -146,10 +146,12 @@ def install(sources: dict[str, str], folder: Path) -> Path:
     for name, content in sources.items():
         (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "source" / name).write_text(content, encoding="utf-8")
-    words = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
     target = folder / "installed"
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", *words, "--target", target, folder / "source"], check=True, timeout=100
+        [sys.executable, "-m", "pip", "install", *options, "--target", target, folder / "source"],
+        check=True,
+        timeout=100,
     )
     return target
 
@@ -165,13 +167,13 @@ def record(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The record of `conformance run`."""
     path = tmp_path_factory.mktemp("records") / "mine.json"
     argv = ["run", "mine", "--", *PART, "--numprocesses=0", f"--record={path}"]
-    ended = run(
+    completed = run(
         [sys.executable, "-m", "conformance", *argv],
         PYTHONPATH=str(package),
         PYTEST_ADDOPTS="-p xdist.plugin -p pytest_timeout",
         **VARIABLES,
     )
-    assert ended.status == 0, ended.lines
+    assert completed.status == 0, completed.lines
     return path
 
 
@@ -193,10 +195,10 @@ def judge_again(package: Path, record: Path) -> Ended:
 def test_conformance_compare_and_report_take_its_records(package: Path, record: Path, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     assert judge_again(package, tmp_path / "again.json").status == 0
-    ended = called("compare", record, tmp_path / "again.json")
-    assert ended.status == 0, ended.lines
+    completed = called("compare", record, tmp_path / "again.json")
+    assert completed.status == 0, completed.lines
     pattern = r"mine emulated cpu: 1\.0 → 1\.0: identical \((\d+) of \1 tests compared, those of conformance/"
-    assert re.match(pattern, ended.output)
+    assert re.match(pattern, completed.output)
     page = tmp_path / "page.html"
     baseline = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
     assert called("report", record, baseline, "--output", page).status == 0
@@ -270,6 +272,6 @@ def test_run_with_a_wrong_expectation_of_its_own_fails(
         assert old in text
         text = text.replace(old, new)
     path.write_text(text + more, encoding="utf-8")
-    ended = judge_again(copied, tmp_path / "x.json")
-    assert ended.status == status, ended.lines
-    assert all(message in "\n".join(ended.lines) for message in messages)
+    completed = judge_again(copied, tmp_path / "x.json")
+    assert completed.status == status, completed.lines
+    assert all(message in "\n".join(completed.lines) for message in messages)

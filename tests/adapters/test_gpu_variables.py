@@ -17,9 +17,9 @@ KERNELS, variables = _MODULE.KERNELS, _MODULE.variables
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Path:
-    place = tmp_path / "version"
-    place.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15\n")
-    return place
+    path = tmp_path / "version"
+    path.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15\n")
+    return path
 
 
 def test_variables_without_a_gpu_are_no_flags(tmp_path: Path) -> None:

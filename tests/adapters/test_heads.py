@@ -130,12 +130,12 @@ def test_an_ensemble_grows_with_the_format_and_leaves_infinities() -> None:
     model, x = Network(), torch.randn(8, 4)
     quiet(model)
     narrow, wide = (
-        ensemble(model, lambda each: each(x), torch.finfo(kind).eps) for kind in (torch.float32, torch.bfloat16)
+        ensemble(model, lambda module: module(x), torch.finfo(kind).eps) for kind in (torch.float32, torch.bfloat16)
     )
     assert 0.0 < narrow[1] < wide[1]
     mask = torch.tensor([0.0, float("-inf")])
     masked = nn.Linear(2, 2)
-    of_loss, of_gradients = ensemble(masked, lambda each: torch.softmax(each(x[:, :2]) + mask, -1).sum(), 2.0**-7)
+    of_loss, of_gradients = ensemble(masked, lambda module: torch.softmax(module(x[:, :2]) + mask, -1).sum(), 2.0**-7)
     assert of_loss == of_loss
     assert of_gradients == of_gradients
 
@@ -147,7 +147,7 @@ def test_a_gradient_that_autocast_spoils_is_outside_the_bound() -> None:
 
     torch.manual_seed(0)
     x = torch.randn(8, 4)
-    result = {each.clause: each.outcome for each in check_precision(quiet(Spoilt()), lambda m: m(x), ("bfloat16",))}
+    result = {check.clause: check.outcome for check in check_precision(quiet(Spoilt()), lambda m: m(x), ("bfloat16",))}
     assert result["autocast.bf16-parity"] == "fail"
     assert run(Network(), lambda m: m(x)).gradients
 

@@ -50,10 +50,10 @@ def test_gpu_name_is_that_of_its_platform() -> None:
 def test_run_on_another_accelerator_records_its_name(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     selection = ("conformance/suites/scaling/test_scaling_skip.py", "-k", "skipped_update_is_atomic and sgd")
-    ended = judge(
+    completed = judge(
         "--framework=tests.adapters.test_named_devices:OnNpu", "--device=auto", f"--record={record}", *selection
     )
-    assert ended.status == 0, ended.lines
+    assert completed.status == 0, completed.lines
     result = read(record)
     assert result.series.device == "npu"
     assert any("--device=npu" in verdict.repro for verdict in result.verdicts)

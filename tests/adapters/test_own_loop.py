@@ -40,15 +40,15 @@ def judged(folder: Path, source: str, *suites: str) -> tuple[Ended, Record]:
     record = folder / "record.json"
     places = [str(path) for name in suites for path in SUITES.glob(f"*/test_{name}.py")]
     assert len(places) == len(suites)
-    words = ["-q", "--device=cpu", "--framework=my_training:Loop", f"--record={record}", "--tb=no", "-rN"]
-    return run([sys.executable, "-m", "pytest", *words, *places], folder), load(record)
+    arguments = ["-q", "--device=cpu", "--framework=my_training:Loop", f"--record={record}", "--tb=no", "-rN"]
+    return run([sys.executable, "-m", "pytest", *arguments, *places], folder), load(record)
 
 
 @pytest.mark.parametrize("mistake", EXPECTED)
 def test_a_mistake_is_named(mistake: str, tmp_path: Path) -> None:
     suites, clauses = EXPECTED[mistake]
-    ended, record = judged(tmp_path, changed(MISTAKES[mistake]), *suites)
-    assert ended.status == 1, ended.lines
+    completed, record = judged(tmp_path, changed(MISTAKES[mistake]), *suites)
+    assert completed.status == 1, completed.lines
     assert clauses_of(record, BAD) == clauses
     assert clauses_of(record, {Outcome.ERROR}) == set()
 
@@ -63,8 +63,8 @@ def test_gradients_that_are_zeroed_in_each_micro_batch_are_named(tmp_path: Path)
 @pytest.mark.parametrize("right", RIGHT)
 def test_a_right_loop_passes_all_that_applies(right: str, tmp_path: Path) -> None:
     suites = (*WINDOWS, *SCALING, "resume", "resume_refusals", "trace", "averages", "recompute")
-    ended, record = judged(tmp_path, changed(RIGHT[right]), *suites)
-    assert clauses_of(record, BAD) == RIGHT_BUT.get(right, set()), ended.lines
+    completed, record = judged(tmp_path, changed(RIGHT[right]), *suites)
+    assert clauses_of(record, BAD) == RIGHT_BUT.get(right, set()), completed.lines
     assert len(clauses_of(record, {Outcome.PASS})) > 40
     ignored = {verdict.reason for verdict in record.verdicts if verdict.outcome is Outcome.UNSUPPORTED}
     unlike = {"step changes gradients, so that those inside a pass are not those of the update"}
@@ -74,8 +74,8 @@ def test_a_right_loop_passes_all_that_applies(right: str, tmp_path: Path) -> Non
 
 
 def test_the_loop_of_the_template_passes_schedules_and_is_not_asked_for_a_momentum(tmp_path: Path) -> None:
-    ended, record = judged(tmp_path, SOURCE, "schedules")
-    assert ended.status == 0, ended.lines
+    completed, record = judged(tmp_path, SOURCE, "schedules")
+    assert completed.status == 0, completed.lines
     asked = [v for v in record.verdicts if v.case.startswith("test_cyclic_schedule_changes_momentum[")]
     cycled = {verdict.outcome: verdict.reason for verdict in asked}
     assert cycled == {Outcome.UNSUPPORTED: "recipe.schedule has the rate's factor, and no momentum"}
@@ -86,8 +86,8 @@ RIGHT_BUT = {"divides-in-step": {"scaling.scale-is-float32"}}
 
 
 def test_the_end_names_clauses_with_their_rule_and_says_what_does_not_apply(tmp_path: Path) -> None:
-    ended, record = judged(tmp_path, changed(MISTAKES["clip-before-unscale"]), "scaling_transparency", "recompute")
-    text = " ".join(ended.output.partition(" result ==")[2].split())
+    completed, record = judged(tmp_path, changed(MISTAKES["clip-before-unscale"]), "scaling_transparency", "recompute")
+    text = " ".join(completed.output.partition(" result ==")[2].split())
     assert "clauses that fail: 3" in text
     assert (
         "scaling.unscales-before-clipping: 2 of 3 tests fail rule: Clipping, and every other transformation of"
@@ -123,9 +123,9 @@ def test_the_loop_of_the_tutorial_has_all_mistakes_and_each_is_named(tmp_path: P
 )
 def test_a_loop_that_cannot_train_ends_in_one_line(change: tuple[str, str], message: str, tmp_path: Path) -> None:
     (tmp_path / "my_training.py").write_text(changed((change,)), encoding="utf-8")
-    words = ["-m", "pytest", "-q", "--framework=my_training:Loop", str(SUITES / "resume/test_resume.py")]
-    ended = run([sys.executable, *words], tmp_path)
-    assert ended.status == 2
-    assert len(ended.lines) == 1, ended.lines
-    assert "loop my_training:Loop cannot train: " in ended.lines[0]
-    assert message in ended.lines[0]
+    arguments = ["-m", "pytest", "-q", "--framework=my_training:Loop", str(SUITES / "resume/test_resume.py")]
+    completed = run([sys.executable, *arguments], tmp_path)
+    assert completed.status == 2
+    assert len(completed.lines) == 1, completed.lines
+    assert "loop my_training:Loop cannot train: " in completed.lines[0]
+    assert message in completed.lines[0]

@@ -205,7 +205,7 @@ def test_run_numbers_without_dropped_runs() -> None:
 def test_save_and_restore_pass_absolute_paths(worker_group: WorkerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     run = rank_group(worker_group)
-    monkeypatch.setattr(worker_group, "ask", lambda _, verb, given: asked.append((verb, given[0].arguments)))
+    monkeypatch.setattr(worker_group, "ask", lambda _, verb, arguments: asked.append((verb, arguments[0].arguments)))
     run.save(Path("here"))
     run.restore(Path("here"))
     assert asked == [("save", (Path("here").absolute(),)), ("restore", (Path("here").absolute(),))]
@@ -263,7 +263,7 @@ def test_ask_of_a_rank_that_raises_alone_ends_the_group(worker_group: WorkerGrou
     pids = worker_group.pids
     run = rank_group(worker_group)
     verbs = {"return": ("echo", "x"), "raise-another": ("fail", "key-later"), "hang": ("sleep", 3600.0)}
-    asked = [(run._number, verb, tuple(each(given))) for verb, given in (verbs[others], ("fail", "value"))]
+    asked = [(run._number, verb, tuple(each(argument))) for verb, argument in (verbs[others], ("fail", "value"))]
     with pytest.MonkeyPatch.context() as patch:
         waits_s = worker_group.limits.group_s + worker_group.limits.grace_s
         clock = Clock(patch, answers=1, step_s=waits_s / 3 if others == "hang" else 0.0)
@@ -332,8 +332,8 @@ def test_close_all_leaves_nothing() -> None:
 
 
 def test_nothing_outlives_a_killed_parent() -> None:
-    words = [sys.executable, "-c", PARENT, "hold", "3600"]
-    with subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as parent:
+    command = [sys.executable, "-c", PARENT, "hold", "3600"]
+    with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         started = json.loads(parent.stdout.readline())
         time.sleep(0.1)
@@ -344,8 +344,8 @@ def test_nothing_outlives_a_killed_parent() -> None:
 
 
 def test_nothing_outlives_a_parent_that_ends() -> None:
-    words = [sys.executable, "-c", PARENT, "sleep", "0"]
-    done = run_to_its_end(words)
+    command = [sys.executable, "-c", PARENT, "sleep", "0"]
+    done = run_to_its_end(command)
     assert done.status == 0, done.lines
     started = json.loads(done.output)
     assert all(map(gone, started["pids"]))
@@ -384,13 +384,13 @@ def test_folders_of_killed_crews_are_removed_by_the_next_crew_and_others_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    words = [sys.executable, "-c", PARENT, "sleep", "3600"]
+    command = [sys.executable, "-c", PARENT, "sleep", "3600"]
     parents = [
-        subprocess.Popen(words, cwd=ROOT, env=environment(TMPDIR=str(tmp_path)), stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(command, cwd=ROOT, env=environment(TMPDIR=str(tmp_path)), stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     said = [json.loads(parent.stdout.readline()) for parent in parents if parent.stdout]
-    killed, living = (Path(each["folder"]) for each in said)
+    killed, living = (Path(report["folder"]) for report in said)
     guardian = said[0]["pids"][2]
     for pid in (guardian, *said[0]["pids"], parents[0].pid):
         with suppress(ProcessLookupError):
@@ -416,8 +416,12 @@ def test_folders_of_killed_crews_are_removed_by_the_next_crew_and_others_stay(
 def misbehave(worker_group: WorkerGroup, verb: str, arguments: Mapping[int, Any]) -> None:
     """One rank does something, the others wait."""
     run = rank_group(worker_group)
-    given = [(verb, arguments[rank]) if rank in arguments else ("sleep", 3600.0) for rank in range(worker_group.count)]
-    worker_group._command("ask", [(run._number, v, (Arguments((a,)),)) for v, a in given], worker_group.limits.answer_s)
+    commands = [
+        (verb, arguments[rank]) if rank in arguments else ("sleep", 3600.0) for rank in range(worker_group.count)
+    ]
+    worker_group._command(
+        "ask", [(run._number, v, (Arguments((a,)),)) for v, a in commands], worker_group.limits.answer_s
+    )
 
 
 @pytest.mark.parametrize(
@@ -547,8 +551,8 @@ IS_THERE, READY, NOT_READY = 1, 2, 3
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     file = tmp_path / "port"
-    words = [sys.executable, "-I", "-S", str(STORE), str(file)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as server:
+    command = [sys.executable, "-I", "-S", str(STORE), str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as server:
         wait_for(file.exists)
         yield server, int(file.read_text("utf-8"))
 

@@ -95,11 +95,11 @@ class Builds:
 
 @pytest.fixture
 def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
-    made = Builds(tmp_path)
+    compiler = Builds(tmp_path)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setattr(deepspeed_start, "version", {"deepspeed": "1.0", "torch": "1.0"}.get)
-    monkeypatch.setattr(subprocess, "run", made.run)
-    return made
+    monkeypatch.setattr(subprocess, "run", compiler.run)
+    return compiler
 
 
 def test_prepare_compiles_once_for_a_version_and_removes_the_lock_of_a_killed_build(

@@ -97,16 +97,16 @@ RECIPE = Recipe(SGD(0.1))
 SCALED = Recipe(SGD(0.1), FLOAT16, DynamicScaling(initial=2.0**8))
 
 
-def subject(made: Any = ReferenceFramework, seed: int = 0) -> Subject:
-    return Subject(made("cpu"), seed)
+def subject(framework_type: Any = ReferenceFramework, seed: int = 0) -> Subject:
+    return Subject(framework_type("cpu"), seed)
 
 
 def bounds_of(model: Model, recipe: Recipe, batch: Batch) -> LayerBounds:
     return layer_bounds(ReferenceFramework("cpu").conventions(), model, recipe, batch)
 
 
-def trace_of(model: Model, recipe: Recipe, batch: Batch, made: Any = ReferenceFramework) -> LayerTrace:
-    trace: LayerTrace = made("cpu").trainer(model, recipe).trace(batch)
+def trace_of(model: Model, recipe: Recipe, batch: Batch, framework_type: Any = ReferenceFramework) -> LayerTrace:
+    trace: LayerTrace = framework_type("cpu").trainer(model, recipe).trace(batch)
     return trace
 
 
@@ -114,23 +114,23 @@ def trace_of(model: Model, recipe: Recipe, batch: Batch, made: Any = ReferenceFr
 @pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16], ids=lambda p: p.label)
 @pytest.mark.parametrize("fixture", FIXTURES)
 def test_rounding_names_no_layer(fixture: str, precision: Precision, seed: int) -> None:
-    make, given = FIXTURES[fixture]
-    model, batch, recipe = make(), given(), Recipe(SGD(0.1), precision, seed=seed)
+    make, make_batch = FIXTURES[fixture]
+    model, batch, recipe = make(), make_batch(), Recipe(SGD(0.1), precision, seed=seed)
     assert bounds_of(model, recipe, batch).first_beyond(trace_of(model, recipe, batch)) is None
 
 
 @pytest.mark.parametrize(
-    ("made", "fixture", "where"),
+    ("framework_type", "fixture", "where"),
     [
         (faults.LayerNormWithAnotherEpsilon, "encoder", "2.body.0 (LayerNorm), output"),
         (faults.AttentionScaledByAnotherWidth, "encoder", "2.body.1 (SelfAttention), output"),
         (faults.FilterGradientHasItsSidesExchanged, "digits-convolution", "4 (Convolution), gradient of weight"),
     ],
 )
-def test_a_layer_that_is_slightly_wrong_is_named(made: Any, fixture: str, where: str) -> None:
-    make, given = FIXTURES[fixture]
-    model, batch = make(), given()
-    beyond = bounds_of(model, RECIPE, batch).first_beyond(trace_of(model, RECIPE, batch, made))
+def test_a_layer_that_is_slightly_wrong_is_named(framework_type: Any, fixture: str, where: str) -> None:
+    make, make_batch = FIXTURES[fixture]
+    model, batch = make(), make_batch()
+    beyond = bounds_of(model, RECIPE, batch).first_beyond(trace_of(model, RECIPE, batch, framework_type))
     assert beyond is not None
     assert beyond.label == where
     assert beyond.measured > beyond.bound
@@ -200,8 +200,8 @@ def test_what_is_zero_or_little_but_rounding_is_not_judged() -> None:
 def test_the_reference_shows_the_pass_of_its_gradients(
     fixture: str, recipe: Recipe, recompute: Recompute | None
 ) -> None:
-    make, given = FIXTURES[fixture]
-    model, batch, recipe = make(), given(), recipe.replace(recompute=recompute)
+    make, make_batch = FIXTURES[fixture]
+    model, batch, recipe = make(), make_batch(), recipe.replace(recompute=recompute)
     trained, traced = (ReferenceFramework("cpu").trainer(model, recipe) for _ in range(2))
     gradients, trace = trained.gradients((batch,)), traced.trace(batch)
     assert list(trace.outputs) == list(trace.gradients) == list(model.output_shapes())
@@ -221,8 +221,8 @@ def test_gradients_of_layers_are_those_of_the_loss() -> None:
         np.testing.assert_allclose(trace.parameters["2.output.bias"], from_output, rtol=4e-3, atol=1e-5)
 
 
-def failing(made: Any, model: Model, batch: Batch, recipe: Recipe = RECIPE) -> str:
-    judged = subject(made)
+def failing(framework_type: Any, model: Model, batch: Batch, recipe: Recipe = RECIPE) -> str:
+    judged = subject(framework_type)
     with pytest.raises(Violation) as caught, naming_the_layer(judged, model, recipe, batch):
         Verdict().within(1.0, Bound(0.5, {}), "distance", "beyond")
     judgement = conclude(judged.framework, caught.value, ())
@@ -281,16 +281,16 @@ def test_a_record_takes_every_tensor_of_a_pass_where_it_is_shown() -> None:
 
 def test_a_record_of_parity_has_tensors_bounds_and_numbers(tmp_path: Path) -> None:
     suite, record = "conformance/suites/autocast/test_autocast_parity.py", tmp_path / "run.json"
-    ended = judge("-k", "exact-linear and (test_float32_sgd_parity or momentum)", f"--record={record}", suite)
-    assert ended.status == 0, ended.lines
+    completed = judge("-k", "exact-linear and (test_float32_sgd_parity or momentum)", f"--record={record}", suite)
+    assert completed.status == 0, completed.lines
     result = load(record)
     sgd, momentum = "test_float32_sgd_parity[exact-linear]", "test_float32_optimizer_parity[exact-linear-momentum]"
-    arrays = {name: each.arrays for name, each in by_name(result.tensors).items()}
+    arrays = {name: entry.arrays for name, entry in by_name(result.tensors).items()}
     assert arrays.keys() == {f"first/{sgd}", f"layers/{sgd}", f"first/{momentum}"}
     first = trace_of(exact_linear(), RECIPE, exact_batch(8)).parameters
     expected = tuple(fingerprint(f"parameter/{name}", value) for name, value in first.items())
     assert arrays[f"first/{sgd}"] == expected
-    assert [each.name for each in arrays[f"layers/{sgd}"]] == [
+    assert [array.name for array in arrays[f"layers/{sgd}"]] == [
         *("output/0.output", "gradient/0.output", "parameter/0.output.weight", "parameter/0.output.bias")
     ]
     trace = by_name(result.traces)[f"loss/{sgd}"].curves
@@ -428,9 +428,9 @@ def test_listeners_leave_out_connections() -> None:
 
 @needs_proc
 def test_listeners_of_an_ended_process_are_none() -> None:
-    with subprocess.Popen(["true"]) as ended:
+    with subprocess.Popen(["true"]) as process:
         pass
-    assert listeners(ended.pid) == set()
+    assert listeners(process.pid) == set()
 
 
 def test_inside_of_a_mapped_address_is_that_of_the_older_kind() -> None:

@@ -98,7 +98,7 @@ sys.exit(int(os.environ.get("FAKE_STATUS", "0")))
 
 
 @pytest.mark.parametrize(
-    ("given", "name"),
+    ("inputs", "name"),
     [
         (("torch", "", "auto", "", ""), "conformance-torch-auto"),
         (("tf", "2.21.0", "cpu", "graph,xla", ""), "conformance-tf-2.21.0-cpu-graph-xla"),
@@ -106,21 +106,21 @@ sys.exit(int(os.environ.get("FAKE_STATUS", "0")))
         (("$(touch pwned)", "\nname=x", "`id`", "", ""), "conformance-touch-pwned"),
     ],
 )
-def test_prepare_makes_environment_and_name(runner: Runner, given: tuple[str, ...], name: str) -> None:
+def test_prepare_makes_environment_and_name(runner: Runner, inputs: tuple[str, ...], name: str) -> None:
     runner.play("python", TOX)
     names = ("FRAMEWORK", "VERSION", "DEVICE", "MODES", "NAME")
-    result = runner.step("prepare.sh", **dict(zip(names, given, strict=True)))
+    result = runner.step("prepare.sh", **dict(zip(names, inputs, strict=True)))
     assert runner.status == 0, runner.log
     assert result["name"] == name
     assert result["suite"] == str(ROOT)
     assert Path(result["folder"]).is_dir()
-    assert ["-m", "tox", "run", "--notest", "-e", "report"] in [words for words, _ in runner.asked]
+    assert ["-m", "tox", "run", "--notest", "-e", "report"] in [arguments for arguments, _ in runner.asked]
     assert not list(runner.folder.rglob("pwned"))
 
 
 def run_judge(runner: Runner, **changes: str | Path) -> dict[str, str]:
-    given = {"FRAMEWORK": "torch", "VERSION": "", "DEVICE": "auto", "MODES": "", "TESTS": "", "RECORDS": ""}
-    return runner.step("judge.sh", **(given | changes))
+    inputs = {"FRAMEWORK": "torch", "VERSION": "", "DEVICE": "auto", "MODES": "", "TESTS": "", "RECORDS": ""}
+    return runner.step("judge.sh", **(inputs | changes))
 
 
 def test_judge_passes_inputs_to_tox_and_gathers_the_new_record(runner: Runner) -> None:
@@ -133,9 +133,9 @@ def test_judge_passes_inputs_to_tox_and_gathers_the_new_record(runner: Runner) -
     result = run_judge(runner, VERSION="2.14.0", DEVICE="cuda", MODES="eager,compile", TESTS="quick", **changes)
     assert (runner.status, result) == (0, {"run": "1"}), runner.log
     assert [path.name for path in (runner.folder / "out" / "records").iterdir()] == ["new.json"]
-    ((words, variables),) = runner.asked
-    assert words[:5] == ["-m", "tox", "run", "-e", "torch"]
-    assert words[5:] == ["--", f"--junitxml={runner.folder}/out/junit.xml"]
+    ((arguments, variables),) = runner.asked
+    assert arguments[:5] == ["-m", "tox", "run", "-e", "torch"]
+    assert arguments[5:] == ["--", f"--junitxml={runner.folder}/out/junit.xml"]
     assert variables["TORCH_VERSION"] == "2.14.0"
     assert (variables["CONFORMANCE_DEVICE"], variables["CONFORMANCE_MODES"]) == ("cuda", "eager,compile")
     assert variables["CONFORMANCE_TESTS"] == "quick"
@@ -309,10 +309,10 @@ def test_every_script_gets_every_variable_that_it_reads() -> None:
             (name,) = re.fullmatch(r'bash "\$GITHUB_ACTION_PATH/(\w+\.sh)"', step["run"]).groups()
             scripts[name] = step["env"].keys()
     assert scripts.keys() == {path.name for path in ACTION.glob("*.sh")}
-    for name, given in scripts.items():
+    for name, variables in scripts.items():
         source = (ACTION / name).read_text()
         read = {result for result in re.findall(r"\$\{?([A-Z][A-Z_]+)", source) if not result.startswith("GITHUB_")}
-        assert read - {"RUNNER_TEMP"} == set(given) - {"GH_TOKEN"}, name
+        assert read - {"RUNNER_TEMP"} == set(variables) - {"GH_TOKEN"}, name
 
 
 def test_no_text_of_others_gets_into_a_shell() -> None:

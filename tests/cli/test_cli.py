@@ -42,19 +42,19 @@ NAMES = {"conformance": {entry.name for entry in COMMANDS}, "tools": set(tools.c
 HELPED = (*(entry.name for entry in COMMANDS), "new adapter", "spec show")
 
 
-@pytest.mark.parametrize("words", [(), *(tuple(words.split()) for words in HELPED)])
-def test_help_shows_how(words: tuple[str, ...]) -> None:
-    ended = called(*words, "--help")
-    assert ended.status == 0
-    assert "conformance " in ended.output
-    assert not re.search(r"(?m)^  (?!conformance|python|-)[^\n]*\w[;,]? {5}[a-z]", ended.output), (
+@pytest.mark.parametrize("arguments", [(), *(tuple(name.split()) for name in HELPED)])
+def test_help_shows_how(arguments: tuple[str, ...]) -> None:
+    completed = called(*arguments, "--help")
+    assert completed.status == 0
+    assert "conformance " in completed.output
+    assert not re.search(r"(?m)^  (?!conformance|python|-)[^\n]*\w[;,]? {5}[a-z]", completed.output), (
         "an indented line of a docstring is joined to the one before"
     )
-    assert not ended.errors
+    assert not completed.errors
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (("comapre",), "Did you mean 'compare'?"),
         (("faults",), "No such command 'faults'; `conformance --help`"),
@@ -86,47 +86,47 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
         (("doctor", "--limit", "0"), "0 is not in the range"),
     ],
 )
-def test_what_cannot_be_done_ends_in_one_line(words: tuple[str, ...], message: str) -> None:
-    ended = called(*words)
-    assert ended.status == 2, ended.lines
-    assert len(ended.lines) == 1, ended.lines
-    assert message in ended.lines[0]
+def test_what_cannot_be_done_ends_in_one_line(arguments: tuple[str, ...], message: str) -> None:
+    completed = called(*arguments)
+    assert completed.status == 2, completed.lines
+    assert len(completed.lines) == 1, completed.lines
+    assert message in completed.lines[0]
 
 
 def test_help_lists_every_command_in_the_order_of_the_work() -> None:
     lines = called("--help").output.splitlines()
-    places = [lines.index(next(line for line in lines if line.startswith(f"  {each.name} "))) for each in COMMANDS]
+    places = [lines.index(next(line for line in lines if line.startswith(f"  {entry.name} "))) for entry in COMMANDS]
     assert places == sorted(places)
     assert set(commands.list_commands(click.Context(commands))) == {entry.name for entry in COMMANDS}
 
 
 def test_help_and_lists_start_without_numpy_and_adapters() -> None:
     slow = "{'numpy', 'scipy', 'pytest', 'frameworks.contract'}"
-    words = [
+    calls = [
         ["--help"],
         ["table", str(ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz")],
         ["spec", "list"],
         ["findings", "torch"],
     ]
-    words += [[name, "--help"] for name in NAMES["conformance"]]
+    calls += [[name, "--help"] for name in NAMES["conformance"]]
     program = (
-        f"import sys\nfrom conformance.cli import main\nfor words in {words}: main(words)\n"
+        f"import sys\nfrom conformance.cli import main\nfor words in {calls}: main(words)\n"
         f"print(sorted({slow} & set(sys.modules)), file=sys.stderr)"
     )
     assert run([sys.executable, "-c", program]).errors.splitlines()[-1] == "[]"
 
 
 def test_tools_pass_words_and_status_on_from_any_folder(tmp_path: Path) -> None:
-    ended = run([sys.executable, "-m", "tools", "faults", "NoSuchFault"], tmp_path, PYTHONPATH=str(ROOT))
-    assert (ended.status, len(ended.lines)) == (2, 1)
-    assert "NoSuchFault" in ended.lines[0]
+    completed = run([sys.executable, "-m", "tools", "faults", "NoSuchFault"], tmp_path, PYTHONPATH=str(ROOT))
+    assert (completed.status, len(completed.lines)) == (2, 1)
+    assert "NoSuchFault" in completed.lines[0]
 
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_every_tool_is_a_module_of_the_checkout_or_pytest(name: str) -> None:
-    module, *words = TOOLS[name].words
+    module, *arguments = TOOLS[name].words
     assert module == "pytest" or find_spec(module) is not None
-    assert all((ROOT / word).exists() for word in words if not word.startswith("-"))
+    assert all((ROOT / word).exists() for word in arguments if not word.startswith("-"))
 
 
 def test_tox_only_installs_and_calls_the_command() -> None:
@@ -135,9 +135,9 @@ def test_tox_only_installs_and_calls_the_command() -> None:
     for name in (name for name in config.sections() if name.startswith("testenv:") and name != "testenv:lint"):
         if name == "testenv:all-modes":
             named = config[name]["commands"].split("-e ")[1].split()[0].split(",")
-            assert f"testenv:{{{','.join(each.removesuffix('-modes') for each in named)}}}-modes" in config.sections()
+            assert f"testenv:{{{','.join(env.removesuffix('-modes') for env in named)}}}-modes" in config.sections()
             continue
-        for line in (re.sub(r"^[a-z,]+: ", "", each) for each in config[name]["commands"].strip().splitlines()):
+        for line in (re.sub(r"^[a-z,]+: ", "", command) for command in config[name]["commands"].strip().splitlines()):
             python, option, package, word, *_ = [*line.split(), ""]
             assert (python, option) == ("python", "-m"), f"{name} calls {line!r}"
             assert word in NAMES.get(package, ()) or package == "{posargs:tools", f"{name} calls {line!r}"
@@ -147,7 +147,7 @@ def test_tox_only_installs_and_calls_the_command() -> None:
 def test_pages_name_commands_that_exist(page: str) -> None:
     text = (ROOT / page).read_text("utf-8")
     spoken = re.findall(r"(?:python -m|bin/|`|tox -e dev --)\s*(conformance|tools) ([a-z][\w-]*)", text)
-    assert [words for words in spoken if words[1] not in NAMES[words[0]]] == []
+    assert [command for command in spoken if command[1] not in NAMES[command[0]]] == []
 
 
 def test_a_comparison_has_three_statuses(tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_a_comparison_has_three_statuses(tmp_path: Path) -> None:
         write(tmp_path / f"{name}.json", record)
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     assert called("compare", old, old).status == 0
-    ended = called("compare", old, new, "--format", "markdown")
-    assert ended.status == 1
-    assert "| newly failing | `scaling.stays-finite` | `test_a` | pass | fail |" in ended.output
+    completed = called("compare", old, new, "--format", "markdown")
+    assert completed.status == 1
+    assert "| newly failing | `scaling.stays-finite` | `test_a` | pass | fail |" in completed.output
     assert called("compare", old, new, "--format", "json", "--output", tmp_path / "told.json").status == 1
     assert '"status": 1' in (tmp_path / "told.json").read_text("utf-8")
     new.write_bytes(new.read_bytes()[:-20])
@@ -169,14 +169,14 @@ def test_a_comparison_has_three_statuses(tmp_path: Path) -> None:
 
 def test_options_of_run_may_follow_framework_and_modes_come_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(jobs, "job", lambda *given: calls.append(given) or 0)
+    monkeypatch.setattr(jobs, "job", lambda *args: calls.append(args) or 0)
     assert main(["run", "torch", "-k", "a and b", "--ways", "clip.two-calls", "--mode=x,y", "--seed=1"]) == 0
     assert main(["run", "reference", "--", "--mode", "z"]) == 0
-    (framework, modes, _, words, ways), (_, _, _, others, _) = calls
+    (framework, modes, _, arguments, ways), (_, _, _, others, _) = calls
     monkeypatch.setenv("CONFORMANCE_MODES", "a,b")
     assert main(["run", "reference"]) == main(["run", "--mode", "c", "reference"]) == 0
     assert [modes for _, modes, *_ in calls[2:]] == [["a", "b"], ["c"]]
-    assert (framework, modes, words, ways) == (
+    assert (framework, modes, arguments, ways) == (
         "torch",
         ["x", "y"],
         ["--tests=all", "-k", "a and b", "--seed=1"],
@@ -221,8 +221,8 @@ def test_an_issue_reads_the_records_of_its_framework_alone(monkeypatch: pytest.M
 
 
 def test_a_pipe_gets_one_line_for_each_entry(capsys: pytest.CaptureFixture[str]) -> None:
-    def entries(*words: str) -> list[list[str]]:
-        assert main([*words]) == 0
+    def entries(*arguments: str) -> list[list[str]]:
+        assert main([*arguments]) == 0
         return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
 
     assert entries("spec", "list") == [[one.id, one.level, one.requirement] for one in load_clauses().values()]
@@ -230,20 +230,20 @@ def test_a_pipe_gets_one_line_for_each_entry(capsys: pytest.CaptureFixture[str])
     assert [tuple(entry[:2]) for entry in entries("ways")] == names
     known = load_known(["torch"]).findings
     listed = {(kind, name, reason, link) for kind, _, name, reason, _, link in entries("findings", "torch")}
-    assert listed == {(each.text.kind, each.id, each.text.reason, each.text.link) for each in known}
+    assert listed == {(finding.text.kind, finding.id, finding.text.reason, finding.text.link) for finding in known}
 
 
 def test_a_terminal_gets_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    for words in (["spec", "list"], ["ways", "torch"], ["findings", "torch"]):
-        assert main(words) == 0
+    for arguments in (["spec", "list"], ["ways", "torch"], ["findings", "torch"]):
+        assert main(arguments) == 0
         shown = capsys.readouterr().out
         assert "\t" not in shown
         assert "\x1b[" in shown
 
 
 @pytest.mark.parametrize(
-    ("words", "condition"),
+    ("arguments", "condition"),
     [
         (["--clause", "scaling.stays-positive"], lambda entry: "scaling.stays-positive" in entry[4].split(", ")),
         (["--class", "numerics"], lambda entry: entry[0] == "numerics"),
@@ -252,19 +252,19 @@ def test_a_terminal_gets_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     ids=["clause", "class", "words"],
 )
 def test_findings_are_filtered_and_counted(
-    words: list[str], condition: Callable[[list[str]], bool], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], condition: Callable[[list[str]], bool], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["findings", "torch"]) == 0
     every = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert main(["findings", "torch", *words]) == 0
+    assert main(["findings", "torch", *arguments]) == 0
     shown, count = capsys.readouterr()
     assert [line.split("\t") for line in shown.splitlines()] == [entry for entry in every if condition(entry)] != []
     assert count == f"{len(shown.splitlines())} findings\n"
 
 
 def test_clauses_are_found_by_their_words() -> None:
-    ended = called("spec", "search", "bias", "DeepSpeed")
-    assert "master.counts-every-update" in ended.output
+    completed = called("spec", "search", "bias", "DeepSpeed")
+    assert "master.counts-every-update" in completed.output
     assert "accumulation.evaluation-changes-nothing" in called("spec", "search", "predict").output
     none = called("spec", "search", "nothing-is-called-so")
     assert (none.status, len(none.lines)) == (2, 1)
@@ -362,8 +362,8 @@ def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    def call(*words: str) -> tuple[int, str, dict[str, tuple[str, str]]]:
-        status = main(["doctor", *words, "--format", "json"])
+    def call(*arguments: str) -> tuple[int, str, dict[str, tuple[str, str]]]:
+        status = main(["doctor", *arguments, "--format", "json"])
         document = json.loads(capsys.readouterr().out)
         assert document["status"] == status
         steps = {step["name"]: (step["state"], step["text"]) for step in document["steps"]}
@@ -446,9 +446,9 @@ def test_doctor_compares_versions_with_the_lock(
 
 def test_a_missing_requirement_of_the_command_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError(\"No module named 'click'\", name='click')\n")
-    ended = run([sys.executable, "-m", "conformance", "doctor"], PYTHONPATH=str(tmp_path))
-    assert ended.status == 2
-    assert ended.lines == [
+    completed = run([sys.executable, "-m", "conformance", "doctor"], PYTHONPATH=str(tmp_path))
+    assert completed.status == 2
+    assert completed.lines == [
         "conformance: click is not installed; pip install -U pip, then pip install --group suite --group run"
     ]
 
@@ -474,13 +474,13 @@ def null(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("words", [("compare",), ("report",), ("table", "--format", "markdown")])
-def test_a_device_stays_a_device(words: tuple[str, ...], good_record: Path, null: Path) -> None:
-    if words == ("report",):
+@pytest.mark.parametrize("command", [("compare",), ("report",), ("table", "--format", "markdown")])
+def test_a_device_stays_a_device(command: tuple[str, ...], good_record: Path, null: Path) -> None:
+    if command == ("report",):
         pytest.importorskip("jinja2")
-    records = [good_record, good_record] if words == ("compare",) else [good_record]
-    ended = call(cli.main, *words, *records, "--output", null)
-    assert (ended.status, ended.errors) == (0, "")
+    records = [good_record, good_record] if command == ("compare",) else [good_record]
+    completed = call(cli.main, *command, *records, "--output", null)
+    assert (completed.status, completed.errors) == (0, "")
     write(null, BASE)
     assert stat.S_ISCHR(null.stat().st_mode)
 
@@ -501,9 +501,9 @@ def test_output_to_stream_of_its_own_goes_to_its_pipe_or_the_end_of_its_file(goo
     output = ("--format", "markdown", "--output", "/proc/self/fd/1")
     argv = [sys.executable, "-m", "conformance", "compare", good_record, good_record, *output]
     compare_into = partial(subprocess.run, argv, cwd=ROOT, env=environment(), text=True, timeout=hang_limit())
-    ended = compare_into(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith(TITLE)
+    completed = compare_into(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert completed.stdout.startswith(TITLE)
     summary = tmp_path / "summary"
     summary.write_text("before\n", "utf-8")
     with summary.open("a") as stream:
@@ -528,18 +528,18 @@ def test_a_link_is_followed_to_the_file_that_it_leads_to(there: bool, tmp_path: 
 
 @pytest.mark.parametrize("kind", ["folder", "circle", "socket", "block"])
 def test_what_can_neither_be_written_to_nor_replaced_is_refused(kind: str, good_record: Path, tmp_path: Path) -> None:
-    place = tmp_path / "place"
+    path = tmp_path / "place"
     if kind == "folder":
-        place.mkdir()
+        path.mkdir()
     elif kind == "circle":
-        place.symlink_to(place)
+        path.symlink_to(path)
     else:
         try:
-            os.mknod(place, 0o600 | (stat.S_IFSOCK if kind == "socket" else stat.S_IFBLK), os.makedev(240, 250))
+            os.mknod(path, 0o600 | (stat.S_IFSOCK if kind == "socket" else stat.S_IFBLK), os.makedev(240, 250))
         except PermissionError:
             pytest.skip("only root makes devices")
-    before = place.lstat()
-    refused(call(cli.main, "compare", good_record, good_record, "--output", place), place)
-    assert os.path.samestat(before, place.lstat())
+    before = path.lstat()
+    refused(call(cli.main, "compare", good_record, good_record, "--output", path), path)
+    assert os.path.samestat(before, path.lstat())
     with pytest.raises(RecordError, match="place: "):
-        files.replace(place, b"")
+        files.replace(path, b"")

@@ -66,22 +66,22 @@ class Installers:
     compiled: list[tuple[list[str], list[str]]] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)
 
-    def __call__(self, words: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-        if words[1:3] == ["pip", "compile"]:
-            output = Path(words[words.index("--output-file") + 1])
-            self.compiled.append((words[3:], str(options["input"]).split("\n")))
+    def __call__(self, command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        if command[1:3] == ["pip", "compile"]:
+            output = Path(command[command.index("--output-file") + 1])
+            self.compiled.append((command[3:], str(options["input"]).split("\n")))
             pins = "\n".join(f"{name}=={version}" for name, version in (self.resolved or {}).items())
             text = self.release if output.name == "pylock.toml" else pins
             output.write_text(text)
-            return subprocess.CompletedProcess(words, 0 if text else 1, "", "" if text else "error: No solution\n")
-        if "pip" not in words[1:3]:
-            return REAL_RUN(words, **options)  # type: ignore[call-overload]
-        at = words.index("--constraint")
-        pins_of_run = Path(words[at + 1]).read_text().splitlines()
-        self.programs.append(" ".join(words[:at]))
-        self.installed.append((words[at + 2 :], pins_of_run))
+            return subprocess.CompletedProcess(command, 0 if text else 1, "", "" if text else "error: No solution\n")
+        if "pip" not in command[1:3]:
+            return REAL_RUN(command, **options)  # type: ignore[call-overload]
+        at = command.index("--constraint")
+        pins_of_run = Path(command[at + 1]).read_text().splitlines()
+        self.programs.append(" ".join(command[:at]))
+        self.installed.append((command[at + 2 :], pins_of_run))
         status = 1 if self.incompatible in pins_of_run else self.status
-        return subprocess.CompletedProcess(words, status, "", self.errors)
+        return subprocess.CompletedProcess(command, status, "", self.errors)
 
 
 @pytest.fixture
@@ -328,8 +328,8 @@ def test_a_driver_selects_build_and_index(
         monkeypatch.setenv(f"{framework.upper()}_VERSION", version)
     assert install.main([framework]) == 0
     by_backend = (installer, framework) == ("uv", "torch")
-    words = [*(["--extra-index-url", index] if index and not by_backend else []), requirement]
-    assert pip.installed[0][0][: len(words)] == words
+    arguments = [*(["--extra-index-url", index] if index and not by_backend else []), requirement]
+    assert pip.installed[0][0][: len(arguments)] == arguments
     assert ("--extra-index-url" in pip.installed[0][0]) is (bool(index) and not by_backend)
 
 
@@ -372,10 +372,10 @@ def test_install_refuses_in_one_line(
 @pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_a_version_that_no_index_has_is_refused(installer: str) -> None:
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull, "UV_OFFLINE": "1"}
-    words = [sys.executable, "-m", "conformance", "install", "tf"]
-    ended = run(words, TF_VERSION="0.0.99", **offline, **{INSTALLER: installer})
-    assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
-    assert "0.0.99 cannot be installed" in ended.lines[0]
+    command = [sys.executable, "-m", "conformance", "install", "tf"]
+    completed = run(command, TF_VERSION="0.0.99", **offline, **{INSTALLER: installer})
+    assert (completed.status, len(completed.lines)) == (2, 1), completed.lines
+    assert "0.0.99 cannot be installed" in completed.lines[0]
 
 
 UPLOADS = {
@@ -492,7 +492,11 @@ def test_locks_meet_the_suites_requirements(name: str, python: str) -> None:
     versions = pins_of(name, python)
     groups = PROJECT["dependency-groups"]
     asked = [Requirement(line) for group in ("suite", *locks.GROUPS.get(name, ("run",))) for line in groups[group]]
-    assert [str(each) for each in asked if not each.specifier.contains(versions[canonicalize_name(each.name)])] == []
+    assert [
+        str(requirement)
+        for requirement in asked
+        if not requirement.specifier.contains(versions[canonicalize_name(requirement.name)])
+    ] == []
 
 
 def test_deviations_are_those_of_installed_packages() -> None:
@@ -520,12 +524,14 @@ def test_a_lock_is_read_where_it_holds_and_made_by_uv_alone(
 def test_a_lock_is_resolved_for_processors_and_gpus_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[list[str], Path, Path, list[str]]] = []
     monkeypatch.setattr(locks, "FOLDER", tmp_path / "locks")
-    monkeypatch.setattr(uv, "solve", lambda wanted, to, *words, folder: asked.append((wanted, to, folder, [*words])))
+    monkeypatch.setattr(
+        uv, "solve", lambda wanted, to, *options, folder: asked.append((wanted, to, folder, [*options]))
+    )
     assert locks.main(["--upgrade", "jax"]) == 0
-    ((wanted, to, folder, words),) = asked
+    ((wanted, to, folder, options),) = asked
     assert wanted == ["jax==0.10.2", "jax[cuda12]==0.10.2", *DISTRIBUTIONS["jax"].companions]
     assert (to, folder) == (tmp_path / "locks" / "jax.txt", tmp_path)
-    assert {"--universal", "--upgrade", "--group=run", "pyproject.toml"} <= set(words)
+    assert {"--universal", "--upgrade", "--group=run", "pyproject.toml"} <= set(options)
 
 
 def test_tox_installs_under_locks_that_are_there() -> None:
@@ -564,9 +570,9 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def call_wheel(site: Path, project: Path, *words: str) -> Ended:
+def call_wheel(site: Path, project: Path, *arguments: str) -> Ended:
     where = {"PYTHONPATH": str(site), "XDG_CACHE_HOME": str(project / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-    return run([sys.executable, *words], project, PYTEST_DISABLE_PLUGIN_AUTOLOAD="", **where)
+    return run([sys.executable, *arguments], project, PYTEST_DISABLE_PLUGIN_AUTOLOAD="", **where)
 
 
 def test_installation_has_one_importable_name_and_knows_the_suite_from_any_folder(site: Path, project: Path) -> None:
@@ -576,19 +582,19 @@ def test_installation_has_one_importable_name_and_knows_the_suite_from_any_folde
         "from conformance.cli import main; assert main(['spec', 'list']) == 0;"
         "from conformance.runner.identity import suite; print(suite('torch', (), ()).areas);"
     )
-    ended = call_wheel(site, project, "-c", program)
-    assert (ended.status, ended.errors) == (0, "")
-    assert CLAUSE in ended.output
-    assert ended.output.endswith(f"\n{identity.suite('torch', (), ()).areas}\n")
+    completed = call_wheel(site, project, "-c", program)
+    assert (completed.status, completed.errors) == (0, "")
+    assert CLAUSE in completed.output
+    assert completed.output.endswith(f"\n{identity.suite('torch', (), ()).areas}\n")
     asked = "import importlib.util as u; print(*[n for n in ('fixtures', 'frameworks', 'results') if u.find_spec(n)])"
     assert call_wheel(site, project / "locks", "-c", asked).output == "\n"
 
 
 def test_run_in_any_folder_writes_there_alone(site: Path, project: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in site.rglob("*")}
-    words = ("-m", "conformance", "run", "reference", "--record=mine/record.json", "conformance/suites/scaling")
-    ended = call_wheel(site, project, *words, "--numprocesses=0", "-k", f"{CLAUSE} and nan")
-    assert ended.status == 0, ended.lines
+    arguments = ("-m", "conformance", "run", "reference", "--record=mine/record.json", "conformance/suites/scaling")
+    completed = call_wheel(site, project, *arguments, "--numprocesses=0", "-k", f"{CLAUSE} and nan")
+    assert completed.status == 0, completed.lines
     record = load(project / "mine" / "record.json")
     assert {verdict.clause for verdict in record.verdicts} == {CLAUSE}
     assert record.verdicts[0].repro.startswith("conformance run reference --device=cpu --mode=emulated --seed=0 ")

@@ -57,8 +57,8 @@ def _stub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_judge_model_of_a_library_writes_a_record_and_a_table(tmp_path: Path) -> None:
     path, output = tmp_path / "heads.json.gz", tmp_path / "heads.md"
-    ended = called("judge-model", "--all", "transformers", "--record", path, "--output", output, "--limit", "3")
-    assert ended.status == 1, ended.lines
+    completed = called("judge-model", "--all", "transformers", "--record", path, "--output", output, "--limit", "3")
+    assert completed.status == 1, completed.lines
     record, text = load(path), output.read_text("utf-8")
     verdicts = {verdict.test: verdict for verdict in record.verdicts}
     failure = verdicts[f"{EQUAL}/transformers:AForMaskedLM[k]"]
@@ -80,24 +80,24 @@ def test_judge_model_of_a_library_writes_a_record_and_a_table(tmp_path: Path) ->
 
 
 def test_judge_model_of_one_model_shows_its_requirement_and_source(tmp_path: Path) -> None:
-    ended = called("judge-model", "transformers:CForMaskedLM", "--record", tmp_path / "one.json")
-    assert ended.status == 1, ended.lines
+    completed = called("judge-model", "transformers:CForMaskedLM", "--record", tmp_path / "one.json")
+    assert completed.status == 1, completed.lines
     clause = load(tmp_path / "one.json").clauses[RESUME]
-    assert f"  FAIL       {RESUME}: got 4, want 1" in ended.lines
-    assert f"  abstain    {EQUAL}[b]: why" in ended.lines
-    assert f"{RESUME} (MUST): {clause.requirement}" in ended.lines
-    assert f"  source: {clause.source}" in ended.lines
-    assert ended.lines[-1] == "1 failed, 1 passed, 1 not judged"
+    assert f"  FAIL       {RESUME}: got 4, want 1" in completed.lines
+    assert f"  abstain    {EQUAL}[b]: why" in completed.lines
+    assert f"{RESUME} (MUST): {clause.requirement}" in completed.lines
+    assert f"  source: {clause.source}" in completed.lines
+    assert completed.lines[-1] == "1 failed, 1 passed, 1 not judged"
 
 
 def test_compare_of_committed_records_names_the_classes_that_changed() -> None:
     old, new = (ROOT / f"results/heads/transformers-{version}.json.gz" for version in ("5.17.0", "5.24.0"))
     assert "1 failed" not in "\n".join(judging.table(load(new)))
     assert "715 of 986 classes were trained" in "\n".join(judging.table(load(new)))
-    ended = called("compare", old, new)
-    assert ended.status == 1
-    assert f"newly failing  {RESUME}" in ended.output
-    assert "transformers:AriaTextForCausalLM" in ended.output
+    completed = called("compare", old, new)
+    assert completed.status == 1
+    assert f"newly failing  {RESUME}" in completed.output
+    assert "transformers:AriaTextForCausalLM" in completed.output
 
 
 def test_clauses_that_only_models_have_are_not_those_of_the_suite() -> None:

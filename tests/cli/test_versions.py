@@ -71,8 +71,8 @@ def judged_cells(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return use
 
 
-def bisect(*words: str) -> int:
-    return main([*BISECT, *words])
+def bisect(*arguments: str) -> int:
+    return main([*BISECT, *arguments])
 
 
 def from_4(cell: SweepCell) -> Outcome:
@@ -148,7 +148,7 @@ def test_bisect_ends_that_agree_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("options", "message"),
     [
         ("--good 1.x --bad 5.0", "1.x"),
         ("--good 2.0 --bad 2.0.0", "--good and --bad are the same version, 2.0; name an older and a newer"),
@@ -159,12 +159,12 @@ def test_bisect_ends_that_agree_are_refused(
     ],
 )
 @pytest.mark.usefixtures("releases")
-def test_bisect_refuses_in_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in refused(capsys, *BISECT, *words.split())
+def test_bisect_refuses_in_one_line(options: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in refused(capsys, *BISECT, *options.split())
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("options", "message"),
     [
         ("--clause {} --mode eagr", "got mode 'eagr', want a mode of torch, such as eager, compile"),
         ("--clause {} --device cpuu", "got device 'cpuu', want cpu, auto or an accelerator: cuda, gpu"),
@@ -179,10 +179,10 @@ def test_bisect_refuses_in_one_line(words: str, message: str, capsys: pytest.Cap
     ],
 )
 def test_bisect_checks_names_before_an_index_is_read(
-    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    options: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bisecting, "releases", lambda *_: pytest.fail("an index is read"))
-    argv = ["bisect", "torch", "--good", "2.6.0", "--bad", "2.13.0", *shlex.split(words.format(CLAUSE))]
+    argv = ["bisect", "torch", "--good", "2.6.0", "--bad", "2.13.0", *shlex.split(options.format(CLAUSE))]
     assert message in refused(capsys, *argv)
 
 
@@ -234,9 +234,9 @@ def toy_plan(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return tmp_path / "toys.toml"
 
 
-def sweep(toy_plan: Path, *words: str) -> list[str]:
-    output = [] if any(word.startswith("--output") for word in words) else [f"--output={toy_plan.parent / 'sweep'}"]
-    return ["sweep", str(toy_plan), *output, *words]
+def sweep(toy_plan: Path, *arguments: str) -> list[str]:
+    output = [] if any(word.startswith("--output") for word in arguments) else [f"--output={toy_plan.parent / 'sweep'}"]
+    return ["sweep", str(toy_plan), *output, *arguments]
 
 
 def test_sweep_plan_lists_cells_and_runs_none(toy_plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,7 +266,7 @@ def test_sweep_reports_cells_and_says_whether_one_failed(
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (["--only", "x"], "no cell 'x': --plan lists them"),
         (["--engine=ray", "--reserve", "x"], "got 'x', want NAME=VALUE"),
@@ -279,12 +279,16 @@ def test_sweep_reports_cells_and_says_whether_one_failed(
     ],
 )
 def test_sweep_refuses_in_one_line(
-    toy_plan: Path, words: list[str], problem: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    toy_plan: Path,
+    arguments: list[str],
+    problem: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sweeping, "find_spec", lambda _: None)
-    if not words:
+    if not arguments:
         monkeypatch.setenv("CONFORMANCE_SUITE_PACKAGES", "/nowhere")
-    assert problem in refused(capsys, *sweep(toy_plan, *words))
+    assert problem in refused(capsys, *sweep(toy_plan, *arguments))
 
 
 def test_compare_two_versions_judges_each_once(
@@ -319,8 +323,8 @@ def test_bisect_real_releases_are_installed_and_judged(
     write_wheel(releases, PACKAGE, "3.5", source="raise ImportError('no such symbol')")
     (releases / "conformance_toy-3.0-py3-none-any.whl").unlink()
     releases_module.releases.cache_clear()
-    words = f"--good 2.0 --bad 4.0 --output {tmp_path / 'f'}"
-    assert bisect(*words.split()) == 0
+    options = f"--good 2.0 --bad 4.0 --output {tmp_path / 'f'}"
+    assert bisect(*options.split()) == 0
     out = capsys.readouterr().out
     assert f"last good  {PACKAGE} 2.0\nfirst bad  {PACKAGE} 4.0\nor one of 3.5 (import failed: " in out
     assert "(ImportError: no such symbol)" in out

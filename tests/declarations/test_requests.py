@@ -9,7 +9,9 @@ from frameworks.contract import Capability, Declaration, Unsupported, needs
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
 
-SUPPORTED = frozenset(each for each in Capability if ReferenceFramework("cpu").declares(each).supported)
+SUPPORTED = frozenset(
+    capability for capability in Capability if ReferenceFramework("cpu").declares(capability).supported
+)
 LEFT_OUT = {
     Capability.PLATEAU: "plateau",
     Capability.SCHEDULE_FREQUENCY: "scheduled",

@@ -145,8 +145,8 @@ def test_explore_of_a_failure_gives_a_test_to_paste_and_the_same_one_for_a_seed(
 def test_a_rectifier_whose_operand_is_all_rounding_is_noted(values: list[float], asked: bool, kinked: bool) -> None:
     ops = NotesKinks(Nearest())
 
-    def rectified(given: Any) -> Any:
-        return ops.activation("relu", Tensor(given, "float32")).value
+    def rectified(array: Any) -> Any:
+        return ops.activation("relu", Tensor(array, "float32")).value
 
     if asked:
         taped(lambda values: [rectified(values["a"]).sum()], {"a": np.array(values)})
@@ -159,8 +159,8 @@ def test_a_rectifier_whose_operand_is_all_rounding_is_noted(values: list[float],
 def test_a_member_takes_the_mean_of_normalised_values_for_zero(values: list[float], even: bool) -> None:
     ops, one, zero = NormsInParts(Nearest()), Tensor(np.ones(1), "float32"), Tensor(np.zeros(1), "float32")
 
-    def normalised(given: Any) -> Any:
-        return ops.batch_norm(Tensor(given, "float32"), one, zero, 1e-5, None)[0].value
+    def normalised(array: Any) -> Any:
+        return ops.batch_norm(Tensor(array, "float32"), one, zero, 1e-5, None)[0].value
 
     (y,), (pull,) = taped(lambda values: [normalised(values["a"])], {"a": np.array(values)[:, None]})
     slopes = np.array([[1e6], [-2e6]])
@@ -194,7 +194,7 @@ def test_instances_leave_out_what_an_exclusion_names() -> None:
     search: Search[Program, None] = Search(lambda program: result.append(program.words()))
     search.run(LAWS["laws.programs"].instances(subject().framework, (entry,)), 60, 0, 0.0)
     assert result
-    assert not any({"optimizer=Adam", "clip"} <= words for words in result)
+    assert not any({"optimizer=Adam", "clip"} <= features for features in result)
 
 
 @pytest.mark.parametrize("clause", ["laws.processes", pytest.param("laws.programs", marks=pytest.mark.slow)])
@@ -214,7 +214,7 @@ SOURCES = "".join(text for text in MODULES if "def words(" in text or "def featu
 
 
 LISTED = {
-    *(word for words in coverage.FIELDS.values() for word in words),
+    *(word for names in coverage.FIELDS.values() for word in names),
     *(*coverage.MODELS, *coverage.DATA, *coverage.OTHERS, *coverage.OPERATIONS, *coverage.CODES),
     *(f"verb={name}" for verb in coverage.VERBS for name in (verb, verb.partition(".")[0])),
     *(f"{kind}={name}" for kind in ("operand", "scope") for name in ("float32", "float16", "bfloat16")),

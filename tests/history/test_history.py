@@ -93,7 +93,7 @@ RELEASES = ("2.10.0", "2.9.1", "2.10.0rc2", "2.10.0rc10", "2.10.0.post1")
 
 
 @pytest.mark.parametrize(
-    ("words", "want", "points"),
+    ("versions", "want", "points"),
     [
         ("fail pass pass fail", "≤2.0 fail · 2.1–2.2 pass · 2.3 fail", ["2.2 → 2.3", "2.0 → 2.1"]),
         ("pass", "≤2.0 pass", []),
@@ -127,13 +127,13 @@ RELEASES = ("2.10.0", "2.9.1", "2.10.0rc2", "2.10.0rc10", "2.10.0.post1")
     ],
 )
 def test_statement_of_a_history_has_runs_of_equal_words_and_the_changes_between_them(
-    words: Any, want: str | None, points: list[str]
+    versions: Any, want: str | None, points: list[str]
 ) -> None:
-    """`words` are outcomes of one test in versions 2.0, 2.1, ..., or tests by version."""
-    if isinstance(words, str):
-        outcomes = [word.replace("-", " ").replace(":", ": ") for word in words.split()]
-        words = [(f"2.{number}", {"test_a": outcome}) for number, outcome in enumerate(outcomes)]
-    one = history_of(*words)
+    """`versions` are outcomes of one test in versions 2.0, 2.1, ..., or tests by version."""
+    if isinstance(versions, str):
+        outcomes = [word.replace("-", " ").replace(":", ": ") for word in versions.split()]
+        versions = [(f"2.{number}", {"test_a": outcome}) for number, outcome in enumerate(outcomes)]
+    one = history_of(*versions)
     assert want in (None, said(one))
     assert [interval(one.line, point) for point in one.points] == points
 
@@ -169,7 +169,7 @@ def test_change_of_a_history_has_its_tests_signatures_columns_and_revision() -> 
     ],
 )
 def test_tests_that_move_below_an_equal_word(before: Sequence[str], after: Sequence[str], want: str) -> None:
-    sides = (dict(zip(("test_a", "test_b"), words, strict=True)) for words in (before, after))
+    sides = (dict(zip(("test_a", "test_b"), outcomes, strict=True)) for outcomes in (before, after))
     one = history_of(*zip(("2.0", "2.1"), sides, strict=True))
     (point,) = one.points
     assert change(point).startswith(want)
@@ -354,13 +354,13 @@ def many() -> tuple[LineHistory, ...]:
     names = [f"family{number % 14}.a-clause-of-usual-length-{number}" for number in range(CLAUSES)]
     pool = []
     for line in range(LINES):
-        words = dict.fromkeys(names, "pass")
+        outcomes = dict.fromkeys(names, "pass")
         for version in range(VERSIONS // LINES):
             for name in rng.sample(names, CLAUSES // 20):
-                words[name] = rng.choice(("pass", "fail", "unsupported", "abstain"))
+                outcomes[name] = rng.choice(("pass", "fail", "unsupported", "abstain"))
             cases = {
                 name: {f"{name}/test_{test}": CaseState(word, (1, "")) for test in range(8)}
-                for name, word in words.items()
+                for name, word in outcomes.items()
             }
             one = condensed(f"2.{version}", {"test_a": "pass"})
             clauses = {name: ClauseFacts("MUST", name.partition(".")[0], text) for name in names}
@@ -392,7 +392,7 @@ def test_markdown_hostile_records_has_no_markup() -> None:
 def test_the_data_says_what_the_page_says() -> None:
     one = history_of(("2.0", {"test_a": "fail: x"}), ("2.1", {"test_a": "pass"}), ("2.2", {"test_a": "pass"}))
     (line,) = json.loads(compact([one]))["lines"]
-    assert [each["version"] for each in line["versions"]] == ["2.0", "2.1", "2.2"]
+    assert [entry["version"] for entry in line["versions"]] == ["2.0", "2.1", "2.2"]
     clause = line["clauses"]["scaling.skip"]
     assert clause["runs"] == [[0, 0, "f"], [1, 2, "p"]]
     assert clause["points"] == [
@@ -492,8 +492,8 @@ def test_a_wrong_entry_is_refused(tmp_path: Path, wrong: str) -> None:
 
 @pytest.mark.parametrize(("style", "begins"), [("json", '{"version":2'), ("markdown", "## torch, eager")])
 def test_the_command(tmp_path: Path, style: str, begins: str) -> None:
-    for place, outcome in enumerate(("pass", "fail")):
-        write(tmp_path / f"{place}.json.gz", record(f"2.{place}", {"test_a": outcome}))
+    for index, outcome in enumerate(("pass", "fail")):
+        write(tmp_path / f"{index}.json.gz", record(f"2.{index}", {"test_a": outcome}))
     assert main(["history", str(tmp_path), "--format", style, "--output", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out").read_text("utf-8").startswith(begins)
 
@@ -502,8 +502,8 @@ def test_a_folder_may_have_histories_and_records(tmp_path: Path, written: Path) 
     write(tmp_path / "record.json.gz", record("2.0", {"test_a": "pass"}))
     out = tmp_path / "out" / "all.json"
     out.parent.mkdir()
-    for words, lines_ in ((str(written), LINES), (str(tmp_path), LINES + 1)):
-        assert main(["history", words, "--format", "json", "--output", str(out)]) == 0
+    for path, lines_ in ((str(written), LINES), (str(tmp_path), LINES + 1)):
+        assert main(["history", path, "--format", "json", "--output", str(out)]) == 0
         assert len(load(out)) == lines_
 
 

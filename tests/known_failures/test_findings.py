@@ -242,7 +242,7 @@ def test_report_of_every_known_failure_gives_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (("issue", "scaling.stays-put", "--framework", "torch"), "no clause 'scaling.stays-put'; similar: scaling."),
         (("issue", "scaling.stays-positive", "--framework", "caffe"), "no built-in adapter 'caffe': one of reference,"),
@@ -256,12 +256,12 @@ def test_report_of_every_known_failure_gives_its_reason() -> None:
     ],
 )
 def test_a_wrong_name_is_refused_in_one_line(
-    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert message in refused(capsys, *words)
+    assert message in refused(capsys, *arguments)
 
 
-@pytest.mark.parametrize("words", [("findings", "reference"), ("findings", "reference", "--run")])
-def test_a_framework_without_findings_has_none(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 0
+@pytest.mark.parametrize("arguments", [("findings", "reference"), ("findings", "reference", "--run")])
+def test_a_framework_without_findings_has_none(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
     assert capsys.readouterr().out == "reference has no findings\n"

@@ -42,15 +42,15 @@ KERAS = ("2.20.0+keras.3.11.3", "2.21.0+keras.3.15.1")
 def test_position_nearest_of_a_version_is_the_closest_judged(
     judged: tuple[str, ...], version: str, nearest: str
 ) -> None:
-    series = tuple(VersionSeries(each, "cpu", "eager") for each in judged)
+    series = tuple(VersionSeries(release, "cpu", "eager") for release in judged)
     position = Position(Version(version), "cpu", "eager", series)
     assert position.confirmed is (nearest == "")
     assert position.confirmed or position.nearest == nearest
 
 
 SERIES = tuple(
-    VersionSeries(*words.split())
-    for words in (
+    VersionSeries(*line.split())
+    for line in (
         "2.6.0 cpu eager",
         "2.13.0 cpu eager",
         "2.13.0 cpu compile",
@@ -233,18 +233,18 @@ def test_run_of_an_unjudged_version_marks_inferred_failures_and_ends_in_0(tmp_pa
     (folder / SNAPSHOTS).mkdir(exist_ok=True)
     (folder / FILE).write_text(FINDING, encoding="utf-8")
     snapshot(folder, "0.9-cpu-emulated", "test_gone", "test_it_fails")
-    ended = judge("-rx", f"--record={tmp_path / 'r.json'}", "--junitxml", str(tmp_path / "junit.xml"), root=root)
-    assert (tmp_path / "r.json").is_file(), ended.output
+    completed = judge("-rx", f"--record={tmp_path / 'r.json'}", "--junitxml", str(tmp_path / "junit.xml"), root=root)
+    assert (tmp_path / "r.json").is_file(), completed.output
     verdicts = {verdict.case: verdict for verdict in load(tmp_path / "r.json").verdicts}
     failed = verdicts["test_it_fails"]
     assert (failed.outcome, failed.inferred_from, failed.finding) == (Outcome.KNOWN, "0.9", "f")
-    assert "differs: It does. (not confirmed here, expected as in 0.9)" in " ".join(ended.output.split())
+    assert "differs: It does. (not confirmed here, expected as in 0.9)" in " ".join(completed.output.split())
     assert (
         "reference 1 on cpu in mode emulated has not been judged yet: 1 known failures are expected as in 0.9, not "
         "confirmed here; 1 of its expectations matched no test"
-    ) in ended.output
+    ) in completed.output
     assert 'name="inferred_from" value="0.9"' in (tmp_path / "junit.xml").read_text("utf-8")
-    assert (ended.status, verdicts["test_it_passes"].inferred_from) == (0, "")
+    assert (completed.status, verdicts["test_it_passes"].inferred_from) == (0, "")
 
 
 # ---------------------------------------------------------------- committed records

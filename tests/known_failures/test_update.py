@@ -213,13 +213,13 @@ def test_accept_writes_the_snapshot_and_lists_what_needs_a_finding(
 def test_accept_of_a_new_finding_appends_it_and_a_dry_run_writes_nothing(
     folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [*command, "--finding", "new-one", "--text", "limitation", "error", 'It "raises".']
-    assert main([*words, "--dry-run"]) == 0
+    arguments = [*command, "--finding", "new-one", "--text", "limitation", "error", 'It "raises".']
+    assert main([*arguments, "--dry-run"]) == 0
     output = capsys.readouterr().out
     assert "+scaling.skip-is-atomic/test_d  new-one  raises-ValueError\n" in output
     assert '+reason = "It \\"raises\\"."' in output
     assert [path.name for path in (folder / SNAPSHOTS).iterdir()] == [HERE]
-    assert main(words) == 0
+    assert main(arguments) == 0
     assert (folder / FILE).read_text("utf-8").startswith(FINDINGS)
     known = read_known(folder, "twin")
     assert known.findings[-1].text.reason == 'It "raises".'
@@ -238,7 +238,7 @@ def test_accept_of_repairs_names_findings_that_nothing_rests_on(
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (("--clause", CLAUSE), "need --finding"),
         (("--finding", "new-one", "--text", "error", "error", "x"), "got 'error', want one of defect, "),
@@ -257,9 +257,9 @@ def test_accept_of_repairs_names_findings_that_nothing_rests_on(
     ],
 )
 def test_accept_of_what_cannot_be_written_is_one_line_and_changes_nothing(
-    words: tuple[str, ...], problem: str, folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], problem: str, folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert problem in refused(capsys, *command, *words)
+    assert problem in refused(capsys, *command, *arguments)
     assert (folder / FILE).read_text("utf-8") == FINDINGS
     assert [path.name for path in (folder / SNAPSHOTS).iterdir()] == [HERE]
 
@@ -278,12 +278,14 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("elsewhere", None)
 
 
-@pytest.mark.parametrize("words", [(), ("--dry-run",), ("--framework", "torch"), ("--framework", "elsewhere:Adapter")])
+@pytest.mark.parametrize(
+    "arguments", [(), ("--dry-run",), ("--framework", "torch"), ("--framework", "elsewhere:Adapter")]
+)
 def test_accept_of_a_record_imports_nothing_and_takes_no_folder_from_it(
-    words: tuple[str, ...], stranger: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], stranger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(stranger.iterdir())
-    line = refused(capsys, "accept", str(stranger.parent / "run.json"), *words)
+    line = refused(capsys, "accept", str(stranger.parent / "run.json"), *arguments)
     assert "is of 'elsewhere.adapter:Adapter', " in line
     assert sorted(stranger.iterdir()) == before
     assert "elsewhere" not in sys.modules
@@ -292,10 +294,10 @@ def test_accept_of_a_record_imports_nothing_and_takes_no_folder_from_it(
 def test_accept_for_an_adapter_that_the_user_names_writes_its_files(
     stranger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["accept", str(stranger.parent / "run.json"), "--framework", "elsewhere.adapter:Adapter"]
-    assert main(words) == 1
+    arguments = ["accept", str(stranger.parent / "run.json"), "--framework", "elsewhere.adapter:Adapter"]
+    assert main(arguments) == 1
     assert "1 failures need a finding" in capsys.readouterr().out
-    assert main([*words, "--finding", "a", "--text", "documented", "cost", "It does."]) == 0
+    assert main([*arguments, "--finding", "a", "--text", "documented", "cost", "It does."]) == 0
     (path,) = (stranger / SNAPSHOTS).iterdir()
     assert path.name == "elsewhere.adapter.Adapter-3.0-cpu-eager.txt"
     assert path.read_text("utf-8") == "scaling.skip-is-atomic/test_d  a  raises-ValueError\n"

@@ -111,8 +111,8 @@ def test_a_folder_without_spreads_is_refused(tmp_path: Path, capsys: pytest.Capt
 def copied(tmp_path: Path) -> Path:
     """The files that the oracle derives from, in another place."""
     for name in derivation_hash.modules():
-        place = ROOT.joinpath(*name.split("."))
-        path = place.with_suffix(".py") if place.with_suffix(".py").is_file() else place / "__init__.py"
+        base = ROOT.joinpath(*name.split("."))
+        path = base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
         target = tmp_path / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)

@@ -218,8 +218,8 @@ def test_a_test_of_another_setup_is_not_comparable() -> None:
         (ChangeKind.NOT_COMPARABLE, "bytes/test_a"),
     }
     other = BASE
-    for place in range(3):
-        other = change_verdict(other, place, setup_hash="d")
+    for index in range(3):
+        other = change_verdict(other, index, setup_hash="d")
     assert compare(BASE, other).status == 2
 
 

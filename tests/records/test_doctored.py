@@ -69,12 +69,12 @@ def test_losses_a_thousandth_off_drift_where_rounding_does_not_explain_it() -> N
     result = compare(old, with_losses(old, lambda loss: loss * 1.001))
     assert kinds(result) == {ChangeKind.DRIFT}
     far = {
-        each.case
-        for each in old.traces
-        if each.key == "loss"
+        trace.case
+        for trace in old.traces
+        if trace.key == "loss"
         and any(
             0.001 * abs(a) > bound < math.inf
-            for a, bound in zip(each.curves["loss"], each.curves["bound"], strict=True)
+            for a, bound in zip(trace.curves["loss"], trace.curves["bound"], strict=True)
         )
     }
     assert len(far) > 20
@@ -198,10 +198,10 @@ def test_what_a_comparison_fails_on_can_be_chosen(
         assert Comparisons((compare(old, record),)).exit_status(fail_on) == status
     for name, record in (("old", old), ("new", new)):
         write(tmp_path / f"{name}.json", record)
-    words = [f"{tmp_path}/old.json", f"{tmp_path}/new.json", f"--fail-on={fail_on}", "--format=json"]
-    ended = CliRunner().invoke(command, words, standalone_mode=False)
-    assert ended.return_value == drift
-    assert json.loads(ended.output)["verdict"] == "nothing is worse, 1 test drifted"
+    arguments = [f"{tmp_path}/old.json", f"{tmp_path}/new.json", f"--fail-on={fail_on}", "--format=json"]
+    completed = CliRunner().invoke(command, arguments, standalone_mode=False)
+    assert completed.return_value == drift
+    assert json.loads(completed.output)["verdict"] == "nothing is worse, 1 test drifted"
 
 
 AREAS = dict.fromkeys(("adapter", "contract", "expectations", "fixtures", "judging", "oracle"), "0" * 16)
@@ -238,12 +238,12 @@ def checks(**fields: Any) -> Doctor:
 
 def derived(key: str, times: float, bound: float = 1.0) -> Doctor:
     def change(one: TestVerdict) -> TestVerdict:
-        made = []
+        changed = []
         for check in one.checks:
             if isinstance(check.bound, float) and isinstance(part := check.derivation.get(key), int | float):
                 check = replace(check, bound=bound * check.bound, derivation={**check.derivation, key: times * part})
-            made.append(check)
-        return replace(one, checks=tuple(made))
+            changed.append(check)
+        return replace(one, checks=tuple(changed))
 
     return every(change)
 
@@ -263,9 +263,9 @@ def curves(factor: float, *names: str) -> Doctor:
 
 def first(change: Callable[[TestVerdict], TestVerdict], chosen: Callable[[TestVerdict], bool]) -> Doctor:
     def doctor(record: Record) -> Record:
-        place = next(place for place, one in enumerate(record.verdicts) if chosen(one))
+        index = next(i for i, one in enumerate(record.verdicts) if chosen(one))
         verdicts = list(record.verdicts)
-        verdicts[place] = change(verdicts[place])
+        verdicts[index] = change(verdicts[index])
         return replace(record, verdicts=tuple(verdicts))
 
     return doctor
@@ -389,8 +389,8 @@ def test_fifty_of_fifty_four_tests_that_cannot_be_compared_are_not_judged() -> N
 
 
 def test_every_area_is_there_and_every_package_that_judges_is_in_one() -> None:
-    places = {place for area in identity.AREAS.values() for place in area}
-    assert [place for place in places if not (ROOT / place).exists()] == []
+    places = {path for area in identity.AREAS.values() for path in area}
+    assert [path for path in places if not (ROOT / path).exists()] == []
     packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "conformance").glob("*/__init__.py")}
     others = ("cli", "models", "race", "scenarios", "spec", "sweep")
     without = {f"conformance/{name}" for name in others}

@@ -203,11 +203,11 @@ def test_outlines_have_no_parts_and_share_texts() -> None:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    for place, kinds in (("old", "abcx"), ("new", "abcy")):
-        (tmp_path / place).mkdir()
+    for name, kinds in (("old", "abcx"), ("new", "abcy")):
+        (tmp_path / name).mkdir()
         for kind in kinds:
             record = replace(BASE, series=replace(BASE.series, device_kind=kind))
-            write(tmp_path / place / f"{kind}.json.gz", recorded.change_verdict(record, 0, message=place))
+            write(tmp_path / name / f"{kind}.json.gz", recorded.change_verdict(record, 0, message=name))
     return tmp_path / "old", tmp_path / "new"
 
 

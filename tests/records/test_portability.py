@@ -147,7 +147,7 @@ KERAS = {"tf": "2.21.0+keras.3.15.1", "jax": "0.10.2+keras.3.15.1", "torch": "2.
 
 
 def keras_run(framework: str, *outcomes: Outcome, version: str = "", mode: str = "keras") -> Record:
-    verdicts = tuple(TestVerdict(f"{CLAUSE}/t{place}", CLAUSE, one) for place, one in enumerate(outcomes))
+    verdicts = tuple(TestVerdict(f"{CLAUSE}/t{index}", CLAUSE, one) for index, one in enumerate(outcomes))
     clauses = {CLAUSE: ClauseText("MUST", "…", "", (), "s", 1)}
     variant = Variant(version or KERAS[framework])
     one = record(framework, {}, clauses=clauses, verdicts=verdicts, variant=variant)

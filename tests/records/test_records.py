@@ -282,11 +282,11 @@ OWN_MODULES = {*sys.stdlib_module_names, "conformance", "frameworks", "results",
 """Packages that a command may import while it reads a record, whatever the record contains."""
 
 
-def shown(ended: Ended, *statuses: int) -> str:
+def shown(completed: Ended, *statuses: int) -> str:
     """Asserts that a command succeeded and printed lines of visible characters; returns them."""
-    assert ended.status in (statuses or (0,))
-    assert ended.errors == ""
-    return visible(ended.output)
+    assert completed.status in (statuses or (0,))
+    assert completed.errors == ""
+    return visible(completed.output)
 
 
 def visible(text: str) -> str:
@@ -308,13 +308,13 @@ def test_load_damaged_record_is_read_or_refused_in_one_line(tmp_path: Path) -> N
         path.write_bytes(damaged)
         pair = (path, good) if number % 2 else (good, path)
         style = ("table", "markdown", "json")[number % 3]
-        ended = call(cli.main, "compare", *pair, "--format", style)
-        counts[ended.errors == ""] += 1
-        if ended.errors:
-            refused(ended, path)
+        completed = call(cli.main, "compare", *pair, "--format", style)
+        counts[completed.errors == ""] += 1
+        if completed.errors:
+            refused(completed, path)
             refused(call(cli.main, "table", path), path)
         else:
-            shown(ended, 0, 1, 2)
+            shown(completed, 0, 1, 2)
             record = load(path)
             write(path.with_suffix(".json"), record)
             assert to_json(load(path.with_suffix(".json"))) == to_json(record)
@@ -405,17 +405,17 @@ def test_messages_have_no_character_that_acts_on_a_terminal(tmp_path: Path) -> N
     write(path, BASE)
     assert shown(call(cli.main, "compare", tmp_path, path, "--format", "json"))
     path.write_bytes(b"{")
-    ended = call(cli.main, "compare", path, path)
-    assert (ended.status, ended.errors[-1:]) == (2, "\n")
-    assert ended.errors[:-1].isprintable()
+    completed = call(cli.main, "compare", path, path)
+    assert (completed.status, completed.errors[-1:]) == (2, "\n")
+    assert completed.errors[:-1].isprintable()
 
 
 def test_compare_prints_question_marks_where_the_terminal_lacks_characters(tmp_path: Path) -> None:
     for name, version in (("old", "2.13.0"), ("new", "ü")):
         write(tmp_path / f"{name}.json", replace(BASE, variant=replace(BASE.variant, framework_version=version)))
-    ended = conformance("compare", tmp_path / "old.json", tmp_path / "new.json", PYTHONIOENCODING="ascii")
-    assert (ended.status, ended.errors) == (0, "")
-    assert "2.13.0 ? ?" in ended.output
+    completed = conformance("compare", tmp_path / "old.json", tmp_path / "new.json", PYTHONIOENCODING="ascii")
+    assert (completed.status, completed.errors) == (0, "")
+    assert "2.13.0 ? ?" in completed.output
 
 
 @pytest.mark.parametrize("output", ["records", "no/such/folder/page", "/", "", "/dev/full/x", "x" * 300])

@@ -78,9 +78,9 @@ def test_a_cell_counts_clauses_and_its_denominators_are_clauses_and_tests() -> N
 def test_nothing_is_lost_at_any_width(width: int) -> None:
     text = plain(FOUR, width)
     assert max(map(len, text.splitlines())) <= width
-    words = re.sub(r"[·(),─]", " ", text).replace("not offered", "not-offered").split()
+    tokens = re.sub(r"[·(),─]", " ", text).replace("not offered", "not-offered").split()
     counted = Counter(dict.fromkeys(("clause", "clauses", "tests"), 0))
-    for count, word in pairwise(words):
+    for count, word in pairwise(tokens):
         if count.isdigit():
             counted[word] += int(count)
     for one in Outcome:
@@ -254,9 +254,9 @@ def test_table_reader_that_goes_away_is_met_with_silence(folder: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_table_output_that_cannot_be_written_is_one_line(folder: Path) -> None:
-    words = [sys.executable, "-m", "conformance", "table", "--format", "markdown", str(folder)]
+    command = [sys.executable, "-m", "conformance", "table", "--format", "markdown", str(folder)]
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(words, cwd=ROOT, stdout=full, stderr=subprocess.PIPE)
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2
     assert re.fullmatch(rb"conformance: .+\n", done.stderr)
 
@@ -271,7 +271,7 @@ def of(outcome: Outcome, **changes: Any) -> Record:
 
 def hostile(text: str) -> Record:
     one = infected(text)
-    verdicts = tuple(replace(each, seed=2**1000, duration_s=1e308) for each in one.verdicts)
+    verdicts = tuple(replace(verdict, seed=2**1000, duration_s=1e308) for verdict in one.verdicts)
     return replace(one, started=BASE.started, finished=BASE.finished, verdicts=verdicts, observations=())
 
 

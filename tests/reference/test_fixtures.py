@@ -162,27 +162,27 @@ def test_digits_batch_wraps_around() -> None:
 
 
 def test_sincos_batch_has_noisy_float64_targets() -> None:
-    made = sincos_batch(500)
-    assert (made.inputs.shape, made.inputs.dtype.name) == ((500, 1), "float32")
-    assert made.inputs.min() >= 0.0
-    assert made.inputs.max() < 2.0 * np.pi
+    result = sincos_batch(500)
+    assert (result.inputs.shape, result.inputs.dtype.name) == ((500, 1), "float32")
+    assert result.inputs.min() >= 0.0
+    assert result.inputs.max() < 2.0 * np.pi
     for name, function in (("sin", np.sin), ("cos", np.cos)):
-        target = made.targets[name]
+        target = result.targets[name]
         assert (target.shape, target.dtype.name) == ((500, 1), "float64")
-        assert np.std(target - function(made.inputs.astype(np.float64))) == pytest.approx(0.1, rel=0.2)
-    assert np.array_equal(sincos_batch(500).inputs, made.inputs)
-    assert not np.array_equal(sincos_batch(500, seed=1).inputs, made.inputs)
+        assert np.std(target - function(result.inputs.astype(np.float64))) == pytest.approx(0.1, rel=0.2)
+    assert np.array_equal(sincos_batch(500).inputs, result.inputs)
+    assert not np.array_equal(sincos_batch(500, seed=1).inputs, result.inputs)
 
 
 def test_token_batch_has_ids_that_float16_does_not_hold() -> None:
-    made = token_batch(64)
+    result = token_batch(64)
     assert np.array_equal(one_hot_batch(4, 6).inputs, np.eye(4, 6))
-    assert made.inputs.dtype == np.int64
-    assert (made.inputs.astype(np.float16).astype(np.int64) != made.inputs).mean() > 0.2
-    assert 2048 < made.inputs.max() < 4096
-    assert np.array_equal(made.targets["output"][:, 1:], made.inputs[:, :-1] % 4)
-    assert made.mask is not None
-    assert made.mask.sum(axis=1).min() >= 1.0
+    assert result.inputs.dtype == np.int64
+    assert (result.inputs.astype(np.float16).astype(np.int64) != result.inputs).mean() > 0.2
+    assert 2048 < result.inputs.max() < 4096
+    assert np.array_equal(result.targets["output"][:, 1:], result.inputs[:, :-1] % 4)
+    assert result.mask is not None
+    assert result.mask.sum(axis=1).min() >= 1.0
 
 
 def idx(values: Array) -> bytes:
@@ -242,8 +242,8 @@ def test_digits_with_a_folder_of_mnist_are_its_images(mnist: Path) -> None:
     images, labels = digits()
     assert (images.shape, images.dtype.name) == ((5, 28, 28), "float32")
     assert sorted(labels) == sorted(LABELS)
-    place = int(np.flatnonzero(labels == 3)[0])
-    assert np.array_equal(images[place], (IMAGES[0] / np.float32(255.0)).astype(np.float32))
+    index = int(np.flatnonzero(labels == 3)[0])
+    assert np.array_equal(images[index], (IMAGES[0] / np.float32(255.0)).astype(np.float32))
 
 
 @pytest.mark.parametrize(
@@ -260,15 +260,15 @@ def test_digits_of_wrong_mnist_files_are_refused(mnist: Path, images: Array | No
 
 
 def test_pairs_are_balanced_and_of_one_length() -> None:
-    made = data.pairs(400)
-    assert 150 < sum(pair.same for pair in made) < 250
+    pairs = data.pairs(400)
+    assert 150 < sum(pair.same for pair in pairs) < 250
     batch = data.pair_batch(400)
     assert batch.inputs.shape == (400, data.LENGTH)
     assert batch.items == 400
-    assert batch.targets["output"][:, 0].tolist() == [int(pair.same) for pair in made]
+    assert batch.targets["output"][:, 0].tolist() == [int(pair.same) for pair in pairs]
     index = {word: number for number, word in enumerate(data.vocabulary())}
     assert (batch.inputs[:, data.FIRST_LENGTH - 1] == index["[SEP]"]).all()
-    for pair in made:
+    for pair in pairs:
         agent, thing = pair.first.split()[1], pair.first.split()[4]
         assert (agent in pair.second.split()) == (thing in pair.second.split()) == pair.same
     with pytest.raises(ValueError, match="does not make 15 tokens"):

@@ -135,7 +135,9 @@ class TestProducts:
 
 
 each_format = pytest.mark.parametrize("name", sorted(NARROW))
-each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, each in NARROW.items() if each.signed))
+each_rounding_format = pytest.mark.parametrize(
+    "name", sorted(name for name, number_format in NARROW.items() if number_format.signed)
+)
 
 
 @each_format
@@ -258,9 +260,9 @@ def test_blocks_cell_says_what_was_judged_or_why_not(
     assert cells(framework, *outcomes)[row] == said
 
 
-@pytest.mark.parametrize(("place", "mode"), OTHER_MODES.items())
-def test_a_technique_is_judged_in_the_mode_that_its_cell_names(place: tuple[str, str], mode: str) -> None:
-    framework, technique = place
+@pytest.mark.parametrize(("cell", "mode"), OTHER_MODES.items())
+def test_a_technique_is_judged_in_the_mode_that_its_cell_names(cell: tuple[str, str], mode: str) -> None:
+    framework, technique = cell
     (module,) = (ROOT / "frameworks" / framework / "quantization").glob(f"{mode}*.py")
     offering = module.read_text("utf-8")
     assert f'"{technique}": LinearRule(' in offering or f'_TECHNIQUE = "{technique}"' in offering

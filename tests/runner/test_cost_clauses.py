@@ -83,11 +83,11 @@ def test_a_sample_of_several_steps_is_told_by_the_step() -> None:
             work()
             return 1_000_000 * (len(updates) - before)
 
-        def trainer(self, *given: object) -> object:
-            made = super().trainer(*given)
-            update = made.update
-            made.update = lambda window: updates.append(0) or update(window)
-            return made
+        def trainer(self, *args: object) -> object:
+            trainer = super().trainer(*args)
+            update = trainer.update
+            trainer.update = lambda window: updates.append(0) or update(window)
+            return trainer
 
     verdict = Verdict()
     costs.compared(Subject(Counting("cpu")), verdict, suite.brief(), costs.RECIPE, "some", steps=3)
@@ -108,7 +108,10 @@ def test_what_takes_times_alone_is_what_runs_last() -> None:
     timing, timed = {"interleaved", "compared"}, set[str]()
     for path in sorted(SUITES.rglob("test_*.py")):
         functions = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
-        named = {each.name: {node.id for node in ast.walk(each) if isinstance(node, ast.Name)} for each in functions}
+        named = {
+            function.name: {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+            for function in functions
+        }
         own = {name for name, names in named.items() if names & timing}
         tests = {name for name in named if name.startswith("test_") and (named[name] & (own | timing))}
         timed |= {

@@ -37,12 +37,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "WORKSPACE", 0)
 
 
-def run_of(test: Callable[..., None], *given: object) -> Run:
+def run_of(test: Callable[..., None], *args: object) -> Run:
     """Runs a test of the suite."""
 
     def run(framework: own_loops.Device) -> Verdict:
         verdict = Verdict()
-        test(Subject(framework), verdict, *given)
+        test(Subject(framework), verdict, *args)
         return verdict
 
     return run
@@ -113,7 +113,7 @@ def test_a_plain_step_that_differs_from_itself_leaves_the_clause(name: str) -> N
 def test_the_example_is_its_thousand_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(suite, "EPOCHS", 1000)
-    monkeypatch.setattr(suite, "compared", lambda *given: asked.append(given[-1]))
+    monkeypatch.setattr(suite, "compared", lambda *args: asked.append(args[-1]))
     example(own_loops.Device())
     assert asked == [17]
     assert 60 * 17 >= 1000
@@ -127,11 +127,11 @@ def peak(framework: own_loops.Device, technique: str, folder: Path) -> Verdict:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes peaks in this process."""
 
-    def taken(subject: Subject, model: object, recipe: object, window: object, place: Path) -> int:
-        given = (subject.framework.device, subject.framework.mode, model, subject.seeded(recipe), window)
-        made = type(subject.framework)
-        del place
-        return subprocesses.PeakTask(f"{made.__module__}:{made.__qualname__}", *given).run()
+    def taken(subject: Subject, model: object, recipe: object, window: object, path: Path) -> int:
+        arguments = (subject.framework.device, subject.framework.mode, model, subject.seeded(recipe), window)
+        framework_class = type(subject.framework)
+        del path
+        return subprocesses.PeakTask(f"{framework_class.__module__}:{framework_class.__qualname__}", *arguments).run()
 
     monkeypatch.setattr(subprocesses, "peak_bytes", taken)
 
@@ -202,8 +202,8 @@ def test_without_the_switch_only_the_default_is_timed(monkeypatch: pytest.Monkey
 
 
 def test_the_mark_selects_what_needs_a_device(tmp_path: Path) -> None:
-    ended = judge("-m", "gpu", f"--record={tmp_path / 'record.json'}")
-    assert ended.status == 0
+    result = judge("-m", "gpu", f"--record={tmp_path / 'record.json'}")
+    assert result.status == 0
     record = load(tmp_path / "record.json")
     files = {inventory()[verdict.case.partition("[")[0]].file for verdict in record.verdicts}
     assert files == {"cost/test_cost_device.py"}

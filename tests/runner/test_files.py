@@ -117,7 +117,7 @@ def test_programs_that_were_taken_from_the_cache_are_counted(tmp_path: Path) -> 
         subprocess.run([sys.executable, "-c", counted], env=environment, capture_output=True, text=True, check=True)
         for _ in range(2)
     ]
-    (asked, _), warm = (map(int, each.stdout.splitlines()[-1].split()) for each in processes)
+    (asked, _), warm = (map(int, process.stdout.splitlines()[-1].split()) for process in processes)
     assert [*warm] == [asked, asked] != [0, 0]
 
 
@@ -150,21 +150,21 @@ SAVING = (
 def test_files_of_a_test_and_of_a_killed_worker_are_removed(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     root, record = checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "run.json"
-    words = ("--framework=reference", f"--record={record}", *WORKERS, "--numprocesses=1")
-    ended = judge(*words, root=root, TMPDIR=str(tmp_path / "temporary"))
+    arguments = ("--framework=reference", f"--record={record}", *WORKERS, "--numprocesses=1")
+    completed = judge(*arguments, root=root, TMPDIR=str(tmp_path / "temporary"))
     result = by_case(load(record))
-    assert result["test_that_leaves_a_folder"] is Outcome.PASS, ended.lines
-    assert result["test_that_dies"] is Outcome.CRASH, ended.lines
+    assert result["test_that_leaves_a_folder"] is Outcome.PASS, completed.lines
+    assert result["test_that_dies"] is Outcome.CRASH, completed.lines
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_a_killed_runs_directory_is_removed_by_the_next(tmp_path: Path) -> None:
     root, temporary = checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "temporary"
     temporary.mkdir()
-    words = ("--framework=reference", "-p", "no:faulthandler")
-    assert judge(*words, root=root, TMPDIR=str(temporary)).status == -signal.SIGABRT
+    arguments = ("--framework=reference", "-p", "no:faulthandler")
+    assert judge(*arguments, root=root, TMPDIR=str(temporary)).status == -signal.SIGABRT
     (left,) = temporary.iterdir()
-    judge(*words, "-k", "folder", root=root, TMPDIR=str(temporary))
+    judge(*arguments, "-k", "folder", root=root, TMPDIR=str(temporary))
     assert list(temporary.iterdir()) == [], left
 
 
@@ -172,7 +172,7 @@ def test_a_killed_runs_directory_is_removed_by_the_next(tmp_path: Path) -> None:
 def test_a_run_of_saved_and_quantized_models_leaves_nothing(framework: str, tmp_path: Path) -> None:
     if framework != "reference" and install.installed_version(framework) is None:
         pytest.skip(f"{framework} is not installed")
-    ended = judge(f"--framework={framework}", *SAVING, TMPDIR=str(tmp_path))
-    assert ended.status in (0, 1), ended.lines
-    assert " pass" in ended.output, ended.lines
+    result = judge(f"--framework={framework}", *SAVING, TMPDIR=str(tmp_path))
+    assert result.status in (0, 1), result.lines
+    assert " pass" in result.output, result.lines
     assert list(tmp_path.iterdir()) == []

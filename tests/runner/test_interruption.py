@@ -135,10 +135,10 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def running(copied: Path, tmp_path: Path) -> Iterator[Running]:
     record, log = tmp_path / "run.json", tmp_path / "log"
     with started(command("-vv", f"--record={record}"), copied, log, STAYING="1") as process:
-        made = Running(process, copied, log, record)
-        wait_for(lambda: len(made.printed()) >= 6 or process.poll() is not None)
+        run = Running(process, copied, log, record)
+        wait_for(lambda: len(run.printed()) >= 6 or process.poll() is not None)
         assert process.poll() is None, log.read_text("utf-8")
-        yield made
+        yield run
 
 
 def test_kill_9_loses_no_verdict_that_was_told(running: Running) -> None:
@@ -159,8 +159,8 @@ def test_kill_9_loses_no_verdict_that_was_told(running: Running) -> None:
 
 def test_a_worker_ends_soon_after_its_run_is_killed(tmp_path: Path) -> None:
     root, log, record = checkout(tmp_path / "checkout", stubborn=STUBBORN), tmp_path / "log", tmp_path / "run.json"
-    words = command("--framework=reference", "--numprocesses=1", *WORKERS, f"--record={record}")
-    with started(words, root, log) as process:
+    argv = command("--framework=reference", "--numprocesses=1", *WORKERS, f"--record={record}")
+    with started(argv, root, log) as process:
         wait_for(lambda: (root / "worker").is_file() and (root / "worker").read_text() != "")
         wait_for(lambda: "test_that_takes_no_interrupt" in record.with_suffix(".jsonl").read_text("utf-8"))
         worker = int((root / "worker").read_text())
@@ -173,8 +173,8 @@ def test_a_worker_ends_soon_after_its_run_is_killed(tmp_path: Path) -> None:
 
 def test_pytest_and_ranks_end_soon_after_the_command_is_killed(tmp_path: Path) -> None:
     root, record = checkout(tmp_path / "checkout", ranks=WITH_RANKS), tmp_path / "run.json"
-    words = [sys.executable, "-m", "conformance", "run", "reference", *WORKERS, *TIMEOUTS, f"--record={record}"]
-    with started(words, root, tmp_path / "log") as process:
+    argv = [sys.executable, "-m", "conformance", "run", "reference", *WORKERS, *TIMEOUTS, f"--record={record}"]
+    with started(argv, root, tmp_path / "log") as process:
         wait_for(lambda: (root / "processes").is_file() or process.poll() is not None)
         processes = json.loads((root / "processes").read_text("utf-8"))
     assert_gone(processes)
@@ -204,16 +204,16 @@ def test_an_interrupted_run_interrupts_its_workers() -> None:
 
 def test_a_record_that_another_run_holds_is_refused(running: Running) -> None:
     running.process.send_signal(signal.SIGSTOP)
-    ended = judge(f"--record={running.record}", root=running.root)
+    result = judge(f"--record={running.record}", root=running.root)
     running.process.send_signal(signal.SIGCONT)
-    assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
-    assert "another run is writing it" in ended.lines[0]
+    assert (result.status, len(result.lines)) == (2, 1), result.lines
+    assert "another run is writing it" in result.lines[0]
     assert running.process.poll() is None
 
 
 def test_a_run_that_stops_at_the_first_failure_is_interrupted(copied: Path, tmp_path: Path) -> None:
-    ended = judge("-x", f"--record={tmp_path / 'run.json'}", root=copied)
-    assert ended.status == 1, ended.lines
+    result = judge("-x", f"--record={tmp_path / 'run.json'}", root=copied)
+    assert result.status == 1, result.lines
     (path,) = tmp_path.glob("*.json")
     assert path.name == "run.interrupted-1.json"
     assert list(by_case(load(path)).values()).count(Outcome.FAIL) == 1
@@ -221,9 +221,9 @@ def test_a_run_that_stops_at_the_first_failure_is_interrupted(copied: Path, tmp_
 
 
 def test_a_run_that_gives_up_on_its_workers_is_interrupted(copied: Path, tmp_path: Path) -> None:
-    words = ("--numprocesses=1", "--max-worker-restart=0", f"--record={tmp_path / 'run.json'}")
-    ended = judge("--framework=tests.support.misbehaving:AbortingAtOnce", *WORKERS, *words, root=copied)
-    assert ended.status == 1, ended.lines
+    arguments = ("--numprocesses=1", "--max-worker-restart=0", f"--record={tmp_path / 'run.json'}")
+    result = judge("--framework=tests.support.misbehaving:AbortingAtOnce", *WORKERS, *arguments, root=copied)
+    assert result.status == 1, result.lines
     (path,) = tmp_path.glob("*.json")
     assert path.name == "run.interrupted-1.json"
     assert list(by_case(load(path)).values()) == [Outcome.CRASH]
@@ -232,8 +232,8 @@ def test_a_run_that_gives_up_on_its_workers_is_interrupted(copied: Path, tmp_pat
 def test_without_workers_a_crash_is_told_by_the_next_run(copied: Path, tmp_path: Path) -> None:
     record = tmp_path / "run.json"
     for _ in range(2):
-        ended = judge("--framework=tests.support.misbehaving:AbortingAtOnce", f"--record={record}", root=copied)
-        assert ended.status == -signal.SIGABRT, ended.lines
+        result = judge("--framework=tests.support.misbehaving:AbortingAtOnce", f"--record={record}", root=copied)
+        assert result.status == -signal.SIGABRT, result.lines
     (path,) = tmp_path.glob("run.interrupted-*.json")
     (crash,) = load(path).verdicts
     assert (crash.outcome, crash.case) == (Outcome.CRASH, "test_step[0]")
@@ -250,28 +250,34 @@ def dying(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def with_workers(root: Path, record: Path, **changes: str) -> Ended:
     """A run by two workers, which are replaced as `conformance run` has it."""
-    words = (f"--record={record}", *WORKERS, "--numprocesses=2", f"--max-worker-restart={RESTARTS}", "--dist=worksteal")
-    return judge(*words, root=root, **{"DYING": "", **changes})
+    arguments = (
+        f"--record={record}",
+        *WORKERS,
+        "--numprocesses=2",
+        f"--max-worker-restart={RESTARTS}",
+        "--dist=worksteal",
+    )
+    return judge(*arguments, root=root, **{"DYING": "", **changes})
 
 
 def test_a_worker_that_is_killed_as_it_collects_is_replaced(dying: Path, tmp_path: Path) -> None:
-    ended = with_workers(dying, tmp_path / "run.json", DYING="gw0")
-    assert ended.status == 0, ended.lines
+    result = with_workers(dying, tmp_path / "run.json", DYING="gw0")
+    assert result.status == 0, result.lines
     assert [v.outcome for v in load(tmp_path / "run.json").verdicts if "test_that_passes" in v.test] == [Outcome.PASS]
 
 
 def test_workers_that_are_all_killed_as_they_collect_end_the_run_in_one_line(dying: Path, tmp_path: Path) -> None:
-    ended = with_workers(dying, tmp_path / "run.json", DYING=" ".join(f"gw{number}" for number in range(1000)))
-    assert ended.status == 2, ended.lines
-    (line,) = (line for line in ended.lines if "find out what kills them" in line)
+    result = with_workers(dying, tmp_path / "run.json", DYING=" ".join(f"gw{number}" for number in range(1000)))
+    assert result.status == 2, result.lines
+    (line,) = (line for line in result.lines if "find out what kills them" in line)
     assert f"{MOST} workers ended before they had collected the tests" in line
-    assert "INTERNALERROR" not in ended.output + ended.errors
+    assert "INTERNALERROR" not in result.output + result.errors
     assert [load(path).status for path in tmp_path.glob("run.*")] == ["interrupted"]
 
 
 def test_a_worker_that_is_killed_as_it_starts_ends_the_run_in_one_line(dying: Path, tmp_path: Path) -> None:
-    ended = with_workers(dying, tmp_path / "run.json", PYTHONPATH=str(dying / "start"))
-    assert ended.status == 2, ended.lines
-    assert ended.errors.startswith("Exit: a worker ended at its start; find out what kills them")
-    assert "INTERNALERROR" not in ended.output + ended.errors
+    result = with_workers(dying, tmp_path / "run.json", PYTHONPATH=str(dying / "start"))
+    assert result.status == 2, result.lines
+    assert result.errors.startswith("Exit: a worker ended at its start; find out what kills them")
+    assert "INTERNALERROR" not in result.output + result.errors
     assert [load(path).status for path in tmp_path.glob("run.*")] == ["interrupted"]

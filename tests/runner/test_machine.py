@@ -100,7 +100,7 @@ def test_instruction_sets_are_those_of_every_core(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "origin"),
+    ("fields", "origin"),
     [
         (None, ""),
         ({"dir_info": {"editable": True}}, "editable"),
@@ -110,13 +110,13 @@ def test_instruction_sets_are_those_of_every_core(tmp_path: Path) -> None:
     ],
 )
 def test_where_an_install_came_from_is_named_without_its_place(
-    given: dict[str, object] | None, origin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, object] | None, origin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "some_framework-1.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Name: some-framework\nVersion: 1\n")
-    if given is not None:
-        (folder / "direct_url.json").write_text(json.dumps({"url": "file:///it", **given}))
+    if fields is not None:
+        (folder / "direct_url.json").write_text(json.dumps({"url": "file:///it", **fields}))
     monkeypatch.syspath_prepend(tmp_path)
     assert machine.origin(["absent-package", "some-framework"]) == origin
 

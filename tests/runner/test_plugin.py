@@ -94,8 +94,8 @@ def small(copied: Path) -> Iterator[Path]:
 def judged(small: Path, *arguments: str) -> Record:
     """The record of a run of the small suite."""
     record = small / "results" / "records" / "run.json"
-    ended = judge(*arguments, f"--record={record}", root=small)
-    assert record.is_file(), ended.lines
+    result = judge(*arguments, f"--record={record}", root=small)
+    assert record.is_file(), result.lines
     return load(record)
 
 
@@ -115,29 +115,29 @@ def judged(small: Path, *arguments: str) -> Record:
     ],
 )
 def test_what_cannot_begin_ends_in_one_line(small: Path, argument: str, message: str) -> None:
-    ended = judge(argument, root=small)
-    assert ended.status == 2, ended.lines
-    assert len(ended.lines) == 1, ended.lines
-    assert message in ended.lines[0]
+    result = judge(argument, root=small)
+    assert result.status == 2, result.lines
+    assert len(result.lines) == 1, result.lines
+    assert message in result.lines[0]
 
 
 def test_a_broken_expectation_ends_in_one_line(small: Path) -> None:
     expect(small, ("scaling.no-such-clause/test_falls", "falls"))
-    ended = judge(root=small)
-    assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
+    result = judge(root=small)
+    assert (result.status, len(result.lines)) == (2, 1), result.lines
     assert (
         "reference/expected/reference-1-cpu-emulated.txt: line 1: unknown clause 'scaling.no-such-clause'"
-        in ended.lines[0]
+        in result.lines[0]
     )
 
 
 # ---------------------------------------------------------------- outcomes
 def test_every_kind_of_end_has_its_outcome(small: Path) -> None:
-    ended = judge("--framework=tests.support.misbehaving:Refusing", root=small)
+    completed = judge("--framework=tests.support.misbehaving:Refusing", root=small)
     (path,) = (small / "results" / "records").glob("*Refusing*cpu*.json")
     record = load(path)
-    assert (ended.status, record.status) == (1, "complete")
-    assert all(text in ended.output for text in ("1 unsupported", "1 misdeclared", "(of 9 verdicts)"))
+    assert (completed.status, record.status) == (1, "complete")
+    assert all(text in completed.output for text in ("1 unsupported", "1 misdeclared", "(of 9 verdicts)"))
     result = by_case(record)
     assert result["test_holds[1]"] is Outcome.PASS
     assert result["test_falls"] is Outcome.FAIL
@@ -199,11 +199,11 @@ def test_what_spoils_the_process_runs_last_after_what_has_the_machine_to_itself(
     suite.write_text(text.replace('@clause("scaling.automaton")\n', TIMED, 1), encoding="utf-8")
     try:
         expect(small, ("scaling.stays-finite/test_falls", "falls"), spoiling=True)
-        ended = judge("-vv", root=small)
+        result = judge("-vv", root=small)
     finally:
         suite.write_text(text, encoding="utf-8")
-    run = [line.split()[0].rpartition("::")[2] for line in ended.lines if "::" in line and "[" in line]
-    assert (run[0], run[-2:]) == ("test_holds[1]", ["test_timed", "test_falls"]), ended.lines
+    run = [line.split()[0].rpartition("::")[2] for line in result.lines if "::" in line and "[" in line]
+    assert (run[0], run[-2:]) == ("test_holds[1]", ["test_timed", "test_falls"]), result.lines
 
 
 def test_leaked_settings_are_one_finding_and_no_other_tests_failure(small: Path) -> None:
@@ -270,16 +270,16 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["conformance/suites/scaling", "-k", "skip and nan or automaton"],
         pytest.param(["-k", "scaling"], marks=pytest.mark.slow),
     ],
     ids=["some", "all"],
 )
-def test_the_scaling_family_needs_nothing_but_the_first_requirements(words: list[str]) -> None:
-    ended = run([sys.executable, "-c", BARE, *words], PYTHONPATH=str(ROOT))
-    assert ended.status == 0, ended.lines[-12:]
+def test_the_scaling_family_needs_nothing_but_the_first_requirements(arguments: list[str]) -> None:
+    result = run([sys.executable, "-c", BARE, *arguments], PYTHONPATH=str(ROOT))
+    assert result.status == 0, result.lines[-12:]
 
 
 # ---------------------------------------------------------------- repetition
@@ -308,15 +308,15 @@ BAD = {outcome for outcome in Outcome if outcome.bad}
 def test_judge_broken_twin_fails_its_family_alone_and_says_what_was_seen(tmp_path: Path) -> None:
     files = [path for name in ("test_scaling_skip", "test_resume") for path in sorted(SUITES.rglob(f"{name}*.py"))]
     quick = ("-k", "not adam and not envelope and not encoder", f"--record={tmp_path / 'twin.json'}")
-    ended = judge("--framework=frameworks.broken:AppliesOverflow", *quick, *files)
-    assert ended.status == 1, ended.output
+    result = judge("--framework=frameworks.broken:AppliesOverflow", *quick, *files)
+    assert result.status == 1, result.output
     record = load(tmp_path / "twin.json")
     assert record.status == "partial"
     bad = clauses_of(record, BAD)
     assert {clause.partition(".")[0] for clause in bad} == {"scaling"}
     holding = clauses_of(record, {Outcome.PASS}) - bad
     assert len([clause for clause in holding if clause.startswith("resume.")]) >= 5
-    runs = [line for line in ended.lines if line.startswith("run: ")]
+    runs = [line for line in result.lines if line.startswith("run: ")]
     assert runs
     assert all(" under " in line and "scaling=DynamicScaling(" in line for line in runs)
     failures = [v for v in record.verdicts if v.clause == CLAUSE and v.outcome is Outcome.FAIL]
@@ -325,9 +325,9 @@ def test_judge_broken_twin_fails_its_family_alone_and_says_what_was_seen(tmp_pat
         assert not verdict.checks[-1].passed
         assert re.search(r"got .+, want ", verdict.message)
         assert verdict.test == f"{verdict.clause}/{verdict.case}"
-    python, option, module, *words = shlex.split(failures[0].repro)
+    python, option, module, *arguments = shlex.split(failures[0].repro)
     assert (python, option, module) == ("python", "-m", "pytest")
-    again = judge(*words)
+    again = judge(*arguments)
     assert again.status == 1
     assert "1 failed" in again.output
     assert failures[0].message[:60] in again.output
@@ -346,8 +346,8 @@ def test_judge_other_broken_twins_fail_their_family_alone(
 ) -> None:
     files = [path for name in (selection, "test_resume") for path in sorted(SUITES.rglob(f"{name}*.py"))]
     quick = ("-k", "not adam and not envelope and not encoder", f"--record={tmp_path / 'twin.json'}")
-    ended = judge(f"--framework=frameworks.broken:{twin}", *quick, *files)
-    assert ended.status == 1, ended.output
+    result = judge(f"--framework=frameworks.broken:{twin}", *quick, *files)
+    assert result.status == 1, result.output
     record = load(tmp_path / "twin.json")
     assert record.status == "partial"
     assert Outcome.FAIL in outcomes(record, clause)
@@ -391,13 +391,13 @@ def test_recorded(verdict: Verdict, name: str) -> None:
 """
 
 
-def run_behaviours(folder: Path, which: str, *words: str) -> tuple[Ended, Record]:
+def run_behaviours(folder: Path, which: str, *arguments: str) -> tuple[Ended, Record]:
     """A run of the behaviours, each followed by a test that finds all as it was."""
     root = checkout(folder, behaving=MISBEHAVING_SUITE.format(which=which))
     record = root / "run.json"
-    ended = judge(*words, f"--record={record}", "-p", "no:randomly", root=root)
-    assert record.is_file(), ended.lines[-30:]
-    return ended, load(record)
+    result = judge(*arguments, f"--record={record}", "-p", "no:randomly", root=root)
+    assert record.is_file(), result.lines[-30:]
+    return result, load(record)
 
 
 RUNS: dict[str, tuple[str, ...]] = {"one process": (), "a worker": (*WORKERS, "-n1", "--dist=load")}
@@ -413,17 +413,17 @@ def check_steps(record: Record, behaviours: dict[str, Behaviour]) -> None:
 
 @pytest.mark.parametrize("name", ["one process", pytest.param("a worker", marks=pytest.mark.slow)])
 def test_judge_behaviour_that_leaves_the_process_alive_costs_its_own_test(tmp_path: Path, name: str) -> None:
-    ended, record = run_behaviours(tmp_path, "BEHAVIOURS", *RUNS[name])
+    result, record = run_behaviours(tmp_path, "BEHAVIOURS", *RUNS[name])
     check_steps(record, BEHAVIOURS)
-    assert (ended.status, record.status) == (1, "complete"), ended.lines[-10:]
+    assert (result.status, record.status) == (1, "complete"), result.lines[-10:]
     assert len(record.verdicts) == 2 * len(BEHAVIOURS) + 4
-    assert sum(map(len, ended.lines)) < 3_000_000, "what is too long is cut"
+    assert sum(map(len, result.lines)) < 3_000_000, "what is too long is cut"
     recorded = [verdict for verdict in record.verdicts if verdict.case.startswith("test_recorded")]
     assert [(verdict.outcome, verdict.signature) for verdict in recorded] == [(Outcome.ERROR, "cannot-be-stored")] * 3
 
 
 def test_judge_behaviour_that_ends_the_process_costs_its_own_test(tmp_path: Path) -> None:
-    words = (*WORKERS, "-n2", "--max-worker-restart=99", *TIMEOUTS, f"--timeout={hang_limit(3.0):g}", "-k", "step")
-    ended, record = run_behaviours(tmp_path, "DEADLY", *words)
-    assert ended.status == 1, "a death is never a success"
+    arguments = (*WORKERS, "-n2", "--max-worker-restart=99", *TIMEOUTS, f"--timeout={hang_limit(3.0):g}", "-k", "step")
+    result, record = run_behaviours(tmp_path, "DEADLY", *arguments)
+    assert result.status == 1, "a death is never a success"
     check_steps(record, DEADLY)

@@ -59,9 +59,9 @@ def test_create_journal_over_pipe_or_folder_is_refused(
 
 def test_a_pipe_in_a_records_place_ends_a_run_before_it_begins(copied: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "run.jsonl")
-    ended = judge(f"--record={tmp_path / 'run.json'}", root=copied)
-    assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
-    assert "run.jsonl: is not a regular file" in ended.lines[0]
+    result = judge(f"--record={tmp_path / 'run.json'}", root=copied)
+    assert (result.status, len(result.lines)) == (2, 1), result.lines
+    assert "run.jsonl: is not a regular file" in result.lines[0]
 
 
 # ---------------------------------------------------------------- adapters and options
@@ -86,32 +86,32 @@ class Unasked(ReferenceFramework):
 )
 def test_a_class_that_is_no_adapter_is_refused_in_one_line(copied: Path, framework: str, message: str) -> None:
     (copied / "unasked.py").write_text(NO_ADAPTERS)
-    ended = judge(f"--framework={framework}", root=copied)
-    lines = [line for line in ended.lines if line != "cpu None"]
-    assert (ended.status, len(lines)) == (2, 1), ended.lines
+    result = judge(f"--framework={framework}", root=copied)
+    lines = [line for line in result.lines if line != "cpu None"]
+    assert (result.status, len(lines)) == (2, 1), result.lines
     assert message in lines[0]
 
 
-@pytest.mark.parametrize("words", [["--nonsense"], ["--maxfail=many"], ["-p", "no_such_plugin"]], ids=" ".join)
-def test_options_that_pytest_refuses_end_in_one_line(copied: Path, words: list[str]) -> None:
-    ended = conformance("run", "--device=cpu", "reference", *words, root=copied)
-    assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
-    assert "pytest refuses its arguments" in ended.lines[0]
+@pytest.mark.parametrize("arguments", [["--nonsense"], ["--maxfail=many"], ["-p", "no_such_plugin"]], ids=" ".join)
+def test_options_that_pytest_refuses_end_in_one_line(copied: Path, arguments: list[str]) -> None:
+    result = conformance("run", "--device=cpu", "reference", *arguments, root=copied)
+    assert (result.status, len(result.lines)) == (2, 1), result.lines
+    assert "pytest refuses its arguments" in result.lines[0]
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["-k", "and"], "-k: got 'and', want an expression such as 'a and not b'"),
         (["--numprocesses=0", "-m", "gpu or ("], "-m: got 'gpu or (', want an expression"),
         (["--numprocesses=0", "-k", "no_such_test"], "no test is selected; correct the selection"),
     ],
 )
-def test_a_selection_without_tests_ends_in_one_line(copied: Path, words: list[str], message: str) -> None:
-    ended = conformance("run", "--device=cpu", "reference", *words, root=copied)
-    assert ended.status == 2, ended.lines
-    assert message in ended.errors.splitlines()[-1], ended.lines
-    assert not any("INTERNALERROR" in line for line in ended.lines)
+def test_a_selection_without_tests_ends_in_one_line(copied: Path, arguments: list[str], message: str) -> None:
+    result = conformance("run", "--device=cpu", "reference", *arguments, root=copied)
+    assert result.status == 2, result.lines
+    assert message in result.errors.splitlines()[-1], result.lines
+    assert not any("INTERNALERROR" in line for line in result.lines)
 
 
 # ---------------------------------------------------------------- signals
@@ -158,9 +158,11 @@ def test_a_run_whose_pytest_is_killed_says_by_what_and_how_to_read_its_verdicts(
     journal, log = tmp_path / "run.jsonl", tmp_path / "log"
     with running(command, copied, log, PYTEST_DISABLE_PLUGIN_AUTOLOAD="", STUBBORN="1") as process:
         wait_for(lambda: journal.exists() and journal.read_bytes().count(b'"pass"') >= 2)
-        words = {number: Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0") for number in children(process.pid)}
+        command_lines = {
+            number: Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0") for number in children(process.pid)
+        }
         started = children(process.pid)
-        (controller,) = (number for number, given in words.items() if b"pytest" in given)
+        (controller,) = (number for number, argv in command_lines.items() if b"pytest" in argv)
         os.kill(controller, signal.SIGKILL)
         assert process.wait(hang_limit()) == 2, log.read_text()
     assert_gone([*started])

@@ -32,9 +32,9 @@ from tests.support.suite_runs import WORKERS, checkout, expect, judge
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = checkout(tmp_path_factory.mktemp("checkout"), small=SUITE)
-    expect(made, ("scaling.stays-finite/test_falls", "falls"))
-    return made
+    root = checkout(tmp_path_factory.mktemp("checkout"), small=SUITE)
+    expect(root, ("scaling.stays-finite/test_falls", "falls"))
+    return root
 
 
 @pytest.mark.parametrize("workers", [(), (*WORKERS, "--numprocesses=1")], ids=["alone", "workers"])
@@ -50,7 +50,7 @@ def test_every_test_has_its_properties(small: Path, tmp_path: Path, workers: Seq
     assert Counter(name for properties in properties_of.values() for name in properties)["clause"] == 8
     assert properties_of["test_holds[1]"].pop("repro").endswith("conformance/suites/test_small.py::test_holds[1]'")
     assert properties_of["test_holds[1]"] == {"clause": "scaling.automaton", "outcome": "pass"}
-    kinds = {name: (each["outcome"], each.get("signature")) for name, each in properties_of.items()}
+    kinds = {name: (properties["outcome"], properties.get("signature")) for name, properties in properties_of.items()}
     assert kinds["test_raises"] == ("error", "raises-ZeroDivisionError")
     assert kinds["test_clips"] == ("unsupported", "optimizer.clip")
     assert kinds["test_schedules"] == ("misdeclared", "optimizer.schedule")
@@ -72,7 +72,7 @@ def test_a_known_failure_is_skipped_with_its_link(small: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("modes", "words", "given"),
+    ("modes", "arguments", "expected"),
     [
         (("a", "b"), ["-x", "--junitxml=r/j.xml"], [["-x", "--junitxml=r/j-a.xml"], ["-x", "--junitxml=r/j-b.xml"]]),
         (("a", "b"), ["--junit-xml", "r.d/j", "-x"], [["--junit-xml", f"r.d/j-{m}", "-x"] for m in "ab"]),
@@ -81,7 +81,7 @@ def test_a_known_failure_is_skipped_with_its_link(small: Path, tmp_path: Path) -
     ],
 )
 def test_each_of_several_modes_has_a_report_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, modes: Sequence[str], words: list[str], given: list[list[str]]
+    monkeypatch: pytest.MonkeyPatch, modes: Sequence[str], arguments: list[str], expected: list[list[str]]
 ) -> None:
     calls: list[list[str]] = []
 
@@ -90,8 +90,8 @@ def test_each_of_several_modes_has_a_report_of_its_own(
         return 2
 
     monkeypatch.setattr(jobs, "judge", judged)
-    assert jobs.job("reference", modes, "cpu", words) == 2
-    assert calls == given
+    assert jobs.job("reference", modes, "cpu", arguments) == 2
+    assert calls == expected
 
 
 @pytest.mark.parametrize(("framework", "told"), [("my_training:Loop", False), ("reference", True)])

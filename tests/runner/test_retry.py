@@ -76,16 +76,16 @@ SETTLED = {
 
 def test_run_repeats_what_got_worse_settles_it_and_tells_of_it(tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout", some=SUITE)
-    words = ("run", "--device=cpu", "tests.support.misbehaving:Flaky", f"--timeout={hang_limit(3.0):g}")
-    ended = conformance(*words, root=root, FLAKY=str(tmp_path / "first"), TMPDIR=str(tmp_path))
-    assert (ended.status, [*tmp_path.glob("conformance-*")]) == (1, [])
+    arguments = ("run", "--device=cpu", "tests.support.misbehaving:Flaky", f"--timeout={hang_limit(3.0):g}")
+    result = conformance(*arguments, root=root, FLAKY=str(tmp_path / "first"), TMPDIR=str(tmp_path))
+    assert (result.status, [*tmp_path.glob("conformance-*")]) == (1, [])
     for line in (
         "repeating 5 verdicts that got worse, 2 times, in new processes",
         "unstable, regressions that did not repeat in 2 new processes: 2 (test_dies, test_flaky)",
         "timed out while other tests ran, and not when repeated alone: 1 (test_sleeps_at_first)",
         "regressions that repeated in 2 new processes: 2 (test_fails, test_sleeps)",
     ):
-        assert line in ended.output, ended.output
+        assert line in result.output, result.output
     (path,) = (root / "results" / "records").iterdir()
     record = load(path)
     assert [(one.case, one.value) for one in record.observations] == [("test_sleeps_at_first", False)]
@@ -97,12 +97,12 @@ def test_run_repeats_what_got_worse_settles_it_and_tells_of_it(tmp_path: Path) -
 
 
 def test_run_goes_on_after_more_deaths_than_xdist_allows_and_repeats_none_of_its_own_draws(tmp_path: Path) -> None:
-    words = ("reference", f"--record={tmp_path / 'r.json'}", "--profile=nightly", "--tests=all", "--numprocesses=1")
-    ended = conformance("run", "--device=cpu", *words, root=checkout(tmp_path / "checkout", dying=DYING))
+    arguments = ("reference", f"--record={tmp_path / 'r.json'}", "--profile=nightly", "--tests=all", "--numprocesses=1")
+    result = conformance("run", "--device=cpu", *arguments, root=checkout(tmp_path / "checkout", dying=DYING))
     record = load(tmp_path / "r.json")
-    assert (ended.status, record.status) == (1, "complete"), ended.lines
+    assert (result.status, record.status) == (1, "complete"), result.lines
     assert [v.outcome for v in record.verdicts if v.case.startswith("test_dies")] == [Outcome.CRASH] * 5
-    assert "repeat" not in ended.output.replace("repeat: ", "")
+    assert "repeat" not in result.output.replace("repeat: ", "")
 
 
 FAILED = TestVerdict("c/t", "c", Outcome.FAIL, signature="differs", message="numbers")
@@ -135,7 +135,7 @@ def test_a_verdict_stands_if_its_repeats_say_so(
 ) -> None:
     settled = settle(first, repeats)
     assert settled.outcome is outcome
-    assert len(settled.repeats) == sum(each is not None for each in repeats)
+    assert len(settled.repeats) == sum(repeat is not None for repeat in repeats)
     assert replace(settled, outcome=first.outcome, message=first.message, repeats=()) == first
 
 
@@ -158,7 +158,7 @@ def test_a_test_that_timed_out_is_judged_by_its_repeats(
     if wanted.outcome is Outcome.UNSTABLE:
         wanted = replace(wanted, message=settled.message)
     assert replace(settled, repeats=()) == wanted
-    assert len(settled.repeats) == sum(each is not None for each in repeats)
+    assert len(settled.repeats) == sum(repeat is not None for repeat in repeats)
 
 
 def test_a_timeout_of_the_baseline_is_not_repeated(monkeypatch: pytest.MonkeyPatch, real: Record) -> None:

@@ -71,17 +71,17 @@ CASES = {
 
 
 def test_words_of_pytest_that_select_tests(tmp_path: Path) -> None:
-    for words in (["-k", "scaling"], ["-mgpu"], ["a.py::test_b"], [str(tmp_path)], ["--deselect=x"]):
-        assert selects(words), words
+    for arguments in (["-k", "scaling"], ["-mgpu"], ["a.py::test_b"], [str(tmp_path)], ["--deselect=x"]):
+        assert selects(arguments), arguments
     assert not selects(["-x", "--seed=1", "--timeout=5"])
 
 
 @pytest.mark.parametrize("workers", [(), (*WORKERS, "-n2")], ids=["one process", "workers"])
 def test_run_of_a_selection_writes_a_partial_record(workers: tuple[str, ...], copied: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    ended = judge("--tests=core", f"--record={path}", *workers, root=copied)
+    result = judge("--tests=core", f"--record={path}", *workers, root=copied)
     record = load(path)
-    assert (ended.status, record.status, record.selection) == (0, "partial", "--tests=core"), ended.lines
+    assert (result.status, record.status, record.selection) == (0, "partial", "--tests=core"), result.lines
     assert {*by_case(record)} == {"every test", "test_holds[1]", "test_holds[2]"}
     assert record.notes == ("--tests=core: 2 of 3 tests",)
     assert title(record)[-1] == "core"
@@ -89,17 +89,17 @@ def test_run_of_a_selection_writes_a_partial_record(workers: tuple[str, ...], co
 
 def test_default_record_of_core_is_the_last_run_and_of_quick_lies_beside_it(copied: Path) -> None:
     for name in (CORE, QUICK):
-        ended = judge(f"--tests={name}", root=copied)
-        assert ended.status == 0, ended.lines
+        result = judge(f"--tests={name}", root=copied)
+        assert result.status == 0, result.lines
     paths = {path.name: [*by_case(load(path))] for path in (copied / "results" / "records").glob("*")}
     assert paths.keys() == {"reference-1-cpu-emulated.json", "reference-1-cpu-emulated.quick.json"}
     assert paths["reference-1-cpu-emulated.quick.json"] == ["test_holds[1]"]
 
 
 def test_unknown_selection_is_refused(copied: Path) -> None:
-    ended = judge("--tests=most", root=copied)
-    assert ended.status in (2, 4)
-    assert "invalid choice: 'most'" in " ".join(ended.lines)
+    result = judge("--tests=most", root=copied)
+    assert result.status in (2, 4)
+    assert "invalid choice: 'most'" in " ".join(result.lines)
 
 
 def test_nearest_baseline_gives_the_seconds(tmp_path: Path) -> None:
@@ -207,8 +207,8 @@ def test_a_way_whose_calls_this_version_lacks_is_not_offered(tmp_path: Path, mon
     )
     text = "\n".join(('modes = ["m"]', *tables))
     adapter = _adapter(tmp_path, monkeypatch, text)
-    assert [str(each) for each in declared(adapter)] == ["clip.gone", "clip.here"]
-    assert [str(each) for each in offered(adapter, "m")] == ["clip.here"]
+    assert [str(item) for item in declared(adapter)] == ["clip.gone", "clip.here"]
+    assert [str(item) for item in offered(adapter, "m")] == ["clip.here"]
     assert offered(adapter, "other") == ()
 
 
@@ -274,9 +274,9 @@ def test_the_nearest_baseline_chooses_few_tests_of_clipping() -> None:
 def test_a_record_names_its_ways(tmp_path: Path) -> None:
     file = tmp_path / "record.json"
     chosen = "combination_matches_oracle and clipped"
-    words = ("--framework=reference", "--way=clip.by-parts", f"--record={file}", "-k", chosen)
-    ended = judge(*words, "conformance/suites/composition/test_composition.py")
-    assert ended.status == 0, ended.lines
+    arguments = ("--framework=reference", "--way=clip.by-parts", f"--record={file}", "-k", chosen)
+    result = judge(*arguments, "conformance/suites/composition/test_composition.py")
+    assert result.status == 0, result.lines
     record = load(file)
     assert record.series.mode == "emulated+clip.by-parts"
     assert all("--way=clip.by-parts" in verdict.repro for verdict in record.verdicts)

@@ -84,33 +84,33 @@ def test_other_text_stays_as_it_is(text: str, monkeypatch: pytest.MonkeyPatch) -
     assert printed(text, monkeypatch=monkeypatch) == text
 
 
-@pytest.mark.parametrize("words", [("table",), ("compare",), ("table", "--format", "markdown")])
-def test_a_record_gives_a_job_no_commands(words: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [("table",), ("compare",), ("table", "--format", "markdown")])
+def test_a_record_gives_a_job_no_commands(arguments: tuple[str, ...], tmp_path: Path) -> None:
     changed = change_verdict(BASE, 0, test=f"{BASE.verdicts[0].clause}/{EVIL}", message=f"a\n{EVIL}", reason=EVIL)
     series = replace(BASE.series, framework=EVIL, mode=f"\n{EVIL}")
     path = tmp_path / "run.json"
     write(path, replace(changed, series=series, notes=(EVIL, f"##[error]{EVIL}")))
-    paths = [path, path] if words == ("compare",) else [path]
-    ended = conformance(*words, *paths, GITHUB_ACTIONS="true")
-    assert "taken in" in ended.output
-    assert not [line for line in ended.lines if COMMAND.search(line)]
+    paths = [path, path] if arguments == ("compare",) else [path]
+    result = conformance(*arguments, *paths, GITHUB_ACTIONS="true")
+    assert "taken in" in result.output
+    assert not [line for line in result.lines if COMMAND.search(line)]
 
 
 def test_a_test_gives_a_job_no_commands(tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout", printing=PRINTING)
-    ended = judge(root=root, GITHUB_ACTIONS="true")
-    stopped = re.fullmatch(r"::stop-commands::([0-9a-f]{32})", ended.output.splitlines()[0])
+    result = judge(root=root, GITHUB_ACTIONS="true")
+    stopped = re.fullmatch(r"::stop-commands::([0-9a-f]{32})", result.output.splitlines()[0])
     assert stopped
-    assert ended.output.splitlines()[-1] == f"::{stopped[1]}::"
-    assert ended.output.count(stopped[1]) == 2
-    assert "::error::printed" in ended.output
+    assert result.output.splitlines()[-1] == f"::{stopped[1]}::"
+    assert result.output.count(stopped[1]) == 2
+    assert "::error::printed" in result.output
     assert "stop-commands" not in judge(root=root).output
     assert root != ROOT
 
 
 def test_warnings_of_frameworks_are_listed_on_request(tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout", warning=WARNING)
-    ended = judge(root=root)
-    assert "1 warning" in ended.lines[-1]
-    assert "a framework's warning" not in ended.output
+    result = judge(root=root)
+    assert "1 warning" in result.lines[-1]
+    assert "a framework's warning" not in result.output
     assert "a framework's warning" in judge("-rw", root=root).output

@@ -38,37 +38,37 @@ def test_step(subject: Subject, verdict: Verdict, place: int) -> None:
 def test_no_test_is_lost(tmp_path: Path, count: int, dist: str) -> None:
     root = checkout(tmp_path, filling=SUITE)
     record = root / "run.json"
-    words = (*WORKERS, f"-n{count}", "--max-worker-restart=99", f"--dist={dist}", f"--record={record}")
-    ended = judge(*words, root=root)
-    assert ended.status == 0, ended.lines[-20:]
+    arguments = (*WORKERS, f"-n{count}", "--max-worker-restart=99", f"--dist={dist}", f"--record={record}")
+    result = judge(*arguments, root=root)
+    assert result.status == 0, result.lines[-20:]
     written = load(record)
     assert outcomes(written, "scaling.automaton") == [Outcome.PASS] * TESTS
     processes = [one.value for one in written.observations]
-    most = max(processes.count(each) for each in processes)
+    most = max(processes.count(process) for process in processes)
     assert most == workers.EVERY - 1, "none ran more than fill it"
-    assert any("nears the limit of memory mappings" in line for line in ended.lines)
+    assert any("nears the limit of memory mappings" in line for line in result.lines)
 
 
 def test_a_run_that_cannot_hand_tests_on_replaces_no_worker(tmp_path: Path) -> None:
     root = checkout(tmp_path, filling=SUITE)
     record = root / "run.json"
-    ended = judge(*WORKERS, "-n1", "--dist=loadscope", f"--record={record}", root=root)
-    assert ended.status == 0, ended.lines[-20:]
+    result = judge(*WORKERS, "-n1", "--dist=loadscope", f"--record={record}", root=root)
+    assert result.status == 0, result.lines[-20:]
     assert len({one.value for one in load(record).observations}) == 1
 
 
 def test_mappings_are_counted() -> None:
     before, maps = workers.mappings(), []
-    for place in range(50):  # neighbours of one kind would be one mapping
-        access = mmap.PROT_READ if place % 2 else mmap.PROT_READ | mmap.PROT_WRITE
+    for index in range(50):  # neighbours of one kind would be one mapping
+        access = mmap.PROT_READ if index % 2 else mmap.PROT_READ | mmap.PROT_WRITE
         maps.append(mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=access))
     if Path("/proc/self/maps").exists():
         assert workers.mappings() >= before + 40
         assert workers.most_mappings() > before
     else:
         assert workers.mappings() == 0
-    for each in maps:
-        each.close()
+    for mapping in maps:
+        mapping.close()
 
 
 SUITES = "conformance/suites"
@@ -102,9 +102,9 @@ def ordering() -> Any:
 
 def shares(ordering: Any, workers: int) -> list[list[str]]:
     """What each of so many workers runs, in its order."""
-    given: Any = SimpleNamespace(option=SimpleNamespace(tx=["popen"] * workers, loadscopereorder=True))
-    given.getvalue = lambda name: getattr(given.option, name)
-    scheduler = ordering.FixedShares(given)
+    config: Any = SimpleNamespace(option=SimpleNamespace(tx=["popen"] * workers, loadscopereorder=True))
+    config.getvalue = lambda name: getattr(config.option, name)
+    scheduler = ordering.FixedShares(config)
     nodes: list[Any] = [Node(f"gw{number}") for number in range(workers)]
     for node in nodes:
         scheduler.add_node(node)
@@ -218,49 +218,49 @@ SELECTIONS = (
 
 
 def test_a_run_of_all_tests_is_complete(copied: Path, folder: Path) -> None:
-    ended = judge(root=copied)
+    result = judge(root=copied)
     record = the_record(folder)
-    assert (ended.status, record.status, record.notes) == (0, "complete", ()), ended.lines
+    assert (result.status, record.status, record.notes) == (0, "complete", ()), result.lines
     assert by_case(record).keys() == ALL
 
 
-@pytest.mark.parametrize("words", SELECTIONS, ids=" ".join)
-def test_a_selection_is_partial(words: list[str], copied: Path, tmp_path: Path) -> None:
-    ended = judge(*words, f"--record={tmp_path / 'run.json'}", root=copied)
+@pytest.mark.parametrize("arguments", SELECTIONS, ids=" ".join)
+def test_a_selection_is_partial(arguments: list[str], copied: Path, tmp_path: Path) -> None:
+    result = judge(*arguments, f"--record={tmp_path / 'run.json'}", root=copied)
     (path,) = tmp_path.glob("*.json")
     record = load(path)
-    assert (ended.status, record.status) == (0, "partial"), ended.lines
+    assert (result.status, record.status) == (0, "partial"), result.lines
     assert record.notes or "::" in record.selection
     assert "every test" not in by_case(record)
 
 
-@pytest.mark.parametrize("words", SELECTIONS[1:3], ids=" ".join)
-def test_a_selection_writes_no_default_record(words: list[str], copied: Path, folder: Path) -> None:
-    assert judge(*words, root=copied).status == 0
+@pytest.mark.parametrize("arguments", SELECTIONS[1:3], ids=" ".join)
+def test_a_selection_writes_no_default_record(arguments: list[str], copied: Path, folder: Path) -> None:
+    assert judge(*arguments, root=copied).status == 0
     assert not list(folder.glob("*"))
 
 
 @pytest.mark.parametrize("workers", [(), (*WORKERS, "-n1")], ids=["one process", "worker"])
 def test_what_a_plugin_leaves_out_is_counted(workers: tuple[str, ...], copied: Path, folder: Path) -> None:
-    ended = judge("-p", "dropping", *workers, root=copied)
+    result = judge("-p", "dropping", *workers, root=copied)
     record = the_record(folder)
-    assert (ended.status, record.status, record.selection) == (0, "partial", ""), ended.lines
+    assert (result.status, record.status, record.selection) == (0, "partial", ""), result.lines
     assert record.notes == ("1 tests were deselected (test_holds[2])",)
     assert [path.name.rpartition(".partial-")[2] for path in folder.glob("*")] == ["1.json"]
 
 
 @pytest.mark.parametrize("workers", [(), (*WORKERS, "-n1")], ids=["one process", "worker"])
 def test_a_session_that_ends_before_its_tests_fails(workers: tuple[str, ...], copied: Path, folder: Path) -> None:
-    ended = judge("-p", "stopping", *workers, root=copied)
+    result = judge("-p", "stopping", *workers, root=copied)
     record = the_record(folder)
-    assert (ended.status, record.status) == (1, "interrupted"), ended.lines
+    assert (result.status, record.status) == (1, "interrupted"), result.lines
     assert "of 3 collected tests were not judged" in record.notes[0]
 
 
-@pytest.mark.parametrize("words", [(), (*WORKERS, "-n1"), ("--continue-on-collection-errors",)])
-def test_a_suite_that_cannot_be_imported_leaves_no_complete_record(tmp_path: Path, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [(), (*WORKERS, "-n1"), ("--continue-on-collection-errors",)])
+def test_a_suite_that_cannot_be_imported_leaves_no_complete_record(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     root = checkout(tmp_path, first=FIRST, second=BROKEN + SECOND)
-    ended = judge(*words, root=root)
+    result = judge(*arguments, root=root)
     record = the_record(root / "results" / "records")
-    assert ended.status != 0, ended.lines
+    assert result.status != 0, result.lines
     assert record.status != "complete"

@@ -259,8 +259,8 @@ def test_a_refusal_costs_its_side_alone(capability: Capability, scenario: Scenar
     ],
 )
 def test_verdicts_need_a_lower_loss_and_good_answers(losses: tuple[float, ...], quality: float, signature: str) -> None:
-    ended = SideRun(ReferenceFramework("cpu"), setting(), SMALL.sides[0], losses=[*losses], quality=quality)
-    judged = verdict(SMALL, ended, 30, "again")
+    result = SideRun(ReferenceFramework("cpu"), setting(), SMALL.sides[0], losses=[*losses], quality=quality)
+    judged = verdict(SMALL, result, 30, "again")
     assert (judged.outcome, judged.signature) == (Outcome.FAIL, signature)
 
 
@@ -293,10 +293,10 @@ class OneWorkerGroup(ReferenceRankGroup):
         super().__init__(model, recipe, *arguments)
         OneWorkerGroup.count_now = self.count
 
-    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
         if self.count != OneWorkerGroup.count_now:
             raise RankFailed("rank group has terminated")
-        return super().ask(verb, given)
+        return super().ask(verb, arguments)
 
     def apply(self) -> tuple[Any, ...]:
         self.all("state")
@@ -416,8 +416,8 @@ def test_run_with_a_scenario_writes_a_record_and_shows_it(
     if scenario.only:
         assert scenario.only in called("run", "--scenario", name, "reference").errors
         return
-    ended = called("run", "--scenario", name, "--rounds", "3", "reference")
-    assert ended.status == 0, ended.lines
+    result = called("run", "--scenario", name, "--rounds", "3", "reference")
+    assert result.status == 0, result.lines
     record = load(tmp_path / name / "reference-1-cpu-emulated.json.gz")
     assert record.selection.startswith(f"--scenario {name}")
     assert {verdict.case: verdict.outcome for verdict in record.verdicts} == {
@@ -426,7 +426,7 @@ def test_run_with_a_scenario_writes_a_record_and_shows_it(
     assert {trace.case for trace in record.traces} == {
         side.label for side in scenario.sides if side not in scenario.quantized
     }
-    assert re.search(r"[23] rounds of [\d,]+ samples, of ", ended.output)
+    assert re.search(r"[23] rounds of [\d,]+ samples, of ", result.output)
     for row in rows(scenario, [record]):
         assert row.cells != (table.NONE,) or (row.side, row.quantity) in scenario.published
 
@@ -448,7 +448,7 @@ def test_rows_repeat_the_numbers_of_the_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (("--scenario", "sinus", "reference"), "no scenario 'sinus': one of sincos, segments"),
         (("--scenario", "segments"), "a scenario takes one FRAMEWORK"),
@@ -463,13 +463,13 @@ def test_rows_repeat_the_numbers_of_the_record() -> None:
         (("reference", "--mode", ","), "--mode: got ',', want names with commas between them"),
     ],
 )
-def test_run_refuses_in_one_line(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in refused(capsys, "run", *words)
+def test_run_refuses_in_one_line(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in refused(capsys, "run", *arguments)
 
 
 def test_run_with_a_failing_side_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "FOLDER", tmp_path)
-    ended = called("run", "--scenario", "segments", "--rounds", "3", "tests.scenarios.test_scenarios:Restarting")
-    assert ended.status == 1, ended.lines
-    assert "fail: " in ended.output
+    result = called("run", "--scenario", "segments", "--rounds", "3", "tests.scenarios.test_scenarios:Restarting")
+    assert result.status == 1, result.lines
+    assert "fail: " in result.output
     assert "parameters-differ" in read(next(tmp_path.rglob("*.json.gz"))).decode("utf-8")

@@ -76,8 +76,8 @@ def test_the_core_runs_without_any_framework() -> None:
 def test_every_test_of_the_suites_names_one_clause_that_exists() -> None:
     assert load_clauses().keys() >= TESTED
     texts = [path.read_text("utf-8") for path in sources("conformance/suites")]
-    for each in (r"^@clause\(", r"^ *def test_"):
-        assert sum(len(re.findall(each, text, re.MULTILINE)) for text in texts) == len(inventory())
+    for pattern in (r"^@clause\(", r"^ *def test_"):
+        assert sum(len(re.findall(pattern, text, re.MULTILINE)) for text in texts) == len(inventory())
 
 
 def test_no_test_of_the_suites_hides_behind_a_skip() -> None:
@@ -152,6 +152,6 @@ def test_style_prints_hits_and_leaves_programs_of_findings_out(monkeypatch: pyte
     assert not any("/findings/" in name for name in searched)
     for phrases in ([Phrase("a.py", 3, "mend", "fix"), Phrase("b.md", 1, "told", "reported")], []):
         monkeypatch.setattr("tools.review.style.hits", lambda _, phrases=phrases: phrases)
-        ended = CliRunner().invoke(style, standalone_mode=False)
-        assert (ended.return_value, ended.output.splitlines()) == (1 if phrases else 0, list(map(str, phrases)))
+        result = CliRunner().invoke(style, standalone_mode=False)
+        assert (result.return_value, result.output.splitlines()) == (1 if phrases else 0, list(map(str, phrases)))
     assert str(Phrase("a.py", 3, "mend", "fix")) == "a.py:3: 'mend': write 'fix'"

@@ -26,8 +26,10 @@ def baseline() -> Record:
     """The committed record of PyTorch, with bounds and fingerprints of every run's arrays."""
     (path,) = (ROOT / "results" / "baselines").glob("torch-*-cpu-eager.json.gz")
     record = load(path)
-    traces = tuple(replace(each, curves=bounded(each.curves)) if each.key == "loss" else each for each in record.traces)
-    runs = [each.case for each in traces if each.key == "loss"]
+    traces = tuple(
+        replace(trace, curves=bounded(trace.curves)) if trace.key == "loss" else trace for trace in record.traces
+    )
+    runs = [trace.case for trace in traces if trace.key == "loss"]
     first, layers = (
         (Tensors("first", case, arrays()[-2:]) for case in runs),
         (Tensors("layers", c, arrays()) for c in runs),
@@ -46,13 +48,13 @@ def bounded(trace: Curves) -> Curves:
 def arrays(moved: Mapping[str, int] | None = None) -> tuple[Fingerprint, ...]:
     """Fingerprints of the arrays of a small network in bfloat16, some of them moved by units in the last place."""
     rng = np.random.default_rng(5)
-    made = []
+    fingerprints = []
     for name in LAYERS:
         values = rng.uniform(1.0, 1.9, (8, 4)).astype(ml_dtypes.bfloat16)
         bits = values.view(np.uint16)
         bits[3, 2] += (moved or {}).get(name, 0)
-        made.append(fingerprint(name, bits.view(ml_dtypes.bfloat16)))
-    return tuple(made)
+        fingerprints.append(fingerprint(name, bits.view(ml_dtypes.bfloat16)))
+    return tuple(fingerprints)
 
 
 def with_verdicts(record: Record, change: Callable[[TestVerdict], TestVerdict]) -> Record:
@@ -67,7 +69,7 @@ def with_losses(record: Record, change: Callable[[float], float]) -> Record:
 
 def with_curves(record: Record, change: Callable[[Curves], Curves]) -> Record:
     """The record with the curves of every run changed."""
-    traces = (replace(each, curves=change(each.curves)) if each.key == "loss" else each for each in record.traces)
+    traces = (replace(trace, curves=change(trace.curves)) if trace.key == "loss" else trace for trace in record.traces)
     return replace(record, traces=tuple(traces))
 
 
@@ -81,8 +83,8 @@ def with_errors(record: Record, test: str, share: float) -> Record:
     def change(verdict: TestVerdict) -> TestVerdict:
         if verdict.test != test:
             return verdict
-        place = next(i for i, check in enumerate(verdict.checks) if number(check.bound))
-        checks = tuple(moved(check) if i == place else check for i, check in enumerate(verdict.checks))
+        index = next(i for i, check in enumerate(verdict.checks) if number(check.bound))
+        checks = tuple(moved(check) if i == index else check for i, check in enumerate(verdict.checks))
         return replace(verdict, checks=checks)
 
     return with_verdicts(record, change)
@@ -105,5 +107,5 @@ def with_variant(record: Record, **changes: Any) -> Record:
 
 def with_tensors(record: Record, case: str, moved: Mapping[str, int]) -> Record:
     """The record with some arrays of one run moved by units in the last place."""
-    others = (each for each in record.tensors if each.place != ("layers", case))
+    others = (entry for entry in record.tensors if entry.place != ("layers", case))
     return replace(record, tensors=(*others, Tensors("layers", case, arrays(moved)))).sorted()

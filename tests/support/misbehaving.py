@@ -64,9 +64,9 @@ class Restless(ReferenceFramework):
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         self._runs += 1
-        given = model.weights(recipe.seed) if weights is None else weights
+        initial_weights = model.weights(recipe.seed) if weights is None else weights
         factor = 1.0 + self._runs / 1024.0
-        moved = {name: (value * factor).astype(value.dtype) for name, value in given.items()}
+        moved = {name: (value * factor).astype(value.dtype) for name, value in initial_weights.items()}
         return super().trainer(model, recipe, moved)
 
 
@@ -137,12 +137,12 @@ def call(main: Callable[[list[str]], int], *argv: str | Path) -> Ended:
     return Ended(status, output.getvalue(), errors.getvalue())
 
 
-def refused(ended: Ended, path: Path) -> None:
+def refused(result: Ended, path: Path) -> None:
     """Asserts that a command says in one line which file is at fault, and nothing else."""
-    assert (ended.status, ended.output) == (2, "")
-    assert ended.errors.endswith("\n")
-    assert ended.errors[:-1].isprintable(), ended.errors
-    assert str(path) in ended.errors
+    assert (result.status, result.output) == (2, "")
+    assert result.errors.endswith("\n")
+    assert result.errors[:-1].isprintable(), result.errors
+    assert str(path) in result.errors
 
 
 def mutants(record: bytes, journal: bytes, count: int, seed: int) -> Iterator[tuple[str, bytes]]:

@@ -104,7 +104,7 @@ def changed(*changes: Iterable[tuple[str, str]]) -> str:
         ValueError: a line is not there, or is there several times.
     """
     text = SOURCE
-    for old, new in (pair for each in changes for pair in each):
+    for old, new in (pair for change in changes for pair in change):
         if text.count(old) != 1:
             raise ValueError(f"the loop has {text.count(old)} times {old!r}")
         text = text.replace(old, new)
@@ -165,11 +165,11 @@ class Device(ReferenceFramework):
         return SUPPORTED if capability in (Capability.PEAK_BYTES, Capability.TF32) else super().declares(capability)
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
-        made = super().trainer(model, recipe, weights)
-        assert isinstance(made, DeviceTrainer)
-        made.framework, made.pace = self, self.pace
+        trainer = super().trainer(model, recipe, weights)
+        assert isinstance(trainer, DeviceTrainer)
+        trainer.framework, trainer.pace = self, self.pace
         self.pace *= 1.0 + self.drift
-        return made
+        return trainer
 
     @contextmanager
     def tf32(self, allowed: bool | None) -> Iterator[None]:

@@ -93,10 +93,10 @@ BASE = Record(
 )
 
 
-def change_verdict(record: Record, place: int, **changes: Any) -> Record:
+def change_verdict(record: Record, index: int, **changes: Any) -> Record:
     """The record with one of its verdicts changed."""
     verdicts = list(record.verdicts)
-    verdicts[place] = replace(verdicts[place], **changes)
+    verdicts[index] = replace(verdicts[index], **changes)
     return replace(record, verdicts=tuple(verdicts))
 
 

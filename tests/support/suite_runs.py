@@ -130,24 +130,24 @@ def run(argv: list[str], root: Path = ROOT, **changes: str) -> Ended:
         return Ended(status, output.read(), errors.read())
 
 
-def conformance(*words: str | Path, root: Path = ROOT, **changes: str) -> Ended:
+def conformance(*arguments: str | Path, root: Path = ROOT, **changes: str) -> Ended:
     """Runs the command `conformance`; pytest under it loads its plugins by itself."""
-    command = [sys.executable, "-m", "conformance", *map(str, words)]
+    command = [sys.executable, "-m", "conformance", *map(str, arguments)]
     return run(command, root, **{"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "", **changes})
 
 
-def called(*words: str | Path) -> Ended:
+def called(*arguments: str | Path) -> Ended:
     """Calls the command `conformance` in this process."""
     output, errors = StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
         patch.setenv("COLUMNS", "160")
-        status = main([str(word) for word in words])
+        status = main([str(word) for word in arguments])
     return Ended(status, output.getvalue(), errors.getvalue())
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one line in which the command, run in this process, refuses these words."""
-    assert main(words) == 2
+    assert main(arguments) == 2
     output, errors = capsys.readouterr()
     assert output == ""
     (line,) = errors.splitlines()
@@ -166,11 +166,11 @@ def heed_signals() -> None:
 
 
 @contextmanager
-def running(words: list[str], root: Path, log: Path, **changes: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(argv: list[str], root: Path, log: Path, **changes: str) -> Iterator[subprocess.Popen[bytes]]:
     """A command while it runs and heeds signals, its output in a file; killed at the end if it still does."""
     with log.open("wb") as file:
         process = subprocess.Popen(
-            words, cwd=root, env=environment(**changes), stdout=file, stderr=file, preexec_fn=heed_signals
+            argv, cwd=root, env=environment(**changes), stdout=file, stderr=file, preexec_fn=heed_signals
         )
         try:
             yield process

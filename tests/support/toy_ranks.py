@@ -117,8 +117,8 @@ class Together:
     def __init__(self, trainers: Sequence[ToyTrainer]) -> None:
         self.trainers = trainers
 
-    def ask(self, verb: str, given: Sequence[Arguments]) -> list[Any]:
-        pairs = zip(self.trainers, given, strict=True)
+    def ask(self, verb: str, arguments: Sequence[Arguments]) -> list[Any]:
+        pairs = zip(self.trainers, arguments, strict=True)
         return [getattr(trainer, verb)(*own.arguments, **own.named) for trainer, own in pairs]
 
 

@@ -27,16 +27,16 @@ def write_wheel(
     folder.mkdir(parents=True, exist_ok=True)
     module = name.replace("-", "_")
     path, info = folder / f"{module}-{version}-{tag}.whl", f"{module}-{version}.dist-info"
-    needed = "".join(f"Requires-Dist: {each}\n" for each in requires)
+    needed = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     files = {
         f"{module}.py": f"VERSION = {version!r}\n" if source is None else source,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needed}",
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: toy\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
     with ZipFile(path, "w") as wheel:
-        for place, text in files.items():
-            wheel.writestr(place, text)
-        wheel.writestr(f"{info}/RECORD", "".join(f"{place},,\n" for place in [*files, f"{info}/RECORD"]))
+        for file, text in files.items():
+            wheel.writestr(file, text)
+        wheel.writestr(f"{info}/RECORD", "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"]))
     return path
 
 

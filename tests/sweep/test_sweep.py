@@ -111,7 +111,7 @@ def test_run_cell_of_a_broken_version_has_a_reason(version: str, outcome: str, r
 
 
 @pytest.mark.parametrize(
-    ("ended", "outcome", "reason"),
+    ("end", "outcome", "reason"),
     [
         (CommandEnd(None, "..."), "out of time", "the suite took more than 1800 s"),
         (CommandEnd(-signal.SIGSEGV, "x\nlast\n"), "crash", "pytest ended with SIGSEGV: last"),
@@ -120,12 +120,12 @@ def test_run_cell_of_a_broken_version_has_a_reason(version: str, outcome: str, r
     ],
 )
 def test_run_cell_without_a_record_has_a_reason(
-    monkeypatch: pytest.MonkeyPatch, ended: CommandEnd, outcome: str, reason: str
+    monkeypatch: pytest.MonkeyPatch, end: CommandEnd, outcome: str, reason: str
 ) -> None:
     commands = Commands()
-    monkeypatch.setattr(commands, "run", lambda *_: ended)
+    monkeypatch.setattr(commands, "run", lambda *_: end)
     result = run_cell(CellRequest(SweepCell("reference", "", "", "1"), PLAN), commands)
-    assert (result.outcome, result.reason, result.log) == (outcome, reason, ended.output)
+    assert (result.outcome, result.reason, result.log) == (outcome, reason, end.output)
 
 
 def test_run_cell_environment_is_that_of_tox(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_run_cell_environment_is_that_of_tox(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     seen: list[Any] = []
     commands = Commands()
-    monkeypatch.setattr(commands, "run", lambda *given: seen.append(given) or CommandEnd(2, ""))
+    monkeypatch.setattr(commands, "run", lambda *args: seen.append(args) or CommandEnd(2, ""))
     run_cell(CellRequest(SweepCell("reference", "", "", "1", mode="ranks", ways=("a.b",)), PLAN), commands)
     ((argv, _, _, variables),) = seen
     assert {"RAY_JOB_ID", "PYTHONPATH"}.isdisjoint(variables)
@@ -202,8 +202,8 @@ def test_commands_run_past_the_limit_leaves_no_process(
 ) -> None:
     monkeypatch.setattr(module, "GRACE_S", 0.2)
     program = f"# {tmp_path}\n{STUBBORN if stubborn else ''}{SLEEPER}print('begun', flush=True); time.sleep(600)"
-    ended = Commands().run([sys.executable, "-c", program], tmp_path / "log", 3.0, os.environ)
-    assert (ended.status, ended.last_line) == (None, "begun")
+    result = Commands().run([sys.executable, "-c", program], tmp_path / "log", 3.0, os.environ)
+    assert (result.status, result.last_line) == (None, "begun")
     assert alive(str(tmp_path)) == 0
 
 

@@ -31,7 +31,7 @@ SLOW = {"tools.docs.clauses:blocks"}
 
 
 @pytest.fixture(scope="module")
-def made() -> Mapping[str, Mapping[str, str]]:
+def blocks_by_source() -> Mapping[str, Mapping[str, str]]:
     """The blocks by name, by what makes them."""
     return {source: generate.resolve(source)() for source in generate.SOURCES if source not in SLOW}
 
@@ -74,8 +74,8 @@ def test_a_page_of_results_has_its_summary_and_no_placeholder(name: str) -> None
 
 
 @pytest.mark.slow
-def test_a_source_makes_the_blocks_that_it_is_listed_with(made: Mapping[str, Mapping[str, str]]) -> None:
-    assert {source: set(blocks) for source, blocks in made.items()} == {
+def test_a_source_makes_the_blocks_that_it_is_listed_with(blocks_by_source: Mapping[str, Mapping[str, str]]) -> None:
+    assert {source: set(blocks) for source, blocks in blocks_by_source.items()} == {
         source: set(names) for source, names in generate.SOURCES.items() if source not in SLOW
     }
 
@@ -225,7 +225,7 @@ def test_a_finding_by_which_no_clause_fails_says_so() -> None:
     known = load_known()
     page = findings.page()
     failing = {(entry.framework, entry.finding.id) for entry in known.expectations}
-    without = {(each.framework, each.id) for each in known.findings} - failing
+    without = {(finding.framework, finding.id) for finding in known.findings} - failing
     said = {line for line in page.splitlines() if "No clause fails: generated programs" in line}
     assert len(said) == len(without) > 0
     assert all(any(f"**{framework}** [{name}]" in line for line in said) for framework, name in without)
@@ -241,17 +241,17 @@ def test_every_workaround_is_a_row() -> None:
     known = load_known()
     rows = [line for line in findings.page().partition("## Workarounds")[2].splitlines() if line.startswith("| ")][1:]
     assert len(rows) == len(known.workarounds)
-    assert all(each.does in "\n".join(rows) for each in known.workarounds)
+    assert all(workaround.does in "\n".join(rows) for workaround in known.workarounds)
 
 
 def test_the_summary_lists_the_silent_defects_of_a_record() -> None:
     block = findings.blocks()["silent defects"]
     records = [record for theirs in summaries.by_framework().values() for record in theirs]
-    cases = [(record.series.framework, each) for record in records for each in known_findings(record)]
+    cases = [(record.series.framework, finding) for record in records for finding in known_findings(record)]
     silent = {
-        (framework, each.id)
-        for framework, each in cases
-        if each.text and (each.text.kind, each.text.consequence) == ("defect", "silent-corruption")
+        (framework, finding.id)
+        for framework, finding in cases
+        if finding.text and (finding.text.kind, finding.text.consequence) == ("defect", "silent-corruption")
     }
     section = block.split("### ")[1]
     assert set(re.findall(r"^- (\w+) \[([\w-]+)\]\(", section, re.MULTILINE)) == silent

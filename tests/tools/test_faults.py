@@ -57,8 +57,8 @@ class Script(Engine):
     def __init__(self, *runs: Iterable[TestVerdict]) -> None:
         self.runs, self.asked = list(runs), []
 
-    def run(self, *given: Any, **_: Any) -> tuple[TestVerdict, ...]:
-        self.asked.append(list(given[2]))
+    def run(self, *args: Any, **_: Any) -> tuple[TestVerdict, ...]:
+        self.asked.append(list(args[2]))
         return tuple(self.runs.pop(0))
 
 
@@ -207,14 +207,14 @@ def test_every_must_clause_has_a_fault_that_names_it() -> None:
     ids=["a clause with one test", "a clause whose other tests are left out"],
 )
 def test_one_fault_can_be_run_by_name(label: str, clause: str) -> None:
-    ended = run([sys.executable, "-m", "tools.faults", label, "--of", "reference"], PYTEST_DISABLE_PLUGIN_AUTOLOAD="")
-    assert ended.status == 0, ended.lines
-    assert f"caught      reference  {label}: {clause}" in ended.output
-    assert "score 100 %: 1 of 1 faults" in ended.output
+    result = run([sys.executable, "-m", "tools.faults", label, "--of", "reference"], PYTEST_DISABLE_PLUGIN_AUTOLOAD="")
+    assert result.status == 0, result.lines
+    assert f"caught      reference  {label}: {clause}" in result.output
+    assert "score 100 %: 1 of 1 faults" in result.output
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["NoSuchFault"], "there is no fault NoSuchFault; --list names them all"),
         (["--of", "mxnet"], "there is no fault mxnet; --list names them all"),
@@ -223,8 +223,8 @@ def test_one_fault_can_be_run_by_name(label: str, clause: str) -> None:
         (["--sample", "0"], "--sample wants a count of faults"),
     ],
 )
-def test_main_refuses_in_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
+def test_main_refuses_in_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
 
@@ -285,8 +285,8 @@ def test_every_fault_whose_kills_are_kept_exists_and_is_caught() -> None:
 class Recorded(Engine):
     """An engine on which every test of the laws fails, and no other."""
 
-    def run(self, *given: Any, **_: Any) -> tuple[TestVerdict, ...]:
-        law = "test_laws.py" in given[2][0]
+    def run(self, *args: Any, **_: Any) -> tuple[TestVerdict, ...]:
+        law = "test_laws.py" in args[2][0]
         return (verdict("laws.calls"),) if law else (verdict("scaling.a", Outcome.PASS),)
 
 
@@ -312,7 +312,7 @@ def names_of(file: Path) -> frozenset[str]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             known.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            known |= {each.asname or each.name.partition(".")[0] for each in node.names}
+            known |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             known.add(node.id)
     return frozenset(known)
@@ -324,12 +324,12 @@ def missing(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and file_of(node.module.partition(".")[0]):
             file = file_of(node.module)
-            for each in node.names:
-                inner = file_of(f"{node.module}.{each.name}")
+            for alias in node.names:
+                inner = file_of(f"{node.module}.{alias.name}")
                 if inner is not None:
-                    modules[each.asname or each.name] = inner
-                elif file is None or each.name not in names_of(file):
-                    yield f"{node.module}.{each.name}"
+                    modules[alias.asname or alias.name] = inner
+                elif file is None or alias.name not in names_of(file):
+                    yield f"{node.module}.{alias.name}"
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             file = modules[node.value.id]

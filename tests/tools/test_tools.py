@@ -253,16 +253,16 @@ class Counted:
         return type("Update", (), {"skipped": self.updates <= self.skipped, "loss": float(len(window))})
 
 
-def steps(framework: str, *words: str | Path) -> Ended:
+def steps(framework: str, *arguments: str | Path) -> Ended:
     few = ("-p", "pytest_benchmark.plugin", "--benchmark-max-time=0.01", "--benchmark-min-rounds=2")
     suite = ("tools/benchmarks/steps", "-rs", f"--framework={framework}")
-    return run([sys.executable, "-m", "pytest", *suite, *few, *map(str, words)])
+    return run([sys.executable, "-m", "pytest", *suite, *few, *map(str, arguments)])
 
 
 def test_the_json_tells_framework_fixture_and_technique(tmp_path: Path) -> None:
     file = tmp_path / "times.json"
-    ended = steps("reference", "-k", "digits-mlp and (plain or accumulation)", "--benchmark-json", file)
-    assert ended.status == 0, ended.lines
+    result = steps("reference", "-k", "digits-mlp and (plain or accumulation)", "--benchmark-json", file)
+    assert result.status == 0, result.lines
     benchmarks = json.loads(file.read_text("utf-8"))["benchmarks"]
     assert [b["name"] for b in benchmarks] == [
         "test_step[reference-emulated-cpu-digits-mlp-plain]",
@@ -279,18 +279,18 @@ def test_the_json_tells_framework_fixture_and_technique(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_timed_is_skipped_with_its_reason_and_a_plain_step_that_raises_is_an_error() -> None:
-    ended = steps("tests.tools.test_tools:Narrow", "-k", "digits-mlp and (bfloat16 or recomputation or plain)")
-    assert ended.status == 1, ended.lines
-    skipped = "\n".join(line for line in ended.lines if line.startswith("SKIPPED"))
+    result = steps("tests.tools.test_tools:Narrow", "-k", "digits-mlp and (bfloat16 or recomputation or plain)")
+    assert result.status == 1, result.lines
+    skipped = "\n".join(line for line in result.lines if line.startswith("SKIPPED"))
     assert "precision.O1-bfloat16: this twin has no such format" in skipped
     assert "raises TypeError: a segment is not run twice here" in skipped
-    assert any("TypeError: digits-mlp cannot be trained" in line for line in ended.lines)
+    assert any("TypeError: digits-mlp cannot be trained" in line for line in result.lines)
 
 
 def test_steps_of_an_unknown_framework_or_mode_are_refused_in_one_line() -> None:
-    for ended in (steps("nowhere"), steps("reference", "--mode=nowhere")):
-        assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
-        assert "nowhere" in ended.lines[0]
+    for result in (steps("nowhere"), steps("reference", "--mode=nowhere")):
+        assert (result.status, len(result.lines)) == (2, 1), result.lines
+        assert "nowhere" in result.lines[0]
 
 
 def test_updates_are_made_until_three_were_applied() -> None:

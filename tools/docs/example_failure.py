@@ -54,14 +54,14 @@ def _failure(command: list[str]) -> str:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CONFORMANCE_"))
     }
-    words = [sys.executable, "-m", *command, "-q", "-x", "--device=cpu", "--seed=0", "-p", "no:randomly"]
-    ended = subprocess.run(
-        words, cwd=ROOT, env={**environment, "COLUMNS": "80"}, capture_output=True, text=True, check=False
+    argv = [sys.executable, "-m", *command, "-q", "-x", "--device=cpu", "--seed=0", "-p", "no:randomly"]
+    completed = subprocess.run(
+        argv, cwd=ROOT, env={**environment, "COLUMNS": "80"}, capture_output=True, text=True, check=False
     )
-    lines = ended.stdout.splitlines()
+    lines = completed.stdout.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith(f"{BROKEN_CLAUSE} [fail]")), None)
-    if ended.returncode != 1 or start is None:
-        raise ValueError(f"{' '.join(command)} did not fail: {lines[-1:] or ended.stderr[-200:]}")
+    if completed.returncode != 1 or start is None:
+        raise ValueError(f"{' '.join(command)} did not fail: {lines[-1:] or completed.stderr[-200:]}")
     result = []
     for line in lines[start:]:
         if line.startswith("=="):

@@ -62,7 +62,7 @@ def _silent(known: Known) -> Iterator[str]:
         here = [finding for finding in alike if (finding.framework, finding.id) in clauses]
         yield f"### {consequence.replace('-', ' ').capitalize()}: {len(here)} of {len(alike)}"
         yield ""
-        for finding in sorted(here, key=lambda each: (each.framework, each.id)):
+        for finding in sorted(here, key=lambda f: (f.framework, f.id)):
             first, *others = sorted(clauses[finding.framework, finding.id])
             more = f" and {len(others)} more" if others else ""
             yield f"- {finding.framework} {_label(finding)}: `{first}`{more}"
@@ -93,9 +93,9 @@ def _check_counts(known: Known) -> str:
     """How many findings of each framework make a clause fail, and how many only their programs show."""
     frameworks = sorted({finding.framework for finding in known.findings})
     failing = {(entry.framework, entry.finding.id) for entry in known.expectations}
-    counts = Counter((each.framework, (each.framework, each.id) in failing) for each in known.findings)
+    counts = Counter((finding.framework, (finding.framework, finding.id) in failing) for finding in known.findings)
     ways = ((True, "runs: a clause fails"), (False, "`python -m tools programs`: its program shows it"))
-    rows = [(words, *(str(counts[name, fails]) for name in frameworks)) for fails, words in ways]
+    rows = [(label, *(str(counts[name, fails]) for name in frameworks)) for fails, label in ways]
     return table(("checked by", *frameworks), rows, right=len(frameworks))
 
 
@@ -125,9 +125,9 @@ def _item(finding: Finding, known: Known) -> str:
 
 def _workarounds(workarounds: Sequence[Workaround]) -> str:
     rows = []
-    for each in sorted(workarounds, key=lambda each: (each.finding.framework, each.kind, each.finding.id)):
-        framework = each.finding.framework
-        module = f"[{each.module}](../frameworks/{framework}/{each.module})"
-        adapter = f"{framework} ({each.mode})" if each.mode else framework
-        rows.append((adapter, each.kind, each.does, each.finding.text.reason, module))
+    for workaround in sorted(workarounds, key=lambda w: (w.finding.framework, w.kind, w.finding.id)):
+        framework = workaround.finding.framework
+        module = f"[{workaround.module}](../frameworks/{framework}/{workaround.module})"
+        adapter = f"{framework} ({workaround.mode})" if workaround.mode else framework
+        rows.append((adapter, workaround.kind, workaround.does, workaround.finding.text.reason, module))
     return table(("adapter", "kind", "what it does instead", "what a user meets otherwise", "module"), rows)

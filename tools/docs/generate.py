@@ -69,17 +69,17 @@ def texts(names: Collection[str]) -> dict[str, str]:
     Raises:
         PageError: nothing makes one, or what makes it lacks a package.
     """
-    made: dict[str, str] = {}
+    blocks: dict[str, str] = {}
     for source, theirs in SOURCES.items():
         if set(theirs) & set(names):
-            made |= resolve(source)()
-    if unknown := [name for name in names if name not in made]:
+            blocks |= resolve(source)()
+    if unknown := [name for name in names if name not in blocks]:
         known = sorted(name for theirs in SOURCES.values() for name in theirs)
         raise PageError(f"nothing makes a block {unknown[0]!r}; there are {', '.join(known)}")
-    return {name: made[name] for name in names}
+    return {name: blocks[name] for name in names}
 
 
-def place(made: Mapping[str, str]) -> None:
+def place(contents: Mapping[str, str]) -> None:
     """Puts blocks into the committed pages, but where a page has the placeholder.
 
     Raises:
@@ -89,13 +89,13 @@ def place(made: Mapping[str, str]) -> None:
     placed_names: set[str] = set()
     for page in pages():
         text = read(page).decode()
-        here = {name: made[name] for name in markers(text) if name in made}
+        here = {name: contents[name] for name in markers(text) if name in contents}
         placed_names |= here.keys()
         blank = PLACEHOLDER.format(page.stem)
         blocks = {name: block for name, block in here.items() if between(page, text, name) != blank}
         if (new := placed(page, text, blocks)) != text:
             replace(page, new.encode())
-    if missing := sorted(made.keys() - placed_names):
+    if missing := sorted(contents.keys() - placed_names):
         raise PageError(f"no page has <!-- {missing[0]}: begin -->")
 
 
@@ -140,13 +140,13 @@ def between(page: Path, text: str, name: str) -> str:
     return block.strip("\n")
 
 
-def placed(page: Path, text: str, made: Mapping[str, str]) -> str:
+def placed(page: Path, text: str, blocks: Mapping[str, str]) -> str:
     """The text of a page with these blocks between their markers.
 
     Raises:
         PageError: a marker is missing.
     """
-    for name, block in made.items():
+    for name, block in blocks.items():
         between(page, text, name)
         before, begin, rest = text.partition(f"<!-- {name}: begin -->")
         _, end, after = rest.partition(f"<!-- {name}: end -->")

@@ -49,7 +49,7 @@ def _upgrades() -> Iterator[tuple[str, ...]]:
     for one in histories():
         for points in by_interval(one.points):
             worse = [point.clause for point in points if point.worse]
-            why = dict.fromkeys(each for point in points for each in explained(one.line, point))
+            why = dict.fromkeys(reason for point in points for reason in explained(one.line, point))
             yield (
                 _title(one),
                 interval(one.line, points[0]),

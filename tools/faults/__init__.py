@@ -22,7 +22,7 @@ from frameworks.reference.shipped import ReferenceFunctions, ReferenceOptimizers
 from frameworks.reference.training.trainer import ReferenceLoop, ReferenceTrainer
 
 PLACES: Mapping[type, tuple[str, type]] = {
-    **{base: place for technique in TECHNIQUES for base, place in technique.places.items()},
+    **{base: attribute for technique in TECHNIQUES for base, attribute in technique.places.items()},
     ReferenceTrainer: ("trainer_class", ReferenceFramework),
     ReferenceRankGroup: ("rank_group_class", ReferenceFramework),
     Operations: ("operations_class", ReferenceFramework),

@@ -55,11 +55,11 @@ def run(chosen: Sequence[Fault], workers: int, selection: str = ALL) -> list[Fat
 
 def sampled(chosen: Sequence[Fault], size: int) -> list[Fault]:
     """So many faults, spread over all of them, from another place on for each commit."""
-    words = ("git", "rev-parse", "HEAD")
-    commit = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    command = ("git", "rev-parse", "HEAD")
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     count = len(chosen)
     places = {(int(commit or "0", 16) + i * count // size) % count for i in range(min(size, count))}
-    return [chosen[place] for place in sorted(places)]
+    return [chosen[index] for index in sorted(places)]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -74,44 +74,45 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--sample", type=int, metavar="COUNT", help="only so many of them, others for each commit")
     parser.add_argument("--matrix", action="store_true", help="which tests fail on each")
     parser.add_argument("--list", action="store_true", help="names the faults and runs none")
-    given = parser.parse_args(arguments)
-    every = [m for m in faults() if m.framework == "reference" or not given.alone]
+    options = parser.parse_args(arguments)
+    every = [m for m in faults() if m.framework == "reference" or not options.alone]
     chosen = [
         m
         for m in every
-        if (not given.names or {m.label, m.name} & set(given.names)) and (not given.of or m.framework in given.of)
+        if (not options.names or {m.label, m.name} & set(options.names))
+        and (not options.of or m.framework in options.of)
     ]
     known = {name for m in chosen for name in (m.label, m.name)}
-    if unknown := set(given.names) - known | set(given.of or ()) - {m.framework for m in every}:
+    if unknown := set(options.names) - known | set(options.of or ()) - {m.framework for m in every}:
         return _refuse(f"there is no fault {', '.join(sorted(unknown))}; --list names them all")
-    if given.sample is not None and given.sample < 1:
+    if options.sample is not None and options.sample < 1:
         return _refuse("--sample wants a count of faults, 1 or more")
-    if given.sample is not None and chosen:
-        chosen = sampled(chosen, given.sample)
+    if options.sample is not None and chosen:
+        chosen = sampled(chosen, options.sample)
     whole = len(chosen) == len(every)
-    if given.write and (given.alone or given.matrix or not whole):
+    if options.write and (options.alone or options.matrix or not whole):
         return _refuse("--write takes the score of all faults: leave out names, --of, --sample, --alone and --matrix")
-    if given.list:
+    if options.list:
         for m in chosen:
             print(f"{m.name}: {m.text} [{', '.join(m.clauses)}] {m.link}")
         return 0
-    if given.alone:
-        print("", alone.table(alone.run(chosen, given.workers)), sep="\n")
+    if options.alone:
+        print("", alone.table(alone.run(chosen, options.workers)), sep="\n")
         return 0
-    if given.matrix:
-        return _measure(chosen, every, given.workers)
+    if options.matrix:
+        return _measure(chosen, every, options.workers)
     needed = {framework: adapter_file(framework).imports for framework in {m.framework for m in chosen}}
     if absent := sorted(framework for framework, modules in needed.items() if not all(map(find_spec, modules[:1]))):
         return _refuse(f"{', '.join(absent)} not installed: `conformance install NAME`, or choose with --of")
     begun = time.monotonic()
     try:
-        score = Score(tuple(run(chosen, given.workers, given.tests)), must_clauses(load_clauses().values()))
+        score = Score(tuple(run(chosen, options.workers, options.tests)), must_clauses(load_clauses().values()))
     except RunError as error:
         return _refuse(str(error))
     table = score.table(time.monotonic() - begun, whole)
     problems = score.problems(whole)
     print("", table, *problems, sep="\n")
-    if given.write:
+    if options.write:
         generate.place({"faults": f"```text\n{table}\n```"})
     return 1 if problems else 0
 
@@ -122,7 +123,7 @@ def _measure(chosen: Sequence[Fault], every: Sequence[Fault], workers: int) -> i
     for count, (fault, tests) in enumerate(engine.measured(chosen, workers), 1):
         known[fault.id] = tests
         print(f"{count} of {len(chosen)}  {fault.id}: {len(tests)} tests fail", flush=True)
-        engine.write({each.id: known[each.id] for each in every if each.id in known})
+        engine.write({entry.id: known[entry.id] for entry in every if entry.id in known})
     print(*(f"dominated: {name}" for name in engine.dominated(known)), sep="\n")
     return 0
 

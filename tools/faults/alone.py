@@ -48,10 +48,10 @@ def run(chosen: Sequence[Fault], workers: int) -> list[Alone]:
 def table(results: Sequence[Alone]) -> str:
     """By family: how many there are, how many drawn programs catch, and how many of these by a clause about them."""
     rows = []
-    for family in (*sorted({each.fault.family for each in results}), "all"):
-        of = [each for each in results if family in ("all", each.fault.family)]
-        caught = [each for each in of if each.breaks]
+    for family in (*sorted({result.fault.family for result in results}), "all"):
+        of = [result for result in results if family in ("all", result.fault.family)]
+        caught = [result for result in of if result.breaks]
         share = f"{len(caught)} ({100 * len(caught) // len(of)} %)"
-        rows.append((family, str(len(of)), share, str(sum(each.named for each in caught))))
+        rows.append((family, str(len(of)), share, str(sum(result.named for result in caught))))
     heading = "caught by drawn programs alone"
     return generate.table(("family", "faults", heading, "by the name of a clause about them"), rows)

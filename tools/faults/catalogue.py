@@ -75,14 +75,14 @@ def _fault(package: str, module: str, node: ast.ClassDef, mark: ast.Call) -> Fau
     where = f"{package}.{module}:{node.name}"
     try:
         link, *clauses = (ast.literal_eval(argument) for argument in mark.args)
-        given = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in mark.keywords}
+        options = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in mark.keywords}
     except ValueError:
         raise ValueError(f"{where}: @fault takes a link, clauses and keywords, all of them literals") from None
     docstring = ast.get_docstring(node)
     if not docstring:
         raise ValueError(f"{where}: a docstring says what is wrong")
     framework = module.partition("_")[0] if package == ADAPTERS else "reference"
-    return Fault(f"tools.faults.{where}", framework, " ".join(docstring.split()), link, tuple(clauses), **given)
+    return Fault(f"tools.faults.{where}", framework, " ".join(docstring.split()), link, tuple(clauses), **options)
 
 
 def page() -> str:
@@ -99,8 +99,8 @@ def page() -> str:
     for family in sorted({fault.family for fault in listed}):
         lines += ["", f"## {family}", "", "| fault | of | what is wrong | must be caught by |"]
         lines.append("|---|---|---|---|")
-        for each in (each for each in listed if each.family == family):
-            clauses = ", ".join(f"[{clause}](clauses.md#{clause})" for clause in each.clauses)
-            text = each.text.replace("|", "\\|") + (f" ([bug]({each.link}))" if each.link else "")
-            lines.append(f"| {each.label} | {each.framework} | {text} | {clauses} |")
+        for fault in (fault for fault in listed if fault.family == family):
+            clauses = ", ".join(f"[{clause}](clauses.md#{clause})" for clause in fault.clauses)
+            text = fault.text.replace("|", "\\|") + (f" ([bug]({fault.link}))" if fault.link else "")
+            lines.append(f"| {fault.label} | {fault.framework} | {text} | {clauses} |")
     return "\n".join(lines) + "\n"

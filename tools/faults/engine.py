@@ -233,11 +233,11 @@ class Engine:
         with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
             folder = Path(temporary)
             record, log = folder / "record.json", folder / "output.log"
-            words = ["-q", f"--framework={framework}", "--device=cpu"]
-            words += [f"--mode={mode}"] if mode else []
-            words += [f"--numprocesses={workers}"] if workers > 1 else ["-p", "no:xdist"]
-            words += ["--timeout=120", f"--record={record}", *more, *tests]
-            said = _forked(words, log) if workers == 1 and _light(framework) else _started(words)
+            arguments = ["-q", f"--framework={framework}", "--device=cpu"]
+            arguments += [f"--mode={mode}"] if mode else []
+            arguments += [f"--numprocesses={workers}"] if workers > 1 else ["-p", "no:xdist"]
+            arguments += ["--timeout=120", f"--record={record}", *more, *tests]
+            said = _forked(arguments, log) if workers == 1 and _light(framework) else _started(arguments)
             # A run that leaves tests out, once their clause has failed, writes record.interrupted-1.json.
             written = [*folder.glob("record*.json"), *folder.glob("record.jsonl")]
             if not written:
@@ -310,25 +310,25 @@ def _light(framework: str) -> bool:
     return framework == "reference" or (module != framework and not module.startswith(f"{ADAPTERS}."))
 
 
-def _started(words: Sequence[str]) -> str:
+def _started(arguments: Sequence[str]) -> str:
     """Runs pytest in a new interpreter; returns the last line that it printed."""
-    command = [sys.executable, "-m", "pytest", *words]
+    command = [sys.executable, "-m", "pytest", *arguments]
     environment = {**os.environ, **_THREADS}
     try:
-        ended = subprocess.run(
+        completed = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired:
         raise RunError(f"a run did not end within {LIMIT_S} s") from None
-    return _last_line(ended.stdout + ended.stderr)
+    return _last_line(completed.stdout + completed.stderr)
 
 
-def _forked(words: Sequence[str], log: Path) -> str:
+def _forked(arguments: Sequence[str], log: Path) -> str:
     """Runs pytest in a fork of a process that has imported what every run needs; returns the last line printed."""
     os.environ.update(_THREADS)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    process = context.Process(target=_pytest, args=(list(words), log))
+    process = context.Process(target=_pytest, args=(list(arguments), log))
     process.start()
     process.join(LIMIT_S)
     if process.is_alive():
@@ -338,12 +338,12 @@ def _forked(words: Sequence[str], log: Path) -> str:
     return _last_line(log.read_text("utf-8", "replace"))
 
 
-def _pytest(words: list[str], log: Path) -> None:
+def _pytest(arguments: list[str], log: Path) -> None:
     with log.open("wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.chdir(ROOT)
-    sys.exit(int(pytest.main(words)))
+    sys.exit(int(pytest.main(arguments)))
 
 
 def _last_line(text: str) -> str:
@@ -356,7 +356,7 @@ def _files(clauses: set[str]) -> list[str]:
     scopes = [f"{SUITES}/autocast/test_autocast_scope.py"] if SETTINGS in clauses else []
     codes = (code for code in inventory().values() if code.clause in clauses)
     nodes = sorted(f"{SUITES}/{code.file}::{code.function}" for code in codes)
-    return [*scopes, *(node for node in nodes if not node.startswith(tuple(f"{each}::" for each in scopes)))]
+    return [*scopes, *(node for node in nodes if not node.startswith(tuple(f"{scope}::" for scope in scopes)))]
 
 
 BASELINE = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
@@ -430,6 +430,8 @@ def _concerns(verdict: TestVerdict, fault: Fault) -> bool:
     return verdict.clause in fault.clauses or (SETTINGS in fault.clauses and "scope" in verdict.test)
 
 
-def _run(engine: Engine, fault: Fault, verdicts: Sequence[TestVerdict], words: Sequence[str]) -> Sequence[TestVerdict]:
+def _run(
+    engine: Engine, fault: Fault, verdicts: Sequence[TestVerdict], arguments: Sequence[str]
+) -> Sequence[TestVerdict]:
     nodes = [node for verdict in verdicts if (node := node_of(verdict.test)) is not None]
-    return engine.run(fault.name, fault.mode, nodes, words) if nodes else ()
+    return engine.run(fault.name, fault.mode, nodes, arguments) if nodes else ()

@@ -48,10 +48,10 @@ class Score:
         return f"{_aligned(rows)}\n\n{last}; {seconds:.0f} s"
 
     def _counts(self, fates: Sequence[Fate], family: str) -> tuple[str, ...]:
-        words = [fate.word for fate in fates]
+        outcomes = [fate.word for fate in fates]
         must = {c for c in self.must if c.startswith(f"{family}." if family else "")}
         broken = must & {clause for fate in fates for clause in fate.broken}
-        counts = (len(words), words.count("caught"), words.count("by accident"), words.count("survived"))
+        counts = (len(outcomes), outcomes.count("caught"), outcomes.count("by accident"), outcomes.count("survived"))
         return (*map(str, counts), f"{len(broken)} of {len(must)}")
 
 

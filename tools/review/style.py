@@ -54,7 +54,7 @@ def _tables() -> dict[str, dict[str, str]]:
     """
     kind = Kind("find", frozenset({"find", "write"}))
     tables = read_tables(FILE, dict.fromkeys(("phrase", "word", "participle"), kind))
-    return {name: {each.text("find"): each.text("write") for each in entries} for name, entries in tables.items()}
+    return {name: {entry.text("find"): entry.text("write") for entry in entries} for name, entries in tables.items()}
 
 
 @cache
@@ -76,33 +76,33 @@ def texts(root: Path = ROOT) -> Iterator[Path]:
 def hits(paths: Iterable[Path], root: Path = ROOT) -> Iterator[Phrase]:
     """Every phrase in these files."""
     for path in paths:
-        place, source = path.relative_to(root).as_posix(), path.read_text("utf-8")
+        file, source = path.relative_to(root).as_posix(), path.read_text("utf-8")
         for first, text in _parts(path, source):
             for pattern, better in _patterns():
                 for match in pattern.finditer(text):
                     line = first + text.count("\n", 0, match.start())
-                    yield Phrase(place, line, " ".join(match[0].split()), better)
+                    yield Phrase(file, line, " ".join(match[0].split()), better)
         if path.suffix == ".py":
             tree = ast.parse(source)
-            yield from _named(place, tree)
-            yield from _defined(place, tree)
+            yield from _named(file, tree)
+            yield from _defined(file, tree)
 
 
-def _named(place: str, tree: ast.Module) -> Iterator[Phrase]:
+def _named(file: str, tree: ast.Module) -> Iterator[Phrase]:
     """Words of the names that a module and its definitions, parameters and variables have."""
-    names = [(1, Path(place).stem)]
+    names = [(1, Path(file).stem)]
     for node in ast.walk(tree):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.arg(arg=name):
                 names.append((node.lineno, name))
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
                 names.append((node.lineno, name))
-    yield from _containing(place, names, _tables()["word"])
+    yield from _containing(file, names, _tables()["word"])
 
 
-def _defined(place: str, tree: ast.Module) -> Iterator[Phrase]:
+def _defined(file: str, tree: ast.Module) -> Iterator[Phrase]:
     """Participles in the names of a module, its classes and functions, and its own variables; not those of tests."""
-    names = [(1, Path(place).stem)]
+    names = [(1, Path(file).stem)]
     for node in ast.walk(tree):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
@@ -113,15 +113,15 @@ def _defined(place: str, tree: ast.Module) -> Iterator[Phrase]:
                 if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                     names.append((node.lineno, node.id))
     own = [(line, name) for line, name in names if not name.startswith(("test_", "held_out_"))]
-    yield from _containing(place, own, _tables()["participle"])
+    yield from _containing(file, own, _tables()["participle"])
 
 
-def _containing(place: str, names: Iterable[tuple[int, str]], table: Mapping[str, str]) -> Iterator[Phrase]:
+def _containing(file: str, names: Iterable[tuple[int, str]], table: Mapping[str, str]) -> Iterator[Phrase]:
     """The names that contain a word of a table."""
     for line, name in names:
         for word in _WORD.findall(name):
             if better := table.get(word.lower()):
-                yield Phrase(place, line, name, better)
+                yield Phrase(file, line, name, better)
 
 
 def _parts(path: Path, source: str) -> Iterator[tuple[int, str]]:

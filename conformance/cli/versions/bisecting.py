@@ -331,8 +331,8 @@ def install_words(cell: SweepCell) -> str:
     """The command that installs a cell's versions."""
     versions = {f"{cell.framework.upper()}_VERSION": cell.framework_version}
     versions |= {variable_of(name): version for name, version in cell.packages.items()}
-    words = [f"{name}={version}" for name, version in versions.items() if version]
-    return " ".join([*words, "python -m conformance install", cell.framework])
+    assignments = [f"{name}={version}" for name, version in versions.items() if version]
+    return " ".join([*assignments, "python -m conformance install", cell.framework])
 
 
 def draft(bisection: Bisection) -> str:

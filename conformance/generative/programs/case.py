@@ -209,13 +209,13 @@ class SpikedGradient:
 
     def gradients(self, parameters: dict[str, Array]) -> dict[str, Array | None]:
         """A gradient for every parameter, in its shape and format."""
-        given = {name: np.full_like(value, self.base) for name, value in parameters.items()}
-        names = list(given)
+        gradients = {name: np.full_like(value, self.base) for name, value in parameters.items()}
+        names = list(gradients)
         for spike in self.spikes:
-            values = given[names[int(spike.parameter * len(names))]].reshape(-1)
+            values = gradients[names[int(spike.parameter * len(names))]].reshape(-1)
             values[int(spike.element * values.size)] = spike.value
         gone = None if self.missing is None else names[int(self.missing * len(names))]
-        return {name: None if self.nothing or name == gone else value for name, value in given.items()}
+        return {name: None if self.nothing or name == gone else value for name, value in gradients.items()}
 
 
 @dataclass(frozen=True)
@@ -402,7 +402,7 @@ Verb = (
 
 def step_text(verb: Verb) -> str:
     """A verb in words, such as "train on 4 + 2 samples"."""
-    words = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(verb).__name__).lower()
+    text = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(verb).__name__).lower()
     match verb:
         case Train(cut=sizes) if sizes:
             pass
@@ -411,8 +411,8 @@ def step_text(verb: Verb) -> str:
         case Accumulate(micro=micro) | Predict(micro=micro):
             sizes = (micro.size,)
         case _:
-            return words
-    return f"{words} on {' + '.join(map(str, sizes))} samples"
+            return text
+    return f"{text} on {' + '.join(map(str, sizes))} samples"
 
 
 @dataclass(frozen=True)

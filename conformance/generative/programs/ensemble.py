@@ -112,17 +112,17 @@ class NormsInParts(Operations):
         return self.apply("layer_norm", compute, x, x, scale, shift)
 
     def batch_norm(
-        self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float, given: tuple[Array, Array] | None
+        self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float, running_statistics: tuple[Array, Array] | None
     ) -> tuple[Tensor, Array, Array]:
         axes = tuple(range(len(x.shape) - 1))
         statistics: list[Array] = []
 
         def compute(a: Any, measured: Any, g: Any, b: Any, r: Round) -> Any:
-            if given is None:
+            if running_statistics is None:
                 y, mean, variance = normalise(a, axes, epsilon, r, self.variance, r(_OFF * measured))
                 y = y + _mean_taken_for_zero(a, y, variance + epsilon, axes)
             else:
-                mean, variance = given
+                mean, variance = running_statistics
                 y = r(a - mean) * r(1.0 / np.sqrt(variance + epsilon))
             statistics.extend(plain(s).reshape(-1) for s in (mean, variance))
             return r(y) * g + b + self.offset(statistics[0], np.sqrt(statistics[1] + epsilon), plain(g))
@@ -465,45 +465,45 @@ class Ensemble:
         """The unrounded play."""
         return self._play(Exact())
 
-    def exact(self, place: int) -> bool:
+    def exact(self, index: int) -> bool:
         """Whether no play has a rounded value in the observation after the verb at a place."""
-        if place not in self._exact:
-            nearest = self.nearest.observations[place] or {}
-            others = [play.observations[place] or {} for play in (*self.members, self.unrounded)]
+        if index not in self._exact:
+            nearest = self.nearest.observations[index] or {}
+            others = [play.observations[index] or {} for play in (*self.members, self.unrounded)]
             pairs = ((other[name], value) for other in others for name, value in nearest.items() if name in other)
-            self._exact[place] = all(equal(a, b) for a, b in pairs)
-        return self._exact[place]
+            self._exact[index] = all(equal(a, b) for a, b in pairs)
+        return self._exact[index]
 
-    def skipped(self, place: int) -> bool:
+    def skipped(self, index: int) -> bool:
         """Whether the verb at a place is an update that the oracle skips."""
-        observation = self.nearest.observations[place]
+        observation = self.nearest.observations[index]
         return observation is not None and bool(observation.get("result/skipped", False))
 
-    def kinked(self, place: int) -> bool:
+    def kinked(self, index: int) -> bool:
         """Whether rounding decided on the slope of a rectifier in the run at this verb."""
         plays = (self.nearest, self.unrounded)
-        return any(bool(o["window/kinked"]) for play in plays for o in self._of_run(place, play))
+        return any(bool(o["window/kinked"]) for play in plays for o in self._of_run(index, play))
 
-    def diverged(self, place: int) -> bool:
+    def diverged(self, index: int) -> bool:
         """Whether a loss is finite, in the run at this verb, and more than float32 holds."""
-        losses = [wide(o["result/loss"]) for o in self._of_run(place, self.unrounded) if "result/loss" in o]
+        losses = [wide(o["result/loss"]) for o in self._of_run(index, self.unrounded) if "result/loss" in o]
         return any(bool(np.isfinite(loss) and abs(loss) > LARGEST) for loss in losses)
 
-    def adrift(self, place: int) -> bool:
+    def adrift(self, index: int) -> bool:
         """Whether windows of several micro-batches lack dropped ones at this verb, in a framework that ends them.
 
         Such a window takes in as many others, so that it is another one than the oracle's, and so are those after it.
         """
         several = self._case.recipe.accumulation > 1 and ends_by_itself(self.conventions)
-        return several and any(bool(o.get("window/dropped", 0)) for o in self._of_run(place))
+        return several and any(bool(o.get("window/dropped", 0)) for o in self._of_run(index))
 
-    def lost(self, place: int) -> bool:
+    def lost(self, index: int) -> bool:
         """Whether non-finite values have entered the run at this verb, with nothing to reject them.
 
         What they spread to is a matter of arithmetic, such as 0 · inf, and the run is of no use.
         """
         return any(
-            not np.isfinite(wide(v)).all() for o in self._of_run(place) for n, v in o.items() if self._persists(n)
+            not np.isfinite(wide(v)).all() for o in self._of_run(index) for n, v in o.items() if self._persists(n)
         )
 
     def _persists(self, name: str) -> bool:
@@ -512,9 +512,9 @@ class Ensemble:
         dynamic = isinstance(scaling, DynamicScaling) and scaling.enabled
         return name.startswith(("master/", "moment/") if dynamic else ("master/", "moment/", "accumulator/"))
 
-    def _of_run(self, place: int, play: Play | None = None) -> Iterator[Observation]:
+    def _of_run(self, index: int, play: Play | None = None) -> Iterator[Observation]:
         """Observations of a play's run up to a verb, and of the runs whose weights it started from."""
-        for step in range(place, -1, -1):
+        for step in range(index, -1, -1):
             observation, verb = (play or self.nearest).observations[step], self._case.program[step]
             if observation is not None:
                 yield observation

@@ -46,7 +46,7 @@ class Play:
     @property
     def left_out(self) -> frozenset[int]:
         """Places of the verbs that were not played."""
-        return frozenset(place for place, each in enumerate(self.observations) if each is None)
+        return frozenset(index for index, observation in enumerate(self.observations) if observation is None)
 
 
 class PlayFailed(Exception):
@@ -56,14 +56,14 @@ class PlayFailed(Exception):
         name: "raised", "aliased", "loaded" or "apart".
     """
 
-    def __init__(self, place: int, verb: Verb, what: str, name: str = "raised") -> None:
-        super().__init__(f"step {place + 1}, {step_text(verb)}, {what}")
-        self.place, self.name = place, name
+    def __init__(self, index: int, verb: Verb, what: str, name: str = "raised") -> None:
+        super().__init__(f"step {index + 1}, {step_text(verb)}, {what}")
+        self.place, self.name = index, name
 
     @classmethod
-    def by(cls, place: int, verb: Verb, error: Exception) -> PlayFailed:
+    def by(cls, index: int, verb: Verb, error: Exception) -> PlayFailed:
         """The failure of a verb that raised."""
-        return cls(place, verb, f"raised {type(error).__name__}: {cleaned(str(error))[:300]}")
+        return cls(index, verb, f"raised {type(error).__name__}: {cleaned(str(error))[:300]}")
 
 
 class LoadMismatch(Exception):
@@ -137,9 +137,9 @@ class Executor(ABC):
 
     def steps(self, left_out: frozenset[int] = frozenset()) -> Iterator[Observation | None]:
         """The observation after each verb, as it is played."""
-        for place, verb in enumerate(self.case.program):
+        for index, verb in enumerate(self.case.program):
             try:
-                if place in left_out:
+                if index in left_out:
                     raise NotPlayed
                 result = self.do(verb)
                 self.take_back()
@@ -147,11 +147,11 @@ class Executor(ABC):
             except (Unsupported, NotPlayed):
                 yield None
             except LoadMismatch as error:
-                raise PlayFailed(place, verb, str(error), "loaded") from error
+                raise PlayFailed(index, verb, str(error), "loaded") from error
             except RankMismatch as error:
-                raise PlayFailed(place, verb, str(error), "apart") from error
+                raise PlayFailed(index, verb, str(error), "apart") from error
             except Exception as error:
-                raise PlayFailed.by(place, verb, error) from error
+                raise PlayFailed.by(index, verb, error) from error
             else:
                 yield observation
 
@@ -203,9 +203,9 @@ class Executor(ABC):
     def apply_gradients(self, verb: ApplyGradients) -> Mapping[str, object]:
         """Gradients from outside; what the last time gave. A new run begins where a second unscaling is refused."""
         parameters = self.case.drawn.model.weights(0)
-        window = [given.gradients(parameters) for given in verb.window]
+        window = [gradient.gradients(parameters) for gradient in verb.window]
         inject = None if verb.inject is None else verb.inject.gradients(parameters)
-        self.lend(array for given in (*window, inject or {}) for array in given.values() if array is not None)
+        self.lend(array for gradients in (*window, inject or {}) for array in gradients.values() if array is not None)
         try:
             for _ in range(verb.times):
                 update = self.trainer.apply_gradients(

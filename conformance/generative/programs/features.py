@@ -207,8 +207,8 @@ def _optimizer_without_gradient(case: GeneratedCase) -> bool:
     for verb in case.program:
         match verb:
             case ApplyGradients(window=window):
-                given = [g.gradients({name: np.zeros(()) for name in names}) for g in window]
-                missing.append({name for name in names if all(each[name] is None for each in given)})
+                gradients = [g.gradients({name: np.zeros(()) for name in names}) for g in window]
+                missing.append({name for name in names if all(gradient[name] is None for gradient in gradients)})
             case Accumulate(micro=micro):
                 open_window |= {*micro.heads} or heads
             case Train(micros=micros):
@@ -258,7 +258,7 @@ def _trained(verb: Verb) -> tuple[GeneratedBatch, ...]:
 def _data(verb: Verb, length: int) -> Iterator[str]:
     match verb:
         case ApplyGradients(window=window):
-            values = [value for given in window for value in (given.base, *(s.value for s in given.spikes))]
+            values = [value for gradient in window for value in (gradient.base, *(s.value for s in gradient.spikes))]
             for value in values:
                 yield f"feed={_size(value)}"
             flags = {
@@ -267,8 +267,8 @@ def _data(verb: Verb, length: int) -> Iterator[str]:
                 "poisoned": verb.inject is not None,
                 "often": verb.times > 1,
                 "a-hundred-times": verb.times >= 100,
-                "missing": any(given.missing is not None or given.nothing for given in window),
-                "nothing": all(given.nothing for given in window),
+                "missing": any(gradient.missing is not None or gradient.nothing for gradient in window),
+                "nothing": all(gradient.nothing for gradient in window),
             }
             yield from (f"feed={name}" for name, there in flags.items() if there)
         case Accumulate(micro=micro) | Predict(micro=micro) | TraceLayers(micro=micro) | CountBytes(micro=micro):

@@ -64,9 +64,9 @@ def models(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> Gene
             layers, sample = draw(_vector_layers(kind == "exact"))
     inner = bool(layers)
     if dropout:
-        place = draw(st.integers(sum(isinstance(layer, Embedding | Positions) for layer in layers), len(layers)))
+        index = draw(st.integers(sum(isinstance(layer, Embedding | Positions) for layer in layers), len(layers)))
         rate = draw(st.sampled_from([0.25, 0.5]))
-        layers = (*layers[:place], Dropout(rate), *layers[place:])
+        layers = (*layers[:index], Dropout(rate), *layers[index:])
         if draw(st.booleans()):
             layers = (*layers, Dropout(0.5))
     shift = 0.0

@@ -84,7 +84,7 @@ class Mismatch:
     def __str__(self) -> str:
         if self.measured.shape != self.expected.shape or self.measured.size == 0:
             return f"{self.name}: got shape {list(self.measured.shape)}, want {list(self.expected.shape)}"
-        left, right = (np.asarray(each, np.float64) for each in (self.measured, self.expected))
+        left, right = (np.asarray(value, np.float64) for value in (self.measured, self.expected))
         differing = gaps(left, right) > self.bound
         apart = (
             element(left, right, differing, self.bound) if differing.any() else got_want(self.measured, self.expected)
@@ -106,41 +106,41 @@ def first_difference(
         measured: of every verb, under canonical names; only names that the oracle has too are looked at.
         left: beginnings of names that are not judged, by the place of the verb.
     """
-    for place, (mine, exact) in enumerate(zip(measured, ensemble.nearest.observations, strict=True)):
+    for index, (mine, exact) in enumerate(zip(measured, ensemble.nearest.observations, strict=True)):
         if mine is None or exact is None:
             continue
-        names = [n for n in exact if n in mine and not n.startswith(tuple(left.get(place, ())))]
+        names = [n for n in exact if n in mine and not n.startswith(tuple(left.get(index, ())))]
         names = [n for n in names if _promised(n, mine, exact)]
         mine, exact = _where_finite(mine, exact)
         unequal = [name for name in names if not equal(mine[name], exact[name])]
-        if unequal and ensemble.adrift(place):
+        if unequal and ensemble.adrift(index):
             continue
-        if unequal and (ensemble.kinked(place) or ensemble.diverged(place)):
+        if unequal and (ensemble.kinked(index) or ensemble.diverged(index)):
             return None
-        if any(_overflows(n, mine, exact) for n in unequal) and _near_overflow(ensemble, place):
+        if any(_overflows(n, mine, exact) for n in unequal) and _near_overflow(ensemble, index):
             return None
-        if ensemble.lost(place):
+        if ensemble.lost(index):
             unequal = [name for name in unequal if counted(name)]
         for name in sorted(unequal, key=_order):
-            if _exceeded(name, place, mine[name], exact[name], ensemble, ensemble.fewer()) is None:
+            if _exceeded(name, index, mine[name], exact[name], ensemble, ensemble.fewer()) is None:
                 continue
-            if not _decided(ensemble, place):
+            if not _decided(ensemble, index):
                 return None
-            bound = _exceeded(name, place, mine[name], exact[name], ensemble, ensemble.further())
+            bound = _exceeded(name, index, mine[name], exact[name], ensemble, ensemble.further())
             if bound is not None:
-                return Mismatch(place, name, mine[name], exact[name], bound)
+                return Mismatch(index, name, mine[name], exact[name], bound)
     return None
 
 
 def _exceeded(
-    name: str, place: int, mine: Array, exact: Array, ensemble: Ensemble, growing: Iterator[tuple[Play, ...]]
+    name: str, index: int, mine: Array, exact: Array, ensemble: Ensemble, growing: Iterator[tuple[Play, ...]]
 ) -> float | None:
     """The bound that a value exceeds, for a growing number of members; None if it exceeds none."""
     gap, bound = distance(mine, exact), 0.0
     if counted(name):
         return bound if gap else None
     for members in growing:
-        allowed = _bound(name, place, exact, ensemble, members)
+        allowed = _bound(name, index, exact, ensemble, members)
         if allowed is None:
             return None
         bound = allowed + _of_layers_format(name, mine, exact)
@@ -192,8 +192,8 @@ def _where_finite(mine: Observation, exact: Observation) -> tuple[Observation, O
         if mine[name].shape == exact[name].shape:
             judged = np.isfinite(wide(mine[name])) & np.isfinite(wide(exact[name]))
             judged &= not (nothing and name in returned)
-            for each in (mine, exact):
-                each[name] = np.where(judged, each[name], np.zeros_like(each[name]))
+            for observation in (mine, exact):
+                observation[name] = np.where(judged, observation[name], np.zeros_like(observation[name]))
     return mine, exact
 
 
@@ -202,13 +202,13 @@ _FLOW = ("result/", "accumulator/", "moment/", "master/", "parameter/", "average
 
 def _order(name: str) -> tuple[int, str]:
     """Counters first, then rounded values in the order in which an update computes them."""
-    place = next((i for i, prefix in enumerate(_FLOW, 1) if name.startswith(prefix)), len(_FLOW) + 1)
-    return (0 if counted(name) else place, name)
+    position = next((i for i, prefix in enumerate(_FLOW, 1) if name.startswith(prefix)), len(_FLOW) + 1)
+    return (0 if counted(name) else position, name)
 
 
-def _decided(ensemble: Ensemble, place: int) -> bool:
+def _decided(ensemble: Ensemble, index: int) -> bool:
     """Whether every member counts what the oracle counts, up to this verb."""
-    return all(_agrees(member, ensemble.nearest, place) for member in ensemble.members)
+    return all(_agrees(member, ensemble.nearest, index) for member in ensemble.members)
 
 
 def _overflows(name: str, mine: Observation, exact: Observation) -> bool:
@@ -216,14 +216,14 @@ def _overflows(name: str, mine: Observation, exact: Observation) -> bool:
     return counted(name) or not np.array_equal(_finite(mine[name]), _finite(exact[name]))
 
 
-def _near_overflow(ensemble: Ensemble, place: int) -> bool:
+def _near_overflow(ensemble: Ensemble, index: int) -> bool:
     """Whether a format of another range would change what overflows up to this verb."""
-    return not all(_agrees(play, ensemble.nearest, place) for play in ensemble.of_other_ranges)
+    return not all(_agrees(play, ensemble.nearest, index) for play in ensemble.of_other_ranges)
 
 
-def _agrees(member: Play, nearest: Play, place: int) -> bool:
+def _agrees(member: Play, nearest: Play, index: int) -> bool:
     """Whether a member counts the same as the oracle, and the same is finite, up to a verb."""
-    pairs = zip(member.observations[: place + 1], nearest.observations[: place + 1], strict=True)
+    pairs = zip(member.observations[: index + 1], nearest.observations[: index + 1], strict=True)
     return all(exact is None or (other is not None and _agree(other, exact)) for other, exact in pairs)
 
 
@@ -237,7 +237,7 @@ def _finite(array: Array) -> Array:
     return np.isfinite(wide(array))
 
 
-def _bound(name: str, place: int, exact: Array, ensemble: Ensemble, members: Sequence[Play]) -> float | None:
+def _bound(name: str, index: int, exact: Array, ensemble: Ensemble, members: Sequence[Play]) -> float | None:
     """How far a value may be from the oracle's; None where it is not judged. It grows with the members.
 
     Where fewer than all of them leave a value where it is, others may move it by less than the play without rounding is
@@ -245,41 +245,41 @@ def _bound(name: str, place: int, exact: Array, ensemble: Ensemble, members: Seq
     """
     if counted(name):
         return 0.0
-    spread = max(distance(o[name], exact) for o in _others(members, place))
+    spread = max(distance(o[name], exact) for o in _others(members, index))
     finite = np.abs(wide(exact))[np.isfinite(wide(exact))]
     largest = float(finite.max()) if finite.size else 0.0
     if (spread == 0.0 and len(members) > MEMBERS) or ensemble.conventions.compiled:
-        spread = max(spread, _unrounded(name, place, exact, ensemble))
+        spread = max(spread, _unrounded(name, index, exact, ensemble))
     reported = name.startswith("result/") and "." not in name
     if spread <= FLOAT64 * largest and exact.dtype == np.float64:
         return largest * (REPORTED if reported else 0.0 if narrow(exact) else FLOAT64)
     if spread == 0.0:
-        return 0.0 if narrow(exact) and ensemble.exact(place) else unit(exact) * largest + UNDERFLOW
+        return 0.0 if narrow(exact) and ensemble.exact(index) else unit(exact) * largest + UNDERFLOW
     if ensemble.freedom * spread > CHAOTIC * largest:
         return None
     rounding = ensemble.freedom * spread + unit(exact) * largest
     return max(rounding, REPORTED * largest if reported else 0.0) + UNDERFLOW
 
 
-def _unrounded(name: str, place: int, exact: Array, ensemble: Ensemble) -> float:
+def _unrounded(name: str, index: int, exact: Array, ensemble: Ensemble) -> float:
     """Distance of the play without rounding from the oracle's, with which members may agree by chance.
 
     Where that play counts something else, because nothing overflows in it, it says nothing, and the value counts as
     not rounded.
     """
-    for step in range(place + 1):
+    for step in range(index + 1):
         nearest, unrounded = (play.observations[step] for play in (ensemble.nearest, ensemble.unrounded))
         if nearest is None or unrounded is None:
             continue
         if any(not equal(unrounded[n], nearest[n]) for n in nearest if counted(n)):
             return 0.0
-    observation = ensemble.unrounded.observations[place]
+    observation = ensemble.unrounded.observations[index]
     return 0.0 if observation is None else distance(observation[name], exact)
 
 
-def _others(members: Sequence[Play], place: int) -> Iterator[Observation]:
+def _others(members: Sequence[Play], index: int) -> Iterator[Observation]:
     for member in members:
-        observation = member.observations[place]
+        observation = member.observations[index]
         if observation is not None:
             yield observation
 
@@ -295,19 +295,19 @@ def apart_from_twin(
         left: beginnings of names that are not compared.
         underflow: values smaller than this are equal.
     """
-    for place, (mine, other) in enumerate(zip(measured.observations, twin.observations, strict=True)):
+    for index, (mine, other) in enumerate(zip(measured.observations, twin.observations, strict=True)):
         if mine is None or other is None:
             continue
-        if not _alike(place, ensembles):
+        if not _alike(index, ensembles):
             return None
         names = [name for name in other if name in mine and not name.startswith(left)]
         for name in sorted((n for n in names if not _same(mine[n], other[n], underflow)), key=_order):
-            bounds = [_from_exact_value(name, place, ensemble) for ensemble in ensembles]
+            bounds = [_from_exact_value(name, index, ensemble) for ensemble in ensembles]
             if None in bounds or (ensembles and not np.isfinite(wide(other[name])).all()):
                 continue
             bound = sum(bound for bound in bounds if bound is not None)
             if not ensembles or not distance(mine[name], other[name]) <= bound:
-                return Mismatch(place, name, mine[name], other[name], bound)
+                return Mismatch(index, name, mine[name], other[name], bound)
     return None
 
 
@@ -319,9 +319,9 @@ def _same(a: Array, b: Array, underflow: float) -> bool:
     return same_bits(np.where(small, np.zeros_like(a), a), np.where(small, np.zeros_like(b), b))
 
 
-def _alike(place: int, ensembles: tuple[Ensemble, ...]) -> bool:
+def _alike(index: int, ensembles: tuple[Ensemble, ...]) -> bool:
     """Whether the oracle counts the same in all programs after a verb, and the same is finite."""
-    observations = [o for o in (ensemble.nearest.observations[place] for ensemble in ensembles) if o is not None]
+    observations = [o for o in (ensemble.nearest.observations[index] for ensemble in ensembles) if o is not None]
     pairs = [(name, o[name], observations[0][name]) for o in observations[1:] for name in o]
     return all(
         equal(a, b) if counted(name) else a.shape != b.shape or not distance(0.0 * wide(a), 0.0 * wide(b))
@@ -329,18 +329,18 @@ def _alike(place: int, ensembles: tuple[Ensemble, ...]) -> bool:
     )
 
 
-def _from_exact_value(name: str, place: int, ensemble: Ensemble) -> float | None:
+def _from_exact_value(name: str, index: int, ensemble: Ensemble) -> float | None:
     """How far a play's value may be from the exact one, which two programs share; None where it is not judged.
 
     The play may be a bound away from its oracle, and the oracle a bound away from the exact value, or as far as the
     unrounded play is: members lie around the oracle, and where a value is a small part of a unit away from one that a
     low format holds, hardly any of them leaves what rounding to nearest gives.
     """
-    exact = ensemble.nearest.observations[place]
-    if exact is None or name not in exact or not _decided(ensemble, place):
+    exact = ensemble.nearest.observations[index]
+    if exact is None or name not in exact or not _decided(ensemble, index):
         return None
-    bound = _bound(name, place, exact[name], ensemble, ensemble.members)
-    return None if bound is None else bound + max(bound, _unrounded(name, place, exact[name], ensemble))
+    bound = _bound(name, index, exact[name], ensemble, ensemble.members)
+    return None if bound is None else bound + max(bound, _unrounded(name, index, exact[name], ensemble))
 
 
 Judge = Callable[[GeneratedCase], Failure | None]
@@ -369,7 +369,9 @@ def play_in_turn(subject: Subject, *cases: GeneratedCase) -> list[Play]:
         saves = [Path(folders.enter_context(TemporaryDirectory())) for _ in cases]
         players = [SubjectExecutor(subject, case, folder, offloaded) for case, folder in zip(cases, saves, strict=True)]
         rounds = list(zip_longest(*(executor.steps() for executor in players)))
-    return [Play(tuple(each[i] for each in rounds[: len(case.program)])) for i, case in enumerate(cases)]
+    return [
+        Play(tuple(observations[i] for observations in rounds[: len(case.program)])) for i, case in enumerate(cases)
+    ]
 
 
 def against_the_oracle(subject: Subject, laws: GenerativeSettings, case: GeneratedCase) -> Failure | None:
@@ -389,15 +391,15 @@ def against_the_oracle(subject: Subject, laws: GenerativeSettings, case: Generat
 def _leaked(case: GeneratedCase, measured: Play) -> Failure | None:
     """The first verb after which a process-wide setting has changed."""
     first: Observation | None = None
-    for place, observation in enumerate(measured.observations):
+    for index, observation in enumerate(measured.observations):
         if observation is None:
             continue
         settings = {name: value for name, value in observation.items() if name.startswith("global/")}
         first = settings if first is None else first
         for name, value in settings.items():
             if name not in first or not same_bits(value, first[name]):
-                where = f"after step {place + 1}, {step_text(case.program[place])}"
-                return Failure(place, name, False, f"{where}: {name} got {value}, want {first.get(name)} as before")
+                where = f"after step {index + 1}, {step_text(case.program[index])}"
+                return Failure(index, name, False, f"{where}: {name} got {value}, want {first.get(name)} as before")
     return None
 
 
@@ -407,26 +409,26 @@ _STATE_PREFIXES = ("parameter/", "master/", "optimizer/", "buffer/", "scaler/")
 def _reformatted(case: GeneratedCase, measured: Play) -> Failure | None:
     """The first verb after which a part of the state has changed its format."""
     first: Observation = {}
-    for place, observation in enumerate(measured.observations):
+    for index, observation in enumerate(measured.observations):
         for name, value in (observation or {}).items():
             if name.startswith(_STATE_PREFIXES) and value.dtype != first.setdefault(name, value).dtype:
                 was = first[name].dtype
-                where = f"after step {place + 1}, {step_text(case.program[place])}"
-                return Failure(place, name, False, f"{where}: {name} got {value.dtype}, want {was} as before")
+                where = f"after step {index + 1}, {step_text(case.program[index])}"
+                return Failure(index, name, False, f"{where}: {name} got {value.dtype}, want {was} as before")
     return None
 
 
 def _moved(case: GeneratedCase, measured: Play) -> Failure | None:
     """The first read-only verb after which a part of the state has changed, bit for bit."""
     before: Observation | None = None
-    for place, (verb, after) in enumerate(zip(case.program, measured.observations, strict=True)):
+    for index, (verb, after) in enumerate(zip(case.program, measured.observations, strict=True)):
         if before is not None and after is not None and isinstance(verb, _LOOKS):
             left = _PASSES if isinstance(verb, _IN_TRAINING) else ()
             for name, value in after.items():
                 if name.startswith(("result/", *left)) or name not in before or same_bits(value, before[name]):
                     continue
-                text = f"after step {place + 1}, {step_text(verb)}, which only reads: {name} has changed"
-                return Failure(place, name, False, text)
+                text = f"after step {index + 1}, {step_text(verb)}, which only reads: {name} has changed"
+                return Failure(index, name, False, text)
         before = after
     return None
 
@@ -441,7 +443,9 @@ _PASSES = ("buffer/", "random/")
 def canonical_play(measured: Play, laws: GenerativeSettings, case: GeneratedCase) -> Play:
     """A play of the framework with canonical names."""
     slots = laws.slots(case.recipe.optimizer)
-    return Play(tuple(None if each is None else canonical(each, slots) for each in measured.observations))
+    return Play(
+        tuple(None if observation is None else canonical(observation, slots) for observation in measured.observations)
+    )
 
 
 def ensemble_of(subject: Subject, case: GeneratedCase, measured: Play) -> Ensemble:
@@ -476,22 +480,24 @@ def not_judged(
     moving = any(isinstance(layer, BatchNorm) for _, layer, _ in case.drawn.model.shapes())
     left: dict[int, frozenset[str]] = {}
     broken = apart = uncounted = others = False
-    for place, verb in enumerate(case.program):
+    for index, verb in enumerate(case.program):
         broken = broken or isinstance(verb, WrongWidth)
-        apart = ensemble.skipped(place) if isinstance(verb, Train) else apart or not isinstance(verb, _STILL)
-        uncounted = uncounted or (isinstance(verb, ApplyGradients) and all(given.nothing for given in verb.window))
-        left[place] = (counts if uncounted else always) | ({"buffer/"} if broken else set())
+        apart = ensemble.skipped(index) if isinstance(verb, Train) else apart or not isinstance(verb, _STILL)
+        uncounted = uncounted or (
+            isinstance(verb, ApplyGradients) and all(gradient.nothing for gradient in verb.window)
+        )
+        left[index] = (counts if uncounted else always) | ({"buffer/"} if broken else set())
         if isinstance(verb, StartAgain):
             others = False
-        elif isinstance(verb, Restore) and verb.into != "same" and place not in ensemble.left_out:
+        elif isinstance(verb, Restore) and verb.into != "same" and index not in ensemble.left_out:
             others = verb.by_others(case.recipe)
-        left[place] |= {"accumulator/"} if others else set()
+        left[index] |= {"accumulator/"} if others else set()
         if isinstance(verb, ApplyGradients):
-            left[place] |= {"result/micro_losses"}
+            left[index] |= {"result/micro_losses"}
         if isinstance(verb, Predict) and verb.averaged and moving and (apart or broken):
-            left[place] |= {"result/output."}
-        if _ends_early(subject, case, place, verb):
-            left[place] |= _STATE
+            left[index] |= {"result/output."}
+        if _ends_early(subject, case, index, verb):
+            left[index] |= _STATE
     return left
 
 
@@ -502,14 +508,14 @@ _STILL = (Predict, Save, OpenScope, DamageOffloaded)
 _STATE = {"parameter/", "master/", "moment/", "steps/", "average/", "accumulator/", "scaler/"}
 
 
-def _ends_early(subject: Subject, case: GeneratedCase, place: int, verb: Verb) -> bool:
+def _ends_early(subject: Subject, case: GeneratedCase, index: int, verb: Verb) -> bool:
     """Whether the framework has ended its window by itself after this verb, and the oracle has not."""
     if not isinstance(verb, Accumulate):
         return False
     scaler = case.recipe.scaling
     if subject.conventions.scaler.counts == "micro-batches" and isinstance(scaler, DynamicScaling):
         return True
-    later = case.program[place + 1 : place + 2]
+    later = case.program[index + 1 : index + 2]
     return ends_by_itself(subject.conventions) and bool(later) and isinstance(later[0], Apply)
 
 

@@ -201,7 +201,7 @@ class Feeds:
                 return ApplyGradients(self._overflowing(draw, window), discard=True)
             case "poison":
                 inject = SpikedGradient(0.0, (Spike(draw(st.sampled_from([math.inf, math.nan, 0.5])), 0.5, 0.5),))
-                return ApplyGradients(tuple(replace(given, missing=None) for given in window), inject=inject)
+                return ApplyGradients(tuple(replace(gradient, missing=None) for gradient in window), inject=inject)
             case "often":
                 return ApplyGradients(window, times=draw(st.sampled_from([OFTEN] * 3 + [self._longest])))
             case _:
@@ -264,8 +264,8 @@ def _programs(draw: st.DrawFn, steps: _Steps) -> tuple[Verb, ...]:
     chosen = draw(_repertoires(steps))
     between: set[int] = set()
     for _ in range(draw(st.integers(1, LONGEST))):
-        words = [word for word in steps.words(bool(between)) if word in chosen]
-        step = draw(st.sampled_from(words))
+        candidates = [word for word in steps.words(bool(between)) if word in chosen]
+        step = draw(st.sampled_from(candidates))
         new = steps.verbs(draw, step, sorted(between))
         between = steps.saved_between_windows(between, step, new)
         verbs += new
@@ -457,9 +457,9 @@ class _Steps:
         micros = self._batches.window(draw, count)
         items = sum(micro.items(self.drawn) for micro in micros)
         verbs: list[Verb] = []
-        for place, micro in enumerate(micros):
-            if place:
-                verbs += self._between(draw, micro, items, last=place == k - 1)
+        for index, micro in enumerate(micros):
+            if index:
+                verbs += self._between(draw, micro, items, last=index == k - 1)
             verbs.append(Accumulate(micro, items))
         if not self.by_itself:
             verbs += self._between(draw, micros[-1], items, last=True)

@@ -55,15 +55,15 @@ class SubjectExecutor(Executor):
 
     def make(self, weights: dict[str, Array] | None = None) -> Trainer:
         if weights is not None:
-            weights = {name: laid_out(value, nth(place)) for place, (name, value) in enumerate(weights.items(), 1)}
+            weights = {name: laid_out(value, nth(index)) for index, (name, value) in enumerate(weights.items(), 1)}
             self.lend(weights.values())
         recipe, offload = self.recipe, self.recipe.offload
         if offload is not None and offload.to == "disk":
             recipe = recipe.replace(offload=replace(offload, folder=str(self._offloaded)))
         before = {*self._offloaded.iterdir()}
-        made = self._subject.trainer(self.case.drawn.model, recipe, weights)
-        self._folders[id(made)] = {*self._offloaded.iterdir()} - before
-        return made
+        trainer = self._subject.trainer(self.case.drawn.model, recipe, weights)
+        self._folders[id(trainer)] = {*self._offloaded.iterdir()} - before
+        return trainer
 
     def laid_out(self, batch: Batch, seed: int) -> Batch:
         """Data that lie row by row, column by column, or at every second place."""
@@ -80,14 +80,14 @@ class SubjectExecutor(Executor):
         """
         observations: list[Observation | None] = []
         sums: dict[tuple[int, str], int] = {}
-        for place, observation in enumerate(self.steps(left_out)):
+        for index, observation in enumerate(self.steps(left_out)):
             for (earlier, name), checksum in sums.items():
                 if _checksum((observations[earlier] or {})[name]) != checksum:
                     what = f"changed the array {name} that the caller read after step {earlier + 1}"
-                    raise PlayFailed(place, self.case.program[place], what, "aliased")
+                    raise PlayFailed(index, self.case.program[index], what, "aliased")
             observations.append(observation)
             results = {name: value for name, value in (observation or {}).items() if name.startswith("result/")}
-            sums |= {(place, name): _checksum(value) for name, value in results.items()}
+            sums |= {(index, name): _checksum(value) for name, value in results.items()}
         return Play(tuple(observations))
 
     def state(self) -> Observation:
@@ -172,7 +172,7 @@ class SubjectExecutor(Executor):
             raise NotPlayed
         path = self._folder / f"damaged-{len(list(self._folder.iterdir()))}"
         shutil.copytree(self._saved[verb.slot], path)
-        files = sorted(each for each in path.rglob("*") if each.is_file())
+        files = sorted(file for file in path.rglob("*") if file.is_file())
         damage(files[int(verb.file * len(files))], verb.damage)
         if self._loses_nothing(path, self._states[verb.slot]):
             raise NotPlayed
@@ -192,8 +192,8 @@ class SubjectExecutor(Executor):
         content = file.read_bytes()
         file.unlink()
         if verb.byte is not None:
-            place = int(verb.byte * len(content))
-            file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+            offset = int(verb.byte * len(content))
+            file.write_bytes(content[:offset] + bytes([content[offset] ^ 1]) + content[offset + 1 :])
         refused = self._refuses_to_read()
         file.write_bytes(content)
         self._loads_all(before, self.trainer.state())

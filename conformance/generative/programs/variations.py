@@ -175,7 +175,7 @@ class Elsewhere(Variation):
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         here = [_played(subject, case) for case in self.cases]
-        refusals = [each for each in here if isinstance(each, Unsupported)]
+        refusals = [result for result in here if isinstance(result, Unsupported)]
         if len(refusals) == len(here):
             raise refusals[-1]
         with TemporaryDirectory() as folder:
@@ -207,7 +207,7 @@ class PlaysTask:
         """Observations after every verb; None for a case that is refused or raises."""
         subject = Subject(load(self.framework, self.device, self.mode), self.seed)
         plays = [_played(subject, case) for case in self.cases]
-        return [each.observations if isinstance(each, Play) else None for each in plays]
+        return [result.observations if isinstance(result, Play) else None for result in plays]
 
 
 def _played(subject: Subject, case: GeneratedCase) -> Play | Unsupported | None:
@@ -238,10 +238,10 @@ class CutWindows(Variation):
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         try:
-            plays = [canonical_play(play(subject, each), laws, each) for each in (self.case, self._cut)]
+            plays = [canonical_play(play(subject, case), laws, case) for case in (self.case, self._cut)]
         except PlayFailed as failed:
             return raised(failed)
-        ensembles = tuple(ensemble_of(subject, each, plays[0]) for each in (self.case, self._cut))
+        ensembles = tuple(ensemble_of(subject, case, plays[0]) for case in (self.case, self._cut))
         left = ("global/", "random/", "result/micro", *laws.not_compared)
         return _failure(self.case, apart_from_twin(plays[1], plays[0], ensembles, left))
 
@@ -272,18 +272,22 @@ def _compared(
     start, stop = inserted
     aligned = Play((*measured.observations[:start], *measured.observations[stop:]))
     ensembles = () if rounded is None else (ensemble_of(subject, rounded, expected),)
-    ordinary = tuple(takewhile(lambda each: each is None or _below(each, largest), expected.observations))
+    ordinary = tuple(
+        takewhile(lambda observation: observation is None or _below(observation, largest), expected.observations)
+    )
     aligned, expected = Play(aligned.observations[: len(ordinary)]), Play(ordinary)
     underflow = max(underflow, LOST * _largest(expected)) if underflow else 0.0
     if not ensembles:
         return _failure(twin, apart_from_twin(aligned, expected, (), left, underflow))
-    aligned, expected = (canonical_play(each, laws, twin) for each in (aligned, expected))
+    aligned, expected = (canonical_play(side, laws, twin) for side in (aligned, expected))
     return _failure(twin, apart_from_twin(aligned, expected, ensembles, (*left, *laws.not_compared), underflow))
 
 
 def _largest(play: Play) -> float:
     """The largest finite floating value of a play, 0 if there is none."""
-    values = [value for each in play.observations for value in (each or {}).values() if value.dtype.kind in "fV"]
+    values = [
+        value for observation in play.observations for value in (observation or {}).values() if value.dtype.kind in "fV"
+    ]
     sizes = (np.abs(value.astype(np.float64)) for value in values)
     return max((float(np.max(size, initial=0.0, where=np.isfinite(size))) for size in sizes), default=0.0)
 
@@ -393,7 +397,7 @@ def _tame(verb: Verb) -> Verb:
     """A verb whose gradients are of ordinary size, and whose scaler is not asked for."""
     match verb:
         case ApplyGradients(window=window):
-            return ApplyGradients(tuple(SpikedGradient(max(-1.0, min(1.0, given.base))) for given in window))
+            return ApplyGradients(tuple(SpikedGradient(max(-1.0, min(1.0, gradient.base))) for gradient in window))
         case Train(micros=micros) | Gradients(micros=micros):
             return replace(verb, micros=tuple(replace(micro, spoilt=None) for micro in micros))
         case Accumulate(micro=micro) | TraceLayers(micro=micro):
@@ -407,7 +411,7 @@ def resumed(draw: st.DrawFn, framework: Framework) -> ResumedCase:
     """Cases with dropout, some of which begin with many updates, and a place between two windows."""
     case = draw(cases(framework, dropout=True))
     case = draw(_after_many(case))
-    places = [0, *(place for place, waiting in enumerate(open_windows(case.program), 1) if not waiting)]
+    places = [0, *(index for index, waiting in enumerate(open_windows(case.program), 1) if not waiting)]
     targets: list[Target] = [t for t in TARGETS if t not in ("skipped", "stopped")]
     return ResumedCase(case, draw(st.sampled_from(places)), draw(st.sampled_from(targets)))
 

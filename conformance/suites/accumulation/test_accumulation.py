@@ -108,14 +108,14 @@ def test_ragged_sequences_are_weighted_by_tokens(subject: Subject, verdict: Verd
 
 
 @clause("accumulation.weighs-items")
-@pytest.mark.parametrize("place", [0, 1], ids=["first", "last"])
-def test_fully_masked_micro_batch_has_no_weight(subject: Subject, verdict: Verdict, place: int) -> None:
+@pytest.mark.parametrize("position", [0, 1], ids=["first", "last"])
+def test_fully_masked_micro_batch_has_no_weight(subject: Subject, verdict: Verdict, position: int) -> None:
     model, batch = encoder(width=16, heads=2, blocks=1), token_batch(4, seed=subject.seed)
     assert batch.mask is not None
     parts = [batch, replace(batch, mask=np.zeros_like(batch.mask))]
     expected = subject.envelope(model, RECIPE, [(batch,)])
     trainer = subject.trainer(model, RECIPE.replace(accumulation=2))
-    measured = errormodel.run(trainer, [tuple(parts if place else reversed(parts))])
+    measured = errormodel.run(trainer, [tuple(parts if position else reversed(parts))])
     verdict.finite(trainer.parameters(), "parameters after a window with an empty micro-batch", "empty-counts")
     verdict.within(
         *expected.gradient(measured.gradient),

@@ -79,26 +79,26 @@ def test_observe_remainder_rule(subject: Subject, verdict: Verdict) -> None:
 def test_epoch_of_any_length_makes_declared_number_of_updates(subject: Subject, verdict: Verdict, k: int) -> None:
     rule = subject.conventions.remainder
     trainer = subject.trainer(exact_linear(), RECIPE.replace(accumulation=k))
-    made: dict[int, int] = {}
+    measured: dict[int, int] = {}
     expected: dict[int, int] = {}
     waiting = 0
     for length in range(1, 2 * k + 2):
-        made[length] = epoch(trainer, length, k, waiting, rule)
+        measured[length] = epoch(trainer, length, k, waiting, rule)
         total = waiting + length
         expected[length] = -(-total // k) if rule == "flush" else total // k
         waiting = total % k if rule == "carry" else 0
-    verdict.equal(made, expected, f"updates by length of the epoch, by the rule {rule!r}", "number-of-updates")
+    verdict.equal(measured, expected, f"updates by length of the epoch, by the rule {rule!r}", "number-of-updates")
 
 
 def epoch(trainer: Trainer, length: int, k: int, waiting: int, rule: str) -> int:
     """Number of an epoch's micro-batches that change the parameters; `waiting` are from the previous epoch."""
     updates = 0
-    for place in range(length):
+    for index in range(length):
         before = trainer.parameters()
-        full_window = (waiting + place + 1) % k == 0
-        last = place + 1 == length
-        tail = length % k if rule == "flush" and place >= length - length % k else k
-        trainer.accumulate(exact_batch(4, seed=place), 4 * tail)
+        full_window = (waiting + index + 1) % k == 0
+        last = index + 1 == length
+        tail = length % k if rule == "flush" and index >= length - length % k else k
+        trainer.accumulate(exact_batch(4, seed=index), 4 * tail)
         if full_window or (last and rule == "flush"):
             trainer.apply()
         elif last and rule == "drop":
@@ -186,8 +186,8 @@ def _same_movement(
     """The state moved alike, but for the order in which the norm adds its squares."""
     count = sum(array.size for name, array in before.items() if name.startswith("parameter/"))
     for name, old in before.items():
-        start, alone, grouped = (np.asarray(each, np.float64) for each in (old, one[name], two[name]))
+        start, alone, grouped = (np.asarray(array, np.float64) for array in (old, one[name], two[name]))
         method = "2 unit roundoffs of float32 for each square in the norm, of the movement; 2 of the value"
-        moved, largest = (np.abs(each).max(initial=0.0) for each in (alone - start, alone))
+        moved, largest = (np.abs(array).max(initial=0.0) for array in (alone - start, alone))
         bound = Bound(float(2 * UNIT * (count * moved + largest)), {"method": method, "squares": count})
         verdict.within(float(np.abs(grouped - alone).max(initial=0.0)), bound, f"{what}: {name}", "groups-differ")

@@ -124,11 +124,11 @@ def _softmax(op: str, logits: Array) -> Array:
 def _units_apart(measured: Array, exact: Array, name: str) -> float:
     """Largest difference in ulps of `exact` in the format; subnormal values may be zero."""
     form = FORMATS[name]
-    given = measured.reshape(exact.shape)
+    actual = measured.reshape(exact.shape)
     _, exponent = np.frexp(np.abs(exact))
     unit = np.ldexp(1.0, np.maximum(exponent - 1, form.smallest_exponent) - form.bits + 1)
-    flushed = (given == 0.0) & (np.abs(exact) < np.ldexp(1.0, form.smallest_exponent))
-    return float(np.max(np.where(flushed, 0.0, np.abs(given - exact) / unit)))
+    flushed = (actual == 0.0) & (np.abs(exact) < np.ldexp(1.0, form.smallest_exponent))
+    return float(np.max(np.where(flushed, 0.0, np.abs(actual - exact) / unit)))
 
 
 @clause("autocast.loss-is-wide")
@@ -225,9 +225,9 @@ def test_integer_ids_above_2048_are_not_cast(subject: Subject, verdict: Verdict,
 def test_observe_format_of_every_operation(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     census: dict[str, str] = {}
     for op, example in CATALOGUE.items():
-        given = list(example())
-        narrow = [low(a, precision) if a.dtype.kind == "f" else a for a in given]
-        formats = [_format(subject, precision, op, arrays) for arrays in (given, narrow)]
+        inputs = list(example())
+        narrow = [low(a, precision) if a.dtype.kind == "f" else a for a in inputs]
+        formats = [_format(subject, precision, op, arrays) for arrays in (inputs, narrow)]
         census[op] = " / ".join(formats)
     verdict.observe(f"{precision.format}: float32 in / low in", census)
     ran = sum("raises" not in formats and "refused" not in formats for formats in census.values())

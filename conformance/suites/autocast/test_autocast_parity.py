@@ -56,8 +56,8 @@ def judge(
         spread=expected.loss_spread,
         bound=expected.loss_bounds(),
     )
-    given = [name for name in model.parameter_shapes() if name in measured.gradients]
-    verdict.tensors("first", {f"parameter/{name}": measured.gradients[name] for name in given})
+    names = [name for name in model.parameter_shapes() if name in measured.gradients]
+    verdict.tensors("first", {f"parameter/{name}": measured.gradients[name] for name in names})
     if layers:
         record_layers(subject, verdict, model, recipe, windows[0][0])
     with naming_the_layer(subject, model, recipe, windows[0][0]):

@@ -29,17 +29,17 @@ def test_library_matches_framework_alone(subject: Subject, verdict: Verdict, opt
     need(subject, Capability.PLAIN_LOOP)
     fixture, recipe = MODELS[model], subject.seeded(Recipe(OPTIMIZERS[optimizer])).replace(ranks=None)
     library, plain = subject.framework.trainer(fixture, recipe), subject.framework.plain_trainer(fixture, recipe)
-    for place in range(3):
-        window = (digits_batch(8, 8 * place, image=model == "convolutions"),)
+    for index in range(3):
+        window = (digits_batch(8, 8 * index, image=model == "convolutions"),)
         measured, expected = library.update(window), plain.update(window)
         verdict.equal(
             (measured.loss, measured.learning_rate),
             (expected.loss, expected.learning_rate),
-            f"loss and rate of update {place}",
+            f"loss and rate of update {index}",
         )
         ignoring = ("accumulator/",)
         verdict.same_state(
-            library.state(), plain.state(), f"training state after update {place}", "library-adds", ignoring=ignoring
+            library.state(), plain.state(), f"training state after update {index}", "library-adds", ignoring=ignoring
         )
 
 
@@ -54,18 +54,18 @@ class Stepwise:
         self._k = recipe.accumulation
         self.losses: list[float] = []
 
-    def first(self, place: int) -> None:
+    def first(self, index: int) -> None:
         """All but the last micro-batch of a window."""
-        for part in self._parts(place)[:-1]:
+        for part in self._parts(index)[:-1]:
             self.losses.append(self.trainer.accumulate(part, 8))
 
-    def second(self, place: int) -> None:
+    def second(self, index: int) -> None:
         """The last one, and the update."""
-        self.losses.append(self.trainer.accumulate(self._parts(place)[-1], 8))
+        self.losses.append(self.trainer.accumulate(self._parts(index)[-1], 8))
         self.trainer.apply()
 
-    def _parts(self, place: int) -> tuple[Batch, ...]:
-        return exact_batch(8, seed=place).into(self._k)
+    def _parts(self, index: int) -> tuple[Batch, ...]:
+        return exact_batch(8, seed=index).into(self._k)
 
     def outcome(self) -> dict[str, Array]:
         """Losses and training state."""
@@ -83,17 +83,17 @@ def test_alternating_runs_match_separate_runs(subject: Subject, verdict: Verdict
     }
     recipes = (recipe, others[other])
     alone: list[dict[str, Array]] = []
-    for each in recipes:
-        run = Stepwise(subject, each)
-        for place in range(WINDOWS):
-            run.first(place)
-            run.second(place)
+    for variant in recipes:
+        run = Stepwise(subject, variant)
+        for index in range(WINDOWS):
+            run.first(index)
+            run.second(index)
         alone.append(run.outcome())
-    together = [Stepwise(subject, each) for each in recipes]
-    for place in range(WINDOWS):
+    together = [Stepwise(subject, variant) for variant in recipes]
+    for index in range(WINDOWS):
         for half in (Stepwise.first, Stepwise.second):
             for run in together:
-                half(run, place)
+                half(run, index)
     for run, expected, name in zip(together, alone, ("first", "second"), strict=True):
         verdict.finite(run.trainer.parameters(), f"parameters of the {name} run", "runs-interfere")
         verdict.same_state(run.outcome(), expected, f"the {name} run next to another", "runs-interfere")

@@ -12,7 +12,7 @@ from fixtures.arrays import Array
 from frameworks.contract import Capability, Shipped
 
 MAGNITUDES = (2.0**-20, 0.5, 1.0, 2.0, 3.0, 5.0, 20.0, 50.0, 100.0)
-POINTS = np.array([0.0, *MAGNITUDES, *(-each for each in MAGNITUDES)])
+POINTS = np.array([0.0, *MAGNITUDES, *(-magnitude for magnitude in MAGNITUDES)])
 PLACES = len(POINTS)
 """Elements of an array: more than a vector of a processor, and no multiple of one."""
 ORDINARY = np.random.default_rng(0).uniform(0.25, 0.75, PLACES)
@@ -45,7 +45,7 @@ def _judge(subject: Subject, verdict: Verdict, excluded: Excluded, technique: st
     counted = 0
     for name in shipped.names():
         features = f"operation={name}", f"technique={technique}"
-        if any(each.leaves_out(features) for each in excluded):
+        if any(exclusion.leaves_out(features) for exclusion in excluded):
             continue
         with np.errstate(all="ignore"):
             for count in (1, 2):
@@ -58,20 +58,22 @@ def _judge(subject: Subject, verdict: Verdict, excluded: Excluded, technique: st
 
 def _points(count: int) -> list[Array]:
     """Arrays of one argument, or of every pair of two."""
-    return [each.ravel() for each in np.meshgrid(*[POINTS] * count)]
+    return [grid.ravel() for grid in np.meshgrid(*[POINTS] * count)]
 
 
 def _is_elementwise(shipped: Shipped, name: str, count: int) -> bool:
     """Whether a part is a function of float64 elements of so many arrays that draws nothing."""
     ordinary = [ORDINARY[::-1].copy(), ORDINARY][-count:]
-    changed = [each.copy() for each in ordinary]
-    for each in changed:
-        each[0] = 0.9
+    changed = [array.copy() for array in ordinary]
+    for array in changed:
+        array[0] = 0.9
     try:
         values, *gradients = shipped.at(name, *ordinary)
-        if values.dtype != np.float64 or {each.shape for each in (values, *gradients)} != {ORDINARY.shape}:
+        if values.dtype != np.float64 or {array.shape for array in (values, *gradients)} != {ORDINARY.shape}:
             return False
-        others, turned = (shipped.at(name, *each)[0] for each in (changed, [a[::-1].copy() for a in ordinary]))
+        others, turned = (
+            shipped.at(name, *arguments)[0] for arguments in (changed, [a[::-1].copy() for a in ordinary])
+        )
         if not np.allclose(values[1:], others[1:], 1e-9) or not np.allclose(values, turned[::-1], 1e-9):
             return False
         first, second = (shipped.at(name, *_points(count))[0] for _ in range(2))
@@ -83,16 +85,16 @@ def _is_elementwise(shipped: Shipped, name: str, count: int) -> bool:
 def _from_differences(shipped: Shipped, name: str, count: int) -> Iterator[str]:
     """The first point where a float32 gradient is not near the differences of float64 values."""
     points = _points(count)
-    values, *gradients = shipped.at(name, *(each.astype(np.float32) for each in points))
+    values, *gradients = shipped.at(name, *(array.astype(np.float32) for array in points))
     for argument, gradient in enumerate(gradients):
         slope, judged = _slopes(shipped, name, points, argument)
         size = np.maximum(1.0, np.abs(slope))
         judged &= np.isfinite(values) & (size < 2.0**100)
         wrong = judged & ~(np.abs(gradient.astype(np.float64) - slope) <= NEAR * size)
-        for place in np.flatnonzero(wrong)[:1]:
-            where = ", ".join(f"{each[place]:g}" for each in points)
+        for index in np.flatnonzero(wrong)[:1]:
+            where = ", ".join(f"{array[index]:g}" for array in points)
             of = f" of argument {argument}" if count > 1 else ""
-            yield f"at {where}{of}: got {gradient[place]:g}, want {slope[place]:.6g}"
+            yield f"at {where}{of}: got {gradient[index]:g}, want {slope[index]:.6g}"
 
 
 def _slopes(shipped: Shipped, name: str, points: Sequence[Array], argument: int) -> tuple[Array, Array]:
@@ -100,7 +102,7 @@ def _slopes(shipped: Shipped, name: str, points: Sequence[Array], argument: int)
     step = STEP * np.maximum(1.0, np.abs(points[argument]))
 
     def value(by: float) -> Array:
-        moved = [each + by * step if place == argument else each for place, each in enumerate(points)]
+        moved = [array + by * step if index == argument else array for index, array in enumerate(points)]
         return shipped.at(name, *moved)[0]
 
     middle, before, after = value(0.0), value(-1.0), value(1.0)
@@ -118,6 +120,6 @@ def _by_place(shipped: Shipped, name: str, count: int) -> Iterator[str]:
             first = gradients[0]
             gap = np.abs(gradients - first)
             same = (gradients == first) | (gap <= NEAR * np.abs(first) + TINY) | (np.isnan(gradients) & np.isnan(first))
-            for place in np.flatnonzero(~same)[:1]:
-                yield f"at {point:g}: got {gradients[place]:g} in place {place}, and {first:g} in place 0"
+            for index in np.flatnonzero(~same)[:1]:
+                yield f"at {point:g}: got {gradients[index]:g} in place {index}, and {first:g} in place 0"
                 return

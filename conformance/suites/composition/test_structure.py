@@ -74,7 +74,7 @@ def arranged(subject: Subject, model: Model, techniques: str) -> Recipe:
     if recipe.recompute is None or not model.integer_inputs:
         return recipe
     offered = subject.framework.recompute_variants()
-    variant = next((each for each in offered if each not in subject.conventions.gradient_input), None)
+    variant = next((name for name in offered if name not in subject.conventions.gradient_input), None)
     return recipe.replace(recompute=replace(recipe.recompute, variant=variant))
 
 
@@ -159,9 +159,11 @@ def test_custom_function_computes_in_documented_format(
     need(subject, Capability.TRACE)
     model = user_function(function_way)
     trace = subject.trainer(model, PLAIN.replace(precision=precision)).trace(batch_of(model))
-    given = trace.outputs["0"].dtype.name
-    expected = {"input": given, "float32": "float32"}[subject.framework.function_ways()[function_way or ""]]
-    verdict.equal(trace.outputs["1"].dtype.name, expected, f"format of the function's output for {given}", "format")
+    input_format = trace.outputs["0"].dtype.name
+    expected = {"input": input_format, "float32": "float32"}[subject.framework.function_ways()[function_way or ""]]
+    verdict.equal(
+        trace.outputs["1"].dtype.name, expected, f"format of the function's output for {input_format}", "format"
+    )
 
 
 USES: dict[str, FunctionUse] = {
@@ -185,7 +187,7 @@ def judge_use(subject: Subject, verdict: Verdict, use: FunctionUse, variant: str
     y, z = (float(name in use.outputs) for name in "yz")
     every = (2.0 * SCALE * y * b, SCALE * y * a + z, np.full_like(c, z))
     for name, gradient, needed, expected in zip("abc", result.gradients, use.needs, every, strict=True):
-        measured, wanted = (None if each is None else each.tolist() for each in (gradient, use.times * expected))
+        measured, wanted = (None if array is None else array.tolist() for array in (gradient, use.times * expected))
         verdict.equal(measured, wanted if needed else None, f"gradient of {name}", "gradient-differs")
 
 

@@ -31,8 +31,8 @@ CASES += [(fixture, precision) for fixture in ("square", "encoder") for precisio
 @pytest.mark.parametrize(("fixture", "precision"), CASES, ids=lambda value: getattr(value, "label", value))
 def test_trace_matches_training_pass(subject: Subject, verdict: Verdict, fixture: str, precision: Precision) -> None:
     need(subject, Capability.TRACE, Capability.of(precision))
-    make, given = FIXTURES[fixture]
-    model, batch = make(), given()
+    make, make_batch = FIXTURES[fixture]
+    model, batch = make(), make_batch()
     scaling = DynamicScaling(initial=2.0**8) if precision.format == "float16" else None
     recipe = Recipe(SGD(2.0**-6), precision, scaling)
     trained, traced = subject.trainer(model, recipe), subject.trainer(model, recipe)

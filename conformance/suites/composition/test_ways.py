@@ -71,14 +71,14 @@ def test_way_matches_oracle(subject: Subject, verdict: Verdict, excluded: Exclud
         trained = 0
         for row in _rows(subject, way, excluded):
             try:
-                made = len(verdict.checks)
+                start = len(verdict.checks)
                 combinations.compare(subject, verdict, row, tmp_path / row.label)
             except Unsupported:
                 continue
             except Exception:
                 if not _fails_by_default(subject, row, tmp_path / "default"):
                     raise
-                del verdict.checks[made:]
+                del verdict.checks[start:]
                 continue
             trained += 1
             if not calls.missing or trained == ROWS:
@@ -120,7 +120,7 @@ def _rows(subject: Subject, way: Way, excluded: Excluded) -> Iterator[Row]:
 
 def _is_excluded(row: Row, excluded: Excluded) -> bool:
     features = {*recipe_features(row.recipe, row.model.layers)}
-    return any(each.leaves_out(features) for each in excluded)
+    return any(exclusion.leaves_out(features) for exclusion in excluded)
 
 
 @clause("composition.ways")
@@ -158,7 +158,9 @@ def _cases(subject: Subject, way: Way) -> Iterator[tuple[str, Model, Recipe]]:
             model = normed() if way.technique in FILES else model
             adam = _recipe(subject, way, AdamW(2.0**-4, epsilon=1.0, weight_decay=0.5))
             apart = adam.replace(undecayed=tuple(model.parameter_shapes())[:1])
-            several = next((each for each in (apart.replace(groups=2), apart) if _declares(subject, each)), None)
+            several = next(
+                (candidate for candidate in (apart.replace(groups=2), apart) if _declares(subject, candidate)), None
+            )
             yield ("adam", model, adam) if several is None else ("groups", model, several)
             if way.technique == "optimizer" and _declares(subject, clipped := Recipe(SGD(2.0**-4), clip=0.25)):
                 yield "clipped", exact_linear(), clipped
@@ -216,12 +218,12 @@ def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, rec
     trainer = subject.trainer(model, recipe.replace(ways=(str(way),)))
     zeroed = ("accumulator/",) if way.technique == "zero-grad" else ()
     saved: dict[str, Array] = {}
-    for place, (saved, expected) in enumerate(
+    for index, (saved, expected) in enumerate(
         zip(_updated(subject, trainer, way, model, recipe), usual, strict=True), start=1
     ):
-        if place == 1 and way.technique in FILES and recipe.optimizers == 1:
+        if index == 1 and way.technique in FILES and recipe.optimizers == 1:
             trainer.save(folder)  # which a later save replaces
-        what = f"state after update {place}, by {way} and by the default way"
+        what = f"state after update {index}, by {way} and by the default way"
         if subject.conventions.compiled and isinstance(recipe.optimizer, AdamW):
             _nearly_same(verdict, saved, expected, what)
         else:
@@ -230,9 +232,9 @@ def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, rec
         return
     trainer.save(folder)
     runs = [subject.trainer(model, recipe.replace(ways=(str(way),))) for _ in range(1 + (way.technique in FILES))]
-    for place, again in enumerate(runs, start=1):
+    for index, again in enumerate(runs, start=1):
         again.restore(folder)
-        verdict.same_state(subject.state(again), saved, f"state after load {place} by {way}")
+        verdict.same_state(subject.state(again), saved, f"state after load {index} by {way}")
         again.apply_gradients(*[spiked(again, 0.5)] * recipe.accumulation)
     trainer.apply_gradients(*[spiked(trainer, 0.5)] * recipe.accumulation)
     verdict.same_state(subject.state(runs[0]), subject.state(trainer), f"state of an update after a load by {way}")
@@ -304,10 +306,10 @@ def _updated_ranks(
     subject: Subject, rank_group: RankGroup, model: Model, recipe: Recipe
 ) -> Iterator[tuple[str, States]]:
     """The states of every rank after updates by uneven micro-batches, and after skipped ones; when, and the states."""
-    for place, sizes in enumerate(((3, 1), (2, 2), (1, 3)), start=1):
-        parts = (exact_batch(4, *_sizes(model), seed=place + 10 * n) for n in range(recipe.accumulation))
+    for index, sizes in enumerate(((3, 1), (2, 2), (1, 3)), start=1):
+        parts = (exact_batch(4, *_sizes(model), seed=index + 10 * n) for n in range(recipe.accumulation))
         rank_group.update(windows_of(*[shared(part, *sizes) for part in parts]))
-        yield f"after update {place}", rank_group.states()
+        yield f"after update {index}", rank_group.states()
     one = one_place(subject, model, recipe.replace(scaling=None))
     for value in (math.inf, 0.5) if recipe.scaling is not None else (0.5,):
         rank_group.apply_gradients(

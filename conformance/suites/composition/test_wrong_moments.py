@@ -99,21 +99,21 @@ OLDER: dict[str, tuple[Recipe, int]] = {
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_state_taken_inside_window_is_not_shared(subject: Subject, verdict: Verdict, recipe: Recipe) -> None:
     need(subject, Capability.LIVE_STATE)
-    given, taker, plain = (subject.trainer(exact_linear(), recipe.replace(accumulation=2)) for _ in range(3))
+    source, taker, plain = (subject.trainer(exact_linear(), recipe.replace(accumulation=2)) for _ in range(3))
     first, second = exact_batch(8, seed=1).into(2)
-    for run in (given, plain):
+    for run in (source, plain):
         run.update(exact_batch(8).into(2))
         run.accumulate(first, 8)
     try:
-        taker.take(given)
+        taker.take(source)
     except (RuntimeError, ValueError) as error:
         verdict.observe("a state inside a window", type(error).__name__)
     else:
         taker.accumulate(exact_batch(4, seed=9), 8)
-    for run in (given, plain):
+    for run in (source, plain):
         run.accumulate(second, 8)
         run.apply()
-    left, right = subject.state(given), subject.state(plain)
+    left, right = subject.state(source), subject.state(plain)
     verdict.same_state(left, right, "training state of the run that gave its state inside the window", "shared-state")
 
 
@@ -121,7 +121,7 @@ def test_state_taken_inside_window_is_not_shared(subject: Subject, verdict: Verd
 @pytest.mark.parametrize("older", OLDER)
 def test_save_replaces_older_checkpoint(subject: Subject, verdict: Verdict, tmp_path: Path, older: str) -> None:
     (other, updates), recipe = OLDER[older], RECIPES["adam"]
-    former, through, resumed = (subject.trainer(exact_linear(), each) for each in (other, recipe, recipe))
+    former, through, resumed = (subject.trainer(exact_linear(), variant) for variant in (other, recipe, recipe))
     train(former, 0, updates)
     former.save(tmp_path)
     train(through, 3, 5)

@@ -29,12 +29,12 @@ def offered(subject: Subject, kernel: Array, accumulation: int = 1, history: int
 def test_scale_follows_amax_history(subject: Subject, verdict: Verdict, bad: float | None) -> None:
     kernel = values_up_to((K, M), 0.37, 0)
     product = offered(subject, kernel)
-    steps = [values_up_to((N, K), each, 1 + i) for i, each in enumerate(UNEVEN)]
-    gradients = [values_up_to((N, M), each / 7, 50 + i) for i, each in enumerate(reversed(UNEVEN))]
+    steps = [values_up_to((N, K), peak, 1 + i) for i, peak in enumerate(UNEVEN)]
+    gradients = [values_up_to((N, M), peak / 7, 50 + i) for i, peak in enumerate(reversed(UNEVEN))]
     if bad is not None:
-        for given in (steps, gradients):
-            given[2] = np.zeros_like(given[2]) if bad == 0 else given[2].copy()
-            given[2][1, 3] = bad
+        for arrays in (steps, gradients):
+            arrays[2] = np.zeros_like(arrays[2]) if bad == 0 else arrays[2].copy()
+            arrays[2][1, 3] = bad
     expected = ExpectedScales(product.rule, HISTORY)
     for inputs, gradient in zip(steps, gradients, strict=True):
         product.train((inputs, gradient))
@@ -63,8 +63,8 @@ def test_step_casts_with_scale_of_previous_steps(subject: Subject, verdict: Verd
     kernel = values_up_to((K, M), 2.0 * NARROW["float8_e4m3fn"].largest, 0)
     product = offered(subject, kernel)
     largest = {operand: narrow.largest for operand, narrow in formats_of(product.rule).items()}
-    steps = [values_up_to((N, K), each * largest["input"], 1 + i) for i, each in enumerate(EXACT)]
-    gradients = [values_up_to((N, M), each * largest["gradient"] / 2, 50 + i) for i, each in enumerate(reversed(EXACT))]
+    steps = [values_up_to((N, K), peak * largest["input"], 1 + i) for i, peak in enumerate(EXACT)]
+    gradients = [values_up_to((N, M), peak * largest["gradient"] / 2, 50 + i) for i, peak in enumerate(reversed(EXACT))]
     expected = ExpectedScales(product.rule, HISTORY)
     for inputs, gradient in zip(steps, gradients, strict=True):
         expected.record([inputs], kernel, [gradient])
@@ -95,7 +95,7 @@ def test_window_records_one_amax(subject: Subject, verdict: Verdict, places: tup
         (values_up_to((N, K), 1.0, 3), values_up_to((N, M), 0.5, 4)),
     )
     for _ in range(2):
-        both.train(*((large, small)[place] for place in places))
+        both.train(*((large, small)[index] for index in places))
         alone.train(large)
     verdict.same_state(amax_state(both), amax_state(alone), "amax history after windows of two", "window")
 
@@ -108,7 +108,7 @@ def test_tiny_values_stay_finite(subject: Subject, verdict: Verdict, largest: fl
         (passed,) = product.train((values_up_to((N, K), largest, step), values_up_to((N, M), 1.0, 9)))
         predicted = product.predict(values_up_to((N, K), largest, step))
         verdict.finite({"output": passed.output, "prediction": predicted}, f"values of step {step}", "not-finite")
-    scales = np.array([each.scale for each in product.amax_histories().values()])
+    scales = np.array([history.scale for history in product.amax_histories().values()])
     verdict.finite({"scale": 1.0 / scales}, "codes for a value at the scales", "not-finite")
 
 

@@ -56,10 +56,8 @@ class StoredMoment:
     def of(cls, verdict: Verdict, trainer: Trainer, slot: str, name: str) -> StoredMoment:
         """Reads the moment from a run, which must show all three."""
         state, names = trainer.optimizer_state(), [f"{kind}{slot}/{name}" for kind in ("", "codes/", "absmax/")]
-        verdict.equal(
-            [each for each in names if each not in state], [], f"missing parts of {slot} of {name}", "lacking"
-        )
-        return cls(*(state[each].ravel() for each in names))
+        verdict.equal([key for key in names if key not in state], [], f"missing parts of {slot} of {name}", "lacking")
+        return cls(*(state[key].ravel() for key in names))
 
 
 def rule_of(subject: Subject) -> EightBitRule:
@@ -203,7 +201,7 @@ def distance(short: Trainer, wide: Trainer, background: float) -> float:
     Args:
         background: what every pixel is lighter by.
     """
-    digits = [digits_batch(32, 32 * place) for place in range(20)]
+    digits = [digits_batch(32, 32 * index) for index in range(20)]
     batches = [Batch(batch.inputs + np.float32(background), batch.targets) for batch in digits]
     start = flat(wide.parameters())
     for update in range(100):

@@ -27,10 +27,10 @@ ROWS = 12
 def weights(biases: float = 0.0) -> dict[str, Array]:
     """Weights of all magnitudes, and biases up to a largest one."""
     return {
-        name: values_up_to(shape, 0.3, [11, place])
+        name: values_up_to(shape, 0.3, [11, index])
         if name.endswith("weight")
-        else np.asarray(biases * np.random.default_rng([12, place]).uniform(-1, 1, shape), np.float32)
-        for place, (name, shape) in enumerate(TWO.parameter_shapes().items())
+        else np.asarray(biases * np.random.default_rng([12, index]).uniform(-1, 1, shape), np.float32)
+        for index, (name, shape) in enumerate(TWO.parameter_shapes().items())
     }
 
 
@@ -51,11 +51,11 @@ def passed(
         run.update((batch(10 * subject.seed + seed, magnitude),))
     known = run.view(AmaxHistories)
     verdict.equal(sorted(known), sorted(DENSE), "layers with an amax history", "other-layers")
-    given = batch(10 * subject.seed + 7, largest)
-    shown = run.trace(given)
+    samples = batch(10 * subject.seed + 7, largest)
+    shown = run.trace(samples)
     layers = {
         name: expected.layer(
-            given.inputs if source is None else shown.outputs[source],
+            samples.inputs if source is None else shown.outputs[source],
             start[name],
             start[name.replace("weight", "bias")],
             shown.gradients[path],
@@ -125,8 +125,8 @@ def _answers(subject: Subject, recipe: Recipe, test: Batch) -> Array:
 def test_float8_network_reaches_float32_accuracy(subject: Subject, verdict: Verdict) -> None:
     rule_of(subject)
     test = digits_batch(397, 1400)
-    wide, narrow = (_answers(subject, Recipe(Adam(1e-3), quantization=each), test) for each in (None, Float8()))
-    shares = [float(np.mean(each == test.targets["output"])) for each in (wide, narrow)]
+    wide, narrow = (_answers(subject, Recipe(Adam(1e-3), quantization=config), test) for config in (None, Float8()))
+    shares = [float(np.mean(answers == test.targets["output"])) for answers in (wide, narrow)]
     verdict.observe("accuracy", {"float32": shares[0], "float8": shares[1]})
     verdict.holds(shares[1] > 0.85, "what is trained so learns", shares[1], "> 0.85", "did-not-learn")
     changed = int(np.count_nonzero(wide != narrow))

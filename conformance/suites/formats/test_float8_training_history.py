@@ -127,7 +127,7 @@ def test_infinite_amax_does_not_enter_scale(subject: Subject, verdict: Verdict) 
     followed = TrackedRun(subject, verdict, STILL)
     for powers in WINDOWS[:2]:
         followed.update(powers)
-    followed.update((1, 1), given=np.inf)
+    followed.update((1, 1), input_value=np.inf)
     for powers in WINDOWS:
         followed.update(powers)
         scales = {name: value for name, value in memory(followed.run).items() if name.endswith("scale")}
@@ -149,45 +149,45 @@ def test_loss_scale_affects_only_gradient_amax(subject: Subject, verdict: Verdic
             scaled.window(*powers)[0].targets["output"], window[0].targets["output"], "targets of both", "targets"
         )
         verdict.same_gradients(scaled.run.gradients(window), plain.run.gradients(window), "gradients of a window")
-        for each in (scaled, plain):
-            each.run.update(window)
-            each.take()
-            each.check("after an update")
+        for tracked in (scaled, plain):
+            tracked.run.update(window)
+            tracked.take()
+            tracked.check("after an update")
 
 
 @clause("formats.float8-survives-saving")
 @pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
-@pytest.mark.parametrize("place", ["between", "inside"])
+@pytest.mark.parametrize("save_point", ["between", "inside"])
 def test_amax_history_survives_saving(
-    subject: Subject, verdict: Verdict, tmp_path: Path, used: bool, place: str
+    subject: Subject, verdict: Verdict, tmp_path: Path, used: bool, save_point: str
 ) -> None:
     rule_of(subject)
     need(subject, Capability.CHECKPOINT)
-    recipe = STILL.replace(accumulation=2) if place == "inside" else STILL
-    powers = [((a, b), (a - 2, b - 2)) if place == "inside" else ((a, b),) for a, b in WINDOWS]
+    recipe = STILL.replace(accumulation=2) if save_point == "inside" else STILL
+    powers = [((a, b), (a - 2, b - 2)) if save_point == "inside" else ((a, b),) for a, b in WINDOWS]
     followed, other = (TrackedRun(subject, verdict, recipe) for _ in range(2))
-    for each in powers[:2]:
-        followed.update(*each)
+    for exponents in powers[:2]:
+        followed.update(*exponents)
     window = followed.window(*powers[2])
-    if place == "inside":
+    if save_point == "inside":
         followed.run.accumulate(window[0], ITEMS)
     followed.run.save(tmp_path)
     if used:
-        for each in powers[3:]:
-            other.update(*each)
+        for exponents in powers[3:]:
+            other.update(*exponents)
         other.run.predict(100 * window[0].inputs)
     other.run.restore(tmp_path)
     verdict.same_state(subject.state(other.run), subject.state(followed.run), "the restored run", "load-differs")
     verdict.same_state(memory(other.run), memory(followed.run), "its amax history", "load-differs")
     for run in (followed.run, other.run):
-        for part in window[1:] if place == "inside" else window:
+        for part in window[1:] if save_point == "inside" else window:
             run.accumulate(part, ITEMS)
         run.apply()
     followed.take()
     followed.check("of the saved run")
     followed.check("of the restored run", other.run)
-    for each in powers[3:]:
-        window = followed.window(*each)
+    for exponents in powers[3:]:
+        window = followed.window(*exponents)
         for run in (followed.run, other.run):
             run.update(window)
         followed.take()
@@ -210,8 +210,8 @@ def test_other_amax_history_is_refused(subject: Subject, verdict: Verdict, tmp_p
     saved, into = FOREIGN[kind]
     (window,) = (TrackedRun(subject, verdict, EIGHTHS).window((0, 0)),)
     run, other = (subject.trainer(MODEL, recipe, exact_weights()) for recipe in (saved, into))
-    for each in (run, other):
-        each.update(window)
+    for trainer in (run, other):
+        trainer.update(window)
     run.save(tmp_path)
     before, refused = subject.state(other), False
     try:
@@ -240,7 +240,7 @@ def test_optimizer_does_not_change_amax_history(subject: Subject, verdict: Verdi
     recipe = OPTIMIZERS[kind]
     followed = TrackedRun(subject, verdict, recipe)
     operands: list[tuple[str, Operand]] = [("0.weight", "input"), *((name, "kernel") for name in NAMES)]
-    seen: dict[tuple[str, Operand], list[float]] = {each: [] for each in operands}
+    seen: dict[tuple[str, Operand], list[float]] = {operand: [] for operand in operands}
     for of_inputs, of_gradient in WINDOWS:
         window = followed.window(*((of_inputs - part, of_gradient) for part in range(recipe.accumulation)))
         seen["0.weight", "input"].append(max(float(np.abs(part.inputs).max()) for part in window))
@@ -288,7 +288,7 @@ def test_amax_history_is_not_in_gradient_norm(subject: Subject, verdict: Verdict
             verdict.within(far, WITHIN, f"{name} after update {update}", "clipped")
         verdict.changed(before, plain.parameters(), "the update moves weights")
         before = plain.parameters()
-    largest = max(float(each["input"].amax.max()) for each in clipped.view(AmaxHistories).values())
+    largest = max(float(history["input"].amax.max()) for history in clipped.view(AmaxHistories).values())
     verdict.holds(largest > 8.0 * norm, "the test has a large memory", largest, f"> {8.0 * norm}", "control")
 
 

@@ -24,7 +24,7 @@ from fixtures.arrays import CODES, NARROW, Array, NarrowFormat
 from frameworks.contract import Capability, NumberFormats
 
 each_format = pytest.mark.parametrize("name", sorted(NARROW))
-each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, each in NARROW.items() if each.signed))
+each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, narrow in NARROW.items() if narrow.signed))
 each_source = pytest.mark.parametrize("source", sorted(SOURCES))
 PRODUCTS = [("float8_e4m3fn", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn")]
 """Formats of the forward pass, and of gradients, which need a wider range."""
@@ -113,7 +113,7 @@ def test_packing_round_trips(subject: Subject, verdict: Verdict, axis: Literal[0
     every = np.arange(-8, 8, dtype=np.int8)
     pairs = np.stack(np.meshgrid(every, every), -1).reshape(-1, 2)
     matrices = [pairs, *(np.resize(np.roll(every, 3 * n), (n, 3)) for n in range(1, 10))]
-    for codes in [each if axis == 0 else each.T for each in (*matrices, pairs.T)]:
+    for codes in [matrix if axis == 0 else matrix.T for matrix in (*matrices, pairs.T)]:
         stored = formats.packed(np.ascontiguousarray(codes), axis)
         length = codes.shape[axis]
         halved = codes.size // length * ((length + 1) // 2)

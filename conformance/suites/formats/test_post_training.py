@@ -146,7 +146,7 @@ def test_ranges_match_calibration(subject: Subject, verdict: Verdict, signs: str
     rule = rule_of(subject, STATIC)
     weights, samples = unlike_weights(MIXED), batches(MIXED)
     if signs == "positive":
-        samples = tuple(np.abs(each) + np.float32(0.5) for each in samples)
+        samples = tuple(np.abs(sample) + np.float32(0.5) for sample in samples)
     quantized = subject.framework.rule(PostTraining).quantized(STATIC, MIXED, weights, samples)
     seen = expected.layer_inputs_and_outputs(MIXED, weights, samples)
     for name, ranges in quantized.calibrated().items():
@@ -159,8 +159,11 @@ def test_calibration_order_does_not_matter(subject: Subject, verdict: Verdict, h
     rule_of(subject, STATIC)
     samples = batches(MIXED)
     others = samples[::-1] if how == "reversed" else (*samples, *samples)
-    given = subject.framework.rule(PostTraining)
-    other, usual = (stored(given.quantized(STATIC, MIXED, unlike_weights(MIXED), each)) for each in (others, samples))
+    post_training = subject.framework.rule(PostTraining)
+    other, usual = (
+        stored(post_training.quantized(STATIC, MIXED, unlike_weights(MIXED), calibration))
+        for calibration in (others, samples)
+    )
     verdict.same_state(other, usual, f"the model calibrated with batches {how}", "order-matters")
 
 
@@ -244,9 +247,9 @@ def test_zero_inputs_give_bias(subject: Subject, verdict: Verdict, technique: st
         wanted = np.broadcast_to(weights["0.bias"], results.shape).astype(np.float64)
         step = 0.0
         if rule.outputs is not None and calibrated is not None and calibrated.outputs is not None:
-            given = calibrated.outputs
-            codes = checks.codes(wanted / given.scale, np.array(float(given.zero_point)), rule.outputs)
-            wanted, step = (codes - given.zero_point) * given.scale, given.scale
+            code_range = calibrated.outputs
+            codes = checks.codes(wanted / code_range.scale, np.array(float(code_range.zero_point)), rule.outputs)
+            wanted, step = (codes - code_range.zero_point) * code_range.scale, code_range.scale
         zero = ~rows.any(axis=1)
         apart = np.concatenate([np.abs(results - wanted)[zero].ravel(), np.abs(results - wanted)[:, 4]])
         allowed = Bound(4 * checks.U * float(np.abs(wanted).max()) + 1e-3 * step, {"method": "roundings of the bias"})

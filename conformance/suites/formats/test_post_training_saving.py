@@ -78,21 +78,21 @@ def test_damaged_or_foreign_model_is_refused(
     subject: Subject, verdict: Verdict, technique: str, tmp_path: Path, how: str
 ) -> None:
     model, quantized = mixed(rule_of(subject, technique)), made(subject, technique)
-    samples, place = batches(model)[0], tmp_path / "model"
+    samples, folder = batches(model)[0], tmp_path / "model"
     if how.startswith("other"):
-        made(subject, technique, foreign(model, how)).save(place)
+        made(subject, technique, foreign(model, how)).save(folder)
     else:
-        made(subject, technique, seed=1).save(place)
-        for path in [p for p in sorted(place.rglob("*")) if p.is_file()]:
+        made(subject, technique, seed=1).save(folder)
+        for path in [p for p in sorted(folder.rglob("*")) if p.is_file()]:
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if how == "cut" else b"")
     state, predicted = stored(quantized), quantized.predict(samples)
-    text, _ = refused(lambda: restored(quantized, place), samples)
+    text, _ = refused(lambda: restored(quantized, folder), samples)
     verdict.holds(bool(text), "an invalid model is refused", text, "an error", "not-refused")
     verdict.same_state(stored(quantized), state, "the model after the refusal", "changed-by-refusal")
     verdict.same_state(quantized.predict(samples), predicted, "its predictions", "changed-by-refusal")
 
 
-def restored(quantized: QuantizedModel, place: Path) -> QuantizedModel:
+def restored(quantized: QuantizedModel, folder: Path) -> QuantizedModel:
     """The model after a restore from the folder."""
-    quantized.restore(place)
+    quantized.restore(folder)
     return quantized

@@ -39,16 +39,16 @@ def rule_of(subject: Subject) -> QatRule:
 def weights() -> dict[str, Array]:
     """Weights whose columns differ in magnitude and whose largest values are positive, and biases."""
     rng = np.random.default_rng([0, 9])
-    made = TWO.weights(0)
-    for name, value in made.items():
+    result = TWO.weights(0)
+    for name, value in result.items():
         if name.endswith("weight"):
             value *= 2.0 ** -(np.arange(value.shape[1], dtype=np.float32) % 4)
             columns = np.arange(value.shape[1])
             largest = np.abs(value).argmax(0)
             value[largest, columns] = np.abs(value[largest, columns])
         else:
-            made[name] = (0.3 * rng.standard_normal(value.shape)).astype(np.float32)
-    return made
+            result[name] = (0.3 * rng.standard_normal(value.shape)).astype(np.float32)
+    return result
 
 
 def batch(seed: int, factor: float = 1.0, rule: QatRule | None = None) -> Batch:
@@ -74,13 +74,13 @@ def passed(
 ) -> tuple[Batch, dict[str, expected.Layer], dict[str, Array], dict[str, Array]]:
     """One pass through two layers: expected output of each for its inputs, its actual output, and gradients."""
     rule = rule_of(subject)
-    given, start = batch(1, rule=rule), weights()
+    samples, start = batch(1, rule=rule), weights()
     run = subject.trainer(TWO, STILL, start)
-    trace = run.trace(given)
+    trace = run.trace(samples)
     observed: dict[str, Calibrated] = dict(run.view(CalibratedRanges))
     output = trace.outputs["2.output"].astype(np.float64)
-    back = 2.0 * (output - given.targets["output"]) / output.shape[1] / ROWS
-    inputs = {"0.weight": given.inputs, "2.output.weight": trace.outputs["1"]}
+    back = 2.0 * (output - samples.targets["output"]) / output.shape[1] / ROWS
+    inputs = {"0.weight": samples.inputs, "2.output.weight": trace.outputs["1"]}
     layers: dict[str, expected.Layer] = {}
     for name, gradient in zip(NAMES[::-1], (back, None), strict=True):
         if gradient is None:
@@ -90,7 +90,7 @@ def passed(
         bias = start[name.replace("weight", "bias")].astype(np.float64)
         layers[name] = expected.layer(inputs[name], start[name], bias, rule, ranges, gradient)
     verdict.equal(sorted(observed), sorted(NAMES), "layers with ranges", "other-layers")
-    return given, layers, dict(trace.outputs), {**trace.gradients, **trace.parameters}
+    return samples, layers, dict(trace.outputs), {**trace.gradients, **trace.parameters}
 
 
 @clause("quantization.aware-values")
@@ -148,12 +148,12 @@ def test_skipped_update_does_not_count_towards_freeze(subject: Subject, verdict:
     run = subject.trainer(TWO, recipe, weights())
     batch_ranges: list[tuple[float, float]] = []
     for update, factor in enumerate(FACTORS):
-        given = batch(update, factor, rule)
+        micro_batch = batch(update, factor, rule)
         if update < 2:
             run.apply_gradients(spiked(run, np.inf))
-        run.update((given,))
+        run.update((micro_batch,))
         if update < 2:
-            batch_ranges.append((float(given.inputs.min()), float(given.inputs.max())))
+            batch_ranges.append((float(micro_batch.inputs.min()), float(micro_batch.inputs.max())))
         ranges = run.view(CalibratedRanges)["0.weight"].inputs
         check_following(verdict, rule, ranges, batch_ranges, f"after update {update}, with a skip before it")
 
@@ -169,9 +169,9 @@ def test_qat_ranges_follow_batches(subject: Subject, verdict: Verdict, freeze: i
     run = subject.trainer(TWO, STILL.replace(quantization=Qat(freeze), accumulation=halves), weights())
     batch_ranges: list[tuple[float, float]] = []
     for update, factor in enumerate(FACTORS):
-        given = batch(update, factor, rule)
+        full_batch = batch(update, factor, rule)
         size = ROWS // halves
-        window = tuple(given.part(start, start + size) for start in range(0, ROWS, size))
+        window = tuple(full_batch.part(start, start + size) for start in range(0, ROWS, size))
         run.update(window)
         if freeze is None or update < freeze:
             batch_ranges += [(float(part.inputs.min()), float(part.inputs.max())) for part in window]
@@ -186,14 +186,14 @@ def test_prediction_does_not_change_qat_ranges(subject: Subject, verdict: Verdic
     rule = rule_of(subject)
     run, twin = (subject.trainer(TWO, STILL, weights()) for _ in range(2))
     if when == "after":
-        for each in (run, twin):
-            each.update((batch(0, rule=rule),))
+        for trainer in (run, twin):
+            trainer.update((batch(0, rule=rule),))
     before, buffers = ranges_of_run(run), run.buffers()
     run.predict(batch(1, factor=100.0).inputs)
     verdict.same_state(ranges_of_run(run), before, "ranges after a prediction", "prediction-moves-ranges")
     verdict.same_state(run.buffers(), buffers, "buffers after a prediction", "prediction-moves-ranges")
-    for each in (run, twin):
-        each.update((batch(2, rule=rule),))
+    for trainer in (run, twin):
+        trainer.update((batch(2, rule=rule),))
     verdict.same_state(ranges_of_run(run), ranges_of_run(twin), "ranges an update later", "prediction-moves-ranges")
 
 
@@ -201,7 +201,9 @@ def test_prediction_does_not_change_qat_ranges(subject: Subject, verdict: Verdic
 def test_recomputation_does_not_change_qat_ranges(subject: Subject, verdict: Verdict) -> None:
     rule = rule_of(subject)
     need(subject, Capability.RECOMPUTE)
-    plain, again = (subject.trainer(TWO, QAT.replace(recompute=each), weights()) for each in (None, Recompute(2)))
+    plain, again = (
+        subject.trainer(TWO, QAT.replace(recompute=recompute), weights()) for recompute in (None, Recompute(2))
+    )
     for run in (plain, again):
         for seed, factor in enumerate(FACTORS):
             run.update((batch(seed, factor, rule),))
@@ -283,9 +285,9 @@ def test_qat_ranges_survive_saving(subject: Subject, verdict: Verdict, tmp_path:
     other.restore(tmp_path)
     verdict.same_state(subject.state(other), subject.state(run), "the restored run", "load-differs")
     verdict.same_state(ranges_of_run(other), ranges_of_run(run), "its ranges", "load-differs")
-    for each in (run, other):
+    for trainer in (run, other):
         for seed, factor in enumerate(FACTORS):
-            each.update((batch(seed, factor, rule),))
+            trainer.update((batch(seed, factor, rule),))
     verdict.same_state(subject.state(other), subject.state(run), "the run some updates later", "goes-on-otherwise")
     verdict.same_state(ranges_of_run(other), ranges_of_run(run), "its ranges some updates later", "goes-on-otherwise")
 

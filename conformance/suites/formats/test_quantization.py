@@ -133,13 +133,13 @@ def test_degenerate_ranges_round_trip(subject: Subject, verdict: Verdict, name: 
     else:
         values = ordinary.copy()
         values[1] = degenerate
-        values, ordinary = (each if rule.axis == 1 else np.ascontiguousarray(each.T) for each in (values, ordinary))
+        values, ordinary = (array if rule.axis == 1 else np.ascontiguousarray(array.T) for array in (values, ordinary))
     quantized = subject.framework.rule(Quantizers).quantize(name, values)
     comes_back(verdict, values, quantized, f"a range of {kind}")
     if rule.axis is not None:
         alone = subject.framework.rule(Quantizers).quantize(name, ordinary).values
         same = (quantized.values == alone).all(axis=rule.axis)
-        verdict.equal(same.tolist(), [place != 1 for place in range(64)], "ranges that kept their bits", "disturbed")
+        verdict.equal(same.tolist(), [index != 1 for index in range(64)], "ranges that kept their bits", "disturbed")
 
 
 @clause("quantization.non-finite")
@@ -148,17 +148,17 @@ def test_degenerate_ranges_round_trip(subject: Subject, verdict: Verdict, name: 
 def test_nonfinite_values_do_not_become_finite(subject: Subject, verdict: Verdict, name: str, value: float) -> None:
     rule = rule_of(subject, name)
     values = unlike()
-    place = (1, 3) if rule.axis == 1 else (3, 1)
+    position = (1, 3) if rule.axis == 1 else (3, 1)
     before = subject.framework.rule(Quantizers).quantize(name, values).values
-    values[place] = value
+    values[position] = value
     try:
         after = subject.framework.rule(Quantizers).quantize(name, values).values
     except (ValueError, RuntimeError, ArithmeticError) as error:
         verdict.observe("raises", type(error).__name__)
         return
-    finite = bool(np.isfinite(after[place]))
-    swallowed = finite and (np.isnan(value) or np.sign(after[place]) != np.sign(value))
-    verdict.holds(not swallowed, f"{value} is not swallowed", float(after[place]), value, "swallowed")
+    finite = bool(np.isfinite(after[position]))
+    swallowed = finite and (np.isnan(value) or np.sign(after[position]) != np.sign(value))
+    verdict.holds(not swallowed, f"{value} is not swallowed", float(after[position]), value, "swallowed")
     if rule.axis is not None:
         others = np.delete(np.arange(SIDE), 1)
         rest = after.take(others, 1 - rule.axis), before.take(others, 1 - rule.axis)

@@ -233,8 +233,8 @@ def test_checkpoint_resumes_with_and_without_offload(
         run.restore(tmp_path / name)
         saved = {"away": away, "here": here}[name]
         verdict.same_state(run.state(), saved.state(), f"saved training state of the run {name}", "load-differs")
-        for each in (run, saved):
-            each.update((samples(3),))
+        for trainer in (run, saved):
+            trainer.update((samples(3),))
         verdict.same_state(run.state(), saved.state(), f"training state one update later ({name})", "load-differs")
 
 
@@ -280,8 +280,8 @@ def test_missing_offload_folder_is_reported_or_created(subject: Subject, verdict
     recipe = ADAM.replace(offload=Offload(("activations",), "disk", str(tmp_path / "away")))
     (tmp_path / "away").mkdir()
     run, here = subject.trainer(STACK, recipe), run_without_offload(subject, STACK, ADAM)
-    for each in (run, here):
-        each.update((samples(0),))
+    for trainer in (run, here):
+        trainer.update((samples(0),))
     (tmp_path / "away").rename(tmp_path / "elsewhere")
     before = run.state()
     try:

@@ -70,8 +70,8 @@ def constants(trainer: Trainer, names: Collection[str]) -> dict[str, Array]:
 def test_other_parameters_train_beside_frozen_ones(
     subject: Subject, verdict: Verdict, tmp_path: Path, technique: str
 ) -> None:
-    place, optimizer, changes = TECHNIQUES[technique]
-    recipe = Recipe(optimizer, frozen=PLACES[place])
+    part, optimizer, changes = TECHNIQUES[technique]
+    recipe = Recipe(optimizer, frozen=PLACES[part])
     need(subject, *needs(recipe))
     for field, value in changes.items():
         larger = recipe.replace(**{field: value})
@@ -84,8 +84,8 @@ def test_other_parameters_train_beside_frozen_ones(
 @clause("optimizer.frozen")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_frozen_parameter_has_no_gradient_and_no_moments(subject: Subject, verdict: Verdict, optimizer: str) -> None:
-    chosen, place = OPTIMIZERS[optimizer]
-    recipe = Recipe(chosen, frozen=PLACES[place])
+    chosen, part = OPTIMIZERS[optimizer]
+    recipe = Recipe(chosen, frozen=PLACES[part])
     trainer = subject.trainer(MODEL, recipe)
     before = constants(trainer, recipe.frozen)
     measured = sorted(trainer.gradients((exact_batch(16, *SIZES),)))
@@ -98,9 +98,9 @@ def test_frozen_parameter_has_no_gradient_and_no_moments(subject: Subject, verdi
 
 
 @clause("optimizer.frozen")
-@pytest.mark.parametrize("place", ["first-layer", "inner-bias"])
-def test_frozen_parameter_is_not_in_gradient_norm(subject: Subject, verdict: Verdict, place: str) -> None:
-    judge_updates(subject, verdict, MODEL, Recipe(SGD(RATE), clip=0.25, frozen=PLACES[place]), (0, -4, 2))
+@pytest.mark.parametrize("part", ["first-layer", "inner-bias"])
+def test_frozen_parameter_is_not_in_gradient_norm(subject: Subject, verdict: Verdict, part: str) -> None:
+    judge_updates(subject, verdict, MODEL, Recipe(SGD(RATE), clip=0.25, frozen=PLACES[part]), (0, -4, 2))
 
 
 @clause("optimizer.frozen")

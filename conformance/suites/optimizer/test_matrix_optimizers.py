@@ -98,9 +98,9 @@ def test_row_without_gradients_does_not_change(subject: Subject, verdict: Verdic
     trainer = subject.trainer(exact_linear(), Recipe(Adafactor(RATE, epsilon1=PAPERS_EPSILON)))
     name, *_ = before = trainer.parameters()
     for count in (1, 2):
-        given = gradients(trainer, count)
-        given[name][0] = 0.0
-        trainer.apply_gradients(given)
+        grads = gradients(trainer, count)
+        grads[name][0] = 0.0
+        trainer.apply_gradients(grads)
     after = trainer.parameters()
     verdict.changed(before, after, "parameters over two updates")
     verdict.equal(after[name][0], before[name][0], f"{name}[0] after two updates with zeros for it", "row-moved")

@@ -143,7 +143,7 @@ def test_implementation_clips_under_autocast(
 ) -> None:
     recipe = Recipe(SGD(0.5), BFLOAT16, clip=1.0)
     default, chosen = (
-        subject.trainer(exact_linear(), each) for each in (recipe, recipe.replace(implementation=implementation))
+        subject.trainer(exact_linear(), variant) for variant in (recipe, recipe.replace(implementation=implementation))
     )
     for value in (8.0, 2.0**-6):
         norms = [run.apply_gradients(full(run, value)).gradient_norm for run in (default, chosen)]

@@ -74,7 +74,7 @@ def followed(trainer: Trainer, first: int, last: int, parameter: int = 0) -> lis
     """By how much updates `first` to `last` - 1 move a weight of a parameter, whose gradient is 1 and -1 in turn."""
     name = list(trainer.parameters())[parameter]
     places = [float(trainer.parameters()[name].flat[0])]
-    signs = [(-1.0) ** place for place in range(first, last)]
+    signs = [(-1.0) ** index for index in range(first, last)]
     for sign in signs:
         trainer.apply_gradients(full(trainer, sign))
         places.append(float(trainer.parameters()[name].flat[0]))
@@ -83,8 +83,8 @@ def followed(trainer: Trainer, first: int, last: int, parameter: int = 0) -> lis
 
 def judge(verdict: Verdict, curve: Curve, rates: list[float], start: int, rate: float = RATE) -> None:
     """Compares rates from update `start` on with the formula."""
-    expected = [rate * curve.factor(start + place) for place in range(len(rates))]
-    worst = max(range(len(rates)), key=lambda place: abs(rates[place] - expected[place]))
+    expected = [rate * curve.factor(start + index) for index in range(len(rates))]
+    worst = max(range(len(rates)), key=lambda index: abs(rates[index] - expected[index]))
     largest = max(rate * curve.factor(applied) for applied in range(UPDATES))
     bound = Bound(16 * UNIT * largest, {"method": "16 unit roundoffs of float32, of the largest rate"})
     what = f"distance of the rate from the formula's {expected[worst]:.6g} at update {start + worst}"

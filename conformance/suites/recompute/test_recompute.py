@@ -133,8 +133,8 @@ def test_recomputed_forward_uses_precision_of_forward(
     wide = subject.trainer(model, RECIPE).gradients((batches[0],))
     expected, measured = ([run.gradients((batch,)) for batch in batches] for run in (plain, recomputed))
     verdict.changed(wide, expected[0], f"{precision.label} differs from float32, so that a wrong replay would show")
-    for place, (batch, one, other) in enumerate(zip(batches, measured, expected, strict=True)):
-        what = f"every gradient of batch {place}"
+    for index, (batch, one, other) in enumerate(zip(batches, measured, expected, strict=True)):
+        what = f"every gradient of batch {index}"
         recompute.same_gradients(
             subject, verdict, one, other, model, recipe, batch, what, signature="precision-not-replayed"
         )

@@ -136,14 +136,14 @@ def test_two_optimizers_resume(subject: Subject, verdict: Verdict, tmp_path: Pat
 
 @clause("resume.save-has-no-side-effects")
 def test_arrays_of_caller_are_not_aliased(subject: Subject, verdict: Verdict) -> None:
-    given = subject.trainer(exact_linear(), ADAM).parameters()
-    copies = {name: value.copy() for name, value in given.items()}
-    trainer = subject.trainer(exact_linear(), ADAM, given)
+    parameters = subject.trainer(exact_linear(), ADAM).parameters()
+    copies = {name: value.copy() for name, value in parameters.items()}
+    trainer = subject.trainer(exact_linear(), ADAM, parameters)
     read = subject.state(trainer)
     before = {name: value.copy() for name, value in read.items()}
     trainer.apply_gradients(full(trainer, 1.0))
     verdict.changed(copies, trainer.parameters(), "parameters over an update")
-    verdict.same_state(given, copies, "the arrays that the run was given, after an update", "shared-memory")
+    verdict.same_state(parameters, copies, "the arrays that the run was given, after an update", "shared-memory")
     verdict.same_state(read, before, "the arrays that were read, after an update", "shared-memory")
 
 
@@ -165,8 +165,8 @@ def test_run_resumes_in_new_process(subject: Subject, verdict: Verdict, tmp_path
         through.update(window)
         states.append(through.state())
     restored = subprocesses.resumed(subject, dropout_probe(16), recipe, tmp_path / "run", *windows[2:])
-    for place, (measured, expected) in enumerate(zip(restored, states, strict=True)):
-        verdict.same_state(measured, expected, f"training state {place} updates after the load", "new-process-differs")
+    for index, (measured, expected) in enumerate(zip(restored, states, strict=True)):
+        verdict.same_state(measured, expected, f"training state {index} updates after the load", "new-process-differs")
 
 
 @clause("resume.scaler-state")
@@ -309,18 +309,18 @@ def test_run_resumes_in_any_load_order(
 def test_runs_with_shared_state_are_independent(subject: Subject, verdict: Verdict, technique: str) -> None:
     need(subject, Capability.LIVE_STATE)
     recipe = arranged(subject) if technique == "all" else TECHNIQUES[technique]
-    given, taker, *alone = (subject.trainer(exact_linear(), recipe) for _ in range(4))
-    for run in (given, *alone):
+    giver, taker, *alone = (subject.trainer(exact_linear(), recipe) for _ in range(4))
+    for run in (giver, *alone):
         train(run, 0, 4, recipe.accumulation)
-    taker.take(given)
-    taken = subject.state(given)
+    taker.take(giver)
+    taken = subject.state(giver)
     verdict.same_state(subject.state(taker), taken, "training state right after it was taken")
-    train(given, 4, 7, recipe.accumulation)
+    train(giver, 4, 7, recipe.accumulation)
     verdict.same_state(subject.state(taker), taken, "training state while the run trained that gave it", "shared-state")
-    left = subject.state(given)
+    left = subject.state(giver)
     train(taker, 10, 13, recipe.accumulation)
-    verdict.same_state(subject.state(given), left, "training state while the run trained that took it", "shared-state")
-    for run, own, start, what in ((given, alone[0], 4, "gave"), (taker, alone[1], 10, "took")):
+    verdict.same_state(subject.state(giver), left, "training state while the run trained that took it", "shared-state")
+    for run, own, start, what in ((giver, alone[0], 4, "gave"), (taker, alone[1], 10, "took")):
         train(own, start, start + 3, recipe.accumulation)
         verdict.same_state(subject.state(run), subject.state(own), f"training state of the run that {what} its state")
 

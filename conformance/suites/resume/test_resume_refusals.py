@@ -142,7 +142,7 @@ def test_weights_in_other_format_are_refused(
 def test_low_precision_formats_are_not_confused(
     subject: Subject, verdict: Verdict, tmp_path: Path, precision: Precision
 ) -> None:
-    (other,) = (each for each in PURE_LOW if each != precision)
+    (other,) = (candidate for candidate in PURE_LOW if candidate != precision)
     recipes = PLAIN.replace(precision=precision), PLAIN.replace(precision=other)
     offer(subject, verdict, tmp_path, exact_linear(), recipes[0], exact_linear(), recipes[1])
 

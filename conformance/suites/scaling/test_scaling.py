@@ -56,7 +56,9 @@ def test_backs_off_once_where_gradients_are_unscaled_by_hand(subject: Subject, v
     need(subject, Capability.EXPLICIT_UNSCALE)
     trainer = subject.trainer(exact_linear(), Recipe(scaling=DynamicScaling(initial=2.0**10, interval=1000)))
     calm, spoilt = full(trainer, 2.0**-10), spiked(trainer, bad, base=2.0**-10)
-    updates = [trainer.apply_gradients(given, unscale_calls=1) for given in (spoilt, calm, spoilt, spoilt, calm)]
+    updates = [
+        trainer.apply_gradients(gradients, unscale_calls=1) for gradients in (spoilt, calm, spoilt, spoilt, calm)
+    ]
     verdict.equal([u.scale_after for u in updates], [512.0, 512.0, 256.0, 128.0, 128.0], "scale after each update")
 
 

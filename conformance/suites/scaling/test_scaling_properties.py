@@ -157,14 +157,14 @@ def test_overflow_anywhere_skips_its_window(subject: Subject, verdict: Verdict, 
     trainer = subject.trainer(
         FORMATS[formats](8), recipe.replace(groups=case.groups if declares(Capability.GROUPS).supported else 1)
     )
-    for place, hit in enumerate(case.windows):
+    for index, hit in enumerate(case.windows):
         before, parameters = subject.state(trainer), trainer.parameters()
         window = [full(trainer, 2.0**-3) for _ in range(count)]
         if hit is not None:
             struck = list(window[0])[hit.parameter % len(window[0])]
             window[hit.micro_batch % count][struck].reshape(-1)[hit.element % window[0][struck].size] = float(hit.value)
         update = trainer.apply_gradients(*window)
-        verdict.equal(update.skipped, hit is not None, f"whether window {place} is skipped", "applied-non-finite")
+        verdict.equal(update.skipped, hit is not None, f"whether window {index} is skipped", "applied-non-finite")
         if hit is None:
             verdict.equal(trainer.parameters(), moved(parameters, full(trainer, 2.0**-3)), "parameters of a window")
         else:

@@ -159,14 +159,14 @@ def test_parameter_without_gradient_is_ignored(subject: Subject, verdict: Verdic
     names = list(trainer.parameters())
     for missing in (names[:2], names[2:4], names[-1:]):
         before = trainer.parameters()
-        given = {name: value for name, value in full(trainer, 2.0**-3).items() if name not in missing}
-        update = trainer.apply_gradients(given)
+        grads = {name: value for name, value in full(trainer, 2.0**-3).items() if name not in missing}
+        update = trainer.apply_gradients(grads)
         after = trainer.parameters()
         verdict.holds(not update.skipped, f"an update without {missing} is applied", update.skipped, False)
         verdict.equal({n: after[n] for n in missing}, {n: before[n] for n in missing}, "parameters without a gradient")
-        moved = {n: (before[n] - np.float32(2.0**-4)).astype(before[n].dtype) for n in given}
-        verdict.equal({n: after[n] for n in given}, moved, "parameters with a gradient")
-        spoilt = {**given, next(iter(given)): spiked(trainer, math.inf, next(iter(given)))[next(iter(given))]}
+        moved = {n: (before[n] - np.float32(2.0**-4)).astype(before[n].dtype) for n in grads}
+        verdict.equal({n: after[n] for n in grads}, moved, "parameters with a gradient")
+        spoilt = {**grads, next(iter(grads)): spiked(trainer, math.inf, next(iter(grads)))[next(iter(grads))]}
         trainer.apply_gradients(spoilt)
         verdict.equal(trainer.parameters(), after, f"parameters after inf without {missing}", "applied-non-finite")
 

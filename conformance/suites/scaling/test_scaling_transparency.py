@@ -199,11 +199,11 @@ def test_disabled_scaling_passes_on_what_is_not_finite(subject: Subject, verdict
     off, plain = (
         subject.trainer(exact_linear(), recipe.replace(scaling=s)) for s in (DynamicScaling(enabled=False), None)
     )
-    for place, value in enumerate((1.0, bad, 1.0)):
+    for index, value in enumerate((1.0, bad, 1.0)):
         for run in (off, plain):
             run.apply_gradients(spiked(run, value, base=1.0))
         left, right = subject.state(off), subject.state(plain)
-        verdict.same_state(left, right, f"state after update {place} with disabled scaling", ignoring=("scaler/",))
+        verdict.same_state(left, right, f"state after update {index} with disabled scaling", ignoring=("scaler/",))
 
 
 @clause("scaling.disabled-is-passthrough")
@@ -225,13 +225,13 @@ def test_two_losses_under_one_scaler(subject: Subject, verdict: Verdict) -> None
     verdict.equal(updates[1].loss, updates[0].loss, "loss of two backward passes, compared with one")
     states = separate.parameters(), joint.parameters()
     verdict.same_state(*states, "parameters after two backward passes, compared with one")
-    for place, head in enumerate("ab"):
+    for index, head in enumerate("ab"):
         before = subject.state(separate)
         spoilt = {**batch.targets, head: np.full_like(batch.targets[head], np.inf)}
         overflow = separate.update((Batch(x.inputs, spoilt),))
         verdict.holds(overflow.skipped, f"an overflow in the loss of {head} skips the update", overflow.skipped, True)
         verdict.same_state(subject.state(separate), before, "training state after it", ignoring=("scaler/",))
-        verdict.equal(overflow.scale_after, 2.0 ** (9 - place), "the scale moves once")
+        verdict.equal(overflow.scale_after, 2.0 ** (9 - index), "the scale moves once")
 
 
 @clause("scaling.constant-from-histogram")

@@ -107,19 +107,19 @@ def test_items_are_weighted_equally_in_unevenly_split_windows(subject: Subject, 
 def test_rank_without_items_contributes_zeros(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
     rank_group = subject.rank_group(exact_linear(), Recipe(SGD(1.0), ranks=ranks))
     run = one_place(subject, exact_linear(), Recipe())
-    rank_group.apply_gradients([[given] for given in given_one(ranks, rank, {}, full(run, 0.5))])
+    rank_group.apply_gradients([[gradients] for gradients in given_one(ranks, rank, {}, full(run, 0.5))])
     expected = {name: value - np.float32(0.25) for name, value in run.parameters().items()}
-    for place, state in enumerate(rank_group.states()):
-        verdict.same_state(weights(state), expected, f"weights that rank {place} has", "other-mean")
+    for index, state in enumerate(rank_group.states()):
+        verdict.same_state(weights(state), expected, f"weights that rank {index} has", "other-mean")
 
 
 @clause("sharding.start")
 @each_level
 def test_every_rank_starts_from_given_weights(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
-    given = {name: value + np.float32(0.5) for name, value in exact_stack().weights(3).items()}
-    rank_group = subject.rank_group(exact_stack(), EXACT.replace(ranks=ranks), given)
+    start = {name: value + np.float32(0.5) for name, value in exact_stack().weights(3).items()}
+    rank_group = subject.rank_group(exact_stack(), EXACT.replace(ranks=ranks), start)
     for rank, state in enumerate(rank_group.states()):
-        verdict.same_state(weights(state), given, f"weights that rank {rank} starts from", "other-start")
+        verdict.same_state(weights(state), start, f"weights that rank {rank} starts from", "other-start")
 
 
 @clause("sharding.one-reduction-per-window")

@@ -55,7 +55,7 @@ def test_replicas_stay_equal(subject: Subject, verdict: Verdict, ranks: Ranks) -
         same_on_all(verdict, rank_group, f"after update {number + 1}")
         if recipe.scaling is not None:
             rank_group.apply_gradients(
-                [[given] for given in given_one(ranks, 1, full(gradient, math.inf), full(gradient, 1.0))]
+                [[gradients] for gradients in given_one(ranks, 1, full(gradient, math.inf), full(gradient, 1.0))]
             )
             same_on_all(verdict, rank_group, f"after skip {number + 1}")
 
@@ -70,10 +70,10 @@ def test_overflow_on_one_rank_skips_on_all(subject: Subject, verdict: Verdict, r
     )
     decided(verdict, rank_group.apply_gradients([[full(run, 1.0)]] * 2), 16.0, 1, skipped=False)
     before = rank_group.states()
-    fed = [[given] for given in given_one(ranks, rank, spiked(run, math.inf, base=1.0), full(run, 1.0))]
+    fed = [[gradients] for gradients in given_one(ranks, rank, spiked(run, math.inf, base=1.0), full(run, 1.0))]
     decided(verdict, rank_group.apply_gradients(fed), 8.0, 0, skipped=True)
-    for place, (now, then) in enumerate(zip(rank_group.states(), before, strict=True)):
-        what = f"rank {place}'s state but the scaler over the skip"
+    for index, (now, then) in enumerate(zip(rank_group.states(), before, strict=True)):
+        what = f"rank {index}'s state but the scaler over the skip"
         verdict.same_state(now, then, what, "skip-moved", ignoring=("scaler/", "random/"))
     decided(verdict, rank_group.apply_gradients([[full(run, 1.0)]] * 2), 8.0, 1, skipped=False)
     same_on_all(verdict, rank_group, "after the next update")
@@ -101,14 +101,14 @@ def test_overflow_in_one_shard_skips_on_all(subject: Subject, verdict: Verdict, 
 
 @clause("sharding.one-decision")
 @each_level
-@pytest.mark.parametrize("place", [0, 2], ids=["first", "last"])
+@pytest.mark.parametrize("index", [0, 2], ids=["first", "last"])
 def test_overflow_in_one_micro_batch_of_one_rank_skips_on_all(
-    subject: Subject, verdict: Verdict, ranks: Ranks, place: int
+    subject: Subject, verdict: Verdict, ranks: Ranks, index: int
 ) -> None:
     recipe = SCALED.replace(accumulation=3, ranks=ranks)
     rank_group, run = subject.rank_group(exact_stack(), recipe), one_place(subject, exact_stack(), Recipe())
     windows = [[full(run, 1.0) for _ in range(3)] for _ in range(2)]
-    windows[1][place] = spiked(run, -math.inf, base=1.0)
+    windows[1][index] = spiked(run, -math.inf, base=1.0)
     updates = rank_group.apply_gradients(windows)
     if subject.conventions.nonfinite_micro_batch == "drop-micro-batch":
         verdict.equal(len({update.skipped for update in updates}), 1, "how many decisions there are", "decided-apart")

@@ -51,11 +51,11 @@ def test_dead_rank_ends_call_on_all_ranks(subject: Subject, verdict: Verdict, ho
     try:
         answers = rank_group.fail_rank(shared(BATCHES[1], 5, 3), rank, how)
     except Exception as error:
-        seconds, ended = monotonic() - began, type(error).__name__
+        seconds, outcome = monotonic() - began, type(error).__name__
     else:
-        seconds, ended = monotonic() - began, f"{sum(own is not None for own in answers)} answers"
+        seconds, outcome = monotonic() - began, f"{sum(own is not None for own in answers)} answers"
     verdict.holds(
-        not ended.endswith("answers"), f"the call in which rank {rank} stops raises", ended, "an error", "goes-on"
+        not outcome.endswith("answers"), f"the call in which rank {rank} stops raises", outcome, "an error", "goes-on"
     )
     limit = rank_group.limit_s
     late = "within it" if seconds <= limit else f"after {seconds:.1f} s"
@@ -67,8 +67,8 @@ def test_dead_rank_ends_call_on_all_ranks(subject: Subject, verdict: Verdict, ho
     else:
         after = "an answer"
     verdict.equal(after, "RankFailed", "errors of the remaining ranks afterwards", "goes-on")
-    for place, (state, before) in enumerate(zip(trained(started(subject)), expected, strict=True)):
-        verdict.same_state(state, before, f"state that rank {place} of the next ranks trains to", "next-differs")
+    for index, (state, before) in enumerate(zip(trained(started(subject)), expected, strict=True)):
+        verdict.same_state(state, before, f"state that rank {index} of the next ranks trains to", "next-differs")
 
 
 @clause("sharding.loopback")

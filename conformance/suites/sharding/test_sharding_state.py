@@ -162,6 +162,6 @@ def test_observe_dropout_masks_of_ranks(subject: Subject, verdict: Verdict) -> N
     for rank in range(2):
         rank_group = subject.rank_group(model, Recipe(SGD(0.0), ranks=Ranks(2)))
         still = alone[rank].part(0, 0)
-        windows = [(alone[rank],) if each == rank else (still,) for each in range(2)]
+        windows = [(alone[rank],) if index == rank else (still,) for index in range(2)]
         masks.append(rank_group.gradients(windows)[0]["1.output.weight"].ravel() != 0.0)
     verdict.observe("masks", "alike" if np.array_equal(masks[0], masks[1]) else "each its own")

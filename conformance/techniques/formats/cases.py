@@ -85,7 +85,7 @@ class CodedCalls(CheckedInstance):
             verdict.same_state(again, answers[0], f"{first} after other calls", "calls-depend")
 
     def _operands(self, framework: Framework, call: CodedCall) -> Operands:
-        return tuple(laid_out(each, self.layout) for each in call.operands(framework))
+        return tuple(laid_out(operand, self.layout) for operand in call.operands(framework))
 
     def _checked(self, framework: Framework, call: CodedCall) -> Answer:
         operands, untouched = (self._operands(framework, call) for _ in range(2))
@@ -151,12 +151,12 @@ class QuantizerCall:
 
     def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
         rule = framework.rule(Quantizers).rules()[self.quantizer]
-        values, given = operands[0], Quantized(**answer)
+        values, quantized = operands[0], Quantized(**answer)
         with breaking("quantization.range-follows-data") as verdict:
-            check_scale(verdict, values, given, rule, "")
-            check_zero_point(verdict, values, given, rule)
+            check_scale(verdict, values, quantized, rule, "")
+            check_zero_point(verdict, values, quantized, rule)
         with breaking("quantization.codes-as-declared") as verdict:
-            check_codes(verdict, values, given, rule)
+            check_codes(verdict, values, quantized, rule)
 
 
 @dataclass(frozen=True)
@@ -198,11 +198,11 @@ class SpoiltCall:
             return
         quantizers, after = framework.rule(Quantizers), answer["values"]
         before = quantizers.quantize(self.quantizer, self.matrix.values()).values
-        given = float(after[self._place])
-        swallowed = np.isfinite(given) and np.sign(given) != np.sign(self.value)
+        measured = float(after[self._place])
+        swallowed = np.isfinite(measured) and np.sign(measured) != np.sign(self.value)
         others = ~self._range(quantizers.rules()[self.quantizer])
         with breaking("quantization.non-finite") as verdict:
-            verdict.holds(not swallowed, f"{self.value} is not swallowed", given, self.value, "swallowed")
+            verdict.holds(not swallowed, f"{self.value} is not swallowed", measured, self.value, "swallowed")
             verdict.equal(after[others], before[others], "the other ranges", "disturbed")
 
     def _range(self, rule: QuantRule) -> Array:
@@ -248,7 +248,7 @@ class FakeCall:
         shape = self.rows, self.columns
         codes = rng.integers(rule.low - self.beyond, rule.high + self.beyond + 1, shape)
         steps = rng.choice([-0.5, -0.25, 0.0, 0.25, 0.5], shape) if self.exact else rng.uniform(-0.4, 0.4, shape)
-        wide, ends = (_along(each.astype(np.float64), rule.axis) for each in (scale, zero))
+        wide, ends = (_along(array.astype(np.float64), rule.axis) for array in (scale, zero))
         return ((codes + steps - ends) * wide).astype(np.float32), scale, zero
 
     @staticmethod
@@ -263,7 +263,7 @@ class FakeCall:
 
     def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
         rule = framework.rule(Quantizers).fake_rules()[self.quantizer]
-        values, (scale, zero) = operands[0], (_along(each, rule.axis) for each in operands[1:])
+        values, (scale, zero) = operands[0], (_along(array, rule.axis) for array in operands[1:])
         restored, slope = checks.fake(values, scale.astype(np.float64), zero, rule)
         allowed = (0.0 if self.exact else FAKE_ROUNDINGS * checks.U) * np.maximum(np.abs(restored), scale)
         measured = answer["values"].astype(np.float64)
@@ -277,9 +277,9 @@ class FakeCall:
             verdict.holds(not other.any(), "gradients", mismatch, "all", "gradient")
 
 
-def _along(each: Array, axis: Literal[0, 1] | None) -> Array:
+def _along(values: Array, axis: Literal[0, 1] | None) -> Array:
     """Scales or zero points, broadcastable to the matrix."""
-    return each[:, None] if axis == 1 else each
+    return values[:, None] if axis == 1 else values
 
 
 INTEGERS = ("int8", "int8")
@@ -309,13 +309,13 @@ class CastCall:
     def operands(self, framework: Framework) -> Operands:
         narrow, rng = NARROW[self.format], np.random.default_rng([self.seed, 32])
         steps, size = narrow.positive, math.prod(self.shape)
-        place = rng.integers(0, len(steps) - 1, size)
+        index = rng.integers(0, len(steps) - 1, size)
         shares, special = [0.0, 0.25, 0.5, 0.75], [4 * narrow.largest, -1e4 * narrow.largest, np.inf, -np.inf, np.nan]
         if not narrow.signed:
-            place = _near_one(place, steps)
+            index = _near_one(index, steps)
             shares, special = [0.0, 0.25, 0.75], [np.nan]
         share = rng.choice(shares, size)
-        wide = steps[place] + share * (steps[place + 1] - steps[place])
+        wide = steps[index] + share * (steps[index + 1] - steps[index])
         wide *= rng.choice([-1.0, 1.0], size) if narrow.signed else 1.0
         where = rng.permutation(size)[: self.special]
         wide[where] = rng.choice(special, len(where))

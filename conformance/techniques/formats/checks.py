@@ -30,11 +30,11 @@ def nearest(values: Array, narrow: NarrowFormat) -> Array:
     wide = np.asarray(values).astype(np.float64)
     steps = narrow.positive
     steps = np.append(steps, 2 * steps[-1] - steps[-2])
-    place = np.searchsorted(steps, np.abs(wide))
-    high = steps[np.minimum(place, len(steps) - 1)]
-    low = steps[np.maximum(np.minimum(place, len(steps) - 1) - 1, 0)]
+    index = np.searchsorted(steps, np.abs(wide))
+    high = steps[np.minimum(index, len(steps) - 1)]
+    low = steps[np.maximum(np.minimum(index, len(steps) - 1) - 1, 0)]
     middle = (low + high) / 2
-    even = np.where(place % 2 == 1, low, high)
+    even = np.where(index % 2 == 1, low, high)
     magnitude = np.where(np.abs(wide) == middle, even, np.where(np.abs(wide) < middle, low, high))
     magnitude = np.where(magnitude > narrow.largest, np.inf, magnitude)
     magnitude = np.where(np.abs(wide) > steps[-1], np.inf, magnitude)
@@ -124,7 +124,7 @@ def _parts(shape: tuple[int, ...], rule: QuantRule) -> list[tuple[slice, slice]]
     length = shape[rule.axis]
     size = rule.group or length
     along = [slice(start, min(start + size, length)) for start in range(0, length, size)]
-    across = [slice(place, place + 1) for place in range(shape[1 - rule.axis])]
+    across = [slice(index, index + 1) for index in range(shape[1 - rule.axis])]
     return [(a, b) if rule.axis == 0 else (b, a) for a in along for b in across]
 
 
@@ -202,14 +202,14 @@ def example(where: Array, values: Array, measured: Array, expected: Array) -> st
     """The first element that differs, as `got X, want Y for VALUE (N of M elements differ)`; "all" if none differs."""
     if not where.any():
         return "all"
-    place = tuple(int(index[0]) for index in np.nonzero(where))
-    value, got, wanted = (float(each[place]) for each in (values, measured, expected))
+    position = tuple(int(index[0]) for index in np.nonzero(where))
+    value, got, wanted = (float(array[position]) for array in (values, measured, expected))
     return f"got {got!r}, want {wanted!r} for {value!r} ({int(where.sum())} of {where.size} elements differ)"
 
 
 def broadcast(quantized: Quantized) -> tuple[Array, Array]:
     """Scale and zero point of each value, float64."""
-    scale, zero = (np.asarray(each, np.float64) for each in (quantized.scale, quantized.zero_point))
+    scale, zero = (np.asarray(value, np.float64) for value in (quantized.scale, quantized.zero_point))
     return np.broadcast_to(scale, quantized.codes.shape), np.broadcast_to(zero, quantized.codes.shape)
 
 

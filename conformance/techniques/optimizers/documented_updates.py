@@ -44,11 +44,11 @@ def judge_updates(
     trainer, exact = subject.trainer(model, recipe), subject.oracle(model, recipe)
     before, longest = exact.parameters(), dict.fromkeys(exact.parameters(), 0.0)
     for count, exponent in enumerate(exponents, start=1):
-        given = gradients(trainer, exponent)
+        grads = gradients(trainer, exponent)
         if late and count == 1:
-            given.popitem()
+            grads.popitem()
         for run in (trainer, exact):
-            run.apply_gradients(given)
+            run.apply_gradients(grads)
         after = exact.parameters()
         for name, measured in trainer.parameters().items():
             longest[name] = np.maximum(longest[name], np.abs(after[name] - before[name]))
@@ -63,12 +63,12 @@ def judge_elements(verdict: Verdict, name: str, count: int, measured: Array, exa
     __tracebackhide__ = True
     apart = np.abs(measured.astype(np.float64) - exact)
     beyond = ~(apart <= allowed)
-    place = np.unravel_index(int(np.argmax(np.where(beyond, apart / allowed, 0.0))), apart.shape)
-    at = [int(index) for index in place]
+    position = np.unravel_index(int(np.argmax(np.where(beyond, apart / allowed, 0.0))), apart.shape)
+    at = [int(index) for index in position]
     verdict.holds(
         not beyond.any(),
         f"{name} after update {count}",
-        f"{measured[place]!s} at {at} ({int(beyond.sum())} of {beyond.size} elements beyond the bound)",
-        f"{exact[place]!s} ± {allowed[place]:.3g}",
+        f"{measured[position]!s} at {at} ({int(beyond.sum())} of {beyond.size} elements beyond the bound)",
+        f"{exact[position]!s} ± {allowed[position]:.3g}",
         "wrong-update",
     )

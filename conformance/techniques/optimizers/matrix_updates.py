@@ -50,17 +50,17 @@ def judge_matrix_updates(
     __tracebackhide__ = True
     trainer, exact = subject.trainer(model, recipe), subject.oracle(model, recipe)
     rounded = [Stochastic(np.random.default_rng([recipe.seed, 12, i])) for i in range(SAMPLES)]
-    frameworks = [ReferenceFramework("cpu", conventions=subject.conventions, rounding=each) for each in rounded]
-    members = [each.trainer(model, subject.in_place(recipe)) for each in frameworks]
+    frameworks = [ReferenceFramework("cpu", conventions=subject.conventions, rounding=rounding) for rounding in rounded]
+    members = [framework.trainer(model, subject.in_place(recipe)) for framework in frameworks]
     spreads = dict.fromkeys(exact.parameters(), 0.0)
     for count, exponent in enumerate(exponents, start=1):
-        given = gradients(trainer, count, exponent)
+        grads = gradients(trainer, count, exponent)
         for run in (trainer, exact, *members):
-            run.apply_gradients(given)
+            run.apply_gradients(grads)
         result, after = [member.parameters() for member in members], exact.parameters()
         for name, measured in trainer.parameters().items():
             one = format_of(measured.dtype.name).unit_roundoff * float(np.abs(after[name]).max())
-            far = [float(np.abs(each[name].astype(np.float64) - after[name]).max()) for each in result]
+            far = [float(np.abs(parameters[name].astype(np.float64) - after[name]).max()) for parameters in result]
             spreads[name] = max(spreads[name], one, *far)
             allowed = np.full(measured.shape, IMPLEMENTATION_FREEDOM * spreads[name])
             judge_elements(verdict, name, count, measured, after[name], allowed)

@@ -102,20 +102,20 @@ class QuantizedCase(CheckedInstance):
         drawn = unlike_weights(self.model, seed)
         dense = dense_weights(self.model)
         scaled = {name: v * np.float32(2.0**self.power) if name in dense else v for name, v in drawn.items()}
-        return {name: laid_out(value, nth(self.seed + place)) for place, (name, value) in enumerate(scaled.items())}
+        return {name: laid_out(value, nth(self.seed + index)) for index, (name, value) in enumerate(scaled.items())}
 
-    def samples(self, rows: int, power: int, place: int) -> Array:
+    def samples(self, rows: int, power: int, index: int) -> Array:
         """A batch of samples (rows, ...), float32."""
-        rng = np.random.default_rng([self.seed, 51, place])
+        rng = np.random.default_rng([self.seed, 51, index])
         values = np.asarray(rng.standard_normal((rows, *self.model.sample)) * 2.0**power, np.float32)
-        return laid_out(values, nth(self.seed + place))
+        return laid_out(values, nth(self.seed + index))
 
     def _made(self, subject: Subject, seed: int) -> QuantizedModel:
-        given, batches = subject.framework.rule(PostTraining), self._calibration()
-        return given.quantized(self.technique, self.model, self.weights(seed), batches, self.skip)
+        post_training, batches = subject.framework.rule(PostTraining), self._calibration()
+        return post_training.quantized(self.technique, self.model, self.weights(seed), batches, self.skip)
 
     def _calibration(self) -> tuple[Array, ...]:
-        return tuple(self.samples(rows, place % 3 - 1, 100 + place) for place, rows in enumerate(self.batches))
+        return tuple(self.samples(rows, index % 3 - 1, 100 + index) for index, rows in enumerate(self.batches))
 
     def _check(self, subject: Subject, folder: Path) -> None:
         rule, weights = subject.framework.rule(PostTraining).rules()[self.technique], self.weights(self.seed)
@@ -124,19 +124,19 @@ class QuantizedCase(CheckedInstance):
         if _saw_nothing(current):
             return
         state = stored(current)
-        for place, verb in enumerate(self.verbs):
+        for index, verb in enumerate(self.verbs):
             clause = "quantization.dynamic-scale"
             match verb:
                 case PredictBatch():
-                    samples = self.samples(verb.rows, verb.power, place)
+                    samples = self.samples(verb.rows, verb.power, index)
                     self._check_prediction(subject, current, rule, weights, samples)
                 case RunLayers():
                     self._check_layers(current, rule, weights, verb)
                 case SaveAndLoad():
                     clause = "quantization.survives-saving"
-                    current = self._loaded(subject, current, verb, folder / str(place))
+                    current = self._loaded(subject, current, verb, folder / str(index))
             with breaking(clause) as verdict:
-                verdict.same_state(stored(current), state, f"the model after step {place + 1}", "differs")
+                verdict.same_state(stored(current), state, f"the model after step {index + 1}", "differs")
 
     def _loaded(self, subject: Subject, current: QuantizedModel, verb: SaveAndLoad, folder: Path) -> QuantizedModel:
         current.save(folder)
@@ -215,9 +215,9 @@ def _has_bias_before_dense(model: Model) -> bool:
 def _saw_nothing(quantized: QuantizedModel) -> bool:
     """Whether calibration saw only zeros, so that the layer has an empty range."""
     return any(
-        each is not None and each.scale == 0.0
+        code_range is not None and code_range.scale == 0.0
         for ranges in quantized.calibrated().values()
-        for each in (ranges.inputs, ranges.outputs)
+        for code_range in (ranges.inputs, ranges.outputs)
     )
 
 
@@ -272,9 +272,9 @@ def made(
     subject: Subject, technique: str, model: Model | None = None, seed: int = 0, **more: Sequence[str]
 ) -> QuantizedModel:
     """The quantized and calibrated model, by default the one for the technique, with its own weights."""
-    given = subject.framework.rule(PostTraining)
-    model = model or mixed(given.rules()[technique])
-    return given.quantized(technique, model, unlike_weights(model, seed), batches(model, seed), **more)
+    post_training = subject.framework.rule(PostTraining)
+    model = model or mixed(post_training.rules()[technique])
+    return post_training.quantized(technique, model, unlike_weights(model, seed), batches(model, seed), **more)
 
 
 def refused(make: Callable[[], QuantizedModel], samples: Array) -> tuple[str, dict[str, Array]]:

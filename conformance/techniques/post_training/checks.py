@@ -48,9 +48,9 @@ def stored(quantized: QuantizedModel) -> dict[str, Array]:
         if weight is not None:
             arrays |= {f"codes/{name}": weight.codes, f"scale/{name}": weight.scale, f"zero/{name}": weight.zero_point}
     for name, ranges in quantized.calibrated().items():
-        for what, each in (("inputs", ranges.inputs), ("outputs", ranges.outputs)):
-            if each is not None:
-                arrays[f"{what}/{name}"] = np.array([each.scale, each.zero_point])
+        for what, code_range in (("inputs", ranges.inputs), ("outputs", ranges.outputs)):
+            if code_range is not None:
+                arrays[f"{what}/{name}"] = np.array([code_range.scale, code_range.zero_point])
     return arrays
 
 
@@ -130,12 +130,12 @@ def check_dense(
 
 
 def check_ranges(
-    verdict: Verdict, rule: LinearRule, name: str, given: Calibrated, arrays: tuple[Array, Array], terms: int
+    verdict: Verdict, rule: LinearRule, name: str, calibrated: Calibrated, arrays: tuple[Array, Array], terms: int
 ) -> None:
     """A layer's calibrated ranges are those of its inputs and outputs, up to the rounding of sums of `terms` terms."""
     for what, values, wanted, result in (
-        ("inputs", arrays[0], rule.inputs, given.inputs),
-        ("outputs", arrays[1], rule.outputs, given.outputs),
+        ("inputs", arrays[0], rule.inputs, calibrated.inputs),
+        ("outputs", arrays[1], rule.outputs, calibrated.outputs),
     ):
         if wanted is None or result is None:
             continue
@@ -167,9 +167,12 @@ def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: 
         return inputs
     exact, _ = expected_models.linear(inputs, weight, bias, rule, calibrated)
     inside = np.ones(len(inputs), bool)
-    for values, codes, given in ((inputs, rule.inputs, calibrated.inputs), (exact, rule.outputs, calibrated.outputs)):
-        if codes is not None and given is not None:
-            unclipped = values / given.scale + given.zero_point
+    for values, codes, code_range in (
+        (inputs, rule.inputs, calibrated.inputs),
+        (exact, rule.outputs, calibrated.outputs),
+    ):
+        if codes is not None and code_range is not None:
+            unclipped = values / code_range.scale + code_range.zero_point
             inside &= ((unclipped >= codes.low) & (unclipped <= codes.high)).all(axis=1)
     return np.asarray(inputs[inside])
 
@@ -177,6 +180,6 @@ def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: 
 def input_values(rule: LinearRule, model: QuantizedModel, name: str, rows: int, width: int, seed: int) -> Array:
     """Inputs of a layer whose codes no rounding can change."""
     calibrated = model.calibrated().get(name)
-    given = calibrated.inputs if calibrated else None
+    code_range = calibrated.inputs if calibrated else None
     step = expected_models.STEP if rule.operands == "float32" else expected_models.step_of(rule)
-    return expected_models.random_inputs(rows, width, rule.inputs, given, seed, step)
+    return expected_models.random_inputs(rows, width, rule.inputs, code_range, seed, step)

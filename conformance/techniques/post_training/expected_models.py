@@ -26,12 +26,12 @@ _FURTHEST = 0.4
 
 
 def random_inputs(
-    rows: int, width: int, rule: QuantRule | None, given: CodeRange | None, seed: int, step: float = STEP
+    rows: int, width: int, rule: QuantRule | None, code_range: CodeRange | None, seed: int, step: float = STEP
 ) -> Array:
     """A float32 matrix whose quotients are within 0.4 of a code; rows have unlike magnitudes, and both signs.
 
     Ranges of the call end where the divisor says, so that their scale is `step` times a power of two for each row that
-    has a range of its own. Calibrated ones, which are `given`, are exceeded at both ends by some values, whose
+    has a range of its own. Calibrated ones, `code_range`, are exceeded at both ends by some values, whose
     neighbours are small: where both are large, sums of two products are documented to saturate at 16 bits on processors
     without VNNI.
     """
@@ -40,13 +40,13 @@ def random_inputs(
     if rule is None:
         return np.asarray(rng.standard_normal((rows, width)) * smaller, np.float32)
     between = rng.uniform(-_FURTHEST, _FURTHEST, (rows, width))
-    if given is not None:
+    if code_range is not None:
         whole = rule.divisor * (2 if rule.symmetric else 1)
         codes = np.rint(rng.uniform(0.0, whole * smaller, (rows, width)))
         codes[3::4, ::8] = whole + np.rint(rng.uniform(1.0, 20.0, codes[3::4, ::8].shape))
         codes[3::4, 4::8] = -np.rint(rng.uniform(1.0, 20.0, codes[3::4, 4::8].shape))
         lowest = -rule.divisor // 1 if rule.symmetric else rule.low
-        return np.asarray((codes + lowest - given.zero_point + between) * given.scale, np.float32)
+        return np.asarray((codes + lowest - code_range.zero_point + between) * code_range.scale, np.float32)
     below = 0.0 if rule.symmetric else float(int(rule.divisor * 0.4) | 1)
     lowest, highest = (-(rule.divisor // 1), rule.divisor) if rule.symmetric else (-below, rule.divisor - below)
     shrunk = smaller if rule.axis is None else np.ones_like(smaller)
@@ -58,14 +58,14 @@ def random_inputs(
     return np.asarray(quotients * steps, np.float32)
 
 
-def coded(inputs: Array, rule: QuantRule, given: CodeRange | None, ranged: Array) -> Array:
+def coded(inputs: Array, rule: QuantRule, code_range: CodeRange | None, ranged: Array) -> Array:
     """The dequantized inputs, float64, by the range of `ranged` or the given one."""
-    if given is None:
+    if code_range is None:
         scale = checks.scale_of(ranged, rule)
         lowest, _ = checks.ranges(ranged.astype(np.float64), rule)
         zero = np.zeros_like(scale) if rule.symmetric else np.rint(rule.low - np.minimum(lowest, 0.0) / scale)
     else:
-        scale, zero = np.array(given.scale), np.array(float(given.zero_point))
+        scale, zero = np.array(code_range.scale), np.array(float(code_range.zero_point))
     return np.asarray((checks.codes(inputs.astype(np.float64) / scale, zero, rule) - zero) * scale)
 
 
@@ -93,38 +93,38 @@ def ranged(inputs: Array, rule: LinearRule) -> Array:
     return np.where(without, np.float32(0.0), narrow)
 
 
-def entering(inputs: Array, rule: LinearRule, given: CodeRange | None) -> Array:
+def entering(inputs: Array, rule: LinearRule, code_range: CodeRange | None) -> Array:
     """The left operand of the product, float64: dequantized inputs, and outlier columns as they are."""
     x = inputs.astype(np.float64)
     if rule.inputs is None:
         return x
     outliers = outlying(inputs, rule)
     rest = np.where(outliers, np.float32(0.0), cast(inputs, rule))
-    return np.where(outliers, x, coded(rest, rule.inputs, given, ranged(inputs, rule)))
+    return np.where(outliers, x, coded(rest, rule.inputs, code_range, ranged(inputs, rule)))
 
 
 def linear(
-    inputs: Array, weight: Quantized, bias: Array | None, rule: LinearRule, given: Calibrated | None
+    inputs: Array, weight: Quantized, bias: Array | None, rule: LinearRule, calibrated: Calibrated | None
 ) -> tuple[Array, Array]:
     """The layer's output before it is quantized, float64, and the bound of a float32 one.
 
     (k + 8)·u·Σ|x||w| for k terms: their sum, and roundings of two scales, of products with them and of the bias.
     """
-    x = entering(inputs, rule, given.inputs if given else None)
+    x = entering(inputs, rule, calibrated.inputs if calibrated else None)
     w = (weight.codes - weight.zero_point.astype(np.float64)) * weight.scale
     added = np.zeros(w.shape[1]) if bias is None else bias.astype(np.float64)
     terms = w.shape[0] + 8
     return x @ w + added, terms * U * (np.abs(x) @ np.abs(w) + np.abs(added))
 
 
-def wrong_output_codes(measured: Array, exact: Array, bound: Array, rule: QuantRule, given: CodeRange) -> int:
+def wrong_output_codes(measured: Array, exact: Array, bound: Array, rule: QuantRule, code_range: CodeRange) -> int:
     """Number of results that are not the exact result's code, nor, where the bound reaches half-way, an adjacent
     one."""
-    quotient = exact / given.scale
-    expected = checks.codes(quotient, np.array(float(given.zero_point)), rule)
-    result = measured.astype(np.float64) / given.scale + given.zero_point
+    quotient = exact / code_range.scale
+    expected = checks.codes(quotient, np.array(float(code_range.zero_point)), rule)
+    result = measured.astype(np.float64) / code_range.scale + code_range.zero_point
     to_a_half = np.abs(quotient - np.floor(quotient) - 0.5)
-    allowed = np.where(to_a_half <= bound / given.scale + NEAR_A_TIE * np.abs(quotient), 1.0, 0.0)
+    allowed = np.where(to_a_half <= bound / code_range.scale + NEAR_A_TIE * np.abs(quotient), 1.0, 0.0)
     return int(np.sum(~(np.abs(result - expected) <= allowed + 1e-3)))
 
 
@@ -184,7 +184,7 @@ def conditions(
     return result
 
 
-def range_gaps(values: Array, rule: QuantRule, given: CodeRange) -> tuple[float, float]:
+def range_gaps(values: Array, rule: QuantRule, code_range: CodeRange) -> tuple[float, float]:
     """Errors of scale (relative) and zero point (in codes) for the values' range.
 
     Of a range that has a scale of 0, as one of zeros may, the former is not relative.
@@ -193,8 +193,8 @@ def range_gaps(values: Array, rule: QuantRule, given: CodeRange) -> tuple[float,
     whole = rule if rule.axis is None else QuantRule(rule.low, rule.high, rule.divisor, rule.symmetric)
     wanted = float(checks.scale_of(row, whole)[0, 0])
     exact = 0.0 if rule.symmetric else rule.low - min(float(row.min()), 0.0) / (wanted or 1.0)
-    apart = abs(given.scale - wanted)
-    return apart / wanted if wanted else apart, abs(given.zero_point - exact)
+    apart = abs(code_range.scale - wanted)
+    return apart / wanted if wanted else apart, abs(code_range.zero_point - exact)
 
 
 def predicted(
@@ -209,18 +209,18 @@ def predicted(
     off: Array = np.zeros(samples.shape)
 
     def dense(name: str) -> tuple[Array, Array]:
-        stored, given = quantized.weights()[name], quantized.calibrated().get(name)
+        stored, calibrated = quantized.weights()[name], quantized.calibrated().get(name)
         weight, code = weights[name].astype(np.float64), 0.0
         if stored is not None:
             weight = (stored.codes - stored.zero_point.astype(np.float64)) * stored.scale
-            if given is not None:
-                code = given.inputs.scale
+            if calibrated is not None:
+                code = calibrated.inputs.scale
             elif rule.inputs is not None:
                 code = 2.0 * float((np.abs(x) + off).max(initial=0.0)) / rule.inputs.divisor
         entering = off + code if off.any() else off
         bias = weights.get(name.replace(".weight", ".bias"), np.zeros(weight.shape[1]))
         rounding = 2 * (len(weight) + 8) * U * ((np.abs(x) + entering + code) @ np.abs(weight) + np.abs(bias))
-        outputs = given.outputs.scale if given is not None and given.outputs is not None else 0.0
+        outputs = calibrated.outputs.scale if calibrated is not None and calibrated.outputs is not None else 0.0
         result = quantized.layer(name, x.astype(np.float32)).astype(np.float64)
         return result, entering @ np.abs(weight) + rounding + outputs
 
@@ -233,7 +233,7 @@ def predicted(
             case Activation(kind="tanh"):
                 x, off = np.tanh(x), off + 16 * U * np.abs(np.tanh(x))
             case Flatten():
-                x, off = (each.reshape(len(x), -1) for each in (x, off))
+                x, off = (array.reshape(len(x), -1) for array in (x, off))
             case _:
                 raise ValueError(f"no {type(layer).__name__} here")
     return {head.name: dense(f"{len(model.layers) - 1}.{head.name}.weight") for head in model.heads.heads}
@@ -312,7 +312,7 @@ def from_float(inputs: Array, weight: Array, bias: Array, rule: LinearRule) -> t
     A weight is off by half a code and its cast, |w|·2⁻¹¹ in float16; so are inputs that have codes. Of inputs that have
     none that is ‖x‖₁·amax·(1/254 + 2⁻¹¹) for each output. What float32 rounds comes on top.
     """
-    x, w, added = (each.astype(np.float64) for each in (inputs, weight, bias))
+    x, w, added = (array.astype(np.float64) for array in (inputs, weight, bias))
     narrow, off_x = cast(weight, rule), np.zeros(inputs.shape)
     off_w = checks.scale_of(narrow, rule.weight) / 2 + np.abs(narrow - w)
     if rule.inputs is not None:

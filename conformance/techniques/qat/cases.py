@@ -127,12 +127,12 @@ class QatCase(CheckedInstance):
         recipe = Recipe(Adam(RATE), scaling=scaling, accumulation=self.accumulation)
         return recipe.replace(quantization=Qat(self.freeze), average=self.average)
 
-    def batch(self, rows: int, power: int, place: int) -> Batch:
+    def batch(self, rows: int, power: int, index: int) -> Batch:
         """Samples and targets."""
-        rng = np.random.default_rng([self.seed, 61, place])
+        rng = np.random.default_rng([self.seed, 61, index])
         inputs = np.asarray(rng.standard_normal((rows, *self.model.sample)) * 2.0**power, np.float32)
         heads = self.model.heads.heads
-        inputs = laid_out(inputs, nth(self.seed + place))
+        inputs = laid_out(inputs, nth(self.seed + index))
         return Batch(inputs, {head.name: rng.standard_normal((rows, head.units)).astype(np.float32) for head in heads})
 
 
@@ -148,26 +148,26 @@ class _QatPlay:
 
     def play(self) -> None:
         """Plays all verbs; before the first update nothing is converted and no range is checked."""
-        for place, verb in enumerate(self._case.verbs):
+        for index, verb in enumerate(self._case.verbs):
             match verb:
                 case TrainQat():
-                    self._train(verb, place)
+                    self._train(verb, index)
                 case SkipQat():
                     self._skip()
                 case PredictQat(rows=rows, power=power):
-                    self._holds_still(self._case.batch(rows, power, 10 * place).inputs)
+                    self._holds_still(self._case.batch(rows, power, 10 * index).inputs)
                 case Convert() if self._updates:
-                    self._convert(verb, place)
+                    self._convert(verb, index)
                 case Reload(into=into):
-                    self._reload(into, self._folder / str(place))
+                    self._reload(into, self._folder / str(index))
 
     def _made(self) -> Trainer:
         case = self._case
         return self._subject.trainer(case.model, case.recipe(), unlike_weights(case.model, case.seed))
 
-    def _train(self, verb: TrainQat, place: int) -> None:
+    def _train(self, verb: TrainQat, index: int) -> None:
         pairs = enumerate(zip(verb.rows, verb.powers, strict=True))
-        window = tuple(self._case.batch(rows, power, 10 * place + i) for i, (rows, power) in pairs)
+        window = tuple(self._case.batch(rows, power, 10 * index + i) for i, (rows, power) in pairs)
         self._run.update(window)
         if self._case.freeze is None or self._updates < self._case.freeze:
             self._batch_ranges += [(float(batch.inputs.min()), float(batch.inputs.max())) for batch in window]
@@ -199,7 +199,7 @@ class _QatPlay:
         with breaking("quantization.observers-hold-still") as verdict:
             verdict.same_state(self._subject.state(self._run), before, "the run after a prediction", "moved")
 
-    def _convert(self, verb: Convert, place: int) -> None:
+    def _convert(self, verb: Convert, index: int) -> None:
         run, rule, case = self._run, self._rule.linear, self._case
         need(self._subject, Capability.CONVERT)
         before, known, weights = self._subject.state(run), run.view(CalibratedRanges), run.parameters()
@@ -211,14 +211,14 @@ class _QatPlay:
             for name, ranges in known.items():
                 check_same_ranges(verdict, name, converted.calibrated()[name], ranges)
             for name, shape in self._shapes().items():
-                inputs = input_values(rule, converted, name, verb.rows, shape[0], place)
+                inputs = input_values(rule, converted, name, verb.rows, shape[0], index)
                 bias = weights.get(name.replace("weight", "bias"))
                 if not verb.beyond:
                     inputs = rows_with_codes(rule, converted, name, inputs, bias)
                 check_layer(verdict, rule, converted, name, inputs, bias)
             for name in small_layers(case.model, rule):
-                check_dense(verdict, rule, converted, name, verb.rows, place, weights)
-            samples = case.batch(verb.rows, 0, 10 * place).inputs
+                check_dense(verdict, rule, converted, name, verb.rows, index, weights)
+            samples = case.batch(verb.rows, 0, 10 * index).inputs
             measured = converted.predict(samples)
             values = expected_models.predicted(case.model, converted, weights, rule, samples)
             for head, (exact, bound) in values.items():
@@ -257,7 +257,7 @@ def converted(draw: st.DrawFn, framework: Framework) -> QatCase:
     """A model of one to four dense layers, and a run that begins with an update, or with one that is skipped."""
     accumulation = draw(st.sampled_from([1, 1, 2, 3]))
     needed = (Capability.DYNAMIC_SCALING, Capability.FEED)
-    scaled = all(framework.declares(each).supported for each in needed) and draw(st.booleans())
+    scaled = all(framework.declares(capability).supported for capability in needed) and draw(st.booleans())
     averages = [0.5, 0.75] if framework.declares(Capability.AVERAGE).supported else []
     first = draw(_updates(accumulation))
     verbs = draw(st.lists(_verbs(accumulation, scaled), min_size=1, max_size=6))

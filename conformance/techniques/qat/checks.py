@@ -33,14 +33,14 @@ class FakeQuantized:
 
 
 def faked(
-    values: Array, rule: QuantRule, gradient: str, given: CodeRange | None = None, error: Array | float = 0.0
+    values: Array, rule: QuantRule, gradient: str, code_range: CodeRange | None = None, error: Array | float = 0.0
 ) -> FakeQuantized:
     """Fake quantization by the values' own range, or by a given one; `error` is the error of the values."""
     wide = values.astype(np.float64)
-    if given is None:
+    if code_range is None:
         scale, zero = checks.scale_of(values, rule), np.zeros(values.shape)
     else:
-        scale, zero = np.full(values.shape, given.scale), np.full(values.shape, float(given.zero_point))
+        scale, zero = np.full(values.shape, code_range.scale), np.full(values.shape, float(code_range.zero_point))
     quotient = wide / scale
     unclipped = checks.rounded(quotient, rule.ties) + zero
     inside = (unclipped >= rule.low) & (unclipped <= rule.high)
@@ -140,15 +140,15 @@ def codes_of(ends: tuple[float, float], rule: QuantRule) -> tuple[float, float]:
 def ranges_of(observed: Mapping[str, Calibrated]) -> dict[str, Array]:
     """Ranges of inputs and outputs, bit for bit."""
     result: dict[str, Array] = {}
-    for name, each in observed.items():
-        result[f"inputs of {name}"] = np.array([each.inputs.scale, each.inputs.zero_point])
-        if each.outputs is not None:
-            result[f"outputs of {name}"] = np.array([each.outputs.scale, each.outputs.zero_point])
+    for name, calibrated in observed.items():
+        result[f"inputs of {name}"] = np.array([calibrated.inputs.scale, calibrated.inputs.zero_point])
+        if calibrated.outputs is not None:
+            result[f"outputs of {name}"] = np.array([calibrated.outputs.scale, calibrated.outputs.zero_point])
     return result
 
 
 def check_following(
-    verdict: Verdict, rule: QatRule, given: CodeRange, batch_ranges: Sequence[tuple[float, float]], what: str
+    verdict: Verdict, rule: QatRule, code_range: CodeRange, batch_ranges: Sequence[tuple[float, float]], what: str
 ) -> None:
     """An input range is the moving average of the batches' ranges, each given as (lowest, highest).
 
@@ -160,6 +160,6 @@ def check_following(
     scale, zero = codes_of(following(batch_ranges, rule.average)[-1], rule.linear.inputs)
     derivation = {"method": "roundings of float32, three a batch and four of the scale", "u": checks.U}
     roundings = Bound((3 * len(batch_ranges) + 4) * checks.U, derivation)
-    verdict.within(abs(given.scale - scale) / scale, roundings, f"scale {what}", "scale")
+    verdict.within(abs(code_range.scale - scale) / scale, roundings, f"scale {what}", "scale")
     half = Bound(0.5 + 512 * roundings.value, {"method": "half a code, from low - min / scale"})
-    verdict.within(abs(given.zero_point - zero), half, f"zero point {what}", "zero-point")
+    verdict.within(abs(code_range.zero_point - zero), half, f"zero point {what}", "zero-point")

@@ -47,8 +47,8 @@ def saved_bytes(losses: Callable[[Flat], Any], leaves: Flat, batch: Any) -> int:
     arrays = {_place(array): array for array in jax.tree.leaves(pull) if isinstance(array, jax.Array)}
     return sum(
         array.nbytes
-        for place, array in arrays.items()
-        if place not in excluded and not any(_copy(array, parameter) for parameter in leaves.values())
+        for key, array in arrays.items()
+        if key not in excluded and not any(_copy(array, parameter) for parameter in leaves.values())
     )
 
 

@@ -73,16 +73,16 @@ def build(paths: Sequence[Path], known: Path) -> str:
     for path in paths:
         status = path.stat()
         described = f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
-        place = known / hashlib.sha256(described.encode()).hexdigest()[:32]
+        entry = known / hashlib.sha256(described.encode()).hexdigest()[:32]
         with suppress(OSError):
-            content = place.read_text("ascii")
+            content = entry.read_text("ascii")
             if len(content) == hashlib.sha256().digest_size * 2:
                 digest.update(content.encode())
                 continue
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         known.mkdir(parents=True, exist_ok=True)
-        place.write_text(content, "ascii")
+        entry.write_text(content, "ascii")
         digest.update(content.encode())
     return digest.hexdigest()[:16]
 

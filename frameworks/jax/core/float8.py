@@ -31,23 +31,23 @@ def product_of(history: int | None) -> Any:
 
 def amax_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Leaves of the collection."""
-    return {place: value for place, value in leaves.items() if place.startswith(_BELOW)}
+    return {path: value for path, value in leaves.items() if path.startswith(_BELOW)}
 
 
 def trained_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Leaves that an optimizer trains."""
-    return {place: value for place, value in leaves.items() if not place.startswith(_BELOW)}
+    return {path: value for path, value in leaves.items() if not path.startswith(_BELOW)}
 
 
 def with_memory(leaves: Flat, variables: Mapping[str, Any]) -> Flat:
     """Parameters with the leaves of the collection among a module's variables, if there are any."""
     memory = flat(variables.get(OVERWRITE_WITH_GRADIENT, {}))
-    return leaves | {f"{_BELOW}{place}": value for place, value in memory.items()}
+    return leaves | {f"{_BELOW}{path}": value for path, value in memory.items()}
 
 
 def collections(leaves: Flat) -> dict[str, Any]:
     """The variables of a module that has these leaves."""
-    memory = {place.removeprefix(_BELOW): value for place, value in amax_leaves(leaves).items()}
+    memory = {path.removeprefix(_BELOW): value for path, value in amax_leaves(leaves).items()}
     result = {"params": nested(trained_leaves(leaves))}
     return result | ({OVERWRITE_WITH_GRADIENT: nested(memory)} if memory else {})
 
@@ -79,17 +79,17 @@ def total(gradients: list[Any]) -> Any:
     return reduce(added, gradients)
 
 
-def over_window(before: Any, after: Any, overwritten: Any, ended: Any) -> tuple[Any, Any]:
+def over_window(before: Any, after: Any, overwritten: Any, last: Any) -> tuple[Any, Any]:
     """Parameters after a micro-batch of a window, and what has been gathered to overwrite the collection with.
 
     Args:
         before, after: parameters of a `TrainState` around a micro-batch.
         overwritten: what the micro-batches before it gave.
-        ended: whether it ended the window.
+        last: whether it ended the window.
     """
     gathered = jax.tree.map(jnp.maximum, overwritten, after[OVERWRITE_WITH_GRADIENT])  # as Flax's type `fm32` adds
-    window = jax.tree.map(partial(jnp.where, ended), gathered, before[OVERWRITE_WITH_GRADIENT])
-    rest = jax.tree.map(lambda each: jnp.where(ended, jnp.zeros_like(each), each), gathered)
+    window = jax.tree.map(partial(jnp.where, last), gathered, before[OVERWRITE_WITH_GRADIENT])
+    rest = jax.tree.map(lambda leaf: jnp.where(last, jnp.zeros_like(leaf), leaf), gathered)
     return after | {OVERWRITE_WITH_GRADIENT: window}, rest
 
 
@@ -110,8 +110,8 @@ def operand_histories(leaves: Mapping[str, Any], below: str = "") -> dict[Operan
 def amax_histories(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict[Operand, AmaxHistory]]:
     """The delayed-scaling state by the names of weights; `canonical` has the names of parameters by place."""
     result: dict[str, dict[Operand, AmaxHistory]] = {}
-    for place in amax_leaves(leaves):
-        layer, _, leaf = place.removeprefix(_BELOW).rpartition("/")
+    for path in amax_leaves(leaves):
+        layer, _, leaf = path.removeprefix(_BELOW).rpartition("/")
         if leaf == "input_scale":
             weight = canonical[f"{layer.rpartition('/')[0]}/kernel"]
             result[weight] = operand_histories(leaves, f"{_BELOW}{layer}/")
@@ -120,7 +120,7 @@ def amax_histories(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict
 
 def delayed_scaling_state(leaves: Flat) -> dict[str, Array]:
     """The delayed-scaling state, by place."""
-    return {place: to_array(value) for place, value in amax_leaves(leaves).items()}
+    return {path: to_array(value) for path, value in amax_leaves(leaves).items()}
 
 
 _DIMENSIONS = (((1,), (0,)), ((), ()))
@@ -129,17 +129,17 @@ ONLY_COMPILED = "outside compiled programs JAX does not hold arrays of Flax's ty
 
 
 class FlaxDelayedProduct:
-    """`Fp8DirectDotGeneralOp` on `place`.
+    """`Fp8DirectDotGeneralOp` on `device`.
 
     The scales of several micro-batches are of Flax's type `fm32`, whose sum is the larger of two.
     """
 
     rule = RULE.product
 
-    def __init__(self, kernel: Array, history: int, place: jax.Device, *, jit: bool) -> None:
-        self._place, self._jit = place, jit
+    def __init__(self, kernel: Array, history: int, device: jax.Device, *, jit: bool) -> None:
+        self._place, self._jit = device, jit
         self._operation = fp8_ops.Fp8DirectDotGeneralOp(amax_history_length=history)
-        with jax.default_device(place):
+        with jax.default_device(device):
             self._kernel = jnp.asarray(kernel)
             inputs = jnp.zeros((1, len(kernel)), jnp.float32)
             self._step = jax.jit(self._trained)
@@ -148,10 +148,10 @@ class FlaxDelayedProduct:
             ]
 
     def train(self, *window: tuple[Array, Array]) -> tuple[PassResult, ...]:
-        inputs, gradients = ([jnp.asarray(each) for each in given] for given in zip(*window, strict=True))
+        inputs, gradients = ([jnp.asarray(array) for array in arrays] for arrays in zip(*window, strict=True))
         with jax.default_device(self._place), jax.disable_jit(not self._jit):
             results, self._state = self._step(self._state, self._kernel, inputs, gradients)
-        return tuple(PassResult(*(np.asarray(each) for each in passed)) for passed in results)
+        return tuple(PassResult(*(np.asarray(array) for array in passed)) for passed in results)
 
     def predict(self, inputs: Array) -> Array:
         with jax.default_device(self._place), jax.disable_jit(not self._jit):
@@ -162,28 +162,28 @@ class FlaxDelayedProduct:
 
     def _output(self, state: Any, kernel: jax.Array, inputs: jax.Array) -> jax.Array:
         variables = {fp8_ops.OVERWRITE_WITH_GRADIENT: state}
-        made: jax.Array = self._operation.apply(variables, inputs, kernel, _DIMENSIONS)
-        return made
+        output: jax.Array = self._operation.apply(variables, inputs, kernel, _DIMENSIONS)
+        return output
 
     def _trained(
         self, state: Any, kernel: jax.Array, inputs: list[jax.Array], gradients: list[jax.Array]
     ) -> tuple[list[tuple[jax.Array, ...]], Any]:
         """Results of each micro-batch, and the state overwritten by the gradients of all of them."""
         if len(inputs) > 1:
-            state = jax.tree.map(lambda each: jax.lax.convert_element_type(each, fp8_ops.fm32), state)
+            state = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, fp8_ops.fm32), state)
 
         def outputs_of(state: Any, kernels: list[jax.Array], inputs: list[jax.Array]) -> list[jax.Array]:
-            return [self._output(state, own, each) for own, each in zip(kernels, inputs, strict=True)]
+            return [self._output(state, own, array) for own, array in zip(kernels, inputs, strict=True)]
 
         outputs, backward = jax.vjp(outputs_of, state, [kernel] * len(inputs), inputs)
         overwritten, of_kernel, of_inputs = backward(gradients)
-        overwritten = jax.tree.map(lambda each: jax.lax.convert_element_type(each, jnp.float32), overwritten)
+        overwritten = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.float32), overwritten)
         return list(zip(outputs, of_inputs, of_kernel, strict=True)), overwritten
 
 
-def joins_windows(made: Callable[[], FlaxDelayedProduct]) -> bool:
+def joins_windows(factory: Callable[[], FlaxDelayedProduct]) -> bool:
     """Whether a window of two micro-batches is one step of the larger value."""
-    product = made()
-    small, large = ((np.full((1, 16), each, np.float32), np.ones((1, 16), np.float32)) for each in (1.0, 8.0))
+    product = factory()
+    small, large = ((np.full((1, 16), value, np.float32), np.ones((1, 16), np.float32)) for value in (1.0, 8.0))
     product.train(large, small)
     return float(product.amax_histories()["input"].amax.max()) == 8.0

@@ -11,14 +11,14 @@ seconds to compile."""
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def variables(given: Mapping[str, str] = os.environ, driver: Path = DRIVER) -> dict[str, str]:
-    """Variables to set in addition to the `given` ones, whose flags take precedence.
+def variables(environment: Mapping[str, str] = os.environ, driver: Path = DRIVER) -> dict[str, str]:
+    """Variables to set in addition to those of `environment`, whose flags take precedence.
 
     A GPU's memory is taken as it is needed: the suites run in several processes, of which the first would leave too
     little to the others.
     """
-    result = {"XLA_PYTHON_CLIENT_PREALLOCATE": given.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")}
-    flags = given.get("XLA_FLAGS", "")
+    result = {"XLA_PYTHON_CLIENT_PREALLOCATE": environment.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")}
+    flags = environment.get("XLA_FLAGS", "")
     if driver.is_file() and KERNELS not in flags:
         result["XLA_FLAGS"] = f"{KERNELS} {flags}".strip()
     return result

@@ -146,21 +146,21 @@ def _places(layer: fixture.Layer) -> dict[str, str]:
             return {}
 
 
-def names(layer: fixture.Layer, path: str, place: str) -> dict[str, str]:
-    """Canonical names of the leaves of `layer` at `path`, inner layers included, by their joined path from `place`."""
-    result = {f"{place}/inner/{key}": f"{path}.{name}" for key, name in _places(layer).items()}
+def names(layer: fixture.Layer, path: str, prefix: str) -> dict[str, str]:
+    """Canonical names of the leaves of `layer` at `path`, inner layers included, by their joined path from `prefix`."""
+    result = {f"{prefix}/inner/{key}": f"{path}.{name}" for key, name in _places(layer).items()}
     if isinstance(layer, fixture.Residual):
         for index, part in enumerate(layer.body):
-            result |= names(part, f"{path}.body.{index}", f"{place}/body_{index}")
+            result |= names(part, f"{path}.body.{index}", f"{prefix}/body_{index}")
     return result
 
 
-def output_places(layer: fixture.Layer, path: str, place: str) -> dict[str, str]:
-    """Where `expose` has the output of `layer` and of the layers inside it: joined path from `place`, by their path."""
-    result = {path: f"{place}/output"}
+def output_places(layer: fixture.Layer, path: str, prefix: str) -> dict[str, str]:
+    """Where `expose` has the output of `layer` and of the layers inside it: joined path from `prefix`, by path."""
+    result = {path: f"{prefix}/output"}
     if isinstance(layer, fixture.Residual):
         for index, part in enumerate(layer.body):
-            result |= output_places(part, f"{path}.body.{index}", f"{place}/body_{index}")
+            result |= output_places(part, f"{path}.body.{index}", f"{prefix}/body_{index}")
     return result
 
 
@@ -296,9 +296,9 @@ class Network(nn.Module):
         return x
 
     def _recomputed(self, run: Callable[..., jax.Array], x: jax.Array, which: int | Bounds) -> jax.Array:
-        given = {"prevent_cse": False} if self.way == "no-cse-barrier" else {}
+        options = {"prevent_cse": False} if self.way == "no-cse-barrier" else {}
         policy = ways.policy(self.way, policy_of(self.recompute))
-        lifted: jax.Array = nn.remat(run, policy=policy, static_argnums=(2, 3), **given)(self, x, which, True)
+        lifted: jax.Array = nn.remat(run, policy=policy, static_argnums=(2, 3), **options)(self, x, which, True)
         return lifted
 
 
@@ -347,9 +347,9 @@ class Layout:
             path = f"{len(model.layers) - 1}.{head.name}"
             result |= {f"heads_{head.name}/kernel": f"{path}.weight", f"heads_{head.name}/bias": f"{path}.bias"}
             sown[path] = f"output_{head.name}"
-        self.canonical = {place: name for place, name in result.items() if place in shapes}
-        by_name = {name: place for place, name in self.canonical.items()}
-        self._own = {place: struct.shape for place, struct in shapes.items()}
+        self.canonical = {path: name for path, name in result.items() if path in shapes}
+        by_name = {name: path for path, name in self.canonical.items()}
+        self._own = {path: struct.shape for path, struct in shapes.items()}
         self._wanted = model.parameter_shapes() | model.buffer_shapes()
         self.parameters = {name: by_name[name] for name in model.parameter_shapes()}
         self.buffers = {name: by_name[name] for name in model.buffer_shapes()}
@@ -363,15 +363,15 @@ class Layout:
         """
         if np.shape(array) != self._wanted[name]:
             raise ValueError(f"{name}: {np.shape(array)} where {self._wanted[name]} is needed")
-        place = (self.parameters | self.buffers)[name]
-        return np.array(array, dtype=dtype).reshape(self._own[place])
+        path = (self.parameters | self.buffers)[name]
+        return np.array(array, dtype=dtype).reshape(self._own[path])
 
     def arrays(self, leaves: Mapping[str, Any]) -> dict[str, Array]:
         """Leaves by joined path as canonical arrays by canonical name, in model order; others' sizes as they are."""
         every = self.parameters | self.buffers
         return {
             name: array.reshape(self._wanted[name]) if array.size == math.prod(self._wanted[name]) else array
-            for name, array in ((name, to_array(leaves[place])) for name, place in every.items() if place in leaves)
+            for name, array in ((name, to_array(leaves[path])) for name, path in every.items() if path in leaves)
         }
 
 
@@ -381,9 +381,9 @@ def leaves_of(layout: Layout, arrays: Mapping[str, Array], like: Mapping[str, An
     Raises:
         ValueError: a name is missing or a shape differs.
     """
-    wanted = {name: place for name, place in (layout.parameters | layout.buffers).items() if place in like}
+    wanted = {name: path for name, path in (layout.parameters | layout.buffers).items() if path in like}
     if missing := sorted(wanted.keys() - arrays.keys()):
         raise ValueError(f"there is no array for {missing[0]}")
     return {
-        place: jax.device_put(layout.leaf(name, arrays[name], like[place].dtype), to) for name, place in wanted.items()
+        path: jax.device_put(layout.leaf(name, arrays[name], like[path].dtype), to) for name, path in wanted.items()
     }

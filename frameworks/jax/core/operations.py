@@ -130,7 +130,7 @@ def _pair(a: Any, b: Any, c: Any, scale: float, asked: list[tuple[bool, ...]]) -
 
 
 def _pair_forward(a: Any, b: Any, c: Any, scale: float, asked: list[tuple[bool, ...]]) -> tuple[Any, Any]:
-    marks = tuple(() if each.perturbed else None for each in (a, b, c))
+    marks = tuple(() if argument.perturbed else None for argument in (a, b, c))
     return _pair(a.value, b.value, c.value, scale, asked), (a.value, b.value, marks)
 
 
@@ -138,9 +138,9 @@ def _pair_backward(scale: float, asked: list[tuple[bool, ...]], residuals: Any, 
     a, b, marks = residuals
     needs = tuple(mark is not None for mark in marks)
     asked.append(needs)
-    y, z = (jnp.zeros(each.shape) if isinstance(each, SymbolicZero) else each for each in gradients)
+    y, z = (jnp.zeros(gradient.shape) if isinstance(gradient, SymbolicZero) else gradient for gradient in gradients)
     every = (2.0 * scale * y * b, scale * y * a + z, z)
-    return tuple(each if needed else None for each, needed in zip(every, needs, strict=True))
+    return tuple(gradient if needed else None for gradient, needed in zip(every, needs, strict=True))
 
 
 pair = jax.custom_vjp(_pair, nondiff_argnums=(3, 4))

@@ -36,8 +36,8 @@ def shipped(rate: float, curve: curves.Curve | curves.Steps) -> optax.Schedule:
             return optax.cosine_onecycle_schedule(steps, rate * top, up / steps, top, 1.0 / end)
         case curves.CosineRestarts(first=first, multiply=multiply, end=end):
             parts = [first * multiply**number for number in range(6)]
-            given = {"init_value": rate, "peak_value": rate, "warmup_steps": 0, "end_value": rate * end}
-            return optax.sgdr_schedule([given | {"decay_steps": steps} for steps in parts])
+            options = {"init_value": rate, "peak_value": rate, "warmup_steps": 0, "end_value": rate * end}
+            return optax.sgdr_schedule([options | {"decay_steps": steps} for steps in parts])
         case curves.Joined(
             parts=(curves.Linear(start=start, end=1.0, steps=steps), curves.Cosine() as cosine), boundaries=(boundary,)
         ) if steps == boundary:
@@ -45,12 +45,12 @@ def shipped(rate: float, curve: curves.Curve | curves.Steps) -> optax.Schedule:
             return optax.warmup_cosine_decay_schedule(rate * start, rate, steps, length, last)
         case curves.Joined(parts=parts, boundaries=boundaries):
             return optax.join_schedules([shipped(rate, part) for part in parts], list(boundaries))
-    words: dict[type, str] = {
+    keywords: dict[type, str] = {
         curves.InverseTime: "inverse_time",
         curves.OneCycle: "cycle_momentum",
         curves.Chained: "chained",
     }
-    word = words.get(type(curve), "triang")
+    word = keywords.get(type(curve), "triang")
     raise Unsupported(Capability.SCHEDULE, f"optax has no {curve} but one's own", partial(ships, "optax", word))
 
 
@@ -72,8 +72,8 @@ def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) 
     state = chain.init(weight)
     update = jax.jit(lambda state, metric: chain.update(jnp.ones(()), state, weight, value=metric))
     result: list[float] = []
-    for place, metric in enumerate(metrics):
-        if place == saved:
+    for index, metric in enumerate(metrics):
+        if index == saved:
             state = serialization.from_bytes(chain.init(weight), serialization.to_bytes(state))
         moved, state = update(state, metric)
         result.append(-float(moved))

@@ -27,31 +27,31 @@ State = TypeVar("State", bound=TrainState)
 FILE = "run.msgpack"
 
 
-def gradients(way: str, losses: Losses, given: Any) -> tuple[list[Any], Any]:
+def gradients(way: str, losses: Losses, primals: Any) -> tuple[list[Any], Any]:
     """The gradient of each loss for a tree, and what else `losses` returns."""
     match way:
         case "grad" | "value-and-grad":
-            count = len(jax.eval_shape(losses, given)[0])
-            each = [_gradient(way, losses, given, place) for place in range(count)]
-            return [gradient for gradient, _ in each], each[0][1]
+            count = len(jax.eval_shape(losses, primals)[0])
+            results = [_gradient(way, losses, primals, index) for index in range(count)]
+            return [gradient for gradient, _ in results], results[0][1]
         case "linear-transpose":
-            parts, linear, rest = jax.linearize(losses, given, has_aux=True)
-            transposed = jax.linear_transpose(linear, given)
+            parts, linear, rest = jax.linearize(losses, primals, has_aux=True)
+            transposed = jax.linear_transpose(linear, primals)
             return [transposed(chosen)[0] for chosen in _cotangents(parts)], rest
         case _:
-            parts, pull, rest = jax.vjp(losses, given, has_aux=True)
+            parts, pull, rest = jax.vjp(losses, primals, has_aux=True)
             return [pull(chosen)[0] for chosen in _cotangents(parts)], rest
 
 
-def _gradient(way: str, losses: Losses, given: Any, place: int) -> tuple[Any, Any]:
+def _gradient(way: str, losses: Losses, primals: Any, index: int) -> tuple[Any, Any]:
     def loss(tree: Any) -> tuple[jax.Array, Any]:
         parts, rest = losses(tree)
-        return parts[place], rest
+        return parts[index], rest
 
     if way == "grad":
-        gradient, rest = jax.grad(loss, has_aux=True)(given)
+        gradient, rest = jax.grad(loss, has_aux=True)(primals)
     else:
-        (_, rest), gradient = jax.value_and_grad(loss, has_aux=True)(given)
+        (_, rest), gradient = jax.value_and_grad(loss, has_aux=True)(primals)
     return gradient, rest
 
 
@@ -104,7 +104,8 @@ def schedule(way: str, rate: float, steps: Steps | Curve | None) -> optax.Schedu
                 reason = "piecewise_constant_schedule multiplies, and nothing follows a rate of zero"
                 raise Unsupported(Capability.SCHEDULE, reason, _follows_zero)
             ratios = {
-                place: after / before for place, (before, after) in zip(steps.boundaries, pairwise(rates), strict=True)
+                boundary: after / before
+                for boundary, (before, after) in zip(steps.boundaries, pairwise(rates), strict=True)
             }
             return optax.piecewise_constant_schedule(rates[0], ratios)
         case "function":
@@ -128,57 +129,59 @@ def _sgd(momentum: float | None, nesterov: bool = False) -> list[optax.GradientT
     return [] if momentum is None else [optax.trace(momentum, nesterov=nesterov)]
 
 
-def _adamw(weight_decay: float, mask: Any = None, **given: Any) -> list[optax.GradientTransformation]:
-    return [optax.scale_by_adam(**given), optax.add_decayed_weights(weight_decay, mask)]
+def _adamw(weight_decay: float, mask: Any = None, **options: Any) -> list[optax.GradientTransformation]:
+    return [optax.scale_by_adam(**options), optax.add_decayed_weights(weight_decay, mask)]
 
 
 _PARTS: Mapping[Optimizer, Callable[..., list[optax.GradientTransformation]]] = {
     optax.sgd: _sgd,
-    optax.adam: lambda **given: [optax.scale_by_adam(**given)],
+    optax.adam: lambda **options: [optax.scale_by_adam(**options)],
     optax.adamw: _adamw,
-    optax.adagrad: lambda **given: [optax.scale_by_rss(**given)],
-    optax.amsgrad: lambda **given: [optax.scale_by_amsgrad(**given)],
+    optax.adagrad: lambda **options: [optax.scale_by_rss(**options)],
+    optax.amsgrad: lambda **options: [optax.scale_by_amsgrad(**options)],
 }
 """The transformations before `scale_by_learning_rate`, with the optimizer's own defaults."""
 
 
-def _chained(kind: Optimizer, learning_rate: Any, **given: Any) -> optax.GradientTransformation:
+def _chained(kind: Optimizer, learning_rate: Any, **options: Any) -> optax.GradientTransformation:
     """An optimizer as the chain of its parts, which Optax documents; RMSprop's momentum follows the rate."""
     rate = optax.scale_by_learning_rate(learning_rate)
     if kind is not optax.rmsprop:
-        return optax.chain(*_PARTS[kind](**given), rate)
+        return optax.chain(*_PARTS[kind](**options), rate)
     momentum, nesterov, centred = (
-        given.pop("momentum", None),
-        given.pop("nesterov", False),
-        given.pop("centered", False),
+        options.pop("momentum", None),
+        options.pop("nesterov", False),
+        options.pop("centered", False),
     )
-    scaled = (optax.scale_by_stddev if centred else optax.scale_by_rms)(**given)
+    scaled = (optax.scale_by_stddev if centred else optax.scale_by_rms)(**options)
     return optax.chain(scaled, rate, *_sgd(momentum, nesterov))
 
 
-def optimizer(ways: Recipe, kind: Optimizer, given: Mapping[str, Any]) -> optax.GradientTransformation:
+def optimizer(ways: Recipe, kind: Optimizer, arguments: Mapping[str, Any]) -> optax.GradientTransformation:
     """An optimizer with these arguments."""
     if ways.way("schedule") in ("inject", "set"):
-        rate = given["learning_rate"]
-        own = {name: value for name, value in given.items() if name != "learning_rate"}
+        rate = arguments["learning_rate"]
+        own = {name: value for name, value in arguments.items() if name != "learning_rate"}
         first = rate(0) if callable(rate) and ways.way("schedule") == "set" else rate
         return optax.inject_hyperparams(
             lambda learning_rate: _made(ways, kind, own | {"learning_rate": learning_rate})
         )(learning_rate=first)
-    return _made(ways, kind, given)
+    return _made(ways, kind, arguments)
 
 
 _STATIC = ("mask", "weight_decay_mask", "min_dim_size_to_factor", "ns_coeffs", "ns_steps")
 
 
-def _made(ways: Recipe, kind: Optimizer, given: Mapping[str, Any]) -> optax.GradientTransformation:
+def _made(ways: Recipe, kind: Optimizer, arguments: Mapping[str, Any]) -> optax.GradientTransformation:
     match ways.way("optimizer"):
         case "chain" if kind in (*_PARTS, optax.rmsprop):
-            return _chained(kind, **given)
+            return _chained(kind, **arguments)
         case "inject":
-            return optax.inject_hyperparams(kind, static_args=[name for name in _STATIC if name in given])(**given)
+            return optax.inject_hyperparams(kind, static_args=[name for name in _STATIC if name in arguments])(
+                **arguments
+            )
         case _:
-            return kind(**given)
+            return kind(**arguments)
 
 
 def average(way: str, decay: float, trained: Any, before: Any) -> Any:
@@ -253,9 +256,9 @@ def with_rate(rules: Any, state: State, rate: Callable[[], float]) -> State:
     if rules.schedule is None or rules.ways.way("schedule") != "set":
         return state
     opt_state, first = state.opt_state, rate()
-    for place, own in enumerate(rules.own):
+    for index, own in enumerate(rules.own):
         ratio = own.learning_rate / rules.optimizer.learning_rate
-        chosen = partial(_is_of, str(place)) if rules.parts else None
+        chosen = partial(_is_of, str(index)) if rules.parts else None
         opt_state = optax.tree_utils.tree_set(opt_state, chosen, learning_rate=first * ratio)
     return state.replace(opt_state=opt_state)
 

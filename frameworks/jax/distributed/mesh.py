@@ -167,7 +167,7 @@ _FILE = "ranks.json"
 
 def save(parts: Sequence[Sequence[MicroBatch]], ranks: int, path: Path) -> None:
     """Writes, for each micro-batch of the open window, what it gave each rank."""
-    table = [[(own.total, own.items) for own in each] for each in parts]
+    table = [[(own.total, own.items) for own in shares] for shares in parts]
     (path / _FILE).write_text(json.dumps({"ranks": ranks, "window": table}), encoding="utf-8")
 
 
@@ -181,7 +181,7 @@ def restore(path: Path, ranks: int) -> list[tuple[MicroBatch, ...]]:
     try:
         saved: dict[str, Any] = json.loads(file.read_text("utf-8"))
         count = saved["ranks"]
-        window = [tuple(MicroBatch(float(total), int(items)) for total, items in each) for each in saved["window"]]
+        window = [tuple(MicroBatch(float(total), int(items)) for total, items in shares) for shares in saved["window"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} cannot be loaded: {error}") from error
     if window and count != ranks:
@@ -215,9 +215,9 @@ class MeshSteps(CompiledSteps):
         )
 
     def _surrogate(
-        self, parameters: Flat, scale: LossScale, given: Mapping[str, jax.Array], parts: jax.Array
+        self, parameters: Flat, scale: LossScale, cotangents: Mapping[str, jax.Array], parts: jax.Array
     ) -> tuple[Flat, ScaleUpdate | None]:
-        gradients, judged = super()._surrogate(parameters, scale, given, parts)
+        gradients, judged = super()._surrogate(parameters, scale, cotangents, parts)
         return self.sharding.gradients(gradients), judged
 
     def _predict(self, parameters: Flat, buffers: Flat, inputs: jax.Array) -> dict[str, jax.Array]:

@@ -33,8 +33,8 @@ class JaxWorker(AllRanks):
 
     def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> MeshRanks:
         assert recipe.ranks is not None
-        made = MeshTrainer if recipe.offload is None else OffloadedMesh
-        return MeshRanks(self.framework.bound(made(layout_of(recipe.ranks), model, recipe, weights)))
+        trainer = MeshTrainer if recipe.offload is None else OffloadedMesh
+        return MeshRanks(self.framework.bound(trainer(layout_of(recipe.ranks), model, recipe, weights)))
 
 
 class OffloadedMesh(OffloadedTrainer, MeshTrainer):
@@ -48,13 +48,13 @@ class MeshRanks:
         self.run = run
         self.sharding: ShardingLayout = run.sharding
 
-    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
         """Calls a method with each rank's arguments; returns one result for each.
 
         Raises:
             Unsupported: RANKS_COLLECTIVES, or what the run itself does not do.
         """
-        own = [each.arguments for each in given]
+        own = [entry.arguments for entry in arguments]
         if verb in READINGS:
             return tuple(getattr(self.run.view_of_rank(rank), verb)() for rank in self._ranks)
         match verb:
@@ -69,9 +69,9 @@ class MeshRanks:
                 return self.run.updates
             case "gradients_share":
                 result = self.run.window_gradients(gathered_window(self.run.model, [window for window, _ in own]))
-                return tuple(self.run.of_trained(each) for each in self._by_rank(result))
+                return tuple(self.run.of_trained(gradients) for gradients in self._by_rank(result))
             case "apply_gradients":
-                return self._feed(given)
+                return self._feed(arguments)
             case "predict":
                 return self._by_rank(self.run.outputs(self.run.leaves, own[0][0]))
             case "predict_averaged":
@@ -83,7 +83,7 @@ class MeshRanks:
             case "collectives":
                 raise self.run.refusal(Capability.RANKS_COLLECTIVES)
             case _:
-                return (getattr(self.run, verb)(*own[0], **given[0].named),) * len(given)
+                return (getattr(self.run, verb)(*own[0], **arguments[0].named),) * len(arguments)
 
     @property
     def _ranks(self) -> range:
@@ -92,18 +92,18 @@ class MeshRanks:
     def _by_rank(self, tree: Any) -> tuple[Any, ...]:
         return tuple(self.sharding.of_rank(tree, rank) for rank in self._ranks)
 
-    def _feed(self, given: Sequence[Arguments]) -> tuple[Update, ...]:
-        named = dict(given[0].named)
-        inject = [each.named["inject"] for each in given]
+    def _feed(self, arguments: Sequence[Arguments]) -> tuple[Update, ...]:
+        named = dict(arguments[0].named)
+        inject = [entry.named["inject"] for entry in arguments]
         named["inject"] = self._stacked(inject) if any(own is not None for own in inject) else None
         self.run.apply_gradients(
-            *(self._stacked(each) for each in zip(*(own.arguments for own in given), strict=True)), **named
+            *(self._stacked(parts) for parts in zip(*(own.arguments for own in arguments), strict=True)), **named
         )
         return self.run.updates
 
-    def _stacked(self, each: Sequence[Gradients | None]) -> dict[str, Array]:
+    def _stacked(self, parts: Sequence[Gradients | None]) -> dict[str, Array]:
         """The ranks' gradients, (ranks, *shape) for each trained parameter; zeros where a rank has none."""
-        mappings = [own or {} for own in each]
+        mappings = [own or {} for own in parts]
         result = {}
         for name, shape in self.run.model.parameter_shapes().items():
             values = [own.get(name) for own in mappings]

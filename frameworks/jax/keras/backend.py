@@ -17,8 +17,8 @@ class StatelessBackend:
     ) -> None:
         """One update of scalar weights by these gradients."""
         values, state = ([variable.value for variable in own] for own in (weights, optimizer.variables))
-        given = [jnp.float32(gradient) for gradient in gradients]
-        results = jax.jit(optimizer.stateless_apply)(state, given, values)
+        arrays = [jnp.float32(gradient) for gradient in gradients]
+        results = jax.jit(optimizer.stateless_apply)(state, arrays, values)
         for own, after in zip((weights, optimizer.variables), results, strict=True):
             for variable, value in zip(own, after, strict=True):
                 variable.assign(value)

@@ -73,7 +73,7 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
         return StatelessRun(model, recipe, weights, self._place)
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
-        with jax.default_device(self._place), wide_formats(any(each.dtype == np.float64 for each in arrays)):
+        with jax.default_device(self._place), wide_formats(any(array.dtype == np.float64 for array in arrays)):
             return super().run_op(op, *arrays)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:

@@ -72,9 +72,11 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
 
     def _stacked(self, parts: Sequence[Gradients]) -> dict[str, Array]:
         """(ranks, *shape) in Keras' shapes: each rank's gradients, zeros where a rank has none."""
-        each = [self.given(own) for own in parts]
-        given = {name: value for own in each for name, value in own.items()}
-        return {name: np.stack([own.get(name, np.zeros_like(like)) for own in each]) for name, like in given.items()}
+        shares = [self.given(own) for own in parts]
+        gradients = {name: value for own in shares for name, value in own.items()}
+        return {
+            name: np.stack([own.get(name, np.zeros_like(like)) for own in shares]) for name, like in gradients.items()
+        }
 
     def predictions(self, inputs: Array) -> tuple[dict[str, Array], ...]:
         return self.by_each(self.run_state.trained, inputs)
@@ -123,7 +125,7 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
             self.run_state, window = trainer.restore(self.steps, self.run_state, path)
         for rank, ledger in enumerate(self.ledgers):
             own = [
-                replace(micro, total=each[rank].total, items=each[rank].items)
-                for micro, each in zip(window, parts, strict=True)
+                replace(micro, total=shares[rank].total, items=shares[rank].items)
+                for micro, shares in zip(window, parts, strict=True)
             ]
             ledger.replace(own, sum(micro.items for micro in own))

@@ -56,13 +56,13 @@ def _misses() -> bool:
 
 
 # recomputation
-def remat_case(case: RecomputeCase, x: Array, w: Array, variant: str, place: jax.Device) -> RecomputeResult:
+def remat_case(case: RecomputeCase, x: Array, w: Array, variant: str, device: jax.Device) -> RecomputeResult:
     """One case of `Framework.recompute`; the framework's own exceptions leave this call."""
 
     def run(function: Function, *args: Any, **named: Any) -> jax.Array:
         return recomputed(function, variant)(*args, **named)
 
-    return differentiated(case, x, w, run, place)
+    return differentiated(case, x, w, run, device)
 
 
 # what is inside

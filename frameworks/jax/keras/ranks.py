@@ -38,7 +38,7 @@ class DistributedRanks(KerasRanks):
 
     run: DistributedTrainer
 
-    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
         if verb == "predict_averaged":
-            return self.run.by_each(self.run.averages(), given[0].arguments[0])
-        return super().ask(verb, given)
+            return self.run.by_each(self.run.averages(), arguments[0].arguments[0])
+        return super().ask(verb, arguments)

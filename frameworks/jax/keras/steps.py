@@ -111,9 +111,9 @@ def divided(shapes: Mapping[str, tuple[int, ...]], parts: int) -> dict[str, tupl
     """The axes of the mesh that each axis of a variable is divided over, for those that can be divided at all."""
     result = {}
     for path, shape in shapes.items():
-        axis = next((place for place, size in enumerate(shape) if size and size % parts == 0), None)
+        axis = next((index for index, size in enumerate(shape) if size and size % parts == 0), None)
         if axis is not None:
-            result[path] = tuple(MODEL if place == axis else None for place in range(len(shape)))
+            result[path] = tuple(MODEL if index == axis else None for index in range(len(shape)))
     return result
 
 
@@ -180,7 +180,7 @@ class KerasSteps:
             trained = network.trainable_variables
             self.variables = (trained, network.non_trainable_variables, self.optimizer.variables)
             self.start = State(*([variable.value for variable in own] for own in self.variables))
-        numbers = {id(variable): place for place, variable in enumerate(trained)}
+        numbers = {id(variable): index for index, variable in enumerate(trained)}
         self.places = {name: numbers[id(variable)] for name, variable in self.bound.variables.items()}
         self.reader = readable_optimizer(self.optimizer)
         self._losses, self._item_losses = losses_of(model, "sum"), losses_of(model, "none")
@@ -218,10 +218,10 @@ class KerasSteps:
         Raises:
             ValueError: see `BuiltNetwork.in_keras_shapes`.
         """
-        given = self.bound.in_keras_shapes(weights)
-        by_place = {place: given[name] for name, place in self.places.items()}
+        values = self.bound.in_keras_shapes(weights)
+        by_place = {index: values[name] for name, index in self.places.items()}
         formats = [jnp.dtype(variable.dtype) for variable in self.variables[0]]
-        return [by_place[place].astype(own) for place, own in enumerate(formats)]
+        return [by_place[index].astype(own) for index, own in enumerate(formats)]
 
     def put(self, values: State) -> State:
         """A state in the places that Keras gives its variables."""
@@ -328,16 +328,16 @@ class KerasSteps:
         scale = self._look(optimizer).scale
         return [keras.ops.divide(gradient, scale).astype(gradient.dtype) for gradient in gradients]
 
-    def _feed(self, state: State, given: Mapping[str, jax.Array]) -> tuple[State, KerasOutcome]:
-        """The optimizer's step of the back-propagated scaled Σ p·g over the parameters in `given`.
+    def _feed(self, state: State, gradients: Mapping[str, jax.Array]) -> tuple[State, KerasOutcome]:
+        """The optimizer's step of the back-propagated scaled Σ p·g over the parameters in `gradients`.
 
         Of several ranks it is that of the mean over them: what is given is (ranks, *shape).
         """
 
         def scaled(trained: Values) -> jax.Array:
-            parts = self._split_across_ranks(dict(given)).items()
+            parts = self._split_across_ranks(dict(gradients)).items()
             products = [trained[self.places[name]].astype(g.dtype) * g for name, g in parts]
-            total = reduce(jnp.add, [jnp.sum(each).astype(jnp.float32) for each in products], jnp.zeros(()))
+            total = reduce(jnp.add, [jnp.sum(product).astype(jnp.float32) for product in products], jnp.zeros(()))
             return self._scaled(state.optimizer, [total / self.count])[0]
 
         return self._stepped(state, jax.grad(scaled)(state.trained))
@@ -359,9 +359,9 @@ class KerasSteps:
 
         zeros = {n: jnp.zeros(s.shape, s.dtype) for n, s in jax.eval_shape(shapes, state.trained).items()}
 
-        def scaled(given: tuple[Values, Outputs]) -> tuple[Values, tuple[Outputs, Values]]:
-            with collected_outputs(given[1]) as outputs:
-                means, (_, after) = self.losses(given[0], state.others, batch)
+        def scaled(primals: tuple[Values, Outputs]) -> tuple[Values, tuple[Outputs, Values]]:
+            with collected_outputs(primals[1]) as outputs:
+                means, (_, after) = self.losses(primals[0], state.others, batch)
             return self._scaled(state.optimizer, means), (outputs, after)
 
         gradients, (outputs, after) = ways.gradients("", scaled, (state.trained, zeros))
@@ -375,7 +375,7 @@ class KerasSteps:
         """
         begun: list[int] = []
         with counting(begun.append):
-            jax.block_until_ready(jax.jit(lambda *given: self._backward(*given))(state, batch))
+            jax.block_until_ready(jax.jit(lambda *args: self._backward(*args))(state, batch))
             jax.effects_barrier()
         return tuple(begun.count(number) for number in range(len(self.bound.network.segments)))
 
@@ -394,9 +394,9 @@ def _sum(gradients: Sequence[Any]) -> Any:
 
 
 @lru_cache(PLAN_CACHE_SIZE)
-def steps_of(model: Model, recipe: Recipe, place: jax.Device) -> KerasSteps:
+def steps_of(model: Model, recipe: Recipe, device: jax.Device) -> KerasSteps:
     """The functions of a model and a recipe, the same ones for every run of both on a device."""
-    with jax.default_device(place):
+    with jax.default_device(device):
         return KerasSteps(model, recipe)
 
 

@@ -42,7 +42,7 @@ def _tree(steps: KerasSteps, state: State, window: Sequence[KerasMicroBatch]) ->
     """Every array of the run by a name, and the open window, (micro-batches, COLUMNS)."""
     named = {
         kind: {
-            f"{place}-{variable.name}": value for place, (variable, value) in enumerate(zip(own, values, strict=True))
+            f"{index}-{variable.name}": value for index, (variable, value) in enumerate(zip(own, values, strict=True))
         }
         for kind, own, values in zip(State._fields, steps.variables, state, strict=True)
     }
@@ -96,9 +96,9 @@ class StatelessRun(KerasRun):
             native = self.steps.loaded(model.weights(recipe.seed) if weights is None else weights)
             self.run_state = self.steps.put(self.steps.start._replace(trained=native))
         self._places = {
-            id(variable): (kind, place)
+            id(variable): (kind, index)
             for kind, own in enumerate(self.steps.variables)
-            for place, variable in enumerate(own)
+            for index, variable in enumerate(own)
         }
 
     @contextmanager
@@ -109,8 +109,8 @@ class StatelessRun(KerasRun):
 
     def placed(self, variable: keras.Variable) -> jax.Array:
         """The run's array for a variable."""
-        kind, place = self._places[id(variable)]
-        return self.run_state[kind][place]
+        kind, index = self._places[id(variable)]
+        return self.run_state[kind][index]
 
     def value(self, variable: keras.Variable) -> Array:
         return np.array(self.placed(variable))
@@ -157,7 +157,7 @@ class StatelessRun(KerasRun):
 
     def canonical(self, values: Sequence[jax.Array]) -> dict[str, Array]:
         """Arrays in the order of Keras' trainable variables, by canonical name in canonical shape."""
-        return {name: self.bound.canonical(name, values[place]) for name, place in self.steps.places.items()}
+        return {name: self.bound.canonical(name, values[index]) for name, index in self.steps.places.items()}
 
     def scaler_settings(self) -> dict[str, float]:
         return scaler_settings(self.optimizer, BACKEND)
@@ -191,13 +191,13 @@ class StatelessRun(KerasRun):
         if self._loaded is None:
             return (0,) * len(self.bound.network.segments)
         with self.scope():
-            each = self.steps.runs_in_a_pass(self.run_state, self._loaded)
-        return tuple(self._passes * runs for runs in each)
+            counts = self.steps.runs_in_a_pass(self.run_state, self._loaded)
+        return tuple(self._passes * runs for runs in counts)
 
     def saved_bytes(self, batch: Batch) -> int:
         with self.scope():
             loaded = jax.device_put(load_batch(batch), self._device)
-            trained = {f"{place:04}": value for place, value in enumerate(self.run_state.trained)}
+            trained = {f"{index:04}": value for index, value in enumerate(self.run_state.trained)}
 
             def losses(leaves: dict[str, jax.Array]) -> Values:
                 return self.steps.losses(list(leaves.values()), self.run_state.others, loaded)[0]

@@ -58,9 +58,9 @@ def _qwix() -> Any:
 
 
 @contextmanager
-def _on(place: jax.Device, *, jit: bool = True) -> Iterator[None]:
+def _on(device: jax.Device, *, jit: bool = True) -> Iterator[None]:
     """On a device, compiled or not, without the warning that Qwix uses a deprecated name of Flax."""
-    with jax.default_device(place), jax.disable_jit(not jit), warnings.catch_warnings():
+    with jax.default_device(device), jax.disable_jit(not jit), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "'VariableState' was removed", DeprecationWarning)
         yield
 
@@ -85,17 +85,17 @@ class DenseNetwork(Network):
 
     def dense(self, path: str, inputs: jax.Array) -> jax.Array:
         """One dense layer, or one head, of a matrix (rows, inputs)."""
-        place, _, head = path.partition(".")
-        run = self.heads[head] if head else self.layers[int(place)].inner
-        made: jax.Array = run(inputs)
-        return made
+        index, _, head = path.partition(".")
+        run = self.heads[head] if head else self.layers[int(index)].inner
+        outputs: jax.Array = run(inputs)
+        return outputs
 
 
 class QwixQuantizedModel:
     """The parameters that `qwix.quantize_params` makes, and the module of `qwix.quantize_model` that takes them."""
 
-    def __init__(self, module: Any, layout: Layout, parameters: Any, place: jax.Device, *, jit: bool) -> None:
-        self._layout, self._parameters, self._place, self._jit = layout, parameters, place, jit
+    def __init__(self, module: Any, layout: Layout, parameters: Any, device: jax.Device, *, jit: bool) -> None:
+        self._layout, self._parameters, self._place, self._jit = layout, parameters, device, jit
         self._predict = jax.jit(lambda own, inputs: module.apply({"params": own}, inputs, False))
         self._dense = jax.jit(
             lambda own, path, inputs: module.apply({"params": own}, path, inputs, method="dense"), static_argnums=1
@@ -103,7 +103,7 @@ class QwixQuantizedModel:
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         with _on(self._place, jit=self._jit):
-            return {name: to_array(each) for name, each in self._predict(self._parameters, inputs).items()}
+            return {name: to_array(output) for name, output in self._predict(self._parameters, inputs).items()}
 
     def layer(self, name: str, inputs: Array) -> Array:
         with _on(self._place, jit=self._jit):
@@ -111,7 +111,7 @@ class QwixQuantizedModel:
 
     def weights(self) -> dict[str, Quantized | None]:
         leaves = flat(self._parameters)
-        named = {n: leaves[place] for n, place in self._layout.parameters.items() if place.endswith("/kernel")}
+        named = {n: leaves[path] for n, path in self._layout.parameters.items() if path.endswith("/kernel")}
         with _on(self._place):
             return {name: _stored(leaf) for name, leaf in named.items()}
 
@@ -134,10 +134,10 @@ class QwixQuantizedModel:
 
 
 class QwixPostTraining:
-    """Quantization of trained models on `place`; it has no technique where Qwix is not installed."""
+    """Quantization of trained models on `device`; it has no technique where Qwix is not installed."""
 
-    def __init__(self, place: jax.Device, *, jit: bool) -> None:
-        self._place, self._jit = place, jit
+    def __init__(self, device: jax.Device, *, jit: bool) -> None:
+        self._place, self._jit = device, jit
 
     def rules(self) -> Mapping[str, LinearRule]:
         return _RULES if INSTALLED else {}
@@ -196,8 +196,8 @@ _DOCUMENTED = {
 class JaxFormats(BaseFormats):
     """Casts by `astype`; codes by `jax.lax.bitcast_convert_type`. Compiled, unless `jit` is False."""
 
-    def __init__(self, place: jax.Device, *, jit: bool) -> None:
-        self._place = place
+    def __init__(self, device: jax.Device, *, jit: bool) -> None:
+        self._place = device
         self._jit = jit
 
     def casts(self) -> Mapping[str, CastRule]:
@@ -213,7 +213,7 @@ class JaxFormats(BaseFormats):
 
     def integer_product(self, a: Array, b: Array) -> Array:
         with jax.default_device(self._place), jax.disable_jit(not self._jit):
-            return np.asarray(_product(*(jax.device_put(each, self._place) for each in (a, b))))
+            return np.asarray(_product(*(jax.device_put(array, self._place) for array in (a, b))))
 
     def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
         with jax.default_device(self._place), jax.disable_jit(not self._jit):

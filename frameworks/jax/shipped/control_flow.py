@@ -98,7 +98,7 @@ class JAXFunctions(BaseFunctions):
 
     def computed(self, name: str, technique: str) -> Values:
         outputs, gradient = self._changed(_floating(self.functions[name]), technique)(jnp.asarray(square()))
-        values = {f"value/{place}": np.asarray(each) for place, each in enumerate(outputs)}
+        values = {f"value/{index}": np.asarray(output) for index, output in enumerate(outputs)}
         return {**values, "gradient/0": np.asarray(gradient)}
 
     def _changed(self, function: Function, technique: str) -> Function:
@@ -112,17 +112,17 @@ class JAXFunctions(BaseFunctions):
                 return jax.jit(_with_gradient(jax.checkpoint(function)))
             case "mapped":
                 mapped = jax.jit(jax.vmap(_with_gradient(function)))
-                return lambda x: jax.tree.map(lambda each: each[1], mapped(jnp.stack([x[::-1], x])))
+                return lambda x: jax.tree.map(lambda leaf: leaf[1], mapped(jnp.stack([x[::-1], x])))
         return _with_gradient(function)
 
 
 def _floating(function: Function) -> Function:
-    return lambda x: [each for each in jax.tree.leaves(function(x)) if jnp.issubdtype(each.dtype, jnp.inexact)]
+    return lambda x: [leaf for leaf in jax.tree.leaves(function(x)) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
 
 
 def _with_gradient(function: Function) -> Function:
     def both(x: Array) -> Any:
         outputs, pullback = jax.vjp(function, x)
-        return outputs, pullback([jnp.asarray(incoming(each.shape), each.dtype) for each in outputs])[0]
+        return outputs, pullback([jnp.asarray(incoming(output.shape), output.dtype) for output in outputs])[0]
 
     return both

@@ -29,7 +29,7 @@ Step = Callable[..., tuple[Any, Any]]
 
 def floating(nest: Any) -> list[jax.Array]:
     """The floating arrays of outputs or of a state."""
-    return [each for each in jax.tree.leaves(nest) if jnp.issubdtype(each.dtype, jnp.floating)]
+    return [leaf for leaf in jax.tree.leaves(nest) if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
 
 def called(layer: Any, *values: jax.Array) -> Any:
@@ -38,13 +38,13 @@ def called(layer: Any, *values: jax.Array) -> Any:
 
 
 def _step(call: Callable[..., Any]) -> Step:
-    def loss(layer: nnx.Module, *given: jax.Array) -> Any:
-        outputs = floating(call(layer, *given))
-        return sum(jnp.vdot(incoming(each.shape), each) for each in outputs), outputs
+    def loss(layer: nnx.Module, *inputs: jax.Array) -> Any:
+        outputs = floating(call(layer, *inputs))
+        return sum(jnp.vdot(incoming(output.shape), output) for output in outputs), outputs
 
-    def step(layer: nnx.Module, *given: jax.Array) -> tuple[Any, Any]:
-        places = (0, *(place for place, each in enumerate(given, 1) if floating(each)))
-        (_, outputs), gradients = nnx.value_and_grad(loss, argnums=places, has_aux=True)(layer, *given)
+    def step(layer: nnx.Module, *inputs: jax.Array) -> tuple[Any, Any]:
+        places = (0, *(index for index, array in enumerate(inputs, 1) if floating(array)))
+        (_, outputs), gradients = nnx.value_and_grad(loss, argnums=places, has_aux=True)(layer, *inputs)
         return outputs, floating(gradients)
 
     return step
@@ -58,7 +58,7 @@ IN_PLACE = (*_BY_NNX, CLOSED_OVER)
 """Techniques by which a layer is called twice."""
 
 
-def two_calls(layer: nnx.Module, technique: str, given: Sequence[jax.Array]) -> dict[str, Sequence[jax.Array]]:
+def two_calls(layer: nnx.Module, technique: str, inputs: Sequence[jax.Array]) -> dict[str, Sequence[jax.Array]]:
     """Outputs, gradients and state before each of two calls, by kind.
 
     Raises:
@@ -69,12 +69,12 @@ def two_calls(layer: nnx.Module, technique: str, given: Sequence[jax.Array]) -> 
     for turn in ("", "second-"):
         if technique == CLOSED_OVER:
             try:
-                result[f"{turn}value"] = compiled(*given)
+                result[f"{turn}value"] = compiled(*inputs)
             except TraceContextError as error:
                 raise Unsupported(Capability.SHIPPED_LAYERS, str(error)) from error
             continue
         result[f"{turn}state"] = floating(nnx.state(layer, nnx.Not(nnx.Param)))
-        result[f"{turn}value"], result[f"{turn}gradient"] = _BY_NNX[technique](layer, *given)
+        result[f"{turn}value"], result[f"{turn}gradient"] = _BY_NNX[technique](layer, *inputs)
     return result
 
 
@@ -99,8 +99,8 @@ class Operations(ListedParts):
     def at(self, name: str, *points: Array) -> tuple[Array, ...]:
         function = self.of_arrays(name, len(points))
         with wide_formats(points[0].dtype == np.float64):
-            value, pullback = jax.vjp(function, *(jnp.asarray(each) for each in points))
-            return tuple(np.asarray(each) for each in (value, *pullback(jnp.ones_like(value))))
+            value, pullback = jax.vjp(function, *(jnp.asarray(point) for point in points))
+            return tuple(np.asarray(array) for array in (value, *pullback(jnp.ones_like(value))))
 
     def techniques(self) -> tuple[str, ...]:
         return (*_DIFFERENTIATED, "without-gradient", "one-input", "used-twice", "scaled", "compiled")
@@ -110,7 +110,7 @@ class Operations(ListedParts):
         if technique == "without-gradient":
             return _named("value", function(*leaves))
         if technique == "one-input":
-            return _named("gradient", [_of_one(function, leaves, place) for place in range(len(leaves))])
+            return _named("gradient", [_of_one(function, leaves, index) for index in range(len(leaves))])
         chosen = _DIFFERENTIATED.get(technique, _same)(function)
         if technique == "compiled":
             outputs, gradients = jax.jit(partial(_pulled, chosen, technique))(leaves)
@@ -121,16 +121,16 @@ class Operations(ListedParts):
 
 def _of_leaves(part: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Function, list[jax.Array]]:
     """The part as a function of its floating arrays, to the list of its floating outputs; and the arrays."""
-    flat, nest = jax.tree_util.tree_flatten(list(arguments), is_leaf=lambda each: isinstance(each, tuple))
-    places = [i for i, each in enumerate(flat) if isinstance(each, np.ndarray) and each.dtype == np.float32]
-    leaves = [jnp.asarray(flat[place]) for place in places]
+    flat, nest = jax.tree_util.tree_flatten(list(arguments), is_leaf=lambda node: isinstance(node, tuple))
+    places = [i for i, leaf in enumerate(flat) if isinstance(leaf, np.ndarray) and leaf.dtype == np.float32]
+    leaves = [jnp.asarray(flat[index]) for index in places]
 
     def function(*values: jax.Array) -> list[jax.Array]:
-        filled = [jnp.asarray(each) if isinstance(each, np.ndarray) else each for each in flat]
-        for place, value in zip(places, values, strict=True):
-            filled[place] = value
+        filled = [jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in flat]
+        for index, value in zip(places, values, strict=True):
+            filled[index] = value
         result = jax.tree_util.tree_leaves(part(*jax.tree_util.tree_unflatten(nest, filled)))
-        return [each for each in result if jnp.issubdtype(each.dtype, jnp.inexact)]
+        return [output for output in result if jnp.issubdtype(output.dtype, jnp.inexact)]
 
     return function, leaves
 
@@ -138,19 +138,19 @@ def _of_leaves(part: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Func
 def _pulled(function: Function, technique: str, leaves: Sequence[jax.Array]) -> tuple[Any, Any]:
     outputs, pullback = jax.vjp(function, *leaves)
     factor = FACTOR if technique == "scaled" else 1.0
-    given = [jnp.asarray(incoming(each.shape) * np.float32(factor), each.dtype) for each in outputs]
+    cotangents = [jnp.asarray(incoming(output.shape) * np.float32(factor), output.dtype) for output in outputs]
     if technique == "used-twice":
-        pullback(given)
-    return outputs, [each / factor for each in pullback(given)]
+        pullback(cotangents)
+    return outputs, [gradient / factor for gradient in pullback(cotangents)]
 
 
-def _of_one(function: Function, leaves: Sequence[jax.Array], place: int) -> jax.Array:
+def _of_one(function: Function, leaves: Sequence[jax.Array], index: int) -> jax.Array:
     """The gradient of one input, which alone is differentiated."""
-    return _pulled(lambda value: function(*leaves[:place], value, *leaves[place + 1 :]), "", [leaves[place]])[1][0]
+    return _pulled(lambda value: function(*leaves[:index], value, *leaves[index + 1 :]), "", [leaves[index]])[1][0]
 
 
 def _named(kind: str, arrays: Sequence[jax.Array]) -> dict[str, Any]:
-    return {f"{kind}/{place}": np.asarray(each) for place, each in enumerate(arrays)}
+    return {f"{kind}/{index}": np.asarray(array) for index, array in enumerate(arrays)}
 
 
 _INSIDE = {"SpectralNorm": "layer_instance", "WeightNorm": "layer_instance", "RNN": "cell"}
@@ -168,22 +168,22 @@ class Layers(ListedParts):
         return ("recomputed", "compiled", "copied", "loaded", *IN_PLACE)
 
     def computed(self, name: str, technique: str) -> Values:
-        given = [jnp.asarray(each) for each in self.inputs(name)]
+        inputs = [jnp.asarray(array) for array in self.inputs(name)]
         layer = self._built(name, 1)
         if technique in IN_PLACE:
-            return _of_kinds(two_calls(layer, technique, given))
+            return _of_kinds(two_calls(layer, technique, inputs))
         if technique == "copied":
             layer = nnx.clone(layer)
         if technique == "loaded":
             layer = self._loaded[name]
-        values = _of_kinds(self._pure(layer, technique, given))
+        values = _of_kinds(self._pure(layer, technique, inputs))
         if not technique:
-            layer(*given)
-            values |= {f"second-{key}": each for key, each in _of_kinds(self._pure(layer, "", given)).items()}
+            layer(*inputs)
+            values |= {f"second-{key}": array for key, array in _of_kinds(self._pure(layer, "", inputs)).items()}
         return values
 
     @staticmethod
-    def _pure(layer: nnx.Module, technique: str, given: Sequence[jax.Array]) -> Mapping[str, Sequence[jax.Array]]:
+    def _pure(layer: nnx.Module, technique: str, inputs: Sequence[jax.Array]) -> Mapping[str, Sequence[jax.Array]]:
         """Outputs, gradients and state by a pure function of the layer's state, which stays as it is."""
         call = nnx.remat(called) if technique == "recomputed" else called
         graph, weights, rest = nnx.split(layer, nnx.Param, ...)
@@ -191,8 +191,8 @@ class Layers(ListedParts):
         def function(weights: Any, *values: jax.Array) -> list[jax.Array]:
             return floating(call(nnx.merge(graph, weights, rest, copy=True), *values))
 
-        leaves = floating(given)
-        chosen = function if leaves else lambda weights: function(weights, *given)
+        leaves = floating(inputs)
+        chosen = function if leaves else lambda weights: function(weights, *inputs)
         pulled = jax.jit(partial(_of_weights, chosen)) if technique == "compiled" else partial(_of_weights, chosen)
         outputs, gradients = pulled(weights, leaves)
         return {"value": outputs, "gradient": gradients, "state": floating(rest)}
@@ -226,9 +226,9 @@ class Layers(ListedParts):
 
 
 def _of_kinds(kinds: Mapping[str, Sequence[jax.Array]]) -> dict[str, Any]:
-    return {key: each for kind, arrays in kinds.items() for key, each in _named(kind, arrays).items()}
+    return {key: array for kind, arrays in kinds.items() for key, array in _named(kind, arrays).items()}
 
 
 def _of_weights(function: Callable[..., Any], weights: Any, values: Sequence[jax.Array]) -> tuple[Any, Any]:
     outputs, pullback = jax.vjp(function, weights, *values)
-    return outputs, jax.tree_util.tree_leaves(pullback([jnp.asarray(incoming(each.shape)) for each in outputs]))
+    return outputs, jax.tree_util.tree_leaves(pullback([jnp.asarray(incoming(output.shape)) for output in outputs]))

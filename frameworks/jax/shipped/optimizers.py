@@ -46,7 +46,7 @@ class OptaxOptimizers(ListedOptimizers):
         return {decay: 0.0 for decay in _DECAYS if decay in taken and taken[decay].default is not None}
 
     def trained(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
-        weights = {str(place): jnp.asarray(each) for place, each in enumerate(start)}
+        weights = {str(index): jnp.asarray(value) for index, value in enumerate(start)}
         transformation = self._transformation(name, options, technique)
         if technique == "beside-frozen":
             weights["frozen"] = jnp.ones(FROZEN)
@@ -62,27 +62,27 @@ class OptaxOptimizers(ListedOptimizers):
                 weights, state = step(weights, state, _tree(infinite(start), weights))
             for _ in range(2 if technique == "accumulated" else 1):
                 weights, state = step(weights, state, update)
-        return [np.asarray(weights[str(place)]) for place in range(len(start))]
+        return [np.asarray(weights[str(index)]) for index in range(len(start))]
 
     def _transformation(self, name: str, options: Options, technique: str) -> optax.GradientTransformationExtraArgs:
         make = self.named(name)
         taken = signature(make).parameters
-        given: dict[str, Any] = {**({"learning_rate": RATE} if "learning_rate" in taken else {}), **options}
+        arguments: dict[str, Any] = {**({"learning_rate": RATE} if "learning_rate" in taken else {}), **options}
         if technique == "injected":
             static = [name for name in taken if name != "learning_rate"]
-            return optax.with_extra_args_support(optax.inject_hyperparams(make, static_args=static)(**given))
+            return optax.with_extra_args_support(optax.inject_hyperparams(make, static_args=static)(**arguments))
         if technique == "scheduled":
             if "Callable" not in str(taken.get("learning_rate")):
                 raise Unsupported(Capability.SHIPPED_OPTIMIZERS, f"{name} documents no schedule as learning rate")
-            given["learning_rate"] = optax.constant_schedule(RATE)
-        made = make(**given)
+            arguments["learning_rate"] = optax.constant_schedule(RATE)
+        optimizer = make(**arguments)
         if technique == "grouped" and name not in _JOINT:
-            made = optax.multi_transform({"0": made, "others": make(**given)}, _labels)
-        return optax.with_extra_args_support(_WRAPPED.get(technique, _same)(made))
+            optimizer = optax.multi_transform({"0": optimizer, "others": make(**arguments)}, _labels)
+        return optax.with_extra_args_support(_WRAPPED.get(technique, _same)(optimizer))
 
 
-def _same(made: Any) -> Any:
-    return made
+def _same(optimizer: Any) -> Any:
+    return optimizer
 
 
 def _labels(weights: Tree) -> Tree:
@@ -93,17 +93,19 @@ def _trained_or_not(weights: Tree) -> Tree:
     return {name: "frozen" if name == "frozen" else "trained" for name in weights}
 
 
-def _accumulated(made: Any) -> Any:
-    steps = optax.MultiSteps(made, 2)
+def _accumulated(optimizer: Any) -> Any:
+    steps = optax.MultiSteps(optimizer, 2)
     return optax.GradientTransformationExtraArgs(steps.init, steps.update)
 
 
 _WRAPPED: Mapping[str, Callable[[Any], Any]] = {
     "accumulated": _accumulated,
-    "skipped": lambda made: optax.apply_if_finite(made, 5),
-    "clipped-loosely": lambda made: optax.chain(optax.clip_by_global_norm(2.0**30), optax.clip(2.0**30), made),
-    "beside-frozen": lambda made: optax.multi_transform(
-        {"trained": made, "frozen": optax.set_to_zero()}, _trained_or_not
+    "skipped": lambda optimizer: optax.apply_if_finite(optimizer, 5),
+    "clipped-loosely": lambda optimizer: optax.chain(
+        optax.clip_by_global_norm(2.0**30), optax.clip(2.0**30), optimizer
+    ),
+    "beside-frozen": lambda optimizer: optax.multi_transform(
+        {"trained": optimizer, "frozen": optax.set_to_zero()}, _trained_or_not
     ),
 }
 """Transformations around an optimizer."""
@@ -114,18 +116,18 @@ _LOOPS = ("contrib.muon",)
 _QUICKLY = {"xla_backend_optimization_level": 0}
 
 
-def _stepped(made: Any, more: Mapping[str, Any], weights: Tree, state: Any, update: Tree) -> tuple[Tree, Any]:
-    moves, state = made.update(update, state, weights, **more)
+def _stepped(optimizer: Any, more: Mapping[str, Any], weights: Tree, state: Any, update: Tree) -> tuple[Tree, Any]:
+    moves, state = optimizer.update(update, state, weights, **more)
     return optax.apply_updates(weights, moves), state
 
 
 def _tree(values: Sequence[Array], weights: Tree) -> Tree:
-    update = {str(place): jnp.asarray(each) for place, each in enumerate(values)}
-    return {name: update.get(name, jnp.ones_like(each)) for name, each in weights.items()}
+    update = {str(index): jnp.asarray(value) for index, value in enumerate(values)}
+    return {name: update.get(name, jnp.ones_like(weight)) for name, weight in weights.items()}
 
 
-def _loaded(saved: Any, start: Sequence[Array], made: Any) -> Any:
+def _loaded(saved: Any, start: Sequence[Array], optimizer: Any) -> Any:
     """What was saved, read into new weights and a new state."""
-    weights = {str(place): jnp.asarray(each) for place, each in enumerate(start)}
-    restored: Any = serialization.from_bytes((weights, made.init(weights)), serialization.to_bytes(saved))
+    weights = {str(index): jnp.asarray(value) for index, value in enumerate(start)}
+    restored: Any = serialization.from_bytes((weights, optimizer.init(weights)), serialization.to_bytes(saved))
     return jax.tree.map(jnp.asarray, restored)

@@ -82,9 +82,9 @@ def rules_of(recipe: recipes.Recipe, parameters: Mapping[str, str], wide: bool) 
     owned = [places[start :: recipe.optimizers] for start in range(recipe.optimizers)]
     every = [(own[start :: recipe.groups], recipe.of_groups[start]) for own in owned for start in range(recipe.groups)]
     if recipe.way("optimizer") == "partition":
-        every = [((place,), optimizer) for part, optimizer in every for place in part]
+        every = [((path,), optimizer) for part, optimizer in every for path in part]
     frozen = tuple(parameters[name] for name in recipe.frozen)
-    trained = [(tuple(place for place in part if place not in frozen), optimizer) for part, optimizer in every]
+    trained = [(tuple(path for path in part if path not in frozen), optimizer) for part, optimizer in every]
     parts = [(part, optimizer) for part, optimizer in trained if part]
     skips = isinstance(recipe.scaling, recipes.DynamicScaling) and recipe.scaling.enabled
     return Rules(
@@ -138,27 +138,27 @@ _RMS_RATES = {"rms": 0.2, "width": None}
 
 def _arguments_of(optimizer: recipes.Optimizer) -> dict[str, Any]:
     """The arguments of an optimizer that differ from a recipe's in more than the name, among the others."""
-    given = {name: value for name, value in recipes.written(optimizer).items() if value is not None}
+    arguments = {name: value for name, value in recipes.written(optimizer).items() if value is not None}
     match optimizer:
         case recipes.Adafactor(decay=decay, smallest=smallest):
             fixed = ("decay", "epsilon2", "relative_step", "smallest")
-            given = {name: value for name, value in given.items() if name not in fixed}
-            given |= {"decay_rate": decay, "min_dim_size_to_factor": smallest}
+            arguments = {name: value for name, value in arguments.items() if name not in fixed}
+            arguments |= {"decay_rate": decay, "min_dim_size_to_factor": smallest}
             for name, its in (("epsilon1", "eps"), ("weight_decay", "weight_decay_rate")):
-                given |= {its: given.pop(name)} if name in given else {}
+                arguments |= {its: arguments.pop(name)} if name in arguments else {}
         case recipes.Muon():
-            given["beta"] = given.pop("momentum")
-            adjustment = given.pop("adjustment")
-            given |= {} if adjustment == "none" else {"consistent_rms": _RMS_RATES[adjustment]}
-    return given
+            arguments["beta"] = arguments.pop("momentum")
+            adjustment = arguments.pop("adjustment")
+            arguments |= {} if adjustment == "none" else {"consistent_rms": _RMS_RATES[adjustment]}
+    return arguments
 
 
 def _unadjusted_muon(
-    learning_rate: Any, weight_decay: float = 0.0, weight_decay_mask: Any = None, **given: Any
+    learning_rate: Any, weight_decay: float = 0.0, weight_decay_mask: Any = None, **options: Any
 ) -> optax.GradientTransformation:
     """The chain of Muon's parts without the factor by a matrix' sides."""
     return optax.chain(
-        optax.contrib.scale_by_muon(**given, weight_dimension_numbers=_dimensions),
+        optax.contrib.scale_by_muon(**options, weight_dimension_numbers=_dimensions),
         optax.add_decayed_weights(weight_decay, weight_decay_mask),
         optax.scale_by_learning_rate(learning_rate),
     )
@@ -168,12 +168,12 @@ def _dimensions(tree: Any) -> Any:
     return jax.tree.map(lambda _: optax.contrib.MuonDimensionNumbers(), tree)
 
 
-def _before(given: dict[str, Any], *, decoupled: bool) -> list[optax.GradientTransformation]:
+def _before(arguments: dict[str, Any], *, decoupled: bool) -> list[optax.GradientTransformation]:
     """What changes a gradient before its optimizer, by arguments that Optax' optimizers lack; takes them out."""
-    result = [optax.scale(-1.0)] if given.pop("maximize", False) else []
-    if not decoupled and (decay := given.pop("weight_decay", 0.0)):
+    result = [optax.scale(-1.0)] if arguments.pop("maximize", False) else []
+    if not decoupled and (decay := arguments.pop("weight_decay", 0.0)):
         result.append(optax.add_decayed_weights(decay))
-    if dampening := given.pop("dampening", 0.0):
+    if dampening := arguments.pop("dampening", 0.0):
         rest = optax.constant_schedule(1.0 - dampening)
         result.append(optax.scale_by_schedule(optax.join_schedules([optax.constant_schedule(1.0), rest], [1])))
     return result
@@ -182,20 +182,20 @@ def _before(given: dict[str, Any], *, decoupled: bool) -> list[optax.GradientTra
 def _alone(rules: Rules) -> optax.GradientTransformation:
     """The optimizer of one part; what it has no argument for is another transformation or another optimizer."""
     optimizer = rules.optimizer
-    given = _arguments_of(optimizer)
-    before = _before(given, decoupled=type(optimizer) in _MASKS)
-    given["learning_rate"] = rules.optimizer.learning_rate if rules.schedule is None else schedule_of(rules)
+    arguments = _arguments_of(optimizer)
+    before = _before(arguments, decoupled=type(optimizer) in _MASKS)
+    arguments["learning_rate"] = rules.optimizer.learning_rate if rules.schedule is None else schedule_of(rules)
     if rules.tensor_rate and rules.schedule is None:
-        given["learning_rate"] = jnp.asarray(optimizer.learning_rate, jnp.float32)
-    if "momentum" in given:
-        given["momentum"] = given["momentum"] or None
-    rate_decay = given.pop("rate_decay", 0.0)
+        arguments["learning_rate"] = jnp.asarray(optimizer.learning_rate, jnp.float32)
+    if "momentum" in arguments:
+        arguments["momentum"] = arguments["momentum"] or None
+    rate_decay = arguments.pop("rate_decay", 0.0)
     if rules.undecayed and type(optimizer) in _MASKS:
-        given[_MASKS[type(optimizer)]] = lambda tree: {place: place not in rules.undecayed for place in tree}
-    kind = optax.amsgrad if given.pop("amsgrad", False) else _KINDS[type(optimizer)]
-    if isinstance(optimizer, recipes.Muon) and "consistent_rms" not in given:
+        arguments[_MASKS[type(optimizer)]] = lambda tree: {path: path not in rules.undecayed for path in tree}
+    kind = optax.amsgrad if arguments.pop("amsgrad", False) else _KINDS[type(optimizer)]
+    if isinstance(optimizer, recipes.Muon) and "consistent_rms" not in arguments:
         kind = _unadjusted_muon
-    chosen = ways.optimizer(rules.ways, kind, {_ARGUMENTS.get(name, name): value for name, value in given.items()})
+    chosen = ways.optimizer(rules.ways, kind, {_ARGUMENTS.get(name, name): value for name, value in arguments.items()})
     if rate_decay:
         chosen = optax.chain(chosen, optax.scale_by_schedule(lambda count: 1.0 / (1.0 + rate_decay * count)))
     if before:
@@ -208,12 +208,12 @@ def transformation(rules: Rules) -> optax.GradientTransformation:
     """The optimizer, the same object for the same rules, so that what was compiled for one run serves the next."""
     chosen = _alone(rules)
     if rules.parts:
-        labels = {place: str(index) for index, part in enumerate(rules.parts) for place in part}
-        each = {str(index): _alone(replace(rules, optimizer=own)) for index, own in enumerate(rules.own)}
+        labels = {path: str(index) for index, part in enumerate(rules.parts) for path in part}
+        transforms = {str(index): _alone(replace(rules, optimizer=own)) for index, own in enumerate(rules.own)}
         if rules.frozen:
             labels |= dict.fromkeys(rules.frozen, _FROZEN)
-            each[_FROZEN] = optax.set_to_zero()
-        chosen = partition(each, labels)
+            transforms[_FROZEN] = optax.set_to_zero()
+        chosen = partition(transforms, labels)
     if rules.clip is not None:
         chosen = ways.clipped(rules.ways.way("clip"), rules.clip, chosen)
     skips = {"should_skip_update_fn": optax.skip_not_finite} if rules.ways.way("scaling") == "skip-not-finite" else {}
@@ -260,9 +260,9 @@ def optimizer_state(state: RunState, layout: Layout, rules: Rules) -> dict[str, 
     slots: dict[str, dict[str, Any]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(inner):
         slot = next((key.name for key in reversed(path) if isinstance(key, jax.tree_util.GetAttrKey)), "")
-        place = getattr(path[-1], "key", None)
-        if place in layout.canonical:
-            slots.setdefault(slot, {})[place] = leaf
+        leaf_path = getattr(path[-1], "key", None)
+        if leaf_path in layout.canonical:
+            slots.setdefault(slot, {})[leaf_path] = leaf
         elif slot and leaf.ndim == 1 and rules.flat:
             slots.setdefault(slot, {}).update(_split(leaf, state.params, _own(path, rules.parts)))
     for slot, leaves in slots.items():
@@ -285,10 +285,10 @@ def _own(path: Any, parts: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
 def _split(joined: jax.Array, tree: Any, own: tuple[str, ...]) -> dict[str, jax.Array]:
     """What `optax.flatten` joined, by place: the leaves of a tree, or its own part of them, one after the other."""
     every = {path[-1].key: leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-    leaves = {place: leaf for place, leaf in every.items() if not own or place in own}
+    leaves = {key: leaf for key, leaf in every.items() if not own or key in own}
     ends = np.cumsum([leaf.size for leaf in leaves.values()])
     pieces = jnp.split(joined, ends[:-1])
-    return {place: piece.reshape(leaves[place].shape) for place, piece in zip(leaves, pieces, strict=True)}
+    return {key: piece.reshape(leaves[key].shape) for key, piece in zip(leaves, pieces, strict=True)}
 
 
 _INJECTED = ("InjectStatefulHyperparamsState", "WrappedScheduleState")
@@ -316,7 +316,7 @@ class ScaleUpdate(NamedTuple):
     scale: DynamicScale
 
 
-def loss_scale(recipe: Recipe, place: Place) -> LossScale:
+def loss_scale(recipe: Recipe, device: Place) -> LossScale:
     """The loss scale of a recipe; what it leaves None is left to JMP, or to Flax.
 
     JMP multiplies and divides by one and the same whole factor. Flax's scale has a factor of its own for each.
@@ -326,7 +326,7 @@ def loss_scale(recipe: Recipe, place: Place) -> LossScale:
             factor = scaling.growth or (1.0 / scaling.backoff if scaling.backoff else 2.0)
             one = float(factor).is_integer() and scaling.backoff in (None, 1.0 / factor)
             one = one and recipe.way("scaling") != "flax"
-            return jax.device_put(_of_jmp(scaling, int(factor)) if one else _of_flax(scaling), place)
+            return jax.device_put(_of_jmp(scaling, int(factor)) if one else _of_flax(scaling), device)
         case StaticScaling(scale=constant):
             return jmp.StaticLossScale(constant)
         case _:
@@ -335,19 +335,19 @@ def loss_scale(recipe: Recipe, place: Place) -> LossScale:
 
 def _of_jmp(scaling: DynamicScaling, factor: int) -> jmp.DynamicLossScale:
     scale = jnp.asarray(INITIAL if scaling.initial is None else scaling.initial, jnp.float32)
-    made = jmp.DynamicLossScale(scale)
-    period = made.period if scaling.interval is None else scaling.interval
-    return jmp.DynamicLossScale(scale, jnp.asarray(made.counter), period, factor)
+    default = jmp.DynamicLossScale(scale)
+    period = default.period if scaling.interval is None else scaling.interval
+    return jmp.DynamicLossScale(scale, jnp.asarray(default.counter), period, factor)
 
 
 def _of_flax(scaling: DynamicScaling) -> DynamicScale:
-    given = {
+    arguments = {
         "growth_factor": scaling.growth,
         "backoff_factor": scaling.backoff,
         "growth_interval": scaling.interval,
         "scale": None if scaling.initial is None else jnp.float32(scaling.initial),
     }
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in arguments.items() if value is not None}
     return DynamicScale(**chosen, minimum_scale=MINIMUM, fin_steps=jnp.int32(0))
 
 
@@ -415,15 +415,15 @@ def arrays_of(scale: LossScale) -> dict[str, Array]:
             return {}
 
 
-def with_state(scale: LossScale, state: dict[str, Array], place: Place) -> LossScale:
+def with_state(scale: LossScale, state: dict[str, Array], device: Place) -> LossScale:
     """The loss scale with the state of another one."""
     if not is_dynamic(scale):
         return scale
     value, counter = (jnp.asarray(state[name]) for name in ("scale", "good_steps"))
     if isinstance(scale, DynamicScale):
-        return jax.device_put(scale.replace(scale=value, fin_steps=counter), place)
+        return jax.device_put(scale.replace(scale=value, fin_steps=counter), device)
     assert isinstance(scale, jmp.DynamicLossScale)
-    return jax.device_put(jmp.DynamicLossScale(value, counter, scale.period, scale.factor), place)
+    return jax.device_put(jmp.DynamicLossScale(value, counter, scale.period, scale.factor), device)
 
 
 @jax.jit

@@ -78,7 +78,7 @@ def _makes_muon() -> bool:
 def _factors_flat() -> bool:
     """Whether Adafactor has the same state of a matrix that is joined with others as of one that is not."""
     params = {"a": jnp.ones((2, 3))}
-    plain, flat = (each.init(params)[0] for each in (_adafactor(), optax.flatten(_adafactor())))
+    plain, flat = (optimizer.init(params)[0] for optimizer in (_adafactor(), optax.flatten(_adafactor())))
     return bool(jnp.shape(flat.v_row) == plain.v_row["a"].shape)
 
 

@@ -87,11 +87,11 @@ def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | No
     """What backward passes of `fixtures.model` find, and the gradients."""
     asked: list[tuple[bool, ...]] = []
 
-    def loss(*given: jax.Array) -> Any:
-        each = [dict(zip("yz", pair(*given, SCALE, asked), strict=True)) for _ in range(use.times)]
-        return sum(outputs[name].sum() for outputs in each for name in use.outputs)
+    def loss(*arrays: jax.Array) -> Any:
+        results = [dict(zip("yz", pair(*arrays, SCALE, asked), strict=True)) for _ in range(use.times)]
+        return sum(outputs[name].sum() for outputs in results for name in use.outputs)
 
     called = loss if variant is None else jax.checkpoint(loss, policy=VARIANTS[variant])
-    places = [place for place, needed in enumerate(use.needs) if needed]
+    places = [index for index, needed in enumerate(use.needs) if needed]
     result = iter(jax.jit(jax.grad(called, places))(*map(jnp.asarray, inputs)))
     return FunctionResult(tuple(asked), tuple(to_array(next(result)) if needed else None for needed in use.needs))

@@ -83,7 +83,7 @@ class ShardingLayout:
 
     def gradients(self, gradients: Flat) -> Flat:
         """Gradients with their shardings."""
-        places = {place: self._sharding("gradient", value.shape) for place, value in gradients.items()}
+        places = {path: self._sharding("gradient", value.shape) for path, value in gradients.items()}
         result: Flat = jax.lax.with_sharding_constraint(gradients, places)
         return result
 
@@ -252,9 +252,7 @@ class CompiledSteps:
         """The parameters as the model holds them: under a policy, those that are not float64 in its format."""
         if self.policy is None:
             return parameters
-        body = {
-            place: value for place, value in float8.trained_leaves(parameters).items() if value.dtype != jnp.float64
-        }
+        body = {path: value for path, value in float8.trained_leaves(parameters).items() if value.dtype != jnp.float64}
         return parameters | self.policy.cast_to_compute(body)
 
     def losses(self, parameters: Flat, moved: CarriedState, batch: DeviceBatch) -> tuple[list[jax.Array], CarriedState]:
@@ -267,7 +265,7 @@ class CompiledSteps:
     ) -> tuple[list[jax.Array], CarriedState, Flat]:
         """`losses`; and, where perturbations are added to the layers' outputs, these by joined path."""
         key, drawn = _split(moved.key) if self.draws else (moved.key, None)
-        constants = {place: jax.lax.stop_gradient(parameters[place]) for place in self._frozen}
+        constants = {path: jax.lax.stop_gradient(parameters[path]) for path in self._frozen}
         variables = float8.collections(self._cast(parameters | constants)) | {"batch_stats": nested(moved.buffers)}
         if perturbations is not None:
             variables[PERTURBATIONS] = nested(perturbations)
@@ -279,7 +277,7 @@ class CompiledSteps:
             mutable=["batch_stats"] if perturbations is None else ["batch_stats", OUTPUTS],
         )
         buffers = flat(changed["batch_stats"]) if moved.buffers else {}
-        sown = {place: value for place, (value,) in flat(changed.get(OUTPUTS, {})).items()}
+        sown = {path: value for path, (value,) in flat(changed.get(OUTPUTS, {})).items()}
         return self.sums(outputs, batch), CarriedState(buffers, key), sown
 
     def sums(self, outputs: dict[str, jax.Array], batch: DeviceBatch) -> list[jax.Array]:
@@ -288,8 +286,8 @@ class CompiledSteps:
 
     def means(self, sums: list[jax.Array], items: jax.Array) -> list[jax.Array]:
         """The differentiated losses over `items`: their sum, unless each has its own backward pass."""
-        each = [total / items.astype(total.dtype) for total in sums]
-        return each if self.plan.separate_losses else [reduce(jnp.add, each)]
+        losses = [total / items.astype(total.dtype) for total in sums]
+        return losses if self.plan.separate_losses else [reduce(jnp.add, losses)]
 
     def _backward(
         self, parameters: Flat, moved: CarriedState, scale: LossScale, batch: DeviceBatch, items: jax.Array
@@ -330,9 +328,9 @@ class CompiledSteps:
         return state, scale, after, sums, outcome
 
     def _surrogate(
-        self, parameters: Flat, scale: LossScale, given: Mapping[str, jax.Array], parts: jax.Array
+        self, parameters: Flat, scale: LossScale, cotangents: Mapping[str, jax.Array], parts: jax.Array
     ) -> tuple[Flat, ScaleUpdate | None]:
-        """Gradients of Σ p·g over the parameters in `given`, divided by `parts`, as `_backward` gives them.
+        """Gradients of Σ p·g over the parameters in `cotangents`, divided by `parts`, as `_backward` gives them.
 
         No layer multiplies, so the delayed-scaling state is overwritten with itself.
         """
@@ -341,7 +339,8 @@ class CompiledSteps:
         def loss(leaves: Flat) -> jax.Array:
             model = self._cast(leaves)
             products = [
-                jnp.sum(model[place] * g, dtype=jnp.promote_types(g.dtype, jnp.float32)) for place, g in given.items()
+                jnp.sum(model[path] * g, dtype=jnp.promote_types(g.dtype, jnp.float32))
+                for path, g in cotangents.items()
             ]
             return reduce(jnp.add, products, jnp.zeros(())) / parts
 
@@ -369,20 +368,20 @@ def steps_of(plan: Plan) -> CompiledSteps:
 
 
 def differentiated(
-    scale: LossScale, losses: Callable[[Any], tuple[list[jax.Array], Any]], given: Any, way: str = ""
+    scale: LossScale, losses: Callable[[Any], tuple[list[jax.Array], Any]], tree: Any, way: str = ""
 ) -> tuple[Any, ScaleUpdate | None, Any]:
     """The gradient of the losses for a tree, the sum of those of each loss, and what else `losses` returns.
 
     Under JMP's scale the gradients are scaled ones; Flax's takes them itself, unscales them and judges them.
     """
     if isinstance(scale, DynamicScale):
-        return _by_flax(scale, lambda leaves: _first(*losses(leaves)), given)
+        return _by_flax(scale, lambda leaves: _first(*losses(leaves)), tree)
 
     def scaled(leaves: Any) -> tuple[list[jax.Array], Any]:
         parts, rest = losses(leaves)
         return scale.scale(parts), rest
 
-    gradients, rest = ways.gradients(way, scaled, given)
+    gradients, rest = ways.gradients(way, scaled, tree)
     return float8.total(gradients), None, rest
 
 
@@ -390,9 +389,9 @@ def _first(parts: list[jax.Array], rest: Any) -> tuple[jax.Array, Any]:
     return parts[0], rest
 
 
-def _by_flax(scale: DynamicScale, loss: Callable[[Any], Any], given: Any) -> tuple[Any, ScaleUpdate, Any]:
+def _by_flax(scale: DynamicScale, loss: Callable[[Any], Any], tree: Any) -> tuple[Any, ScaleUpdate, Any]:
     """Unscaled gradients, what Flax's scale says of them, and what else the loss function returns."""
-    result = scale.value_and_grad(loss, has_aux=True)(given)
+    result = scale.value_and_grad(loss, has_aux=True)(tree)
     return result.grad, ScaleUpdate(result.finite, result.dynamic_scale), result.aux[1]
 
 
@@ -445,8 +444,8 @@ def update(
 def _stepped(state: RunState, gradients: Flat, decay: float | None, chosen: Recipe) -> RunState:
     after = state.apply_gradients(grads=float8.state_tree(gradients))
     if state.overwritten is not None:
-        ended = applied(after) > applied(state)
-        params, overwritten = float8.over_window(state.params, after.params, state.overwritten, ended)
+        updated = applied(after) > applied(state)
+        params, overwritten = float8.over_window(state.params, after.params, state.overwritten, updated)
         after = after.replace(params=params, overwritten=overwritten)
     if decay is None:
         return after

@@ -196,8 +196,8 @@ def _tree(trainer: Readings) -> dict[str, Any]:
     """
     window = trainer.ledger.micro_batches
     micro = np.zeros((trainer.recipe.accumulation, len(_FIELDS)))
-    for row, each in zip(micro, window, strict=False):
-        row[:] = [getattr(each, name) for name in _FIELDS]
+    for row, micro_batch in zip(micro, window, strict=False):
+        row[:] = [getattr(micro_batch, name) for name in _FIELDS]
     return {
         "state": trainer.train_state,
         "scale": optimizers.arrays_of(trainer.scale),
@@ -257,8 +257,8 @@ def traced(
     The gradients are scaled, as those of `CompiledSteps.backward` are.
     """
 
-    def means(given: tuple[Flat, Flat]) -> tuple[list[jax.Array], tuple[CarriedState, Flat]]:
-        sums, after, outputs = steps.forward(given[0], moved, batch, given[1])
+    def means(trees: tuple[Flat, Flat]) -> tuple[list[jax.Array], tuple[CarriedState, Flat]]:
+        sums, after, outputs = steps.forward(trees[0], moved, batch, trees[1])
         return steps.means(sums, items), (after, outputs)
 
     gradients, _, (after, outputs) = differentiated(scale, means, (parameters, _zeros(steps, batch)))
@@ -269,7 +269,7 @@ def _zeros(steps: CompiledSteps, batch: DeviceBatch) -> Flat:
     """A zero for each value of every layer's output on this batch, in its format."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     shapes: Any = jax.eval_shape(partial(steps.network.init, train=False), key, batch.inputs)
-    return {place: jnp.zeros(struct.shape, struct.dtype) for place, struct in flat(shapes[PERTURBATIONS]).items()}
+    return {path: jnp.zeros(struct.shape, struct.dtype) for path, struct in flat(shapes[PERTURBATIONS]).items()}
 
 
 class JaxTrainer(Readings):
@@ -295,8 +295,8 @@ class JaxTrainer(Readings):
             plan = Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, history, asked_ways)
             self.steps = self._compiled(replace(plan, frozen=recipe.frozen))
             self.layout = self.steps.layout
-            given = model.weights(recipe.seed) if weights is None else weights
-            leaves = leaves_of(self.layout, given, self.steps.shapes, self.place)
+            initial_weights = model.weights(recipe.seed) if weights is None else weights
+            leaves = leaves_of(self.layout, initial_weights, self.steps.shapes, self.place)
             key = jax.device_put(jax.random.key_data(jax.random.key(recipe.seed)), self.place)
             self.moved = CarriedState(
                 leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, self.place), key
@@ -461,8 +461,8 @@ class JaxTrainer(Readings):
         self._begin(len(window))
         with self.scope():
             for mapping in window:
-                before, given, parts = self._scale(), self._fed(mapping), np.float32(self.length * self.sharers)
-                gradients, judged = self.steps.surrogate(self.leaves, self.scale, given, parts)
+                before, cotangents, parts = self._scale(), self._fed(mapping), np.float32(self.length * self.sharers)
+                gradients, judged = self.steps.surrogate(self.leaves, self.scale, cotangents, parts)
                 micro = self._taken_in(gradients, judged, self._fed_micro_batch(before))
                 self.ledger.add(micro, len(window))
         if self.recipe.accumulation > 1:
@@ -475,11 +475,11 @@ class JaxTrainer(Readings):
     def _fed(self, gradients: Gradients) -> Flat:
         """Given gradients of a micro-batch, or what is added to a window's, by joined path."""
         leaves = self.leaves
-        given = [name for name, value in gradients.items() if value is not None and name not in self.recipe.frozen]
-        places = {name: self.layout.parameters[name] for name in given}
+        names = [name for name, value in gradients.items() if value is not None and name not in self.recipe.frozen]
+        places = {name: self.layout.parameters[name] for name in names}
         return {
-            place: jax.device_put(self.layout.leaf(name, np.asarray(gradients[name]), leaves[place].dtype), self.place)
-            for name, place in places.items()
+            path: jax.device_put(self.layout.leaf(name, np.asarray(gradients[name]), leaves[path].dtype), self.place)
+            for name, path in places.items()
         }
 
     def _inject(self, gradients: Gradients) -> Flat:
@@ -490,8 +490,8 @@ class JaxTrainer(Readings):
             before, rate, (gradients, judged) = self._scale(), self._rate(), self._taken_out()
             for _ in range(unscale_calls):
                 gradients = unscaled(self.scale, gradients, self.leaves)
-            for place, value in self._inject(inject or {}).items():
-                gradients = gradients | {place: gradients[place] + value}
+            for path, value in self._inject(inject or {}).items():
+                gradients = gradients | {path: gradients[path] + value}
             outcome = self._update(gradients, judged, last=True)
         return self._report(before, rate, outcome.read_norm(), skipped=not outcome.moved())
 
@@ -532,8 +532,8 @@ class JaxTrainer(Readings):
         if self._loaded is None:
             return (0,) * len(segments(self.model, self.recipe.recompute))
         with self.scope():
-            each = runs_in_a_pass(self.steps.plan, self.leaves, self.moved, self.scale, self._loaded)
-        return tuple(self._passes * runs for runs in each)
+            counts = runs_in_a_pass(self.steps.plan, self.leaves, self.moved, self.scale, self._loaded)
+        return tuple(self._passes * runs for runs in counts)
 
     def save(self, path: Path) -> None:
         save(self, path)
@@ -561,8 +561,8 @@ class JaxTrainer(Readings):
         scale = 1.0 if optimizers.unscales_itself(self.scale) else self._scale()
         places = {path: self.layout.outputs[path] for path in traced_paths(self.model, batch)}
         return LayerTrace(
-            {path: to_array(outputs[place]) for path, place in places.items()},
-            {path: unscaled_in_trace(to_array(gradients[1][place]), scale) for path, place in places.items()},
+            {path: to_array(outputs[key]) for path, key in places.items()},
+            {path: unscaled_in_trace(to_array(gradients[1][key]), scale) for path, key in places.items()},
             of_parameters,
         )
 

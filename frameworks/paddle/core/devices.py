@@ -64,7 +64,7 @@ def in_use() -> tuple[str, int]:
 
 def _kinds() -> tuple[str, ...]:
     listed = (*paddle.device.get_available_device(), *(paddle.device.get_available_custom_device() or ()))
-    others = dict.fromkeys(kind for kind in (each.partition(":")[0] for each in listed) if kind not in ("cpu", GPU))
+    others = dict.fromkeys(kind for kind in (device.partition(":")[0] for device in listed) if kind not in ("cpu", GPU))
     has_gpu = paddle.device.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
     return (*others, GPU) if has_gpu else tuple(others)
 

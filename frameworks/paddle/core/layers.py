@@ -52,7 +52,7 @@ class UserFunctionLayer(paddle.nn.Layer):
     def forward(self, x: Any) -> Any:
         if paddle.in_dynamic_mode():
             return _Square.apply(x)
-        return paddle.static.nn.static_pylayer(lambda given: given * given, [x], lambda gradient: _back(x, gradient))
+        return paddle.static.nn.static_pylayer(lambda value: value * value, [x], lambda gradient: _back(x, gradient))
 
 
 class ThreeInputsPyLayer(paddle.autograd.PyLayer):
@@ -67,10 +67,10 @@ class ThreeInputsPyLayer(paddle.autograd.PyLayer):
     @staticmethod
     def backward(ctx: Any, y: Any, z: Any) -> Any:
         a, b, _ = saved = ctx.saved_tensor()
-        needs = tuple(not each.stop_gradient for each in saved)
+        needs = tuple(not tensor.stop_gradient for tensor in saved)
         ctx.asked.append(needs)
         every = (2.0 * ctx.scale * y * b, ctx.scale * y * a + z, z)
-        return tuple(each if needed else None for each, needed in zip(every, needs, strict=True))
+        return tuple(gradient if needed else None for gradient, needed in zip(every, needs, strict=True))
 
 
 _ACTIVATIONS: dict[str, Callable[[], Any]] = {
@@ -211,30 +211,34 @@ def with_paths(
     layers: tuple[fixture.Layer, ...], built: list[Any], prefix: str = ""
 ) -> Iterator[tuple[str, fixture.Layer, Any]]:
     """The path of each layer and of those inside it, the fixture's layer and Paddle's."""
-    for index, (layer, made) in enumerate(zip(layers, built, strict=True)):
+    for index, (layer, paddle_layer) in enumerate(zip(layers, built, strict=True)):
         path = f"{prefix}{index}"
-        yield path, layer, made
+        yield path, layer, paddle_layer
         if isinstance(layer, fixture.Residual):
-            yield from with_paths(layer.body, list(made.body), f"{path}.body.")
+            yield from with_paths(layer.body, list(paddle_layer.body), f"{path}.body.")
 
 
-def own_parameters(layer: fixture.Layer, made: Any) -> dict[str, Any]:
+def own_parameters(layer: fixture.Layer, paddle_layer: Any) -> dict[str, Any]:
     """Paddle's parameters of one layer, without those of layers inside it, by their names in the fixture."""
     match layer:
         case fixture.BatchNorm() | fixture.LayerNorm():
-            return {"scale": made.weight, "shift": made.bias}
+            return {"scale": paddle_layer.weight, "shift": paddle_layer.bias}
         case fixture.SelfAttention():
             kinds: tuple[Literal["weight", "bias"], ...] = ("weight", "bias")
-            return {f"{n}.{kind}": getattr(getattr(made, p), kind) for kind in kinds for n, p in _PROJECTIONS.items()}
+            return {
+                f"{n}.{kind}": getattr(getattr(paddle_layer, p), kind)
+                for kind in kinds
+                for n, p in _PROJECTIONS.items()
+            }
         case fixture.Heads(heads=heads):
             own = [head for head in heads if head.tied is None]
-            return {f"{h.name}.{kind}": getattr(made[h.name], kind) for kind in ("weight", "bias") for h in own}
+            return {f"{h.name}.{kind}": getattr(paddle_layer[h.name], kind) for kind in ("weight", "bias") for h in own}
         case fixture.Dense(bias=bias):
-            return {"weight": made.weight, **({"bias": made.bias} if bias else {})}
+            return {"weight": paddle_layer.weight, **({"bias": paddle_layer.bias} if bias else {})}
         case fixture.Convolution():
-            return {"weight": made.weight, "bias": made.bias}
+            return {"weight": paddle_layer.weight, "bias": paddle_layer.bias}
         case fixture.Embedding() | fixture.Positions():
-            return {"weight": made.weight}
+            return {"weight": paddle_layer.weight}
         case _:
             return {}
 
@@ -361,17 +365,17 @@ class Network(paddle.nn.Layer):
 def _named(model: Model, body: list[Any], heads: Any) -> Iterator[tuple[str, Any]]:
     result = {
         f"{path}.{name}": parameter
-        for path, layer, made in with_paths(model.layers, [*body, heads])
-        for name, parameter in own_parameters(layer, made).items()
+        for path, layer, paddle_layer in with_paths(model.layers, [*body, heads])
+        for name, parameter in own_parameters(layer, paddle_layer).items()
     }
     return ((name, result[name]) for name in model.parameter_shapes())
 
 
 def _statistics(model: Model, body: list[Any]) -> Iterator[tuple[str, Any]]:
-    for path, layer, made in with_paths(model.layers[:-1], body):
+    for path, layer, paddle_layer in with_paths(model.layers[:-1], body):
         if isinstance(layer, BatchNorm):
-            yield f"{path}.mean", made._mean
-            yield f"{path}.variance", made._variance
+            yield f"{path}.mean", paddle_layer._mean
+            yield f"{path}.variance", paddle_layer._variance
 
 
 def _value(x: Any, w: Any) -> Any:
@@ -409,15 +413,19 @@ def run_case(case: RecomputeCase, x: Array, w: Array, variant: str) -> Recompute
 def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None) -> FunctionResult:
     """What backward passes of `fixtures.model` find, and the gradients."""
     asked: list[tuple[bool, ...]] = []
-    given = [paddle.to_tensor(x, stop_gradient=not need) for x, need in zip(inputs, use.needs, strict=True)]
+    tensors = [paddle.to_tensor(x, stop_gradient=not need) for x, need in zip(inputs, use.needs, strict=True)]
 
-    def loss(*given: Any) -> Any:
-        each = [dict(zip("yz", ThreeInputsPyLayer.apply(*given, SCALE, asked), strict=True)) for _ in range(use.times)]
-        return paddle.add_n([outputs[name].sum() for outputs in each for name in use.outputs])
+    def loss(*arguments: Any) -> Any:
+        results = [
+            dict(zip("yz", ThreeInputsPyLayer.apply(*arguments, SCALE, asked), strict=True)) for _ in range(use.times)
+        ]
+        return paddle.add_n([outputs[name].sum() for outputs in results for name in use.outputs])
 
-    value = loss(*given) if variant is None else recompute(loss, *given, use_reentrant=variant == REENTRANT)
+    value = loss(*tensors) if variant is None else recompute(loss, *tensors, use_reentrant=variant == REENTRANT)
     value.backward()
-    return FunctionResult(tuple(asked), tuple(None if each.grad is None else to_numpy(each.grad) for each in given))
+    return FunctionResult(
+        tuple(asked), tuple(None if tensor.grad is None else to_numpy(tensor.grad) for tensor in tensors)
+    )
 
 
 def _batch_norm(x: Any) -> Any:

@@ -94,8 +94,8 @@ def rates(
     """The learning rate after each metric; what a run saves is saved and loaded after `saved` of them."""
     run = make(plateau)
     result: list[float] = []
-    for place, metric in enumerate(metrics):
-        if place == saved:
+    for index, metric in enumerate(metrics):
+        if index == saved:
             with tempfile.TemporaryDirectory() as folder:
                 file = str(Path(folder) / "run.pdopt")
                 paddle.save(run.part.state_dict(), file)

@@ -153,5 +153,5 @@ def write(way: str, parts: dict[str, Any], file: Path) -> None:
 
 def read(recipe: Recipe, file: Path) -> Any:
     """The parts that `write` wrote."""
-    given = {"return_numpy": True} if recipe.way("load") == "arrays" else {}
-    return paddle.load(io.BytesIO(file.read_bytes()) if recipe.way("save") == "bytes" else str(file), **given)
+    options = {"return_numpy": True} if recipe.way("load") == "arrays" else {}
+    return paddle.load(io.BytesIO(file.read_bytes()) if recipe.way("save") == "bytes" else str(file), **options)

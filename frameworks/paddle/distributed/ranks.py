@@ -98,14 +98,14 @@ def file_of(path: Path, rank: int) -> Path:
     return path / f"rank-{rank}.pdparams"
 
 
-def read_parts(file: Path, own: Sequence[str], **given: Any) -> dict[str, Any]:
+def read_parts(file: Path, own: Sequence[str], **options: Any) -> dict[str, Any]:
     """The dictionary of parts in a file, which `paddle.load` is given more arguments for.
 
     Raises:
         ValueError: Paddle cannot load it, or it holds other parts.
     """
     try:
-        loaded = paddle.load(str(file), **given)
+        loaded = paddle.load(str(file), **options)
     except Exception as error:
         raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
     same_parts(file, loaded if isinstance(loaded, dict) else (), own)
@@ -155,8 +155,8 @@ class _WithLosses(paddle.nn.Layer):
         self.network = network
         self._losses, self._fed = losses, fed
 
-    def forward(self, tensors: BatchTensors | None, given: Mapping[str, Any]) -> list[Any]:
-        return [self._fed(given)] if tensors is None else self._losses(tensors)
+    def forward(self, tensors: BatchTensors | None, gradients: Mapping[str, Any]) -> list[Any]:
+        return [self._fed(gradients)] if tensors is None else self._losses(tensors)
 
 
 class Replicas:
@@ -183,8 +183,8 @@ class Replicas:
         sums: list[Any] = self._layer(tensors, {})
         return sums
 
-    def fed(self, given: Mapping[str, Any]) -> Any:
-        return self._layer(None, given)[0]
+    def fed(self, gradients: Mapping[str, Any]) -> Any:
+        return self._layer(None, gradients)[0]
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
@@ -246,8 +246,8 @@ class RankTrainer(DygraphTrainer):
     def _losses(self, tensors: BatchTensors) -> list[Any]:
         return self._replicas.losses(tensors)
 
-    def _fed(self, given: Mapping[str, Any]) -> Any:
-        return self._replicas.fed(given)
+    def _fed(self, gradients: Mapping[str, Any]) -> Any:
+        return self._replicas.fed(gradients)
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
         return self._replicas.micro_batch(last=last)

@@ -112,9 +112,9 @@ def store(folder: Path, *, serves: bool) -> Iterator[str]:
 
 @contextmanager
 def _server(file: Path) -> Iterator[subprocess.Popen[bytes]]:
-    words = [sys.executable, "-I", "-S", __file__, str(file)]
+    command = [sys.executable, "-I", "-S", __file__, str(file)]
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE
+        command, stdin=subprocess.PIPE
     ) as server:  # which is closed at the end, and the process waits for
         yield server
 

@@ -105,8 +105,8 @@ class PaddleQuantizers:
         largest = paddle.to_tensor((scale.astype(np.float64) * rule.high).astype(np.float32))
         state = {key: largest if key.endswith("_scale") else value for key, value in qat.state_dict().items()}
         qat.set_state_dict(state)
-        given = to_tensor(values)
-        given.stop_gradient = False
-        result = qat(given)
+        tensor = to_tensor(values)
+        tensor.stop_gradient = False
+        result = qat(tensor)
         result.sum().backward()
-        return to_numpy(result), to_numpy(given.grad)
+        return to_numpy(result), to_numpy(tensor.grad)

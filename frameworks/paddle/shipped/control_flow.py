@@ -77,8 +77,8 @@ def _while(x: Any) -> Any:
 
 def _collected(x: Any) -> Any:
     rows = []
-    for place in range(4):
-        rows.append(x[place] * float(place + 1))
+    for index in range(4):
+        rows.append(x[index] * float(index + 1))
     return paddle.stack(rows)
 
 
@@ -176,12 +176,12 @@ class PaddleFunctions(BaseFunctions):
         if technique.startswith("recomputed") and name in _NOT_RECOMPUTED:
             raise Unsupported(Capability.CONTROL_FLOW, f"recompute raises: {_NOT_RECOMPUTED[name]}")
         x = paddle.to_tensor(square(), stop_gradient=False)
-        made = self._changed(self.functions[name], technique)(x)
-        outputs = [each for each in paddle.utils.flatten(made) if isinstance(each, paddle.Tensor)]
-        values: dict[str, Any] = {f"value/{place}": to_numpy(each) for place, each in enumerate(outputs)}
-        followed = [each for each in outputs if not each.stop_gradient]
+        result = self._changed(self.functions[name], technique)(x)
+        outputs = [tensor for tensor in paddle.utils.flatten(result) if isinstance(tensor, paddle.Tensor)]
+        values: dict[str, Any] = {f"value/{index}": to_numpy(output) for index, output in enumerate(outputs)}
+        followed = [output for output in outputs if not output.stop_gradient]
         if followed:
-            paddle.autograd.backward(followed, [paddle.to_tensor(incoming(tuple(each.shape))) for each in followed])
+            paddle.autograd.backward(followed, [paddle.to_tensor(incoming(tuple(output.shape))) for output in followed])
             values["gradient/0"] = None if x.grad is None else to_numpy(x.grad)
         return values
 

@@ -56,12 +56,12 @@ _CALLS: Mapping[str, Call] = {
 def _leaf(value: Any) -> Any:
     """A tensor from an array, with a gradient where it is floating; anything else unchanged."""
     if isinstance(value, list):
-        return [_leaf(each) for each in value]
+        return [_leaf(item) for item in value]
     return paddle.to_tensor(value, stop_gradient=value.dtype.kind != "f") if isinstance(value, np.ndarray) else value
 
 
 def _tensors(nest: Any) -> list[paddle.Tensor]:
-    return [each for each in paddle.utils.flatten(nest) if isinstance(each, paddle.Tensor)]
+    return [leaf for leaf in paddle.utils.flatten(nest) if isinstance(leaf, paddle.Tensor)]
 
 
 class _Parts(ListedParts):
@@ -75,36 +75,37 @@ class _Parts(ListedParts):
 
     def arguments(self, name: str) -> list[Any]:
         """The inputs of a part, new tensors each time."""
-        return [_leaf(each) for each in self.inputs(name)]
+        return [_leaf(value) for value in self.inputs(name)]
 
 
 def _values(call: Callable[..., Any], arguments: Sequence[Any], more: Tensors, technique: str) -> Values:
     paddle.seed(3)
-    made = _tensors(_CALLS.get(technique, _plain)(call, arguments))
-    values = {f"value/{place}": to_numpy(each) for place, each in enumerate(made)}
-    followed = [each for each in made if not each.stop_gradient and each.dtype in _LEAF]
+    outputs = _tensors(_CALLS.get(technique, _plain)(call, arguments))
+    values = {f"value/{index}": to_numpy(output) for index, output in enumerate(outputs)}
+    followed = [output for output in outputs if not output.stop_gradient and output.dtype in _LEAF]
     if not followed:
         return values
-    leaves = [*(each for each in _tensors(list(arguments)) if not each.stop_gradient), *more]
+    leaves = [*(tensor for tensor in _tensors(list(arguments)) if not tensor.stop_gradient), *more]
     gradients = _gradients(followed, leaves, technique)
     return values | {
-        f"gradient/{place}": None if each is None else to_numpy(each) for place, each in enumerate(gradients)
+        f"gradient/{index}": None if gradient is None else to_numpy(gradient)
+        for index, gradient in enumerate(gradients)
     }
 
 
 def _gradients(outputs: Tensors, leaves: Tensors, technique: str) -> Sequence[paddle.Tensor | None]:
-    given = [paddle.to_tensor(incoming(tuple(each.shape))).astype(each.dtype) for each in outputs]
+    cotangents = [paddle.to_tensor(incoming(tuple(output.shape))).astype(output.dtype) for output in outputs]
     backward = partial(paddle.grad, outputs, leaves, allow_unused=True)
     match technique:
         case "recomputed":  # recomputation is a PyLayer, which `paddle.grad` does not run
-            paddle.autograd.backward(list(outputs), given)
+            paddle.autograd.backward(list(outputs), cotangents)
             return [leaf.grad for leaf in leaves]
         case "used-twice":
-            backward(given, retain_graph=True)
+            backward(cotangents, retain_graph=True)
         case "scaled":
-            scaled = backward([each * FACTOR for each in given])
-            return [None if each is None else each / FACTOR for each in scaled]
-    return backward(given)
+            scaled = backward([cotangent * FACTOR for cotangent in cotangents])
+            return [None if gradient is None else gradient / FACTOR for gradient in scaled]
+    return backward(cotangents)
 
 
 class Operations(_Parts):
@@ -115,24 +116,24 @@ class Operations(_Parts):
     own = ("one-input", "used-twice", "scaled")
 
     def at(self, name: str, *points: Array) -> tuple[Array, ...]:
-        leaves = [paddle.to_tensor(each, stop_gradient=False) for each in points]
+        leaves = [paddle.to_tensor(point, stop_gradient=False) for point in points]
         value = self.of_arrays(name, len(points))(*leaves)
         gradients = paddle.grad([value], leaves, [paddle.ones_like(value)])
-        return tuple(to_numpy(each) for each in (value, *gradients))
+        return tuple(to_numpy(tensor) for tensor in (value, *gradients))
 
     def computed(self, name: str, technique: str) -> Values:
         call = self.named(name)
         if technique != "one-input":
             return _values(call, self.arguments(name), (), technique)
-        leaves = [each for each in _tensors(self.arguments(name)) if not each.stop_gradient]
-        return {f"gradient/{place}": self._of_one(call, name, place) for place in range(len(leaves))}
+        leaves = [tensor for tensor in _tensors(self.arguments(name)) if not tensor.stop_gradient]
+        return {f"gradient/{index}": self._of_one(call, name, index) for index in range(len(leaves))}
 
-    def _of_one(self, call: Callable[..., Any], name: str, place: int) -> Any:
+    def _of_one(self, call: Callable[..., Any], name: str, index: int) -> Any:
         """The gradient of one input while the others have none; of outputs that do not depend on it there is none."""
         arguments = self.arguments(name)
-        leaves = [each for each in _tensors(arguments) if not each.stop_gradient]
+        leaves = [tensor for tensor in _tensors(arguments) if not tensor.stop_gradient]
         for other in leaves:
-            other.stop_gradient = other is not leaves[place]
+            other.stop_gradient = other is not leaves[index]
         return _values(call, arguments, (), "").get("gradient/0")
 
 
@@ -153,11 +154,11 @@ class Layers(_Parts):
             file.seek(0)
             layer = self._built(name, 5)
             layer.set_state_dict(paddle.load(file))
-        trained = [each for each in layer.parameters() if not each.stop_gradient]
+        trained = [parameter for parameter in layer.parameters() if not parameter.stop_gradient]
         result = _values(layer, self.arguments(name), trained, technique)
         if technique == "recomputed":
             return result
-        return {**result, **{f"state/{place}": to_numpy(each) for place, each in enumerate(layer.buffers())}}
+        return {**result, **{f"state/{index}": to_numpy(buffer) for index, buffer in enumerate(layer.buffers())}}
 
     def _built(self, name: str, seed: int) -> paddle.nn.Layer:
         paddle.seed(seed)

@@ -59,26 +59,26 @@ class PaddleOptimizers(ListedOptimizers):
                 if number == HALFWAY and technique == "scaled":
                     _step(parameters, optimizer, scaler, infinite(start), technique)
                 _step(parameters, optimizer, scaler, update, technique)
-        return [to_numpy(each) for each in parameters]
+        return [to_numpy(parameter) for parameter in parameters]
 
     def _made(self, name: str, options: Options, technique: str, parameters: Parameters) -> paddle.optimizer.Optimizer:
         make = self.named(name)
-        given: dict[str, Any] = {"learning_rate": RATE, **options}
+        arguments: dict[str, Any] = {"learning_rate": RATE, **options}
         trained: list[Any] = list(parameters)
         match technique:
             case "grouped":
-                trained = [{"params": [each]} for each in parameters]
+                trained = [{"params": [parameter]} for parameter in parameters]
             case "beside-frozen":
                 trained.insert(1, paddle.to_tensor(np.ones(FROZEN, np.float32), stop_gradient=True))
             case "scheduled":
-                given["learning_rate"] = paddle.optimizer.lr.LambdaDecay(RATE, lambda _: 1.0)
+                arguments["learning_rate"] = paddle.optimizer.lr.LambdaDecay(RATE, lambda _: 1.0)
             case "clipped-loosely":
-                given["grad_clip"] = paddle.nn.ClipGradByGlobalNorm(2.0**30)
+                arguments["grad_clip"] = paddle.nn.ClipGradByGlobalNorm(2.0**30)
         if technique in _SWITCHES:
             if _SWITCHES[technique] not in signature(make).parameters:
                 raise Unsupported(Capability.SHIPPED_OPTIMIZERS, f"{name} has no {_SWITCHES[technique]}")
-            given[_SWITCHES[technique]] = True
-        return make(parameters=trained, **given)
+            arguments[_SWITCHES[technique]] = True
+        return make(parameters=trained, **arguments)
 
     def _loaded(
         self, name: str, options: Options, parameters: Parameters, optimizer: paddle.optimizer.Optimizer
@@ -87,7 +87,7 @@ class PaddleOptimizers(ListedOptimizers):
         file = io.BytesIO()
         paddle.save(optimizer.state_dict(), file)
         file.seek(0)
-        others = _parameters([to_numpy(each) for each in parameters])
+        others = _parameters([to_numpy(parameter) for parameter in parameters])
         other = self._made(name, options, "", others)
         other.set_state_dict(paddle.load(file))
         return others, other

@@ -56,7 +56,11 @@ class StaticFramework(OneGraph):
     def attempts(self) -> Mapping[Capability, Attempt]:
         here: dict[Capability, Attempt] = {
             **static_attempts(self.device),
-            **{each: attempt for each, attempt in refused_attempts().items() if each in REFUSED_IN_BOTH},
+            **{
+                capability: attempt
+                for capability, attempt in refused_attempts().items()
+                if capability in REFUSED_IN_BOTH
+            },
             **gpu_kernel_attempts(self.device),
             **quantizer_attempts(PaddleQuantizers()),
             **technique_attempts(PaddlePostTraining()),

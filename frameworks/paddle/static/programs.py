@@ -159,8 +159,8 @@ class Reduction:
         """Lets the optimizer's `minimize` update by the sums, or the means, over all ranks."""
         own = optimizer.backward
 
-        def backward(*given: Any, **named: Any) -> Pairs:
-            return self.sums(own(*given, **named), parameters, mean=mean)
+        def backward(*args: Any, **named: Any) -> Pairs:
+            return self.sums(own(*args, **named), parameters, mean=mean)
 
         optimizer.backward = backward
 
@@ -168,7 +168,8 @@ class Reduction:
         """These parameters with their gradients over all ranks; one that this rank does not use counts as zeros."""
         own = {parameter.name: gradient for parameter, gradient in pairs if gradient is not None}
         return [
-            (each, self._summed(own[each.name] if each.name in own else _zeros(each), mean=mean)) for each in parameters
+            (parameter, self._summed(own[parameter.name] if parameter.name in own else _zeros(parameter), mean=mean))
+            for parameter in parameters
         ]
 
     def _summed(self, gradient: Any, *, mean: bool) -> Any:
@@ -189,7 +190,7 @@ def _zeros(parameter: Any) -> Any:
 def reduced_bytes(program: Any) -> tuple[int, ...]:
     """The size of every tensor that a program reduces over the ranks."""
     reduced = [op.results()[0] for op in program.global_block().ops if op.name() == _OPERATION]
-    return tuple(int(np.prod(each.shape)) * np.dtype(format_name(each.dtype)).itemsize for each in reduced)
+    return tuple(int(np.prod(tensor.shape)) * np.dtype(format_name(tensor.dtype)).itemsize for tensor in reduced)
 
 
 Outputs = tuple[tuple[Any, ...], dict[str, str]]
@@ -295,8 +296,8 @@ class Programs:
                 for name in parameters:
                     p = network.named[name]
                     kind = "float64" if format_name(p.dtype) == "float64" else "float32"
-                    given = paddle.static.data(f"gradient.{name}", list(p.shape), kind)
-                    terms.append((p.astype(kind) * given).sum())
+                    gradient = paddle.static.data(f"gradient.{name}", list(p.shape), kind)
+                    terms.append((p.astype(kind) * gradient).sum())
             loss = add(terms) if terms else paddle.zeros([])
             self._minimize(network, loss, startup, self._trained(parameters), mean=True)
             return (loss,), _names(network)
@@ -336,8 +337,8 @@ class Programs:
 
     def _reached(self, heads: tuple[str, ...]) -> list[str]:
         """The trained parameters but those of the other heads."""
-        place = len(self.model.layers) - 1
-        left_out = tuple(f"{place}.{head}." for head in self.heads if head not in heads)
+        last = len(self.model.layers) - 1
+        left_out = tuple(f"{last}.{head}." for head in self.heads if head not in heads)
         return self._trained(name for name in self.model.parameter_shapes() if not name.startswith(left_out))
 
     def _cached(self, kind: tuple[Any, ...], make: Callable[[Any], Outputs], **settings: Any) -> BuiltProgram:
@@ -375,15 +376,15 @@ class Programs:
     def _decorated(self, network: Network, optimizer: Any) -> tuple[Network, Any]:
         """The network and an optimizer by `amp.decorate`, which gives the network alone where there is no optimizer."""
         precision = self.recipe.precision
-        given: dict[str, Any] = {"models": network, "optimizers": optimizer}
+        arguments: dict[str, Any] = {"models": network, "optimizers": optimizer}
         if self._low():
             wide = [network.heads[name] for name in self._wide]
             masters = None if precision.level == "O2" else False
-            given |= {"level": "O2", "dtype": precision.format, "master_weight": masters}
-            decorated = paddle.amp.decorate(**given, excluded_layers=wide or None)
+            arguments |= {"level": "O2", "dtype": precision.format, "master_weight": masters}
+            decorated = paddle.amp.decorate(**arguments, excluded_layers=wide or None)
         else:
             dtype = "float16" if precision.level == "O0" else precision.format
-            decorated = paddle.amp.decorate(**given, level="O1", dtype=dtype)
+            decorated = paddle.amp.decorate(**arguments, level="O1", dtype=dtype)
         return decorated if optimizer is not None else (decorated, None)
 
     def _precision(self) -> AbstractContextManager[None]:
@@ -414,8 +415,8 @@ class Programs:
                     kind = "float64" if name in self._wide else "float32"
                     target = paddle.static.data(f"target.{name}", [None, output.shape[-1]], kind)
                 wide = output.astype("float32") if self._low() and name not in self._wide else output
-                each = item_losses(kinds[name], wide, target)
-                total = (each if mask is None else each * mask).sum()
+                head_losses = item_losses(kinds[name], wide, target)
+                total = (head_losses if mask is None else head_losses * mask).sum()
                 losses.append(total / items.astype(total.dtype))
         return add(losses)
 
@@ -513,11 +514,13 @@ def function_used(use: FunctionUse, inputs: tuple[Array, ...]) -> FunctionResult
     result: list[bool] = []
 
     def make(_: Any) -> tuple[tuple[Any, ...], dict[str, str]]:
-        given = [paddle.static.data(name, list(x.shape), "float32") for name, x in zip("abc", inputs, strict=True)]
-        for each, needed in zip(given, use.needs, strict=True):
-            each.stop_gradient = not needed
-        losses = [outputs[name].sum() for outputs in (_used(*given) for _ in range(use.times)) for name in use.outputs]
-        gradients = paddle.static.gradients([paddle.add_n(losses)], given)
+        tensors = [paddle.static.data(name, list(x.shape), "float32") for name, x in zip("abc", inputs, strict=True)]
+        for tensor, needed in zip(tensors, use.needs, strict=True):
+            tensor.stop_gradient = not needed
+        losses = [
+            outputs[name].sum() for outputs in (_used(*tensors) for _ in range(use.times)) for name in use.outputs
+        ]
+        gradients = paddle.static.gradients([paddle.add_n(losses)], tensors)
         result.extend(gradient is not None for gradient in gradients)
         return tuple(gradient for gradient in gradients if gradient is not None), {}
 

@@ -73,7 +73,7 @@ def save(trainer: SavedRun, folder: Path) -> None:
 
 
 def _rest(trainer: SavedRun) -> dict[str, Any]:
-    schedules = {f"schedule {place}": each.state_dict() for place, each in enumerate(trainer.schedulers())}
+    schedules = {f"schedule {index}": scheduler.state_dict() for index, scheduler in enumerate(trainer.schedulers())}
     return {**schedules, "generator": trainer.stream.state}
 
 
@@ -134,13 +134,13 @@ def _anew(trainer: SavedRun) -> SavedRun:
 
 
 def _load_schedules(trainer: SavedRun, rest: dict[str, Any]) -> None:
-    for place, scheduler in enumerate(trainer.schedulers()):
-        scheduler.set_state_dict(rest[f"schedule {place}"])
+    for index, scheduler in enumerate(trainer.schedulers()):
+        scheduler.set_state_dict(rest[f"schedule {index}"])
 
 
 def _make_schedules(trainer: SavedRun, rest: dict[str, Any], *, there: bool) -> None:
     """Builds programs with schedules that are made now, `there` at the place of the saved ones."""
-    places = [rest[f"schedule {place}"]["last_epoch"] for place, _ in enumerate(trainer.schedulers())]
+    places = [rest[f"schedule {index}"]["last_epoch"] for index, _ in enumerate(trainer.schedulers())]
     if places:
         trainer.programs.renew_schedules(schedule_of(trainer.recipe, last - 1 if there else -1) for last in places)
 
@@ -289,10 +289,10 @@ class StaticTrainer(SavedRun):
             raise self.refusal(Capability.EXPLICIT_UNSCALE)
         if len(window) != 1:
             raise self.refusal(Capability.ACCUMULATION)
-        given = {name: value for name, value in window[0].items() if value is not None}
-        built = self.programs.fed(tuple(given))
+        gradients = {name: value for name, value in window[0].items() if value is not None}
+        built = self.programs.fed(tuple(gradients))
         feed = {}
-        for name, value in given.items():
+        for name, value in gradients.items():
             wide = np.float64 if self.store.read(self.stored_names[name]).dtype == np.float64 else np.float32
             feed[f"gradient.{name}"] = stored(np.asarray(value, wide))
         return Update(math.nan, (), *self._run(built, feed)[1])
@@ -314,8 +314,8 @@ class StaticTrainer(SavedRun):
             if owner is not None and MASTER not in variable:
                 slot = variable[len(owner) + 1 :].rsplit("_", 1)[0]
                 slots[f"{slot}/{owners[owner]}"] = canonical(self.store.read(variable))
-        for place, scheduler in enumerate(self.schedulers()):
-            slots[f"schedule/{place}" if place else "schedule"] = np.array(scheduler.last_epoch, np.int64)
+        for index, scheduler in enumerate(self.schedulers()):
+            slots[f"schedule/{index}" if index else "schedule"] = np.array(scheduler.last_epoch, np.int64)
         return slots | counters(self.recipe.optimizer, slots)
 
     def buffers(self) -> dict[str, Array]:
@@ -325,9 +325,9 @@ class StaticTrainer(SavedRun):
         if not self._counters():
             return {}
         names = {"scale": SCALE}
-        for place in range(len(self.programs.shares)):
-            own = f"/{place}" if place else ""
-            names |= {f"good_steps{own}": f"{GOOD}{place}", f"bad_steps{own}": f"{BAD}{place}"}
+        for index in range(len(self.programs.shares)):
+            own = f"/{index}" if index else ""
+            names |= {f"good_steps{own}": f"{GOOD}{index}", f"bad_steps{own}": f"{BAD}{index}"}
         return {name: self.store.read(key).reshape(()) for name, key in names.items() if key in self.store.names}
 
     def scaler_settings(self) -> dict[str, float]:

@@ -90,12 +90,13 @@ def build_shares(
         schedulers: those made before, for the next program of the same run.
     """
     shares = _shares(recipe, parameters)
-    given = [{name: parameters[name] for name in names} for names in shares]
-    made = list(schedulers) or [None] * len(shares)
+    parts = [{name: parameters[name] for name in names} for names in shares]
+    schedules = list(schedulers) or [None] * len(shares)
     own = not implicit or len(shares) > 1
     alone = len(shares) == 1
     return [
-        _share(recipe, part, scheduler, own=own, clipped=alone) for part, scheduler in zip(given, made, strict=True)
+        _share(recipe, part, scheduler, own=own, clipped=alone)
+        for part, scheduler in zip(parts, schedules, strict=True)
     ]
 
 
@@ -113,7 +114,7 @@ def _share(recipe: Recipe, parameters: Mapping[str, Any], scheduler: Any | None,
     if own:
         listed = list(parameters.values())
         halves = (listed[::2], listed[1::2])
-        groups = [{"params": part} | _own_options(recipe, place) for place, part in enumerate(halves) if part]
+        groups = [{"params": part} | _own_options(recipe, index) for index, part in enumerate(halves) if part]
         one = [{"params": listed}] if recipe.way("optimizer") == "one-group" else listed
         common["parameters"] = groups if recipe.groups == 2 else one
     if recipe.undecayed:
@@ -124,12 +125,12 @@ def _share(recipe: Recipe, parameters: Mapping[str, Any], scheduler: Any | None,
     return Share(tuple(parameters), _make(recipe, common), scheduler)
 
 
-def _own_options(recipe: Recipe, place: int) -> dict[str, float]:
+def _own_options(recipe: Recipe, index: int) -> dict[str, float]:
     """Options of a group that differ from the optimizer's; its rate is a factor of the optimizer's."""
-    own, options = recipe.of_groups[min(place, recipe.groups - 1)], {}
-    if recipe.second_rate is not None and place:
+    own, options = recipe.of_groups[min(index, recipe.groups - 1)], {}
+    if recipe.second_rate is not None and index:
         options["learning_rate"] = own.learning_rate / recipe.optimizer.learning_rate
-    if recipe.second_decay is not None and place:
+    if recipe.second_decay is not None and index:
         options["weight_decay"] = own.weight_decay
     return options
 
@@ -147,14 +148,16 @@ _ARGUMENTS = {"decay": "rho", "centred": "centered", "nesterov": "use_nesterov",
 
 def _make(recipe: Recipe, common: dict[str, Any]) -> Any:
     optimizer = recipe.optimizer
-    given = {name: value for name, value in written(optimizer).items() if value is not None and name != "learning_rate"}
+    arguments = {
+        name: value for name, value in written(optimizer).items() if value is not None and name != "learning_rate"
+    }
     kind = _KINDS[type(optimizer)]
     if isinstance(optimizer, SGD):
-        kind = paddle.optimizer.Momentum if given.get("momentum") else kind
-        given = {name: value for name, value in given.items() if value}
+        kind = paddle.optimizer.Momentum if arguments.get("momentum") else kind
+        arguments = {name: value for name, value in arguments.items() if value}
     if recipe.implementation == "foreach":
-        given["use_multi_tensor"] = True
-    return kind(**{_ARGUMENTS.get(name, name): value for name, value in given.items()}, **common)
+        arguments["use_multi_tensor"] = True
+    return kind(**{_ARGUMENTS.get(name, name): value for name, value in arguments.items()}, **common)
 
 
 def slots(share: Share, parameters: Mapping[str, Any]) -> dict[str, Array]:

@@ -81,9 +81,9 @@ class ReadRun(BaseTrainer):
 
     def optimizer_state(self) -> dict[str, Array]:
         result: dict[str, Array] = {}
-        for place, share in enumerate(self.shares):
+        for index, share in enumerate(self.shares):
             for slot, value in slots(share, self.network.named).items():
-                result[f"{slot}/{place}" if slot == "schedule" and place else slot] = value
+                result[f"{slot}/{index}" if slot == "schedule" and index else slot] = value
         return result | counters(self.recipe.optimizer, result)
 
     def buffers(self) -> dict[str, Array]:
@@ -123,7 +123,7 @@ def parts(trainer: ReadRun) -> dict[str, Any]:
     grads = {name: parameter.grad for name, parameter in trainer.network.named.items()}
     return {
         "model": trainer.network.state_dict(),
-        **{f"optimizer {place}": share.optimizer.state_dict() for place, share in enumerate(trainer.shares)},
+        **{f"optimizer {index}": share.optimizer.state_dict() for index, share in enumerate(trainer.shares)},
         **({} if trainer.scaler is None else {"scaler": trainer.scaler.state_dict()}),
         "window": {
             "gradients": {name: grad for name, grad in grads.items() if grad is not None},
@@ -175,13 +175,13 @@ def take(trainer: ReadRun, other: ReadRun) -> None:
 
 def _make_schedules(trainer: ReadRun, saved: dict[str, Any], *, there: bool) -> None:
     """Gives loaded optimizers schedules that are made now: `there`, at the place of the saved ones, or to be loaded."""
-    for place, share in enumerate(trainer.shares):
-        state = saved[f"optimizer {place}"].get("LR_Scheduler", {})
-        made = share.scheduler = schedule_of(trainer.recipe, state.get("last_epoch", 0) - 1 if there else -1)
-        if made is not None:
-            share.optimizer.set_lr_scheduler(made)
-        if made is not None and not there:
-            made.set_state_dict(state)
+    for index, share in enumerate(trainer.shares):
+        state = saved[f"optimizer {index}"].get("LR_Scheduler", {})
+        schedule = share.scheduler = schedule_of(trainer.recipe, state.get("last_epoch", 0) - 1 if there else -1)
+        if schedule is not None:
+            share.optimizer.set_lr_scheduler(schedule)
+        if schedule is not None and not there:
+            schedule.set_state_dict(state)
 
 
 def load(trainer: ReadRun, saved: dict[str, Any], *, reverse: bool = False) -> None:
@@ -197,8 +197,8 @@ def _load_model(trainer: ReadRun, saved: dict[str, Any]) -> None:
 
 
 def _load_optimizers(trainer: ReadRun, saved: dict[str, Any]) -> None:
-    for place, share in enumerate(trainer.shares):
-        share.optimizer.set_state_dict(saved[f"optimizer {place}"])
+    for index, share in enumerate(trainer.shares):
+        share.optimizer.set_state_dict(saved[f"optimizer {index}"])
 
 
 def _load_scaler(trainer: ReadRun, saved: dict[str, Any]) -> None:
@@ -335,8 +335,8 @@ class DygraphTrainer(ReadRun):
     def _passes(self, window: Window, items: int, scaler: Any | None) -> list[float]:
         """Forward and backward of a whole window; the sum of each micro-batch's losses."""
         totals = []
-        for place, batch in enumerate(window, 1):
-            with self._micro_batch(last=place == len(window)):
+        for number, batch in enumerate(window, 1):
+            with self._micro_batch(last=number == len(window)):
                 totals.append(self._backward(batch, items, scaler))
         return totals
 
@@ -383,8 +383,8 @@ class DygraphTrainer(ReadRun):
         watch = bool(before) and (len(self.shares) > 1 or not before["use_dynamic_loss_scaling"])
         edge = bool(before) and before["incr_count"] + 1 >= before["incr_every_n_steps"]
         marks = [mark_of(share, self.network.named) for share in self.shares] if watch or edge else []
-        ended = [ways.step(self.recipe, share.optimizer, self.scaler, self._loss) for share in self.shares]
-        if self.scaler is not None and not all(ended):
+        results = [ways.step(self.recipe, share.optimizer, self.scaler, self._loss) for share in self.shares]
+        if self.scaler is not None and not all(results):
             self.scaler.update()
         after = self._scaler_state_dict()
         skipped = optimizers.skipped_by_counters(before, after) if before and not watch else None
@@ -455,8 +455,8 @@ class DygraphTrainer(ReadRun):
         named = self.network.named
         with self._running():
             try:
-                for place, gradients in enumerate(window, 1):
-                    with self._micro_batch(last=place == len(window)):
+                for number, gradients in enumerate(window, 1):
+                    with self._micro_batch(last=number == len(window)):
                         self._feed_backward(gradients, len(window))
                 calls = max(unscale_calls or 0, 1 if inject or discard else 0)
                 if calls:
@@ -475,14 +475,14 @@ class DygraphTrainer(ReadRun):
 
     def _feed_backward(self, gradients: Gradients, count: int) -> None:
         own = self.network.named
-        given = {n: to_tensor(stored(value), own[n]) for n, value in gradients.items() if value is not None}
-        if given:
-            self._back([self._scaled(self._fed(given) / count, self.scaler)])
+        tensors = {n: to_tensor(stored(value), own[n]) for n, value in gradients.items() if value is not None}
+        if tensors:
+            self._back([self._scaled(self._fed(tensors) / count, self.scaler)])
 
-    def _fed(self, given: Mapping[str, Any]) -> Any:
+    def _fed(self, gradients: Mapping[str, Any]) -> Any:
         """Σ p·g over the given gradients, whose own is g."""
         with self._precision():
-            return add([(self.network.named[name] * gradient).sum() for name, gradient in given.items()])
+            return add([(self.network.named[name] * gradient).sum() for name, gradient in gradients.items()])
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         self.network.eval()

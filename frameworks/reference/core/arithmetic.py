@@ -312,9 +312,9 @@ class Operations:
         return self.apply("layer_norm", compute, x, scale, shift, keep="operands")
 
     def batch_norm(
-        self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float, given: tuple[Array, Array] | None
+        self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float, running_statistics: tuple[Array, Array] | None
     ) -> tuple[Tensor, Array, Array]:
-        """Normalises over every axis but the last, by the batch's statistics or by `given` mean and variance.
+        """Normalises over every axis but the last, by the batch's statistics or by `running_statistics`.
 
         Returns the result, the mean and the biased variance.
         """
@@ -323,12 +323,12 @@ class Operations:
         statistics: list[Array] = []
 
         def compute(a: Any, g: Any, b: Any, r: Round) -> Any:
-            if given is None:
+            if running_statistics is None:
                 y, mean, variance = normalise(a, axes, epsilon, r, self.variance)
                 statistics.extend(plain(s).reshape(-1) for s in (mean, variance))
             else:
-                y = (a - given[0]) * r(1.0 / anp.sqrt(given[1] + epsilon))
-                statistics.extend(given)
+                y = (a - running_statistics[0]) * r(1.0 / anp.sqrt(running_statistics[1] + epsilon))
+                statistics.extend(running_statistics)
             return r(y) * g + b
 
         result = self.apply("batch_norm", compute, x, scale, shift, keep="operands")
@@ -371,8 +371,8 @@ class Operations:
         def compute(a: Any, r: Round) -> Any:
             shifted = r(a - plain(a).max(axis=-1, keepdims=True))
             chosen = anp.sum(anp.where(labels[..., None] == np.arange(a.shape[-1]), shifted, 0.0), axis=-1)
-            each = r(r(anp.log(r(anp.sum(anp.exp(shifted), axis=-1), a.shape[-1]))) - chosen)
-            return r(anp.sum(each if mask is None else anp.where(mask > 0, each, 0.0)), labels.size)
+            losses = r(r(anp.log(r(anp.sum(anp.exp(shifted), axis=-1), a.shape[-1]))) - chosen)
+            return r(anp.sum(losses if mask is None else anp.where(mask > 0, losses, 0.0)), labels.size)
 
         self._keep_bytes(int(np.prod(logits.shape)) * (8 if logits.format == "float64" else 4))
         return self.apply("cross_entropy", compute, logits)

@@ -148,9 +148,9 @@ class Pass:
         return self.parameters[f"{path}.{name}"]
 
     def _batch_norm(self, path: str, layer: BatchNorm, x: Tensor) -> Tensor:
-        given = None if self.training else self.surroundings.running_statistics(path)
+        running_statistics = None if self.training else self.surroundings.running_statistics(path)
         result, mean, variance = self.ops.batch_norm(
-            x, self._at(path, "scale"), self._at(path, "shift"), layer.epsilon, given
+            x, self._at(path, "scale"), self._at(path, "shift"), layer.epsilon, running_statistics
         )
         if self.training:
             count = 1
@@ -236,9 +236,10 @@ class ReferenceFunction:
         """The answers to the backward pass, and the gradients of all uses."""
         needs = self.needs(use.needs, recomputed=variant is not None)
         y, z = (np.full_like(inputs[0], name in use.outputs) for name in "yz")
-        each = self.backward(inputs, y, z)
+        gradients = self.backward(inputs, y, z)
         results = [
-            self.added([gradient] * use.times) if asked else None for asked, gradient in zip(needs, each, strict=True)
+            self.added([gradient] * use.times) if asked else None
+            for asked, gradient in zip(needs, gradients, strict=True)
         ]
         return FunctionResult((needs,) * use.times, tuple(results))
 

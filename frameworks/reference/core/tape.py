@@ -136,9 +136,9 @@ def _rebound(function: types.FunctionType, cells: Sequence[Any]) -> types.Functi
     """`function` with other values in its closure."""
     closure = tuple(types.CellType(value) for value in cells)
     code, names = function.__code__, function.__globals__
-    made = types.FunctionType(code, names, function.__name__, function.__defaults__, closure)
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
+    result = types.FunctionType(code, names, function.__name__, function.__defaults__, closure)
+    result.__kwdefaults__ = function.__kwdefaults__
+    return result
 
 
 def recomputed(function: Callable[..., Any], *args: Any, replay: Replay | None = None, **kwargs: Any) -> Any:
@@ -159,9 +159,9 @@ def recomputed(function: Callable[..., Any], *args: Any, replay: Replay | None =
     nest = flatten((args, kwargs, cells), leaves)
 
     def run(*values: Any) -> Any:
-        given, named, closed = fill(nest, values)
+        arguments, named, closed = fill(nest, values)
         called = _rebound(function, closed) if isinstance(function, types.FunctionType) and cells else function
-        return called(*given, **named)
+        return called(*arguments, **named)
 
     return _recomputed(run, context, *leaves)
 
@@ -187,8 +187,8 @@ def _backward(argnums: tuple[int, ...], ans: Any, args: tuple[Any, ...], kwargs:
 
     def again(chosen: Any) -> list[Any]:
         filled = list(values)
-        for place, index in enumerate(wanted):
-            filled[index] = chosen[place]
+        for position, index in enumerate(wanted):
+            filled[index] = chosen[position]
         return [run(*filled)]
 
     def pullback(gradient: Array) -> Any:

@@ -39,8 +39,8 @@ class DelayedScaling:
 
     def move(self, scales: Mapping[Operand, float], maxima: Mapping[Operand, Sequence[float]]) -> None:
         """Records a step: its scales, and the amax of each of its micro-batches."""
-        for operand, each in maxima.items():
-            shifted = self.shifted(self._memory[operand].amax, self.largest_of(each))
+        for operand, values in maxima.items():
+            shifted = self.shifted(self._memory[operand].amax, self.largest_of(values))
             self._memory[operand] = AmaxHistory(scales[operand], shifted)
 
     def amax_histories(self) -> dict[Operand, AmaxHistory]:
@@ -103,7 +103,9 @@ class ReferenceDelayedProduct(DelayedScaling):
             "kernel": [self._kernel] * len(window),
             "gradient": [gradient for _, gradient in window],
         }
-        self.move(scales, {operand: [self.largest(each) for each in values] for operand, values in magnitudes.items()})
+        self.move(
+            scales, {operand: [self.largest(array) for array in values] for operand, values in magnitudes.items()}
+        )
         return passed
 
     def predict(self, inputs: Array) -> Array:
@@ -111,12 +113,12 @@ class ReferenceDelayedProduct(DelayedScaling):
         return (wide @ self.cast(self._kernel, "kernel", self.next_scale("kernel"))).astype(np.float32)
 
     def _passed(self, inputs: Array, gradient: Array, scales: dict[Operand, float]) -> PassResult:
-        given = self.cast(inputs, "input", scales["input"])
+        quantized = self.cast(inputs, "input", scales["input"])
         kernel = self.cast(self._kernel, "kernel", scales["kernel"])
         passed_back = self.cast(gradient, "gradient", scales["gradient"])
         with np.errstate(all="ignore"):
-            results = (given @ kernel, passed_back @ kernel.T, given.T @ passed_back)
-            return PassResult(*(each.astype(np.float32) for each in results))
+            results = (quantized @ kernel, passed_back @ kernel.T, quantized.T @ passed_back)
+            return PassResult(*(array.astype(np.float32) for array in results))
 
 
 Moments = MutableMapping[str, Array]
@@ -147,7 +149,7 @@ class EightBitState:
             10.0 ** (decade + 1 - DECADES) * (0.1 + 0.9 * (np.arange(count) + 0.5) / count)
             for decade, count in enumerate(parts)
         ]
-        values = np.concatenate([[0.0, 1.0], *positive, *([-each for each in positive] if self.signed(slot) else [])])
+        values = np.concatenate([[0.0, 1.0], *positive, *([-value for value in positive] if self.signed(slot) else [])])
         return np.sort(values).astype(np.float32)
 
     def blocks(self, flat: Array) -> Array:
@@ -281,8 +283,8 @@ class Float8Layers:
         if f"{path}.input.scale" not in memory:
             return self.ops.linear(x, weight, bias)
         scaling = self.scaling(path, memory)
-        given = self.cast(path, "input", x, scaling, magnitudes)
-        result = self.ops.linear(given, self.cast(path, "kernel", weight, scaling, magnitudes), None)
+        quantized = self.cast(path, "input", x, scaling, magnitudes)
+        result = self.ops.linear(quantized, self.cast(path, "kernel", weight, scaling, magnitudes), None)
         back = self.gradient_cast(path, scaling, magnitudes)
         result = replace(result, value=with_gradient(result.value, back))
         return result if bias is None else self.ops.apply("linear", lambda y, b, _: y + b, result, bias)

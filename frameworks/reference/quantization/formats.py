@@ -174,7 +174,7 @@ class ReferenceQuantizers:
             starts = np.arange(0, length, rule.group)
             sizes = np.diff(np.append(starts, length))
             pairs = (np.minimum.reduceat(values, starts, axis=along), np.maximum.reduceat(values, starts, axis=along))
-            lowest, highest = (np.repeat(each, sizes, axis=along) for each in pairs)
+            lowest, highest = (np.repeat(ends, sizes, axis=along) for ends in pairs)
             return lowest, highest
         return values.min(rule.axis, keepdims=True), values.max(rule.axis, keepdims=True)
 

@@ -130,8 +130,8 @@ class ReferenceQuantizedModel:
 
     def ranges(self, calls: Sequence[tuple[Array, Array]]) -> Array:
         """Scale and zero point of a layer's inputs, then of its outputs, from each batch's ranges."""
-        given, made = zip(*calls, strict=True)
-        return np.array([self.code_range(given, self._rule.inputs), self.code_range(made, self._rule.outputs)])
+        inputs, outputs = zip(*calls, strict=True)
+        return np.array([self.code_range(inputs, self._rule.inputs), self.code_range(outputs, self._rule.outputs)])
 
     def code_range(self, batches: Sequence[Array], rule: QuantRule | None) -> tuple[float, float]:
         """Scale and zero point of the range of all values of all batches."""
@@ -259,7 +259,7 @@ class ReferenceQuantizedModel:
 def _stored(ranges: Calibrated) -> Array:
     """Scale and zero point of inputs, then of outputs."""
     ends = (ranges.inputs, ranges.outputs or CodeRange(1.0, 0))
-    return np.array([[each.scale, float(each.zero_point)] for each in ends])
+    return np.array([[end.scale, float(end.zero_point)] for end in ends])
 
 
 class ReferencePostTraining:
@@ -310,8 +310,8 @@ class QatLayers:
     ) -> Tensor:
         """The output of the layer at `path` for x; its ranges move if it observes."""
         rules = self.rule.linear
-        given = self.faked(f"{path}.inputs", x, rules.inputs, ranges, observes)
-        result = self.ops.linear(given, self.weight(weight), bias)
+        quantized = self.faked(f"{path}.inputs", x, rules.inputs, ranges, observes)
+        result = self.ops.linear(quantized, self.weight(weight), bias)
         return self.faked(f"{path}.outputs", result, rules.outputs, ranges, observes)
 
     def weight(self, weight: Tensor) -> Tensor:

@@ -51,19 +51,19 @@ class Decisions(QuantizedForward):
     ) -> None:
         super().__init__(model, recipe, conventions, ops)
         self.master_formats = {n: master_format(recipe.precision, f) for n, f in self.formats.items()}
-        given = model.weights(recipe.seed) if weights is None else weights
-        if {n: a.shape for n, a in given.items()} != model.parameter_shapes():
+        arrays = model.weights(recipe.seed) if weights is None else weights
+        if {n: a.shape for n, a in arrays.items()} != model.parameter_shapes():
             raise ValueError(f"these weights are not those of {model.name}")
         self.store = None if recipe.offload is None else self.make_store(recipe.offload)
         leaves = recipe.offload is not None and "activations" in recipe.offload.what
         self.activations = Activations(self.store) if self.store is not None and leaves else None
         masters = {
-            name: self.rounding.round(given[name].astype(np.float64), format_name)
+            name: self.rounding.round(arrays[name].astype(np.float64), format_name)
             for name, format_name in self.master_formats.items()
         }
         self.masters = self.storage("parameters", "master", masters)
         self.frozen = frozenset(recipe.frozen)
-        self._places = {name: place for place, name in enumerate(self.masters)}
+        self._places = {name: index for index, name in enumerate(self.masters)}
         self.values = self.storage("parameters", "value", {})
         self.sync_masters()
         rule = self.rules[type(recipe.optimizer)]

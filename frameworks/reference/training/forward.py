@@ -196,14 +196,14 @@ class Forward:
         def run(value: Any, values: Mapping[str, Any]) -> Any:
             if index is not None:
                 self.calls[index] += 1
-            given = {name: Tensor(values[name], parameters[name].format, owned=False) for name in own}
+            tensors = {name: Tensor(values[name], parameters[name].format, owned=False) for name in own}
             y = Tensor(value, x.format, x.owned)
             with self._without_saves():
                 if depth == 1:
-                    y = self._pass(given, True).layers(layers, y)
+                    y = self._pass(tensors, True).layers(layers, y)
                 else:
                     for half in _halves(layers):
-                        y = self._recomputed(half, given, y, depth - 1)
+                        y = self._recomputed(half, tensors, y, depth - 1)
             yielded.append(y.format)
             return y.value
 

@@ -245,9 +245,9 @@ class RMSpropRule(UpdateRule):
         return r(r(r.number(decay) * former) + r(r.number(1.0 - decay) * value))
 
 
-def root_of(r: Arithmetic, squares: Array, epsilon: float, place: str) -> Array:
+def root_of(r: Arithmetic, squares: Array, epsilon: float, position: str) -> Array:
     """The root that an update divides by, with epsilon "outside" or "inside" of it."""
-    if place == "inside":
+    if position == "inside":
         return r(np.sqrt(r(squares + r.epsilon(epsilon))))
     return r(r(np.sqrt(squares)) + r.epsilon(epsilon))
 
@@ -297,8 +297,8 @@ class AdafactorRule(UpdateRule):
     @property
     def epsilon(self) -> float:
         """The epsilon of squares."""
-        given = self.optimizer.epsilon1
-        wanted = self.conventions.adafactor_default_epsilon if given is None else given
+        epsilon = self.optimizer.epsilon1
+        wanted = self.conventions.adafactor_default_epsilon if epsilon is None else epsilon
         return self.r.epsilon(2.0 * format_of(self.r.format).unit_roundoff if wanted is None else wanted)
 
     def root(self, means: Mapping[str, Array]) -> Array:

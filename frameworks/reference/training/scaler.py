@@ -65,7 +65,7 @@ def loss_scale(scaling: Scaling | None, rule: ScalerRule) -> LossScale | None:
     """
     match scaling:
         case DynamicScaling(enabled=True):
-            made = LossScale(
+            result = LossScale(
                 _float32(rule.initial if scaling.initial is None else scaling.initial),
                 rule.growth if scaling.growth is None else scaling.growth,
                 rule.backoff if scaling.backoff is None else scaling.backoff,
@@ -73,12 +73,12 @@ def loss_scale(scaling: Scaling | None, rule: ScalerRule) -> LossScale | None:
                 rule.minimum,
                 rule.maximum,
             )
-            if made.growth < 1.0 or not 0.0 < made.backoff <= 1.0 or made.interval < 1:
-                raise ValueError(f"growth >= 1, 0 < backoff <= 1 and interval >= 1 are needed, not {made}")
+            if result.growth < 1.0 or not 0.0 < result.backoff <= 1.0 or result.interval < 1:
+                raise ValueError(f"growth >= 1, 0 < backoff <= 1 and interval >= 1 are needed, not {result}")
         case StaticScaling(scale=scale):
-            made = LossScale(_float32(scale), 1.0, 1.0, 0)
+            result = LossScale(_float32(scale), 1.0, 1.0, 0)
         case _:
             return None
-    if not 0.0 < made.scale < float("inf"):
-        raise ValueError(f"a loss scale is positive and finite in float32, not {made.scale}")
-    return made
+    if not 0.0 < result.scale < float("inf"):
+        raise ValueError(f"a loss scale is positive and finite in float32, not {result.scale}")
+    return result

@@ -377,26 +377,26 @@ class ReferenceTrainer(SavedRun):
         heads = tuple(f"{last}{head}." for head in batch.targets)
         names = [name for name in self.values if not name.startswith(last) or name.startswith(heads)]
         sums: list[float] = []
-        given = {name: self.values[name] for name in names if self.trains(name)}
+        leaves = {name: self.values[name] for name in names if self.trains(name)}
         if self.traced is not None and not self.model.integer_inputs:
-            given[_INPUTS] = tensor(batch.inputs).value  # so that layers before the first parameter have gradients too
+            leaves[_INPUTS] = tensor(batch.inputs).value  # so that layers before the first parameter have gradients too
 
         def forward(values: Any) -> list[Any]:
-            stored = {name: values[name] if name in given else self.values[name] for name in names}
+            stored = {name: values[name] if name in leaves else self.values[name] for name in names}
             parameters = {name: Tensor(stored[name], self.formats[name], owned=False) for name in names}
             with scope.opened(self.scope):
-                inputs = values[_INPUTS] if _INPUTS in given else None
+                inputs = values[_INPUTS] if _INPUTS in leaves else None
                 losses = list(self.run(parameters, batch, inputs).values())
             sums.extend(float(plain(loss.value)) for loss in losses)
             totals = losses if self.recipe.separate_losses else [self._sum(losses)]
             return [self.scale_loss(self.normalise(total, batch.items, items)).value for total in totals]
 
-        _, pullbacks = taped(forward, given, self.node_type())
+        _, pullbacks = taped(forward, leaves, self.node_type())
         return sum(sums), self._pulled(pullbacks)
 
-    def fed(self, given: Gradients, micro_batches: int) -> Arrays:
+    def fed(self, coefficients: Gradients, micro_batches: int) -> Arrays:
         """Scaled gradients of Σ p·g over a window of so many micro-batches."""
-        gradients = present(given)
+        gradients = present(coefficients)
         if unknown := gradients.keys() - self.masters.keys():
             raise ValueError(f"{self.model.name} has no parameter {min(unknown)!r}")
         gradients = {name: gradient for name, gradient in gradients.items() if self.trains(name)}
@@ -511,24 +511,24 @@ class ReferenceLoop:
         counts: list[int] = []
         steps = updates = micro_batches = 0
         for length in epochs:
-            for place in range(1, length + 1):
+            for position in range(1, length + 1):
                 micro_batches += 1
                 trainer.accumulate(exact_batch(2), 2 * accumulation)
-                if place % accumulation and place < length:
+                if position % accumulation and position < length:
                     continue
                 trainer.apply()
                 updates += 1
-                steps += self.is_due(frequency, updates, micro_batches, place)
+                steps += self.is_due(frequency, updates, micro_batches, position)
                 counts.append(steps)
         return tuple(counts)
 
-    def is_due(self, frequency: int, updates: int, micro_batches: int, place: int) -> bool:
+    def is_due(self, frequency: int, updates: int, micro_batches: int, position: int) -> bool:
         """Whether the schedule steps after the run's update of this number.
 
         Args:
             updates: of the run.
             micro_batches: of the run.
-            place: micro-batches of the epoch.
+            position: micro-batches of the epoch.
         """
         return updates % frequency == 0
 
@@ -546,7 +546,7 @@ class ReferenceLoop:
             trainer.apply_gradients({name: np.ones_like(value) for name, value in trainer.parameters().items()})
         moved = [value != before[name] for name, value in trainer.master_parameters().items()]
         loaded = next(iter(before.values())).dtype.name
-        return LoadedRun(loaded, sum(int(each.sum()) for each in moved), sum(each.size for each in moved), warned=False)
+        return LoadedRun(loaded, sum(int(mask.sum()) for mask in moved), sum(mask.size for mask in moved), warned=False)
 
     def precision(self, saved: FormatName) -> Precision:
         """The precision in which a checkpoint in this format is trained under a request for mixed bfloat16."""

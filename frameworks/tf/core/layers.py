@@ -83,7 +83,7 @@ def graph_operations(ops: Sequence[str]) -> list[str]:
     for op in ops:
         arrays = CATALOGUE[op]()
         function = in_a_layer(op, arrays)
-        traced = tf.function(lambda *given, function=function: function(list(given)), autograph=False)
+        traced = tf.function(lambda *args, function=function: function(list(args)), autograph=False)
         graph = traced.get_concrete_function(*(tf.TensorSpec(array.shape, array.dtype) for array in arrays)).graph
         result |= {node.type for node in graph.get_operations()}
     return sorted(result - _FORMLESS)
@@ -96,7 +96,7 @@ def run_op(op: str, arrays: tuple[Array, ...], mode: str) -> OpResult:
         KeyError: no operation of that name.
     """
     function = in_a_layer(op, arrays)
-    run = compiled(lambda given: function(given), mode)
+    run = compiled(lambda args: function(args), mode)
     tensors = [tf.convert_to_tensor(array) for array in arrays]
     options = tf.config.optimizer.get_experimental_options()
     if any(options.get(rewrite, False) for rewrite in REWRITES.values()):
@@ -133,16 +133,16 @@ def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, mode: str) 
         return _product(x, w)
 
     def differentiated(x: Any, w: Any) -> tuple[Any, ...]:
-        given = weight if closed else w
+        kernel = weight if closed else w
         with tf.GradientTape(persistent=True) as tape:
             if case != NO_GRAD_INPUT:
                 tape.watch(x)
             if not closed:
                 tape.watch(w)
-            value = tf.reduce_sum(recomputed_call(case, run, _product, failing, x, given))
+            value = tf.reduce_sum(recomputed_call(case, run, _product, failing, x, kernel))
         if case == WEIGHTS_CHANGE:
             weight.assign(weight * FACTOR)
-        sources = [None if case == NO_GRAD_INPUT else x, given]
+        sources = [None if case == NO_GRAD_INPUT else x, kernel]
         return value, *(None if source is None else tape.gradient(value, source) for source in sources)
 
     value, of_x, of_w = compiled(differentiated, mode)(tf.constant(x), tf.constant(w))
@@ -157,20 +157,20 @@ def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | No
     def pair(a: Any, b: Any, c: Any, scale: float = SCALE) -> Any:
         def gradient(y: Any, z: Any) -> list[Any]:
             every = (2.0 * scale * y * b, scale * y * a + z, z)
-            return [each if needed else None for each, needed in zip(every, use.needs, strict=True)]
+            return [gradient if needed else None for gradient, needed in zip(every, use.needs, strict=True)]
 
         return (scale * a * b, b + c), gradient
 
-    def loss(*given: Any) -> Any:
-        each = [dict(zip("yz", pair(*given), strict=True)) for _ in range(use.times)]
-        return tf.add_n([tf.reduce_sum(outputs[name]) for outputs in each for name in use.outputs])
+    def loss(*args: Any) -> Any:
+        pairs = [dict(zip("yz", pair(*args), strict=True)) for _ in range(use.times)]
+        return tf.add_n([tf.reduce_sum(outputs[name]) for outputs in pairs for name in use.outputs])
 
-    def differentiated(*given: Any) -> list[Any]:
-        sources = [each for each, needed in zip(given, use.needs, strict=True) if needed]
+    def differentiated(*args: Any) -> list[Any]:
+        sources = [tensor for tensor, needed in zip(args, use.needs, strict=True) if needed]
         with tf.GradientTape() as tape:
             for source in sources:
                 tape.watch(source)
-            value = (loss if variant is None else recomputing(loss, variant))(*given)
+            value = (loss if variant is None else recomputing(loss, variant))(*args)
         return list(tape.gradient(value, sources))
 
     result = iter(compiled(differentiated, mode)(*map(tf.constant, inputs)))

@@ -32,7 +32,7 @@ def physical(device: str) -> tf.config.PhysicalDevice:
 
 def _types() -> dict[str, str]:
     """TensorFlow's types of the accelerators, by the suite's names."""
-    listed = dict.fromkeys(each.device_type for each in tf.config.list_physical_devices())
+    listed = dict.fromkeys(device.device_type for device in tf.config.list_physical_devices())
     return {_name(kind): kind for kind in listed if kind != "CPU" and not kind.startswith(_COMPILER)}
 
 

@@ -42,9 +42,9 @@ def gradients(way: str, tape: tf.GradientTape, target: tf.Tensor, sources: Seque
     return list(tape.gradient(target, sources))
 
 
-def clipped(limit: float, scale: tf.Tensor, given: list[Any]) -> list[Any]:
+def clipped(limit: float, scale: tf.Tensor, gradients: list[Any]) -> list[Any]:
     """Scaled gradients whose joint norm is at most the scaled limit."""
-    result, _ = tf.clip_by_global_norm(given, limit * scale)
+    result, _ = tf.clip_by_global_norm(gradients, limit * scale)
     return list(result)
 
 
@@ -68,15 +68,15 @@ def _clips_sums() -> bool:
     return float(weight) == -1.0
 
 
-def apply(way: str, optimizer: keras.optimizers.Optimizer, given: list[Any], variables: Sequence[Any]) -> None:
+def apply(way: str, optimizer: keras.optimizers.Optimizer, gradients: list[Any], variables: Sequence[Any]) -> None:
     """One update of the optimizer's variables."""
     match way:
         case "apply-gradients":
-            optimizer.apply_gradients(zip(given, variables, strict=True))
-        case "without-variables" if len(given) == len(variables):
-            optimizer.apply(given)
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        case "without-variables" if len(gradients) == len(variables):
+            optimizer.apply(gradients)
         case _:
-            optimizer.apply(given, variables[: len(given)])
+            optimizer.apply(gradients, variables[: len(gradients)])
 
 
 def compile_model(recipe: Recipe, network: KerasNetwork, model: Model, optimizer: Any, compiling: Any) -> bool:
@@ -128,7 +128,7 @@ def write_files(path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Opt
     own: dict[str, Array] = {}
     bound.network.save_weights(path / WEIGHTS)
     optimizer.save_own_variables(own)
-    seeds = {place: np.array(seed.state.numpy()) for place, seed in bound.seeds.items()}
+    seeds = {name: np.array(seed.state.numpy()) for name, seed in bound.seeds.items()}
     np.savez(path / REST, window=window, **_under("optimizer", own), **_under("seeds", seeds))
 
 
@@ -142,12 +142,12 @@ def read_files(path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Opti
         saved = dict(result)
     bound.network.load_weights(path / WEIGHTS)
     own = {
-        str(place): _in_format(saved[f"optimizer/{place}"], variable.dtype)
-        for place, variable in enumerate(optimizer.variables)
+        str(index): _in_format(saved[f"optimizer/{index}"], variable.dtype)
+        for index, variable in enumerate(optimizer.variables)
     }
     optimizer.load_own_variables(own)
-    for place, seed in bound.seeds.items():
-        seed.state.assign(saved[f"seeds/{place}"])
+    for name, seed in bound.seeds.items():
+        seed.state.assign(saved[f"seeds/{name}"])
     window: Array = saved["window"]
     return window
 

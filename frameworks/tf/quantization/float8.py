@@ -33,9 +33,9 @@ class KerasDelayedProduct:
 
     rule = RULE.product
 
-    def __init__(self, kernel: Array, history: int, accumulation: int, mode: str, place: str) -> None:
-        self._given, self._place = kernel, place
-        with tf.device(place):
+    def __init__(self, kernel: Array, history: int, accumulation: int, mode: str, device: str) -> None:
+        self._given, self._place = kernel, device
+        with tf.device(device):
             policy = keras.dtype_policies.QuantizedFloat8DTypePolicy("float8", "float32", amax_history_length=history)
             self._layer = keras.layers.Dense(kernel.shape[1], use_bias=False, dtype=policy)
             self._layer.build((None, len(kernel)))
@@ -51,9 +51,9 @@ class KerasDelayedProduct:
         results = []
         for inputs, gradient in window:
             with tf.device(self._place):
-                made = self._pass(tf.constant(inputs), tf.constant(gradient))
+                outputs = self._pass(tf.constant(inputs), tf.constant(gradient))
                 self._layer._kernel.assign(self._given)
-            results.append(PassResult(*(np.array(each) for each in made)))
+            results.append(PassResult(*(np.array(tensor) for tensor in outputs)))
         return tuple(results)
 
     def predict(self, inputs: Array) -> Array:

@@ -26,14 +26,14 @@ _COMPILED: Mapping[str, CastRule] = {
 
 
 class TensorFlowFormats(BaseFormats):
-    """`tf.cast` and `tf.matmul` in one mode, on the device with TensorFlow's name `place`.
+    """`tf.cast` and `tf.matmul` in one mode, on the device with TensorFlow's name `device`.
 
     `tf.bitcast` takes no float8, so codes are read from the tensor's NumPy array, which has ml_dtypes' format.
     """
 
-    def __init__(self, mode: str, place: str) -> None:
+    def __init__(self, mode: str, device: str) -> None:
         self._mode = mode
-        self._place = place
+        self._place = device
 
     def casts(self) -> Mapping[str, CastRule]:
         return {**_CASTS, **_COMPILED} if self._mode == "xla" else _CASTS
@@ -96,16 +96,16 @@ _FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
 
 
 class TensorFlowQuantizers:
-    """`keras.quantizers` and `tf.quantization` in one mode, on the device with TensorFlow's name `place`.
+    """`keras.quantizers` and `tf.quantization` in one mode, on the device with TensorFlow's name `device`.
 
     Keras has no call of its own for the way back: codes are divided by the scale that it keeps, the reciprocal, and
     4-bit ones multiplied, as its dense layers do it. Groups are of weights, which Keras quantizes outside of every
     `tf.function`; its call does not work in one.
     """
 
-    def __init__(self, mode: str, place: str) -> None:
+    def __init__(self, mode: str, device: str) -> None:
         self._mode = mode
-        self._place = place
+        self._place = device
 
     def rules(self) -> Mapping[str, QuantRule]:
         return _RULES if self._mode == "xla" else {**_RULES, **_AFFINE}
@@ -159,7 +159,7 @@ class TensorFlowQuantizers:
 
 def in_groups(codes: Any, scale: Any, zero: Any, group: Any) -> tuple[Any, Any, Any]:
     """Scale and zero point of each row's group, and restored values, as Keras' dense layers restore 4-bit codes."""
-    step, shift = (keras.ops.take(each, group, axis=0) for each in (scale, zero))
+    step, shift = (keras.ops.take(values, group, axis=0) for values in (scale, zero))
     above = keras.ops.subtract(keras.ops.cast(codes, "float32"), keras.ops.cast(shift, "float32"))
     return step, shift, keras.ops.multiply(step, above)
 

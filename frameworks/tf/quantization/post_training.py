@@ -40,12 +40,12 @@ _FILE = "model.weights.h5"
 
 
 class KerasQuantizedModel:
-    """A functional model after `quantize`, run in one mode on the device with TensorFlow's name `place`."""
+    """A functional model after `quantize`, run in one mode on the device with TensorFlow's name `device`."""
 
     def __init__(
-        self, network: keras.Model, sources: Mapping[str, tuple[Any, Any]], model: Model, mode: str, place: str
+        self, network: keras.Model, sources: Mapping[str, tuple[Any, Any]], model: Model, mode: str, device: str
     ) -> None:
-        self._network, self._sources, self._model, self._place = network, sources, model, place
+        self._network, self._sources, self._model, self._place = network, sources, model, device
         self._predict = compiled(lambda inputs: network(inputs, training=False), mode)
         self._layers = {
             f"{path}.weight": (layer, compiled(layer, mode))
@@ -91,10 +91,10 @@ class KerasQuantizedModel:
 
 
 class KerasPostTraining:
-    """Quantization of trained models in one mode, on the device with TensorFlow's name `place`."""
+    """Quantization of trained models in one mode, on the device with TensorFlow's name `device`."""
 
-    def __init__(self, mode: str, place: str) -> None:
-        self._mode, self._place = mode, place
+    def __init__(self, mode: str, device: str) -> None:
+        self._mode, self._place = mode, device
 
     def rules(self) -> Mapping[str, LinearRule]:
         return _RULES
@@ -149,7 +149,7 @@ def trained_network(
 
 def _dense_names(sources: Mapping[str, tuple[keras.layers.Layer, Any]]) -> dict[str, str]:
     """Keras' names of the dense layers, by the names of their weights."""
-    return {f"{path}.weight": made.name for path, (made, kind) in sources.items() if isinstance(kind, Dense | Head)}
+    return {f"{path}.weight": layer.name for path, (layer, kind) in sources.items() if isinstance(kind, Dense | Head)}
 
 
 def _functional(model: Model) -> tuple[keras.Model, dict[str, tuple[keras.layers.Layer, Any]]]:

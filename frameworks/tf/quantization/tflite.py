@@ -103,19 +103,19 @@ class _Builder:
 
     def floats(self, tensor: Any) -> int:
         """The place of a float32 tensor of the shape of another one, without content."""
-        made = copy.copy(tensor)
-        made.type, made.quantization, made.buffer = _schema().TensorType.FLOAT32, None, 0
-        return self.tensor(made)
+        result = copy.copy(tensor)
+        result.type, result.quantization, result.buffer = _schema().TensorType.FLOAT32, None, 0
+        return self.tensor(result)
 
     def operator(self, name: str, version: int, inputs: Sequence[int], outputs: Sequence[int]) -> Any:
         """A new operator between tensors."""
-        made, code = _schema().OperatorT(), _schema().OperatorCodeT()
+        result, code = _schema().OperatorT(), _schema().OperatorCodeT()
         code.builtinCode, code.version = _code(name), version
         code.deprecatedBuiltinCode = min(code.builtinCode, 127)
         self.model.operatorCodes.append(code)
-        made.opcodeIndex, made.inputs, made.outputs = len(self.model.operatorCodes) - 1, [*inputs], [*outputs]
-        self.graph.operators.append(made)
-        return made
+        result.opcodeIndex, result.inputs, result.outputs = len(self.model.operatorCodes) - 1, [*inputs], [*outputs]
+        self.graph.operators.append(result)
+        return result
 
     def content(self) -> bytes:
         """The file."""
@@ -136,11 +136,11 @@ class TfliteFile:
         (self._graph,) = self._model.subgraphs
         self._names = [self._name(operator) for operator in self._graph.operators]
         self.dense = self._heads(len(model.layers) - 1)
-        heads = [id(each.operator) for each in self.dense.values()]
-        body = [each for each in self._all_dense() if id(each.operator) not in heads]
-        places = [place for place, layer in enumerate(model.layers) if isinstance(layer, Dense)]
-        self.dense |= {f"{place}.weight": each for place, each in zip(places, body, strict=True)}
-        self._norms = [place for place, layer in enumerate(model.layers) if isinstance(layer, LayerNorm)]
+        heads = [id(layer.operator) for layer in self.dense.values()]
+        body = [layer for layer in self._all_dense() if id(layer.operator) not in heads]
+        places = [index for index, layer in enumerate(model.layers) if isinstance(layer, Dense)]
+        self.dense |= {f"{index}.weight": operation for index, operation in zip(places, body, strict=True)}
+        self._norms = [index for index, layer in enumerate(model.layers) if isinstance(layer, LayerNorm)]
 
     def array(self, tensor: Any) -> Array:
         """The value of a constant tensor."""
@@ -150,12 +150,10 @@ class TfliteFile:
 
     def norms(self) -> dict[str, Array]:
         """The parameters of layer norms: the first two constants behind the reciprocal of each root."""
-        roots = [place for place, name in enumerate(self._names) if name == "RSQRT"]
+        roots = [index for index, name in enumerate(self._names) if name == "RSQRT"]
         result: dict[str, Array] = {}
         for layer, root in zip(self._norms, roots, strict=True):
-            behind = [
-                self._graph.tensors[i] for each in self._graph.operators[root + 1 :] for i in each.inputs if i >= 0
-            ]
+            behind = [self._graph.tensors[i] for op in self._graph.operators[root + 1 :] for i in op.inputs if i >= 0]
             scale, shift, *_ = (self.array(tensor).reshape(-1) for tensor in behind if self._is_constant(tensor))
             result |= {f"{layer}.scale": scale, f"{layer}.shift": shift}
         return result
@@ -165,34 +163,37 @@ class TfliteFile:
         constants = [tensor for tensor in self._graph.tensors if self._is_constant(tensor)]
         buffers = {tensor.buffer: self.array(tensor).nbytes for tensor in constants}
         ranges = [t.quantization for t in self._graph.tensors if t.quantization is not None]
-        lists = [each for r in ranges for each in (r.scale, r.zeroPoint) if each is not None]
-        return sum(buffers.values()) + sum(np.asarray(each).nbytes for each in lists)
+        lists = [array for r in ranges for array in (r.scale, r.zeroPoint) if array is not None]
+        return sum(buffers.values()) + sum(np.asarray(array).nbytes for array in lists)
 
     def alone(self, dense: DenseOperation) -> bytes:
         """A file of one dense layer with the same tensors, float32 in and out, without an activation in it."""
-        made = _Builder(self._model)
-        constants = [made.tensor(dense.weight), -1 if dense.bias is None else made.tensor(dense.bias)]
-        entering, leaving = made.tensor(dense.inputs), made.tensor(dense.outputs)
-        made.graph.inputs, made.graph.outputs = [entering], [leaving]
+        builder = _Builder(self._model)
+        constants = [builder.tensor(dense.weight), -1 if dense.bias is None else builder.tensor(dense.bias)]
+        entering, leaving = builder.tensor(dense.inputs), builder.tensor(dense.outputs)
+        builder.graph.inputs, builder.graph.outputs = [entering], [leaving]
         if dense.is_static:
-            made.graph.inputs, made.graph.outputs = [made.floats(dense.inputs)], [made.floats(dense.outputs)]
-            made.operator("QUANTIZE", 1, made.graph.inputs, [entering])
+            builder.graph.inputs, builder.graph.outputs = (
+                [builder.floats(dense.inputs)],
+                [builder.floats(dense.outputs)],
+            )
+            builder.operator("QUANTIZE", 1, builder.graph.inputs, [entering])
         version = self._model.operatorCodes[dense.operator.opcodeIndex].version
-        operator = made.operator(_DENSE, version, [entering, *constants], [leaving])
+        operator = builder.operator(_DENSE, version, [entering, *constants], [leaving])
         operator.builtinOptionsType = dense.operator.builtinOptionsType
         operator.builtinOptions = copy.copy(dense.operator.builtinOptions)
         operator.builtinOptions.fusedActivationFunction = _schema().ActivationFunctionType.NONE
         if dense.is_static:
-            made.operator("DEQUANTIZE", 2, [leaving], made.graph.outputs)
-        return made.content()
+            builder.operator("DEQUANTIZE", 2, [leaving], builder.graph.outputs)
+        return builder.content()
 
     def restoring(self, dense: DenseOperation) -> bytes:
         """A file whose output is a layer's dequantized weight."""
-        made = _Builder(self._model)
-        codes, values = made.tensor(dense.weight), made.floats(dense.weight)
-        made.graph.outputs = [values]
-        made.operator("DEQUANTIZE", 5, [codes], [values])
-        return made.content()
+        builder = _Builder(self._model)
+        codes, values = builder.tensor(dense.weight), builder.floats(dense.weight)
+        builder.graph.outputs = [values]
+        builder.operator("DEQUANTIZE", 5, [codes], [values])
+        return builder.content()
 
     def _is_constant(self, tensor: Any) -> bool:
         return self._model.buffers[tensor.buffer].data is not None
@@ -206,7 +207,7 @@ class TfliteFile:
 
     def _dense(self, operator: Any) -> DenseOperation:
         places = [*operator.inputs, -1][:3]
-        inputs, weight, bias = (None if place < 0 else self._graph.tensors[place] for place in places)
+        inputs, weight, bias = (None if index < 0 else self._graph.tensors[index] for index in places)
         return DenseOperation(operator, inputs, weight, bias, self._graph.tensors[operator.outputs[0]])
 
     def _heads(self, last: int) -> dict[str, DenseOperation]:
@@ -379,8 +380,8 @@ class TflitePostTraining:
 
         def samples() -> Iterator[list[Array]]:
             for batch in calibration:
-                for place in range(len(batch)):
-                    yield [np.ascontiguousarray(batch[place : place + 1])]
+                for row in range(len(batch)):
+                    yield [np.ascontiguousarray(batch[row : row + 1])]
 
         return TfliteQuantizedModel(_dense_in_codes(network, model, samples, skip), model)
 
@@ -425,9 +426,9 @@ def _leaves_one_out() -> bool:
 
 def _interpreter(content: bytes, **more: Any) -> Any:
     with _quiet():
-        made = tf.lite.Interpreter(model_content=content, num_threads=THREADS, **more)
-    made.allocate_tensors()
-    return made
+        interpreter = tf.lite.Interpreter(model_content=content, num_threads=THREADS, **more)
+    interpreter.allocate_tensors()
+    return interpreter
 
 
 @contextmanager

@@ -43,8 +43,8 @@ def _mapped(x: Any) -> Any:
 
 def _collected(x: Any) -> Any:
     rows = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[SIZE])
-    for place in range(SIZE):
-        rows = rows.write(place, x[place] * float(place + 1))
+    for index in range(SIZE):
+        rows = rows.write(index, x[index] * float(index + 1))
     return rows.stack()
 
 
@@ -200,7 +200,7 @@ class TensorFlowFunctions(BaseFunctions):
             if "xla" not in technique and technique != "compiled-inside":
                 raise
             raise Unsupported(Capability.CONTROL_FLOW, str(error)) from error
-        values = {f"value/{place}": _array(each) for place, each in enumerate(tf.nest.flatten(outputs))}
+        values = {f"value/{index}": _array(output) for index, output in enumerate(tf.nest.flatten(outputs))}
         return {**values, "gradient/0": _array(gradient)}
 
     def _changed(self, function: Function, technique: str) -> Function:
@@ -230,12 +230,12 @@ def _with_gradient(function: Function) -> Function:
             tape.watch(x)
             outputs = function(x)
         flat = tf.nest.flatten(outputs)
-        given = [tf.constant(incoming((SIZE,) * len(each.shape)), each.dtype) for each in flat]
-        given = [
-            tf.reshape(tf.reshape(g, [-1])[: tf.size(each)], tf.shape(each))
-            for g, each in zip(given, flat, strict=True)
+        output_gradients = [tf.constant(incoming((SIZE,) * len(output.shape)), output.dtype) for output in flat]
+        output_gradients = [
+            tf.reshape(tf.reshape(g, [-1])[: tf.size(output)], tf.shape(output))
+            for g, output in zip(output_gradients, flat, strict=True)
         ]
-        return outputs, tape.gradient(flat, x, given, unconnected_gradients="zero")
+        return outputs, tape.gradient(flat, x, output_gradients, unconnected_gradients="zero")
 
     return both
 
@@ -245,7 +245,7 @@ def _in_a_loop(function: Function) -> Function:
 
     def looped(x: Any) -> Any:
         first = tf.nest.flatten(function(x))
-        outputs = [tf.zeros_like(each) for each in first]
+        outputs = [tf.zeros_like(output) for output in first]
         for _ in tf.range(1):
             outputs = tf.nest.flatten(function(x))
         return tf.nest.pack_sequence_as(function(x), outputs)

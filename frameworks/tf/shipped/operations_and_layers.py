@@ -40,12 +40,12 @@ def _compiled(by_xla: bool, call: Callable[..., Any], arguments: Sequence[Any]) 
 
 def _leaf(value: Any) -> Any:
     if isinstance(value, list):
-        return [_leaf(each) for each in value]
+        return [_leaf(element) for element in value]
     return tf.constant(value) if isinstance(value, np.ndarray) else value
 
 
 def _floating(nest: Any) -> list[Any]:
-    return [each for each in tf.nest.flatten(nest) if tf.is_tensor(each) and each.dtype in (tf.float32, tf.float16)]
+    return [leaf for leaf in tf.nest.flatten(nest) if tf.is_tensor(leaf) and leaf.dtype in (tf.float32, tf.float16)]
 
 
 def _array(value: Any) -> Any:
@@ -74,7 +74,7 @@ class _Parts(ListedParts):
 
     def arguments(self, name: str) -> list[Any]:
         """The inputs of a part."""
-        return [_leaf(each) for each in self.inputs(name)]
+        return [_leaf(value) for value in self.inputs(name)]
 
     def taken(self, call: Callable[..., Any], arguments: Sequence[Any], weights: Tensors, technique: str) -> Values:
         """Outputs and gradients of a call; `weights` are the variables that it reads."""
@@ -82,16 +82,16 @@ class _Parts(ListedParts):
         with tf.GradientTape(persistent=technique == "used-twice") as tape:
             tape.watch(leaves)
             outputs = _floating(self.calls.get(technique, _plain)(call, arguments))
-        given = [tf.cast(tf.constant(incoming(tuple(each.shape))), each.dtype) for each in outputs]
+        output_gradients = [tf.cast(tf.constant(incoming(tuple(output.shape))), output.dtype) for output in outputs]
         if technique == "used-twice":
-            tape.gradient(outputs, leaves, given)
+            tape.gradient(outputs, leaves, output_gradients)
         if technique == "scaled":
-            result = tape.gradient(outputs, leaves, [each * FACTOR for each in given])
-            result = [None if each is None else tf.convert_to_tensor(each) / FACTOR for each in result]
+            result = tape.gradient(outputs, leaves, [gradient * FACTOR for gradient in output_gradients])
+            result = [None if gradient is None else tf.convert_to_tensor(gradient) / FACTOR for gradient in result]
         else:
-            result = tape.gradient(outputs, leaves, given)
-        values = {f"value/{place}": _array(each) for place, each in enumerate(outputs)}
-        return values | {f"gradient/{place}": _array(each) for place, each in enumerate(result)}
+            result = tape.gradient(outputs, leaves, output_gradients)
+        values = {f"value/{index}": _array(output) for index, output in enumerate(outputs)}
+        return values | {f"gradient/{index}": _array(gradient) for index, gradient in enumerate(result)}
 
 
 def _with(call: Callable[..., Any], numbers: Sequence[Any]) -> Callable[..., Any]:
@@ -107,7 +107,7 @@ class Operations(_Parts):
     own = ("one-input", "used-twice", "scaled")
 
     def at(self, name: str, *points: Array) -> tuple[Array, ...]:
-        leaves = [tf.constant(each) for each in points]
+        leaves = [tf.constant(point) for point in points]
         with tf.GradientTape() as tape:
             tape.watch(leaves)
             value = self.of_arrays(name, len(points))(*leaves)
@@ -115,17 +115,17 @@ class Operations(_Parts):
 
     def computed(self, name: str, technique: str) -> Values:
         arguments = self.arguments(name)
-        numbers = [each for each in arguments if isinstance(each, int | tuple)]
+        numbers = [argument for argument in arguments if isinstance(argument, int | tuple)]
         arguments, call = arguments[: len(arguments) - len(numbers)], _with(self.named(name), numbers)
         if technique != "one-input":
             return self.taken(call, arguments, (), technique)
         result: dict[str, Any] = {}
-        for place, leaf in enumerate(_floating(arguments)):
+        for index, leaf in enumerate(_floating(arguments)):
             with tf.GradientTape() as tape:
                 tape.watch(leaf)
                 outputs = _floating(call(*arguments))
-            given = [tf.constant(incoming(tuple(each.shape))) for each in outputs]
-            result[f"gradient/{place}"] = _array(tape.gradient(outputs, leaf, given))
+            output_gradients = [tf.constant(incoming(tuple(output.shape))) for output in outputs]
+            result[f"gradient/{index}"] = _array(tape.gradient(outputs, leaf, output_gradients))
         return result
 
 
@@ -147,12 +147,12 @@ class Layers(_Parts):
             layer = self._built(name, 1, arguments)
         if technique in ("loaded", "rebuilt", "saved-whole"):
             layer = self._other(name, layer, arguments, technique)
-        weights = [each.value for each in layer.trainable_variables]
+        weights = [variable.value for variable in layer.trainable_variables]
         called = self.taken(partial(_called, layer), arguments, weights, technique)
         if technique == "recomputed":
             return called
-        state = [each for each in layer.non_trainable_variables if each.dtype.startswith("float")]
-        return {**called, **{f"state/{place}": each.numpy() for place, each in enumerate(state)}}
+        state = [variable for variable in layer.non_trainable_variables if variable.dtype.startswith("float")]
+        return {**called, **{f"state/{index}": variable.numpy() for index, variable in enumerate(state)}}
 
     def _built(self, name: str, seed: int, arguments: Sequence[Any], **more: Any) -> keras.Layer:
         kind = self.named(name)
@@ -194,5 +194,5 @@ def _called(layer: keras.Layer, *arguments: Any) -> Any:
 
 
 def _model(layer: keras.Layer, arguments: Sequence[Any]) -> keras.Model:
-    given = tf.nest.map_structure(lambda each: keras.Input(batch_shape=each.shape, dtype=each.dtype.name), [*arguments])
-    return keras.Model(tf.nest.flatten(given), layer(*given))
+    inputs = tf.nest.map_structure(lambda x: keras.Input(batch_shape=x.shape, dtype=x.dtype.name), [*arguments])
+    return keras.Model(tf.nest.flatten(inputs), layer(*inputs))

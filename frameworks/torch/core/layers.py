@@ -85,16 +85,16 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
 
 def _class_of(**methods: Callable[..., Any]) -> Function:
     """`torch.autograd.Function` with these static methods."""
-    static = {name: staticmethod(each) for name, each in methods.items()}
-    made: Any = type("Square", (torch.autograd.Function,), static)
-    return made.apply
+    static = {name: staticmethod(method) for name, method in methods.items()}
+    result: Any = type("Square", (torch.autograd.Function,), static)
+    return result.apply
 
 
 def _custom_op() -> Function:
-    made = torch.library.custom_op("conformance::square", _square, mutates_args=())
-    made.register_fake(torch.empty_like)
-    made.register_autograd(_backward, setup_context=lambda ctx, inputs, output: _keep(ctx, inputs, output))
-    return made
+    operator = torch.library.custom_op("conformance::square", _square, mutates_args=())
+    operator.register_fake(torch.empty_like)
+    operator.register_autograd(_backward, setup_context=lambda ctx, inputs, output: _keep(ctx, inputs, output))
+    return operator
 
 
 @cache
@@ -142,7 +142,7 @@ class ThreeInputsFunction(torch.autograd.Function):
         (a, b), needs = ctx.saved_tensors, ctx.needs_input_grad[:3]
         ctx.asked.append(needs)
         every = (2.0 * ctx.scale * y * b, ctx.scale * y * a + z, z)
-        return *(each if needed else None for each, needed in zip(every, needs, strict=True)), None, None
+        return *(gradient if needed else None for gradient, needed in zip(every, needs, strict=True)), None, None
 
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
@@ -315,8 +315,8 @@ def parameter_slots(layer: Layer, module: nn.Module, path: str) -> dict[str, Slo
         case Positions(), PositionTable():
             return {f"{path}.weight": Slot(module.table)}
         case SelfAttention(), Attention():
-            each = [linear_slots(module.projections[name], f"{path}.{name}.") for name in _PROJECTIONS]
-            return {name: slot for slots in each for name, slot in slots.items()}
+            parts = [linear_slots(module.projections[name], f"{path}.{name}.") for name in _PROJECTIONS]
+            return {name: slot for slots in parts for name, slot in slots.items()}
         case Residual(body=body), ResidualBody():
             return {
                 name: slot
@@ -509,17 +509,17 @@ def differentiated(
 def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None, device: str) -> FunctionResult:
     """What backward passes of `fixtures.model` find, and the gradients."""
     asked: list[tuple[bool, ...]] = []
-    given = [
+    leaves = [
         to_tensor(x, device, torch.float32).requires_grad_(need) for x, need in zip(inputs, use.needs, strict=True)
     ]
 
-    def loss(*given: torch.Tensor) -> torch.Tensor:
-        each = [dict(zip("yz", ThreeInputsFunction.apply(*given, SCALE, asked), strict=True)) for _ in range(use.times)]
-        return torch.stack([outputs[name].sum() for outputs in each for name in use.outputs]).sum()
+    def loss(*args: torch.Tensor) -> torch.Tensor:
+        pairs = [dict(zip("yz", ThreeInputsFunction.apply(*args, SCALE, asked), strict=True)) for _ in range(use.times)]
+        return torch.stack([outputs[name].sum() for outputs in pairs for name in use.outputs]).sum()
 
-    value = loss(*given) if variant is None else checkpoint(loss, *given, use_reentrant=VARIANTS[variant])
+    value = loss(*leaves) if variant is None else checkpoint(loss, *leaves, use_reentrant=VARIANTS[variant])
     value.backward()
-    return FunctionResult(tuple(asked), tuple(None if each.grad is None else to_array(each.grad) for each in given))
+    return FunctionResult(tuple(asked), tuple(None if leaf.grad is None else to_array(leaf.grad) for leaf in leaves))
 
 
 class Network(nn.Module):
@@ -537,11 +537,11 @@ class Network(nn.Module):
         body = model.layers[:-1]
         shapes = {path: shape for path, _, shape in model.shapes()}
         self.layers = nn.ModuleList()
-        for place, layer in enumerate(body):
+        for index, layer in enumerate(body):
             if isinstance(layer, Again):
                 self.layers.append(UsedAgain(self.layers, layer.at))
             else:
-                self.layers.append(build(layer, shapes[str(place)]))
+                self.layers.append(build(layer, shapes[str(index)]))
         width = shapes[str(len(body))][-1]
         self.built = tuple(self.layers)
         self.heads = nn.ModuleDict()

@@ -28,40 +28,42 @@ from frameworks.contract import Capability, Unsupported
 _LONG = 2**31
 
 
-def shipped(made: torch.optim.Optimizer, curve: Curve | Steps, last: int = -1) -> lr_scheduler.LRScheduler:
+def shipped(optimizer: torch.optim.Optimizer, curve: Curve | Steps, last: int = -1) -> lr_scheduler.LRScheduler:
     """The schedule of an optimizer that follows a curve, after update `last`, from 0.
 
     Raises:
         Unsupported: SCHEDULE, where PyTorch has no class for it.
     """
-    bases = [float(group.get("initial_lr", group["lr"])) for group in made.param_groups]
+    bases = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
     end = getattr(curve, "end", 0.0) * bases[0]
     if isinstance(curve, Cosine | CosineRestarts) and end and len({*bases}) > 1:
         raise Unsupported(Capability.SCHEDULE, "a cosine's eta_min is one for all groups", _has_floors)
     match curve:
         case Steps(boundaries=(), factors=(factor,)):
-            return lr_scheduler.ConstantLR(made, factor, _LONG, last)
+            return lr_scheduler.ConstantLR(optimizer, factor, _LONG, last)
         case Exponential(ratio=ratio, every=1):
-            return lr_scheduler.ExponentialLR(made, ratio, last)
+            return lr_scheduler.ExponentialLR(optimizer, ratio, last)
         case Exponential(ratio=ratio, every=every, staircase=True):
-            return lr_scheduler.StepLR(made, every, ratio, last)
+            return lr_scheduler.StepLR(optimizer, every, ratio, last)
         case Linear(start=start, end=end, steps=steps):
-            return lr_scheduler.LinearLR(made, start, end, steps, last)
+            return lr_scheduler.LinearLR(optimizer, start, end, steps, last)
         case Polynomial(steps=steps, power=power, end=0.0):
-            return lr_scheduler.PolynomialLR(made, steps, power, last)
+            return lr_scheduler.PolynomialLR(optimizer, steps, power, last)
         case Cosine(steps=steps):
-            return lr_scheduler.CosineAnnealingLR(made, steps, end, last)
+            return lr_scheduler.CosineAnnealingLR(optimizer, steps, end, last)
         case CosineRestarts(first=first, multiply=multiply):
-            return lr_scheduler.CosineAnnealingWarmRestarts(made, first, multiply, end, last)
+            return lr_scheduler.CosineAnnealingWarmRestarts(optimizer, first, multiply, end, last)
         case Triangular(top=top, up=up, shrink=shrink):
             form, tops = "triangular2" if shrink else "triangular", [top * base for base in bases]
-            return lr_scheduler.CyclicLR(made, bases, tops, up, mode=form, cycle_momentum=False, last_epoch=last)
+            return lr_scheduler.CyclicLR(optimizer, bases, tops, up, mode=form, cycle_momentum=False, last_epoch=last)
         case OneCycle(momenta=momenta):
-            return _one_cycle(made, curve, bases, momenta or (), last)
+            return _one_cycle(optimizer, curve, bases, momenta or (), last)
         case Chained(parts=parts):
-            return lr_scheduler.ChainedScheduler([shipped(made, part, last) for part in parts], made)
+            return lr_scheduler.ChainedScheduler([shipped(optimizer, part, last) for part in parts], optimizer)
         case Joined(parts=parts, boundaries=boundaries):
-            return lr_scheduler.SequentialLR(made, [shipped(made, part) for part in parts], list(boundaries), last)
+            return lr_scheduler.SequentialLR(
+                optimizer, [shipped(optimizer, part) for part in parts], list(boundaries), last
+            )
         case InverseTime():
             attempt = partial(ships, "torch.optim.lr_scheduler", "inverse")
         case Polynomial():
@@ -72,11 +74,11 @@ def shipped(made: torch.optim.Optimizer, curve: Curve | Steps, last: int = -1) -
 
 
 def _one_cycle(
-    made: torch.optim.Optimizer, curve: OneCycle, bases: list[float], momenta: tuple[float, ...], last: int
+    optimizer: torch.optim.Optimizer, curve: OneCycle, bases: list[float], momenta: tuple[float, ...], last: int
 ) -> lr_scheduler.LRScheduler:
     cycled = {"max_momentum": momenta[0], "base_momentum": momenta[1]} if momenta else {}
     return lr_scheduler.OneCycleLR(
-        made,
+        optimizer,
         [curve.top * base for base in bases],
         curve.steps + 1,
         pct_start=(curve.up + 1) / (curve.steps + 1),
@@ -91,19 +93,21 @@ def _one_cycle(
 def _has_floors() -> bool:
     """Whether a cosine ends at a rate of each group."""
     weights = [torch.ones(1, requires_grad=True) for _ in range(2)]
-    made = torch.optim.SGD([{"params": [weight], "lr": rate} for weight, rate in zip(weights, (1.0, 2.0), strict=True)])
-    schedule = lr_scheduler.CosineAnnealingLR(made, 1, [0.5, 1.0])
-    made.step()
+    optimizer = torch.optim.SGD(
+        [{"params": [weight], "lr": rate} for weight, rate in zip(weights, (1.0, 2.0), strict=True)]
+    )
+    schedule = lr_scheduler.CosineAnnealingLR(optimizer, 1, [0.5, 1.0])
+    optimizer.step()
     schedule.step()
-    return [group["lr"] for group in made.param_groups] == [0.5, 1.0]
+    return [group["lr"] for group in optimizer.param_groups] == [0.5, 1.0]
 
 
 def plateau_rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
     """The learning rate after each metric; both parts are saved and loaded after `saved` of them."""
     stepper, scheduler = _made(plateau)
     result: list[float] = []
-    for place, metric in enumerate(metrics):
-        if place == saved:
+    for index, metric in enumerate(metrics):
+        if index == saved:
             file = io.BytesIO()
             torch.save([stepper.state_dict(), scheduler.state_dict()], file)
             file.seek(0)

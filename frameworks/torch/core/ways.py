@@ -116,11 +116,11 @@ def averaged_model(way: str, network: torch.nn.Module, decay: float) -> Averaged
     return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
-def optimizer(way: str, kind: OptimizerClass, groups: Groups, given: Mapping[str, Any]) -> torch.optim.Optimizer:
+def optimizer(way: str, kind: OptimizerClass, groups: Groups, options: Mapping[str, Any]) -> torch.optim.Optimizer:
     """An optimizer of parameter groups."""
     match way:
         case "named":
-            return kind([group | {"params": [*_named(group["params"])]} for group in groups], **given)
+            return kind([group | {"params": [*_named(group["params"])]} for group in groups], **options)
         case "added-groups":
             first, *others = [
                 group | {"params": part}
@@ -128,19 +128,19 @@ def optimizer(way: str, kind: OptimizerClass, groups: Groups, given: Mapping[str
                 for part in (group["params"][:1], group["params"][1:])
                 if part
             ]
-            made = kind([first], **given)
+            result = kind([first], **options)
             for group in others:
-                made.add_param_group(group)
-            return made
+                result.add_param_group(group)
+            return result
         case _:
-            return kind(groups, **given)
+            return kind(groups, **options)
 
 
 def _named(parameters: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     yield from ((f"parameter.{index}", parameter) for index, parameter in enumerate(parameters))
 
 
-def scheduler(way: str, made: torch.optim.Optimizer, schedule: Steps | Curve, last: int = -1) -> LRScheduler:
+def scheduler(way: str, optimizer: torch.optim.Optimizer, schedule: Steps | Curve, last: int = -1) -> LRScheduler:
     """A schedule of piecewise constant rates by a way, or one that PyTorch ships for a curve.
 
     It begins after update `last`, from 0.
@@ -149,25 +149,25 @@ def scheduler(way: str, made: torch.optim.Optimizer, schedule: Steps | Curve, la
         Unsupported: SCHEDULE, for factors that this way cannot express, and for a curve that PyTorch does not ship.
     """
     if isinstance(schedule, Curve):
-        return shipped(made, schedule, last)
+        return shipped(optimizer, schedule, last)
     factors = schedule.factors
     match way:
         case "multi-step":
             ratios = {after / before for before, after in pairwise(factors) if before}
             if factors[0] != 1 or len(ratios) > 1 or 0.0 in factors:
                 raise Unsupported(Capability.SCHEDULE, "MultiStepLR has one ratio for all steps", _takes_ratios)
-            return MultiStepLR(made, list(schedule.boundaries), *ratios, last_epoch=last)
+            return MultiStepLR(optimizer, list(schedule.boundaries), *ratios, last_epoch=last)
         case "multiplicative":
             if 0.0 in factors or schedule.factor(0) != 1:
                 raise Unsupported(Capability.SCHEDULE, "MultiplicativeLR begins with the optimizer's rate", _begins_low)
-            return MultiplicativeLR(made, lambda n: schedule.factor(n) / schedule.factor(n - 1), last)
+            return MultiplicativeLR(optimizer, lambda n: schedule.factor(n) / schedule.factor(n - 1), last)
         case "sequential":
             if not all(0 <= factor <= 1 for factor in factors):
                 raise Unsupported(Capability.SCHEDULE, "ConstantLR takes factors from 0 to 1 alone", _grows)
-            parts: list[LRScheduler] = [ConstantLR(made, factor, total_iters=2**31) for factor in factors]
-            return SequentialLR(made, parts, list(schedule.boundaries), last) if parts[1:] else parts[0]
+            parts: list[LRScheduler] = [ConstantLR(optimizer, factor, total_iters=2**31) for factor in factors]
+            return SequentialLR(optimizer, parts, list(schedule.boundaries), last) if parts[1:] else parts[0]
         case _:
-            return LambdaLR(made, schedule.factor, last)
+            return LambdaLR(optimizer, schedule.factor, last)
 
 
 def _stepper() -> torch.optim.Optimizer:
@@ -179,9 +179,9 @@ def _takes_ratios() -> bool:
 
 
 def _begins_low() -> bool:
-    made = _stepper()
-    MultiplicativeLR(made, lambda _: 0.5)
-    return float(made.param_groups[0]["lr"]) == 0.5
+    optimizer = _stepper()
+    MultiplicativeLR(optimizer, lambda _: 0.5)
+    return float(optimizer.param_groups[0]["lr"]) == 0.5
 
 
 def _grows() -> bool:
@@ -205,5 +205,5 @@ def zero_grad(way: str, steppers: Iterable[torch.optim.Optimizer], network: torc
     if way == "module":
         network.zero_grad()
         return
-    for each in steppers:
-        each.zero_grad(set_to_none=way != "zeros")
+    for stepper in steppers:
+        stepper.zero_grad(set_to_none=way != "zeros")

@@ -66,21 +66,21 @@ def config_of(recipe: Recipe, ranks: Ranks) -> dict[str, Any]:
 def _precision_of(recipe: Recipe, stage: int) -> dict[str, Any]:
     """The formats of a recipe; DeepSpeed scales losses in its float16 alone."""
     format_name, level = recipe.precision.format, recipe.precision.level
-    given: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     if level == "O1":
-        given["torch_autocast"] = {"enabled": True, "dtype": format_name, "lower_precision_safe_modules": []}
+        config["torch_autocast"] = {"enabled": True, "dtype": format_name, "lower_precision_safe_modules": []}
     elif level == "O2" or (level == "O3" and (stage or format_name == "float16")):
-        given[_REDUCED[format_name]] = {"enabled": True}
+        config[_REDUCED[format_name]] = {"enabled": True}
         # batch norm on a CPU takes low parameters with low statistics alone
-        given["data_types"] = {"buffer_dtype": _REDUCED[format_name]}
+        config["data_types"] = {"buffer_dtype": _REDUCED[format_name]}
         if level == "O3" and format_name == "bfloat16":
-            given["bf16"] |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+            config["bf16"] |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
     match recipe.scaling:
         case StaticScaling(scale=scale):
-            given["fp16"] = {"enabled": True, "loss_scale": scale}
+            config["fp16"] = {"enabled": True, "loss_scale": scale}
         case DynamicScaling(enabled=True):
-            given["fp16"] = {"enabled": True, "loss_scale": 0}
-    return given
+            config["fp16"] = {"enabled": True, "loss_scale": 0}
+    return config
 
 
 class Engine:
@@ -309,8 +309,8 @@ class EngineTrainer(RankTrainer):
 
     sharding: Engine
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._outputs = self.sharding.outputs
 
     def _steppers(self) -> list[Stepper]:

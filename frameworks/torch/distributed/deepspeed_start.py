@@ -65,17 +65,17 @@ def _prepare() -> None:
 
     root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
     root.mkdir(parents=True, exist_ok=True)
-    with (root / f"{_OPERATION}.made").open("a+") as made:
-        fcntl.flock(made, fcntl.LOCK_EX)
-        made.seek(0)
+    with (root / f"{_OPERATION}.made").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
         stale = list(root.rglob(f"{_OPERATION}/lock"))
-        if made.read() == _made_by() and not stale and any(root.rglob(f"{_OPERATION}.so")):
+        if file.read() == _made_by() and not stale and any(root.rglob(f"{_OPERATION}.so")):
             return
         for lock in stale:
             lock.unlink()
         _build()
-        made.truncate(0)
-        made.write(_made_by())
+        file.truncate(0)
+        file.write(_made_by())
 
 
 def _made_by() -> str:

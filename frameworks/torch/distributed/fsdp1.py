@@ -163,13 +163,13 @@ def _join(pieces: list[torch.Tensor], shape: torch.Size) -> torch.Tensor:
 class FlatStepper(Stepper):
     """One optimizer over parameters of which this rank holds parts."""
 
-    def __init__(self, sharding: Flat, *given: Any) -> None:
+    def __init__(self, sharding: Flat, *args: Any) -> None:
         self._sharding = sharding
-        super().__init__(*given)
+        super().__init__(*args)
 
     def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        kind, given = optimizer_kind(recipe, ShardedGradScaler)
-        return kind(groups, **given)
+        kind, options = optimizer_kind(recipe, ShardedGradScaler)
+        return kind(groups, **options)
 
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
         """The gathered state; every rank must call this."""
@@ -182,8 +182,8 @@ class FlatTrainer(RankTrainer):
     scaler_kind = ShardedGradScaler
     sharding: Flat
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._outputs = self.sharding.root
 
     def _steppers(self) -> list[Stepper]:

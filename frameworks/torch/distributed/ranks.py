@@ -40,13 +40,13 @@ from frameworks.ways import required
 class ShardedStepper(Stepper):
     """One optimizer whose state is sharded by whole parameters: `ZeroRedundancyOptimizer`."""
 
-    def __init__(self, group: distributed.ProcessGroup, *given: Any) -> None:
+    def __init__(self, group: distributed.ProcessGroup, *args: Any) -> None:
         self._group = group
-        super().__init__(*given)
+        super().__init__(*args)
 
     def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        kind, given = optimizer_kind(recipe)
-        self._sharded = ZeroRedundancyOptimizer(groups, optimizer_class=kind, process_group=self._group, **given)
+        kind, options = optimizer_kind(recipe)
+        self._sharded = ZeroRedundancyOptimizer(groups, optimizer_class=kind, process_group=self._group, **options)
         return self._sharded
 
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
@@ -157,13 +157,13 @@ class RankTrainer(RankRun):
         return self._gradients(window, items)
 
     def _fed(self, gradients: Mapping[str, Array]) -> torch.Tensor:
-        given = {
+        tensors = {
             self.own_names[name]: self.slots[name].tensor_of(
                 value, torch.promote_types(self.slots[name].tensor.dtype, torch.float32)
             )
             for name, value in gradients.items()
         }
-        return self.sharding.fed(given)
+        return self.sharding.fed(tensors)
 
     # the update
 

@@ -261,11 +261,11 @@ class Sharded:
         self._hooked: Counter[int] = Counter()
         self._counts = hasattr(FSDPModule, "set_all_reduce_hook")
         self._units = shard(network, ranks, mesh, low, way)
-        for place, unit in enumerate(self._units.values()):
+        for index, unit in enumerate(self._units.values()):
             unit.products = MethodType(self._products_of_root if unit is network else products, unit)
             register_fsdp_forward_method(unit, "products")
             if self._counts:
-                unit.set_all_reduce_hook(partial(self._note, place))
+                unit.set_all_reduce_hook(partial(self._note, index))
 
     def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return self._network.products(gradients)
@@ -291,15 +291,15 @@ class Sharded:
         count, self._reductions = self._reductions, 0
         return count
 
-    def _note(self, place: int, reduced: torch.Tensor) -> None:
-        self._hooked[place] += 1
+    def _note(self, index: int, reduced: torch.Tensor) -> None:
+        self._hooked[index] += 1
 
     def _count(self) -> None:
         """A unit reduces its parameters with gradients in one flat tensor, which the hook observes."""
         counted: set[torch.Tensor] = set()
-        for place, unit in enumerate(self._units.values()):
+        for index, unit in enumerate(self._units.values()):
             own = {parameter for parameter in unit.parameters() if parameter.grad is not None} - counted
-            self._reductions += self._hooked[place] * len(own)
+            self._reductions += self._hooked[index] * len(own)
             counted |= own
         self._hooked.clear()
 
@@ -348,7 +348,7 @@ def shard(network: Network, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | N
 def is_cast(module: nn.Module) -> bool:
     """Whether a layer or head is gathered in a low format: batch norm takes no low weights with wide statistics."""
     wide = any(parameter.dtype == torch.float64 for parameter in module.parameters())
-    return not wide and not any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in module.modules())
+    return not wide and not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -118,8 +118,8 @@ class EagerLoop:
         self._bound.network.zero_grad()
         total = reduce(torch.add, losses) if losses else torch.zeros(())
         parts = losses if self._separate else [total][: len(losses)]
-        for place, part in enumerate(parts, start=1):
-            self._optimizer.scale_loss(part).backward(retain_graph=place < len(parts))
+        for number, part in enumerate(parts, start=1):
+            self._optimizer.scale_loss(part).backward(retain_graph=number < len(parts))
         return total, {name: variable.value.grad for name, variable in self._bound.variables.items()}
 
     def _apply(self, loss: float, gradients: Gradients, items: int) -> KerasMicroBatch:
@@ -254,7 +254,7 @@ class AutogradRun(StatefulRun):
         return {
             "model": {key: value for key, value in self.bound.network.state_dict().items() if key not in seeds},
             "seeds": {path: seed.state.value for path, seed in self.bound.seeds.items()},
-            "optimizer": {f"{place}-{names[int(place)]}": to_tensor(value, "cpu") for place, value in store.items()},
+            "optimizer": {f"{index}-{names[int(index)]}": to_tensor(value, "cpu") for index, value in store.items()},
         }
 
     def saved_bytes(self, batch: Batch) -> int:

@@ -134,11 +134,11 @@ class TorchQuantizers:
             quantized = torch.quantize_per_tensor(tensor, scale, zero_point, dtype)
             shape = (1, 1)
         else:
-            place = 1 - rule.axis
-            watching = observer.PerChannelMinMaxObserver(place, dtype, torch.per_channel_symmetric)
+            axis = 1 - rule.axis
+            watching = observer.PerChannelMinMaxObserver(axis, dtype, torch.per_channel_symmetric)
             scale, zero_point = _observed(watching, tensor)
-            quantized = torch.quantize_per_channel(tensor, scale, zero_point, place, dtype)
-            shape = (-1, 1) if place == 0 else (1, -1)
+            quantized = torch.quantize_per_channel(tensor, scale, zero_point, axis, dtype)
+            shape = (-1, 1) if axis == 0 else (1, -1)
         return Quantized(
             to_array(quantized.int_repr()).astype(np.int32),
             to_array(scale).astype(np.float64).reshape(shape),

@@ -101,8 +101,8 @@ class TorchQuantized:
 
     def calibrated(self) -> Mapping[str, Calibrated]:
         result: dict[str, Calibrated] = {}
-        for name, place in self._places.items():
-            module = self._network.get_submodule(place)
+        for name, path in self._places.items():
+            module = self._network.get_submodule(path)
             if isinstance(module, quantization.QuantWrapper):
                 inputs, outputs = (_range(part) for part in (module.quant, module.module))
                 result[name] = Calibrated(inputs, outputs)
@@ -169,7 +169,7 @@ class TorchPostTraining:
         with torch.no_grad():
             if technique == "dynamic-int8":
                 return TorchQuantized(model, _dynamic(network, skipped))
-            wanted = [place for place in places_of(model).values() if place not in skipped]
+            wanted = [path for path in places_of(model).values() if path not in skipped]
             return TorchQuantized(model, _static(network, wanted, calibration))
 
 
@@ -184,8 +184,8 @@ def _dynamic(network: nn.Module, skipped: Sequence[str]) -> nn.Module:
 
 
 def _static(network: nn.Module, wanted: Sequence[str], calibration: Sequence[Array]) -> nn.Module:
-    for place in wanted:
-        network.get_submodule(place).qconfig = _OBSERVED
+    for path in wanted:
+        network.get_submodule(path).qconfig = _OBSERVED
     observed = quantization.prepare(quantization.add_quant_dequant(network))
     for batch in calibration:
         observed(to_tensor(batch, "cpu"))
@@ -284,14 +284,14 @@ _QCONFIG = quantization.QConfig(
 class QatTrainer(TorchTrainer):
     """A run whose dense layers are wrapped in stubs and have fake quantizers; observers stop as the recipe says."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._freeze()
 
     def prepare(self) -> None:
         self._places = places_of(self.model)
-        for place in self._places.values():
-            self.network.get_submodule(place).qconfig = _QCONFIG
+        for path in self._places.values():
+            self.network.get_submodule(path).qconfig = _QCONFIG
         with quiet():
             quantization.add_quant_dequant(self.network)
             quantization.prepare_qat(self.network.train(), inplace=True).to(self.device)
@@ -309,13 +309,13 @@ class QatTrainer(TorchTrainer):
         """Disables or enables the observers of inputs and outputs, by the number of applied updates."""
         limit = self.recipe.quantization.freeze if isinstance(self.recipe.quantization, Qat) else None
         stops = limit is not None and self.steppers[0].applied >= limit
-        for place in self._places.values():
-            for quantizer in self._quantizers(place):
+        for path in self._places.values():
+            for quantizer in self._quantizers(path):
                 quantizer.enable_observer(not stops)
 
-    def _quantizers(self, place: str) -> tuple[quantization.FakeQuantize, quantization.FakeQuantize]:
+    def _quantizers(self, path: str) -> tuple[quantization.FakeQuantize, quantization.FakeQuantize]:
         """Those of a dense layer's inputs and outputs."""
-        wrapper = self.network.get_submodule(place)
+        wrapper = self.network.get_submodule(path)
         inputs, outputs = wrapper.quant.activation_post_process, wrapper.module.activation_post_process
         return inputs, outputs
 
@@ -327,10 +327,10 @@ class QatTrainer(TorchTrainer):
 
     def observed(self) -> dict[str, Calibrated]:
         result: dict[str, Calibrated] = {}
-        for name, place in self._places.items():
-            observers = self._quantizers(place)
+        for name, path in self._places.items():
+            observers = self._quantizers(path)
             if bool(torch.isfinite(observers[0].activation_post_process.min_val).all()):
-                inputs, outputs = (CodeRange(float(each.scale), int(each.zero_point)) for each in observers)
+                inputs, outputs = (CodeRange(float(observer.scale), int(observer.zero_point)) for observer in observers)
                 result[name] = Calibrated(inputs, outputs)
         return result
 

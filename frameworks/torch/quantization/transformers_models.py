@@ -88,7 +88,7 @@ class LoadedModel(TorchQuantized):
 
     def weights(self) -> Mapping[str, Quantized | None]:
         state = self._network.state_dict()
-        return {name: _codes(state, place) for name, place in self._places.items()}
+        return {name: _codes(state, path) for name, path in self._places.items()}
 
     def unquantized(self) -> Mapping[str, Array]:
         arrays, coded = self._floats(), {name for name, weight in self.weights().items() if weight is not None}
@@ -123,12 +123,12 @@ class TransformersPostTraining(TorchPostTraining):
         return LoadedModel(model, loaded)
 
 
-def _codes(state: Mapping[str, torch.Tensor], place: str) -> Quantized | None:
+def _codes(state: Mapping[str, torch.Tensor], path: str) -> Quantized | None:
     """The weight (inputs, outputs) of a layer that has codes, which PyTorch has as (outputs, inputs)."""
-    largest = state.get(f"{place}.SCB")
+    largest = state.get(f"{path}.SCB")
     if largest is None:
         return None
-    codes = state[f"{place}.weight"]
+    codes = state[f"{path}.weight"]
     values = import_module("bitsandbytes.functional").int8_vectorwise_dequant(codes, largest)
     scale = to_array(largest).astype(np.float64).reshape(1, -1) / 127.0
     return Quantized(to_array(codes.t()).astype(np.int32), scale, np.zeros((1, 1), np.int32), to_array(values.t()))

@@ -144,7 +144,7 @@ _ALL = (
     _in_place, _views, _scattered, _filled, _branch, _loop, _chosen, _own_backward, _jacobian, _hessian, _low_jacobian,
     _containers, _aliases, _stopped, _determinant, _ordered, _sized, _low, _resized, _caught,
 )  # fmt: skip
-_FUNCTIONS: Mapping[str, Function] = {each.__name__[1:].replace("_", "-"): each for each in _ALL}
+_FUNCTIONS: Mapping[str, Function] = {function.__name__[1:].replace("_", "-"): function for function in _ALL}
 
 _DERIVATIVES = ("own-backward", "jacobian", "hessian", "low-jacobian")
 """Functions with a derivative inside."""
@@ -175,11 +175,11 @@ class TorchFunctions(BaseFunctions):
         torch.compiler.reset()
         x = torch.tensor(square(), device=self.device, requires_grad=True)
         outputs = _leaves(self._changed(self.functions[name], technique)(x))
-        values: dict[str, Any] = {f"value/{place}": to_array(each) for place, each in enumerate(outputs)}
-        followed = [each for each in outputs if each.requires_grad]
+        values: dict[str, Any] = {f"value/{index}": to_array(output) for index, output in enumerate(outputs)}
+        followed = [output for output in outputs if output.requires_grad]
         if followed:
-            given = [torch.tensor(incoming(tuple(each.shape)), device=self.device) for each in followed]
-            torch.autograd.backward(followed, given)
+            output_gradients = [torch.tensor(incoming(tuple(output.shape)), device=self.device) for output in followed]
+            torch.autograd.backward(followed, output_gradients)
             values["gradient/0"] = None if x.grad is None else to_array(x.grad)
         return values
 

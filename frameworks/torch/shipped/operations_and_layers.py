@@ -120,70 +120,72 @@ class _Shipped(BaseShipped):
     def computed(self, name: str, technique: str) -> Values:
         call = _calls(self.device).get(technique, _plain)
         result: dict[str, Any] = {}
-        for place, example in enumerate(self.examples(name, technique)):
+        for index, example in enumerate(self.examples(name, technique)):
             if example.leaves:
                 for key, value in _values(example, call, technique, self.device).items():
-                    result[f"{place}/{key}"] = None if value is None else to_array(value)
+                    result[f"{index}/{key}"] = None if value is None else to_array(value)
         return result
 
     def techniques(self) -> tuple[str, ...]:
         known = (*self.of_calls, *self.own)
-        return tuple(each for each in known if self.compiles or each != "compiled")
+        return tuple(technique for technique in known if self.compiles or technique != "compiled")
 
     own: tuple[str, ...] = ()
-    of_calls = tuple(each for each in _calls("cpu") if each != "in-scope")
+    of_calls = tuple(technique for technique in _calls("cpu") if technique != "in-scope")
 
 
 def _values(example: Example, call: Call, technique: str, device: str) -> dict[str, torch.Tensor | None]:
     _seed(device, 3)
     outputs = _outputs(call(example.call, example.arguments))
-    values: dict[str, torch.Tensor | None] = {f"value/{i}": _dense(each) for i, each in enumerate(outputs)}
-    followed = [each for each in outputs if each.requires_grad]
+    values: dict[str, torch.Tensor | None] = {f"value/{i}": _dense(output) for i, output in enumerate(outputs)}
+    followed = [output for output in outputs if output.requires_grad]
     if followed and technique != "without-gradient":
         gradients = _gradients(example, followed, technique, device)
-        values |= {f"gradient/{i}": None if each is None else _dense(each) for i, each in enumerate(gradients)}
+        values |= {f"gradient/{i}": None if g is None else _dense(g) for i, g in enumerate(gradients)}
     if not technique.startswith("recomputed"):
-        values |= {f"state/{i}": each.clone() for i, each in enumerate(example.state)}
+        values |= {f"state/{i}": tensor.clone() for i, tensor in enumerate(example.state)}
     return values
 
 
 def _gradients(example: Example, outputs: Tensors, technique: str, device: str) -> Sequence[torch.Tensor | None]:
     leaves = example.leaves
-    incoming = [_incoming(each) for each in outputs]
+    incoming = [_incoming(output) for output in outputs]
     backward = partial(torch.autograd.grad, outputs, allow_unused=True)
     match technique:
         case "one-input" if len(leaves) > 1:
-            return [_of_one(example, place, device) for place in range(len(leaves))]
+            return [_of_one(example, index, device) for index in range(len(leaves))]
         case "used-twice":
             backward(leaves, incoming, retain_graph=True)
             return backward(leaves, incoming)
         case "scaled":
-            scaled = backward(leaves, [each * FACTOR for each in incoming])
-            return [None if each is None else each / FACTOR for each in scaled]
+            scaled = backward(leaves, [gradient * FACTOR for gradient in incoming])
+            return [None if gradient is None else gradient / FACTOR for gradient in scaled]
         case "strided":
-            return backward(leaves, [_strided(each) for each in incoming])
+            return backward(leaves, [_strided(gradient) for gradient in incoming])
     return backward(leaves, incoming)
 
 
-def _of_one(example: Example, place: int, device: str) -> torch.Tensor | None:
+def _of_one(example: Example, index: int, device: str) -> torch.Tensor | None:
     """The gradient of one input while the others have none; of outputs that do not depend on it there is none."""
-    wanted = example.leaves[place]
+    wanted = example.leaves[index]
     for leaf in example.leaves:
         leaf.requires_grad_(leaf is wanted)
     _seed(device, 3)
-    followed = [each for each in _outputs(example.call(*example.arguments)) if each.requires_grad]
+    followed = [output for output in _outputs(example.call(*example.arguments)) if output.requires_grad]
     gradient = None
     if followed:
-        gradient = torch.autograd.grad(followed, [wanted], [_incoming(each) for each in followed], allow_unused=True)[0]
+        gradient = torch.autograd.grad(
+            followed, [wanted], [_incoming(output) for output in followed], allow_unused=True
+        )[0]
     for leaf in example.leaves:
         leaf.requires_grad_(True)
     return gradient
 
 
-def _outputs(made: Any) -> list[torch.Tensor]:
+def _outputs(result: Any) -> list[torch.Tensor]:
     """The floating-point and complex tensors of a result."""
-    tensors = [each for each in tree_leaves(made) if isinstance(each, torch.Tensor)]
-    return [each for each in tensors if each.is_floating_point() or each.is_complex()]
+    tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    return [tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
 
 
 def _seed(device: str, seed: int) -> None:
@@ -218,7 +220,7 @@ def _again(value: Any) -> Any:
 
 
 def _leaves(nest: Any) -> list[torch.Tensor]:
-    return [each for each in tree_leaves(nest) if isinstance(each, torch.Tensor) and each.requires_grad]
+    return [leaf for leaf in tree_leaves(nest) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
 @cache
@@ -226,8 +228,8 @@ def _operations() -> Mapping[str, Any]:
     with patch.object(torch.backends, "disable_global_flags"):
         from torch.testing._internal.common_methods_invocations import op_db
 
-    usable = [each for each in op_db if each.supports_autograd and not each.name.startswith("sparse.")]
-    return {_name(each.name, each.variant_test_name): each for each in usable}
+    usable = [info for info in op_db if info.supports_autograd and not info.name.startswith("sparse.")]
+    return {_name(info.name, info.variant_test_name): info for info in usable}
 
 
 def _elementwise() -> Mapping[int, Any]:
@@ -242,7 +244,7 @@ def _modules() -> Mapping[str, Any]:
     with patch.object(torch.backends, "disable_global_flags"):
         from torch.testing._internal.common_modules import module_db
 
-    return {each.name: each for each in module_db if ".Lazy" not in each.name}
+    return {info.name: info for info in module_db if ".Lazy" not in info.name}
 
 
 def _name(name: str, variant: str) -> str:
@@ -256,7 +258,7 @@ class Operations(_Shipped):
 
     def names(self) -> tuple[str, ...]:
         kind = torch.device(self.device).type
-        return tuple(name for name, each in _operations().items() if torch.float32 in each.supported_dtypes(kind))
+        return tuple(name for name, info in _operations().items() if torch.float32 in info.supported_dtypes(kind))
 
     def drawn(self, name: str) -> Iterator[Any]:
         return iter(_operations()[name].sample_inputs(self.device, torch.float32, requires_grad=True))
@@ -265,20 +267,20 @@ class Operations(_Shipped):
         del technique
         operation = _operations()[name]
         for sample in self.samples(name):
-            given, named = tree_map(_again, ((sample.input, *sample.args), dict(sample.kwargs)))
-            yield Example(partial(_processed, operation, sample, named), given, _leaves((given, named)))
+            arguments, named = tree_map(_again, ((sample.input, *sample.args), dict(sample.kwargs)))
+            yield Example(partial(_processed, operation, sample, named), arguments, _leaves((arguments, named)))
 
     def at(self, name: str, *points: Array) -> tuple[Array, ...]:
         operation: Any = _operations()[name]
         if not isinstance(operation, _elementwise()[len(points)]) or name == "nextafter":  # a step, with no slope
             raise TypeError(f"{name} is no function of {len(points)} arrays")
-        leaves = [torch.tensor(each, device=self.device, requires_grad=True) for each in points]
+        leaves = [torch.tensor(point, device=self.device, requires_grad=True) for point in points]
         value: torch.Tensor = operation.op(*leaves)
         return to_array(value), *map(to_array, torch.autograd.grad(value, leaves, torch.ones_like(value)))
 
 
-def _processed(operation: Any, sample: Any, named: Mapping[str, Any], *given: Any) -> Any:
-    result = operation(*given, **named)
+def _processed(operation: Any, sample: Any, named: Mapping[str, Any], *args: Any) -> Any:
+    result = operation(*args, **named)
     return sample.output_process_fn_grad(result) if sample.output_process_fn_grad else result
 
 
@@ -296,25 +298,25 @@ class Layers(_Shipped):
 
     def examples(self, name: str, technique: str) -> Iterator[Example]:
         info = _modules()[name]
-        for each in self.samples(name):
-            build = partial(_built, info, each, self.device)
+        for sample in self.samples(name):
+            build = partial(_built, info, sample, self.device)
             module = build(2)
             if technique in _TRANSFORMED:
                 module = _TRANSFORMED[technique](module, build)
-            given, named = tree_map(_again, (tuple(each.forward_input.args), dict(each.forward_input.kwargs)))
+            arguments, named = tree_map(_again, (tuple(sample.forward_input.args), dict(sample.forward_input.kwargs)))
             trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-            leaves = [*_leaves((given, named)), *trained]
-            yield Example(partial(_called, module, named), given, leaves, tuple(module.buffers()))
+            leaves = [*_leaves((arguments, named)), *trained]
+            yield Example(partial(_called, module, named), arguments, leaves, tuple(module.buffers()))
 
 
-def _called(module: torch.nn.Module, named: Mapping[str, Any], *given: Any) -> Any:
-    return module(*given, **named)
+def _called(module: torch.nn.Module, named: Mapping[str, Any], *args: Any) -> Any:
+    return module(*args, **named)
 
 
-def _built(info: Any, each: Any, device: str, seed: int) -> torch.nn.Module:
+def _built(info: Any, sample: Any, device: str, seed: int) -> torch.nn.Module:
     _seed(device, seed)
-    made = info.module_cls(*each.constructor_input.args, **each.constructor_input.kwargs)
-    return made.to(device).train()
+    module = info.module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs)
+    return module.to(device).train()
 
 
 Build = Callable[[int], torch.nn.Module]

@@ -25,7 +25,7 @@ def _infos() -> Mapping[str, Any]:
     with patch.object(torch.backends, "disable_global_flags"):
         from torch.testing._internal.common_optimizers import optim_db
 
-    return {each.optim_cls.__name__: each for each in optim_db}
+    return {info.optim_cls.__name__: info for info in optim_db}
 
 
 class TorchOptimizers(BaseOptimizers):
@@ -48,7 +48,7 @@ class TorchOptimizers(BaseOptimizers):
 
     def options(self, name: str, technique: str) -> Sequence[Options]:
         del technique
-        return [each.kwargs for each in _infos()[name].optim_inputs_func(device=self.device)]
+        return [case.kwargs for case in _infos()[name].optim_inputs_func(device=self.device)]
 
     def undecayed(self, name: str) -> Options:
         taken = signature(_infos()[name].optim_cls).parameters
@@ -63,7 +63,7 @@ class TorchOptimizers(BaseOptimizers):
             options = {**options, **_implementation(info, options, technique)}
         if technique == "scaled" and info.step_requires_closure:
             raise Unsupported(Capability.SHIPPED_OPTIMIZERS, "GradScaler.step takes no closure")
-        parameters = [_parameter(each, self.device, strided=technique == "strided") for each in start]
+        parameters = [_parameter(array, self.device, strided=technique == "strided") for array in start]
         optimizer = _made(info, parameters, options, technique)
         scaler = torch.amp.GradScaler(torch.device(self.device).type, init_scale=_SCALE, enabled=technique == "scaled")
         scaler.scale(torch.ones((), device=self.device))
@@ -94,7 +94,7 @@ class TorchOptimizers(BaseOptimizers):
                     case "scaled":
                         step(infinite(start))
             step(update)
-        return [to_array(each.detach()) for each in parameters]
+        return [to_array(parameter.detach()) for parameter in parameters]
 
 
 def _implementation(info: Any, options: Options, technique: str) -> Mapping[str, bool]:
@@ -115,7 +115,7 @@ def _made(info: Any, parameters: Parameters, options: Options, technique: str) -
     trained: list[Any] = list(parameters)
     match technique:
         case "grouped" if not info.step_requires_closure:
-            trained = [{"params": [each]} for each in parameters]
+            trained = [{"params": [parameter]} for parameter in parameters]
         case "reordered":
             trained = parameters[::-1]
         case "beside-frozen":
@@ -129,10 +129,10 @@ def _loaded(
 ) -> tuple[Parameters, torch.optim.Optimizer]:
     """New parameters with the values of these, and a new optimizer with the saved state of this one."""
     file = io.BytesIO()
-    torch.save({"parameters": [each.detach() for each in parameters], "optimizer": optimizer.state_dict()}, file)
+    torch.save({"parameters": [tensor.detach() for tensor in parameters], "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
     saved = torch.load(file)
-    others = [each.requires_grad_() for each in saved["parameters"]]
+    others = [parameter.requires_grad_() for parameter in saved["parameters"]]
     other = _made(info, others, options, "")
     other.load_state_dict(saved["optimizer"])
     return others, other

@@ -105,10 +105,10 @@ class AccelerateTrainer(TorchTrainer):
     loss that the first guides use, which `backward` divides by the accumulation steps.
     """
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, *args: Any) -> None:
         self.turn = SharedState()
         with self.turn.installed():
-            super().__init__(*given)
+            super().__init__(*args)
             optimizers = [stepper.optimizer for stepper in self.steppers]
             schedulers = [stepper.scheduler for stepper in self.steppers if stepper.scheduler is not None]
             prepared = self.accelerator.prepare(self.network, *optimizers, *schedulers)
@@ -204,8 +204,8 @@ class AccelerateTrainer(TorchTrainer):
 
     def _step(self) -> None:
         """The calls that end the loop's body, which act where the window ends."""
-        for each in (*self.optimizers, *self.schedulers):
-            each.step()
+        for stepper in (*self.optimizers, *self.schedulers):
+            stepper.step()
         for optimizer in self.optimizers:
             optimizer.zero_grad()
 
@@ -315,21 +315,21 @@ class _Attempt:
 
 
 def _format_inside(precision: str, dtype: torch.dtype, device: str) -> bool:
-    made, formats = _Attempt(device, precision), list[torch.dtype]()
+    attempt, formats = _Attempt(device, precision), list[torch.dtype]()
     layer = torch.nn.Linear(4, 4).to(device)
     layer.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
-    model = made.accelerator.prepare(torch.nn.Sequential(layer))
+    model = attempt.accelerator.prepare(torch.nn.Sequential(layer))
     return bool(model(torch.ones(2, 4, device=device)).dtype == torch.float32 and formats == [dtype])
 
 
 def _dynamic(device: str) -> bool:
-    made = _Attempt(device, "fp16")
-    return made.weights((math.inf, 1.0)) == [1.0, 0.5] and made.accelerator.scaler.get_scale() == 512.0
+    attempt = _Attempt(device, "fp16")
+    return attempt.weights((math.inf, 1.0)) == [1.0, 0.5] and attempt.accelerator.scaler.get_scale() == 512.0
 
 
 def _static(device: str) -> bool:
-    made = _Attempt(device, "fp16", growth_factor=1.0, backoff_factor=1.0)
-    return made.weights((math.inf, 1.0)) == [1.0, 0.5] and made.accelerator.scaler.get_scale() == 1024.0
+    attempt = _Attempt(device, "fp16", growth_factor=1.0, backoff_factor=1.0)
+    return attempt.weights((math.inf, 1.0)) == [1.0, 0.5] and attempt.accelerator.scaler.get_scale() == 1024.0
 
 
 def _bfloat16_is_scaled(device: str) -> bool:
@@ -358,12 +358,12 @@ def _epochs(order: RowOrder, windows: int, folder: str, device: str, *, resumed:
     for epoch in range(done // ROWS if resumed else 0, EPOCHS):
         skipped = done % ROWS if resumed and epoch == done // ROWS else 0
         rows.set_epoch(epoch)
-        for place, row in enumerate(accelerator.skip_first_batches(rows, skipped) if skipped else rows, skipped + 1):
+        for number, row in enumerate(accelerator.skip_first_batches(rows, skipped) if skipped else rows, skipped + 1):
             with accelerator.accumulate(model):
                 accelerator.backward(model(**row)["loss"])
                 optimizer.step()
                 optimizer.zero_grad()
-            if not resumed and epoch * ROWS + place == done:
+            if not resumed and epoch * ROWS + number == done:
                 accelerator.save_state(folder)
     run: Dropping = accelerator.unwrap_model(model)
     return run.since(0 if resumed else done)

@@ -73,7 +73,7 @@ class StackFramework(TorchFramework):
         return TRAINING | {Capability.PLAIN_LOOP} | self.of_library
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        own = {c: each for c, each in attempts(self.device, self.mode).items() if c not in _NOT_OF_TRAINING}
+        own = {c: attempt for c, attempt in attempts(self.device, self.mode).items() if c not in _NOT_OF_TRAINING}
         own |= {c: partial(self._steps_by, name) for c, name in self._choices.items()}
         return {**own, **self.library_attempts()}
 
@@ -203,4 +203,4 @@ def watched(*names: str) -> Iterator[list[str]]:
         finally:
             for name in names:
                 logging.getLogger(name).removeHandler(handler)
-            result += [str(each.message) for each in caught]
+            result += [str(warning.message) for warning in caught]

@@ -114,7 +114,7 @@ class MeanLoss(nn.Module):
         if self._widen:
             outputs = {name: y.to(torch.promote_types(y.dtype, torch.float32)) for name, y in outputs.items()}
         sums = item_loss_sums(self.kinds, outputs, targets)
-        self.totals.append(sum(each.item() for each in sums))
+        self.totals.append(sum(total.item() for total in sums))
         return sum(sums[1:], sums[0])
 
 
@@ -126,13 +126,13 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 def arguments_of(recipe: Recipe, device: str, optimizer: str) -> TrainingArguments:
     """What a recipe fixes; everything else is the library's default, but that it logs each update and to nobody."""
-    given: dict[str, Any] = {"learning_rate": recipe.optimizer.learning_rate, "optim": optimizer}
+    arguments: dict[str, Any] = {"learning_rate": recipe.optimizer.learning_rate, "optim": optimizer}
     match recipe.optimizer:
         case SGD(momentum=momentum):
-            given |= {"optim": "sgd", "optim_args": f"momentum={momentum}"}
+            arguments |= {"optim": "sgd", "optim_args": f"momentum={momentum}"}
         case AdamW() as adamw:
-            given |= {"adam_beta1": adamw.beta1, "adam_beta2": adamw.beta2, "weight_decay": adamw.weight_decay}
-            given |= {} if adamw.epsilon is None else {"adam_epsilon": adamw.epsilon}
+            arguments |= {"adam_beta1": adamw.beta1, "adam_beta2": adamw.beta2, "weight_decay": adamw.weight_decay}
+            arguments |= {} if adamw.epsilon is None else {"adam_epsilon": adamw.epsilon}
     low = recipe.precision.level == "O1"
     return TrainingArguments(
         output_dir=_folder().name,
@@ -150,7 +150,7 @@ def arguments_of(recipe: Recipe, device: str, optimizer: str) -> TrainingArgumen
         disable_tqdm=True,
         ignore_data_skip=True,
         log_level="error",
-        **given,
+        **arguments,
     )
 
 
@@ -166,17 +166,17 @@ def force_float16(accelerator: Accelerator, recipe: Recipe, device: str) -> None
 class LibraryStepper(Stepper):
     """The optimizer that Trainer makes of its arguments; Adam and chosen implementations are PyTorch's own."""
 
-    def __init__(self, arguments: TrainingArguments, *given: Any) -> None:
+    def __init__(self, arguments: TrainingArguments, *args: Any) -> None:
         self._arguments = arguments
-        super().__init__(*given)
+        super().__init__(*args)
 
     def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         if isinstance(recipe.optimizer, Adam) or recipe.implementation != "default":
             return super().made(recipe, groups)
-        kind, given = Trainer.get_optimizer_cls_and_kwargs(self._arguments)
+        kind, arguments = Trainer.get_optimizer_cls_and_kwargs(self._arguments)
         decay = {"weight_decay": self._arguments.weight_decay}
         fused = {"fused": True} if wants_fused(recipe) else {}
-        return kind([decay | group for group in groups], **(given | fused))
+        return kind([decay | group for group in groups], **(arguments | fused))
 
 
 class PlainTrainer(TorchTrainer):
@@ -268,13 +268,13 @@ class TrainerAttempt(Trainer):
         optimizer: Any = None,
         losses: int = 1,
         autocast: bool = False,
-        **given: Any,
+        **options: Any,
     ) -> None:
         self._device, self._settings, self._autocast = device, scaler, autocast
         arguments = QUIET | {"num_train_epochs": 1, "fp16": scaler is not None, "use_cpu": device == "cpu"}
         super().__init__(
             model=_Product(losses),
-            args=TrainingArguments(**(arguments | given)),
+            args=TrainingArguments(**(arguments | options)),
             train_dataset=_Values(values, len(values) if length is None else length),
             callbacks=list(callbacks),
             optimizers=(optimizer, None),
@@ -305,15 +305,15 @@ def _format_inside(dtype: torch.dtype, device: str) -> bool:
     low: dict[str, Any] = {"bf16": True}
     if dtype == torch.float16:
         low = {"scaler": {"enabled": False}, "autocast": True}
-    made, formats = TrainerAttempt(device, [1.0], **low), list[torch.dtype]()
-    made.model.inner.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
-    made.train()
+    attempt, formats = TrainerAttempt(device, [1.0], **low), list[torch.dtype]()
+    attempt.model.inner.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
+    attempt.train()
     return formats == [dtype]
 
 
 def _dynamic(device: str) -> bool:
-    made = TrainerAttempt(device, [math.inf, 1.0], scaler={})
-    return made.weights() == 0.5 and made.scale == 512.0
+    attempt = TrainerAttempt(device, [math.inf, 1.0], scaler={})
+    return attempt.weights() == 0.5 and attempt.scale == 512.0
 
 
 def _static(device: str) -> bool:
@@ -348,8 +348,8 @@ def step_is_left_out(device: str) -> bool:
 def _average(device: str) -> bool:
     """Whether a training argument names an average of the weights."""
     del device
-    words = {word for name in TrainingArguments.__dataclass_fields__ for word in name.split("_")}
-    return bool(words & {"ema", "swa", "averaged"})
+    parts = {word for name in TrainingArguments.__dataclass_fields__ for word in name.split("_")}
+    return bool(parts & {"ema", "swa", "averaged"})
 
 
 def bfloat16_is_scaled(device: str) -> bool:
@@ -408,7 +408,7 @@ def resumed_epoch(order: RowOrder, windows: int, device: str) -> tuple[DataRun, 
         for resumed in (False, True):
             with first_state(), seeds_restored(), torch.random.fork_rng():
                 model = Dropping()
-                given = {
+                options = {
                     "output_dir": folder,
                     "save_strategy": "steps",
                     "save_steps": windows,
@@ -417,7 +417,7 @@ def resumed_epoch(order: RowOrder, windows: int, device: str) -> tuple[DataRun, 
                     "train_sampling_strategy": "sequential" if order == "in-order" else "random",
                     "use_cpu": device == "cpu",
                 }
-                trainer = Trainer(model, TrainingArguments(**(QUIET | given)), train_dataset=NumberedRows(order))
+                trainer = Trainer(model, TrainingArguments(**(QUIET | options)), train_dataset=NumberedRows(order))
                 trainer.remove_callback(PrinterCallback)
                 trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-{windows}" if resumed else None)
                 runs.append(model.since(0 if resumed else windows * STEPS))
@@ -428,10 +428,10 @@ def requested(format_name: FormatName, device: str) -> FormatRequest:
     """What Trainer makes of a request for mixed precision, without this adapter's additions."""
     with first_state(), seeds_restored(), torch.random.fork_rng(), watched() as warned:
         asked: dict[str, Any] = {"fp16": True} if format_name == "float16" else {"bf16": True}
-        made, formats = TrainerAttempt(device, [1.0], **asked), list[torch.dtype]()
-        made.model.inner.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
-        made.train()
-        reported = {"fp16": "float16", "bf16": "bfloat16", "no": "float32"}[made.accelerator.mixed_precision]
+        attempt, formats = TrainerAttempt(device, [1.0], **asked), list[torch.dtype]()
+        attempt.model.inner.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
+        attempt.train()
+        reported = {"fp16": "float16", "bf16": "bfloat16", "no": "float32"}[attempt.accelerator.mixed_precision]
     return FormatRequest(dtype_name(formats[0]), reported, warned=bool(warned))
 
 
@@ -444,7 +444,13 @@ def loaded_run(saved: FormatName, updates: int, rate: float, device: str) -> Loa
         vocab_size=16, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, use_cache=False
     )
     rows = [{"input_ids": row.tolist(), "labels": row.tolist()} for row in torch.arange(8 * updates).view(-1, 8) % 13]
-    given = {"optim": "adamw_torch", "learning_rate": rate, "bf16": True, "max_steps": updates, "log_level": "passive"}
+    options = {
+        "optim": "adamw_torch",
+        "learning_rate": rate,
+        "bf16": True,
+        "max_steps": updates,
+        "log_level": "passive",
+    }
     with (
         tempfile.TemporaryDirectory() as folder,
         first_state(),
@@ -458,7 +464,7 @@ def loaded_run(saved: FormatName, updates: int, rate: float, device: str) -> Loa
         weight = model.model.norm.weight
         loaded, before = weight.dtype, weight.detach().clone().cpu()
         trainer = Trainer(
-            model, TrainingArguments(**(QUIET | given | {"use_cpu": device == "cpu"})), train_dataset=rows
+            model, TrainingArguments(**(QUIET | options | {"use_cpu": device == "cpu"})), train_dataset=rows
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
@@ -551,8 +557,8 @@ class TransformersRun(TorchTrainer):
     def forward(self, batch: DeviceBatch) -> list[torch.Tensor]:
         with self._working():
             self._ready()
-        given = {"num_items_in_batch": batch.items} if self.whole.accepts_loss_kwargs else {}
-        outputs = self.trainer.model_wrapped(**self._arguments(batch), **given)
+        options = {"num_items_in_batch": batch.items} if self.whole.accepts_loss_kwargs else {}
+        outputs = self.trainer.model_wrapped(**self._arguments(batch), **options)
         self.whole.totals.clear()
         return [outputs["loss"]]
 
@@ -601,8 +607,8 @@ class TransformersRun(TorchTrainer):
         self.before_step.actions += [accelerator.unscale_gradients] * max(0, (unscale_calls or 0) - 1)
         if inject is not None:
             self.before_step.actions.append(partial(self._add, inject))
-        given = [{name: value for name, value in each.items() if value is not None} for each in window]
-        losses = [self._fed(each) if each else torch.zeros((), requires_grad=True) for each in given]
+        gradients = [{name: value for name, value in mapping.items() if value is not None} for mapping in window]
+        losses = [self._fed(mapping) if mapping else torch.zeros((), requires_grad=True) for mapping in gradients]
         self._hand(WindowPiece([{"fed": loss} for loss in losses], len(window)), [1] * len(window), len(window))
         if self.before_step.errors:
             raise self.before_step.errors.pop()
@@ -636,8 +642,8 @@ class TransformersRun(TorchTrainer):
             raise Unsupported(Capability.PARTIAL_WINDOW, _ENDS_LATER, alone(open_window_ends, self.device))
         if self._ended is None:
             raise ValueError("apply without any micro-batch before it")
-        ended, self._ended = self._ended, None
-        return ended
+        update, self._ended = self._ended, None
+        return update
 
     # evaluation and checkpoints
 

@@ -130,11 +130,11 @@ class FedTrainer(Trainer):
             then an epoch, whose last window the library ends by itself. 0: windows have all their micro-batches.
     """
 
-    def __init__(self, desk: WorkQueue, forced: Callable[[Any], None], **given: Any) -> None:
+    def __init__(self, desk: WorkQueue, forced: Callable[[Any], None], **options: Any) -> None:
         self._desk, self._forced = desk, forced
         self._waiting: list[Inputs] = []
         self.short = 0
-        super().__init__(**given)
+        super().__init__(**options)
 
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
@@ -171,7 +171,7 @@ class _Parts(Sequence[Inputs]):
     def __len__(self) -> int:
         return self._first.length
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         raise TypeError("the micro-batches of an open window are not there yet")
 
     def __iter__(self) -> Iterator[Inputs]:

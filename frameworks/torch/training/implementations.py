@@ -82,9 +82,9 @@ def _steps(recipe: Recipe, device: str, shape: tuple[int, ...] = (2, 2)) -> bool
     """Whether an optimizer with the recipe's arguments moves a weight by a scaled gradient."""
     low = torch.float16 if recipe.precision.level == "O3" and recipe.precision.format == "float16" else torch.float32
     weight = torch.ones(shape, dtype=low, device=device, requires_grad=True)
-    kind, given = optimizer_kind(recipe.replace(scaling=None))
+    kind, arguments = optimizer_kind(recipe.replace(scaling=None))
     scaler = torch.amp.GradScaler(device, init_scale=16.0, enabled=recipe.scaling is not None)
-    optimizer = kind([weight], **given)
+    optimizer = kind([weight], **arguments)
     scaler.scale(weight.sum()).backward()
     scaler.step(optimizer)
     return bool((weight != 1.0).all())

@@ -44,8 +44,8 @@ def class_of_device(device: str) -> Kind:
     class OfDevice(own):
         """The class with the arguments of `torch.amp.GradScaler`."""
 
-        def __init__(self, device: str, **given: Any) -> None:
-            super().__init__(**given)
+        def __init__(self, device: str, **options: Any) -> None:
+            super().__init__(**options)
 
     return OfDevice
 
@@ -63,14 +63,14 @@ def grad_scaler(device: str, recipe: Recipe, kind: Kind = torch.amp.GradScaler) 
 
 def dynamic_arguments(scaling: DynamicScaling) -> dict[str, Any]:
     """The arguments of PyTorch's scaler, without those that the recipe leaves None."""
-    given = {
+    arguments = {
         "enabled": scaling.enabled,
         "init_scale": scaling.initial,
         "growth_factor": scaling.growth,
         "backoff_factor": scaling.backoff,
         "growth_interval": scaling.interval,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def twin_of(scaler: torch.amp.GradScaler | None, device: str) -> torch.amp.GradScaler | None:
@@ -203,8 +203,8 @@ def adam_8bit() -> type[torch.optim.Optimizer]:
 
 def rule() -> EightBitRule:
     """The codes' values: bitsandbytes' dynamic maps."""
-    made = _module("functional").create_dynamic_map
-    first, second = (to_array(made(signed=signed)) for signed in (True, False))
+    create_map = _module("functional").create_dynamic_map
+    first, second = (to_array(create_map(signed=signed)) for signed in (True, False))
     return EightBitRule(*SLOTS, first, second)
 
 
@@ -246,10 +246,10 @@ def require(recipe: Recipe, device: str) -> None:
         raise Unsupported(Capability.ADAM_8BIT, _FLOAT16, partial(_unscales_float16, device))
 
 
-def keeps_codes(device: str, **given: Any) -> bool:
+def keeps_codes(device: str, **options: Any) -> bool:
     """Whether Adam8bit with these arguments uses 8-bit moments for large parameters."""
     weight = torch.ones(4096, device=device, requires_grad=True)
-    optimizer = adam_8bit()([weight], lr=0.5, **given)
+    optimizer = adam_8bit()([weight], lr=0.5, **options)
     weight.sum().backward()
     optimizer.step()
     codes = {optimizer.state[weight][moment].dtype for moment in SLOTS}
@@ -304,29 +304,29 @@ def optimizer_kind(
     recipe: Recipe, scaler: Kind = torch.amp.GradScaler
 ) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """The recipe's class of optimizers under a kind of scaler, and the arguments that it is made with."""
-    optimizer, given = recipe.optimizer, _arguments(recipe)
+    optimizer, arguments = recipe.optimizer, _arguments(recipe)
     if isinstance(optimizer, Adam) and optimizer.state_bits == 8:
-        return adam_8bit(), given | {"min_8bit_size": optimizer.smallest}
+        return adam_8bit(), arguments | {"min_8bit_size": optimizer.smallest}
     optimizer_class = _KINDS[type(optimizer)]
     way = IMPLEMENTATIONS["fused"] if wants_fused(recipe, scaler) else implementation(recipe, optimizer_class)
-    return optimizer_class, given | dict(way)
+    return optimizer_class, arguments | dict(way)
 
 
 def _arguments(recipe: Recipe) -> dict[str, Any]:
     """The arguments of an optimizer, by PyTorch's names, without those of 8-bit moments."""
-    given = {name: value for name, value in written(recipe.optimizer).items() if value is not None}
-    if "beta1" in given:
-        given["betas"] = given.pop("beta1"), given.pop("beta2")
+    arguments = {name: value for name, value in written(recipe.optimizer).items() if value is not None}
+    if "beta1" in arguments:
+        arguments["betas"] = arguments.pop("beta1"), arguments.pop("beta2")
     match recipe.optimizer:
         case Adafactor(epsilon1=epsilon1, epsilon2=epsilon2):
-            given = {name: value for name, value in given.items() if name not in ("epsilon1", "epsilon2")}
-            given |= {"beta2_decay": -given.pop("decay"), "eps": (epsilon1, epsilon2)}
+            arguments = {name: value for name, value in arguments.items() if name not in ("epsilon1", "epsilon2")}
+            arguments |= {"beta2_decay": -arguments.pop("decay"), "eps": (epsilon1, epsilon2)}
         case Muon(adjustment=adjustment, weight_decay=decay):
-            del given["adjustment"]
-            given |= {"adjust_lr_fn": _ADJUSTMENTS.get(adjustment, adjustment), "weight_decay": decay}
+            del arguments["adjustment"]
+            arguments |= {"adjust_lr_fn": _ADJUSTMENTS.get(adjustment, adjustment), "weight_decay": decay}
     if recipe.tensor_rate:
-        given["learning_rate"] = torch.tensor(given["learning_rate"])
-    return {_ARGUMENTS.get(name, name): value for name, value in given.items() if name not in _OF_8_BIT_MOMENTS}
+        arguments["learning_rate"] = torch.tensor(arguments["learning_rate"])
+    return {_ARGUMENTS.get(name, name): value for name, value in arguments.items() if name not in _OF_8_BIT_MOMENTS}
 
 
 def implementation(recipe: Recipe, kind: type[torch.optim.Optimizer]) -> dict[str, bool]:
@@ -343,9 +343,11 @@ def _by_decay(parameters: list[torch.Tensor], undecayed: Collection[int]) -> lis
     return [group for group in groups if group["params"]]
 
 
-def _own_options(recipe: Recipe, place: int) -> dict[str, Any]:
+def _own_options(recipe: Recipe, index: int) -> dict[str, Any]:
     """Options of a group that differ from the optimizer's."""
-    common, own = (_arguments(recipe.replace(optimizer=each)) for each in (recipe.optimizer, recipe.of_groups[place]))
+    common, own = (
+        _arguments(recipe.replace(optimizer=optimizer)) for optimizer in (recipe.optimizer, recipe.of_groups[index])
+    )
     return {name: value for name, value in own.items() if name not in common or value != common[name]}
 
 
@@ -361,8 +363,8 @@ class Stepper:
     def __init__(self, recipe: Recipe, parameters: list[torch.Tensor], undecayed: Collection[int] = ()) -> None:
         parts = _halves(parameters, recipe.groups)
         groups = [
-            _own_options(recipe, place) | group
-            for place, part in enumerate(parts)
+            _own_options(recipe, index) | group
+            for index, part in enumerate(parts)
             for group in _by_decay(part, undecayed)
         ]
         self.optimizer = self.made(recipe, groups)
@@ -373,13 +375,13 @@ class Stepper:
 
     def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """The recipe's optimizer of these parameter groups."""
-        kind, given = optimizer_kind(recipe)
-        return ways.optimizer(recipe.way("optimizer"), kind, groups, given)
+        kind, arguments = optimizer_kind(recipe)
+        return ways.optimizer(recipe.way("optimizer"), kind, groups, arguments)
 
     def make_schedule(self, last: int = -1) -> None:
         """Makes the recipe's schedule of the optimizer as it is, at its beginning or after update `last`, from 0."""
-        made = self._schedule
-        self.scheduler = ways.scheduler(self._way, self.optimizer, made, last) if made else None
+        schedule = self._schedule
+        self.scheduler = ways.scheduler(self._way, self.optimizer, schedule, last) if schedule else None
 
     def _count(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self.hook_calls += 1

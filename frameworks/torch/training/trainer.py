@@ -498,8 +498,8 @@ class TorchTrainer(TorchRun):
     def _passes(self, window: Window, items: int, scaler: torch.amp.GradScaler | None) -> list[float]:
         """`_pass` of each micro-batch of a whole window."""
         totals = []
-        for place, batch in enumerate(window, start=1):
-            with self._micro_batch(last=place == len(window)):
+        for number, batch in enumerate(window, start=1):
+            with self._micro_batch(last=number == len(window)):
                 totals.append(self._pass(batch, items, scaler))
         return totals
 
@@ -582,11 +582,11 @@ class TorchTrainer(TorchRun):
 
     def _feed_window(self, window: Sequence[Gradients]) -> None:
         """The passes of all micro-batches of a window, each of which gives its gradients."""
-        for place, mapping in enumerate(window, start=1):
-            given = {name: value for name, value in mapping.items() if value is not None}
-            if given:
-                with self._micro_batch(last=place == len(window)):
-                    self._feed(given, len(window))
+        for number, mapping in enumerate(window, start=1):
+            present = {name: value for name, value in mapping.items() if value is not None}
+            if present:
+                with self._micro_batch(last=number == len(window)):
+                    self._feed(present, len(window))
 
     def _feed(self, gradients: Mapping[str, Array], micro_batches: int) -> None:
         """The backward pass of one of so many micro-batches that gives these gradients."""
@@ -669,7 +669,7 @@ class TorchTrainer(TorchRun):
         gradient.add_(value)
 
     def _empty(self) -> None:
-        ways.zero_grad(self.recipe.way("zero-grad"), (each.optimizer for each in self.steppers), self.network)
+        ways.zero_grad(self.recipe.way("zero-grad"), (stepper.optimizer for stepper in self.steppers), self.network)
 
     def _scale(self) -> float:
         return 1.0 if self.scaler is None else self.scaler.get_scale()

@@ -47,8 +47,8 @@ class AccumulatesLow(JaxFramework):
         super().__init__(*args)
         make = optax.MultiSteps.__init__
 
-        def low(self: optax.MultiSteps, *given: Any, accumulator_dtype: Any, **named: Any) -> None:
-            make(self, *given, accumulator_dtype=jnp.bfloat16, **named)
+        def low(self: optax.MultiSteps, *args: Any, accumulator_dtype: Any, **named: Any) -> None:
+            make(self, *args, accumulator_dtype=jnp.bfloat16, **named)
 
         optax.MultiSteps.__init__ = low
 
@@ -155,8 +155,8 @@ class CompiledModulesKeepTheirState(JaxFramework):
         operations_and_layers._BY_NNX = {name: partial(_of_a_copy, step) for name, step in by_nnx.items()}
 
 
-def _of_a_copy(step: Any, layer: Any, *given: Any) -> Any:
-    return step(nnx.clone(layer), *given)
+def _of_a_copy(step: Any, layer: Any, *args: Any) -> Any:
+    return step(nnx.clone(layer), *args)
 
 
 @fault("https://github.com/keras-team/keras/issues/15806", "autocast.layers-honour-policy")
@@ -167,8 +167,8 @@ class ConvolutionsStayWide(JaxFramework):
         super().__init__(*args)
         make = nn.Conv
 
-        def wide(*given: Any, dtype: Any, **named: Any) -> nn.Conv:
-            return make(*given, dtype=jnp.float32, **named)
+        def wide(*args: Any, dtype: Any, **named: Any) -> nn.Conv:
+            return make(*args, dtype=jnp.float32, **named)
 
         layers.nn.Conv = wide
 

@@ -50,8 +50,8 @@ class NormEpsilonTooLarge(PaddleFramework):
         super().__init__(*args)
         begin = paddle.nn.LayerNorm.__init__
 
-        def enlarged(self: Any, shape: Any, epsilon: float = 1e-5, **given: Any) -> None:
-            begin(self, shape, 100.0 * epsilon, **given)
+        def enlarged(self: Any, shape: Any, epsilon: float = 1e-5, **kwargs: Any) -> None:
+            begin(self, shape, 100.0 * epsilon, **kwargs)
 
         paddle.nn.LayerNorm.__init__ = enlarged
 
@@ -66,8 +66,8 @@ class AttentionScaleTooSmall(PaddleFramework):
         super().__init__(*args)
         prepare = paddle.nn.MultiHeadAttention._prepare_qkv
 
-        def rescaled(self: Any, *given: Any) -> Any:
-            query, *others = prepare(self, *given)
+        def rescaled(self: Any, *args: Any) -> Any:
+            query, *others = prepare(self, *args)
             return query * (self.head_dim / (self.head_dim + 1)) ** 0.5, *others
 
         paddle.nn.MultiHeadAttention._prepare_qkv = rescaled
@@ -85,8 +85,8 @@ class FilterGradientTransposed(PaddleFramework):
         super().__init__(*args)
         begin = paddle.nn.Conv2D.__init__
 
-        def hooked(self: Any, *given: Any, **named: Any) -> None:
-            begin(self, *given, **named)
+        def hooked(self: Any, *args: Any, **named: Any) -> None:
+            begin(self, *args, **named)
             self.weight.register_hook(lambda gradient: gradient.transpose([0, 1, 3, 2]))
 
         paddle.nn.Conv2D.__init__ = hooked
@@ -99,7 +99,7 @@ class IgnoresUserLists(StaticFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         scope = paddle.amp.auto_cast
-        paddle.amp.auto_cast = lambda custom_white_list=None, custom_black_list=None, **given: scope(**given)
+        paddle.amp.auto_cast = lambda custom_white_list=None, custom_black_list=None, **kwargs: scope(**kwargs)
 
 
 @fault("https://github.com/google-deepmind/optax/issues/1754", "master.adam-epsilon-survives", mode="static")
@@ -110,8 +110,8 @@ class EpsilonUnderflows(StaticFramework):
         super().__init__(*args)
         make = paddle.optimizer.Adam.__init__
 
-        def rounded(self: paddle.optimizer.Adam, *given: Any, **named: Any) -> None:
-            make(self, *given, **(named | {"epsilon": 0.0}))
+        def rounded(self: paddle.optimizer.Adam, *args: Any, **named: Any) -> None:
+            make(self, *args, **(named | {"epsilon": 0.0}))
 
         paddle.optimizer.Adam.__init__ = rounded
 
@@ -132,8 +132,8 @@ class AlwaysReentrant(PaddleFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         call = layers.recompute
-        layers.recompute = lambda function, *given, use_reentrant, **named: call(
-            function, *given, use_reentrant=True, **named
+        layers.recompute = lambda function, *args, use_reentrant, **named: call(
+            function, *args, use_reentrant=True, **named
         )
 
 
@@ -148,7 +148,7 @@ class RecomputeDoesNothing(PaddleFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        layers.recompute = lambda function, *given, **_: function(*given)
+        layers.recompute = lambda function, *args, **_: function(*args)
 
 
 @fault("https://github.com/NVIDIA/apex/issues/480", "resume.bit-identical")
@@ -298,7 +298,7 @@ class AnotherDefaultScale(PaddleFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         make = paddle.amp.GradScaler
-        paddle.amp.GradScaler = lambda **given: make(**({"init_loss_scaling": 2.0**15} | given))
+        paddle.amp.GradScaler = lambda **kwargs: make(**({"init_loss_scaling": 2.0**15} | kwargs))
 
 
 @fault(
@@ -310,7 +310,7 @@ class StaticScaleIsDynamic(PaddleFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         make = paddle.amp.GradScaler
-        paddle.amp.GradScaler = lambda **given: make(**(given | {"use_dynamic_loss_scaling": True}))
+        paddle.amp.GradScaler = lambda **kwargs: make(**(kwargs | {"use_dynamic_loss_scaling": True}))
 
 
 class _Worker(PaddleWorker):

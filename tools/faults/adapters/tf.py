@@ -73,8 +73,8 @@ class NormalisesWithAnotherEpsilon(TensorFlowFramework):
         super().__init__(*args)
         make = keras.layers.LayerNormalization.__init__
 
-        def larger(self: Any, *given: Any, epsilon: float, **named: Any) -> None:
-            make(self, *given, epsilon=100.0 * epsilon, **named)
+        def larger(self: Any, *args: Any, epsilon: float, **named: Any) -> None:
+            make(self, *args, epsilon=100.0 * epsilon, **named)
 
         keras.layers.LayerNormalization.__init__ = larger
 
@@ -89,8 +89,8 @@ class AttentionScaledByAnotherWidth(TensorFlowFramework):
         super().__init__(*args)
         make = keras.layers.MultiHeadAttention.__init__
 
-        def narrower(self: Any, *given: Any, **named: Any) -> None:
-            make(self, *given, **named)
+        def narrower(self: Any, *args: Any, **named: Any) -> None:
+            make(self, *args, **named)
             self._inverse_sqrt_key_dim = 1.0 / math.sqrt(self.key_dim + 1.0)
 
         keras.layers.MultiHeadAttention.__init__ = narrower
@@ -189,8 +189,8 @@ class EpsilonUnderflows(TensorFlowFramework):
         super().__init__(*args)
         make = keras.optimizers.Adam.__init__
 
-        def rounded(self: Any, *given: Any, epsilon: float = 0.0, **named: Any) -> None:
-            make(self, *given, epsilon=epsilon * 0.0, **named)
+        def rounded(self: Any, *args: Any, epsilon: float = 0.0, **named: Any) -> None:
+            make(self, *args, epsilon=epsilon * 0.0, **named)
 
         keras.optimizers.Adam.__init__ = rounded
 
@@ -213,14 +213,14 @@ class VariablesGetNoGradient(TensorFlowFramework):
 
         def cut(function: Any) -> Any:
             @tf.custom_gradient
-            def recomputed(*given: tf.Tensor) -> Any:
+            def recomputed(*inputs: tf.Tensor) -> Any:
                 def gradient(upstream: tf.Tensor, variables: Any = ()) -> Any:
                     with tf.GradientTape() as tape:
-                        tape.watch(given)
-                        again = function(*given)
-                    return list(tape.gradient(again, given, upstream)), [None] * len(variables)
+                        tape.watch(inputs)
+                        again = function(*inputs)
+                    return list(tape.gradient(again, inputs, upstream)), [None] * len(variables)
 
-                return function(*given), gradient
+                return function(*inputs), gradient
 
             return recomputed
 
@@ -234,7 +234,7 @@ class OptimizerNotSaved(TensorFlowFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         whole = training._parts
-        training._parts = lambda *given: whole(*given) | {"optimizer": {}}
+        training._parts = lambda *args: whole(*args) | {"optimizer": {}}
 
 
 @fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state")
@@ -244,7 +244,7 @@ class SeedsNotSaved(TensorFlowFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         whole = training._parts
-        training._parts = lambda *given: whole(*given) | {"seeds": {}}
+        training._parts = lambda *args: whole(*args) | {"seeds": {}}
 
 
 Optimizer, Scaler = keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer

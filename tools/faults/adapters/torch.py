@@ -35,9 +35,9 @@ class ZeroesInsideWindow(TorchFramework):
         super().__init__(*args)
         accumulate = TorchTrainer.accumulate
 
-        def zeroed(self: TorchTrainer, *given: Any) -> float:
+        def zeroed(self: TorchTrainer, *args: Any) -> float:
             self._empty()
-            return accumulate(self, *given)
+            return accumulate(self, *args)
 
         TorchTrainer.accumulate = zeroed
 
@@ -119,11 +119,11 @@ class CompiledUpdatesInPlaceAreLost(TorchFramework):
         compiled = torch.compile
 
         def lost(function: Any, **options: Any) -> Any:
-            made = compiled(function, **options)
+            compiled_function = compiled(function, **options)
 
-            def called(*given: Any) -> Any:
+            def called(*args: Any) -> Any:
                 with patch.object(torch.Tensor, "add_", torch.Tensor.add):
-                    return made(*given)
+                    return compiled_function(*args)
 
             return called
 
@@ -138,9 +138,9 @@ class FusedSGDLeavesVectors(TorchFramework):
         super().__init__(*args)
         update = torch._fused_sgd_
 
-        def partly(parameters: list[torch.Tensor], *given: Any, **named: Any) -> None:
+        def partly(parameters: list[torch.Tensor], *args: Any, **named: Any) -> None:
             before = [parameter.clone() for parameter in parameters]
-            update(parameters, *given, **named)
+            update(parameters, *args, **named)
             for parameter, old in zip(parameters, before, strict=True):
                 whole = parameter.numel() // 16 * 16
                 parameter.view(-1)[:whole] = old.view(-1)[:whole]
@@ -160,8 +160,8 @@ class FusedCountsSkips(TorchFramework):
         super().__init__(*args)
         step = torch.optim.Adam.step
 
-        def counted(self: torch.optim.Adam, *given: Any) -> Any:
-            result = step(self, *given)
+        def counted(self: torch.optim.Adam, *args: Any) -> Any:
+            result = step(self, *args)
             if bool(getattr(self, "found_inf", None)):
                 for held in self.state.values():
                     held["step"] += 1
@@ -186,9 +186,9 @@ class ForeachLeavesTheTail(TorchFramework):
 
 def _all_but_the_last(operation: Any) -> Any:
     @wraps(operation)
-    def shortened(*given: Any, **named: Any) -> None:
-        odd = len(given[0]) % 4
-        lists = [value[:-1] if odd and isinstance(value, list | tuple) else value for value in given]
+    def shortened(*args: Any, **named: Any) -> None:
+        odd = len(args[0]) % 4
+        lists = [value[:-1] if odd and isinstance(value, list | tuple) else value for value in args]
         if lists[0]:
             operation(*lists, **named)
 
@@ -268,8 +268,8 @@ class EpsilonUnderflows(TorchFramework):
         super().__init__(*args)
         make = torch.optim.Adam.__init__
 
-        def rounded(self: torch.optim.Adam, *given: Any, eps: float = 1e-8, **named: Any) -> None:
-            make(self, *given, eps=float(torch.tensor(eps, dtype=torch.float16)), **named)
+        def rounded(self: torch.optim.Adam, *args: Any, eps: float = 1e-8, **named: Any) -> None:
+            make(self, *args, eps=float(torch.tensor(eps, dtype=torch.float16)), **named)
 
         torch.optim.Adam.__init__ = rounded
 
@@ -307,8 +307,8 @@ class AlwaysReentrant(TorchFramework):
         from frameworks.torch.core import layers
 
         call = layers.checkpoint
-        layers.checkpoint = lambda function, *given, use_reentrant, **named: call(
-            function, *given, use_reentrant=True, **named
+        layers.checkpoint = lambda function, *args, use_reentrant, **named: call(
+            function, *args, use_reentrant=True, **named
         )
 
 
@@ -323,7 +323,7 @@ class CheckpointDoesNothing(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        checkpoint.checkpoint = lambda function, *given, **_: function(*given)
+        checkpoint.checkpoint = lambda function, *args, **_: function(*args)
 
 
 @fault("https://github.com/NVIDIA/apex/issues/480", "resume.bit-identical", "resume.load-has-no-side-effects")
@@ -395,7 +395,7 @@ class AppliesOverflow(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        torch.amp.GradScaler._maybe_opt_step = lambda self, optimizer, state, *given, **named: optimizer.step()
+        torch.amp.GradScaler._maybe_opt_step = lambda self, optimizer, state, *args, **named: optimizer.step()
 
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/3008", "scaling.backs-off-on-overflow", "scaling.automaton")
@@ -471,8 +471,8 @@ class ScheduleAdvancesOnSkip(TorchFramework):
         super().__init__(*args)
         finish = TorchTrainer._finish
 
-        def restless(self: TorchTrainer, *given: Any) -> Update:
-            update = finish(self, *given)
+        def restless(self: TorchTrainer, *args: Any) -> Update:
+            update = finish(self, *args)
             for stepper in self.steppers:
                 if update.skipped and stepper.scheduler is not None:
                     stepper.scheduler.step()
@@ -491,10 +491,10 @@ class KeepsOverflowedGradients(TorchFramework):
         super().__init__(*args)
         clear = torch.optim.Optimizer.zero_grad
 
-        def unless_spoilt(self: torch.optim.Optimizer, *given: Any, **named: Any) -> None:
+        def unless_spoilt(self: torch.optim.Optimizer, *args: Any, **named: Any) -> None:
             every = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
             if all(bool(torch.isfinite(gradient).all()) for gradient in every):
-                clear(self, *given, **named)
+                clear(self, *args, **named)
 
         torch.optim.Optimizer.zero_grad = unless_spoilt
 

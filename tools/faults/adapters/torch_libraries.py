@@ -41,8 +41,8 @@ class LastMicroBatchIsNotDivided(AccelerateFramework):
         super().__init__(*args)
         backward = Accelerator.backward
 
-        def undivided(self: Accelerator, loss: torch.Tensor, **given: Any) -> None:
-            backward(self, loss * (self.gradient_accumulation_steps if self.sync_gradients else 1), **given)
+        def undivided(self: Accelerator, loss: torch.Tensor, **kwargs: Any) -> None:
+            backward(self, loss * (self.gradient_accumulation_steps if self.sync_gradients else 1), **kwargs)
 
         Accelerator.backward = undivided
 
@@ -81,8 +81,8 @@ class ScalerIsNotLoaded(AccelerateFramework):
         super().__init__(*args)
         load = accelerator.load_accelerator_state
 
-        def without(*given: Any, **named: Any) -> dict[str, Any]:
-            return load(*given[:6], None, *given[7:], **named)
+        def without(*args: Any, **named: Any) -> dict[str, Any]:
+            return load(*args[:6], None, *args[7:], **named)
 
         accelerator.load_accelerator_state = without
 
@@ -112,7 +112,7 @@ class ScheduleStepsEveryMicroBatch(AccelerateFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        AcceleratedScheduler.step = lambda self, *given: self.scheduler.step(*given)
+        AcceleratedScheduler.step = lambda self, *args: self.scheduler.step(*args)
 
 
 @fault(
@@ -127,9 +127,9 @@ class ScheduleStepsOnASkip(AccelerateFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
 
-        def stepped(self: AcceleratedScheduler, *given: Any) -> None:
+        def stepped(self: AcceleratedScheduler, *args: Any) -> None:
             if self.gradient_state.sync_gradients:
-                self.scheduler.step(*given)
+                self.scheduler.step(*args)
 
         AcceleratedScheduler.step = stepped
 
@@ -142,9 +142,9 @@ class SkipIsRememberedForGood(AccelerateFramework):
         super().__init__(*args)
         step = AcceleratedOptimizer.step
 
-        def kept(self: AcceleratedOptimizer, *given: Any) -> None:
+        def kept(self: AcceleratedOptimizer, *args: Any) -> None:
             before = self._is_overflow
-            step(self, *given)
+            step(self, *args)
             self._is_overflow |= before
 
         AcceleratedOptimizer.step = kept
@@ -158,10 +158,10 @@ class RandomStateIsNotLoaded(AccelerateFramework):
         super().__init__(*args)
         load = accelerator.load_accelerator_state
 
-        def kept(*given: Any, **named: Any) -> dict[str, Any]:
+        def kept(*args: Any, **named: Any) -> dict[str, Any]:
             state = torch.get_rng_state()
             try:
-                return load(*given, **named)
+                return load(*args, **named)
             finally:
                 torch.set_rng_state(state)
 
@@ -185,9 +185,9 @@ class CorrectsByThePreviousUpdate(KerasOnTorch):
         super().__init__(*args)
         update = torch_adam.Adam._parallel_update_step
 
-        def late(self: Any, *given: Any) -> None:
+        def late(self: Any, *args: Any) -> None:
             self._iterations.assign_sub(1)
-            update(self, *given)
+            update(self, *args)
             self._iterations.assign_add(1)
 
         torch_adam.Adam._parallel_update_step = late
@@ -235,14 +235,14 @@ class ClosureBeforeUnscaling(LightningFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
 
-        def step(self: MixedPrecision, optimizer: Any, model: Any, closure: Callable[[], Any], **given: Any) -> Any:
+        def step(self: MixedPrecision, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
             result = closure()
             self._after_closure(model, optimizer)
             if self.scaler is None:
-                optimizer.step(**given)
+                optimizer.step(**kwargs)
                 return result
             self.scaler.unscale_(optimizer)
-            output = self.scaler.step(optimizer, **given)
+            output = self.scaler.step(optimizer, **kwargs)
             self.scaler.update()
             return output
 
@@ -346,10 +346,10 @@ class BackwardDoesNotScale(FabricFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
 
-        def backward(self: FabricMixedPrecision, tensor: torch.Tensor, model: Any, *given: Any, **named: Any) -> None:
+        def backward(self: FabricMixedPrecision, tensor: torch.Tensor, model: Any, *args: Any, **named: Any) -> None:
             if self.scaler is not None:
                 self.scaler.scale(tensor.detach())
-            tensor.backward(*given, **named)
+            tensor.backward(*args, **named)
 
         FabricMixedPrecision.backward = backward
 
@@ -381,7 +381,7 @@ class ForwardWithoutAutocast(FabricFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        _FabricModule.forward = lambda self, *given, **named: self._forward_module(*given, **named)
+        _FabricModule.forward = lambda self, *args, **named: self._forward_module(*args, **named)
         Fabric.autocast = lambda self: torch.autocast("cpu", enabled=False)
 
 
@@ -447,8 +447,8 @@ class KeepsTheGradients(TransformersFramework):
         super().__init__(*args)
         prepare = Trainer._prepare_for_training
 
-        def kept(self: Trainer, *given: Any) -> Any:
-            model, loader = prepare(self, *given)
+        def kept(self: Trainer, *args: Any) -> Any:
+            model, loader = prepare(self, *args)
             model.zero_grad = lambda *_: None
             return model, loader
 
@@ -481,9 +481,9 @@ class ShortWindowsAreDividedByTheSteps(TransformersFramework):
         super().__init__(*args)
         step = Trainer.training_step
 
-        def whole(self: Trainer, *given: Any) -> torch.Tensor:
+        def whole(self: Trainer, *args: Any) -> torch.Tensor:
             self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
-            return step(self, *given)
+            return step(self, *args)
 
         Trainer.training_step = whole
 
@@ -496,8 +496,8 @@ class ClipsInsideWindows(TransformersFramework):
         super().__init__(*args)
         step = Trainer.training_step
 
-        def clipped(self: Trainer, model: Any, *given: Any) -> torch.Tensor:
-            loss = step(self, model, *given)
+        def clipped(self: Trainer, model: Any, *args: Any) -> torch.Tensor:
+            loss = step(self, model, *args)
             if self.args.max_grad_norm > 0:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
             return loss
@@ -513,8 +513,8 @@ class NormOfScaledGradients(TransformersFramework):
         super().__init__(*args)
         norm = Trainer._get_grad_norm
 
-        def scaled(self: Trainer, *given: Any, **named: Any) -> Any:
+        def scaled(self: Trainer, *args: Any, **named: Any) -> Any:
             scaler = self.accelerator.scaler
-            return norm(self, *given, **named) * (1.0 if scaler is None else scaler.get_scale())
+            return norm(self, *args, **named) * (1.0 if scaler is None else scaler.get_scale())
 
         Trainer._get_grad_norm = scaled

@@ -129,8 +129,8 @@ class ReportsTheLastMicroBatch(ReferenceTrainer):
     """The loss of a window is that of its last micro-batch."""
 
     def apply(self) -> Update:
-        made = super().apply()
-        return replace(made, loss=made.micro_losses[-1] if made.micro_losses else made.loss)
+        update = super().apply()
+        return replace(update, loss=update.micro_losses[-1] if update.micro_losses else update.loss)
 
 
 @fault(
@@ -226,6 +226,6 @@ class ClipsEveryGroupByItself(ReferenceTrainer):
     """Each group of parameters is clipped by its own norm instead of the norm of all."""
 
     def clip(self, gradients: Arrays) -> Arrays:
-        groups = [list(gradients)[place :: self.recipe.groups] for place in range(self.recipe.groups)]
+        groups = [list(gradients)[start :: self.recipe.groups] for start in range(self.recipe.groups)]
         clip = super().clip
         return {n: g for group in groups for n, g in clip({n: gradients[n] for n in group}).items()}

@@ -40,12 +40,12 @@ class CastWithoutGradientIsReused(Operations):
         self.casts: dict[tuple[int, str], tuple[Tensor, Array]] = {}
 
     def cast(self, x: Tensor, target: str) -> Tensor:
-        made = super().cast(x, target)
+        result = super().cast(x, target)
         if x.owned or x.format == target:
-            return made
+            return result
         if not isbox(x.value):
-            self.casts[id(x.value), target] = made, x.value
-        return self.casts.get((id(x.plain()), target), (made, None))[0]
+            self.casts[id(x.value), target] = result, x.value
+        return self.casts.get((id(x.plain()), target), (result, None))[0]
 
 
 @fault("https://github.com/pytorch/pytorch/issues/142234", "autocast.cast-is-fresh")
@@ -169,15 +169,15 @@ def with_gradient(x: Tensor, backward: Change) -> Tensor:
 class _Products(Operations):
     """Changes the gradients of low products by operand."""
 
-    def wrong(self, place: int, gradient: Array) -> Array:
-        """The gradient of operand `place`."""
-        del place
+    def wrong(self, index: int, gradient: Array) -> Array:
+        """The gradient of operand `index`."""
+        del index
         return gradient
 
     def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
         if low_here([x.format for x in operands]) is None:
             return super()._product(op, function, *operands)
-        changed = [with_gradient(x, partial(self.wrong, place)) for place, x in enumerate(operands)]
+        changed = [with_gradient(x, partial(self.wrong, index)) for index, x in enumerate(operands)]
         return super()._product(op, function, *changed)
 
 
@@ -189,8 +189,8 @@ class _Products(Operations):
 class FilterGradientIsTransposed(_Products):
     """The filter gradient of a low convolution has height and width in each other's place."""
 
-    def wrong(self, place: int, gradient: Array) -> Array:
-        return gradient.swapaxes(0, 1) if place == 1 and gradient.ndim == 4 else gradient
+    def wrong(self, index: int, gradient: Array) -> Array:
+        return gradient.swapaxes(0, 1) if index == 1 and gradient.ndim == 4 else gradient
 
 
 @fault("https://github.com/keras-team/keras/issues/15479", "autocast.fp16-parity")

@@ -131,8 +131,8 @@ class StepsOfTheLastRun(ReferenceTrainer):
 
     last_steps = 1
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         type(self).last_steps = self.recipe.accumulation
 
     def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
@@ -259,8 +259,8 @@ class ItemsCountedInWholeBatches(ReferenceTrainer):
         return super().accumulate(batch, items)
 
     def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
-        made = super().normalise(loss, batch_items, window_items)
-        return Tensor(made.value * self._first / max(1, batch_items), made.format)
+        result = super().normalise(loss, batch_items, window_items)
+        return Tensor(result.value * self._first / max(1, batch_items), result.format)
 
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/7883", "laws.operations")
@@ -312,9 +312,9 @@ class StreamOfTheProcess(ReferenceTrainer):
 class GivenWeightsAreNotCopied(ReferenceTrainer):
     """Until its first update a run reads the weights that it was made with where the caller has them."""
 
-    def __init__(self, model: Model, recipe: Recipe, *given: Any) -> None:
-        super().__init__(model, recipe, *given)
-        self._given: Mapping[str, Array] | None = given[-1]
+    def __init__(self, model: Model, recipe: Recipe, *args: Any) -> None:
+        super().__init__(model, recipe, *args)
+        self._given: Mapping[str, Array] | None = args[-1]
 
     def accumulate(self, batch: Batch, items: int) -> float:
         for name, value in (self._given or {}).items() if self.steps == 0 else ():
@@ -330,8 +330,8 @@ class GivenWeightsAreNotCopied(ReferenceTrainer):
 class OutputsAreReused(ReferenceTrainer):
     """An evaluation writes its outputs over those that an earlier one of as many samples returned."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._returned: dict[tuple[str, int], Array] = {}
 
     def predict(self, inputs: Array) -> Arrays:
@@ -450,8 +450,8 @@ defvjp(_turned_backwards, lambda _ans, _weight: lambda gradient: np.swapaxes(gra
 class FilterGradientHasItsSidesExchanged(Operations):
     """The gradient of a convolution's filters has height and width exchanged."""
 
-    def convolution(self, x: Tensor, weight: Tensor, *given: Any) -> Tensor:
-        return super().convolution(x, replace(weight, value=_turned_backwards(weight.value)), *given)
+    def convolution(self, x: Tensor, weight: Tensor, *args: Any) -> Tensor:
+        return super().convolution(x, replace(weight, value=_turned_backwards(weight.value)), *args)
 
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/2014", "autocast.dropout-scales-what-it-keeps")
@@ -468,8 +468,8 @@ class RepeatedRowsCountOnce(Operations):
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
         flat = ids.value.reshape(-1)
-        last = {int(row): place for place, row in enumerate(flat)}
-        counts = np.array([last[int(row)] == place for place, row in enumerate(flat)]).reshape(ids.value.shape)
+        last = {int(row): index for index, row in enumerate(flat)}
+        counts = np.array([last[int(row)] == index for index, row in enumerate(flat)]).reshape(ids.value.shape)
 
         def rows(i: Array, t: Any, _: Any) -> Any:
             return anp.where(counts[..., None], t[i], plain(t)[i])
@@ -531,7 +531,7 @@ class EarlierUsesCountAgain(ReferenceFunction):
     """Every use of a function of the user's passes on what the uses before it gave as well."""
 
     def added(self, gradients: list[Array]) -> Array:
-        return super().added([place * gradient for place, gradient in enumerate(reversed(gradients), 1)])
+        return super().added([count * gradient for count, gradient in enumerate(reversed(gradients), 1)])
 
 
 @fault("https://github.com/pytorch/pytorch/issues/193671", "composition.shipped-parts")

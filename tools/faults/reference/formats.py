@@ -35,8 +35,8 @@ class EvaluationIsRemembered(ReferenceDelayedProduct):
 
     def predict(self, inputs: Array) -> Array:
         output = super().predict(inputs)
-        given = self._memory["input"]
-        self._memory["input"] = type(given)(given.scale, self.shifted(given.amax, self.largest(inputs)))
+        history = self._memory["input"]
+        self._memory["input"] = type(history)(history.scale, self.shifted(history.amax, self.largest(inputs)))
         return output
 
 
@@ -77,8 +77,8 @@ class ProductsSumInLow(ReferenceFormats):
 
     def multiplied(self, left: Array, right: Array) -> Array:
         total = np.zeros((len(left), right.shape[1]), ml_dtypes.bfloat16)
-        for place in range(left.shape[1]):
-            total = (total.astype(np.float64) + np.outer(left[:, place], right[place])).astype(ml_dtypes.bfloat16)
+        for index in range(left.shape[1]):
+            total = (total.astype(np.float64) + np.outer(left[:, index], right[index])).astype(ml_dtypes.bfloat16)
         return total.astype(np.float64)
 
 
@@ -487,8 +487,8 @@ class SumsInSingle(ReferenceFormats):
 
     def integer_product(self, a: Array, b: Array) -> Array:
         total = np.zeros((a.shape[0], b.shape[1]), np.float32)
-        for place in range(a.shape[1]):
-            total += a[:, place : place + 1].astype(np.float32) * b[place : place + 1].astype(np.float32)
+        for index in range(a.shape[1]):
+            total += a[:, index : index + 1].astype(np.float32) * b[index : index + 1].astype(np.float32)
         return total.astype(np.int32)
 
 
@@ -542,8 +542,8 @@ class _InMemoryOrder(ReferenceFormats):
     """Codes are written in the order in which the values lie in memory."""
 
     def encode(self, values: Array, format_name: str) -> Array:
-        given = np.asarray(values)
-        return super().encode(given.ravel(order="K"), format_name).reshape(given.shape)
+        array = np.asarray(values)
+        return super().encode(array.ravel(order="K"), format_name).reshape(array.shape)
 
 
 @fault("https://github.com/pytorch/FBGEMM/pull/2919", "formats.round-to-nearest")

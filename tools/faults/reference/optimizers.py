@@ -708,7 +708,7 @@ class LoadedMomentsAreZero(ReferenceOptimizers):
     """A loaded optimizer knows how many updates were made, and begins with moments of zero."""
 
     def loaded(self, states: Sequence[Slots], count: int) -> tuple[list[Slots], int]:
-        return [{slot: np.zeros_like(value) for slot, value in each.items()} for each in states], count
+        return [{slot: np.zeros_like(value) for slot, value in slots.items()} for slots in states], count
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/34075", "optimizer.shipped")
@@ -733,7 +733,7 @@ class StateBelongsToAPlaceInTheList(ReferenceOptimizers):
         technique: str,
     ) -> tuple[list[Array], list[Slots]]:
         if technique == "reordered":
-            update = [each if each.ndim == 1 else np.zeros_like(each) for each in update]
+            update = [gradient if gradient.ndim == 1 else np.zeros_like(gradient) for gradient in update]
         return super().updated(rule, weights, states, update, count, technique)
 
 
@@ -741,15 +741,15 @@ class StateBelongsToAPlaceInTheList(ReferenceOptimizers):
 class FrequencyCountsTheEpochsMicroBatches(ReferenceLoop):
     """A schedule's frequency counts the micro-batches of the epoch."""
 
-    def is_due(self, frequency: int, updates: int, seen: int, place: int) -> bool:
-        return place % frequency == 0
+    def is_due(self, frequency: int, updates: int, seen: int, position: int) -> bool:
+        return position % frequency == 0
 
 
 @fault("https://github.com/Lightning-AI/pytorch-lightning/issues/1476", "accumulation.schedule-frequency")
 class FrequencyCountsMicroBatches(ReferenceLoop):
     """A schedule's frequency counts the micro-batches of the run."""
 
-    def is_due(self, frequency: int, updates: int, seen: int, place: int) -> bool:
+    def is_due(self, frequency: int, updates: int, seen: int, position: int) -> bool:
         return seen % frequency == 0
 
 

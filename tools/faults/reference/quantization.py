@@ -154,8 +154,8 @@ class LayerPairsSaturate(ReferenceQuantizedModel):
 
     def summed(self, inputs: Array, weight: Array) -> Array:
         total = np.zeros((len(inputs), weight.shape[1]), np.int64)
-        for place in range(0, weight.shape[0], 2):
-            total += np.clip(inputs[:, place : place + 2] @ weight[place : place + 2], -(2**15), 2**15 - 1)
+        for start in range(0, weight.shape[0], 2):
+            total += np.clip(inputs[:, start : start + 2] @ weight[start : start + 2], -(2**15), 2**15 - 1)
         return total
 
 
@@ -227,11 +227,11 @@ class AveragesBatches(ReferenceQuantizedModel):
     """A range is a moving average over batches, so that their order matters."""
 
     def code_range(self, batches: Sequence[Array], rule: QuantRule | None) -> tuple[float, float]:
-        each = [ReferenceQuantizedModel.code_range(self, (batch,), rule) for batch in batches]
-        scale = each[0][0]
-        for later, _ in each[1:]:
+        ranges = [ReferenceQuantizedModel.code_range(self, (batch,), rule) for batch in batches]
+        scale = ranges[0][0]
+        for later, _ in ranges[1:]:
             scale += 0.1 * (later - scale)
-        return scale, each[0][1]
+        return scale, ranges[0][1]
 
 
 @fault("https://github.com/huggingface/transformers/issues/45674", "quantization.only-what-was-asked")
@@ -377,7 +377,7 @@ class ConvertsByAnotherScale(ReferenceTrainer):
 
     def convert(self) -> ReferenceQuantizedModel:
         known = self.observed
-        self.observed = lambda: {name: _widened(each) for name, each in known().items()}  # type: ignore[method-assign]
+        self.observed = lambda: {name: _widened(ranges) for name, ranges in known().items()}  # type: ignore[method-assign]
         try:
             return super().convert()
         finally:
@@ -415,7 +415,7 @@ class RangesOfTheFirstSample(QatLayers):
 
 def _widened(ranges: Calibrated) -> Calibrated:
     ends = (ranges.inputs, ranges.outputs)
-    inputs, outputs = (each and CodeRange(each.scale * 128 / 127, each.zero_point) for each in ends)
+    inputs, outputs = (end and CodeRange(end.scale * 128 / 127, end.zero_point) for end in ends)
     assert inputs is not None
     return Calibrated(inputs, outputs)
 

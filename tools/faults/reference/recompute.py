@@ -123,8 +123,8 @@ class WrappedTwice(ReferenceTrainer):
         moment, formats = Moment(self.draws, scope.current()), []
 
         def wrapped(value: Any, values: Mapping[str, Any]) -> Any:
-            given = {n: Tensor(v, parameters[n].format, owned=False) for n, v in values.items()}
-            y = ReferenceTrainer._segment(self, index, layers, given, Tensor(value, x.format, x.owned))
+            tensors = {n: Tensor(v, parameters[n].format, owned=False) for n, v in values.items()}
+            y = ReferenceTrainer._segment(self, index, layers, tensors, Tensor(value, x.format, x.owned))
             formats.append(y.format)
             return y.value
 
@@ -179,8 +179,8 @@ class IdsKeptInFloat16(ReferenceTrainer):
             return super().layer(path, layer, x)
 
     def _pass(self, parameters: Parameters, training: bool) -> Pass:
-        made = self.Coarse if self._replaying else Pass
-        return made(self.ops, parameters, self, training)
+        pass_class = self.Coarse if self._replaying else Pass
+        return pass_class(self.ops, parameters, self, training)
 
 
 # gradients
@@ -289,8 +289,8 @@ class InputCastSkipped(ReferenceTrainer):
             return super().layers(layers, Tensor(x.value, "float32", x.owned) if x.floating else x)
 
     def _pass(self, parameters: Parameters, training: bool) -> Pass:
-        made = self.Uncast if self._replaying else Pass
-        return made(self.ops, parameters, self, training)
+        pass_class = self.Uncast if self._replaying else Pass
+        return pass_class(self.ops, parameters, self, training)
 
 
 class Recomputing(ReferenceTrainer):

@@ -251,8 +251,8 @@ class SharesTheWeightsItTook(ReferenceTrainer):
 
     def take(self, other: Trainer) -> None:
         super().take(other)
-        given = of_same_class(self, other)
-        self.masters, self.values = given.masters, given.values
+        source = of_same_class(self, other)
+        self.masters, self.values = source.masters, source.values
 
 
 @fault("", "resume.bit-identical")

@@ -156,8 +156,10 @@ class UpdatesACopy(ReferenceTrainer):
     """An update is made on fetched parameters, which are thrown away."""
 
     def storage(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
-        made = super().storage(kind, group, arrays)
-        return _Frozen(self.store, group, arrays) if isinstance(made, StoredArrays) and group == "master" else made  # type: ignore[arg-type]
+        storage = super().storage(kind, group, arrays)
+        if self.store is None or group != "master" or not isinstance(storage, StoredArrays):
+            return storage
+        return _Frozen(self.store, group, arrays)
 
 
 @fault("https://github.com/radixark/miles/pull/1793", "offload.trains")
@@ -310,18 +312,18 @@ class NextRanksFindWhatWasLeft(ReferenceRankGroup):
         self._left[self.model.name] = {name: value.copy() for name, value in self.first.masters.items()}
         super().lost(rank)
 
-    def starting_weights(self, rank: int, given: Mapping[str, Array]) -> Mapping[str, Array]:
-        return self._left.get(self.model.name, given)
+    def starting_weights(self, rank: int, weights: Mapping[str, Array]) -> Mapping[str, Array]:
+        return self._left.get(self.model.name, weights)
 
 
 @fault("https://github.com/pytorch/pytorch/issues/173909", "sharding.loopback")
 class RanksMeetOnEveryInterface(ReferenceRankGroup):
     """The server where ranks meet listens on every address."""
 
-    def starting_weights(self, rank: int, given: Mapping[str, Array]) -> Mapping[str, Array]:
+    def starting_weights(self, rank: int, weights: Mapping[str, Array]) -> Mapping[str, Array]:
         if rank == 0:
             self._store = socket.create_server(("", 0))
-        return super().starting_weights(rank, given)
+        return super().starting_weights(rank, weights)
 
 
 @fault("https://github.com/meta-pytorch/torchtune/pull/2172", "sharding.mean-over-items")
@@ -396,8 +398,8 @@ class UnusedIsKeptToItself(ReferenceRankGroup):
 
     def reduced(self, gradients: Sequence[Arrays]) -> Arrays:
         everywhere = set(gradients[0]).intersection(*gradients)
-        self.own = tuple({n: g for n, g in each.items() if n not in everywhere} for each in gradients)
-        return super().reduced([{n: g for n, g in each.items() if n in everywhere} for each in gradients])
+        self.own = tuple({n: g for n, g in arrays.items() if n not in everywhere} for arrays in gradients)
+        return super().reduced([{n: g for n, g in arrays.items() if n in everywhere} for arrays in gradients])
 
     def received(self, rank: int, reduced: Arrays) -> Arrays:
         return dict(reduced) | self.own[rank]
@@ -423,8 +425,8 @@ class ReducesInFloat32(ReferenceRankGroup):
 class OthersDrawTheirOwnStart(ReferenceRankGroup):
     """The weights that the run was given reach rank 0 alone."""
 
-    def starting_weights(self, rank: int, given: Mapping[str, Array]) -> Mapping[str, Array]:
-        return given if rank == 0 else self.model.weights(self.recipe.seed + rank)
+    def starting_weights(self, rank: int, weights: Mapping[str, Array]) -> Mapping[str, Array]:
+        return weights if rank == 0 else self.model.weights(self.recipe.seed + rank)
 
 
 @fault("https://github.com/deepspeedai/DeepSpeed/issues/7837", "sharding.holds-its-part")
@@ -442,8 +444,8 @@ class LastRowsAreHeldTwice(ReferenceRankGroup):
     def shard(self, value: Array, rank: int) -> Array:
         rows = np.atleast_1d(value)
         length = -(-len(rows) // self.ranks.shards)
-        place = min((rank % self.ranks.shards) * length, max(len(rows) - length, 0))
-        return rows[place : place + length]
+        start = min((rank % self.ranks.shards) * length, max(len(rows) - length, 0))
+        return rows[start : start + length]
 
     def gather(self, shards: Sequence[Array], like: Array) -> Array:
         rows = np.concatenate(list(shards))

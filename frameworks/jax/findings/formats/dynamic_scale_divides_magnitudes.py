@@ -12,7 +12,7 @@ layer = nn.Dense(16, dot_general_cls=nn.Fp8DirectDotGeneralOp)
 inputs = jnp.full((16, 16), 3.0)
 variables = layer.init(jax.random.key(0), inputs)
 scale = DynamicScale(scale=jnp.float32(1024.0))
-found = scale.value_and_grad(lambda each: layer.apply(each, inputs).mean())(variables)
+found = scale.value_and_grad(lambda params: layer.apply(params, inputs).mean())(variables)
 seen = float(found.grad[OVERWRITE_WITH_GRADIENT]["Fp8DirectDotGeneralOp_0"]["input_amax_history"][0])
 
 print("expected: 3.0, the largest magnitude of the inputs, for TrainState overwrites the history with this")

@@ -19,4 +19,4 @@ with tempfile.TemporaryDirectory() as folder, ocp.StandardCheckpointer() as chec
 
 print("expected: two refusals, for neither file has the receiver's format")
 print(f"seen: {', '.join(seen)}")
-sys.exit(not all(each.startswith("a refusal") for each in seen))
+sys.exit(not all(outcome.startswith("a refusal") for outcome in seen))

@@ -14,7 +14,7 @@ small, large = jnp.full((16, 16), 1.0), jnp.full((16, 16), 8.0)
 window = optax.MultiSteps(optax.sgd(0.1), every_k_schedule=2).gradient_transformation()
 state = TrainState.create(apply_fn=layer.apply, params=layer.init(jax.random.key(0), small), tx=window)
 for inputs in (large, small):
-    grads = jax.grad(lambda each, given=inputs: layer.apply(each, given).mean())(state.params)
+    grads = jax.grad(lambda params, x=inputs: layer.apply(params, x).mean())(state.params)
     state = state.apply_gradients(grads=grads)
 history = state.params[OVERWRITE_WITH_GRADIENT]["Fp8DirectDotGeneralOp_0"]["input_amax_history"]
 seen = int(jnp.count_nonzero(history))

@@ -11,7 +11,7 @@ from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 layer = nn.Dense(16, dot_general_cls=nn.Fp8DirectDotGeneralOp)
 inputs = jnp.full((16, 16), 3.0)
 scale = jmp.StaticLossScale(jnp.float32(1024.0))
-grads = jax.grad(lambda each: scale.scale(layer.apply(each, inputs).mean()))(layer.init(jax.random.key(0), inputs))
+grads = jax.grad(lambda params: scale.scale(layer.apply(params, inputs).mean()))(layer.init(jax.random.key(0), inputs))
 grads = scale.unscale(grads)
 seen = float(grads[OVERWRITE_WITH_GRADIENT]["Fp8DirectDotGeneralOp_0"]["input_amax_history"][0])
 

@@ -10,8 +10,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 mesh = jax.make_mesh((2,), ("shard",), axis_types=(AxisType.Auto,))
 rows = NamedSharding(mesh, PartitionSpec("shard"))
-made = jax.jit(lambda: jax.lax.with_sharding_constraint(jnp.ones((35, 33)), rows))()
-seen = [shard.data.shape for shard in made.addressable_shards]
+array = jax.jit(lambda: jax.lax.with_sharding_constraint(jnp.ones((35, 33)), rows))()
+seen = [shard.data.shape for shard in array.addressable_shards]
 
 print("expected: 18 and 17 rows, or an error")
 print(f"seen: {seen}")

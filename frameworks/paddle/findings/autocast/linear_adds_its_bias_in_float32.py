@@ -9,7 +9,7 @@ with paddle.static.program_guard(paddle.static.Program()):
     x = paddle.static.data("x", [2, 3], "float32")
     weight, bias = (paddle.create_parameter(shape, "float32") for shape in ([3, 4], [4]))
     with paddle.amp.auto_cast(dtype="bfloat16"):
-        seen = [str(paddle.nn.functional.linear(x, weight, each).dtype) for each in (None, bias)]
+        seen = [str(paddle.nn.functional.linear(x, weight, term).dtype) for term in (None, bias)]
 
 print("expected: one format, with a bias and without")
 print(f"seen: {seen[0]} without a bias, {seen[1]} with one")

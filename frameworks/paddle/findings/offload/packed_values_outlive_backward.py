@@ -18,7 +18,7 @@ layer = paddle.nn.Linear(3, 2)
 with paddle.autograd.saved_tensors_hooks(Packed, lambda packed: packed.tensor):
     loss = (layer(paddle.ones([4, 3])) ** 2).sum()
 loss.backward()
-left = sum(each() is not None for each in alive)
+left = sum(reference() is not None for reference in alive)
 print(f"expected: 0 of {len(alive)} packed values, as backward(retain_graph=False) frees the graph")
 print(f"seen: {left}")
 sys.exit(0 if left == 0 else 1)

@@ -14,10 +14,10 @@ def optimizer():
     return paddle.optimizer.Momentum(1.0, 0.5, parameters=[weight])
 
 
-given, taker = optimizer(), optimizer()
-given.step()
-taker.set_state_dict(given.state_dict())
-given.step()  # 0.5 * 1 + 1
+giver, taker = optimizer(), optimizer()
+giver.step()
+taker.set_state_dict(giver.state_dict())
+giver.step()  # 0.5 * 1 + 1
 (velocity,) = taker.state_dict().values()
 seen = velocity.item()
 print("expected: velocity 1.0, which the optimizer had when its state was taken")

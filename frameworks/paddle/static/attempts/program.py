@@ -67,7 +67,7 @@ class StaticProgram:
         if not self._started:
             self.exe.run(self.startup)
             self._started = True
-        return [np.array(each) for each in self.exe.run(feed={"x": value}, fetch_list=fetch)]
+        return [np.array(output) for output in self.exe.run(feed={"x": value}, fetch_list=fetch)]
 
     def minimize(self, layer: Any, optimizer: Any, **settings: Any) -> Any:
         """The loss that a scaler with these settings minimizes."""

@@ -69,10 +69,10 @@ def qat_program(program: StaticProgram, settings: dict[str, Any]) -> None:
 
     loss = program.net(program.x).sum()
     settings = {"quantize_op_types": ["matmul_v2", "matmul"], **settings}
-    made = quant_aware(program.main, paddle.CPUPlace(), settings, for_test=False)
+    quantized_program = quant_aware(program.main, paddle.CPUPlace(), settings, for_test=False)
     paddle.optimizer.SGD(0.5).minimize(loss)
     program.exe.run(program.startup)
-    program.exe.run(made, feed={"x": ONE}, fetch_list=[loss])
+    program.exe.run(quantized_program, feed={"x": ONE}, fetch_list=[loss])
 
 
 def channel_codes(program: StaticProgram) -> None:
@@ -86,8 +86,8 @@ def channel_codes(program: StaticProgram) -> None:
     program.exe.run(program.startup)
     with tempfile.TemporaryDirectory() as folder:
         paddle.static.save_inference_model(folder + "/run", [program.x], [hidden], program.exe)
-        made = WeightQuantization(folder, "run.json", "run.pdiparams")
-        made.quantize_weight_to_int(folder + "/codes", weight_quantize_type="channel_wise_abs_max")
+        quantizer = WeightQuantization(folder, "run.json", "run.pdiparams")
+        quantizer.quantize_weight_to_int(folder + "/codes", weight_quantize_type="channel_wise_abs_max")
         assert os.listdir(folder + "/codes")
 
 
@@ -136,13 +136,13 @@ def narrow_codes(program: StaticProgram, name: str) -> None:
     """The codes of a cast to a narrow format can be read."""
 
     def by_view(inner, outer):
-        given = paddle.static.data("given", [2], "float32")
-        codes = paddle.cast(given, name).view("uint8")
+        values = paddle.static.data("given", [2], "float32")
+        codes = paddle.cast(values, name).view("uint8")
         return program.exe.run(inner, feed={"given": np.ones(2, "float32")}, fetch_list=[codes])[0].dtype == np.uint8
 
     def by_fetch(inner, outer):
-        given = paddle.static.data("given", [2], "float32")
-        codes = paddle.cast(given, name)
+        values = paddle.static.data("given", [2], "float32")
+        codes = paddle.cast(values, name)
         return len(program.exe.run(inner, feed={"given": np.ones(2, "float32")}, fetch_list=[codes])) == 1
 
     assert any_way(by_view, by_fetch)

@@ -13,8 +13,8 @@ strategy = tf.distribute.MirroredStrategy(["/CPU:0", "/CPU:1"])
 @tf.function
 def total() -> list[tf.Tensor]:
     def step() -> list[tf.Tensor]:
-        given = [tf.constant(1.0, tf.float32), tf.constant(1.0, tf.float64)]
-        return list(tf.distribute.get_replica_context().all_reduce("sum", given))
+        values = [tf.constant(1.0, tf.float32), tf.constant(1.0, tf.float64)]
+        return list(tf.distribute.get_replica_context().all_reduce("sum", values))
 
     return [strategy.experimental_local_results(value)[0] for value in strategy.run(step)]
 

@@ -15,7 +15,7 @@ def loss(x: tf.Tensor, weight: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 value = float(loss(tf.ones((3000, 8)), tf.ones((8, 4)), tf.zeros((3000, 4))))
-expected, seen = (f"loss {each}, a mean of 12,000 squares of 8" for each in (64.0, value))
+expected, seen = (f"loss {number}, a mean of 12,000 squares of 8" for number in (64.0, value))
 print(f"expected: {expected}")
 print(f"seen: {seen}")
 sys.exit(int(seen != expected))

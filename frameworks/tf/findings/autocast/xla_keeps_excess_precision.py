@@ -20,7 +20,7 @@ def gradient() -> tf.Tensor:
 
 found = gradient()
 more = int(tf.reduce_sum(tf.cast(tf.cast(tf.cast(found, tf.bfloat16), tf.float32) != found, tf.int32)))
-expected, seen = (f"{each} of {tf.size(found)} gradients are no bfloat16 numbers" for each in (0, more))
+expected, seen = (f"{count} of {tf.size(found)} gradients are no bfloat16 numbers" for count in (0, more))
 print(f"expected: {expected}")
 print(f"seen: {seen}")
 sys.exit(int(seen != expected))

@@ -16,8 +16,8 @@ converter = tf.lite.TFLiteConverter.from_concrete_functions([dense.get_concrete_
 converter.optimizations = [tf.lite.Optimize.DEFAULT]
 converter.representative_dataset = lambda: ([tf.constant([[value]])] for value in (-3.0, 1.0))
 interpreter = tf.lite.Interpreter(model_content=converter.convert())
-(layer,) = [each for each in interpreter._get_ops_details() if each["op_name"] == "FULLY_CONNECTED"]
-details = {each["index"]: each["quantization"] for each in interpreter.get_tensor_details()}
+(layer,) = [operator for operator in interpreter._get_ops_details() if operator["op_name"] == "FULLY_CONNECTED"]
+details = {tensor["index"]: tensor["quantization"] for tensor in interpreter.get_tensor_details()}
 scale, zero_point = details[layer["outputs"][0]]
 lowest, highest = (scale * (code - zero_point) for code in (-128, 127))
 

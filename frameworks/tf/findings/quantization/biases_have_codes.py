@@ -15,9 +15,9 @@ def dense(inputs: tf.Tensor) -> tf.Tensor:
 
 converter = tf.lite.TFLiteConverter.from_concrete_functions([dense.get_concrete_function()])
 converter.optimizations = [tf.lite.Optimize.DEFAULT]
-converter.representative_dataset = lambda: ([each] for each in samples)
+converter.representative_dataset = lambda: ([sample] for sample in samples)
 details = tf.lite.Interpreter(model_content=converter.convert()).get_tensor_details()
-kinds = sorted(each["dtype"].__name__ for each in details if list(each["shape"]) == [1])
+kinds = sorted(tensor["dtype"].__name__ for tensor in details if list(tensor["shape"]) == [1])
 
 print("expected: a bias of float32")
 print(f"seen: a bias of {kinds[0]}")

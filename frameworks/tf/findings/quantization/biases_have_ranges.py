@@ -18,7 +18,7 @@ converter.optimizations = [tf.lite.Optimize.DEFAULT]
 converter.representative_dataset = lambda: ([tf.random.stateless_normal((1, 16), [3, i])] for i in range(8))
 (graph,) = flatbuffer_utils.read_model_from_bytearray(bytearray(converter.convert())).subgraphs
 ranges = [tensor.quantization for tensor in graph.tensors if tensor.quantization is not None]
-arrays = [array for each in ranges for array in (each.scale, each.zeroPoint) if array is not None and len(array) == 64]
+arrays = [array for q in ranges for array in (q.scale, q.zeroPoint) if array is not None and len(array) == 64]
 count = sum(array.nbytes for array in arrays)
 
 print("expected: at most 16 bytes for each output")

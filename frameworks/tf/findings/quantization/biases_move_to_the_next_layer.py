@@ -16,7 +16,7 @@ def model(inputs: tf.Tensor) -> tf.Tensor:
 converter = tf.lite.TFLiteConverter.from_concrete_functions([model.get_concrete_function()])
 interpreter = tf.lite.Interpreter(model_content=converter.convert())
 interpreter.allocate_tensors()
-vectors = [each["index"] for each in interpreter.get_tensor_details() if len(each["shape"]) == 1]
+vectors = [tensor["index"] for tensor in interpreter.get_tensor_details() if len(tensor["shape"]) == 1]
 seen = [interpreter.get_tensor(index).tolist() for index in vectors]
 print("expected: biases of 2 and 5, as the layers have")
 print(f"seen: {seen}")

@@ -24,7 +24,7 @@ with tf.GradientTape() as tape:
     tape.watch(x)
     outputs = block(x, training=True)
 same = int(tf.reduce_sum(tf.cast(tape.gradient(outputs, x) == 1.0, tf.int32)))
-expected, seen = (f"{each} of 64 slopes are 1, in a layer that multiplies by noise in training" for each in (0, same))
+expected, seen = (f"{count} of 64 slopes are 1, in a layer that multiplies by noise in training" for count in (0, same))
 print(f"expected: {expected}")
 print(f"seen: {seen}")
 sys.exit(int(seen != expected))

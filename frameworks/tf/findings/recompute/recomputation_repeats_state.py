@@ -18,7 +18,7 @@ for wrap in (lambda f: f, keras.remat):
     other = int(np.sum(gradient != 2.0 * np.sum(outputs.numpy() != 0, axis=0)))
     differ.append((other, float(norm.moving_mean[0])))
 template = "{} of 64 gradients of other masks than the forward's, a moving mean of {}"
-expected, seen = (template.format(*each) for each in differ)
+expected, seen = (template.format(*counts) for counts in differ)
 print(f"expected: {expected}")
 print(f"seen: {seen}")
 sys.exit(int(seen != expected))

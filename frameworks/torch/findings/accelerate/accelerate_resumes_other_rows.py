@@ -16,9 +16,9 @@ def epoch(folder, resumed):
     if resumed:
         accelerator.load_state(folder)
         rows = accelerator.skip_first_batches(rows, 3)
-    for place, row in enumerate(rows, 4 if resumed else 1):
-        seen[resumed] += row.tolist() if place > 3 else []
-        if place == 3:
+    for number, row in enumerate(rows, 4 if resumed else 1):
+        seen[resumed] += row.tolist() if number > 3 else []
+        if number == 3:
             accelerator.save_state(folder)
 
 

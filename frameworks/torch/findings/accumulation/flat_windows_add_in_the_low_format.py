@@ -13,9 +13,9 @@ with tempfile.TemporaryDirectory() as folder:
     model = FullyShardedDataParallel(
         torch.nn.Linear(1, 1, bias=False), mixed_precision=policy, device_id=torch.device("cpu")
     )
-    for place in range(64):
-        with model.no_sync() if place < 63 else torch.enable_grad():
-            model(torch.full([1, 1], 1.0 if place == 0 else 2.0**-12)).sum().backward()
+    for step in range(64):
+        with model.no_sync() if step < 63 else torch.enable_grad():
+            model(torch.full([1, 1], 1.0 if step == 0 else 2.0**-12)).sum().backward()
     seen = next(model.parameters()).grad.item()
     dist.destroy_process_group()
 print("expected: 1.015380859375")

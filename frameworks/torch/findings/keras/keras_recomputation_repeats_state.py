@@ -18,7 +18,7 @@ for wrap in (lambda f: f, keras.remat):
     other = int((weight.value.grad != 8.0 * kept).sum())
     differ.append((other, float(norm.moving_mean.value[0])))
 template = "{} of 64 gradients of other masks than the forward's, a moving mean of {}"
-expected, seen = (template.format(*each) for each in differ)
+expected, seen = (template.format(*counts) for counts in differ)
 print(f"expected: {expected}")
 print(f"seen: {seen}")
 sys.exit(int(seen != expected))

@@ -16,7 +16,7 @@ for stateless in (False, True):
     for gradient in ([1.0], [0.5]):
         update = [keras.ops.convert_to_tensor(np.float32(gradient))]
         if stateless:
-            new = optimizer.stateless_apply([each.value for each in optimizer.variables], update, [weight.value])
+            new = optimizer.stateless_apply([state.value for state in optimizer.variables], update, [weight.value])
             for variable, value in zip([weight, *optimizer.variables], [*new[0], *new[1]], strict=True):
                 variable.assign(value)
         else:

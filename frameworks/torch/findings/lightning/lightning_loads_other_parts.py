@@ -20,10 +20,10 @@ class Module(LightningModule):
         return [optimizer], [] if self.trainer.max_epochs == 2 else [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
 
 
-data, given, seen = torch.utils.data.DataLoader(torch.ones(1)), {"logger": False, "enable_progress_bar": False}, "none"
+data, kwargs, seen = torch.utils.data.DataLoader(torch.ones(1)), {"logger": False, "enable_progress_bar": False}, "none"
 with tempfile.TemporaryDirectory() as folder:
     for epochs, path in ((1, None), (2, f"{folder}/run.ckpt")):
-        trainer = Trainer(accelerator="cpu", max_epochs=epochs, enable_checkpointing=False, **given)
+        trainer = Trainer(accelerator="cpu", max_epochs=epochs, enable_checkpointing=False, **kwargs)
         trainer.fit(Module(), data, ckpt_path=path)
         trainer.save_checkpoint(f"{folder}/run.ckpt")
 print(f"expected: an error, since the run has no place for the schedule\nseen: epoch {trainer.current_epoch}")

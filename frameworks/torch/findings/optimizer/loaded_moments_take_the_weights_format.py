@@ -11,7 +11,7 @@ weight.grad = torch.full([1], 2.0**-24 + 2.0**-30)
 optimizer.step()
 resumed = torch.optim.SGD([weight], lr=1.0, momentum=0.9)
 resumed.load_state_dict(optimizer.state_dict())
-before, after = (each.state[weight]["momentum_buffer"] for each in (optimizer, resumed))
+before, after = (stepper.state[weight]["momentum_buffer"] for stepper in (optimizer, resumed))
 
 print(f"expected: the momentum that was saved, {before.item()} in {before.dtype}")
 print(f"seen: {after.item()} in {after.dtype}")

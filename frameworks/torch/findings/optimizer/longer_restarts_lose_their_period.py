@@ -15,9 +15,11 @@ def rates(optimizer: torch.optim.Optimizer, schedule: CosineAnnealingWarmRestart
     return seen
 
 
-made = [torch.optim.SGD([{"params": [torch.ones(1, requires_grad=True)], "initial_lr": 1.0}], lr=1.0) for _ in range(2)]
-expected = rates(made[0], CosineAnnealingWarmRestarts(made[0], 2, 2), 10)[7:]
-seen = rates(made[1], CosineAnnealingWarmRestarts(made[1], 2, 2, last_epoch=6), 3)
+optimizers = [
+    torch.optim.SGD([{"params": [torch.ones(1, requires_grad=True)], "initial_lr": 1.0}], lr=1.0) for _ in range(2)
+]
+expected = rates(optimizers[0], CosineAnnealingWarmRestarts(optimizers[0], 2, 2), 10)[7:]
+seen = rates(optimizers[1], CosineAnnealingWarmRestarts(optimizers[1], 2, 2, last_epoch=6), 3)
 print("expected:", expected)
 print("seen:", seen)
 sys.exit(seen != expected)

@@ -11,11 +11,11 @@ model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False)).eval()
 torch.nn.init.constant_(model[0].weight, 1.0)
 model[0].qconfig = quantization.QConfig(quantization.default_observer, quantization.default_per_channel_weight_observer)
 observed = quantization.prepare(quantization.add_quant_dequant(model))
-given = torch.tensor([[0.4]])
+inputs = torch.tensor([[0.4]])
 try:
-    result = quantization.convert(observed)(given).item()
-    seen = f"the weight 1 times {given.item():.1f} is {result}"
-    wrong = abs(result - given.item()) > 0.01
+    result = quantization.convert(observed)(inputs).item()
+    seen = f"the weight 1 times {inputs.item():.1f} is {result}"
+    wrong = abs(result - inputs.item()) > 0.01
 except Exception as error:
     seen, wrong = f"refused ({type(error).__name__})", False
 print("expected: refused, or the weight 1 times 0.4 is 0.4")

@@ -6,9 +6,9 @@ from torch import nn
 
 
 def model() -> nn.Sequential:
-    made = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
-    made[1].weight = made[0].weight
-    return made
+    result = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    result[1].weight = result[0].weight
+    return result
 
 
 loaded = model()

@@ -7,12 +7,12 @@ import torch
 from torch.distributed import checkpoint
 
 saved = {"layer.0": torch.ones(2), "layer.1": torch.ones(2)}
-given = {"layer.0": torch.zeros(2)}
+state = {"layer.0": torch.zeros(2)}
 with tempfile.TemporaryDirectory() as folder:
     checkpoint.save(saved, checkpoint_id=folder)
     try:
-        checkpoint.load(given, checkpoint_id=folder)
-        seen = f"loaded {sorted(given)}"
+        checkpoint.load(state, checkpoint_id=folder)
+        seen = f"loaded {sorted(state)}"
     except checkpoint.CheckpointException as error:
         seen = type(error).__name__
 

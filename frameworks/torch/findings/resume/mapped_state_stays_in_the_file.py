@@ -17,7 +17,7 @@ for _ in range(2):
 """
 
 with tempfile.TemporaryDirectory() as folder:
-    ended = subprocess.run([sys.executable, "-c", PROGRAM, os.path.join(folder, "state.pt")], capture_output=True)
+    completed = subprocess.run([sys.executable, "-c", PROGRAM, os.path.join(folder, "state.pt")], capture_output=True)
 print("expected: exit status 0")
-print(f"seen: exit status {ended.returncode} (negative: the number of a signal)")
-sys.exit(0 if ended.returncode == 0 else 1)
+print(f"seen: exit status {completed.returncode} (negative: the number of a signal)")
+sys.exit(0 if completed.returncode == 0 else 1)

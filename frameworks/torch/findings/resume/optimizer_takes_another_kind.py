@@ -23,4 +23,4 @@ def taken(receiving, saving):
 seen = [taken(torch.optim.SGD, torch.optim.Adam), taken(torch.optim.Adam, torch.optim.SGD)]
 print("expected: a ValueError of load_state_dict, as for other groups, for Adam's state in SGD and SGD's in Adam")
 print(f"seen: {seen}, by the next step")
-sys.exit(0 if all(each.startswith("ValueError") for each in seen) else 1)
+sys.exit(0 if all(outcome.startswith("ValueError") for outcome in seen) else 1)

@@ -11,10 +11,10 @@ def optimizer() -> torch.optim.Optimizer:
     return torch.optim.SGD([weight], lr=1.0, momentum=0.5)
 
 
-given, taker = optimizer(), optimizer()
-given.step()
-taker.load_state_dict(given.state_dict())
-given.step()  # 0.5 * 1 + 1
+source, taker = optimizer(), optimizer()
+source.step()
+taker.load_state_dict(source.state_dict())
+source.step()  # 0.5 * 1 + 1
 
 (state,) = taker.state.values()
 seen = state["momentum_buffer"].item()

@@ -16,4 +16,4 @@ for config, outputs in ((Int8WeightOnlyConfig(), 2), (Int8DynamicActivationInt8W
 
 print("expected: 3 rows of results by each")
 print(f"seen: {seen}")
-sys.exit(0 if all(isinstance(each, list) for each in seen.values()) else 1)
+sys.exit(0 if all(isinstance(value, list) for value in seen.values()) else 1)

@@ -7,7 +7,7 @@ from transformers import ClvpDecoderConfig, ClvpForCausalLM
 
 sizes = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "n_inner": 32}
 model = ClvpForCausalLM(ClvpDecoderConfig(**sizes, max_position_embeddings=64)).train()
-words, saved = torch.arange(32)[None], []
+tokens, saved = torch.arange(32)[None], []
 
 
 def count(tensor):
@@ -20,7 +20,7 @@ for enabled in (False, True):
         model.gradient_checkpointing_enable()
     saved.append(0)
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        model(input_ids=words, labels=words, use_cache=False)
+        model(input_ids=tokens, labels=tokens, use_cache=False)
 
 print(f"expected: fewer than {saved[0]} saved bytes, as the class says that it supports checkpointing")
 print(f"seen: {saved[1]}")

@@ -19,10 +19,10 @@ class Model(torch.nn.Linear):
 
 runs = []
 with tempfile.TemporaryDirectory() as folder:
-    given = {"use_cpu": True, "num_train_epochs": 1, "per_device_train_batch_size": 1, "save_steps": 2}
+    options = {"use_cpu": True, "num_train_epochs": 1, "per_device_train_batch_size": 1, "save_steps": 2}
     for checkpoint in (None, f"{folder}/checkpoint-2"):
         seen = []
-        arguments = TrainingArguments(folder, **given, report_to="none", disable_tqdm=True)
+        arguments = TrainingArguments(folder, **options, report_to="none", disable_tqdm=True)
         Trainer(Model(1, 1), arguments, drawn, list(range(6))).train(resume_from_checkpoint=checkpoint)
         runs.append(seen[0 if checkpoint else 2 :])
 print("expected:", runs[0])

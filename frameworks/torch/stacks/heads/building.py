@@ -116,7 +116,7 @@ def tiny_config(kind: Any, shrinking: Shrinking, labels: int = LABELS) -> Any:
 def shrinkings(kind: Any) -> Iterator[Shrinking]:
     """The ways to shrink a configuration class, the smallest result first."""
     pictures = "image_size" in repr(kind())
-    yield from (each for each in SHRINKINGS if pictures or each.image == IMAGE)
+    yield from (shrinking for shrinking in SHRINKINGS if pictures or shrinking.image == IMAGE)
 
 
 def _backbone(default: Any) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _token(name: str, value: Any, tokens: Iterator[int]) -> int | None:
 def _small(name: str, value: Any, image: int) -> Any:
     if re.search(r"image_size$|^resolution$|input_size$", name):
         if isinstance(value, list | tuple):
-            return type(value)(min(each, image) for each in value)
+            return type(value)(min(size, image) for size in value)
         return min(value, image) if isinstance(value, int) else value
     if isinstance(value, int):
         for pattern, smaller in _RULES:
@@ -206,7 +206,7 @@ def _small(name: str, value: Any, image: int) -> Any:
     if isinstance(value, dict) and "mrope_section" in value:
         half = int(HEAD_WIDTH * value.get("partial_rotary_factor", 1.0)) // 2
         return {**value, "mrope_section": [half - 2 * (half // 3), half // 3, half // 3]}
-    if isinstance(value, list | tuple) and value and all(type(each) is int for each in value):
+    if isinstance(value, list | tuple) and value and all(type(element) is int for element in value):
         return _small_sequence(name, value)
     return value
 
@@ -215,13 +215,13 @@ def _small_sequence(name: str, value: Any) -> Any:
     if re.search(r"ind(ex|ic)|idx|layer_ids|extract_layers", name):
         return value
     if re.search(r"depths|num_block|layers$|block_repeats", name):
-        return type(value)(min(each, 1) for each in value)
+        return type(value)(min(size, 1) for size in value)
     if re.search(r"heads", name):
-        return type(value)(min(_power(each), HEADS) for each in value)
+        return type(value)(min(_power(size), HEADS) for size in value)
     if re.search(r"^attention_window$", name):
-        return type(value)(min(each, 4) for each in value)
+        return type(value)(min(size, 4) for size in value)
     if re.search(r"(hidden_sizes|_dim|dims|embed_dim|conv_dim|tdnn_dim|channels)", name):
-        return type(value)(min(each, WIDTH) for each in value)
+        return type(value)(min(size, WIDTH) for size in value)
     return value
 
 
@@ -295,14 +295,14 @@ def _inputs(kind: Any, config: Any, takes: Mapping[str, Any]) -> Iterator[Any]:
     choices = (CHOICES,) if "MultipleChoice" in kind.__name__ else ()
 
     def text(row: int) -> Row:
-        made: Row = {"input_ids": _words(config, row, *choices, LENGTH)}
+        result: Row = {"input_ids": _words(config, row, *choices, LENGTH)}
         if isinstance(end := find(config, "eos_token_id"), int):
-            made["input_ids"][..., -1] = end
+            result["input_ids"][..., -1] = end
         if "attention_mask" in takes:
-            made["attention_mask"] = torch.ones(*choices, LENGTH, dtype=torch.long)
+            result["attention_mask"] = torch.ones(*choices, LENGTH, dtype=torch.long)
         if "bbox" in takes:
-            made["bbox"] = torch.tensor([0, 0, 10, 10]).expand(*choices, LENGTH, 4).clone()
-        return made
+            result["bbox"] = torch.tensor([0, 0, 10, 10]).expand(*choices, LENGTH, 4).clone()
+        return result
 
     def with_image(row: int) -> Row:
         return {**text(row), "pixel_values": _image(config, row)}
@@ -393,8 +393,8 @@ def _labels(kind: Any, config: Any, takes: Mapping[str, Any], inputs: Any) -> It
         return {"labels": torch.tensor(row % 2)}
 
     def sequence(row: int) -> Row:
-        made = inputs(row)
-        like = made.get("decoder_input_ids", made.get("input_ids"))
+        batch = inputs(row)
+        like = batch.get("decoder_input_ids", batch.get("input_ids"))
         return {"labels": _words(config, row, LENGTH, salt=6) if like is None else like.clone()}
 
     def tags(row: int) -> Row:
@@ -462,7 +462,7 @@ def collate(rows: list[Row]) -> dict[str, Any]:
     return {
         name: torch.stack([row[name] for row in rows])
         if isinstance(rows[0][name], torch.Tensor)
-        else [each for row in rows for each in row[name]]
+        else [element for row in rows for element in row[name]]
         for name in rows[0]
     }
 

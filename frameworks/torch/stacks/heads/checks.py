@@ -81,10 +81,10 @@ class RandomRounding(TorchDispatchMode):
         self._generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if not _rounds(func):
-            return made
-        return type(made)(map(self._rounded, made)) if isinstance(made, tuple | list) else self._rounded(made)
+            return result
+        return type(result)(map(self._rounded, result)) if isinstance(result, tuple | list) else self._rounded(result)
 
     def _rounded(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.device.type == "meta":
@@ -98,7 +98,7 @@ class RandomRounding(TorchDispatchMode):
 @cache
 def _rounds(func: Any) -> bool:
     """Whether an operation makes new values by arithmetic."""
-    if any(each.alias_info is not None for each in func._schema.returns):
+    if any(value.alias_info is not None for value in func._schema.returns):
         return False
     plain = str(func).removeprefix("aten.").removeprefix("_")
     return "backward" in plain or not any(plain.startswith(word) for word in _EXACT)
@@ -241,9 +241,9 @@ def check_precision(model: Any, loss_of: Loss, formats: tuple[str, ...], unstead
         former = _state()
         kinds: list[torch.dtype] = []
 
-        def scoped(each: Any, low: torch.dtype = low, kinds: list[torch.dtype] = kinds) -> torch.Tensor:
+        def scoped(batch: Any, low: torch.dtype = low, kinds: list[torch.dtype] = kinds) -> torch.Tensor:
             with torch.autocast("cpu", dtype=low):
-                loss = loss_of(each)
+                loss = loss_of(batch)
             kinds.append(loss.dtype)
             return loss
 
@@ -311,9 +311,9 @@ class Segments:
     def enter(self, function: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Notes a call."""
         self.calls += 1
-        parts = {id(each): each for each in _parts((function, arguments, named))}
-        for number, each in parts.items():
-            self.references.append(each)
+        parts = {id(part): part for part in _parts((function, arguments, named))}
+        for number, part in parts.items():
+            self.references.append(part)
             self.used[number] = self.used.get(number, 0) + 1
 
     @property
@@ -364,8 +364,8 @@ def _parts(value: Any) -> Iterator[Any]:
     elif isinstance(value, dict):
         yield from _parts(tuple(value.values()))
     elif isinstance(value, tuple | list):
-        for each in value:
-            yield from _parts(each)
+        for item in value:
+            yield from _parts(item)
     elif isinstance(getattr(value, "__self__", None), torch.nn.Module):
         yield value.__self__
 
@@ -375,9 +375,9 @@ def _measured(model: Any, loss_of: Loss) -> tuple[MeasuredPass, int]:
     torch.manual_seed(3)
     saved = SavedBytes(lambda: [*model.parameters(), *model.buffers()])
 
-    def counted(each: Any) -> torch.Tensor:
+    def counted(module: Any) -> torch.Tensor:
         with saved.counting():
-            return loss_of(each)
+            return loss_of(module)
 
     return run(model, counted), saved.bytes()
 

@@ -185,11 +185,11 @@ def _accumulation(head: TinyHead) -> Iterator[HeadCheck]:
         yield _decided(one)
         return
     yield _weighed(head)
-    others = [_other(*each) for each in _other_losses(head)]
-    failed = [each for each, _ in others if each.outcome == FAIL]
-    yield from (each for each, _ in others) if others else [replace(check, clause=ONCE)]
+    others = [_other(*arguments) for arguments in _other_losses(head)]
+    failed = [other for other, _ in others if other.outcome == FAIL]
+    yield from (other for other, _ in others) if others else [replace(check, clause=ONCE)]
     yield (
-        _decided(next(window for each, window in others if each.outcome == FAIL))
+        _decided(next(window for other, window in others if other.outcome == FAIL))
         if failed
         else judged(SWITCH, "", True, "the loss is what Trainer assumes", "")
     )
@@ -199,7 +199,7 @@ def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) ->
     """k=1 against k=4, or why this cannot be judged."""
     model = quiet(head.model())
     loss = _loss(rows)
-    if reason := unsteady(lambda: quiet(head.model()), lambda each: run(each, loss).gradients):
+    if reason := unsteady(lambda: quiet(head.model()), lambda module: run(module, loss).gradients):
         return reason
     loss_bound, bound = bounds(model, loss, FLOAT32)
     if not math.isfinite(bound + loss_bound):
@@ -383,9 +383,9 @@ def cause(forward: Callable[[], Any], passed: bool) -> str:
         return f"forward in the model's own file calls {watching.loss} itself, and ignores the count"
     losses = [frame for frame in shared if frame.file.startswith("loss/")]
     callers = [frame for frame in watching.frames if not frame.file.startswith("loss/")]
-    place = f"{losses[-1].file}:{losses[-1].function}" if losses else watching.loss
+    function = f"{losses[-1].file}:{losses[-1].function}" if losses else watching.loss
     if losses and losses[-1].counted:
-        return f"{place} gets the count and ignores it"
+        return f"{function} gets the count and ignores it"
     if callers and not callers[0].file.startswith("models/"):
-        return f"{callers[0].file}:{callers[0].function} calls {place} without the count"
-    return f"forward in the model's own file calls {place} without the count"
+        return f"{callers[0].file}:{callers[0].function} calls {function} without the count"
+    return f"forward in the model's own file calls {function} without the count"

@@ -108,8 +108,8 @@ def _mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(batch, torch.Tensor):
         return change(batch)
     if isinstance(batch, dict):
-        return {name: _mapped(each, change) for name, each in batch.items()}
-    return type(batch)(_mapped(each, change) for each in batch) if isinstance(batch, tuple | list) else batch
+        return {name: _mapped(value, change) for name, value in batch.items()}
+    return type(batch)(_mapped(item, change) for item in batch) if isinstance(batch, tuple | list) else batch
 
 
 def loss_of(model: Any, batch: Any) -> torch.Tensor:
@@ -127,10 +127,10 @@ def loss_of(model: Any, batch: Any) -> torch.Tensor:
         loss = output
     if loss is not None:
         return loss
-    values = [each for each in tensors(output) if each.is_floating_point()]
+    values = [tensor for tensor in tensors(output) if tensor.is_floating_point()]
     if not values:
         raise NotBuilt("its output has no floating-point tensor")
-    return sum((each.float().square().mean() for each in values), start=torch.zeros(()))
+    return sum((value.float().square().mean() for value in values), start=torch.zeros(()))
 
 
 def checks(instance: ModuleAndBatch, formats: tuple[str, ...]) -> Iterator[HeadCheck]:

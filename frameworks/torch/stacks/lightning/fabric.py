@@ -43,9 +43,9 @@ class Weight(torch.nn.Module):
 class Loop:
     """The loop of Fabric's documentation, over a factor of the weights' sum, under SGD of rate 0.5."""
 
-    def __init__(self, device: str, dtype: torch.dtype = torch.float32, **given: Any) -> None:
+    def __init__(self, device: str, dtype: torch.dtype = torch.float32, **options: Any) -> None:
         quiet()
-        self.fabric = Fabric(accelerator=device, devices=1, **given)
+        self.fabric = Fabric(accelerator=device, devices=1, **options)
         self.weight = Weight(dtype)
         self.module, self.optimizer = self.fabric.setup(self.weight, torch.optim.SGD(self.weight.parameters(), 0.5))
 
@@ -55,8 +55,8 @@ class Loop:
         self.fabric.backward(self.module(inputs).sum())
 
 
-def _train(device: str, *factors: float, **given: Any) -> tuple[torch.Tensor, list[torch.dtype]]:
-    loop = Loop(device, **given)
+def _train(device: str, *factors: float, **options: Any) -> tuple[torch.Tensor, list[torch.dtype]]:
+    loop = Loop(device, **options)
     for factor in factors:
         loop.backward(factor)
         loop.optimizer.step()
@@ -72,8 +72,8 @@ def fabric_attempts(device: str) -> dict[Capability, Attempt]:
 def clips_two_optimizers(device: str) -> bool:
     """Whether clipping for each of two optimizers leaves a norm within the limit over both."""
     fabric, model = Fabric(accelerator=device, devices=1), torch.nn.Linear(1, 1)
-    made = [torch.optim.SGD([parameter], 0.5) for parameter in model.parameters()]
-    module, *optimizers = fabric.setup(model, *made)
+    unwrapped = [torch.optim.SGD([parameter], 0.5) for parameter in model.parameters()]
+    module, *optimizers = fabric.setup(model, *unwrapped)
     fabric.backward(module(torch.full((1, 1), 8.0, device=fabric.device)).sum() * 8.0)
     for optimizer in optimizers:
         fabric.clip_gradients(module, optimizer, max_norm=1.0)
@@ -94,8 +94,8 @@ def clips_fused(device: str) -> bool:
 def keeps_float64(label: str, device: str) -> bool:
     """Whether float64 weights give float64 outputs at a level."""
     low = label == "O1-float16"
-    given = {"plugins": scaled(MixedPrecision, device)} if low else {"precision": NAMES[label]}
-    loop = Loop(device, torch.float64, **given)
+    options = {"plugins": scaled(MixedPrecision, device)} if low else {"precision": NAMES[label]}
+    loop = Loop(device, torch.float64, **options)
     return bool(loop.module(torch.eye(2, device=device)).dtype == torch.float64)
 
 
@@ -139,12 +139,14 @@ class FabricTrainer(TorchTrainer):
         fabric: Fabric of this run alone.
     """
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         quiet()
         precision = precision_of(self.recipe, self.device, self.scaler, MixedPrecision, Float32Scaled)
         self.fabric = Fabric(accelerator=self.device, devices=1, **precision)
-        self._module, *self._optimizers = self.fabric.setup(self.network, *(each.optimizer for each in self.steppers))
+        self._module, *self._optimizers = self.fabric.setup(
+            self.network, *(stepper.optimizer for stepper in self.steppers)
+        )
         self._outputs = self._module
         self._average_module = None if self.average is None else self.fabric.setup_module(self.average)
         self._settings = scaler_settings(self.scaler)

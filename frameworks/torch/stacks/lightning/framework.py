@@ -53,9 +53,9 @@ def _product(module: Tiny, factor: float) -> torch.Tensor:
     return products.sum() / 2.0
 
 
-def _train(device: str, *factors: float, **given: Any) -> tuple[torch.Tensor, list[torch.dtype]]:
+def _train(device: str, *factors: float, **options: Any) -> tuple[torch.Tensor, list[torch.dtype]]:
     module = Tiny(_product)
-    fitted(device, module, *factors, **given)
+    fitted(device, module, *factors, **options)
     return module.weight, module.readings
 
 
@@ -163,8 +163,8 @@ class LightningTrainer(TorchTrainer):
     `accumulate` without `update` takes the window to hold micro-batches of the first one's size.
     """
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._coming: int | None = None
         self._left = 0
         self._total = 0.0
@@ -256,9 +256,9 @@ class LightningTrainer(TorchTrainer):
         for mapping in window:
             self._give(Work({}, partial(self._fed_loss, mapping)), len(window))
 
-    def _fed_loss(self, given: Gradients, _: Mapping[str, Any]) -> torch.Tensor | None:
+    def _fed_loss(self, gradients: Gradients, _: Mapping[str, Any]) -> torch.Tensor | None:
         """A loss with these gradients; None without any, by which a step leaves its backward pass out."""
-        present = {name: value for name, value in given.items() if value is not None}
+        present = {name: value for name, value in gradients.items() if value is not None}
         return self._fed(present) if present else None
 
     def _check_length(self, length: int) -> None:

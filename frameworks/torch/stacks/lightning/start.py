@@ -93,9 +93,9 @@ def precision_of(
     return {"precision": NAMES[recipe.precision.label]}
 
 
-def scaled(mixed: Any, device: str, **given: Any) -> Any:
+def scaled(mixed: Any, device: str, **options: Any) -> Any:
     """A plugin of float16 autocast under a scaler with these arguments, of scale 8 if they name none."""
-    return mixed("16-mixed", device, torch.amp.GradScaler(device, **{"init_scale": 8.0} | given))
+    return mixed("16-mixed", device, torch.amp.GradScaler(device, **{"init_scale": 8.0} | options))
 
 
 def is_at(weight: torch.Tensor, value: float) -> bool:
@@ -121,8 +121,8 @@ def attempts(device: str, train: Train, mixed: Any, own: Mapping[Capability, Pro
 
 
 def _mixed(train: Train, mixed: Any, dtype: torch.dtype, device: str) -> bool:
-    given = {"plugins": scaled(mixed, device)} if dtype == torch.float16 else {"precision": "bf16-mixed"}
-    weight, formats = train(device, 1.0, **given)
+    options = {"plugins": scaled(mixed, device)} if dtype == torch.float16 else {"precision": "bf16-mixed"}
+    weight, formats = train(device, 1.0, **options)
     return formats == [dtype] and weight.dtype == torch.float32
 
 
@@ -176,11 +176,11 @@ class Tiny(LightningModule):
         return self._configured(self)
 
 
-def fitted(device: str, module: Tiny, *factors: float, epochs: int = 1, **given: Any) -> Trainer:
+def fitted(device: str, module: Tiny, *factors: float, epochs: int = 1, **options: Any) -> Trainer:
     """A Trainer that has trained the module on these batches, each epoch."""
     quiet()
     with without_warnings():
-        trainer = Trainer(accelerator=device, max_epochs=epochs, **BARE, **given)
+        trainer = Trainer(accelerator=device, max_epochs=epochs, **BARE, **options)
         trainer.fit(module, DataLoader(torch.tensor(factors), batch_size=None))
     return trainer
 
