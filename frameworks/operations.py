@@ -16,7 +16,7 @@ def _positive(*shape: int) -> Array:
     return (np.linspace(0.25, 1.75, count, dtype=np.float32)).reshape(shape)
 
 
-def _signed(*shape: int) -> Array:
+def _make_signed(*shape: int) -> Array:
     return (_positive(*shape) - 1.0).astype(np.float32)
 
 
@@ -25,21 +25,25 @@ def _labels() -> Array:
 
 
 def _unary(shape: tuple[int, ...] = (4, 8), *, positive: bool = False) -> Callable[[], tuple[Array, ...]]:
-    return lambda: ((_positive if positive else _signed)(*shape),)
+    return lambda: ((_positive if positive else _make_signed)(*shape),)
 
 
 def _binary() -> tuple[Array, ...]:
-    return _signed(4, 8), _positive(4, 8)
+    return _make_signed(4, 8), _positive(4, 8)
 
 
 CATALOGUE: dict[str, Callable[[], tuple[Array, ...]]] = {
     # products
-    "matmul": lambda: (_signed(4, 8), _positive(8, 4)),
-    "batched_matmul": lambda: (_signed(2, 4, 8), _positive(2, 8, 4)),
-    "einsum": lambda: (_signed(4, 8), _positive(8, 4)),  # ij,jk->ik
-    "linear": lambda: (_signed(4, 8), _positive(8, 4), _signed(4)),  # x, weight (in, out), bias
-    "conv2d": lambda: (_signed(2, 6, 6, 3), _positive(3, 3, 3, 4)),  # NHWC, HWIO, stride 1, no padding
-    "attention": lambda: (_signed(2, 4, 8), _positive(2, 4, 8), _signed(2, 4, 8)),  # q, k, v (N, T, D), one head
+    "matmul": lambda: (_make_signed(4, 8), _positive(8, 4)),
+    "batched_matmul": lambda: (_make_signed(2, 4, 8), _positive(2, 8, 4)),
+    "einsum": lambda: (_make_signed(4, 8), _positive(8, 4)),  # ij,jk->ik
+    "linear": lambda: (_make_signed(4, 8), _positive(8, 4), _make_signed(4)),  # x, weight (in, out), bias
+    "conv2d": lambda: (_make_signed(2, 6, 6, 3), _positive(3, 3, 3, 4)),  # NHWC, HWIO, stride 1, no padding
+    "attention": lambda: (
+        _make_signed(2, 4, 8),
+        _positive(2, 4, 8),
+        _make_signed(2, 4, 8),
+    ),  # q, k, v (N, T, D), one head
     # reductions
     "sum": _unary(),  # over everything
     "mean": _unary(),  # over everything
@@ -53,12 +57,12 @@ CATALOGUE: dict[str, Callable[[], tuple[Array, ...]]] = {
     "softmax": _unary(),
     "log_softmax": _unary(),
     # losses: scalars, means
-    "cross_entropy": lambda: (_signed(4, 8), _labels()),
+    "cross_entropy": lambda: (_make_signed(4, 8), _labels()),
     "squared_error": _binary,
     "absolute_error": _binary,
     "huber": _binary,
     "kl_divergence": lambda: (np.log(_positive(4, 8) / 8), _positive(4, 8) / 8),  # log-probabilities, probabilities
-    "binary_cross_entropy_logits": lambda: (_signed(4, 8), _positive(4, 8) / 2),
+    "binary_cross_entropy_logits": lambda: (_make_signed(4, 8), _positive(4, 8) / 2),
     # normalisation: over the last axis, no affine parameters; batch_norm over the first, training mode;
     # instance_norm takes rows as the channels of one sample
     "layer_norm": _unary(),
@@ -100,7 +104,7 @@ CATALOGUE: dict[str, Callable[[], tuple[Array, ...]]] = {
     "max_pool": _unary((2, 4, 4, 3)),
     "average_pool": _unary((2, 4, 4, 3)),
     "dropout": _unary(),  # rate 0.5, training
-    "embedding": lambda: (_labels(), _signed(8, 4)),  # ids, table
+    "embedding": lambda: (_labels(), _make_signed(8, 4)),  # ids, table
     "gather_ids": lambda: (np.array([2049, 4095, 2047], np.int64),),  # ids + 0, unchanged
     "argmax": _unary(),
     "transpose": _unary(),

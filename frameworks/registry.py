@@ -51,7 +51,7 @@ def built_in() -> dict[str, str]:
     return {point.name: point.value for point in _own_points()}
 
 
-def known() -> dict[str, str]:
+def find_adapters() -> dict[str, str]:
     """Every adapter's import path by name; if several have the name, a built-in one, else the first by import path."""
     return {name: paths[0] for name, paths in _claims().items()}
 
@@ -81,7 +81,7 @@ def path_of(name: str) -> str:
     Raises:
         UnknownFramework: the name is unknown.
     """
-    adapters = known()
+    adapters = find_adapters()
     path = name if ":" in name else adapters.get(name)
     if path is None:
         raise UnknownFramework(

@@ -4,7 +4,7 @@ import keyword
 import re
 from pathlib import Path
 
-from frameworks.registry import known
+from frameworks.registry import find_adapters
 
 _TEMPLATE = Path(__file__).with_name("template")
 _OUTSIDE = ("pyproject.toml",)
@@ -30,7 +30,7 @@ def write_adapter(name: str, folder: Path) -> list[Path]:
     """
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise ValueError(f"name of an adapter: got {name!r}, want one such as my_framework")
-    if name in known():
+    if name in find_adapters():
         raise ValueError(f"adapter {name!r} exists already; choose another name")
     _check_new(folder)
     package = f"{name}_conformance"
@@ -38,7 +38,7 @@ def write_adapter(name: str, folder: Path) -> list[Path]:
     sources |= {folder / package / file: _TEMPLATE / file for file in _INSIDE}
     for path, source in sources.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_renamed(source.read_text("utf-8"), name), encoding="utf-8")
+        path.write_text(_rename_template(source.read_text("utf-8"), name), encoding="utf-8")
     return list(sources)
 
 
@@ -79,6 +79,6 @@ def import_path_of(name: str) -> str:
     return f"{name}_conformance.adapter:{class_of(name)}"
 
 
-def _renamed(text: str, name: str) -> str:
+def _rename_template(text: str, name: str) -> str:
     text = text.replace("TemplateAdapter", class_of(name)).replace("template-", f"{name.replace('_', '-')}-")
     return text.replace("template", name)

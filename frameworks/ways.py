@@ -58,7 +58,7 @@ class Way:
 
 
 @cache
-def declared(framework: str) -> tuple[Way, ...]:
+def load_ways(framework: str) -> tuple[Way, ...]:
     """Every way that the adapter `framework` (a name or an import path) declares, without importing its framework.
 
     Raises:
@@ -80,10 +80,10 @@ def declared(framework: str) -> tuple[Way, ...]:
         raise UnknownFramework(f"{path}: {error}; see docs/adapters.md") from None
 
 
-def offered(framework: str, mode: str) -> tuple[Way, ...]:
+def find_installed_ways(framework: str, mode: str) -> tuple[Way, ...]:
     """The ways of a mode whose calls the installed version has; imports the framework."""
-    here = (way for way in declared(framework) if mode in way.modes)
-    return tuple(way for way in here if all(resolved(name) is not None for name in way.calls))
+    here = (way for way in load_ways(framework) if mode in way.modes)
+    return tuple(way for way in here if all(resolve(name) is not None for name in way.calls))
 
 
 def sets(ways: Sequence[Way]) -> tuple[tuple[Way, ...], ...]:
@@ -98,7 +98,7 @@ def sets(ways: Sequence[Way]) -> tuple[tuple[Way, ...], ...]:
     return tuple(result)
 
 
-def resolved(name: str) -> Any:
+def resolve(name: str) -> Any:
     """What a dotted name leads to, None without it: attributes first, for packages may hide modules of that name."""
     first, *rest = name.split(".")
     try:
@@ -127,7 +127,7 @@ class WatchedCalls:
         """The names of the others."""
         return tuple(name for name, _ in self.due.values())
 
-    def made(self, key: Any, arguments: Mapping[str, Any]) -> None:
+    def note_call(self, key: Any, arguments: Mapping[str, Any]) -> None:
         """Notes a call with arguments by their names, which a callable without Python code does not show."""
         name, wanted = self.due[key]
         if not isinstance(key, CodeType) or all(_fits(name, own, arguments, wanted[own]) for own in wanted):
@@ -137,12 +137,12 @@ class WatchedCalls:
 def _fits(call: str, argument: str, arguments: Mapping[str, Any], wanted: Any) -> bool:
     if wanted != GIVEN:
         return bool(arguments.get(argument, wanted) == wanted)
-    default = inspect.signature(resolved(call)).parameters[argument].default
+    default = inspect.signature(resolve(call)).parameters[argument].default
     return arguments.get(argument, default) is not default
 
 
 @contextmanager
-def watched(way: Way) -> Iterator[WatchedCalls]:
+def watch_calls(way: Way) -> Iterator[WatchedCalls]:
     """Notes the way's calls in this thread, by a profile function until all have been made.
 
     Raises:
@@ -153,9 +153,9 @@ def watched(way: Way) -> Iterator[WatchedCalls]:
 
     def profile(frame: FrameType, event: _Event, argument: object) -> None:
         if event == "call" and frame.f_code in calls.due:
-            calls.made(frame.f_code, frame.f_locals)
+            calls.note_call(frame.f_code, frame.f_locals)
         elif event == "c_call" and id(argument) in natives and argument in calls.due:
-            calls.made(argument, {})
+            calls.note_call(argument, {})
         if not calls.due:
             sys.setprofile(before)
         elif before is not None:
@@ -170,15 +170,15 @@ def watched(way: Way) -> Iterator[WatchedCalls]:
 
 
 @contextmanager
-def required(framework: str, recipe: Recipe, *techniques: str) -> Iterator[None]:
+def require_calls(framework: str, recipe: Recipe, *techniques: str) -> Iterator[None]:
     """Checks that calls of the recipe's ways of these techniques are made within the context.
 
     Raises:
         RuntimeError: one was not.
     """
-    chosen = [way for way in declared(framework) if recipe.way(way.technique) == way.name]
+    chosen = [way for way in load_ways(framework) if recipe.way(way.technique) == way.name]
     with ExitStack() as stack:
-        calls = [(way, stack.enter_context(watched(way))) for way in chosen if way.technique in techniques]
+        calls = [(way, stack.enter_context(watch_calls(way))) for way in chosen if way.technique in techniques]
         yield
     for way, watch in calls:
         if watch.missing:
@@ -191,7 +191,7 @@ _STORES = ("cache_info", "get_concrete_function", "lower")
 
 def _key(name: str) -> Any:
     """The code of a function, a class' constructor or a property's setter, or a function without Python code itself."""
-    member: Any = resolved(name)
+    member: Any = resolve(name)
     if isinstance(member, type):
         member = vars(member).get("__init__", member)
     if isinstance(member, property):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from results.record.reading import Journal
-from tests.support.recorded import filled, header
+from tests.support.recorded import fill_journal, header
 from tools import browser
 from tools.browser import Browser
 
@@ -29,7 +29,7 @@ def temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 @pytest.fixture
 def complete(tmp_path: Path) -> Path:
     """The record of a whole run."""
-    return filled(Journal.create(tmp_path / "torch.json", header())).finish()
+    return fill_journal(Journal.create(tmp_path / "torch.json", header())).finish()
 
 
 @pytest.fixture(scope="module")

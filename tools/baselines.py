@@ -14,14 +14,14 @@ from pathlib import Path
 
 from conformance.runner.baselines import BASELINES
 from conformance.runner.identity import DEMANDS, suite
-from results.record.folders import listed
+from results.record.folders import list_records
 from results.record.reading import Record, load
 from tools.selections import CORE_S
 
 
 def default_baselines(folder: Path = BASELINES) -> list[Record]:
     """The last baseline of each default mode on a CPU. An earlier one may be of more instruction sets."""
-    records = [record for record in map(load, listed(folder)) if record.series.device == "cpu"]
+    records = [record for record in map(load, list_records(folder)) if record.series.device == "cpu"]
     modes = {
         (record.series.framework, record.series.mode): record for record in sorted(records, key=attrgetter("started"))
     }

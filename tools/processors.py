@@ -61,12 +61,12 @@ def environment(level: str, framework: str) -> dict[str, str]:
     """The variables of a level for a framework, added to those of this process."""
     switches = {name: value for name, value in LEVELS[level].items() if (framework, name) not in APART}
     flags = [os.environ.get("XLA_FLAGS", "")] + ([f"{XLA}={switches.pop(XLA)}"] if XLA in switches else [])
-    features = [name for name in _dispatched() if name.startswith(NUMPY.get(level, ()))]
+    features = [name for name in _list_features() if name.startswith(NUMPY.get(level, ()))]
     numpy = {"NPY_DISABLE_CPU_FEATURES": " ".join(features)} if features else {}
     return {**os.environ, **switches, **numpy, "XLA_FLAGS": " ".join(filter(None, flags))}
 
 
-def _dispatched() -> Sequence[str]:
+def _list_features() -> Sequence[str]:
     """The features that NumPy was built to choose by and this processor has."""
     from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 

@@ -27,7 +27,7 @@ from frameworks.registry import adapter_file
 from results.record.files import RecordError
 from results.record.model import UNJUDGED, Outcome
 from results.record.reading import Record, TestVerdict, load
-from tools.docs.blocks import committed
+from tools.docs.blocks import read_committed_records
 from tools.faults import engine
 
 CORE_S = {
@@ -89,7 +89,7 @@ class Candidate:
         return self.test.partition("/")[0]
 
 
-def ordered(candidates: Iterable[Candidate]) -> list[Candidate]:
+def order_candidates(candidates: Iterable[Candidate]) -> list[Candidate]:
     """The candidates by what each adds per second to the ones before it (a greedy cover, lazily evaluated)."""
     caught: Counter[str] = Counter()
     tried: set[str] = set()
@@ -159,7 +159,7 @@ def candidates_of(
     return [candidate(verdict) for verdict in record.verdicts if node_of(verdict.test) is not None]
 
 
-def needed(candidates: Sequence[Candidate]) -> list[Candidate]:
+def select_needed(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Of each clause the quickest test, a judged one if there is any, and a cover of all faults.
 
     Not of a clause that is no MUST and whose quickest test takes more than `OPTIONAL_S`.
@@ -180,8 +180,8 @@ def needed(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def core_of(candidates: Sequence[Candidate], limit: float) -> set[str]:
     """The tests of `core` within a time; more only if the clauses and faults take more."""
-    chosen = {one.test: one for one in needed(candidates)}
-    order = [one for one in ordered(candidates) if one.test not in chosen]
+    chosen = {one.test: one for one in select_needed(candidates)}
+    order = [one for one in order_candidates(candidates) if one.test not in chosen]
     generated = [one for one in order if one.clause.startswith(LAWS)]
     others = [one for one in order if one.clause not in ELSEWHERE and one not in generated]
 
@@ -191,18 +191,18 @@ def core_of(candidates: Sequence[Candidate], limit: float) -> set[str]:
                 chosen[one.test] = one
                 seconds -= one.seconds
 
-    def spent(prefix: str = "") -> float:
+    def sum_seconds(prefix: str = "") -> float:
         return sum(one.seconds for one in chosen.values() if one.clause.startswith(prefix))
 
-    spend(generated, MORE * GENERATED * limit - spent(LAWS))
-    spend(others, limit - spent())
+    spend(generated, MORE * GENERATED * limit - sum_seconds(LAWS))
+    spend(others, limit - sum_seconds())
     return {*chosen}
 
 
 def quick_of(candidates: Sequence[Candidate], limit: float) -> set[str]:
     """The tests of `quick`."""
     chosen: set[str] = set()
-    for one in ordered(one for one in candidates if one.judged):
+    for one in order_candidates(one for one in candidates if one.judged):
         if one.seconds <= limit:
             chosen.add(one.test)
             limit -= one.seconds
@@ -250,7 +250,7 @@ def main(arguments: Sequence[str]) -> int:
     """Makes the selections of the named records; returns the exit status."""
     matrix = engine.read()
     try:
-        for record in [load(Path(path)) for path in arguments] or committed():
+        for record in [load(Path(path)) for path in arguments] or read_committed_records():
             name = f"{record.series.framework}-{record.series.mode}"
             if not arguments and (name not in CORE_S or record.series.device != "cpu"):
                 continue

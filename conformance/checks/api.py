@@ -6,7 +6,7 @@ import pytest
 
 from conformance.checks.evidence import Verdict
 from conformance.checks.failing_layer import naming_the_layer
-from conformance.checks.subject import Subject, full, need, need_device, spiked
+from conformance.checks.subject import Subject, full, need, need_device, spike_gradients
 from conformance.oracle.automaton import Scale
 from conformance.oracle.bound import Bound
 
@@ -21,7 +21,7 @@ __all__ = [
     "need",
     "need_device",
     "of_one_pass",
-    "spiked",
+    "spike_gradients",
 ]
 
 

@@ -133,24 +133,24 @@ def _model(dropout: bool, norm: bool, bias: float) -> Model:
     return Model("combined", layers, (WIDTH,), (("output", "squared_error"),), starts=starts)
 
 
-def declared(framework: Framework) -> dict[str, dict[str, Any]]:
+def list_factors(framework: Framework) -> dict[str, dict[str, Any]]:
     """The factors with those of their values that the framework declares."""
     recomputed = {name: Recompute(2, variant=name) for name in framework.recompute_variants()}
     factors = {**FACTORS, "ranks": RANKS, "offload": OFFLOADS, "recompute": {"remembered": None, **recomputed}}
     offered = {
-        factor: {name: value for name, value in values.items() if _offered(framework, factor, value)}
+        factor: {name: value for name, value in values.items() if _is_offered(framework, factor, value)}
         for factor, values in factors.items()
     }
     return {factor: values for factor, values in offered.items() if factor not in _WHERE_DECLARED or len(values) > 1}
 
 
-def _offered(framework: Framework, field: str, value: Any) -> bool:
+def _is_offered(framework: Framework, field: str, value: Any) -> bool:
     return all(framework.declares(capability).supported for capability in needs(replace(Recipe(), **{field: value})))
 
 
 def rows(framework: Framework) -> tuple[Row, ...]:
     """A covering array of strength two over what the framework declares."""
-    factors = declared(framework)
+    factors = list_factors(framework)
     names = {**{factor: list(values) for factor, values in factors.items()}, **LAYERS}
     # The generator fills what no pair asks for with the last value, which shall be the plain one.
     open_factors = {factor: values[::-1] for factor, values in names.items() if len(values) > 1}
@@ -165,14 +165,14 @@ def _row(factors: Mapping[str, Mapping[str, Any]], names: Mapping[str, Any], tak
     return Row(values, recipe, taken["dropout"] == "dropout", taken["norm"] == "norm")
 
 
-def covered(array: tuple[Row, ...]) -> set[tuple[tuple[str, str], tuple[str, str]]]:
+def list_covered_pairs(array: tuple[Row, ...]) -> set[tuple[tuple[str, str], tuple[str, str]]]:
     """Every pair of values that some row covers."""
     return {pair for row in array for pair in combinations(row.values, 2)}
 
 
-def wanted(framework: Framework) -> set[tuple[tuple[str, str], tuple[str, str]]]:
+def list_pairs(framework: Framework) -> set[tuple[tuple[str, str], tuple[str, str]]]:
     """Every pair of values of two factors that the framework declares."""
-    names: dict[str, Any] = {**declared(framework), **LAYERS}
+    names: dict[str, Any] = {**list_factors(framework), **LAYERS}
     return {((one, a), (other, b)) for one, other in combinations(names, 2) for a in names[one] for b in names[other]}
 
 
@@ -187,7 +187,7 @@ def compare(subject: Subject, verdict: Verdict, row: Row, folder: Path | None = 
     constants = {name: value for name, value in trainer.parameters().items() if name in row.recipe.frozen}
     for index, window in enumerate(row.windows):
         if folder is not None and index == len(row.windows) // 2:
-            trainer = _resumed(subject, row, trainer, folder)
+            trainer = _resume(subject, row, trainer, folder)
         updates.append(trainer.update(window))
     verdict.equal([update.skipped for update in updates], [False] * len(updates), "skipped updates", "skipped")
     ends = trainer.parameters()
@@ -209,7 +209,7 @@ def compare(subject: Subject, verdict: Verdict, row: Row, folder: Path | None = 
             verdict.within(share, bound, "relative distance of the first norm", "norm-beyond-envelope")
 
 
-def _resumed(subject: Subject, row: Row, trainer: Trainer, folder: Path) -> Trainer:
+def _resume(subject: Subject, row: Row, trainer: Trainer, folder: Path) -> Trainer:
     trainer.save(folder)
     resumed = subject.trainer(row.model, row.recipe)
     resumed.restore(folder)

@@ -49,7 +49,7 @@ _FRAME = re.compile(r'^\s*File "[^"]*", line \d+.*(?:\n(?!\s*File ").*)?$', re.M
 _FOLDER = re.compile(r"(?<![\w/.])(?:/[\w.+~-]+)+/(?=[\w.+-])")
 
 
-def cleaned(text: str) -> str:
+def clean_message(text: str) -> str:
     """A framework's message without quoted stack frames and without this machine's paths."""
     lines = _FOLDER.sub("", _FRAME.sub("", text)).splitlines()
     return "\n".join(line.rstrip() for line in lines if line.strip())
@@ -69,7 +69,7 @@ def short_text(value: object) -> str:
     elif isinstance(value, list | tuple):
         text = "[" + ", ".join(short_text(v) for v in value) + "]"
     else:
-        text = cleaned(str(value))
+        text = clean_message(str(value))
     return text if len(text) <= _MAX_LENGTH else text[: _MAX_LENGTH - 1] + "…"
 
 
@@ -150,7 +150,7 @@ def _first_difference(measured: object, expected: object) -> str:
     return difference(measured, expected) if arrays else ""
 
 
-def _failed(check: Check) -> str:
+def _describe_failure(check: Check) -> str:
     if check.bound is not None:
         derivation = f" (from {short_text(dict(check.derivation))})" if check.derivation else ""
         return f"got {check.measured}, want at most {check.bound:.6g}{derivation}"
@@ -173,7 +173,7 @@ class Verdict:
         __tracebackhide__ = True
         self.checks.append(check)
         if not check.passed:
-            raise Violation(signature, f"{check.what}: {apart or _failed(check)}")
+            raise Violation(signature, f"{check.what}: {apart or _describe_failure(check)}")
 
     def equal(self, measured: object, expected: object, what: str, signature: str = "differs") -> None:
         """Bit for bit equal: numbers, strings, arrays, or mappings and sequences of them."""
@@ -232,7 +232,7 @@ class Verdict:
         check = Check(what, passed, float(measured), "within the bound", bound.value, bound.derivation)
         self._add(check, signature)
 
-    def changed(
+    def differs(
         self, before: Mapping[str, Array], after: Mapping[str, Array], what: str, signature: str = "unchanged"
     ) -> None:
         """At least one value changed, so that the test is not vacuous."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from conformance.checks.evidence import Verdict, Violation
 from conformance.checks.subject import Subject, need
-from conformance.oracle.bounds_cache import folder, loaded, origin_of, store
+from conformance.oracle.bounds_cache import folder, load_arrays, origin_of, store
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, LEARNABLE, SAMPLES, relevant
 from fixtures.arrays import Array, format_of
 from fixtures.model import Batch, Model, walk
@@ -147,7 +147,7 @@ def layer_bounds(conventions: Conventions, model: Model, recipe: Recipe, batch: 
         return tensors(model, reference.trainer(model, plain).trace(batch))
 
     exact = pass_of(Exact())
-    spreads = loaded(path, "distances", "gains")
+    spreads = load_arrays(path, "distances", "gains")
     if spreads is None:
         members = [pass_of(Stochastic(np.random.default_rng([plain.seed, 11, i]))) for i in range(SAMPLES)]
         distances = [[_distance(member[name], exact[name]) for name in exact] for member in members]
@@ -208,16 +208,16 @@ def naming_the_layer(subject: Subject, model: Model, recipe: Recipe, batch: Batc
     try:
         yield
     except Violation as error:
-        if said := _located(subject, model, recipe, batch):
+        if said := _locate_failure(subject, model, recipe, batch):
             error.add_note(said)
         raise
 
 
-def _located(subject: Subject, model: Model, recipe: Recipe, batch: Batch) -> str:
+def _locate_failure(subject: Subject, model: Model, recipe: Recipe, batch: Batch) -> str:
     for asked in (recipe, recipe.replace(recompute=None)):
         try:
             trace = subject.trainer(model, asked).trace(batch)
-            bounds = layer_bounds(subject.conventions, model, subject.seeded(asked), batch)
+            bounds = layer_bounds(subject.conventions, model, subject.complete_recipe(asked), batch)
             beyond = bounds.first_beyond(trace)
         except Unsupported:
             continue

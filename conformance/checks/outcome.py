@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from conformance.checks.evidence import Abstention, Misdeclared, Violation, cleaned
+from conformance.checks.evidence import Abstention, Misdeclared, Violation, clean_message
 from conformance.known_failures.reading import Expectation
-from frameworks.base import observed
+from frameworks.base import has_effect
 from frameworks.contract import NOT_OFFERED, Framework, Unsupported
 from results.record.model import Outcome
 
@@ -34,7 +34,7 @@ def conclude(framework: Framework, error: BaseException | None, matching: Sequen
     """The outcome of a test, given the exception that ended it and the expectations that cover it."""
     match error:
         case Unsupported():
-            return _refused(framework, error)
+            return _judge_refusal(framework, error)
         case Abstention():
             return Judgement(Outcome.ABSTAIN, message=str(error), reason=str(error))
         case None:
@@ -43,7 +43,7 @@ def conclude(framework: Framework, error: BaseException | None, matching: Sequen
                 return _resting(entry, Outcome.FIXED, entry.signature, explain(verdict, "", entry))
             return Judgement(Outcome.PASS)
         case _:
-            return _failed(error, matching)
+            return _judge_failure(error, matching)
 
 
 def _resting(entry: Expectation, outcome: Outcome, signature: str, message: str) -> Judgement:
@@ -51,14 +51,14 @@ def _resting(entry: Expectation, outcome: Outcome, signature: str, message: str)
     return replace(result, message=f"{message} ({result.mark})") if result.mark and outcome is Outcome.KNOWN else result
 
 
-def _refused(framework: Framework, error: Unsupported) -> Judgement:
+def _judge_refusal(framework: Framework, error: Unsupported) -> Judgement:
     """A refusal is `unsupported` if a direct call had no effect, `not offered` if there was no call to try."""
     signature = str(error.capability)
     declared = framework.declares(error.capability)
     if error.attempt is None and declared.supported:
         message = f"adapter declares {error.capability} supported, but refuses it: {error.reason}"
         return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
-    acted = _acted(framework, error)
+    acted = _can_call_directly(framework, error)
     if acted:
         message = f"adapter declares {error.capability} unsupported ({error.reason}), but a direct call succeeded"
         return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
@@ -67,18 +67,18 @@ def _refused(framework: Framework, error: Unsupported) -> Judgement:
     return Judgement(outcome, signature, f"{error} ({asked})", error.reason)
 
 
-def _acted(framework: Framework, error: Unsupported) -> bool | None:
+def _can_call_directly(framework: Framework, error: Unsupported) -> bool | None:
     """Whether a direct call of the refused capability works; settings that it changes are restored."""
     settings = framework.global_state()
     try:
-        return framework.probe(error.capability) if error.attempt is None else observed(error.attempt)
+        return framework.probe(error.capability) if error.attempt is None else has_effect(error.attempt)
     finally:
         framework.restore_global_state(settings)
 
 
-def _failed(error: BaseException, matching: Sequence[Expectation]) -> Judgement:
+def _judge_failure(error: BaseException, matching: Sequence[Expectation]) -> Judgement:
     said = "\n".join((str(error), *getattr(error, "__notes__", ())))[:_READ]
-    text = cleaned(said) or type(error).__name__
+    text = clean_message(said) or type(error).__name__
     if isinstance(error, Misdeclared):
         return Judgement(Outcome.MISDECLARED, error.signature, text)
     if isinstance(error, Violation):
@@ -138,7 +138,7 @@ def explain(verdict: str, signature: str, expectation: Expectation | None) -> st
             return ""
 
 
-def unmatched(expectations: Iterable[Expectation], verdicts: Iterable[tuple[str, str]]) -> tuple[Expectation, ...]:
+def find_unmatched(expectations: Iterable[Expectation], verdicts: Iterable[tuple[str, str]]) -> tuple[Expectation, ...]:
     """Entries, or cases of entries, that matched no verdict of a complete run.
 
     Args:

@@ -46,7 +46,7 @@ def run(program: Traversable) -> ProgramResult:
             `ATTEMPTS` times in a row.
     """
     for _ in range(ATTEMPTS):
-        completed = _ended(program)
+        completed = _run_program(program)
         said = {key: _said(completed.stdout, key) for key in ("expected", "seen")}
         if completed.returncode in (0, 1) and all(len(lines) == 1 for lines in said.values()):
             return ProgramResult(said["expected"][0], said["seen"][0], completed.returncode == 1)
@@ -57,7 +57,7 @@ def run(program: Traversable) -> ProgramResult:
     raise ProgramError(f"{program.name} exited with {completed.returncode}, printed {printed}: {error_lines[-1]}")
 
 
-def _ended(program: Traversable) -> subprocess.CompletedProcess[str]:
+def _run_program(program: Traversable) -> subprocess.CompletedProcess[str]:
     with as_file(program) as path, tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-P", str(path.resolve())]
         environment = os.environ | _QUIET | {"PYTHONPATH": os.pathsep.join(_foreign_folders()), "TMPDIR": folder}

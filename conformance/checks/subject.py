@@ -52,7 +52,7 @@ class Subject:
         """The conventions that the framework declares."""
         return self.framework.conventions()
 
-    def seeded(self, recipe: Recipe) -> Recipe:
+    def complete_recipe(self, recipe: Recipe) -> Recipe:
         """The recipe at the session's seed, with the ranks, offload and ways of the session where it names none."""
         always = self.framework
         return recipe.replace(
@@ -64,7 +64,7 @@ class Subject:
 
     def in_place(self, recipe: Recipe) -> Recipe:
         """The same without offload, ways and a chosen implementation of the optimizer, which change no value."""
-        return self.seeded(recipe).replace(offload=None, implementation="default", tensor_rate=False, ways=())
+        return self.complete_recipe(recipe).replace(offload=None, implementation="default", tensor_rate=False, ways=())
 
     def envelope(self, model: Model, recipe: Recipe, windows: Sequence[Window]) -> errormodel.Envelope:
         """Where a correct run of this recipe may end up, under the framework's conventions."""
@@ -92,7 +92,7 @@ class Subject:
             Unsupported: the model or the recipe needs an unsupported capability.
         """
         need(self, *model_needs(model))
-        return self.framework.trainer(model, self.seeded(recipe), weights)
+        return self.framework.trainer(model, self.complete_recipe(recipe), weights)
 
     def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> RankGroup:
         """The ranks of a run of the framework from the session's seed.
@@ -101,7 +101,7 @@ class Subject:
             Unsupported: the model or the recipe needs an unsupported capability.
         """
         need(self, *model_needs(model))
-        return self.framework.rank_group(model, self.seeded(recipe), weights)
+        return self.framework.rank_group(model, self.complete_recipe(recipe), weights)
 
     def oracle(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:
         """The same run on the float64 reference, with the framework's conventions and no rounding."""
@@ -136,7 +136,7 @@ def full(trainer: Trainer, value: float) -> dict[str, Array]:
     return {name: np.full_like(array, value) for name, array in trainer.parameters().items()}
 
 
-def spiked(trainer: Trainer, value: float, name: str | None = None, base: float = 0.0) -> dict[str, Array]:
+def spike_gradients(trainer: Trainer, value: float, name: str | None = None, base: float = 0.0) -> dict[str, Array]:
     """Gradients of `base` with `value` in the last element of parameter `name` (the model's last without a name)."""
     gradients = full(trainer, base)
     gradients[name or list(gradients)[-1]].reshape(-1)[-1] = value

@@ -95,19 +95,21 @@ class PredictTask:
     def run(self) -> dict[str, Array]:
         """What the model predicts."""
         post_training = load(self.framework, self.device, self.mode).rule(PostTraining)
-        quantized = post_training.quantized(self.technique, self.model, self.weights, self.calibration)
+        quantized = post_training.quantize(self.technique, self.model, self.weights, self.calibration)
         quantized.restore(self.saved)
         return quantized.predict(self.samples)
 
 
-def resumed(subject: Subject, model: Model, recipe: Recipe, saved: Path, *windows: Window) -> list[dict[str, Array]]:
+def resume_in_subprocess(
+    subject: Subject, model: Model, recipe: Recipe, saved: Path, *windows: Window
+) -> list[dict[str, Array]]:
     """What `Task.run` returns in a new process of the same framework, device, mode and seed.
 
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
     states: list[dict[str, Array]] = apart(
-        Task(*same_framework(subject), model, subject.seeded(recipe), saved, windows), saved
+        Task(*same_framework(subject), model, subject.complete_recipe(recipe), saved, windows), saved
     )
     return states
 
@@ -120,7 +122,7 @@ def peak_bytes(subject: Subject, model: Model, recipe: Recipe, window: Window, p
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
-    return int(apart(PeakTask(*same_framework(subject), model, subject.seeded(recipe), window), path))
+    return int(apart(PeakTask(*same_framework(subject), model, subject.complete_recipe(recipe), window), path))
 
 
 def same_framework(subject: Subject) -> tuple[str, str, str]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from frameworks.registry import known
+from frameworks.registry import find_adapters
 from results.record.files import one_line, replace
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ def completing(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, c
     return lambda _context, _parameter, incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
-names = completing(lambda: sorted(known()))
+names = completing(lambda: sorted(find_adapters()))
 """Completes the name of an adapter."""
 
 
@@ -61,7 +61,7 @@ def put_entries(entries: Iterable[Sequence[str]]) -> None:
         click.echo("\t".join(one_line(part, _LONGEST) for part in entry))
 
 
-def watched(items: Sequence[T], label: str) -> Iterator[T]:
+def show_progress(items: Sequence[T], label: str) -> Iterator[T]:
     """The items, with a progress bar on standard error, in a terminal, that disappears at the end."""
     from rich.console import Console  # takes a tenth of a second
     from rich.progress import track

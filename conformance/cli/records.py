@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from conformance.cli.options import FORMAT, OUTPUT, PATH, put, watched
+from conformance.cli.options import FORMAT, OUTPUT, PATH, put, show_progress
 from conformance.known_failures.reading import FILE, SNAPSHOTS, Known, read_known
 from conformance.known_failures.update import Cause, Update, UpdateError, find_idle, table_of, update
 from conformance.runner import baselines
 from conformance.spec.clauses import Table
 from conformance.spec.findings import NO_LINK, read_finding, read_programs
-from frameworks.registry import built_in, folder_of, known, path_of
+from frameworks.registry import built_in, find_adapters, folder_of, path_of
 from results.compare.comparison import NONE, FailOn, compare_files, compare_sets
 from results.record.encoding import without_collecting
 from results.record.files import RecordError, one_line, replace
@@ -69,7 +69,7 @@ def table(
     if style == "markdown":
         put(digest.markdown(records), output)
     elif clauses:
-        for line in portability.listed(records):
+        for line in portability.list_clauses(records):
             click.echo(line)
     else:
         tables.draw(records, console)
@@ -108,10 +108,10 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
         needed = f"{error.name} is missing: pip install jinja2, or tox -e report"
         raise click.ClickException(needed) from None
     if against is None:
-        records = read(paths, lambda files: watched(files, "reading records"), Outlines(details=True))
+        records = read(paths, lambda files: show_progress(files, "reading records"), Outlines(details=True))
         comparisons = NONE
     else:
-        records = read(paths, lambda files: watched(files, "reading records"))
+        records = read(paths, lambda files: show_progress(files, "reading records"))
         comparisons = compare_sets(read([against]), records)
     write(records, output, comparisons)
     click.echo(one_line(f"{output}: {len(records)} records, {output.stat().st_size / 2**20:.1f} MiB"))
@@ -313,7 +313,7 @@ def _adapter_folder(recorded: str, named: str | None) -> Path:
         raise RecordError(
             "the record", f"is of {recorded!r}, not of {named!r}", "name the record's framework, or another record"
         )
-    if named is None and recorded not in known():
+    if named is None and recorded not in find_adapters():
         remedy = "name it with --framework, or install it"
         raise RecordError("the record", f"is of {recorded!r}, which is not a registered adapter", remedy)
     folder = folder_of(path_of(recorded))

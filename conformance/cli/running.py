@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.options import PATH, FiniteRange, completing, names, put, watched
+from conformance.cli.options import PATH, FiniteRange, completing, names, put, show_progress
 from conformance.runner.selection import NAMES
 from frameworks.registry import DEVICE_HELP, adapter_file
-from frameworks.ways import declared, sets
+from frameworks.ways import load_ways, sets
 from results.record.files import one_line
 
 
@@ -121,7 +121,7 @@ def _runs_of(framework: str, ways: str) -> list[tuple[str, ...]]:
     """The ways of each run."""
     if ways != "all":
         return [tuple(ways.split(",")) if ways else ()]
-    return [(f"set-{number}",) for number, _ in enumerate(sets(declared(framework)), start=1)]
+    return [(f"set-{number}",) for number, _ in enumerate(sets(load_ways(framework)), start=1)]
 
 
 def import_from_here() -> None:
@@ -139,7 +139,7 @@ def _train(name: str, framework: str, device: str, mode: str, rounds: int) -> in
     from conformance.scenarios.definitions import SCENARIOS
     from conformance.scenarios.scenario import NoPart, load_framework, run_scenario
     from frameworks.contract import MissingDevice, Unsupported
-    from results.record.folders import listed
+    from results.record.folders import list_records
     from results.record.reading import load, write
 
     if name not in SCENARIOS:
@@ -150,14 +150,14 @@ def _train(name: str, framework: str, device: str, mode: str, rounds: int) -> in
     try:
         subject = load_framework(scenario, framework, device, mode)
         folder.mkdir(parents=True, exist_ok=True)
-        record = run_scenario(scenario, framework, subject, rounds, watched)
+        record = run_scenario(scenario, framework, subject, rounds, show_progress)
     except ModuleNotFoundError as error:
         remedy = "`conformance doctor` names what to install"
         raise click.ClickException(f"{framework}: {error.name} is missing: {remedy}") from None
     except (MissingDevice, NoPart, Unsupported, ValueError) as error:
         raise click.ClickException(one_line(f"{framework}: {error}")) from None
     write(folder / f"{name_of(record.series, subject.version())}.json.gz", record)
-    records = [load(path) for path in listed(folder)]
+    records = [load(path) for path in list_records(folder)]
     click.echo(f"{scenario.title}\n\n{table.markdown(scenario, records)}")
     return int(any(verdict.outcome.bad for verdict in record.verdicts))
 

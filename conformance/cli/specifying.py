@@ -13,17 +13,17 @@ from rich.text import Text
 
 from conformance.checks import reproducers
 from conformance.checks.reproducers import ProgramResult
-from conformance.cli.options import completing, names, put_entries, watched
+from conformance.cli.options import completing, names, put_entries, show_progress
 from conformance.known_failures.reading import Expectation, Known, load_known
 from conformance.runner.machine import devices, instruction_sets
 from conformance.spec.clauses import Clause, Level, load_clauses
 from conformance.spec.findings import NO_LINK, Finding
 from conformance.test_ids.inventory import ROOT, read_inventory
 from frameworks.installer.install import installed_version
-from frameworks.registry import built_in, folder_of, known, path_of
-from frameworks.ways import declared
+from frameworks.registry import built_in, find_adapters, folder_of, path_of
+from frameworks.ways import load_ways
 from results.record.files import RecordError
-from results.record.folders import LAST_RUNS, SHIPPED, listed
+from results.record.folders import LAST_RUNS, SHIPPED, list_records
 from results.record.model import Outcome
 from results.record.reading import Record, TestVerdict, load
 from results.record.values import FindingKind, to_line
@@ -78,14 +78,14 @@ def list_clauses(family: str | None, level: str | None) -> int:
     families = sorted({clause.family for clause in clauses})
     if family is not None and family not in families:
         raise click.BadParameter(f"no family {family!r}: one of {', '.join(families)}", param_hint="--family")
-    return _listed(c for c in clauses if family in (None, c.family) and level in (None, c.level.value))
+    return _print_clauses(c for c in clauses if family in (None, c.family) and level in (None, c.level.value))
 
 
 @spec.command(short_help="Find clauses by words.")
 @click.argument("words", nargs=-1, required=True)
 def search(words: tuple[str, ...]) -> int:
     """List clauses whose text, source or history contains all WORDS (case-insensitive)."""
-    return _listed(c for c in load_clauses().values() if all(word.lower() in _text(c) for word in words))
+    return _print_clauses(c for c in load_clauses().values() if all(word.lower() in _text(c) for word in words))
 
 
 def _text(clause: Clause) -> str:
@@ -93,7 +93,7 @@ def _text(clause: Clause) -> str:
     return f"{clause.id} {clause.requirement} {clause.observed_by} {clause.source} {bugs}".lower()
 
 
-def _listed(clauses: Iterable[Clause]) -> int:
+def _print_clauses(clauses: Iterable[Clause]) -> int:
     rows = [(clause.id, clause.level.value, clause.requirement) for clause in clauses]
     if not rows:
         click.echo("conformance: no clause matches; `conformance spec list` lists all of them", err=True)
@@ -162,7 +162,7 @@ def _line(console: Console, text: str, style: str = "") -> None:
 def newest(framework: str = "") -> list[Record]:
     """One record of every series, of one framework or of all: the last run in this checkout, or else the baseline."""
     by_series: dict[tuple[str, str, str], Record] = {}
-    for path in (*listed(BASELINES), *listed(LAST_RUNS)):
+    for path in (*list_records(BASELINES), *list_records(LAST_RUNS)):
         if framework and not path.name.startswith(f"{framework}-"):
             continue
         try:
@@ -193,7 +193,7 @@ def ways(frameworks: tuple[str, ...]) -> int:
         if name not in built_in() and folder_of(path) is None:
             module = path.partition(":")[0]
             raise click.UsageError(f"no module {module} can be imported from here; want package.module:Class")
-    for name in frameworks or sorted(known()):
+    for name in frameworks or sorted(find_adapters()):
         lines = ways_rows(name)
         if lines and not console.is_terminal:
             put_entries((name, *line) for line in lines)
@@ -218,7 +218,7 @@ def ways_rows(framework: str) -> list[tuple[str, str, str]]:
     """
     return [
         (str(way), "; ".join(_call(name, arguments) for name, arguments in way.calls.items()), way.limits)
-        for way in declared(framework)
+        for way in load_ways(framework)
     ]
 
 
@@ -314,7 +314,7 @@ def failing(record: Record, clause: str) -> bool:
     return any(verdict.clause == clause and verdict.outcome is Outcome.KNOWN for verdict in record.verdicts)
 
 
-def _known(framework: str) -> Known:
+def _load_known(framework: str) -> Known:
     if framework not in built_in():
         raise click.BadParameter(f"no built-in adapter {framework!r}: one of {', '.join(built_in())}")
     try:
@@ -346,7 +346,7 @@ def findings(framework: str, words: tuple[str, ...], clause: str | None, kind: s
     Exit status with --run: 0, every reproducer agrees with its finding for the installed version; 1, one does not; 2,
     one cannot be run.
     """
-    known = _known(framework)
+    known = _load_known(framework)
     if not known.findings:
         click.echo(f"{framework} has no findings")
         return 0
@@ -370,7 +370,7 @@ def findings(framework: str, words: tuple[str, ...], clause: str | None, kind: s
     here = devices(), instruction_sets()
     reasons = {finding.id: finding.not_here(*here) for finding in by_rank if tried}
     due = [finding for finding in by_rank if tried and finding.program and not reasons[finding.id]]
-    results = {finding.id: _run_program(finding) for finding in watched(due, "running the programs")}
+    results = {finding.id: _run_program(finding) for finding in show_progress(due, "running the programs")}
     tries = {name: f"not tried: {reason}" for name, reason in reasons.items() if reason}
     tries |= {name: _result_line(result) for name, result in results.items()}
     console = Console()
@@ -385,7 +385,7 @@ def findings(framework: str, words: tuple[str, ...], clause: str | None, kind: s
     if any(isinstance(result, str) for result in results.values()):
         return 2
     version = installed_version(framework) or ""
-    there = {finding.id: known.expected(finding, version) for finding in due}
+    there = {finding.id: known.is_expected(finding, version) for finding in due}
     shown = {name: one.there for name, one in results.items() if not isinstance(one, str)}
     return int(shown != there)
 
@@ -427,7 +427,7 @@ def issue(identifier: str, framework: str) -> int:
     \b
     conformance issue scaling.stays-positive --framework torch
     """
-    clause, known = clause_of(identifier), _known(framework)
+    clause, known = clause_of(identifier), _load_known(framework)
     entries = [entry for entry in known.expectations if entry.clause == identifier]
     if not entries:
         failing = sorted({entry.clause for entry in known.expectations})

@@ -26,7 +26,7 @@ from packaging.specifiers import SpecifierSet
 from conformance.cli.options import PATH, names
 from conformance.cli.running import import_from_here
 from conformance.runner import quickstart as quick
-from conformance.runner.subprocesses import guarded, killed_by
+from conformance.runner.subprocesses import guard_group, killed_by
 from frameworks.installer import install as installing
 from frameworks.installer import locks
 from frameworks.installer.distributions import DISTRIBUTIONS, Distribution
@@ -229,7 +229,7 @@ def _python() -> Iterator[Step]:
         yield Step(MACHINE, "python", "ok", running)
     else:
         yield Step(MACHINE, "python", "failed", f"got {running}, want {wanted}", "use another interpreter")
-    lacking = [name for name in project["project"]["dependencies"] if not locks.satisfied(name)]
+    lacking = [name for name in project["project"]["dependencies"] if not locks.is_satisfied(name)]
     if lacking:
         text = f"missing or too old: {', '.join(sorted(locks.names(lacking)))}"
         yield Step(MACHINE, "requirements", "failed", text, "pip install --group suite --group run")
@@ -312,7 +312,7 @@ def _run(command: list[str], limit_s: float, environment: dict[str, str] | None 
     )
     late = False
     try:
-        with guarded(process.pid):
+        with guard_group(process.pid):
             try:
                 output, errors = process.communicate(timeout=limit_s)
             except subprocess.TimeoutExpired:

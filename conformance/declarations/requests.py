@@ -17,7 +17,7 @@ from conformance.checks.subject import Subject
 from conformance.techniques.registry import TECHNIQUES
 from fixtures.data import exact_batch
 from fixtures.model import FunctionUse
-from fixtures.models import exact_linear, exact_stack, reused, sincos, tied, user_function
+from fixtures.models import exact_linear, exact_stack, make_reused_dense, sincos, tied_embedding, user_function
 from fixtures.recipe import (
     BFLOAT16,
     SGD,
@@ -98,7 +98,7 @@ _RECIPES = (
     *chain.from_iterable(technique.recipes for technique in TECHNIQUES),
 )
 """A recipe for each capability that recipes need."""
-_MODELS = (reused(), tied(), user_function())
+_MODELS = (make_reused_dense(), tied_embedding(), user_function())
 _BATCH = exact_batch()
 _STEP = Recipe(SGD(0.5))
 _SCALED = Recipe(SGD(0.5), scaling=DynamicScaling(1024.0))
@@ -178,7 +178,7 @@ def _enter(scope: AbstractContextManager[None]) -> None:
 
 
 def _pack(framework: Framework) -> None:
-    framework.rule(NumberFormats).packed(np.zeros((2, 4), np.int8), 1)
+    framework.rule(NumberFormats).pack(np.zeros((2, 4), np.int8), 1)
 
 
 def _multiply_integers(framework: Framework) -> None:
@@ -208,7 +208,7 @@ _CALLS: Mapping[Capability, Callable[[Framework], object]] = {
     Capability.RECOMPUTE_CASES: lambda f: f.recompute("positional", _SQUARE, _SQUARE),
     Capability.SEGMENT_CALLS: _of_run(lambda run: run.segment_calls(), _STEP.replace(recompute=Recompute(1))),
     Capability.PLATEAU: lambda f: f.plateau(Plateau(), (1.0, 1.0)),
-    Capability.SCHEDULE_FREQUENCY: lambda f: f.scheduled(frequency=2, accumulation=1, epochs=(3,)),
+    Capability.SCHEDULE_FREQUENCY: lambda f: f.count_schedule_steps(frequency=2, accumulation=1, epochs=(3,)),
     Capability.MISSING_GRADIENTS: partial(_feed, _STEP, missing=True),
     Capability.STEP_HOOKS: _of_run(lambda run: run.hook_calls()),
     Capability.FREEZE: _of_run(lambda run: run.freeze(())),
@@ -228,7 +228,7 @@ _CALLS: Mapping[Capability, Callable[[Framework], object]] = {
     Capability.STEP_HOOK: lambda f: f.gradient_in_hook(_ONE, scale=8.0, fused=False),
     Capability.MANUAL_STEP: lambda f: f.clip_in_manual_step(_ONE, limit=2.0, scale=8.0),
     Capability.TRACE: _of_run(lambda run: run.trace(_BATCH)),
-    Capability.LIBRARY_REQUESTS: lambda f: f.requested("bfloat16"),
+    Capability.LIBRARY_REQUESTS: lambda f: f.request_format("bfloat16"),
     Capability.LOADED_CHECKPOINT: lambda f: f.loaded_run("float32", 1, 0.5),
     Capability.LOAD_ORDER: partial(_resume, True),
     Capability.LIVE_STATE: _take,
@@ -259,11 +259,11 @@ def request(framework: Framework, capability: Capability) -> None:
         elif models:
             framework.trainer(models[0], Recipe())
         elif capability in _SHIPPED:
-            framework.shipped(_SHIPPED[capability])
+            framework.get_shipped(_SHIPPED[capability])
         elif capability is Capability.DELAYED_SCALING:
             framework.rule(DelayedProducts)
         elif capability.startswith(_NAMED):
-            _named(framework, capability)
+            _request_by_name(framework, capability)
         else:
             raise KeyError(capability)
     except Unsupported as refusal:
@@ -271,7 +271,7 @@ def request(framework: Framework, capability: Capability) -> None:
             raise
 
 
-def _named(framework: Framework, capability: Capability) -> None:
+def _request_by_name(framework: Framework, capability: Capability) -> None:
     """Asks for a format or a quantizer by its name.
 
     Raises:

@@ -226,7 +226,7 @@ def _cases(instance: Instance) -> tuple[GeneratedCase, ...]:
             return ()
 
 
-def drawn(framework: Framework, excluded: Collection[Exclusion] = (), seed: int = 0) -> GeneratedCounts:
+def draw_cases(framework: Framework, excluded: Collection[Exclusion] = (), seed: int = 0) -> GeneratedCounts:
     """The cases of the profile "ci" at a seed, without running them."""
     counts, laws = GeneratedCounts(), generative_settings(framework)
     for law in LAWS.values():
@@ -261,7 +261,7 @@ def _kinds(framework: Framework) -> dict[str, list[str]]:
 def never(counts: GeneratedCounts, framework: Framework) -> dict[str, list[str]]:
     """Features that were never generated, by kind."""
     missing = {
-        kind: [word for word in values if not counts.features[_counted(kind, word)]]
+        kind: [word for word in values if not counts.features[_format_word(kind, word)]]
         for kind, values in _kinds(framework).items()
     }
     fields = combinations(_fields(framework).values(), 2)
@@ -270,7 +270,7 @@ def never(counts: GeneratedCounts, framework: Framework) -> dict[str, list[str]]
     return missing
 
 
-def _counted(kind: str, word: str) -> str:
+def _format_word(kind: str, word: str) -> str:
     return f"verb={word}" if kind == "verbs" else word
 
 
@@ -285,9 +285,9 @@ def table(counts: GeneratedCounts, framework: Framework) -> str:
         "|---|---|---|",
     ]
     for kind, total in totals.items():
-        lines.append(f"| {kind} | {total - len(missing[kind])} of {total} | {_listed(missing[kind])} |")
+        lines.append(f"| {kind} | {total - len(missing[kind])} of {total} | {_join_names(missing[kind])} |")
     met = sum(1 for count in counts.pairs.values() if count)
-    lines.append(f"| pairs of two fields | {met} of {met + len(missing['pairs'])} | {_listed(missing['pairs'])} |")
+    lines.append(f"| pairs of two fields | {met} of {met + len(missing['pairs'])} | {_join_names(missing['pairs'])} |")
     lines.append(f"| verb after verb | {len(counts.steps)} | |")
     for low, high in SIZES:
         count = sum(n for size, n in counts.sizes.items() if low <= size <= high)
@@ -296,7 +296,7 @@ def table(counts: GeneratedCounts, framework: Framework) -> str:
     return "\n".join(lines)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return "; ".join(f"`{word}`" for word in names) or "-"
 
 
@@ -319,7 +319,7 @@ def main(arguments: Sequence[str]) -> int:
     except (UnknownFramework, MissingDevice) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return 2
-    print(table(drawn(framework, known_of(framework).exclusions, options.seed), framework))
+    print(table(draw_cases(framework, known_of(framework).exclusions, options.seed), framework))
     return 0
 
 

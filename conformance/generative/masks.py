@@ -38,8 +38,8 @@ from conformance.generative.programs.case import (
     step_text,
 )
 from conformance.generative.programs.executor import PlayFailed
-from conformance.generative.programs.features import PRECISIONS, features, offered, variants
-from conformance.generative.programs.judge import raised
+from conformance.generative.programs.features import PRECISIONS, features, is_offered, variants
+from conformance.generative.programs.judge import make_failure
 from conformance.generative.programs.subject_executor import SubjectExecutor
 from conformance.generative.programs.variations import MANY_UPDATES
 from conformance.search.arrays import Observation
@@ -108,7 +108,7 @@ def readable(masks: list[tuple[str, float, Array]]) -> Iterator[tuple[str, float
             yield entry
 
 
-def repeated(masks: list[ObservedMask], alone: bool) -> tuple[int, str, str] | None:
+def find_repetition(masks: list[ObservedMask], alone: bool) -> tuple[int, str, str] | None:
     """The first mask that repeats another one, complements it, or repeats one of its own rows."""
     for observed in masks if alone else ():
         if observed.repeats_itself:
@@ -251,25 +251,25 @@ class MaskedCase:
                 executor.stride = self.stride
                 observations = executor.play().observations
         except PlayFailed as failed:
-            return raised(failed)
+            return make_failure(failed)
         if (index := self._stands_still(observations)) is not None:
-            return self._failed(index, "stream", "the random stream has not advanced with the update")
+            return self._make_failure(index, "stream", "the random stream has not advanced with the update")
         observed: list[ObservedMask] = []
         shares = Shares()
         for training_pass in self._passes(observations):
-            if not self._judged(training_pass):
+            if not self._can_judge(training_pass):
                 break
             masks = self._masks(training_pass)
             if (wrong := self._apart(training_pass, masks)) is not None:
-                return self._failed(training_pass.place, *wrong)
+                return self._make_failure(training_pass.place, *wrong)
             for path, rate, mask in readable(masks):
                 shares.add(rate, mask)
                 observed.append(ObservedMask(training_pass.place, path, rate, mask))
-        alone = subject.seeded(self.recipe).ranks is None
-        if (again := repeated(observed, alone)) is not None:
-            return self._failed(*again)
+        alone = subject.complete_recipe(self.recipe).ranks is None
+        if (again := find_repetition(observed, alone)) is not None:
+            return self._make_failure(*again)
         if (text := shares.off()) is not None:
-            return self._failed(len(self.program) - 1, "share", text)
+            return self._make_failure(len(self.program) - 1, "share", text)
         return None
 
     def _stands_still(self, observations: tuple[Observation | None, ...]) -> int | None:
@@ -278,13 +278,13 @@ class MaskedCase:
         for index, (verb, after) in enumerate(zip(self.program, observations, strict=True)):
             if after is None:
                 continue
-            streams = _named(before, "random/")
-            if isinstance(verb, Train) and streams and same_bits(streams, _named(after, "random/")):
+            streams = _select_by_prefix(before, "random/")
+            if isinstance(verb, Train) and streams and same_bits(streams, _select_by_prefix(after, "random/")):
                 return index
             before = after
         return None
 
-    def _failed(self, index: int, name: str, text: str) -> Failure:
+    def _make_failure(self, index: int, name: str, text: str) -> Failure:
         return Failure(index, name, False, f"after step {index + 1}, {step_text(self.program[index])}: {text}")
 
     def _passes(self, observations: tuple[Observation | None, ...]) -> Iterator[TrainingPass]:
@@ -292,17 +292,17 @@ class MaskedCase:
         for index, (verb, after) in enumerate(zip(self.program, observations, strict=True)):
             if after is None:
                 continue
-            weights = _named(before, "parameter/")
+            weights = _select_by_prefix(before, "parameter/")
             match verb:
                 case Gradients(micros=micros, times=times):
-                    gradients = _named(after, "result/gradient.")
+                    gradients = _select_by_prefix(after, "result/gradient.")
                     for pass_gradients in [gradients] if times == 1 else _one_by_one(gradients, times):
                         yield TrainingPass(index, micros, weights, pass_gradients)
                 case TraceLayers(micro=micro):
-                    yield TrainingPass(index, (micro,), weights, _named(after, "result/gradient."))
+                    yield TrainingPass(index, (micro,), weights, _select_by_prefix(after, "result/gradient."))
                 case Train(micros=micros, times=1) if not after["result/skipped"]:
                     old, new = (
-                        _named(observation, "master/") or _named(observation, "parameter/")
+                        _select_by_prefix(observation, "master/") or _select_by_prefix(observation, "parameter/")
                         for observation in (before, after)
                     )
                     unit = format_of("float32").unit_roundoff
@@ -312,7 +312,7 @@ class MaskedCase:
                         yield TrainingPass(index, micros, weights, moved, slack, float(after["result/loss"]))
             before = after
 
-    def _judged(self, training_pass: TrainingPass) -> bool:
+    def _can_judge(self, training_pass: TrainingPass) -> bool:
         """Whether no weight is negative and no output comes near to its target, whatever the masks are."""
         if any((value.astype(np.float64) < 0.0).any() for value in training_pass.weights.values()):
             return False
@@ -429,7 +429,7 @@ def _one_by_one(stacked: dict[str, Array], times: int) -> Iterator[dict[str, Arr
         yield {name: values[index] for name, values in stacked.items()}
 
 
-def _named(observation: Observation, beginning: str) -> dict[str, Array]:
+def _select_by_prefix(observation: Observation, beginning: str) -> dict[str, Array]:
     return {name.removeprefix(beginning): v for name, v in observation.items() if name.startswith(beginning)}
 
 
@@ -440,7 +440,7 @@ _INTO: tuple[Target, ...] = ("same", "fresh", "used", "predicted")
 
 
 @st.composite
-def masked(draw: st.DrawFn, framework: Framework) -> MaskedCase:
+def draw_masked_case(draw: st.DrawFn, framework: Framework) -> MaskedCase:
     """Programs of at least two training passes."""
     drawn = draw(_models())
     recipe = draw(_recipes(framework, drawn))
@@ -478,7 +478,7 @@ def _recipes(draw: st.DrawFn, framework: Framework, drawn: RevealingModel) -> Re
     def supports(capability: Capability) -> bool:
         return framework.declares(capability).supported
 
-    precisions = [p for p in PRECISIONS if p.level != "O3" and offered(framework, Recipe(precision=p))]
+    precisions = [p for p in PRECISIONS if p.level != "O3" and is_offered(framework, Recipe(precision=p))]
     recipe = Recipe(OPTIMIZER, draw(st.sampled_from([Precision(), Precision(), *precisions])))
     scalings: list[Scaling | None] = [None]
     scalings += [StaticScaling(8.0)] if supports(Capability.STATIC_SCALING) else []
@@ -491,7 +491,7 @@ def _recipes(draw: st.DrawFn, framework: Framework, drawn: RevealingModel) -> Re
         recipe = recipe.replace(recompute=Recompute(segments, variant=draw(variants(framework, drawn))))
     if len(drawn.losses) > 1 and supports(Capability.TWO_LOSSES) and draw(st.booleans()):
         recipe = recipe.replace(separate_losses=True)
-    if not offered(framework, recipe):
+    if not is_offered(framework, recipe):
         recipe = Recipe(OPTIMIZER)
     return recipe.replace(seed=draw(st.integers(0, 3)))
 
@@ -529,7 +529,7 @@ def _steps(
     kinds += ["many-updates"] if recipe.accumulation == 1 and draw(st.integers(0, 3)) == 0 else []
     kinds += ["many-passes"] if draw(st.integers(0, 3)) == 0 else []
     kinds += ["bytes"] if framework.declares(Capability.SAVED_BYTES).supported else []
-    scopes = [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
+    scopes = [p.format for p in PRECISIONS if p.level == "O1" and is_offered(framework, Recipe(precision=p))]
     kinds += ["scope"] if framework.declares(Capability.AUTOCAST_SCOPE).supported and scopes else []
     kinds += ["skip"] * 2 if isinstance(recipe.scaling, DynamicScaling) else []
     one = draw(_windows(drawn, 1))[0]

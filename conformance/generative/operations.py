@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.checks.evidence import cleaned, same_bits, short_text
+from conformance.checks.evidence import clean_message, same_bits, short_text
 from conformance.checks.subject import Subject
 from conformance.generative.programs.ensemble import MEMBERS
-from conformance.generative.programs.features import PRECISIONS, offered
+from conformance.generative.programs.features import PRECISIONS, is_offered
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
 from conformance.search.arrays import LAYOUTS, Layout, gaps, laid_out, nth, unit
 from conformance.search.properties import Failure, GenerativeSettings
@@ -167,31 +167,31 @@ class ScopedOperation:
         except Exception:
             return None
         for region in self.before:
-            _leave(opened(subject, region), self.raises)
+            _leave(open_scope(subject, region), self.raises)
         try:
             here = self._here(subject, arrays)
         except Exception as error:
-            return failed("raised", f"{self.op} raises {error!r} here, but not in only the innermost scope")
+            return make_failure("raised", f"{self.op} raises {error!r} here, but not in only the innermost scope")
         if here.dtype != alone.dtype:
             formats = f"got {here.dtype}, want {alone.dtype} as in only the innermost scope"
-            return failed("format", f"format of {self.op}: {formats}")
+            return make_failure("format", f"format of {self.op}: {formats}")
         if (other := self._other_format(subject, arrays, alone.dtype)) is not None:
             return other
         if not same_bits(here.value, alone.value):
             values = f"got {short_text(here.value)}, want {short_text(alone.value)} as in only the innermost scope"
-            return failed("value", f"{self.op}: {values}")
+            return make_failure("value", f"{self.op}: {values}")
         if self.second is not None:
             return None
         usual = _run(subject, self.nest[-1:], self.op, tuple(self._cast(array) for array in CATALOGUE[self.op]()))
         if usual.dtype != alone.dtype:
             shapes = [array.shape for array in arrays]
             formats = f"got {alone.dtype} for shapes {shapes}, want {usual.dtype} as for others"
-            return failed("shape", f"format of {self.op}: {formats}")
+            return make_failure("shape", f"format of {self.op}: {formats}")
         return self._beyond_rounding(subject, arrays, alone)
 
     def _here(self, subject: Subject, arrays: tuple[Array, ...]) -> OpResult:
         """The operation in the nest, after the scopes that were left inside of it."""
-        one_by_one = (opened(subject, region) for region in (*self.nest, *self.left))
+        one_by_one = (open_scope(subject, region) for region in (*self.nest, *self.left))
         scopes = iter([*one_by_one]) if self.prepared else one_by_one
         with ExitStack() as entered:
             for _ in self.nest:
@@ -214,13 +214,15 @@ class ScopedOperation:
 
         if self.empty and (full := differs(innermost, replace(self, empty=False).arrays())) is not None:
             text = f"got {dtype} with an empty second operand, want {full} as otherwise, for {formats}"
-            return failed("order", f"format of {self.op}: {text}")
+            return make_failure("order", f"format of {self.op}: {text}")
         named, bare = (*innermost.wide, *innermost.low), replace(innermost, wide=(), low=())
         if named and self.op not in named and (plain := differs(bare, arrays)) is not None:
             text = f"got {dtype} in a scope that names other operations, want {plain} as without"
-            return failed("lists", f"format of {self.op}: {text}")
+            return make_failure("lists", f"format of {self.op}: {text}")
         if self.second is not None and (turned := differs(innermost, arrays[::-1])) is not None:
-            return failed("order", f"format of {self.op}: got {dtype} for {formats}, want {turned} as in reverse order")
+            return make_failure(
+                "order", f"format of {self.op}: got {dtype} for {formats}, want {turned} as in reverse order"
+            )
         return None
 
     def _beyond_rounding(self, subject: Subject, arrays: tuple[Array, ...], result: OpResult) -> Failure | None:
@@ -231,17 +233,17 @@ class ScopedOperation:
         here = (self.op,)
         low, wide = (here, ()) if result.dtype == scope else ((), here)
 
-        def computed(rounding: Rounding, operands: tuple[Array, ...] = arrays) -> Array:
+        def compute(rounding: Rounding, operands: tuple[Array, ...] = arrays) -> Array:
             oracle = ReferenceFramework("cpu", conventions=subject.conventions, rounding=rounding)
             with oracle.autocast(Precision("O1", scope), wide=wide, low=low):
                 return oracle.run_op(self.op, *operands).value.astype(np.float64)
 
-        exact = computed(Nearest())
+        exact = compute(Nearest())
         members: list[Array] = []
         for rng in (np.random.default_rng([self.seed, 27, i]) for i in range(MEMBERS)):
             near = wide or self.op == "attention"
             operands = tuple(_nearby(array, rng, result.dtype) for array in arrays) if near else arrays
-            members.append(computed(Stochastic(rng), operands))
+            members.append(compute(Stochastic(rng), operands))
         judged = np.isfinite([exact, *members]).all(axis=0)
         if not judged.all() and self.special != -math.inf:
             return None
@@ -253,7 +255,9 @@ class ScopedOperation:
         apart = float(gaps(mine, exact).max(initial=0.0))
         if apart <= bound:
             return None
-        return failed("value", f"distance of {self.op} in {result.dtype}: got {apart:.3g}, want at most {bound:.3g}")
+        return make_failure(
+            "value", f"distance of {self.op} in {result.dtype}: got {apart:.3g}, want at most {bound:.3g}"
+        )
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
         """The clause that a failure breaks, and the message."""
@@ -284,11 +288,11 @@ def _nearby(array: Array, rng: np.random.Generator, name: str) -> Array:
 def _run(subject: Subject, nest: tuple[NestedScope, ...], op: str, arrays: tuple[Array, ...]) -> OpResult:
     with ExitStack() as scopes:
         for region in nest:
-            scopes.enter_context(opened(subject, region))
+            scopes.enter_context(open_scope(subject, region))
         return subject.framework.run_op(op, *arrays)
 
 
-def opened(subject: Subject, region: NestedScope) -> AbstractContextManager[None]:
+def open_scope(subject: Subject, region: NestedScope) -> AbstractContextManager[None]:
     """The scope, as the framework opens it."""
     precision = Precision("O1", region.format)
     return subject.framework.autocast(precision, enabled=region.enabled, wide=region.wide, low=region.low)
@@ -303,7 +307,7 @@ def _leave(scope: AbstractContextManager[None], raises: bool) -> None:
         pass
 
 
-def failed(name: str, text: str) -> Failure:
+def make_failure(name: str, text: str) -> Failure:
     """The failure of a single operation or call."""
     return Failure(0, name, False, text)
 
@@ -330,18 +334,20 @@ class Calls:
         plain: list[RecomputeResult] = []
         for call in self.calls:
             try:
-                with self._opened(subject):
+                with self._open_scope(subject):
                     plain.append(subject.framework.recompute("plain", *call.operands()))
             except Unsupported:
                 raise
             except Exception as error:
-                return failed("raised", f"a plain call raised {type(error).__name__}: {cleaned(str(error))[:200]}")
-        with self._opened(subject):
+                return make_failure(
+                    "raised", f"a plain call raised {type(error).__name__}: {clean_message(str(error))[:200]}"
+                )
+        with self._open_scope(subject):
             pairs = zip(self.calls, plain, strict=True)
             return next(filter(None, (call.apart_from(subject, result) for call, result in pairs)), None)
 
-    def _opened(self, subject: Subject) -> AbstractContextManager[None]:
-        return nullcontext() if self.scope is None else opened(subject, self.scope)
+    def _open_scope(self, subject: Subject) -> AbstractContextManager[None]:
+        return nullcontext() if self.scope is None else open_scope(subject, self.scope)
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
         """The clause that a failure breaks, and the message."""
@@ -379,8 +385,8 @@ class Call:
         except Unsupported:
             raise
         except Exception as error:
-            raised = f"a recomputed call, {self}, raised {type(error).__name__}: {cleaned(str(error))[:200]}"
-            return None if self.way in REFUSABLE else failed("raised", raised)
+            raised = f"a recomputed call, {self}, raised {type(error).__name__}: {clean_message(str(error))[:200]}"
+            return None if self.way in REFUSABLE else make_failure("raised", raised)
         bounds = function_bounds(x, w, subject.seed) if subject.conventions.compiled else {}
         for name in ("value", "x", "w"):
             mine, other = getattr(here, name), getattr(plain, name)
@@ -392,7 +398,7 @@ class Call:
                     continue
             if not same_bits(mine, other):
                 values = f"got {short_text(mine)}, want {short_text(other)} as in the plain call"
-                return failed(name, f"{name} of the recomputed call: {values}")
+                return make_failure(name, f"{name} of the recomputed call: {values}")
         return None
 
 
@@ -421,7 +427,7 @@ SMALLEST = {"norm": -4, "elu": 0}
 
 
 @st.composite
-def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
+def draw_scoped_operation(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
     """Operations in up to three scopes, after up to two others."""
     formats = _formats(framework)
     operations = sorted(op for op in CATALOGUE if op not in RANDOM)
@@ -488,7 +494,7 @@ def _formats(framework: Framework) -> list[FormatName]:
     """The low formats that a framework has scopes for."""
     if not framework.declares(Capability.AUTOCAST_SCOPE).supported:
         return []
-    return [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
+    return [p.format for p in PRECISIONS if p.level == "O1" and is_offered(framework, Recipe(precision=p))]
 
 
 @st.composite

@@ -53,7 +53,7 @@ def explore(subject: Subject, verdict: Verdict, excluded: Excluded, law: Propert
     search.run(strategy, law.count(laws) * profile.factor, law.seed(chosen, part), profile.shrinking_s)
     if search.smallest is not None:
         instance, failure = search.smallest
-        _broken(subject, verdict, laws, instance, failure)
+        _raise_violation(subject, verdict, laws, instance, failure)
     if not search.judged and search.refusal is not None:
         raise search.refusal
     if not search.judged:
@@ -73,11 +73,13 @@ def hold(subject: Subject, verdict: Verdict, instance: Instance) -> None:
     with np.errstate(all="ignore"):
         failure = instance.failure(subject, laws)
     if failure is not None:
-        _broken(subject, verdict, laws, instance, failure)
+        _raise_violation(subject, verdict, laws, instance, failure)
     verdict.checks.append(Check("the law holds for this case", True, "1 case", "all"))
 
 
-def _broken(subject: Subject, verdict: Verdict, laws: GenerativeSettings, instance: Instance, failure: Failure) -> None:
+def _raise_violation(
+    subject: Subject, verdict: Verdict, laws: GenerativeSettings, instance: Instance, failure: Failure
+) -> None:
     __tracebackhide__ = True
     with np.errstate(all="ignore"):
         clause, text = instance.clause(subject, laws, failure)
@@ -103,15 +105,15 @@ def _laws(subject: Subject) -> GenerativeSettings:
 LAWS: Mapping[str, Property] = {
     "laws.programs": Property(0, variations.programs, 8, 1.0),
     "laws.recomputation": Property(
-        1, variations.recomputed, 2, 1 / 8, (Capability.RECOMPUTE,), always=frozenset({"recompute"})
+        1, variations.draw_recomputed_case, 2, 1 / 8, (Capability.RECOMPUTE,), always=frozenset({"recompute"})
     ),
-    "laws.scales": Property(2, variations.scaled, 1, 1 / 16, (Capability.DYNAMIC_SCALING,)),
-    "laws.restores": Property(3, variations.resumed, 2, 1 / 8, (Capability.CHECKPOINT,)),
+    "laws.scales": Property(2, variations.draw_scaled_case, 1, 1 / 16, (Capability.DYNAMIC_SCALING,)),
+    "laws.restores": Property(3, variations.draw_resumed_case, 2, 1 / 8, (Capability.CHECKPOINT,)),
     "laws.second-run": Property(4, variations.second_runs, 2, 1 / 8),
     "laws.windows": Property(5, variations.cuts, 1, 1 / 64, (Capability.ACCUMULATION,)),
-    "laws.operations": Property(6, operations.scoped, 2, 1.0, (Capability.AUTOCAST_SCOPE,)),
+    "laws.operations": Property(6, operations.draw_scoped_operation, 2, 1.0, (Capability.AUTOCAST_SCOPE,)),
     "laws.calls": Property(7, operations.calls, 1, 1 / 16, (Capability.RECOMPUTE_CASES,)),
-    "laws.masks": Property(9, masks.masked, 1, 1 / 8),
+    "laws.masks": Property(9, masks.draw_masked_case, 1, 1 / 8),
     **{clause: test for technique in TECHNIQUES for clause, test in technique.properties.items()},
     "laws.processes": Property(8, variations.elsewhere, 1, 0.0, (), variations.handfuls),
 }

@@ -37,8 +37,8 @@ from conformance.spec.findings import (
     PROCESSOR,
     Finding,
     Workaround,
-    matched,
-    named,
+    has_instruction_sets,
+    has_name,
     read_finding,
     read_processor,
     read_programs,
@@ -67,7 +67,7 @@ class VersionSeries:
         return f"{self.version} {self.device} {self.mode}"
 
 
-def parsed(framework: str, version: str) -> Version:
+def parse_version(framework: str, version: str) -> Version:
     """Return a comparable version.
 
     Raises:
@@ -153,7 +153,7 @@ class Position:
         return judged == (self.version if judged.local else Version(self.version.public))
 
 
-def merged(first: Iterable[VersionSeries], second: Iterable[VersionSeries]) -> tuple[VersionSeries, ...]:
+def merge_series(first: Iterable[VersionSeries], second: Iterable[VersionSeries]) -> tuple[VersionSeries, ...]:
     """Return the series of both, without repetition."""
     return tuple(dict.fromkeys([*first, *second]))
 
@@ -232,7 +232,7 @@ class Expectation:
 
     def applies(self, instructions: Collection[str], seed: int) -> bool:
         """Whether the entry speaks of runs at this seed on a processor with these instruction sets."""
-        return matched(self.processor, instructions) and (seed != 0 or self.depends_on != OTHER_SEEDS)
+        return has_instruction_sets(self.processor, instructions) and (seed != 0 or self.depends_on != OTHER_SEEDS)
 
     def covers(self, clause: str, case: str) -> bool:
         """Whether the entry is of this case of this clause."""
@@ -272,7 +272,9 @@ class Exclusion:
 
     def applies(self, series: VersionSeries) -> bool:
         """Whether the finding occurs in a series."""
-        return named(self.device, series.device) and named(self.mode, series.mode) and self.affects(series.version)
+        return (
+            has_name(self.device, series.device) and has_name(self.mode, series.mode) and self.affects(series.version)
+        )
 
     def affects(self, version: str) -> bool:
         """Whether the finding occurs in a version, pre-releases included."""
@@ -304,7 +306,7 @@ class Known:
         Raises:
             ValueError: its version is not a PEP 440 version.
         """
-        version = parsed(framework, series.version)
+        version = parse_version(framework, series.version)
         return Position(version, series.device, series.mode, self.judged.get(framework, ()), modes)
 
     def applying(
@@ -331,21 +333,23 @@ class Known:
         return replace(
             self,
             expectations=tuple(
-                relax(entry) for entry in self._inferred(framework, position) if entry.applies(instructions, seed)
+                relax(entry)
+                for entry in self._infer_expectations(framework, position)
+                if entry.applies(instructions, seed)
             ),
             workarounds=tuple(
                 workaround
                 for workaround in self.workarounds
-                if any(named(workaround.mode or ANY, one.mode) for one in related)
+                if any(has_name(workaround.mode or ANY, one.mode) for one in related)
             ),
             exclusions=tuple(
                 exclusion
                 for exclusion in self.exclusions
-                if any(map(exclusion.applies, related)) and matched(exclusion.processor, instructions)
+                if any(map(exclusion.applies, related)) and has_instruction_sets(exclusion.processor, instructions)
             ),
         )
 
-    def _inferred(self, framework: str, position: Position) -> Iterator[Expectation]:
+    def _infer_expectations(self, framework: str, position: Position) -> Iterator[Expectation]:
         """The entries of the snapshots that apply to a series.
 
         One that is inferred from another device or mode, or from one of two versions that disagree, may pass. Findings
@@ -379,7 +383,7 @@ class Known:
                 settled = here and all((entry.test, entry.finding.id) in others for others in causes)
                 yield replace(entry, cases=cases, inferred_from=position.label(entry.series), may_pass=not settled)
 
-    def expected(self, finding: Finding, version: str) -> bool:
+    def is_expected(self, finding: Finding, version: str) -> bool:
         """Whether an exclusion of the finding affects this version, or its expectations say so.
 
         They are those of the judged series of this release in the modes that have ever shown the finding; if none of
@@ -399,7 +403,7 @@ class Known:
             self.findings + other.findings,
             self.expectations + other.expectations,
             self.workarounds + other.workarounds,
-            {name: merged(self.judged.get(name, ()), other.judged.get(name, ())) for name in names},
+            {name: merge_series(self.judged.get(name, ()), other.judged.get(name, ())) for name in names},
             self.exclusions + other.exclusions,
         )
 
@@ -538,7 +542,7 @@ def _series_named(name: str, framework: str) -> VersionSeries:
     match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(f"{SNAPSHOTS}: got a file {name!r}, want FRAMEWORK-VERSION-DEVICE-MODE.txt")
-    parsed(f"{SNAPSHOTS}/{name}: {framework}", match["version"])
+    parse_version(f"{SNAPSHOTS}/{name}: {framework}", match["version"])
     return VersionSeries(match["version"], match["device"], match["mode"])
 
 

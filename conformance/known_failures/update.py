@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
-from conformance.known_failures.reading import EXPECTATION, KERNELS, Expectation, Known, VersionSeries, parsed
+from conformance.known_failures.reading import EXPECTATION, KERNELS, Expectation, Known, VersionSeries, parse_version
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
 from conformance.test_ids.inventory import inventory
@@ -119,7 +119,7 @@ def update(record: Record, known: Known, cause: Cause | None = None) -> Update:
 def _series_of(record: Record, known: Known) -> VersionSeries:
     """The record's series, with the version's local label if those judged in its mode, or any, have one."""
     series = record.series
-    version = parsed(series.framework, record.variant.framework_version)
+    version = parse_version(series.framework, record.variant.framework_version)
     judged = known.judged.get(series.framework, ())
     alike = [one for one in judged if (one.device, one.mode) == (series.device, series.mode)] or judged
     label = any(Version(one.version).local for one in alike)

@@ -148,7 +148,7 @@ def judge(request: ModelRequest, jobs: int) -> Record:
         CannotJudge: a library is missing, or no class has such a name.
     """
     started, start, packages = now(), time.monotonic(), machine.packages()
-    needed = ["torch"] if request.model and not request.model.startswith(f"{LIBRARY}:") else _needed()
+    needed = ["torch"] if request.model and not request.model.startswith(f"{LIBRARY}:") else _list_packages()
     if missing := [name for name in needed if name not in packages]:
         raise CannotJudge(f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}")
     collector, folder = _Collector(request.limit_s), Path(__file__).parent
@@ -178,19 +178,19 @@ def judge(request: ModelRequest, jobs: int) -> Record:
         duration_s=round(time.monotonic() - start, 1),
         status="interrupted" if interrupted else "complete",
         verdicts=tuple(collector.verdicts),
-    ).sorted()
+    ).sort_parts()
 
 
-def _needed() -> list[str]:
+def _list_packages() -> list[str]:
     return ["torch", LIBRARY, "accelerate"]
 
 
 def problem_of(record: Record) -> str:
     """Why the first model was not trained to the end, "" if it was."""
-    return next((verdict.reason for verdict in record.verdicts if _untrained(verdict)), "")
+    return next((verdict.reason for verdict in record.verdicts if _is_untrained(verdict)), "")
 
 
-def _untrained(verdict: TestVerdict) -> bool:
+def _is_untrained(verdict: TestVerdict) -> bool:
     return verdict.clause == LAST and verdict.outcome is Outcome.ABSTAIN
 
 
@@ -220,7 +220,7 @@ def count_outcomes(record: Record) -> str:
 
 def _versions(record: Record) -> str:
     packages = record.variant.packages
-    return ", ".join(f"{name} {packages[name]}" for name in _needed() if name in packages)
+    return ", ".join(f"{name} {packages[name]}" for name in _list_packages() if name in packages)
 
 
 def table(record: Record) -> Iterator[str]:
@@ -230,7 +230,7 @@ def table(record: Record) -> Iterator[str]:
         models.setdefault(_model(verdict), []).append(verdict)
     reasons: dict[str, list[str]] = {}
     for name, verdicts in [*models.items()]:
-        for verdict in filter(_untrained, verdicts):
+        for verdict in filter(_is_untrained, verdicts):
             reasons.setdefault(re.sub(r"\d[\d,.]*", "N", verdict.reason)[:110], []).append(name)
             del models[name]
     late = sum(map(len, reasons.values()))

@@ -11,8 +11,8 @@ from zipfile import BadZipFile
 import numpy as np
 
 from conformance.oracle.derivation_hash import code_hash
-from conformance.oracle.runs import evaluated, run
-from conformance.oracle.stored_spreads import CODE, INPUTS, entry_name, stored
+from conformance.oracle.runs import run, train_and_evaluate
+from conformance.oracle.stored_spreads import CODE, INPUTS, entry_name, load_spreads
 from fixtures.arrays import Array
 from fixtures.model import Model, Window
 from fixtures.recipe import Recipe
@@ -44,7 +44,7 @@ def folder() -> Path:
     return cache_folder()
 
 
-def loaded(path: Path, *names: str) -> dict[str, Array] | None:
+def load_arrays(path: Path, *names: str) -> dict[str, Array] | None:
     """Arrays of a cache file; if it is missing or incomplete, of the spreads that come with the suite.
 
     None if these lack them too. An incomplete file is removed.
@@ -84,7 +84,7 @@ class _Inputs:
         trainer = reference.trainer(self.model, self.recipe)
         if evaluation:
             *windows, (batch,) = self.windows
-            return evaluated(trainer, windows, batch.inputs)
+            return train_and_evaluate(trainer, windows, batch.inputs)
         exact = run(trainer, self.windows)
         return {"losses": exact.losses, "gradient": exact.gradient, "parameters": exact.parameters}
 
@@ -100,7 +100,7 @@ def _inputs_of(path: Path) -> _Inputs:
 def _from_stored(path: Path, names: Sequence[str]) -> dict[str, Array] | None:
     """The stored spreads together with their exact run, which are written to a cache file."""
     inputs = _inputs_of(path)
-    spreads = stored().get(entry_name(inputs.digest, path))
+    spreads = load_spreads().get(entry_name(inputs.digest, path))
     if spreads is None:
         return None
     arrays = dict(spreads)

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from conformance.oracle.bound import Bound
-from conformance.oracle.bounds_cache import folder, loaded, origin_of, store
+from conformance.oracle.bounds_cache import folder, load_arrays, origin_of, store
 from conformance.oracle.runs import Run as Run
-from conformance.oracle.runs import evaluated as evaluated
 from conformance.oracle.runs import flat as flat
 from conformance.oracle.runs import run as run
+from conformance.oracle.runs import train_and_evaluate as train_and_evaluate
 from fixtures.arrays import Array, format_of
 from fixtures.model import Batch, BatchNorm, Model, Window
 from fixtures.recipe import SGD, Recipe
@@ -48,14 +48,14 @@ class Envelope:
     derivation: dict[str, Any]
     sizes: dict[str, int]
 
-    def judged(self) -> int:
+    def count_judged(self) -> int:
         """Number of updates that can be judged."""
         beyond = np.flatnonzero(self.loss_spread > LEARNABLE * abs(self.exact.losses[0]))
         return int(beyond[0]) if beyond.size else len(self.loss_spread)
 
     def loss_bounds(self) -> Array:
         """Bound of the loss of every update; infinite for updates that are not judged."""
-        beyond = np.arange(len(self.loss_spread)) >= self.judged()
+        beyond = np.arange(len(self.loss_spread)) >= self.count_judged()
         return np.where(beyond, np.inf, IMPLEMENTATION_FREEDOM * self.loss_spread)
 
     def worst_loss(self, losses: Array) -> tuple[float, Bound, int]:
@@ -64,7 +64,7 @@ class Envelope:
         Raises:
             ValueError: no update is judged.
         """
-        count = self.judged()
+        count = self.count_judged()
         if not count:
             raise ValueError("the spread is too large to judge at the first update already")
         deviation = np.abs(losses[:count] - self.exact.losses[:count])
@@ -110,7 +110,7 @@ def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Se
     derivation = _derivation("ensemble of randomly rounded reference runs", recipe, key)
     trained = sorted(model.parameter_shapes().keys() - set(recipe.frozen))
     sizes = {name: int(np.prod(model.parameter_shapes()[name])) for name in trained}
-    loaded_arrays = loaded(path, "losses", "gradient", "parameters", "loss_spread", "gain_spread", "spread")
+    loaded_arrays = load_arrays(path, "losses", "gradient", "parameters", "loss_spread", "gain_spread", "spread")
     if loaded_arrays is None:
         result = _derive(conventions, model, recipe, windows, derivation, sizes)
         exact = {
@@ -140,7 +140,7 @@ def quality(
     conventions = relevant(conventions, model, recipe)
     key = origin_of(conventions, model, recipe, [*windows, (test,)])
     path = folder() / f"{key[:32]}.quality.npz"
-    loaded_arrays = loaded(path, "accuracies")
+    loaded_arrays = load_arrays(path, "accuracies")
     if loaded_arrays is None:
         rounding = [Stochastic(np.random.default_rng([recipe.seed, 9, i])) for i in range(SAMPLES)]
         runs = [ReferenceFramework("cpu", conventions=conventions, rounding=r).trainer(model, recipe) for r in rounding]
@@ -165,20 +165,20 @@ def trained_accuracy(trainer: Trainer, windows: Sequence[Window], test: Batch) -
 def evaluation(
     conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window], inputs: Array
 ) -> dict[str, tuple[Array, Bound]]:
-    """Results of `evaluated` on the exact run, each with the bound of a correct run's relative distance."""
+    """Results of `train_and_evaluate` on the exact run, each with the bound of a correct run's relative distance."""
     conventions = relevant(conventions, model, recipe)
     key = origin_of(conventions, model, recipe, [*windows, (Batch(inputs, {}),)])
     path = folder() / f"{key[:32]}.evaluation.npz"
     names = ("buffers", "predictions") if model.buffers() else ("predictions",)
-    loaded_arrays = loaded(path, *names, *(f"{name}.spread" for name in names))
+    loaded_arrays = load_arrays(path, *names, *(f"{name}.spread" for name in names))
     if loaded_arrays is None:
 
-        def made(rounding: Rounding) -> dict[str, Array]:
+        def run_rounded(rounding: Rounding) -> dict[str, Array]:
             framework = ReferenceFramework("cpu", conventions=conventions, rounding=rounding)
-            return evaluated(framework.trainer(model, recipe), windows, inputs)
+            return train_and_evaluate(framework.trainer(model, recipe), windows, inputs)
 
-        exact = made(Exact())
-        members = [made(Stochastic(np.random.default_rng([recipe.seed, 10, i]))) for i in range(SAMPLES)]
+        exact = run_rounded(Exact())
+        members = [run_rounded(Stochastic(np.random.default_rng([recipe.seed, 10, i]))) for i in range(SAMPLES)]
         spread = {f"{n}.spread": np.array(max(distance(m[n], exact[n]) for m in members)) for n in names}
         loaded_arrays = exact | spread
         store(path, loaded_arrays)
@@ -227,13 +227,13 @@ def _derive(
     derivation: dict[str, Any],
     sizes: dict[str, int],
 ) -> Envelope:
-    def made(rounding: Rounding) -> Run:
+    def run_rounded(rounding: Rounding) -> Run:
         return run(
             ReferenceFramework("cpu", conventions=conventions, rounding=rounding).trainer(model, recipe), windows
         )
 
-    exact = made(Exact())
-    members = [made(Stochastic(np.random.default_rng([recipe.seed, 8, i]))) for i in range(SAMPLES)]
+    exact = run_rounded(Exact())
+    members = [run_rounded(Stochastic(np.random.default_rng([recipe.seed, 8, i]))) for i in range(SAMPLES)]
     deviations = np.max([np.abs(member.losses - exact.losses) for member in members], axis=0)
     loss_spread = np.maximum.accumulate(deviations)
     floor = format_of("float32").unit_roundoff

@@ -38,7 +38,7 @@ def flat(arrays: Mapping[str, Array]) -> Array:
     return np.concatenate([np.asarray(arrays[name]).astype(np.float64).ravel() for name in sorted(arrays)])
 
 
-def evaluated(trainer: Trainer, windows: Sequence[Window], inputs: Array) -> dict[str, Array]:
+def train_and_evaluate(trainer: Trainer, windows: Sequence[Window], inputs: Array) -> dict[str, Array]:
     """Running statistics ("buffers", where there are any) and outputs ("predictions") after an update a window."""
     for window in windows:
         trainer.update(window)

@@ -47,7 +47,7 @@ def entry_name(inputs: str, path: Path) -> str:
 
 
 @cache
-def stored(file: Path = FILE) -> Mapping[str, Mapping[str, Array]]:
+def load_spreads(file: Path = FILE) -> Mapping[str, Mapping[str, Array]]:
     """The entries of the present code, by name; none if the code has changed."""
     content = json.loads(file.read_text("utf-8")) if file.is_file() else {CODE: ""}
     return _entries(content) if content[CODE] == code_hash() else {}
@@ -64,7 +64,7 @@ def collect(folders: Sequence[Path], file: Path = FILE) -> int:
     Raises:
         ValueError: a folder has no entry of the present code.
     """
-    return _write({name: dict(arrays) for name, arrays in stored(file).items()} | _derived(folders), file)
+    return _write({name: dict(arrays) for name, arrays in load_spreads(file).items()} | _collect_entries(folders), file)
 
 
 def keep(folders: Sequence[Path], file: Path = FILE) -> int:
@@ -77,7 +77,7 @@ def keep(folders: Sequence[Path], file: Path = FILE) -> int:
         ValueError: fewer than `SAMPLE` of them were derived again, fewer than half of these are equal, or one is beyond
             what two draws differ by.
     """
-    entries, again = _entries(json.loads(file.read_text("utf-8"))), _derived(folders)
+    entries, again = _entries(json.loads(file.read_text("utf-8"))), _collect_entries(folders)
     sample = sorted(entries.keys() & again.keys())
     if len(sample) < SAMPLE:
         raise ValueError(f"got {len(sample)} entries that were derived again, want {SAMPLE}: name folders of more runs")
@@ -98,7 +98,7 @@ def _agree(left: Mapping[str, Array], right: Mapping[str, Array], factor: float)
     return all(np.all((a <= factor * b) & (b <= factor * a) | np.isnan(a) & np.isnan(b) | (a == b)) for a, b in pairs)
 
 
-def _derived(folders: Sequence[Path]) -> dict[str, dict[str, Array]]:
+def _collect_entries(folders: Sequence[Path]) -> dict[str, dict[str, Array]]:
     entries: dict[str, dict[str, Array]] = {}
     for folder in folders:
         fresh = dict(filter(None, map(_entry, sorted(folder.glob("*.npz")))))
@@ -117,7 +117,7 @@ def _write(entries: Mapping[str, Mapping[str, Array]], file: Path) -> int:
     ]
     head = f'{{"{CODE}": "{code_hash()}", "entries": {{'
     file.write_text("\n".join([head, ",\n".join(lines), "}}\n"]), "utf-8")
-    stored.cache_clear()
+    load_spreads.cache_clear()
     return len(entries)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import IO, Any, Literal
 
-from conformance.runner.subprocesses import guarded
+from conformance.runner.subprocesses import guard_group
 from results.record.files import os_problem
 
 ROOT = Path(__file__).parents[2]
@@ -161,7 +161,7 @@ class RaceProcess:
 
 
 @contextmanager
-def started(side: str, racer: Racer) -> Iterator[RaceProcess]:
+def start_process(side: str, racer: Racer) -> Iterator[RaceProcess]:
     """A process within the context, which ends with it and has imported all but its framework.
 
     Raises:
@@ -179,7 +179,7 @@ def started(side: str, racer: Racer) -> Iterator[RaceProcess]:
             why = f"{os_problem(error)}; name a Python that has the framework"
             raise RaceError(f"{side}: {racer.python}: {why}") from None
         stack.callback(_end, process)
-        stack.enter_context(guarded(process.pid))
+        stack.enter_context(guard_group(process.pid))
         result = RaceProcess(side, process, errors)
         result.ask("", limit_s=START_S)
         yield result
@@ -232,7 +232,7 @@ def race(
 
 def _probe(side: str, racer: Racer) -> dict[str, Any]:
     """What a process says before the race, which also reads the files that later ones import."""
-    with started(side, racer) as process:
+    with start_process(side, racer) as process:
         answer = process.ask("load", limit_s=START_S)
         process.value("first", limit_s=START_S)
         kinds = tuple(map(str, process.ask("kinds", limit_s=START_S)["kinds"]))
@@ -252,7 +252,7 @@ def _run_pair(
 
     with ExitStack() as stack:
         for side in order.sample(names, len(names)):
-            processes[side] = stack.enter_context(started(side, sides[side]))
+            processes[side] = stack.enter_context(start_process(side, sides[side]))
             once[side]["import"] = processes[side].value("load", limit_s=START_S)
         for side in order.sample(names, len(names)):
             once[side]["first"] = processes[side].value("first", limit_s=START_S)

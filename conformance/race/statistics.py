@@ -22,7 +22,7 @@ import numpy as np
 
 from conformance.race.processes import FEWEST_PAIRS, NEW, OLD, TWIN, RaceSamples, SideSamples
 from results.compare.ratio import CONFIDENCE, TRIMMED, in_pairs, refusal_of
-from results.record.files import RecordError, one_line, packed, read, replace
+from results.record.files import RecordError, compress_content, one_line, read, replace
 from results.record.values import parse, plain, to_line, to_text
 
 
@@ -32,7 +32,7 @@ def write(path: Path, samples: RaceSamples) -> None:
     Raises:
         RecordError: the file cannot be written.
     """
-    replace(path, packed(path, to_line(plain(samples)).encode("utf-8") + b"\n"))
+    replace(path, compress_content(path, to_line(plain(samples)).encode("utf-8") + b"\n"))
 
 
 def load(path: Path) -> RaceSamples:

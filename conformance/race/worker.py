@@ -24,7 +24,7 @@ from fixtures.data import digits_batch
 from fixtures.model import Batch, Model
 from fixtures.models import digits_mlp
 from fixtures.recipe import Adam, Recipe
-from frameworks.base import elapsed
+from frameworks.base import measure_elapsed
 from frameworks.contract import Framework, MissingDevice, Trainer, Unsupported
 from frameworks.native_loop import FIXTURES as NATIVE
 from frameworks.registry import UnknownFramework, load
@@ -65,7 +65,7 @@ class TimedWork:
             self._trainer = self._framework.trainer(self._model, Recipe(Adam(RATE)))
             self._trainer.update((self._batch,))
 
-        spent = self._framework.timed(work)
+        spent = self._framework.measure_time(work)
         self.step(SETTLING)
         return spent
 
@@ -77,7 +77,7 @@ class TimedWork:
             for _ in range(count):
                 float(trainer.update((self._batch,)).loss)
 
-        return self._framework.timed(work)
+        return self._framework.measure_time(work)
 
     def optimizer(self, count: int) -> int:
         """So many optimizer steps, without the forward and backward passes before each.
@@ -88,7 +88,7 @@ class TimedWork:
         trainer, spent = self._running(), 0
         for _ in range(count):
             trainer.accumulate(self._batch, len(self._batch))
-            spent += self._framework.timed(trainer.apply)
+            spent += self._framework.measure_time(trainer.apply)
         return spent
 
     def yardstick(self, count: int) -> int:
@@ -100,7 +100,7 @@ class TimedWork:
                 values.sort()
                 np.exp(-np.abs(values)).cumsum()
 
-        return elapsed(work, process_time_ns)
+        return measure_elapsed(work, process_time_ns)
 
     def memory(self, _: int) -> int:
         """Most resident bytes of this process so far; where Linux does not say, those of `getrusage`."""

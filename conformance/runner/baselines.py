@@ -7,10 +7,10 @@ from pathlib import Path
 from conformance.runner import machine
 from conformance.runner.identity import name_of
 from conformance.test_ids.inventory import inventory
-from frameworks.registry import known
+from frameworks.registry import find_adapters
 from results.compare.comparison import series
 from results.record.files import RecordError
-from results.record.folders import INSTALLED, SHIPPED, listed
+from results.record.folders import INSTALLED, SHIPPED, list_records
 from results.record.reading import Record, load, write
 
 BASELINES = SHIPPED / "baselines"
@@ -24,7 +24,7 @@ def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | No
     Raises:
         RecordError: a baseline cannot be read.
     """
-    for path in listed(folder):
+    for path in list_records(folder):
         baseline = load(path)
         if series(baseline) == series(record) and baseline.status != "interrupted":
             return path, baseline
@@ -48,7 +48,7 @@ def foreign(framework: str, mode: str, device: str, folder: Path = BASELINES) ->
     if framework == "reference":
         return ""
     here = machine.level(machine.instruction_sets())
-    named = [path for path in listed(folder) if path.name.startswith(f"{framework}-")]
+    named = [path for path in list_records(folder) if path.name.startswith(f"{framework}-")]
     records = [load(path) for path in named if path.name.partition(".json")[0].endswith(f"-{device}-{mode}")]
     levels = {machine.level(record.variant.instruction_sets) for record in records}
     return "" if not levels or here in levels else f"{FOREIGN} ({here}; they have {', '.join(sorted(levels))}): "
@@ -66,7 +66,7 @@ def nearest(name: str, mode: str, device: str, folder: Path = BASELINES) -> Path
         own, there = stem.startswith(f"{name}-"), f"-{device}-" in stem
         return not own, not (own and stem.endswith(f"-{mode}")), not there, not stem.startswith("reference-"), stem
 
-    return min(listed(folder), key=distance, default=None)
+    return min(list_records(folder), key=distance, default=None)
 
 
 def lacking(record: Record) -> list[str]:
@@ -106,12 +106,12 @@ def acceptable(path: Path) -> Record:
 def _unknown(record: Record) -> str:
     """What there is not of a record's framework, mode and ways, "" if there is all of it."""
     from conformance.runner.subprocesses import check_mode
-    from frameworks.ways import declared
+    from frameworks.ways import load_ways
 
     framework, (mode, *ways) = record.series.framework, record.series.mode.split("+")
-    if framework not in known():
-        return f"no adapter is called {framework!r}: one of {', '.join(sorted(known()))}"
-    there = [str(way) for way in declared(framework)]
+    if framework not in find_adapters():
+        return f"no adapter is called {framework!r}: one of {', '.join(sorted(find_adapters()))}"
+    there = [str(way) for way in load_ways(framework)]
     named = {"framework_version": record.variant.framework_version, "device": record.series.device}
     if bad := next((key for key, name in named.items() if {"/", "\\"} & {*name}), None):
         return f"{bad}: got {named[bad]!r}, want a name without path separators"

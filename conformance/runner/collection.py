@@ -46,7 +46,7 @@ def parametrize(metafunc: pytest.Metafunc, framework: Framework, known: Known, w
     for part in SHIPPED:
         if (name := f"{part[:-1]}_technique") in metafunc.fixturenames:
             supported = framework.declares(SHIPPED[part]).supported
-            techniques = framework.shipped(part).techniques() if supported else (None,)
+            techniques = framework.get_shipped(part).techniques() if supported else (None,)
             metafunc.parametrize(name, techniques, ids=[technique or "default" for technique in techniques])
     if "workaround" in metafunc.fixturenames:
         metafunc.parametrize(

@@ -16,7 +16,7 @@ MORE = 1.05
 """How many times as much as the file says a run may cost."""
 
 
-def spent() -> float:
+def measure_child_time() -> float:
     """Processor seconds of the processes that this one has started and that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

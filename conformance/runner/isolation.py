@@ -56,7 +56,7 @@ class Interrupts:
 
 
 @contextmanager
-def contained(interrupts: Interrupts, timeout_s: float) -> Generator[list[BaseException]]:
+def isolate_test(interrupts: Interrupts, timeout_s: float) -> Generator[list[BaseException]]:
     """Runs a test's body, restores the process' state, and yields a list for the exception that ended it.
 
     A forked copy of the process that returns from the body exits at once. If no exception can end a hanging body, the
@@ -95,7 +95,7 @@ def restore_settings(framework: Framework, before: Mapping[str, str]) -> tuple[s
     return tuple(f"{key}: {before.get(key)} → {after.get(key)}"[:LONGEST] for key in changed)
 
 
-def judged(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
+def conclude_safely(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
     """`conclude`, even if the exception's text or the framework's probe raises."""
     try:
         judgement = conclude(framework, error, matching)
@@ -111,12 +111,12 @@ def judged(framework: Framework, error: BaseException | None, matching: Sequence
 def traceback_of(item: pytest.Item, error: BaseException) -> str:
     """The traceback as pytest shows it, at most `LONGEST` characters of it, or why there is none."""
     try:
-        return clipped(str(item.repr_failure(pytest.ExceptionInfo.from_exception(error))))
+        return clip_text(str(item.repr_failure(pytest.ExceptionInfo.from_exception(error))))
     except Exception as problem:
         return f"the traceback cannot be shown ({type(problem).__name__})"
 
 
-def clipped(text: str) -> str:
+def clip_text(text: str) -> str:
     """The end of a text, in characters that every terminal accepts."""
     tail = text if len(text) <= LONGEST else f"…{text[-LONGEST:]}"
     return printable(tail, "\N{REPLACEMENT CHARACTER}", allowed="\n\t")

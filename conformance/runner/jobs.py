@@ -42,7 +42,7 @@ def _command(framework: str, mode: str, device: str, workers: int) -> list[str]:
     return [*command, f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else [])]
 
 
-def _refused(command: Sequence[str], arguments: Sequence[str]) -> str:
+def _find_refusal(command: Sequence[str], arguments: Sequence[str]) -> str:
     """Why pytest refuses the words of a command, "" if it takes them; with this option it reads them and ends."""
     asked = subprocess.run([*command, "--version", "--version", *arguments], cwd=ROOT, capture_output=True, text=True)
     if asked.returncode != 4:
@@ -67,12 +67,12 @@ def judge(framework: str, mode: str, device: str, workers: int, arguments: Seque
     arguments = _from_here(arguments)
     status = run_to_end([*_command(framework, mode, device, workers), *arguments], ROOT)
     if name := killed_by(status):
-        left = _journal_text(_written(arguments, begun, ".jsonl"))
+        left = _journal_text(_find_written(arguments, begun, ".jsonl"))
         print(f"\n{one_line(f'conformance: {name} killed the run; {left}')}", file=sys.stderr)
     if status not in (0, 1) or not repeatable(arguments):
         return status
     limits = [f"--timeout={value}" for value in _values(arguments, "--timeout")]
-    for path in _written(arguments, begun):
+    for path in _find_written(arguments, begun):
         repeated = repeat(path, [*_command(framework, mode, device, 1), *limits])
         for line in repeated.lines:
             print(line, flush=True)
@@ -103,7 +103,7 @@ def _journal_text(journals: Sequence[Path]) -> str:
     return f"its verdicts so far are in its journal: conformance table {shlex.join(map(str, journals))}"
 
 
-def _written(arguments: Sequence[str], begun: float, ending: str = ".json") -> list[Path]:
+def _find_written(arguments: Sequence[str], begun: float, ending: str = ".json") -> list[Path]:
     """The records, or journals, that a run with these words has written since."""
     chosen = [Path(value).with_suffix(ending) for value in _values(arguments, "--record")]
     places = chosen[-1:] or sorted(LAST_RUNS.glob(f"*{ending}"))
@@ -122,7 +122,7 @@ def _values(arguments: Sequence[str], option: str) -> list[str]:
     return [*values, *(word.partition("=")[2] for word in arguments if word.startswith(f"{option}="))]
 
 
-def _named(arguments: Sequence[str], mode: str) -> list[str]:
+def _name_reports(arguments: Sequence[str], mode: str) -> list[str]:
     """The words with the mode, if any, in the name of the JUnit report, so that each mode has its own."""
     result: list[str] = []
     for before, word in zip(("", *arguments), arguments, strict=False):
@@ -148,21 +148,21 @@ def job(
         0; 1 if a test failed that no expectation names, or one was fixed; 2 if a run could not be made, or no run had
         a test.
     """
-    if problem := _refused(_command(framework, modes[0], device, 1), arguments):
+    if problem := _find_refusal(_command(framework, modes[0], device, 1), arguments):
         print(one_line(f"conformance: {problem}; `python -m pytest --help` has the options"), file=sys.stderr)
         return 2
     if problem := install.lacking(framework, modes):
         print(one_line(f"conformance: {problem}"), file=sys.stderr)
         return 2
-    begun, spent = time.time(), cost.spent()
+    begun, spent = time.time(), cost.measure_child_time()
     yardstick = cost.Yardstick() if os.environ.get("CI") else None
     statuses = []
     runs = [*product(modes, ways)]
     for mode, chosen in runs:
-        own = _named(arguments, "+".join((mode, *chosen)) if runs[1:] else "")
+        own = _name_reports(arguments, "+".join((mode, *chosen)) if runs[1:] else "")
         own += [f"--way={way}" for way in chosen]
         statuses.append(judge(framework, mode, device, 2, own))
-    units = (cost.spent() - spent) / yardstick.stop() if yardstick is not None else None
+    units = (cost.measure_child_time() - spent) / yardstick.stop() if yardstick is not None else None
     if all(status == 5 for status in statuses):
         selecting = " ".join(word for word in arguments if word != "--tests=all")
         print(one_line(f"conformance: {NO_TEST} ({selecting})"), file=sys.stderr)

@@ -102,11 +102,11 @@ def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {
         name: "<set>" if _OF_ADDRESSES.fullmatch(name) else shareable(environment[name])
         for name in sorted(environment)
-        if _taken(name)
+        if _is_recorded(name)
     }
 
 
-def _taken(name: str) -> bool:
+def _is_recorded(name: str) -> bool:
     own = _OWN.fullmatch(name) and name not in _READ_ALL_THE_SAME
     foreign = own or _TERRAFORM.fullmatch(name) or _CONTAINER.fullmatch(name) or _SECRET.search(name.upper())
     return name.startswith(PREFIXES) and not foreign
@@ -159,7 +159,9 @@ def instruction_sets(listing: Path = _CPUINFO, environment: Mapping[str, str] = 
         for pattern, least in _SWITCHES
         if (match := pattern.fullmatch(f"{name}={value}"))
     ]
-    return tuple(name for name in _offered(listing) if not any(pattern.fullmatch(name) for pattern in unused))
+    return tuple(
+        name for name in _read_instruction_sets(listing) if not any(pattern.fullmatch(name) for pattern in unused)
+    )
 
 
 def level(instructions: Iterable[str]) -> str:
@@ -175,7 +177,7 @@ LEVELS = {"avx512-vnni": {"avx512f", "avx512_vnni"}, "avx512": {"avx512f"}, "avx
 """Instruction sets of each level, the widest first."""
 
 
-def _offered(listing: Path) -> tuple[str, ...]:
+def _read_instruction_sets(listing: Path) -> tuple[str, ...]:
     try:
         lines = listing.read_text("utf-8", errors="replace").splitlines()
     except OSError:

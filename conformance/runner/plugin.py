@@ -24,11 +24,11 @@ from conformance.runner.baselines import foreign
 from conformance.runner.collection import check_expressions, parametrize
 from conformance.runner.isolation import (
     Interrupts,
-    clipped,
-    contained,
+    clip_text,
+    conclude_safely,
     end_despite_threads,
     end_with_parent,
-    judged,
+    isolate_test,
     own_temporary_directory,
     restore_settings,
     traceback_of,
@@ -37,7 +37,7 @@ from conformance.runner.recorder import (
     PROPERTY,
     Completeness,
     Recorder,
-    described,
+    describe_failure,
     junit_properties,
     repro,
     show,
@@ -190,8 +190,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     framework = config.stash[_FRAMEWORK]
     spoiling = [entry for entry in config.stash[_KNOWN].expectations if entry.finding.spoils_process]
-    last = [item for item in items if any(entry.covers(*_named(item)) for entry in spoiling)]
-    alone = [item for item in items if _named(item)[0] in TIMED]
+    last = [item for item in items if any(entry.covers(*_split_node_id(item)) for entry in spoiling)]
+    alone = [item for item in items if _split_node_id(item)[0] in TIMED]
     workers = int(getattr(config, "workerinput", {}).get("workercount", 1))
     if workers == 1 or _serial(config):
         items.sort(key=lambda item: (item in last, item in alone))
@@ -230,7 +230,7 @@ def pytest_runtest_logfinish() -> None:
         gc.freeze()
 
 
-def _named(item: pytest.Item) -> tuple[str, str]:
+def _split_node_id(item: pytest.Item) -> tuple[str, str]:
     clause, _, case = id_of(item.nodeid).partition("/") if code_of(item.nodeid) else ("", "", "")
     return clause, case
 
@@ -270,18 +270,18 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         before = framework.global_state()
         try:
             with (
-                costs.entered(),
+                costs.share_machine(),
                 recorded_runs(framework) as item.stash[_RUNS],
-                contained(interrupts, timeout) as errors,
+                isolate_test(interrupts, timeout) as errors,
             ):
                 yield
         finally:
             item.stash[_LEAKS] = restore_settings(framework, before)
     except BaseException as error:
         errors.append(error)
-    with contained(interrupts, timeout):
+    with isolate_test(interrupts, timeout):
         failure = errors[0] if errors else None
-        item.stash[_JUDGEMENT] = judged(framework, failure, _matching(item))
+        item.stash[_JUDGEMENT] = conclude_safely(framework, failure, _matching(item))
         if failure is not None and item.stash[_JUDGEMENT].outcome is Outcome.ERROR:
             item.stash[_TRACEBACK] = traceback_of(item, failure)
     if errors and item.config.getoption("usepdb"):
@@ -291,7 +291,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def _matching(item: pytest.Item) -> list[Expectation]:
-    return [entry for entry in item.config.stash[_KNOWN].expectations if entry.covers(*_named(item))]
+    return [entry for entry in item.config.stash[_KNOWN].expectations if entry.covers(*_split_node_id(item))]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -301,14 +301,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     code = code_of(item.nodeid)
     if code is None or _FRAMEWORK not in item.config.stash:
         return report
-    report.sections = [(name, clipped(text)) for name, text in report.sections]
+    report.sections = [(name, clip_text(text)) for name, text in report.sections]
     if call.when == "teardown" or (call.when == "setup" and call.excinfo is None):
         return report
     framework = item.config.stash[_FRAMEWORK]
     command = repro(item.config, framework, item.nodeid)
     judgement = item.stash.get(_JUDGEMENT, None) if call.when == "call" else None
     if judgement is None:
-        judgement = judged(framework, call.excinfo.value if call.excinfo else None, _matching(item))
+        judgement = conclude_safely(framework, call.excinfo.value if call.excinfo else None, _matching(item))
 
     if judgement.outcome.bad and (elsewhere := foreign(framework.name, framework.mode, framework.device)):
         judgement = replace(judgement, message=f"{elsewhere}{judgement.message}")
@@ -321,11 +321,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     try:
         text = content(judgement, item.stash.get(_VERDICT, Verdict()))
     except Exception as problem:
-        message = f"the test's record cannot be stored ({clipped(str(problem))})"
+        message = f"the test's record cannot be stored ({clip_text(str(problem))})"
         judgement = Judgement(Outcome.ERROR, "cannot-be-stored", message)
         text = content(judgement, Verdict())
     trace = item.stash.get(_TRACEBACK, "") if call.when == "call" else str(report.longrepr or "")
-    show(report, item, judgement, described(judgement, code.clause, command, runs), trace)
+    show(report, item, judgement, describe_failure(judgement, code.clause, command, runs), trace)
     item.user_properties += junit_properties(judgement, code.clause, command)
     report.user_properties.append((PROPERTY, text))
     return report

@@ -20,11 +20,11 @@ import pytest
 
 from conformance.checks.evidence import Check, Violation
 from conformance.checks.evidence import Verdict as Collected
-from conformance.checks.outcome import Judgement, conclude, unmatched
+from conformance.checks.outcome import Judgement, conclude, find_unmatched
 from conformance.known_failures.reading import EXPECTATION, Known, series_of
 from conformance.runner import ways
 from conformance.runner.identity import name_of, series, suite, variant
-from conformance.runner.isolation import clipped
+from conformance.runner.isolation import clip_text
 from conformance.runner.selection import ALL, CORE, QUICK
 from conformance.spec.clauses import Clause, load_clauses
 from conformance.spec.findings import Workaround
@@ -66,10 +66,10 @@ def junit_properties(judgement: Judgement, clause: str, command: str) -> list[tu
     return [(name, text) for name, text in texts.items() if text]
 
 
-def described(judgement: Judgement, clause: str, command: str, runs: Sequence[RunSetup]) -> str:
+def describe_failure(judgement: Judgement, clause: str, command: str, runs: Sequence[RunSetup]) -> str:
     """A failure in a few lines: clause, message, training runs, and the command that repeats it."""
     which = f"the last of {len(runs)}: " if len(runs) > _MOST_RUNS else ""
-    lines = "".join(f"run: {which}{ways.described(run)}\n" for run in (runs[-1:] if which else runs))
+    lines = "".join(f"run: {which}{ways.describe_run(run)}\n" for run in (runs[-1:] if which else runs))
     return f"{clause} [{judgement.outcome}] {judgement.message}\n{lines}repeat: {command}"
 
 
@@ -91,7 +91,7 @@ def show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, des
         report.longrepr = (path, (line or 0) + 1, f"{judgement.outcome}: {judgement.message}")
     else:
         text = f"{trace}\n{description}" if trace and judgement.outcome is Outcome.ERROR else description
-        report.outcome, report.longrepr = "failed", clipped(text)
+        report.outcome, report.longrepr = "failed", clip_text(text)
 
 
 def closing_lines(verdicts: Iterable[TestVerdict], framework: str) -> list[str]:
@@ -115,19 +115,19 @@ def closing_lines(verdicts: Iterable[TestVerdict], framework: str) -> list[str]:
         clause = plainest.clause
         count = f"{len(bad[clause])} of {totals[clause]} tests fail"
         lines += ["", f"{clause}: {count}", *_rule(load_clauses().get(clause), framework)]
-        lines += _wrapped(f"{plainest.outcome}: {_shortened(plainest.message)}")
+        lines += _wrap_lines(f"{plainest.outcome}: {_shorten(plainest.message)}")
         if others:
             also = ", ".join(
                 f"{verdict.clause} ({len(bad[verdict.clause])} of {totals[verdict.clause]})" for verdict in others
             )
-            lines += _wrapped(f"in the same way: {also}")
+            lines += _wrap_lines(f"in the same way: {also}")
         lines.append(f"  repeat: {plainest.repro.replace('conformance/suites/', f'{SUITES}/')}")
     return [*lines, "", *textwrap.wrap(_counts(judged), _WIDTH)]
 
 
 def _rule(clause: Clause | None, framework: str) -> Iterator[str]:
     if clause is not None:
-        yield from _wrapped(f"rule: {' '.join(clause.requirement.split())}")
+        yield from _wrap_lines(f"rule: {' '.join(clause.requirement.split())}")
         yield f"  source: {source_for(clause, framework)}"
 
 
@@ -137,11 +137,11 @@ def source_for(clause: Clause, framework: str) -> str:
     return next((source for source in sources if framework in source), sources[0])
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap_lines(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
 
 
-def _shortened(message: str) -> str:
+def _shorten(message: str) -> str:
     text = _DERIVATION.sub("", " ".join(message.split()))
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
@@ -365,7 +365,9 @@ class Recorder:
                 try:
                     self._keep(str(values[0]))
                 except (ValueError, TypeError) as problem:
-                    self._lose(report.nodeid, Outcome.ERROR, f"the verdict cannot be stored ({clipped(str(problem))})")
+                    self._lose(
+                        report.nodeid, Outcome.ERROR, f"the verdict cannot be stored ({clip_text(str(problem))})"
+                    )
             elif code is not None and report.failed:
                 lines = str(report.longrepr or "").strip().splitlines() or ["the test ended without a verdict"]
                 self._lose(report.nodeid, self._fate(report), lines[-1])
@@ -399,7 +401,7 @@ class Recorder:
     def _write(self, verdict: TestVerdict) -> None:
         self._count(verdict)
         if self._journal is not None:
-            self._journal.judged(JudgedTest(verdict))
+            self._journal.write_judged(JudgedTest(verdict))
 
     def _count(self, verdict: TestVerdict) -> None:
         self._cases.append((verdict.clause, verdict.case))
@@ -415,7 +417,7 @@ class Recorder:
         if status == "complete" or (status == "partial" and self._selection == f"--tests={CORE}"):
             self._judge_leaks()
         if status == "complete":
-            for entry in unmatched(self._expectations, self._cases):
+            for entry in find_unmatched(self._expectations, self._cases):
                 if entry.inferred_from:
                     self._idle += 1
                     continue

@@ -149,7 +149,7 @@ def _with_parts(record: Record, other: Record, tests: Sequence[str]) -> Record:
         )
         for name in ("observations", "measurements", "traces", "tensors")
     }
-    return replace(record, findings={**other.findings, **record.findings}, **parts).sorted()
+    return replace(record, findings={**other.findings, **record.findings}, **parts).sort_parts()
 
 
 def _round(command: Sequence[str], tests: Sequence[str], run: Callable[[Sequence[str]], object]) -> Record | None:

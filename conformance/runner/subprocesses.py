@@ -73,8 +73,8 @@ def run_to_end(command: Sequence[str], folder: Path, *, silent: bool = False) ->
         stderr=stream,
     )
     try:
-        with guarded(process.pid):
-            return _ended(process)
+        with guard_group(process.pid):
+            return _wait_for_end(process)
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -89,7 +89,7 @@ def killed_by(status: int) -> str:
         return "" if status >= 0 else f"signal {-status}"
 
 
-def _ended(process: subprocess.Popen[bytes]) -> int:
+def _wait_for_end(process: subprocess.Popen[bytes]) -> int:
     try:
         return process.wait()
     except BaseException:
@@ -100,7 +100,7 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 
 
 @contextmanager
-def guarded(group: int) -> Generator[None]:
+def guard_group(group: int) -> Generator[None]:
     """Within the context, a process group ends if this process dies: SIGTERM to its leader, after `GRACE_S` SIGKILL to
     all.
 
@@ -295,11 +295,11 @@ def check_mode(framework: str, mode: str, *, loadable: bool = False) -> None:
 
 def _listed_modes(framework: str) -> list[str]:
     """The modes that an adapter's files of settings name, or that it was judged in."""
-    from frameworks.ways import declared
+    from frameworks.ways import load_ways
 
     file, chosen = adapter_file(framework), distribution_of(framework)
     listed = [*file.modes, *file.serial, *(mode for entry in file.absent for mode in entry.modes)]
-    listed += [*(chosen.modes if chosen else ()), *(mode for way in declared(framework) for mode in way.modes)]
+    listed += [*(chosen.modes if chosen else ()), *(mode for way in load_ways(framework) for mode in way.modes)]
     if framework in built_in():
         listed += [series.mode.partition(WAY)[0] for series in load_known([framework]).judged.get(framework, ())]
     return [*dict.fromkeys(listed)]

@@ -11,10 +11,10 @@ from conformance.runner.baselines import nearest
 from conformance.test_ids.inventory import code_of, id_of
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import LEVELS_OF, Recipe, written
+from fixtures.recipe import LEVELS_OF, Recipe, collect_fields
 from frameworks.contract import Framework, Trainer
 from frameworks.registry import built_in
-from frameworks.ways import Way, offered, sets
+from frameworks.ways import Way, find_installed_ways, sets
 from results.record.model import RunSetup, TestVerdict
 from results.record.reading import load
 
@@ -47,7 +47,7 @@ def chosen_ways(adapter: str, framework: Framework, names: Sequence[str]) -> Way
     Raises:
         ValueError: the framework has no such way here, or two are of one technique.
     """
-    ways = offered(framework.name if framework.name in built_in() else adapter, framework.mode)
+    ways = find_installed_ways(framework.name if framework.name in built_in() else adapter, framework.mode)
     named = {str(way): (way,) for way in ways} | {f"set-{n}": group for n, group in enumerate(sets(ways), start=1)}
     for name in names:
         if name not in named:
@@ -103,7 +103,7 @@ FOLDER = "FOLDER"
 """Placeholder for a folder of offloaded files, so that equal runs give equal records."""
 
 
-def described(run: RunSetup) -> str:
+def describe_run(run: RunSetup) -> str:
     """The run in one line, for a failure's message."""
     parts = ", ".join(f"{name}={_text(value)}" for name, value in run.recipe.items())
     return f"{run.fixture} under {parts or 'the default recipe'}"
@@ -154,7 +154,7 @@ def recorded_runs(framework: Framework) -> Iterator[list[RunSetup]]:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return {"kind": type(value).__name__} | {name: _plain(part) for name, part in written(value).items()}
+        return {"kind": type(value).__name__} | {name: _plain(part) for name, part in collect_fields(value).items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 

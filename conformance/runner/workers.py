@@ -41,12 +41,12 @@ class LostWorkers:
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self) -> Generator[None, Any, Any]:
         """Starts the workers."""
-        return (yield from _started())
+        return (yield from _guard_start())
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, Any, Any]:
         """Starts replacements."""
-        return (yield from _started())
+        return (yield from _guard_start())
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -159,7 +159,7 @@ def most_mappings() -> int:
         return 65_530
 
 
-def _started() -> Generator[None, Any, Any]:
+def _guard_start() -> Generator[None, Any, Any]:
     try:
         return (yield)
     except (EOFError, OSError) as error:

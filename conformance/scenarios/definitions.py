@@ -265,7 +265,7 @@ _CLASSIFYING = replace(
 )
 
 
-def _quantized(name: str, what: str, source: str, bits: dict[str, int], **modes: str) -> Scenario:
+def _make_quantized_scenario(name: str, what: str, source: str, bits: dict[str, int], **modes: str) -> Scenario:
     """A scenario with one side for each technique, by the number of bits of its weights."""
     sides = (Side(FLOAT, _ADAM), *(QuantizedSide(technique, _ADAM, technique=technique) for technique in bits))
     published = {(technique, share_of(MODEL, FLOAT)): f"{width / 32:g}" for technique, width in bits.items()}
@@ -300,7 +300,7 @@ _ALL = (
     _ACCUMULATION,
     _OPT_LEVELS,
     _GRAPH_REWRITE,
-    use_fp16(real=pretrained.installed()),
+    use_fp16(real=pretrained.is_installed()),
     _with_ranks("ddp", "replicated", "each with everything", "PyTorch's DistributedDataParallel"),
     _with_ranks(
         "shard-grad-op",
@@ -328,22 +328,22 @@ _ALL = (
         "ZeRO-Infinity (arXiv:2104.07857); PyTorch's tutorial on hooks for saved tensors",
         6,
     ),
-    _quantized(
+    _make_quantized_scenario(
         "dynamic-int8", "weights and inputs in int8, inputs by the range of each call", _INTEGERS, {"dynamic-int8": 8}
     ),
-    _quantized(
+    _make_quantized_scenario(
         "static-int8",
         "weights, inputs and outputs in int8, by the range that calibration saw",
         _INTEGERS,
         {"static-int8": 8},
     ),
-    _quantized(
+    _make_quantized_scenario(
         "weight-only",
         "weights in int8 or int4 and inputs in float32",
         "LLM.int8() (arXiv:2208.07339); GPTQ (arXiv:2210.17323)",
         {"weight-int8": 8, "weight-int4": 4},
     ),
-    _quantized(
+    _make_quantized_scenario(
         "int8-load",
         "weights in int8 that pass through float16, and inputs in int8 but for columns of outliers",
         "LLM.int8(), Dettmers et al. 2022, arXiv:2208.07339",

@@ -365,7 +365,7 @@ class SideRun:
         model: QuantizedModel
         if side.technique:
             rule = self.framework.rule(PostTraining)
-            model = rule.quantized(side.technique, self.setting.model, trained.parameters, (calibration,))
+            model = rule.quantize(side.technique, self.setting.model, trained.parameters, (calibration,))
         else:
             model = trained.trainer.convert()
         outputs = model.predict(self.setting.test.inputs)
@@ -382,9 +382,9 @@ class SideRun:
 
     def _count_offloaded_bytes(self, window: Window) -> None:
         """Counts offloaded bytes after one more update; for activations, bytes offloaded during it."""
-        self.trainer.offloaded()
+        self.trainer.offloaded_bytes()
         self.trainer.update(window)
-        self.counts |= {offloaded_bytes(kind): size for kind, size in self.trainer.offloaded().items()}
+        self.counts |= {offloaded_bytes(kind): size for kind, size in self.trainer.offloaded_bytes().items()}
 
     def _count_resident_bytes(self, window: Window) -> None:
         """Counts whole arrays and the optimizer's moments."""

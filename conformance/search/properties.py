@@ -28,14 +28,14 @@ from hypothesis.errors import Unsatisfiable
 from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, GLOBAL_CONSTANTS, HypothesisProvider
 from hypothesis.strategies import SearchStrategy
 
-from conformance.checks.evidence import Abstention, Check, Verdict, Violation, cleaned
+from conformance.checks.evidence import Abstention, Check, Verdict, Violation, clean_message
 from conformance.checks.subject import Subject
 from conformance.known_failures.reading import Exclusion
 from conformance.search.arrays import REFERENCE_MOMENTS
 from fixtures.recipe import Optimizer
 from frameworks.contract import Capability, Framework, Unsupported
 from frameworks.reference import ReferenceFramework
-from frameworks.registry import AdapterFile, adapter_file, known
+from frameworks.registry import AdapterFile, adapter_file, find_adapters
 
 PROGRAMS = 96
 """Default number of programs in the profile "ci"."""
@@ -83,7 +83,7 @@ def generative_settings(framework: Framework) -> GenerativeSettings:
         kinds = ("SGD", "Adam", "AdamW")
         return GenerativeSettings(REFERENCE_PROGRAMS, 64, dict.fromkeys(kinds, REFERENCE_MOMENTS))
     name = framework.name
-    table: Mapping[str, Any] = (adapter_file(name) if name in known() else AdapterFile()).laws
+    table: Mapping[str, Any] = (adapter_file(name) if name in find_adapters() else AdapterFile()).laws
     if unknown := sorted(table.keys() - _KEYS):
         raise ValueError(f"{name}: adapter.toml: [laws] has no key {unknown[0]!r}")
     return GenerativeSettings(
@@ -253,11 +253,11 @@ class Property:
     def instances(self, framework: Framework, excluded: Collection[Exclusion]) -> SearchStrategy[Any]:
         """The strategy of the law's instances, without known defects."""
 
-        def allowed(instance: Any) -> bool:
+        def is_allowed(instance: Any) -> bool:
             features = instance.words() if excluded else frozenset()
             return not any(entry.leaves_out(features) for entry in excluded)
 
-        return self.together(self.draw(framework), allowed)
+        return self.together(self.draw(framework), is_allowed)
 
     def count(self, laws: GenerativeSettings) -> int:
         """Examples of one part."""
@@ -291,7 +291,7 @@ def breaking(clause: str) -> Iterator[Verdict]:
     try:
         yield Verdict()
     except Violation as broken:
-        raise ClauseBroken(clause, cleaned(str(broken))) from None
+        raise ClauseBroken(clause, clean_message(str(broken))) from None
 
 
 class CheckedInstance(ABC):

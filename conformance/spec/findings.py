@@ -36,12 +36,12 @@ PROCESSOR = re.compile(r"\*|-?\w+(?:\|\w+)*(?:, -?\w+(?:\|\w+)*)*")
 """Instruction sets that an entry's processor has, or lacks if prefixed by "-"; "a|b" is either, "-a|b" neither."""
 
 
-def named(names: str, name: str) -> bool:
+def has_name(names: str, name: str) -> bool:
     """Whether an entry's device or mode (a name, several with commas, or "*") includes this name."""
     return names == ANY or name in names.split(", ")
 
 
-def matched(processor: str, instructions: Collection[str]) -> bool:
+def has_instruction_sets(processor: str, instructions: Collection[str]) -> bool:
     """Whether an entry's processor has these instruction sets."""
 
     def has(names: str) -> bool:
@@ -101,9 +101,9 @@ class Finding:
         """Why its program cannot reproduce it on such devices and instruction sets; "" if it can."""
         if lacking := self.lacking():
             return f"{', '.join(lacking)} is not installed"
-        if not matched(self.processor, instructions):
+        if not has_instruction_sets(self.processor, instructions):
             return f"it needs a processor with {self.processor}"
-        return "" if any(named(self.device, device) for device in devices) else f"it needs device {self.device}"
+        return "" if any(has_name(self.device, device) for device in devices) else f"it needs device {self.device}"
 
 
 @dataclass(frozen=True)

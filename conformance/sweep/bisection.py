@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from conformance.sweep.cell import CellFolder, CellResult, LostCell, finished, run_cell
+from conformance.sweep.cell import CellFolder, CellResult, LostCell, load_finished, run_cell
 from conformance.sweep.plan import SweepCell
 from frameworks.installer.distributions import distribution_of
 from results.compare.environment import BUNDLED, COMPANIONS, LIBRARIES, ON_A_GPU
@@ -158,14 +158,14 @@ class CellJudge:
 
     def _judge(self, cell: SweepCell) -> CellVerdicts:
         path, plan = self.folder.record(cell), self.folder.plan
-        record, result = finished(path, plan), CellResult(cell.outcome, cell.reason)
+        record, result = load_finished(path, plan), CellResult(cell.outcome, cell.reason)
         if record is None and not cell.outcome:
             try:
                 result = run_cell(self.folder.request(cell))
             except LostCell as lost:
                 result = CellResult("crash", str(lost))
             self.folder.store(cell, result)
-            record = finished(path, plan) if result.outcome == "judged" else None
+            record = load_finished(path, plan) if result.outcome == "judged" else None
         if record is None:
             return CellVerdicts(cell, f"{result.outcome}: {result.reason}")
         return CellVerdicts(cell, "", record, str(path))

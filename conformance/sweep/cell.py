@@ -30,12 +30,12 @@ from packaging.utils import canonicalize_name
 
 from conformance.runner.machine import shareable
 from conformance.runner.retry import repeat
-from conformance.runner.subprocesses import VARIABLES, ending_signals, guarded, killed_by
+from conformance.runner.subprocesses import VARIABLES, ending_signals, guard_group, killed_by
 from conformance.sweep.plan import SweepCell, SweepPlan, selection_text
 from conformance.test_ids.inventory import ROOT
 from frameworks.installer.distributions import distribution_of
 from frameworks.installer.request import driver
-from results.record.files import RecordError, inside, one_line, packed, unwritable
+from results.record.files import RecordError, compress_content, inside, one_line, unwritable
 from results.record.files import replace as replace_file
 from results.record.reading import Record, load, to_json
 
@@ -154,7 +154,7 @@ class Commands:
             self._running.add(process)
         late = False
         try:
-            with guarded(process.pid):
+            with guard_group(process.pid):
                 try:
                     process.wait(max(limit_s, 0.0))
                 except subprocess.TimeoutExpired:
@@ -207,7 +207,7 @@ def run_cell(request: CellRequest, commands: Commands | None = None) -> CellResu
             if distribution_of(request.cell.framework) is not None:
                 python = make_environment(folder / "environment", requirements_of(request.cell), commands)
             record = _run(request, python, folder, commands)
-            content = packed(Path("record.json.gz"), to_json(record))
+            content = compress_content(Path("record.json.gz"), to_json(record))
             return CellResult("judged", record=content, seconds=time.monotonic() - begun)
         except NotJudged as ended:
             outcome, reason, log = ended.args
@@ -216,7 +216,7 @@ def run_cell(request: CellRequest, commands: Commands | None = None) -> CellResu
         return CellResult(outcome, reason, seconds=time.monotonic() - begun, log=log)
 
 
-def finished(path: Path, plan: SweepPlan) -> Record | None:
+def load_finished(path: Path, plan: SweepPlan) -> Record | None:
     """The record of a cell in a file; None if there is none, or one of another selection or seed."""
     try:
         record = load(path) if path.is_file() else None
@@ -445,7 +445,7 @@ class RayEngine:
         resources: Mapping[str, float] | None = None,
         run: Callable[[CellRequest], CellResult] = run_cell,
     ) -> None:
-        self._ray = _imported("ray", "ray")
+        self._ray = _import_engine("ray", "ray")
         try:
             self._ray.init(address=address, log_to_driver=False, configure_logging=False)
         except Exception as error:
@@ -497,7 +497,7 @@ class SlurmEngine:
     """
 
     def __init__(self, folder: Path, name: str, options: Mapping[str, str] | None = None) -> None:
-        self._submitit = _imported("submitit", "submitit")
+        self._submitit = _import_engine("submitit", "submitit")
         logging.getLogger("submitit").setLevel(logging.ERROR)
         try:
             self._executor = self._submitit.AutoExecutor(folder=str(folder), cluster="slurm")
@@ -544,7 +544,7 @@ class SlurmEngine:
             job.cancel(check=False)
 
 
-def _imported(module: str, package: str) -> Any:
+def _import_engine(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -586,7 +586,7 @@ class CellFolder:
 
     def is_done(self, cell: SweepCell) -> bool:
         """Whether a cell has a record of the plan's selection and seed."""
-        return finished(self.record(cell), self.plan) is not None
+        return load_finished(self.record(cell), self.plan) is not None
 
     def store(self, cell: SweepCell, result: CellResult) -> None:
         """Write the record of a result, or the end of its output."""

@@ -20,7 +20,7 @@ from conformance.runner.subprocesses import check_mode
 from conformance.sweep.releases import Releases, newest_at, next_upload, releases
 from frameworks.installer.distributions import bare, distribution_of, package_of
 from frameworks.registry import UnknownFramework, adapter_file, built_in, folder_of, path_of
-from frameworks.ways import declared
+from frameworks.ways import load_ways
 from results.record.files import RecordError, one_line, os_problem
 
 ACCELERATORS = (
@@ -53,7 +53,7 @@ def check_device(framework: str, device: str) -> None:
         return
     if distribution_of(framework) is None:
         raise ValueError(f"got device {device!r}, want cpu or auto: {framework} has no other")
-    if device.lower() not in ACCELERATORS and not _written(framework, device):
+    if device.lower() not in ACCELERATORS and not _has_word(framework, device):
         raise ValueError(f"got device {device!r}, want cpu, auto or an accelerator: {', '.join(ACCELERATORS[:14])}")
 
 
@@ -63,7 +63,7 @@ def check_ways(framework: str, modes: Sequence[str], ways: Sequence[str]) -> Non
     Raises:
         ValueError: they cannot be chosen. UnknownFramework: there is no such adapter.
     """
-    known = {str(way): way for way in declared(framework)}
+    known = {str(way): way for way in load_ways(framework)}
     for name in ways:
         if name not in known and not (known and _SET.fullmatch(name)):
             raise ValueError(f"got way {name!r}, want one that `conformance ways {framework}` lists")
@@ -94,7 +94,7 @@ def check_companions(framework: str, package: str, companions: Sequence[str]) ->
             raise ValueError(f"got {name} as a companion, want its version as the framework's")
 
 
-def _written(framework: str, word: str) -> bool:
+def _has_word(framework: str, word: str) -> bool:
     """Whether a module of an adapter has this word as a string."""
     folder = folder_of(path_of(framework))
     quoted = f'"{word}"'

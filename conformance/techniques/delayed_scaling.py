@@ -65,7 +65,7 @@ class ExpectedScales:
             last = maxima[-self._history :]
             expected[: len(last)] = last
             verdict.equal(np.sort(history.amax), np.sort(expected), f"amax history {what}", "history")
-            apart = abs(history.scale / self._stored(operand)[-1] - 1.0)
+            apart = abs(history.scale / self._compute_stored_scales(operand)[-1] - 1.0)
             verdict.within(apart, SCALE, f"scale {what}, relative", "scale")
 
     def check_results(
@@ -74,7 +74,7 @@ class ExpectedScales:
         """Checks output and gradients of the last step, which has one micro-batch."""
         step = len(self._maxima["input"]) - 1
         activations, weights, back = (
-            as_codes_have_it(values, self._used(operand), self._formats[operand])
+            as_codes_have_it(values, self._compute_cast_scale(operand), self._formats[operand])
             for operand, values in zip(OPERANDS, (inputs, kernel, gradient), strict=True)
         )
         for name, measured, left, right in (
@@ -85,12 +85,12 @@ class ExpectedScales:
             far = furthest(measured, *product_and_bound(left, right))
             verdict.within(far, WITHIN, f"{name} of step {step}", "value")
 
-    def _stored(self, operand: Operand) -> list[float]:
+    def _compute_stored_scales(self, operand: Operand) -> list[float]:
         return stored_scales(self._maxima[operand], self._formats[operand], self._history)
 
-    def _used(self, operand: Operand) -> float:
+    def _compute_cast_scale(self, operand: Operand) -> float:
         """The scale of the last step's casts."""
-        return ([1.0] * (self._rule.lag - 1) + self._stored(operand))[-self._rule.lag]
+        return ([1.0] * (self._rule.lag - 1) + self._compute_stored_scales(operand))[-self._rule.lag]
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ LONGEST = 8
 
 
 @st.composite
-def delayed(draw: st.DrawFn, framework: Framework) -> DelayedCase:  # noqa: ARG001
+def draw_case(draw: st.DrawFn, framework: Framework) -> DelayedCase:  # noqa: ARG001
     """Histories shorter and longer than the steps, windows of one to three micro-batches."""
     side = st.sampled_from([1, 2, 3, 7, 16, 24, 33])
     history = draw(st.integers(1, 5) | st.sampled_from([16, 17, 20]))
@@ -217,7 +217,7 @@ def _steps(draw: st.DrawFn, accumulation: int) -> DelayedStep:
 DELAYED_SCALING = Technique(
     rows={"delayed-scaling": "`float8` matmul with delayed scaling"},
     clauses={"formats.delayed-scaling": "delayed-scaling"},
-    properties={"laws.delayed-scales": Property(12, delayed, 1, 1 / 8, (Capability.DELAYED_SCALING,))},
+    properties={"laws.delayed-scales": Property(12, draw_case, 1, 1 / 8, (Capability.DELAYED_SCALING,))},
     breaks=("formats.delayed-scaling",),
     features=("delayed=window", "delayed=infinite"),
     places={ReferenceDelayedProduct: ("delayed_class", ReferenceFramework)},

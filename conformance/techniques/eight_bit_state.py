@@ -50,7 +50,7 @@ def paper_values(signed: bool) -> Array:
     return np.sort(np.array(values))
 
 
-def shared(largest: Array, entries: int, block: int) -> Array:
+def expand_blocks(largest: Array, entries: int, block: int) -> Array:
     """For each entry the value of its block, float64."""
     return np.repeat(largest.astype(np.float64), block)[:entries]
 
@@ -86,7 +86,7 @@ class MomentBeforeEncoding:
 
         In a block whose absmax is 0 every decoded value is 0.
         """
-        of_entries = shared(largest, len(self.value), block)
+        of_entries = expand_blocks(largest, len(self.value), block)
         decoded = np.where(of_entries == 0, 0.0, values[codes]).astype(np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
             scaled = np.where(of_entries > 0, self.value / of_entries, self.value)

@@ -104,11 +104,13 @@ def layer(
     result = product(x, w)
     rounding = 2 * U * (np.abs(result.values) + np.abs(bias))
     return Float8Layer(
-        BoundedResult(result.values + bias, result.bound + rounding), product(_turned(x), g), product(g, _turned(w))
+        BoundedResult(result.values + bias, result.bound + rounding),
+        product(_transpose(x), g),
+        product(g, _transpose(w)),
     )
 
 
-def _turned(operand: Cast) -> Cast:
+def _transpose(operand: Cast) -> Cast:
     return Cast(operand.values.T, operand.doubt.T)
 
 
@@ -140,7 +142,7 @@ class ExactRun:
             x = self._cast(name, "input", x) @ self._cast(name, "kernel", self.kernels[name])
         return x
 
-    def passed(self, inputs: Array, gradient: Array) -> PassMagnitudes:
+    def run_pass(self, inputs: Array, gradient: Array) -> PassMagnitudes:
         """One micro-batch: inputs (n, k), and the gradient of the last layer's output (n, m) as it is cast."""
         x, maxima = inputs.astype(np.float64), dict[tuple[str, Operand], float]()
         for name, kernel in self.kernels.items():
@@ -165,21 +167,21 @@ class ExactRun:
         history[: len(last)] = last
         return np.sort(history)
 
-    def stored(self, name: str, operand: Operand) -> float:
+    def compute_stored_scale(self, name: str, operand: Operand) -> float:
         """The stored scale."""
-        return [1.0, *self._stored(name, operand, self.magnitudes[name, operand])][-1]
+        return [1.0, *self._compute_stored_scales(name, operand, self.magnitudes[name, operand])][-1]
 
-    def used(self, name: str, operand: Operand) -> float:
+    def compute_cast_scale(self, name: str, operand: Operand) -> float:
         """The scale that the next pass casts with."""
         if self.rule.product.lag == 2:
-            return self.stored(name, operand)
-        return self._stored(name, operand, [*self.magnitudes[name, operand], 0.0])[-1]
+            return self.compute_stored_scale(name, operand)
+        return self._compute_stored_scales(name, operand, [*self.magnitudes[name, operand], 0.0])[-1]
 
-    def _stored(self, name: str, operand: Operand, maxima: Sequence[float]) -> list[float]:
+    def _compute_stored_scales(self, name: str, operand: Operand, maxima: Sequence[float]) -> list[float]:
         return stored_scales(maxima, format_of(self.rule.product, operand), self.history)
 
     def _cast(self, name: str, operand: Operand, values: Array) -> Array:
-        return as_codes_have_it(values, self.used(name, operand), format_of(self.rule.product, operand))
+        return as_codes_have_it(values, self.compute_cast_scale(name, operand), format_of(self.rule.product, operand))
 
 
 def _most(values: Array) -> float:
@@ -227,7 +229,7 @@ def weights() -> dict[str, Array]:
     return {name: np.zeros(shape, np.float32) for name, shape in MODEL.parameter_shapes().items()} | kernels()
 
 
-def drawn(shape: tuple[int, int], power: int, seed: Sequence[int]) -> Array:
+def draw_values(shape: tuple[int, int], power: int, seed: Sequence[int]) -> Array:
     """Few values of both signs, the largest of them at any place but the idle feature's."""
     rng = np.random.default_rng(seed)
     values = rng.choice([0.0, 0.25, -0.25, 0.5, -0.5, 1.0, -1.0], shape)
@@ -265,8 +267,8 @@ class TrackedRun:
         for index, (of_inputs, of_gradient) in enumerate(powers):
             seed = [self._seed, self._windows, index]
             inputs, gradient = (
-                drawn((rows, WIDTH), of_inputs, [*seed, 1]),
-                drawn((rows, UNITS), of_gradient, [*seed, 2]),
+                draw_values((rows, WIDTH), of_inputs, [*seed, 1]),
+                draw_values((rows, UNITS), of_gradient, [*seed, 2]),
             )
             if input_value is not None and index == len(powers) - 1:
                 inputs[1, 4] = input_value
@@ -276,7 +278,7 @@ class TrackedRun:
                 targets[1, 1] = target
                 gradient = (outputs - targets) / (ITEMS * UNITS / 2)
             batches.append(Batch(inputs, {"output": targets.astype(np.float32)}))
-            self._passes.append(self.exact.passed(inputs, gradient * factor))
+            self._passes.append(self.exact.run_pass(inputs, gradient * factor))
         self._windows += 1
         return tuple(batches)
 
@@ -301,7 +303,7 @@ class TrackedRun:
             what = f"{operand} of {name} {when}"
             expected = self.exact.amax(name, operand)
             self._verdict.equal(np.sort(history.amax), expected, f"amax history of the {what}", "history")
-            apart = abs(history.scale / self.exact.stored(name, operand) - 1.0)
+            apart = abs(history.scale / self.exact.compute_stored_scale(name, operand) - 1.0)
             self._verdict.within(apart, SCALE, f"scale of the {what}, relative", "scale")
 
     def _scale(self) -> float:

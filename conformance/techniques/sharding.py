@@ -38,13 +38,13 @@ each_level = pytest.mark.parametrize("ranks", PAIRS.values(), ids=PAIRS)
 RANK = pytest.mark.parametrize("rank", [0, 1], ids=["rank-0", "rank-1"])
 
 
-def declared(subject: Subject, meshes: Sequence[Ranks]) -> list[Ranks]:
+def select_meshes(subject: Subject, meshes: Sequence[Ranks]) -> list[Ranks]:
     """The meshes that the framework declares."""
     there = subject.framework.declares
     return [ranks for ranks in meshes if all(there(c).supported for c in Capability.of_ranks(ranks))]
 
 
-def shared(batch: Batch, *sizes: int) -> list[Window]:
+def split_across_ranks(batch: Batch, *sizes: int) -> list[Window]:
     """A window of one micro-batch for each rank: consecutive parts of these sizes."""
     return [(part,) for part in batch.split(*sizes)]
 

@@ -22,7 +22,7 @@ from conformance.techniques.post_training.cases import (
     RunLayers,
     SaveAndLoad,
 )
-from conformance.techniques.qat.cases import QatCase, beginnings, converted
+from conformance.techniques.qat.cases import QatCase, beginnings, draw_case
 from conformance.techniques.technique import Technique
 from fixtures.arrays import Array
 from fixtures.model import Activation, Dense, Head, Heads, Layer, LayerNorm, Model, dense_weights
@@ -45,7 +45,7 @@ def judge_parts(subject: Subject, verdict: Verdict, excluded: Sequence[Exclusion
         Unsupported: the adapter has no examples of them.
     """
     need(subject, SHIPPED[part])
-    shipped = subject.framework.shipped(part)
+    shipped = subject.framework.get_shipped(part)
     judged = 0
     differing: list[str] = []
     for name in shipped.names():
@@ -124,15 +124,15 @@ _ROWS = st.sampled_from([1, 2, 3, 7, 9, 16, 33, 300, 520])
 _BETWEEN: tuple[Layer, ...] = (Activation("relu"), Activation("tanh"), LayerNorm())
 
 
-def quantized(framework: Framework) -> SearchStrategy[QuantizedCase | QatCase]:
+def draw_quantization_case(framework: Framework) -> SearchStrategy[QuantizedCase | QatCase]:
     """Models that are quantized when they are trained, and where a framework converts them, those trained for it."""
-    trained = _quantized(framework)
+    trained = _draw_quantized_case(framework)
     converts = framework.declares(Capability.QAT).supported and framework.declares(Capability.CONVERT).supported
-    return trained | converted(framework) if converts else trained
+    return trained | draw_case(framework) if converts else trained
 
 
 @st.composite
-def _quantized(draw: st.DrawFn, framework: Framework) -> QuantizedCase:
+def _draw_quantized_case(draw: st.DrawFn, framework: Framework) -> QuantizedCase:
     """A technique that the framework declares; where there is none, one that it refuses."""
     declared = [t for t in TECHNIQUES if framework.declares(Capability(f"quantization.{t}")).supported]
     technique = draw(st.sampled_from(declared or TECHNIQUES[:1]))
@@ -187,6 +187,6 @@ def _verbs() -> SearchStrategy[QuantizedVerb]:
 
 
 QUANTIZED_MODELS = Technique(
-    properties={"laws.quantized-models": Property(11, quantized, 1, 1 / 4)},
+    properties={"laws.quantized-models": Property(11, draw_quantization_case, 1, 1 / 4)},
     features=tuple(f"technique={name}" for name in TECHNIQUES),
 )

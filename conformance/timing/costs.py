@@ -16,7 +16,7 @@ from fixtures.data import sincos_batch, token_batch, wide_batch
 from fixtures.model import Batch, Model
 from fixtures.models import blocks, encoder, sincos
 from fixtures.recipe import SGD, Recipe, Recompute
-from frameworks.base import elapsed
+from frameworks.base import measure_elapsed
 from results.compare.ratio import FEWEST, Ratio, ratio
 
 try:
@@ -39,7 +39,7 @@ class Workers:
         self._door, self._room = (os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600) for name in ("door", "room"))
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
+    def share_machine(self) -> Iterator[None]:
         """Shares the room."""
         self._enter()
         try:
@@ -81,9 +81,9 @@ def join(folder: Path) -> None:
         _joined[:] = [Workers(folder)]
 
 
-def entered() -> AbstractContextManager[None]:
+def share_machine() -> AbstractContextManager[None]:
     """Covers one test."""
-    return _joined[0].entered() if _joined else nullcontext()
+    return _joined[0].share_machine() if _joined else nullcontext()
 
 
 def alone() -> AbstractContextManager[None]:
@@ -95,11 +95,11 @@ WARM_UP = 3
 """Warm-up rounds. Other workers run during the first, in which frameworks compile."""
 
 
-def interleaved(
+def time_interleaved(
     works: Mapping[str, Callable[[], object]],
     rounds: int,
     rng: np.random.Generator,
-    timed: Callable[[Callable[[], object]], int] = elapsed,
+    timed: Callable[[Callable[[], object]], int] = measure_elapsed,
 ) -> dict[str, list[int]]:
     """Times every workload `rounds` times, in nanoseconds; time i of one is taken next to time i of the others.
 
@@ -157,7 +157,7 @@ def example() -> Fixture:
     return sincos(), sincos_batch()
 
 
-def compared(
+def compare_times(
     subject: Subject,
     verdict: Verdict,
     fixture: Fixture,
@@ -173,7 +173,7 @@ def compared(
     """
     recipes = {"plain": plain, "twin": plain, "technique": technique}
     works = {side: training(subject, fixture, recipe, steps) for side, recipe in recipes.items()}
-    times = interleaved(works, FEWEST, np.random.default_rng(subject.seed), subject.framework.timed)
+    times = time_interleaved(works, FEWEST, np.random.default_rng(subject.seed), subject.framework.measure_time)
     seconds = {side: [spent / 1e9 for spent in times[side]] for side in times}
     control = ratio(seconds["plain"], seconds["twin"])
     if control.grew or control.shrank or not control.judged:

@@ -1,7 +1,7 @@
 """Shared code of adapters."""
 
 from frameworks.base.framework import GPU, BaseFormats, BaseFramework, gpu_name, named_device
-from frameworks.base.introspection import elapsed, observed, processor
+from frameworks.base.introspection import has_effect, measure_elapsed, processor
 from frameworks.base.offload_attempts import offload_attempts
 from frameworks.base.optimizer_attempts import OPTIONS, optimizer_attempts
 from frameworks.base.quantizing_attempts import (

@@ -14,9 +14,9 @@ from fixtures.arrays import Array
 from fixtures.model import FunctionUse, Model
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from fixtures.schedules import Plateau
-from frameworks.base.introspection import elapsed, observed
+from frameworks.base.introspection import has_effect, measure_elapsed
 from frameworks.base.rank_group import BaseRankGroup
-from frameworks.base.shipped import BaseShipped, appeared
+from frameworks.base.shipped import BaseShipped, has_appeared
 from frameworks.base.trainer import BaseTrainer
 from frameworks.contract import (
     NOT_OFFERED,
@@ -40,8 +40,8 @@ from frameworks.contract import (
     needs,
 )
 from frameworks.contract.quantization import offer_of
-from frameworks.registry import adapter_file, known
-from frameworks.ways import resolved
+from frameworks.registry import adapter_file, find_adapters
+from frameworks.ways import resolve
 
 GPU = "gpu"
 
@@ -88,7 +88,7 @@ class BaseFramework(ABC):
         self._observed: dict[Capability, bool] = {}
         self._shipped: dict[Part, BaseShipped] = {}
         own = f"{type(self).__module__}:{type(self).__qualname__}"
-        self._file = adapter_file(self.name if self.name in known() else own)
+        self._file = adapter_file(self.name if self.name in find_adapters() else own)
 
     @abstractmethod
     def devices(self) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class BaseFramework(ABC):
         """Unsupported capabilities on this device, in this mode, with one sentence each."""
         return {}
 
-    def supported(self) -> Collection[Capability]:
+    def supported_capabilities(self) -> Collection[Capability]:
         """Capabilities on this device, in this mode, that the clauses which need them show to act.
 
         The adapter does not offer capabilities that are neither here nor in `attempts` nor, as absent, in its file.
@@ -116,7 +116,7 @@ class BaseFramework(ABC):
     def declares(self, capability: Capability) -> Declaration:
         if (reason := self.refusals().get(capability)) is not None:
             return Declaration(False, reason)
-        if capability in self.supported() or capability in self.attempts():
+        if capability in self.supported_capabilities() or capability in self.attempts():
             return SUPPORTED
         absence = self._file.absence(capability, self.mode)
         return NOT_OFFERED if absence is None else Declaration(False, absence.reason)
@@ -126,7 +126,7 @@ class BaseFramework(ABC):
         if not self.declares(capability).supported:
             raise self.refusal(capability)
 
-    def bound(self, run: Run) -> Run:
+    def bind(self, run: Run) -> Run:
         """The run with this framework's declarations, by which its methods refuse."""
         run.declares = self.declares
         return run
@@ -162,7 +162,7 @@ class BaseFramework(ABC):
         Args:
             attempt: for a refused combination of a capability that is otherwise supported.
         """
-        return Unsupported.declared(capability, self.declares(capability), attempt)
+        return Unsupported.from_declaration(capability, self.declares(capability), attempt)
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
@@ -175,8 +175,8 @@ class BaseFramework(ABC):
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         raise self.refusal(Capability.RECOMPUTE_CASES)
 
-    def timed(self, work: Callable[[], object]) -> int:
-        return elapsed(work, process_time_ns if self.device == "cpu" else perf_counter_ns)
+    def measure_time(self, work: Callable[[], object]) -> int:
+        return measure_elapsed(work, process_time_ns if self.device == "cpu" else perf_counter_ns)
 
     def recompute_variants(self) -> tuple[str, ...]:
         return ()
@@ -198,7 +198,7 @@ class BaseFramework(ABC):
     def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
         raise self.refusal(Capability.PLAIN_LOOP)
 
-    def requested(self, format_name: FormatName) -> FormatRequest:
+    def request_format(self, format_name: FormatName) -> FormatRequest:
         raise self.refusal(Capability.LIBRARY_REQUESTS)
 
     def loaded_run(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
@@ -214,7 +214,7 @@ class BaseFramework(ABC):
         """What makes the parts that the framework ships, as far as the adapter has examples of them."""
         return {}
 
-    def shipped(self, part: Part) -> BaseShipped:
+    def get_shipped(self, part: Part) -> BaseShipped:
         self.require(SHIPPED[part])
         if part not in self._shipped:
             self._shipped[part] = self.parts()[part]()
@@ -233,7 +233,7 @@ class BaseFramework(ABC):
             self.require(capability)
         return cast(R, factory())
 
-    def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+    def count_schedule_steps(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         raise self.refusal(Capability.SCHEDULE_FREQUENCY)
 
     def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
@@ -255,15 +255,15 @@ class BaseFramework(ABC):
             attempt = self.attempts().get(capability) or self._search(capability)
             if attempt is None:
                 return False if self.declares(capability) == NOT_OFFERED else None
-            self._observed[capability] = observed(attempt)
+            self._observed[capability] = has_effect(attempt)
         return self._observed[capability]
 
     def _search(self, capability: Capability) -> Attempt | None:
         """The search for the names of what is absent; None if there is no place to search."""
         absence = self._file.absence(capability, self.mode)
-        if absence is None or all(resolved(owner) is None for owner in absence.places):
+        if absence is None or all(resolve(owner) is None for owner in absence.places):
             return None
-        return partial(appeared, absence)
+        return partial(has_appeared, absence)
 
     def global_state(self) -> dict[str, str]:
         return {}
@@ -280,13 +280,13 @@ class BaseFormats:
     """Refuses optional products and packing."""
 
     def integer_product(self, a: Array, b: Array) -> Array:
-        raise Unsupported.declared(Capability.INTEGER_PRODUCTS, NOT_OFFERED)
+        raise Unsupported.from_declaration(Capability.INTEGER_PRODUCTS, NOT_OFFERED)
 
     def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
-        raise Unsupported.declared(Capability.FLOAT8_PRODUCTS, NOT_OFFERED)
+        raise Unsupported.from_declaration(Capability.FLOAT8_PRODUCTS, NOT_OFFERED)
 
-    def packed(self, codes: Array, axis: Literal[0, 1]) -> Array:
-        raise Unsupported.declared(Capability.INT4_PACKING, NOT_OFFERED)
+    def pack(self, codes: Array, axis: Literal[0, 1]) -> Array:
+        raise Unsupported.from_declaration(Capability.INT4_PACKING, NOT_OFFERED)
 
-    def unpacked(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
-        raise Unsupported.declared(Capability.INT4_PACKING, NOT_OFFERED)
+    def unpack(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
+        raise Unsupported.from_declaration(Capability.INT4_PACKING, NOT_OFFERED)

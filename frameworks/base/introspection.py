@@ -12,7 +12,7 @@ _LISTING = Path("/proc/cpuinfo")
 _DEPRECATIONS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 
 
-def elapsed(work: Callable[[], object], clock: Callable[[], int] = perf_counter_ns) -> int:
+def measure_elapsed(work: Callable[[], object], clock: Callable[[], int] = perf_counter_ns) -> int:
     """Nanoseconds that pass by a clock, the host's by default, until `work` returns."""
     begin = clock()
     work()
@@ -22,15 +22,15 @@ def elapsed(work: Callable[[], object], clock: Callable[[], int] = perf_counter_
 def elapsed_between(work: Callable[[], object], wait: Callable[[], object]) -> int:
     """Nanoseconds of the host's clock that work takes between two waits for a device."""
 
-    def waited() -> None:
+    def work_and_wait() -> None:
         work()
         wait()
 
     wait()
-    return elapsed(waited)
+    return measure_elapsed(work_and_wait)
 
 
-def observed(attempt: Attempt) -> bool:
+def has_effect(attempt: Attempt) -> bool:
     """Whether an attempt took effect: it returned True, and did not raise or warn of anything but a deprecation."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")

@@ -16,7 +16,7 @@ class OffloadedRun(Protocol):
 
     def update(self, window: Window) -> Update: ...
 
-    def offloaded(self) -> dict[str, int]: ...
+    def offloaded_bytes(self) -> dict[str, int]: ...
 
 
 Make = Callable[[Model, Recipe], OffloadedRun]
@@ -32,5 +32,5 @@ def _leaves(make: Make, offload: Offload) -> bool:
     """Whether bytes of every kind are offloaded after an update, or were during it."""
     run = make(exact_stack(), Recipe(Adam(), offload=offload))
     run.update((exact_batch(8),))
-    away = run.offloaded()
+    away = run.offloaded_bytes()
     return set(away) == set(offload.what) and all(size > 0 for size in away.values())

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from fixtures.model import Model
-from fixtures.models import scalar, tied
+from fixtures.models import scalar, tied_embedding
 from fixtures.recipe import SGD, Adafactor, Muon, Recipe
 from frameworks.contract import Attempt, Capability, Trainer
 
@@ -70,7 +70,7 @@ def _has_own_rates(run: Make) -> bool:
 def _factors_from(run: Make) -> bool:
     """Whether a short matrix has a second moment of every element."""
     optimizer = Adafactor(0.5, smallest=9)
-    trainer = run(tied(), Recipe(optimizer))
+    trainer = run(tied_embedding(), Recipe(optimizer))
     (name, weight), *_ = trainer.parameters().items()
     trainer.apply_gradients({name: np.ldexp(np.ones_like(weight), np.arange(8) * np.arange(8)[:, None] % 3)})
     moved = np.abs(trainer.parameters()[name] - weight)
@@ -79,7 +79,7 @@ def _factors_from(run: Make) -> bool:
 
 def _makes_orthogonal(adjustment: Literal["rms", "width", "none"], factor: float, run: Make) -> bool:
     """Whether the update by a matrix of ones, whose one singular value is not zero, has a norm near the rate's."""
-    trainer = run(tied(), Recipe(Muon(1.0, adjustment=adjustment)))
+    trainer = run(tied_embedding(), Recipe(Muon(1.0, adjustment=adjustment)))
     (name, weight), *_ = trainer.parameters().items()
     trainer.apply_gradients({name: np.ones_like(weight)})
     moved = np.linalg.norm((trainer.parameters()[name] - weight).astype(np.float64))

@@ -79,7 +79,7 @@ def _quantizes_a_model(post_training: PostTraining, name: str) -> bool:
     """Whether a model's weights become integer codes and its predictions are finite and depend on the samples."""
     model = digits_mlp((max(8, -(-post_training.rules()[name].smallest // 64)),))
     samples = np.linspace(-1.0, 1.0, 4 * model.sample[0], dtype=np.float32).reshape(4, *model.sample)
-    quantized = post_training.quantized(name, model, model.weights(0), (samples,))
+    quantized = post_training.quantize(name, model, model.weights(0), (samples,))
     (predicted,) = quantized.predict(samples).values()
     stored = [weight for weight in quantized.weights().values() if weight is not None]
     coded = bool(stored) and all(

@@ -54,7 +54,7 @@ def _attempts(make: Make, reshaped: Sharding) -> dict[Capability, Attempt]:
     }
 
 
-def _trained(make: Make, ranks: Ranks) -> BaseRankGroup:
+def _train_ranks(make: Make, ranks: Ranks) -> BaseRankGroup:
     """A rank group after one update with different samples on every rank."""
     rank_group = make(exact_stack(), Recipe(Adam(), ranks=ranks))
     rank_group.update(window_across_ranks((exact_batch(8),), ranks.count))
@@ -65,7 +65,7 @@ def _shards(make: Make, ranks: Ranks) -> bool:
     """Whether ranks hold only a part of what the level shards."""
     size = 4 * sum(int(np.prod(shape)) for shape in exact_stack().parameter_shapes().values())
     copy = {"parameter": size, "gradient": size, "optimizer": 2 * size}
-    sizes = _trained(make, ranks).resident_bytes()
+    sizes = _train_ranks(make, ranks).resident_bytes()
     below = {kind: size if kind in ranks.sharded else size + 1 for kind, size in copy.items()}
     return all(0 < own[kind] < below[kind] for own in sizes for kind in copy)
 
@@ -91,7 +91,7 @@ def _takes_nothing(make: Make) -> bool:
 
 
 def _counts(make: Make) -> bool:
-    rank_group = _trained(make, Ranks(2))
+    rank_group = _train_ranks(make, Ranks(2))
     return rank_group.collectives()[0]["gradients"] == len(exact_stack().parameter_shapes())
 
 
@@ -107,7 +107,7 @@ def _loses_one(make: Make) -> bool:
 
 def _reshapes(make: Make, level: Sharding) -> bool:
     """Whether four ranks restore the weights that two ranks saved."""
-    saved = _trained(make, Ranks(2, level))
+    saved = _train_ranks(make, Ranks(2, level))
     with tempfile.TemporaryDirectory() as folder:
         saved.save(Path(folder))
         expected = saved.states()[0]

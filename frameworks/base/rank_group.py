@@ -95,7 +95,7 @@ class BaseRankGroup(ABC):
         return self.ask("apply_gradients", [Arguments(tuple(w), kw) for w, kw in zip(shares, named, strict=True)])
 
     def fail_rank(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
-        raise Unsupported.declared(Capability.RANKS_LOST, NOT_OFFERED)
+        raise Unsupported.from_declaration(Capability.RANKS_LOST, NOT_OFFERED)
 
     def states(self) -> tuple[dict[str, Array], ...]:
         return self.all("state")
@@ -256,7 +256,7 @@ class RankGroupTrainer(BaseTrainer):
         calls: tuple[int, ...] = self.rank_group.all("segment_calls")[0]
         return calls
 
-    def offloaded(self) -> dict[str, int]:
+    def offloaded_bytes(self) -> dict[str, int]:
         """Offloaded bytes of all ranks."""
         total: Counter[str] = Counter()
         for own in self.rank_group.all("offloaded"):

@@ -126,7 +126,7 @@ class SavedActivations:
         """The context of a forward pass."""
         return nullcontext()
 
-    def taken(self) -> int:
+    def take_bytes(self) -> int:
         """Bytes offloaded since the last call; a tensor saved by two operations counts twice."""
         return 0
 
@@ -147,13 +147,13 @@ class OffloadedActivations(SavedActivations):
         self._left = 0
 
     def saving(self) -> AbstractContextManager[Any]:
-        return self._hooks(self._packed, self._unpack)
+        return self._hooks(self._pack_and_count, self._unpack)
 
-    def taken(self) -> int:
+    def take_bytes(self) -> int:
         left, self._left = self._left, 0
         return left
 
-    def _packed(self, tensor: Any) -> Any:
+    def _pack_and_count(self, tensor: Any) -> Any:
         packed = self._pack(tensor)
         if not isinstance(packed, tuple) or packed[1] is not tensor:
             self._left += self._size(tensor)

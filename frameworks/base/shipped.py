@@ -17,7 +17,7 @@ import numpy as np
 from fixtures.arrays import FORMATS, Array
 from frameworks.contract import SHIPPED, Attempt, Capability, Part, Values
 from frameworks.registry import Absence
-from frameworks.ways import resolved
+from frameworks.ways import resolve
 
 FACTOR = 2.0**10
 """By which technique "scaled" multiplies incoming gradients, and divides those that it gets."""
@@ -39,7 +39,7 @@ class BaseShipped(ABC):
         """The techniques that can be applied to each of them."""
 
     @abstractmethod
-    def computed(self, name: str, technique: str) -> Values:
+    def compute(self, name: str, technique: str) -> Values:
         """The outputs and gradients of a part's examples with a technique, or "" for none."""
 
     def at(self, name: str, *points: Array) -> tuple[Array, ...]:
@@ -52,9 +52,9 @@ class BaseShipped(ABC):
 
     def values(self, name: str, technique: str = "") -> Values:
         if technique not in ("", "in-scope"):
-            return self.computed(name, technique)
+            return self.compute(name, technique)
         if (name, technique) not in self._results:
-            self._results[name, technique] = self.computed(name, technique)
+            self._results[name, technique] = self.compute(name, technique)
         return self._results[name, technique]
 
 
@@ -83,7 +83,7 @@ class Listed:
     arguments: Mapping[str, Any]
     own: Mapping[str, Mapping[str, Any]]
 
-    def built(self, layer: Any, /, **more: Any) -> Any:
+    def build(self, layer: Any, /, **more: Any) -> Any:
         """A layer of this class, with the arguments that it needs."""
         parameters = inspect.signature(layer.__init__).parameters.values()
         needed = [
@@ -94,7 +94,7 @@ class Listed:
         return layer(**{name: self.arguments[name] for name in needed}, **self.own.get(layer.__name__, {}), **more)
 
 
-def listed(file: Path, part: Part) -> Listed:
+def load_listed(file: Path, part: Part) -> Listed:
     """The operations or layers that a file lists, each kind of inputs with a string of names."""
     table = tomllib.loads(file.read_text())
     inputs = {name: kind for kind, names in table[part].items() for name in names.split()}
@@ -114,12 +114,12 @@ class ListedParts(BaseShipped):
     @cached_property
     def listed(self) -> Listed:
         """The parts of the file."""
-        return listed(self.file, self.part)
+        return load_listed(self.file, self.part)
 
     def names(self) -> tuple[str, ...]:
-        return tuple(name for name in self.listed.inputs if self.named(name) is not None)
+        return tuple(name for name in self.listed.inputs if self.find(name) is not None)
 
-    def named(self, name: str) -> Any:
+    def find(self, name: str) -> Any:
         """The operation or layer of this name, None if this version has none."""
         try:
             return attrgetter(name)(self.module)
@@ -138,7 +138,7 @@ class ListedParts(BaseShipped):
         """
         if self.listed.inputs[name] != {1: "tensor", 2: "pair"}[count] or "linalg" in name:
             raise TypeError(f"{name} is no function of {count} arrays")
-        function: Callable[..., Any] = self.named(name)
+        function: Callable[..., Any] = self.find(name)
         return function
 
 
@@ -155,42 +155,42 @@ def inputs(kind: str) -> tuple[Any, ...]:
     """
     stream = np.random.default_rng(0)
 
-    def drawn(*shape: int) -> Array:
+    def draw(*shape: int) -> Array:
         return stream.uniform(0.25, 0.9, shape).astype(np.float32)
 
-    matrix = drawn(3, 3)
+    matrix = draw(3, 3)
     positive = matrix @ matrix.T + np.eye(3, dtype=np.float32)
-    tensor, image = drawn(3, 4), drawn(2, 3, 8, 8)
-    signal, volume = drawn(2, 3, 8), drawn(2, 3, 4, 8, 8)
+    tensor, image = draw(3, 4), draw(2, 3, 8, 8)
+    signal, volume = draw(2, 3, 8), draw(2, 3, 4, 8, 8)
     examples: dict[str, tuple[Any, ...]] = {
         "tensor": (tensor,),
-        "pair": (tensor, drawn(3, 4)),
-        "triple": (tensor, drawn(3, 4), drawn(3, 4)),
+        "pair": (tensor, draw(3, 4)),
+        "triple": (tensor, draw(3, 4), draw(3, 4)),
         "matrix": (positive,),
         "matrices": (positive, matrix),
-        "product": (drawn(2, 4), drawn(4, 3)),
-        "product-vector": (drawn(2, 4), drawn(4, 3), drawn(3)),
-        "product-1": (drawn(2, 4), drawn(4, 3), 1),
-        "batches": (drawn(4, 4, 4), drawn(4, 4, 4)),
-        "vector": (drawn(4),),
-        "list": ([tensor, drawn(3, 4)],),
-        "list-1": ([tensor, drawn(3, 4)], 1),
-        "vectors": ([drawn(3), drawn(4)],),
+        "product": (draw(2, 4), draw(4, 3)),
+        "product-vector": (draw(2, 4), draw(4, 3), draw(3)),
+        "product-1": (draw(2, 4), draw(4, 3), 1),
+        "batches": (draw(4, 4, 4), draw(4, 4, 4)),
+        "vector": (draw(4),),
+        "list": ([tensor, draw(3, 4)],),
+        "list-1": ([tensor, draw(3, 4)], 1),
+        "vectors": ([draw(3), draw(4)],),
         "tensor-1": (tensor, 1),
         "tensor-swapped": (tensor, 0, 1),
         "tensor-axes": (tensor, (1, 0)),
         "tensor-shape": (tensor, (4, 3)),
         "tensor-width": (tensor, (4,)),
-        "tensor-scaled": (tensor, drawn(4), drawn(4)),
-        "tensor-vector": (tensor, drawn(4)),
+        "tensor-scaled": (tensor, draw(4), draw(4)),
+        "tensor-vector": (tensor, draw(4)),
         "tensor-padded": (tensor, [1, 0]),
         "tensor-ids": (tensor, np.array([0, 2, 1])),
         "tensor-places": (tensor, np.array([[0, 1], [2, 0]])),
-        "masked": (tensor, tensor > 0.5, drawn(3, 4)),
-        "where": (tensor > 0.5, drawn(3, 4), drawn(3, 4)),
-        "space": (drawn(3, 3), drawn(3, 3)),
-        "ids-table": (np.array([1, 0, 2]), drawn(5, 4)),
-        "table-ids": (drawn(5, 4), np.array([1, 0, 2])),
+        "masked": (tensor, tensor > 0.5, draw(3, 4)),
+        "where": (tensor > 0.5, draw(3, 4), draw(3, 4)),
+        "space": (draw(3, 3), draw(3, 3)),
+        "ids-table": (np.array([1, 0, 2]), draw(5, 4)),
+        "table-ids": (draw(5, 4), np.array([1, 0, 2])),
         "ids": (np.array([[1, 0, 2], [3, 4, 1]]),),
         "image": (image,),
         "signal": (signal,),
@@ -198,20 +198,20 @@ def inputs(kind: str) -> tuple[Any, ...]:
         "image-2": (image, 2),
         "signal-2": (signal, 2),
         "volume-2": (volume, 2),
-        "channels-2": (drawn(2, 4, 8, 8), 2),
-        "image-kernel": (image, drawn(4, 3, 3, 3)),
-        "signal-kernel": (signal, drawn(4, 3, 3)),
-        "volume-kernel": (volume, drawn(4, 3, 2, 2, 2)),
-        "image-transposed": (image, drawn(3, 4, 3, 3)),
-        "signal-transposed": (signal, drawn(3, 4, 3)),
-        "image-places": (image, drawn(2, 5, 5, 2)),
-        "image-last": (drawn(2, 6, 6, 3),),
-        "signal-last": (drawn(2, 6, 4),),
-        "volume-last": (drawn(2, 4, 4, 4, 3),),
-        "attention": (drawn(2, 5, 2, 4), drawn(2, 5, 2, 4), drawn(2, 5, 2, 4)),
-        "sequence": (drawn(2, 5, 4),),
-        "sequences": (drawn(2, 5, 4), drawn(2, 5, 4)),
-        "sequence-list": ([drawn(2, 5, 4), drawn(2, 5, 4)],),
+        "channels-2": (draw(2, 4, 8, 8), 2),
+        "image-kernel": (image, draw(4, 3, 3, 3)),
+        "signal-kernel": (signal, draw(4, 3, 3)),
+        "volume-kernel": (volume, draw(4, 3, 2, 2, 2)),
+        "image-transposed": (image, draw(3, 4, 3, 3)),
+        "signal-transposed": (signal, draw(3, 4, 3)),
+        "image-places": (image, draw(2, 5, 5, 2)),
+        "image-last": (draw(2, 6, 6, 3),),
+        "signal-last": (draw(2, 6, 4),),
+        "volume-last": (draw(2, 4, 4, 4, 3),),
+        "attention": (draw(2, 5, 2, 4), draw(2, 5, 2, 4), draw(2, 5, 2, 4)),
+        "sequence": (draw(2, 5, 4),),
+        "sequences": (draw(2, 5, 4), draw(2, 5, 4)),
+        "sequence-list": ([draw(2, 5, 4), draw(2, 5, 4)],),
     }
     return examples[kind]
 
@@ -263,11 +263,11 @@ class BaseOptimizers(BaseShipped):
         """The sets of options to judge with a technique, an empty one first."""
 
     @abstractmethod
-    def undecayed(self, name: str) -> Options | None:
+    def get_options_without_decay(self, name: str) -> Options | None:
         """Options without weight decay, where the optimizer has any by default; None if its rule always decays."""
 
     @abstractmethod
-    def trained(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
+    def train(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
         """The weights after all updates from `start`."""
 
     def matrices_only(self, name: str) -> bool:
@@ -275,18 +275,18 @@ class BaseOptimizers(BaseShipped):
         del name
         return False
 
-    def computed(self, name: str, technique: str) -> Values:
+    def compute(self, name: str, technique: str) -> Values:
         zero = technique.startswith(ZERO)
         format_name = technique.removeprefix(ZERO) if zero else "float32"
         start = weights(matrices_only=self.matrices_only(name), format_name=format_name)
         moved: dict[str, Array | None] = {}
         sets = self.options(name, technique)
         if zero:
-            undecayed = self.undecayed(name)
+            undecayed = self.get_options_without_decay(name)
             sets = [] if undecayed is None else [undecayed]
         for number, options in enumerate(sets):
             for index, (before, after) in enumerate(
-                zip(start, self.trained(name, options, technique, start), strict=True)
+                zip(start, self.train(name, options, technique, start), strict=True)
             ):
                 moved[f"moved/{number}/{index}"] = before - after
         return moved
@@ -307,9 +307,9 @@ class ListedOptimizers(BaseOptimizers):
         return table
 
     def names(self) -> tuple[str, ...]:
-        return tuple(name for name in self.listed if self.named(name) is not None)
+        return tuple(name for name in self.listed if self.find(name) is not None)
 
-    def named(self, name: str) -> Any:
+    def find(self, name: str) -> Any:
         """What makes the optimizer, None if this version has none."""
         try:
             return attrgetter(name)(self.module)
@@ -323,12 +323,12 @@ class ListedOptimizers(BaseOptimizers):
 
 def ships(owner: str, word: str) -> bool:
     """Whether a public name of a module or class contains the word, in any case."""
-    return any(word.lower() in name.lower() for name in dir(resolved(owner)) if not name.startswith("_"))
+    return any(word.lower() in name.lower() for name in dir(resolve(owner)) if not name.startswith("_"))
 
 
-def appeared(absence: Absence) -> bool:
+def has_appeared(absence: Absence) -> bool:
     """Whether a place has one of the names after all, or a public one with one of the words."""
-    places = {owner: resolved(owner) for owner in absence.places}
+    places = {owner: resolve(owner) for owner in absence.places}
     named = any(hasattr(place_object, name) for place_object in places.values() for name in absence.names)
     return named or any(ships(owner, word) for owner in places for word in absence.words)
 

@@ -161,7 +161,7 @@ class BaseTrainer(ABC):
         Args:
             attempt: for a refused combination of a capability that is otherwise supported.
         """
-        return Unsupported.declared(capability, self.declares(capability), attempt)
+        return Unsupported.from_declaration(capability, self.declares(capability), attempt)
 
     def update(self, window: Window) -> Update:
         over_window(window, self.accumulate)
@@ -240,7 +240,7 @@ class BaseTrainer(ABC):
     def saved_bytes(self, batch: Batch) -> int:
         raise self.refusal(Capability.SAVED_BYTES)
 
-    def offloaded(self) -> dict[str, int]:
+    def offloaded_bytes(self) -> dict[str, int]:
         raise self.refusal(Capability.OFFLOAD_ACTIVATIONS)
 
     def trace(self, batch: Batch) -> LayerTrace:

@@ -22,7 +22,7 @@ from fixtures.recipe import (
     Recipe,
     RMSprop,
     StaticScaling,
-    written,
+    collect_fields,
 )
 
 
@@ -200,7 +200,9 @@ class Unsupported(Exception):
         self.attempt = attempt
 
     @classmethod
-    def declared(cls, capability: Capability, declaration: Declaration, attempt: Attempt | None = None) -> Unsupported:
+    def from_declaration(
+        cls, capability: Capability, declaration: Declaration, attempt: Attempt | None = None
+    ) -> Unsupported:
         """The refusal with the declared reason."""
         return cls(capability, declaration.reason or NOT_OFFERED.reason, attempt)
 
@@ -226,7 +228,7 @@ NOT_OFFERED = Declaration(False, "this adapter does not offer it")
 def of_optimizer(recipe: Recipe) -> tuple[Capability, ...]:
     """The capabilities that a recipe's optimizer needs: its kind, its options and its implementation."""
     optimizer = recipe.optimizer
-    options = written(optimizer)
+    options = collect_fields(optimizer)
     conditions = {
         Capability.ADAGRAD: isinstance(optimizer, Adagrad),
         Capability.RMSPROP: isinstance(optimizer, RMSprop),

@@ -92,7 +92,7 @@ class Framework(Protocol):
             Unsupported: PLAIN_LOOP, where the mode's loop is no other library's, or what `trainer` refuses.
         """
 
-    def requested(self, format_name: FormatName) -> FormatRequest:
+    def request_format(self, format_name: FormatName) -> FormatRequest:
         """What the mode's library makes of a request for "float16" or "bfloat16", by its documented call alone.
 
         Raises:
@@ -146,7 +146,7 @@ class Framework(Protocol):
             Unsupported: TF32, where nothing switches it within a process, or the device has no such products.
         """
 
-    def timed(self, work: Callable[[], object]) -> int:
+    def measure_time(self, work: Callable[[], object]) -> int:
         """Runs `work` alone on the device and returns how long it took, in nanoseconds.
 
         The device's queue is waited for before and after. The time is that between two events of the device where the
@@ -157,7 +157,7 @@ class Framework(Protocol):
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         """Runs operation `op` (a name of `frameworks.operations`) inside whatever precision scope is open."""
 
-    def shipped(self, part: Part) -> Shipped:
+    def get_shipped(self, part: Part) -> Shipped:
         """The operations, layers or optimizers that the framework ships.
 
         Raises:
@@ -173,7 +173,7 @@ class Framework(Protocol):
             Unsupported: the capability.
         """
 
-    def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+    def count_schedule_steps(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         """The steps of a schedule after each update of a run, by the training loop's own setting for its frequency.
 
         Args:

@@ -17,7 +17,7 @@ K = TypeVar("K", bound=type)
 _OFFERED: dict[type, tuple[Capability, bool]] = {}
 
 
-def offered(capability: Capability, *, several: bool = False) -> Callable[[K], K]:
+def register_rule(capability: Capability, *, several: bool = False) -> Callable[[K], K]:
     """Marks a class that `Framework.rule` takes.
 
     Args:
@@ -125,7 +125,7 @@ class Quantized:
     values: Array
 
 
-@offered(Capability.FLOAT8_E4M3FN, several=True)
+@register_rule(Capability.FLOAT8_E4M3FN, several=True)
 class NumberFormats(Protocol):
     """A framework's casts to 8-bit formats, and its products of integers."""
 
@@ -151,14 +151,14 @@ class NumberFormats(Protocol):
             Unsupported: FLOAT8_PRODUCTS, if it multiplies no such formats.
         """
 
-    def packed(self, codes: Array, axis: Literal[0, 1]) -> Array:
+    def pack(self, codes: Array, axis: Literal[0, 1]) -> Array:
         """The framework's storage of a matrix of integers from -8 to 7 (int8), two to a byte along the axis: uint8."""
 
-    def unpacked(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
+    def unpack(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
         """The integers (int8) that are stored, `length` of them along the axis."""
 
 
-@offered(Capability.INT8_TENSOR, several=True)
+@register_rule(Capability.INT8_TENSOR, several=True)
 class Quantizers(Protocol):
     """A framework's quantizers, each by a name that is a `quantization.` capability too."""
 
@@ -178,7 +178,7 @@ class Quantizers(Protocol):
         """
 
 
-@offered(Capability.ADAM_8BIT)
+@register_rule(Capability.ADAM_8BIT)
 @dataclass(frozen=True, eq=False)
 class EightBitRule:
     """The values of codes, in units of their block's absmax.
@@ -255,10 +255,10 @@ class QuantizedModel(Protocol):
     def weights(self) -> Mapping[str, Quantized | None]:
         """The stored weight (inputs, outputs) of every dense layer; None if it is not quantized."""
 
-    def unquantized(self) -> Mapping[str, Array]:
+    def unquantized_parameters(self) -> Mapping[str, Array]:
         """Every other parameter by canonical name, in its true format."""
 
-    def calibrated(self) -> Mapping[str, Calibrated]:
+    def calibrated_ranges(self) -> Mapping[str, Calibrated]:
         """The calibrated ranges of each quantized dense layer; empty if ranges are computed in each call."""
 
     def stored_bytes(self) -> int:
@@ -275,14 +275,14 @@ class QuantizedModel(Protocol):
         """
 
 
-@offered(Capability.DYNAMIC_INT8, several=True)
+@register_rule(Capability.DYNAMIC_INT8, several=True)
 class PostTraining(Protocol):
     """A framework's post-training quantization. Techniques have the names of `quantization.` capabilities."""
 
     def rules(self) -> Mapping[str, LinearRule]:
         """The techniques that are offered, such as "dynamic-int8"."""
 
-    def quantized(
+    def quantize(
         self,
         technique: str,
         model: Model,
@@ -303,7 +303,7 @@ class PostTraining(Protocol):
         """
 
 
-@offered(Capability.QAT)
+@register_rule(Capability.QAT)
 @dataclass(frozen=True)
 class QatRule:
     """The computation of QAT dense layers, as documented by the framework.
@@ -323,7 +323,7 @@ class QatRule:
     gradient: Literal["codes", "range", "everywhere"] = "codes"
 
 
-@offered(Capability.QAT)
+@register_rule(Capability.QAT)
 class CalibratedRanges(dict[str, Calibrated]):
     """The ranges of the dense layers that a training pass has reached, by the names of their weights."""
 
@@ -350,7 +350,7 @@ class DelayedRule:
     lag: Literal[1, 2]
 
 
-@offered(Capability.FLOAT8_TRAINING)
+@register_rule(Capability.FLOAT8_TRAINING)
 @dataclass(frozen=True)
 class Float8Rule:
     """Products of dense layers, including float32 heads, in float8 training by delayed scaling.
@@ -412,7 +412,7 @@ class DelayedProduct(Protocol):
         """The present delayed-scaling state."""
 
 
-@offered(Capability.DELAYED_SCALING)
+@register_rule(Capability.DELAYED_SCALING)
 class DelayedProducts(Protocol):
     """Makes delayed-scaling products in 8-bit formats."""
 
@@ -427,6 +427,6 @@ class DelayedProducts(Protocol):
         """
 
 
-@offered(Capability.FLOAT8_TRAINING)
+@register_rule(Capability.FLOAT8_TRAINING)
 class AmaxHistories(dict[str, Mapping[Operand, AmaxHistory]]):
     """The amax history and scales of each dense layer's operands in float8 training, by the name of its weight."""

@@ -161,7 +161,7 @@ class Trainer(Protocol):
     def saved_bytes(self, batch: Batch) -> int:
         """Bytes held between forward and backward of one micro-batch, parameters and inputs left out."""
 
-    def offloaded(self) -> dict[str, int]:
+    def offloaded_bytes(self) -> dict[str, int]:
         """Offloaded bytes by kind, as the framework reports them.
 
         "activations": bytes offloaded in forward passes since the last call. "parameters" and "optimizer": bytes

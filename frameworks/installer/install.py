@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from frameworks.installer import locks, pip, uv
 from frameworks.installer.distributions import DISTRIBUTIONS, Unavailable
 from frameworks.installer.locks import installed_version as installed
-from frameworks.installer.request import InstallRequest, read_request, redacted
+from frameworks.installer.request import InstallRequest, read_request, redact
 from frameworks.registry import adapter_file
 
 __all__ = ["DISTRIBUTIONS", "install", "installed_version", "lacking", "main"]
@@ -37,10 +37,10 @@ def main(names: Sequence[str], modes: Collection[str] = ()) -> int:
     try:
         remark = install(names, read_request(names, modes))
     except Unavailable as refusal:
-        print(redacted(str(refusal)), file=sys.stderr)
+        print(redact(str(refusal)), file=sys.stderr)
         return 2
     if remark:
-        print(redacted(f"{', '.join(names)}: {remark}"), file=sys.stderr)
+        print(redact(f"{', '.join(names)}: {remark}"), file=sys.stderr)
     return 0
 
 
@@ -72,7 +72,7 @@ def install(names: Sequence[str], request: InstallRequest) -> str:
     if _is_there(names, request, [*requirements, *companions]):
         return ""
     if sys.stderr.isatty():
-        print(redacted(f"installing {', '.join(requirements)}"), file=sys.stderr)
+        print(redact(f"installing {', '.join(requirements)}"), file=sys.stderr)
     try:
         pins, remark = _pins(names, request)
         suite = locks.read(locks.SUITE)
@@ -145,7 +145,7 @@ def _is_there(names: Sequence[str], request: InstallRequest, requirements: Seque
         return False
     pins = {**(_lock(names) if request.locked else {}), **request.packages}
     wanted = [*requirements, *(f"{name}=={version}" for name, version in request.packages.items())]
-    return all(map(locks.satisfied, wanted)) and not locks.deviations(pins)
+    return all(map(locks.is_satisfied, wanted)) and not locks.deviations(pins)
 
 
 def _lock(names: Sequence[str]) -> dict[str, str]:

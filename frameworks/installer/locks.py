@@ -82,7 +82,7 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-def satisfied(requirement: str) -> bool:
+def is_satisfied(requirement: str) -> bool:
     """Whether an installed package meets a requirement such as "numpy<2.4"."""
     wanted = Requirement(requirement)
     here = installed_version(wanted.name)

@@ -92,6 +92,6 @@ def driver() -> str | None:
     return None if completed.returncode else named[1] if named else ""
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """The text without names and passwords in addresses."""
     return _LOGIN.sub(r"\1***@", text)

@@ -11,7 +11,7 @@ os.environ.update(variables())
 
 from importlib import import_module
 
-from frameworks.jax.core.settings import KERAS, OnDevice, installed
+from frameworks.jax.core.settings import KERAS, OnDevice, is_installed
 from frameworks.jax.framework import JaxFramework
 
 __all__ = ["JaxFramework", "adapter"]
@@ -28,7 +28,7 @@ def adapter(device: str = "auto", mode: str | None = None) -> OnDevice:
     """
     if mode != KERAS:
         return JaxFramework(device, mode)
-    if not installed("keras"):
+    if not is_installed("keras"):
         raise ValueError(NOT_INSTALLED)
     framework: OnDevice = import_module("frameworks.jax.keras.framework").KerasFramework(device, mode)
     return framework

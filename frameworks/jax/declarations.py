@@ -42,7 +42,7 @@ _SUPPORTED = OPTIONS | {
 _IN_ONE_PLACE = OF_ONE_PLACE | {Capability.LIVE_STATE, Capability.FLOAT8_TRAINING}
 
 
-def supported(mode: str) -> frozenset[Capability]:
+def capabilities_of(mode: str) -> frozenset[Capability]:
     """What this adapter has in a mode, unless `refusals` has it."""
     jit = {Capability.PLATEAU, Capability.FUNCTION_USES} if mode == JIT else frozenset[Capability]()
     return _SUPPORTED | jit | (frozenset() if mode == SHARDED else _IN_ONE_PLACE)

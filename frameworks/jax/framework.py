@@ -45,10 +45,10 @@ from frameworks.jax.core.layers import VARIANTS
 from frameworks.jax.core.operations import OPERATIONS, WAYS
 from frameworks.jax.core.schedules import rates
 from frameworks.jax.core.settings import JIT, NOJIT, OFFLOAD, SHARDED, WHOLE, OnDevice
-from frameworks.jax.declarations import conventions, refusals, supported
+from frameworks.jax.declarations import capabilities_of, conventions, refusals
 from frameworks.jax.launch import rank_group
 from frameworks.jax.probes import ATTEMPTS
-from frameworks.jax.quantization.post_training import JaxFormats, QwixPostTraining, refused, refused_attempts
+from frameworks.jax.quantization.post_training import JaxFormats, QwixPostTraining, find_refusals, refused_attempts
 from frameworks.jax.shipped import operations_and_layers, optimizers
 from frameworks.jax.shipped.control_flow import JAXFunctions
 from frameworks.jax.training import options
@@ -74,11 +74,11 @@ class JaxFramework(OnDevice):
     own_modes = (JIT, NOJIT, SHARDED, OFFLOAD)
 
     def refusals(self) -> Mapping[Capability, str]:
-        return refusals(self._place, self.mode) | refused()
+        return refusals(self._place, self.mode) | find_refusals()
 
-    def supported(self) -> Collection[Capability]:
+    def supported_capabilities(self) -> Collection[Capability]:
         interfaces = casts_of(self.rule(NumberFormats)) | techniques_of(self.rule(PostTraining))
-        return supported(self.mode) | interfaces | {Capability.DELAYED_SCALING}
+        return capabilities_of(self.mode) | interfaces | {Capability.DELAYED_SCALING}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         refused = {Capability.OFFLOAD_DISK: disk_is_a_memory} | (_NOT_ON_A_CPU if self.device == "cpu" else {})
@@ -140,8 +140,8 @@ class JaxFramework(OnDevice):
         options.require(recipe)
         if recipe.ranks is not None:
             recipe = recipe.replace(ways=())
-            return self.bound(RankGroupTrainer(rank_group(model, recipe, weights)))
-        return self.bound(self._run(model, recipe, weights))
+            return self.bind(RankGroupTrainer(rank_group(model, recipe, weights)))
+        return self.bind(self._run(model, recipe, weights))
 
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> JaxTrainer:
         trainer = JaxTrainer if recipe.offload is None else OffloadedTrainer

@@ -133,9 +133,9 @@ def make(fixture: str, mixed: bool, weights: Mapping[str, Array], batch: Batch, 
         state, loss = plain_step(state, *arrays)
         return float(loss)
 
-    def mixed_() -> float:
+    def run_mixed() -> float:
         nonlocal state, scale
         state, scale, loss = mixed_step(state, scale, *arrays)
         return float(loss)
 
-    return mixed_ if mixed else plain
+    return run_mixed if mixed else plain

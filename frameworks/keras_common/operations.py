@@ -16,7 +16,7 @@ from frameworks.base import BaseFramework
 from frameworks.contract import Attempt, Capability, FunctionFormat, OpResult, Unsupported
 from frameworks.keras_common.layers import VARIANTS, WAYS, Tensor
 from frameworks.keras_common.optimizers import has_factors_of
-from frameworks.keras_common.probes import mixed
+from frameworks.keras_common.probes import has_mixed_policy
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.operations import CATALOGUE
 
@@ -219,7 +219,7 @@ def _takes_lists() -> bool:
 
 
 OF_SCOPES: dict[Capability, Attempt] = {
-    Capability.AUTOCAST_SCOPE: partial(mixed, "bfloat16"),
+    Capability.AUTOCAST_SCOPE: partial(has_mixed_policy, "bfloat16"),
     Capability.AUTOCAST_LISTS: _takes_lists,
 }
 """An attempt for each capability of scopes."""
@@ -239,7 +239,7 @@ class ScopedFunction(keras.layers.Layer):
         return self._function(*arguments, **keywords)
 
 
-def recomputed(function: Function, variant: str) -> Function:
+def wrap_in_remat(function: Function, variant: str) -> Function:
     """The function within one of Keras' recomputation calls."""
     if variant == "keras.remat":
         return keras.remat(function)

@@ -18,7 +18,7 @@ from frameworks.base import optimizer_attempts, takes
 from frameworks.base.optimizer_attempts import Make
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.keras_common.layers import Tensor
-from frameworks.keras_common.schedules import shipped
+from frameworks.keras_common.schedules import make_schedule
 from frameworks.keras_common.settings import KerasBackend, number, scalars
 
 _ONE = "a Keras optimizer has one implementation on a backend and no argument for another"
@@ -64,7 +64,7 @@ def option_attempts(run: Make) -> dict[Capability, Attempt]:
     }
 
 
-def _moved(optimizer: keras.optimizers.Optimizer, *gradients: float) -> float:
+def _update_weight(optimizer: keras.optimizers.Optimizer, *gradients: float) -> float:
     weight = keras.Variable(np.ones((), np.float32))
     for gradient in gradients:
         optimizer.apply([keras.ops.convert_to_tensor(np.float32(gradient))], [weight])
@@ -72,7 +72,7 @@ def _moved(optimizer: keras.optimizers.Optimizer, *gradients: float) -> float:
 
 
 def _steps(**arguments: Any) -> bool:
-    return _moved(keras.optimizers.SGD(0.5, **arguments), 1.0) != 1.0
+    return _update_weight(keras.optimizers.SGD(0.5, **arguments), 1.0) != 1.0
 
 
 def _builds(name: str, **arguments: Any) -> bool:
@@ -82,16 +82,16 @@ def _builds(name: str, **arguments: Any) -> bool:
 
 
 def _decays_the_rate() -> bool:
-    return _moved(keras.optimizers.Adagrad(0.5, lr_decay=1.0), 1.0) != 1.0
+    return _update_weight(keras.optimizers.Adagrad(0.5, lr_decay=1.0), 1.0) != 1.0
 
 
 def _couples_decay() -> bool:
     """Whether a second update takes in decay by momentum: 1, 1/2, 0, where decoupled decay gives 1/4."""
-    return _moved(keras.optimizers.SGD(1.0, momentum=0.5, weight_decay=0.5), 0.0, 0.0) == 0.0
+    return _update_weight(keras.optimizers.SGD(1.0, momentum=0.5, weight_decay=0.5), 0.0, 0.0) == 0.0
 
 
 def _takes_a_tensor() -> bool:
-    return _moved(keras.optimizers.SGD(keras.ops.convert_to_tensor(np.float32(0.5))), 1.0) == 0.5
+    return _update_weight(keras.optimizers.SGD(keras.ops.convert_to_tensor(np.float32(0.5))), 1.0) == 0.5
 
 
 GROWTH, BACKOFF = 2.0, 0.5
@@ -180,13 +180,13 @@ def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) 
         attempt = partial(takes, ReduceLROnPlateau, "threshold_mode", "relative")
         raise Unsupported(Capability.PLATEAU, "keras.callbacks.ReduceLROnPlateau has an absolute threshold", attempt)
     if saved is None:
-        return tuple(_hooked(plateau, metrics))
+        return tuple(_run_hooks(plateau, metrics))
     with tempfile.TemporaryDirectory() as folder:
-        first = _fitted(plateau, metrics, 0, _Rates(saved), BackupAndRestore(folder))
-        return (*first, *_fitted(plateau, metrics, saved, _Rates(), BackupAndRestore(folder)))
+        first = _run_fit(plateau, metrics, 0, _Rates(saved), BackupAndRestore(folder))
+        return (*first, *_run_fit(plateau, metrics, saved, _Rates(), BackupAndRestore(folder)))
 
 
-def _hooked(plateau: Plateau, metrics: Sequence[float]) -> list[float]:
+def _run_hooks(plateau: Plateau, metrics: Sequence[float]) -> list[float]:
     """Rates by the hooks that `fit` calls."""
     callbacks = keras.callbacks.CallbackList([_follower(plateau), reader := _Rates()], model=_model())
     callbacks.on_train_begin()
@@ -195,7 +195,7 @@ def _hooked(plateau: Plateau, metrics: Sequence[float]) -> list[float]:
     return reader.rates
 
 
-def _fitted(plateau: Plateau, metrics: Sequence[float], start: int, reader: _Rates, backup: Callback) -> list[float]:
+def _run_fit(plateau: Plateau, metrics: Sequence[float], start: int, reader: _Rates, backup: Callback) -> list[float]:
     """Rates of the epochs of one call of `fit`, from epoch `start` on."""
     rows = ((np.ones((1, 1), np.float32), np.full((1, 1), metric, np.float32)) for metric in metrics[start:])
     callbacks = [_follower(plateau), reader, backup]
@@ -289,7 +289,7 @@ def _rate(recipe: recipes.Recipe) -> float | keras.optimizers.schedules.Learning
     if recipe.schedule is None:
         return float(base)
     if isinstance(recipe.schedule, Curve):
-        return shipped(base, recipe.schedule)
+        return make_schedule(base, recipe.schedule)
     return keras.optimizers.schedules.PiecewiseConstantDecay(
         [boundary - 1 for boundary in recipe.schedule.boundaries], [base * factor for factor in recipe.schedule.factors]
     )
@@ -321,7 +321,7 @@ _ARGUMENTS = {
 
 def _own(optimizer: recipes.Optimizer) -> dict[str, Any]:
     """The arguments of an optimizer, by Keras' names; Muon takes in embeddings, and decays matrices alone."""
-    arguments = {name: value for name, value in recipes.written(optimizer).items() if value is not None}
+    arguments = {name: value for name, value in recipes.collect_fields(optimizer).items() if value is not None}
     match optimizer:
         case recipes.Adafactor():
             arguments["beta_2_decay"] = -arguments.pop("decay")

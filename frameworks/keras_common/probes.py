@@ -7,14 +7,14 @@ import keras
 import numpy as np
 
 from frameworks.contract import Attempt, Capability
-from frameworks.keras_common.settings import KerasBackend, applied, dtype_policy, number, scalars
+from frameworks.keras_common.settings import KerasBackend, apply_updates, dtype_policy, number, scalars
 
 SGD, Scaler = keras.optimizers.SGD, keras.optimizers.LossScaleOptimizer
 
 
 def _dynamic(backend: KerasBackend) -> bool:
     scaler = Scaler(SGD(0.5), initial_scale=8.0)
-    return applied(backend, scaler, [float("inf"), 0.0]) == [[1.0, 1.0]] and number(scaler.dynamic_scale) == 4.0
+    return apply_updates(backend, scaler, [float("inf"), 0.0]) == [[1.0, 1.0]] and number(scaler.dynamic_scale) == 4.0
 
 
 def _factors(backend: KerasBackend) -> bool:
@@ -24,14 +24,14 @@ def _factors(backend: KerasBackend) -> bool:
             scaler = Scaler(SGD(0.5), initial_scale=8.0, dynamic_growth_steps=1, **{name: 4.0})
         except (TypeError, ValueError):
             continue
-        applied(backend, scaler, [0.0, 0.0])
+        apply_updates(backend, scaler, [0.0, 0.0])
         return number(scaler.dynamic_scale) == 32.0
     return False
 
 
-def _disabled(backend: KerasBackend) -> bool:
+def _can_disable(backend: KerasBackend) -> bool:
     scaler = Scaler(SGD(0.5), initial_scale=8.0, dynamic=False)
-    return applied(backend, scaler, [float("inf"), 0.0]) != [[1.0, 1.0]]
+    return apply_updates(backend, scaler, [float("inf"), 0.0]) != [[1.0, 1.0]]
 
 
 def _manually(_: KerasBackend) -> bool:
@@ -47,13 +47,13 @@ def _pair() -> tuple[keras.optimizers.Optimizer, list[keras.Variable]]:
 
 def _groups(backend: KerasBackend) -> bool:
     optimizer, weights = _pair()
-    return applied(backend, optimizer, [1.0, 1.0], weights=weights) == [[0.5, 0.75]]
+    return apply_updates(backend, optimizer, [1.0, 1.0], weights=weights) == [[0.5, 0.75]]
 
 
 def _two_optimizers(backend: KerasBackend) -> bool:
     optimizer, weights = _pair()
     scaler = Scaler(optimizer, initial_scale=2.0)
-    after = applied(backend, scaler, [float("inf"), 1.0], [1.0, 1.0], weights=weights)
+    after = apply_updates(backend, scaler, [float("inf"), 1.0], [1.0, 1.0], weights=weights)
     return after == [[1.0, 1.0], [0.5, 0.75]] and number(scaler.dynamic_scale) == 1.0
 
 
@@ -62,7 +62,7 @@ def _flushes(backend: KerasBackend) -> bool:
     for end in range(1, 5):
         weights = scalars()
         optimizer = SGD(0.5, gradient_accumulation_steps=4)
-        applied(backend, optimizer, [1.0, 1.0], [1.0, 1.0], weights=weights)
+        apply_updates(backend, optimizer, [1.0, 1.0], [1.0, 1.0], weights=weights)
         if end == 1:
             optimizer.finalize_variable_values(weights)
         else:
@@ -76,7 +76,7 @@ def _flushes(backend: KerasBackend) -> bool:
 _OF_OPTIMIZERS: dict[Capability, Callable[[KerasBackend], bool]] = {
     Capability.DYNAMIC_SCALING: _dynamic,
     Capability.SCALING_FACTORS: _factors,
-    Capability.SCALING_DISABLED: _disabled,
+    Capability.SCALING_DISABLED: _can_disable,
     Capability.EXPLICIT_UNSCALE: _manually,
     Capability.SECOND_UNSCALE: _manually,
     Capability.TWO_OPTIMIZERS: _two_optimizers,
@@ -98,7 +98,7 @@ def formats_of(policy: str, inside: str | None = None) -> tuple[str, str]:
     return keras.backend.standardize_dtype(output.dtype), str(layer.kernel.dtype)
 
 
-def mixed(format_name: str) -> bool:
+def has_mixed_policy(format_name: str) -> bool:
     """Whether a mixed policy gives float32 kernels and outputs in the format."""
     return formats_of(f"mixed_{format_name}") == (format_name, "float32")
 
@@ -108,7 +108,7 @@ def low(format_name: str) -> bool:
     return formats_of(format_name) == (format_name, format_name)
 
 
-def mastered(format_name: str) -> bool:
+def has_master_weights(format_name: str) -> bool:
     """Low-precision weights under any policy that names the format, with an optimizer that keeps float32 masters."""
     for policy in (format_name, f"mixed_{format_name}"):
         with dtype_policy(policy):
@@ -124,10 +124,10 @@ def mastered(format_name: str) -> bool:
 
 
 OF_POLICIES: dict[Capability, Attempt] = {
-    Capability.O1_FLOAT16: partial(mixed, "float16"),
-    Capability.O1_BFLOAT16: partial(mixed, "bfloat16"),
-    Capability.O2_FLOAT16: partial(mastered, "float16"),
-    Capability.O2_BFLOAT16: partial(mastered, "bfloat16"),
+    Capability.O1_FLOAT16: partial(has_mixed_policy, "float16"),
+    Capability.O1_BFLOAT16: partial(has_mixed_policy, "bfloat16"),
+    Capability.O2_FLOAT16: partial(has_master_weights, "float16"),
+    Capability.O2_BFLOAT16: partial(has_master_weights, "bfloat16"),
     Capability.O3_FLOAT16: partial(low, "float16"),
     Capability.O3_BFLOAT16: partial(low, "bfloat16"),
 }

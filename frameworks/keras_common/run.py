@@ -100,7 +100,7 @@ class KerasRun(BaseTrainer):
         """Applied updates, as the optimizer counts them."""
 
     @abstractmethod
-    def fed(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
+    def feed_gradients(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
         """The optimizer's step of the back-propagated scaled Σ p·g over the parameters in `gradients`."""
 
     # windows
@@ -123,9 +123,9 @@ class KerasRun(BaseTrainer):
         return self.ledger.add(micro, self.ledger.items + micro.items)
 
     def apply(self) -> Update:
-        return self.ended(self.ledger)
+        return self.end_window(self.ledger)
 
-    def ended(self, ledger: LossLedger[KerasMicroBatch]) -> Update:
+    def end_window(self, ledger: LossLedger[KerasMicroBatch]) -> Update:
         """The result of the window in a ledger, which is cleared.
 
         Raises:
@@ -153,10 +153,10 @@ class KerasRun(BaseTrainer):
         self.check_length(len(window))
         with self.scope():
             for gradients in window:
-                self.enter(self.fed(self.given(gradients)))
+                self.enter(self.feed_gradients(self.convert_gradients(gradients)))
         return self.apply()
 
-    def given(self, gradients: Gradients) -> dict[str, Array]:
+    def convert_gradients(self, gradients: Gradients) -> dict[str, Array]:
         """The gradients that are there in Keras' shapes, in float32, or in float64 for a float64 variable."""
         present = {name: gradients.get(name) for name in self.bound.variables}
         return {
@@ -270,7 +270,7 @@ class StatefulRun(KerasRun):
         with self.scope():
             return self.enter(self.loop.train(batch))
 
-    def fed(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
+    def feed_gradients(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
         return self.loop.apply_gradients(gradients)
 
     def gradients(self, window: Window) -> dict[str, Array]:
@@ -358,14 +358,14 @@ class RunOfRanks(KerasRun):
                 self.feed_part(parts)
         return self.updates()
 
-    def entered(self, micro_batches: Iterable[KerasMicroBatch]) -> tuple[float, ...]:
+    def record_by_rank(self, micro_batches: Iterable[KerasMicroBatch]) -> tuple[float, ...]:
         """Records the result of a micro-batch by rank."""
         pairs = zip(self.ledgers, micro_batches, strict=True)
         return tuple(ledger.add(micro, ledger.items + micro.items) for ledger, micro in pairs)
 
     def updates(self) -> tuple[Update, ...]:
         """`apply`, with the result by rank."""
-        return tuple(self.ended(ledger) for ledger in self.ledgers)
+        return tuple(self.end_window(ledger) for ledger in self.ledgers)
 
 
 class KerasRanks:

@@ -10,7 +10,7 @@ from frameworks.base import ships
 from frameworks.contract import Capability, Unsupported
 
 
-def shipped(rate: float, curve: Curve) -> keras.optimizers.schedules.LearningRateSchedule:
+def make_schedule(rate: float, curve: Curve) -> keras.optimizers.schedules.LearningRateSchedule:
     """The schedule that follows a curve from a rate.
 
     Raises:

@@ -68,7 +68,7 @@ def number(variable: keras.Variable) -> float:
     return float(keras.ops.stop_gradient(variable.value))
 
 
-def applied(
+def apply_updates(
     backend: KerasBackend,
     optimizer: keras.optimizers.Optimizer,
     *gradients: Sequence[float],

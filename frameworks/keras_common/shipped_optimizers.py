@@ -41,17 +41,17 @@ class KerasOptimizers(ListedOptimizers):
         own = (*_OPTIONS, "loaded", "rebuilt", "scheduled", "scaled", "beside-frozen")
         return (*own, "without-state" if self.compiled is None else "compiled")
 
-    def undecayed(self, name: str) -> Options | None:
+    def get_options_without_decay(self, name: str) -> Options | None:
         if name == "Ftrl":  # weights are a function of the gradients alone, whatever they began with
             return None
-        taken = signature(self.named(name)).parameters
+        taken = signature(self.find(name)).parameters
         return {
             decay: 0.0 for decay in ("weight_decay", "adam_weight_decay") if decay in taken and taken[decay].default
         }
 
-    def trained(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
+    def train(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
         variables = _variables(start)
-        optimizer = self._made(name, options, technique)
+        optimizer = self._make_optimizer(name, options, technique)
         if technique == "beside-frozen":
             variables.insert(1, keras.Variable(np.ones(FROZEN, np.float32), name="frozen"))
         optimizer.build(variables)
@@ -70,11 +70,11 @@ class KerasOptimizers(ListedOptimizers):
                 apply(update)
         return [_array(variable) for variable in variables if variable.name != "frozen"]
 
-    def _made(self, name: str, options: Options, technique: str) -> keras.optimizers.Optimizer:
+    def _make_optimizer(self, name: str, options: Options, technique: str) -> keras.optimizers.Optimizer:
         rate: Any = RATE
         if technique == "scheduled":
             rate = keras.optimizers.schedules.PiecewiseConstantDecay([100], [RATE, RATE])
-        optimizer = self.named(name)(learning_rate=rate, **{**options, **_OPTIONS.get(technique, {})})
+        optimizer = self.find(name)(learning_rate=rate, **{**options, **_OPTIONS.get(technique, {})})
         return keras.optimizers.LossScaleOptimizer(optimizer, _SCALE) if technique == "scaled" else optimizer
 
     def _again(
@@ -82,7 +82,9 @@ class KerasOptimizers(ListedOptimizers):
     ) -> keras.optimizers.Optimizer:
         """A new optimizer, from the options or the old one's configuration, with the old one's saved state."""
         rebuilt = technique == "rebuilt"
-        other = type(optimizer).from_config(optimizer.get_config()) if rebuilt else self._made(name, options, "")
+        other = (
+            type(optimizer).from_config(optimizer.get_config()) if rebuilt else self._make_optimizer(name, options, "")
+        )
         other.build(variables)
         store: dict[str, Any] = {}
         optimizer.save_own_variables(store)

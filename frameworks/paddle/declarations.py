@@ -59,7 +59,7 @@ _IN_ONE_PLACE = OF_ONE_PLACE | {
 }
 
 
-def supported(mode: str) -> frozenset[Capability]:
+def capabilities_of(mode: str) -> frozenset[Capability]:
     """What the dynamic graph has in a mode, unless `refusals` has it."""
     if mode == DYGRAPH:
         return _DYGRAPH

@@ -40,7 +40,7 @@ from frameworks.paddle.core.arrays import format_name, to_numpy, to_tensor
 from frameworks.paddle.core.devices import ONE_PAIR, hooks_nest, shards_leave
 from frameworks.paddle.core.layers import DYNAMIC_WAYS, HOOKS, OPERATIONS, REENTRANT
 from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH, FORCED
-from frameworks.paddle.declarations import refusals, supported
+from frameworks.paddle.declarations import capabilities_of, refusals
 from frameworks.paddle.launch import has_ranks
 from frameworks.paddle.probes import dynamic_attempts
 from frameworks.paddle.quantization.formats import NO_PRODUCTS, PaddleFormats, PaddleQuantizers, integer_products
@@ -74,9 +74,9 @@ class PaddleFramework(OneGraph):
         refused |= {Capability.INTEGER_PRODUCTS: NO_PRODUCTS}
         return {c: why for c, why in refused.items() if has_ranks(self.device) or not c.startswith("ranks.")}
 
-    def supported(self) -> Collection[Capability]:
+    def supported_capabilities(self) -> Collection[Capability]:
         interfaces = casts_of(self.rule(NumberFormats)) | quantizers_of(self.rule(Quantizers))
-        return supported(self.mode) | interfaces | techniques_of(self.rule(PostTraining))
+        return capabilities_of(self.mode) | interfaces | techniques_of(self.rule(PostTraining))
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         here: dict[Capability, Attempt] = {

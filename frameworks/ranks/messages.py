@@ -78,14 +78,14 @@ class Answer:
         """The method's exception."""
         text, notes, body = pickle.loads(self.body)
         try:
-            error = _made(body)
+            error = _rebuild_exception(body)
         except Exception:
             error = RuntimeError(text)
         error.__notes__ = notes
         return error
 
 
-def packed(error: Exception, note: str) -> bytes:
+def pickle_error(error: Exception, note: str) -> bytes:
     """A picklable exception: of its own type if that can be pickled, else a RuntimeError that names the type.
 
     An `Unsupported` keeps its attempt if that can be pickled.
@@ -98,7 +98,7 @@ def packed(error: Exception, note: str) -> bytes:
     for form in forms:
         try:
             body = pickle.dumps(form)
-            again = _made(body)
+            again = _rebuild_exception(body)
         except Exception:  # whatever an exception's own way of being pickled raises
             continue
         if isinstance(error, type(again)) and str(again) == str(error):
@@ -106,7 +106,7 @@ def packed(error: Exception, note: str) -> bytes:
     return pickle.dumps((_error_line(error), notes, pickle.dumps((RuntimeError, (_error_line(error),)))))
 
 
-def _made(body: bytes) -> Exception:
+def _rebuild_exception(body: bytes) -> Exception:
     form = pickle.loads(body)
     if isinstance(form, Exception):
         return form

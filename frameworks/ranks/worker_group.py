@@ -350,13 +350,13 @@ class WorkerGroup:
             (number, verb, tuple(arguments[rank : rank + self._share]), how if stops in process.ranks else None)
             for rank, process in zip(range(0, self.count, self._share), self._processes, strict=True)
         ]
-        return self._gathered(self._command("ask", calls, self.limits.answer_s))
+        return self._flatten_answers(self._command("ask", calls, self.limits.answer_s))
 
     def run_numbers(self) -> tuple[tuple[int, ...], ...]:
         """The numbers of the runs on each rank."""
-        return self._gathered(self._command("run_numbers", [()] * len(self._processes), self.limits.answer_s))
+        return self._flatten_answers(self._command("run_numbers", [()] * len(self._processes), self.limits.answer_s))
 
-    def _gathered(self, answers: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    def _flatten_answers(self, answers: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
         return tuple(answer for own in answers for answer in own)
 
     def drop(self, number: int) -> None:
@@ -369,7 +369,7 @@ class WorkerGroup:
             return
         try:
             with suppress(RankFailed):
-                self._send(_packed("close", [()] * len(self._processes)))
+                self._send(_pickle_calls("close", [()] * len(self._processes)))
             until = monotonic() + LEAVE_S
             for process in self._processes:
                 process.ending(max(0.0, until - monotonic()))
@@ -381,9 +381,9 @@ class WorkerGroup:
     def _command(self, method: str, arguments: Sequence[tuple[Any, ...]], limit_s: float) -> list[Any]:
         """Results of a method of every process' servant."""
         self._check()
-        calls = _packed(method, arguments)
+        calls = _pickle_calls(method, arguments)
         try:
-            answers = self._collected(self._send(calls), limit_s)
+            answers = self._collect_answers(self._send(calls), limit_s)
             raised = {process: answer.error() for process, answer in answers.items() if answer.raised}
         except BaseException as error:
             self._end(f"a command was interrupted by {type(error).__name__}")
@@ -413,7 +413,7 @@ class WorkerGroup:
         """Ends the group if its ranks cannot synchronise after all of them raised."""
         limit_s = self.limits.group_s + self.limits.grace_s
         try:
-            answers = self._collected(self._send(_packed("barrier", [()] * len(self._processes))), limit_s)
+            answers = self._collect_answers(self._send(_pickle_calls("barrier", [()] * len(self._processes))), limit_s)
             apart = any(answer.raised for answer in answers.values())
         except RankFailed:
             return
@@ -433,7 +433,7 @@ class WorkerGroup:
                 self._fail(process, error)
         return number
 
-    def _collected(self, number: int, limit_s: float) -> dict[RankProcess, Answer]:
+    def _collect_answers(self, number: int, limit_s: float) -> dict[RankProcess, Answer]:
         """The answers to a command as they arrive, of all processes unless one raised and others stayed silent."""
         answers: dict[RankProcess, Answer] = {}
         deadline = monotonic() + limit_s
@@ -494,7 +494,7 @@ class WorkerGroup:
                 own.let_go()
 
 
-def _packed(method: str, arguments: Sequence[tuple[Any, ...]]) -> list[bytes]:
+def _pickle_calls(method: str, arguments: Sequence[tuple[Any, ...]]) -> list[bytes]:
     return [pickle.dumps((method, own)) for own in arguments]
 
 

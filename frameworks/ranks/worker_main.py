@@ -20,7 +20,7 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.base import Arguments
 from frameworks.contract import Stop
-from frameworks.ranks.messages import Answer, Command, Opening, RankWorker, packed
+from frameworks.ranks.messages import Answer, Command, Opening, RankWorker, pickle_error
 
 
 class CommandHandler:
@@ -62,7 +62,7 @@ class CommandHandler:
         trainer = self.runs[run]
         several = getattr(trainer, "ask", None)
         if several is not None:
-            return _counted(tuple(several(verb, arguments)), len(arguments), verb)
+            return _check_count(tuple(several(verb, arguments)), len(arguments), verb)
         if len(arguments) != 1:
             raise TypeError(
                 f"{type(trainer).__name__} needs ask(verb, arguments): its process has {len(arguments)} ranks"
@@ -82,25 +82,25 @@ class CommandHandler:
         os._exit(0)
 
 
-def _counted(answers: tuple[Any, ...], count: int, verb: str) -> tuple[Any, ...]:
+def _check_count(answers: tuple[Any, ...], count: int, verb: str) -> tuple[Any, ...]:
     if len(answers) != count:
         raise TypeError(f"{verb}: got {len(answers)} results, want one for each of {count} ranks")
     return answers
 
 
-def answered(handler: CommandHandler, command: Command) -> Answer:
+def execute_command(handler: CommandHandler, command: Command) -> Answer:
     """Executes a command."""
     for run in command.dropped:
         handler.runs.pop(run, None)
     try:
         method, arguments = pickle.loads(command.call)
         returned = getattr(handler, method)(*arguments)
-        return Answer(command.number, False, _pickled(returned))
+        return Answer(command.number, False, _pickle_result(returned))
     except Exception as error:
-        return Answer(command.number, True, packed(error, traceback.format_exc()))
+        return Answer(command.number, True, pickle_error(error, traceback.format_exc()))
 
 
-def _pickled(returned: Any) -> bytes:
+def _pickle_result(returned: Any) -> bytes:
     try:
         return pickle.dumps(returned)
     except Exception as error:
@@ -113,7 +113,7 @@ def serve(connection: Connection) -> NoReturn:
     try:
         while True:
             command: Command = pickle.loads(connection.recv_bytes())
-            connection.send_bytes(pickle.dumps(answered(handler, command)))
+            connection.send_bytes(pickle.dumps(execute_command(handler, command)))
     except (EOFError, OSError):
         vanish()
     except SystemExit as leaving:

@@ -37,7 +37,7 @@ class LosesRanks(BaseRankGroup):
 
     missing: frozenset[int] = frozenset()
 
-    def lost(self, rank: int) -> None:
+    def handle_missing_rank(self, rank: int) -> None:
         """Reaction to a missing rank: the call ends with an error.
 
         Raises:
@@ -48,9 +48,9 @@ class LosesRanks(BaseRankGroup):
     def meet(self) -> None:
         """Synchronises all ranks, or reports the missing one."""
         for rank in sorted(self.missing):
-            self.lost(rank)
+            self.handle_missing_rank(rank)
 
-    def brought(self, gradients: Sequence[Arrays]) -> list[Arrays]:
+    def collect_gradients(self, gradients: Sequence[Arrays]) -> list[Arrays]:
         """Each rank's contribution to a reduction: none from a missing one."""
         self.meet()
         return [{} if rank in self.missing else own for rank, own in enumerate(gradients)]
@@ -213,9 +213,9 @@ class ReferenceRankGroup(LosesRanks):
             return self.ranks.reduce
         return wider(self.first.accumulator_format(name), "float32")
 
-    def reduced(self, gradients: Sequence[Arrays]) -> Arrays:
+    def reduce_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
         """The window's gradients of all ranks; a parameter that only some ranks used counts as zero on the others."""
-        gradients = self.brought(gradients)
+        gradients = self.collect_gradients(gradients)
         used = [name for name in self.first.masters if any(name in own for own in gradients)]
         for rank in range(self.count):
             self.counted[rank] += len(used)
@@ -224,7 +224,7 @@ class ReferenceRankGroup(LosesRanks):
             for name in used
         }
 
-    def received(self, rank: int, reduced: Arrays) -> Arrays:
+    def receive_gradients(self, rank: int, reduced: Arrays) -> Arrays:
         """The reduced gradients of a rank."""
         return dict(reduced)
 
@@ -236,7 +236,7 @@ class ReferenceRankGroup(LosesRanks):
 
     def norm(self, rank: int, names: Sequence[str]) -> float:
         """A rank's global norm, from the shards of these parameters' gradients on all ranks."""
-        whole = {name: self.gathered(name, [own[name] for own in self.windows]) for name in names}
+        whole = {name: self.gather_parameter(name, [own[name] for own in self.windows]) for name in names}
         return ReferenceTrainer.gradient_norm(self.first, whole)
 
     def schedule_steps(self) -> int:
@@ -262,14 +262,14 @@ class ReferenceRankGroup(LosesRanks):
         """The whole array of the shards of one replica, in rank order."""
         return np.concatenate([np.atleast_1d(part) for part in shards]).reshape(like.shape)
 
-    def gathered(self, name: str, copies: Sequence[Array]) -> Array:
+    def gather_parameter(self, name: str, copies: Sequence[Array]) -> Array:
         """The whole array of a parameter's shape, each row from the rank of the first replica that holds it."""
         if self.ranks.shards == 1:
             return copies[0]
         parts = [self.shard(copies[rank], rank) for rank in range(self.ranks.shards)]
         return self.gather(parts, self.first.masters[name])
 
-    def sharded(self, kind: str) -> bool:
+    def is_sharded(self, kind: str) -> bool:
         """Whether the level shards what is held of this kind: "parameter", "gradient" or "optimizer"."""
         return kind in self.ranks.sharded
 
@@ -278,7 +278,9 @@ class ReferenceRankGroup(LosesRanks):
         run = self.trainers[rank]
 
         def size(kind: str, arrays: Mapping[str, Array], formats: Mapping[str, str]) -> int:
-            return bytes_of({n: self.shard(a, rank) if self.sharded(kind) else a for n, a in arrays.items()}, formats)
+            return bytes_of(
+                {n: self.shard(a, rank) if self.is_sharded(kind) else a for n, a in arrays.items()}, formats
+            )
 
         formats = {name: run.accumulator_format(name) for name in run.masters}
         masters = {n: a for n, a in run.masters.items() if run.formats[n] != run.master_formats[n]}
@@ -313,10 +315,10 @@ class ReferenceRankGroup(LosesRanks):
         self.broadcast_buffers()
         if not self.alone:
             return tuple(t.accumulate(batch, items) for t, batch in zip(self.trainers, batches, strict=True))
-        passes = [t.passed(batch, items) for t, batch in zip(self.trainers, batches, strict=True)]
-        reduced = self.reduced([gradients for _, gradients in passes])
+        passes = [t.run_pass(batch, items) for t, batch in zip(self.trainers, batches, strict=True)]
+        reduced = self.reduce_gradients([gradients for _, gradients in passes])
         for trainer, batch, (total, _) in zip(self.trainers, batches, passes, strict=True):
-            trainer.window_takes(self.received(trainer.rank, reduced), items, (total, batch.items))
+            trainer.window_takes(self.receive_gradients(trainer.rank, reduced), items, (total, batch.items))
         return tuple(
             t.reported_loss(total, batch.items)
             for t, batch, (total, _) in zip(self.trainers, batches, passes, strict=True)
@@ -354,10 +356,12 @@ class ReferenceRankGroup(LosesRanks):
     ) -> tuple[Update, ...]:
         length = len(windows[0])
         for fed in zip(*windows, strict=True):
-            scaled = [t.fed(own, length * self.count) for t, own in zip(self.trainers, fed, strict=True)]
+            scaled = [
+                t.backpropagate_gradients(own, length * self.count) for t, own in zip(self.trainers, fed, strict=True)
+            ]
             if self.alone:
-                reduced = self.reduced(scaled)
-                scaled = [self.received(rank, reduced) for rank in range(self.count)]
+                reduced = self.reduce_gradients(scaled)
+                scaled = [self.receive_gradients(rank, reduced) for rank in range(self.count)]
             for trainer, gradients in zip(self.trainers, scaled, strict=True):
                 trainer.window_takes(gradients, length)
         self._reduce()
@@ -377,7 +381,7 @@ class ReferenceRankGroup(LosesRanks):
             rows = np.atleast_1d(whole)
             values = np.atleast_1d(np.asarray(value, np.float64))
             indices = (
-                self.shard(np.arange(len(rows)), trainer.rank) if self.sharded("gradient") else np.arange(len(rows))
+                self.shard(np.arange(len(rows)), trainer.rank) if self.is_sharded("gradient") else np.arange(len(rows))
             )
             rows[indices] = values[indices]
             trainer.accumulate_gradient(name, rows.reshape(whole.shape))
@@ -401,9 +405,9 @@ class ReferenceRankGroup(LosesRanks):
         """Reduces the gradients of all ranks' windows."""
         if self.alone:
             return
-        reduced = self.reduced([trainer.window.gradients for trainer in self.trainers])
+        reduced = self.reduce_gradients([trainer.window.gradients for trainer in self.trainers])
         for trainer in self.trainers:
-            trainer.window.gradients = self.received(trainer.rank, reduced)
+            trainer.window.gradients = self.receive_gradients(trainer.rank, reduced)
 
     def _agree(self) -> None:
         with np.errstate(all="ignore"):
@@ -441,7 +445,7 @@ class ReferenceRankGroup(LosesRanks):
         groups += [[t.slots[slot] for t in runs] for slot in self.first.slots]
         for copies in groups if self.ranks.level != "replicated" else []:
             for name in copies[0]:
-                whole = self.gathered(name, [own[name] for own in copies])
+                whole = self.gather_parameter(name, [own[name] for own in copies])
                 for own in copies:
                     own[name] = whole.copy()
         for trainer in self.trainers:
@@ -462,7 +466,7 @@ class ReferenceRankGroup(LosesRanks):
             for rank in range(saved):
                 self.trainers[rank % self.count].restore(path / f"rank-{rank}")
             for trainer in self.trainers:
-                trainer.restore(path / f"rank-{self.reshaped(trainer.rank, saved)}")
+                trainer.restore(path / f"rank-{self.choose_saved_rank(trainer.rank, saved)}")
             if saved != self.count and self.first.window.micro_batches:
                 raise ValueError(f"{path}: saved inside a window by {saved} ranks, and these are {self.count}")
         except Exception:
@@ -470,6 +474,6 @@ class ReferenceRankGroup(LosesRanks):
                 trainer.load_state(state)
             raise
 
-    def reshaped(self, rank: int, saved: int) -> int:
+    def choose_saved_rank(self, rank: int, saved: int) -> int:
         """The saved rank from which a rank continues."""
         return rank % saved

@@ -115,7 +115,7 @@ class ReferenceFramework(BaseFramework):
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
         self.require_recipe(recipe)
         if self._trains_by_ranks(recipe):
-            return self.bound(RankGroupTrainer(self.rank_group(model, recipe, weights)))
+            return self.bind(RankGroupTrainer(self.rank_group(model, recipe, weights)))
         return self.run(model, recipe, weights)
 
     def _trains_by_ranks(self, recipe: Recipe) -> bool:
@@ -124,13 +124,13 @@ class ReferenceFramework(BaseFramework):
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         """A run without ranks, whatever the recipe says."""
         self.require_recipe(recipe)
-        return self.bound(self.trainer_class(model, recipe, self._conventions, self._operations(), weights))
+        return self.bind(self.trainer_class(model, recipe, self._conventions, self._operations(), weights))
 
     def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
         self.require_recipe(recipe)
         if self._trains_by_ranks(recipe):
-            return self.bound(RankGroupTrainer(self._rank_group(model, recipe, weights, plain=True)))
-        return self.bound(ReferenceTrainer(model, recipe, self._conventions, self._operations(), weights))
+            return self.bind(RankGroupTrainer(self._rank_group(model, recipe, weights, plain=True)))
+        return self.bind(ReferenceTrainer(model, recipe, self._conventions, self._operations(), weights))
 
     def rank_group(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
@@ -149,7 +149,7 @@ class ReferenceFramework(BaseFramework):
         )
         ranks = group(model, recipe, self._conventions, self._operations(), initial_weights, trainer)
         for rank_trainer in ranks.trainers:
-            self.bound(rank_trainer)
+            self.bind(rank_trainer)
         return ranks
 
     def _operations(self) -> Operations:
@@ -159,8 +159,8 @@ class ReferenceFramework(BaseFramework):
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
     ) -> AbstractContextManager[None]:
         if not enabled:
-            return scope.opened(scope.Scope())
-        return scope.opened(scope.Scope(precision, frozenset(wide), frozenset(low)))
+            return scope.open_scope(scope.Scope())
+        return scope.open_scope(scope.Scope(precision, frozenset(wide), frozenset(low)))
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         return network.run(self.operations_class(self.rounding), op, *arrays)
@@ -191,8 +191,8 @@ class ReferenceFramework(BaseFramework):
         first, second = AdamRule.slots(state.optimizer)
         return EightBitRule(first, second, state.values(first), state.values(second))
 
-    def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
-        return self.loop_class(self.run).scheduled(frequency, accumulation, epochs)
+    def count_schedule_steps(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+        return self.loop_class(self.run).count_schedule_steps(frequency, accumulation, epochs)
 
     def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
         own = self._conventions
@@ -206,13 +206,13 @@ class ReferenceFramework(BaseFramework):
         return tuple(rates)
 
     def loaded_run(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
-        return self.loop_class(self.run).loaded(saved, updates, rate)
+        return self.loop_class(self.run).load_and_train(saved, updates, rate)
 
     def clip_in_manual_step(self, gradient: Array, *, limit: float, scale: float) -> Array:
-        return self.loop_class(self.run).clipped(gradient, limit, scale)
+        return self.loop_class(self.run).clip(gradient, limit, scale)
 
     def gradient_in_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
-        return self.loop_class(self.run).hooked(gradient, scale)
+        return self.loop_class(self.run).run_hook(gradient, scale)
 
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
@@ -227,9 +227,9 @@ class ReferenceFramework(BaseFramework):
     def function_used(
         self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
     ) -> FunctionResult:
-        return self.function_class().used(use, inputs, variant)
+        return self.function_class().run_uses(use, inputs, variant)
 
-    def supported(self) -> Collection[Capability]:
+    def supported_capabilities(self) -> Collection[Capability]:
         return frozenset(Capability) - LACKING - (LACKING_IN_RANKS if self.ranks() is not None else frozenset())
 
     def attempts(self) -> Mapping[Capability, Attempt]:

@@ -28,7 +28,7 @@ from frameworks.contract import Conventions, Values
 from frameworks.reference.core import scope
 from frameworks.reference.core.arithmetic import UNARY, Operations
 from frameworks.reference.core.rounding import Rounding
-from frameworks.reference.core.tape import Tensor, recomputed, taped
+from frameworks.reference.core.tape import Tensor, recompute_function, record_pullbacks
 from frameworks.reference.training.optimizers import RULES, Arithmetic, Slots, UpdateRule
 
 Call = Callable[..., Tensor]
@@ -67,7 +67,7 @@ class ReferenceShipped(BaseShipped):
         def function(values: Any) -> Any:
             return [call(*(Tensor(value, dtype.name) for value in values)).value]
 
-        (value,), (pull,) = taped(function, tuple(point.astype(np.float64) for point in points))
+        (value,), (pull,) = record_pullbacks(function, tuple(point.astype(np.float64) for point in points))
         return value.astype(dtype), *(gradient.astype(dtype) for gradient in pull(np.ones(points[0].shape)))
 
     @staticmethod
@@ -78,7 +78,7 @@ class ReferenceShipped(BaseShipped):
         self.draws += 1
         return self.operations.dropout(x, np.random.default_rng(self.draws).random(x.shape) >= 0.5, 0.5)
 
-    def computed(self, name: str, technique: str) -> Values:
+    def compute(self, name: str, technique: str) -> Values:
         kind, call = self.examples[name]
         leaves = [leaf.astype(np.float64) for leaf in inputs(kind)]
         self.draws = 0
@@ -89,17 +89,17 @@ class ReferenceShipped(BaseShipped):
         if technique == "without-gradient":
             return {"value/0": function(*leaves)}
         if technique == "scope-off":
-            with scope.opened(scope.Scope()):
-                return self.differentiated(function, leaves, technique)
+            with scope.open_scope(scope.Scope()):
+                return self.differentiate(function, leaves, technique)
         if technique == "one-input":
             return self.of_each(function, leaves)
         if technique == "recomputed":
-            return self.differentiated(partial(recomputed, function, replay=self.replayed), leaves, technique)
-        return self.differentiated(function, leaves, technique)
+            return self.differentiate(partial(recompute_function, function, replay=self.replay), leaves, technique)
+        return self.differentiate(function, leaves, technique)
 
-    def differentiated(self, function: Callable[..., Any], leaves: Sequence[Array], technique: str) -> Values:
+    def differentiate(self, function: Callable[..., Any], leaves: Sequence[Array], technique: str) -> Values:
         """The output and the gradient of each leaf."""
-        (output,), (pull,) = taped(lambda values: [function(*values)], tuple(leaves))
+        (output,), (pull,) = record_pullbacks(lambda values: [function(*values)], tuple(leaves))
         factor = FACTOR if technique == "scaled" else 1.0
         cotangent = incoming(np.shape(output)).astype(np.float64) * factor
         if technique == "used-twice":
@@ -114,11 +114,11 @@ class ReferenceShipped(BaseShipped):
         for index, leaf in enumerate(leaves):
             self.draws = 0
             alone = partial(_at, function, leaves, index)
-            results[f"gradient/{index}"] = self.differentiated(alone, [leaf], "")["gradient/0"]
+            results[f"gradient/{index}"] = self.differentiate(alone, [leaf], "")["gradient/0"]
         return results
 
     @contextmanager
-    def replayed(self) -> Iterator[None]:
+    def replay(self) -> Iterator[None]:
         """The second run of a recomputed operation, which draws what the first one drew."""
         later, self.draws = self.draws, 0
         try:
@@ -191,31 +191,31 @@ class ReferenceOptimizers(BaseOptimizers):
         del technique
         return _OPTIMIZERS[name][1]
 
-    def undecayed(self, name: str) -> Options:
+    def get_options_without_decay(self, name: str) -> Options:
         return {"weight_decay": 0.0}
 
     def matrices_only(self, name: str) -> bool:
         return name == "Muon"
 
-    def trained(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
+    def train(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
         optimizer: Any = _OPTIMIZERS[name][0](RATE, **options)
         rule = RULES[type(optimizer)](optimizer, self.conventions, self.arithmetic(start[0].dtype.name))
         weights = [weight.astype(np.float64) for weight in start]
-        states, count = [_started(rule, weight) for weight in weights], 0
+        states, count = [_make_slots(rule, weight) for weight in weights], 0
         for number, update in enumerate(gradients(start, technique)):
             if number == HALFWAY and technique == "loaded":
-                states, count = self.loaded(states, count)
+                states, count = self.load_states(states, count)
             if number == HALFWAY and technique == "skipped" and not self.skips(infinite(start)):
                 update = infinite(start)
             count += 1
-            weights, states = self.updated(rule, weights, states, update, count, technique)
+            weights, states = self.update_weights(rule, weights, states, update, count, technique)
         return [weight.astype(of.dtype) for weight, of in zip(weights, start, strict=True)]
 
     def arithmetic(self, format_name: str) -> Arithmetic:
         """What rounds an update in this format."""
         return Arithmetic(self.rounding, FORMATS[format_name].name)
 
-    def updated(
+    def update_weights(
         self,
         rule: UpdateRule,
         weights: Sequence[Array],
@@ -232,7 +232,7 @@ class ReferenceOptimizers(BaseOptimizers):
         }
         return [moved[index][0] for index in sorted(moved)], [moved[index][1] for index in sorted(moved)]
 
-    def loaded(self, states: Sequence[Slots], count: int) -> tuple[list[Slots], int]:
+    def load_states(self, states: Sequence[Slots], count: int) -> tuple[list[Slots], int]:
         """What a new run gets from the saved states and count of updates."""
         return [dict(state) for state in states], count
 
@@ -241,7 +241,7 @@ class ReferenceOptimizers(BaseOptimizers):
         return not all(np.isfinite(gradient).all() for gradient in update)
 
 
-def _started(rule: UpdateRule, weight: Array) -> Slots:
+def _make_slots(rule: UpdateRule, weight: Array) -> Slots:
     optimizer = rule.optimizer
     shapes = {slot: rule.shape(optimizer, slot, weight.shape) for slot in rule.slots(optimizer)}
     return {slot: np.full(shape, rule.start(optimizer, slot)) for slot, shape in shapes.items() if shape is not None}

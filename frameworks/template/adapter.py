@@ -37,7 +37,7 @@ class TemplateAdapter(BaseFramework):
         """Documented conventions that differ from the defaults."""
         return Conventions()
 
-    def supported(self) -> Collection[Capability]:
+    def supported_capabilities(self) -> Collection[Capability]:
         """The capabilities that this adapter offers."""
         return ()
 

@@ -57,7 +57,7 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
     if has_ranks(device, mode):
         reasons |= _OF_RANKS
     if mode == tflite.MODE:
-        reasons |= tflite.refused()
+        reasons |= tflite.find_refusals()
     if mode == "eager":
         reasons |= dict.fromkeys((Capability.DELAYED_SCALING, Capability.FLOAT8_TRAINING), _FLOAT8_WANTS_A_GRAPH)
     if not has_tf32(device):

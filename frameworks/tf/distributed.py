@@ -26,7 +26,7 @@ from frameworks.tf.core.settings import pin_threads
 from frameworks.tf.core.steps import TracedSteps, micro_batch
 from frameworks.tf.framework import TensorFlowFramework
 from frameworks.tf.training import TensorFlowTrainer, load_checkpoint, save_checkpoint
-from frameworks.ways import required
+from frameworks.ways import require_calls
 
 
 class Share(NamedTuple):
@@ -54,8 +54,8 @@ class MirroredSteps(TracedSteps):
         """The number of replicas."""
         return int(self._strategy.num_replicas_in_sync)
 
-    def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        return super()._compiled(lambda *args: self._strategy.run(step, args))
+    def _compile(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        return super()._compile(lambda *args: self._strategy.run(step, args))
 
     # what replicas are given and return
 
@@ -63,7 +63,7 @@ class MirroredSteps(TracedSteps):
         """`train` with each replica's part of a micro-batch; returns the result by replica."""
         items = sum(part.items for part in parts)
         outcomes = self.per_rank(self._train(*self._split_across_ranks(arguments_of(self._model, parts))))
-        return [_shared(outcome, part.items, items) for outcome, part in zip(outcomes, parts, strict=True)]
+        return [_make_replica_result(outcome, part.items, items) for outcome, part in zip(outcomes, parts, strict=True)]
 
     def gradients_of_parts(self, parts: Sequence[Batch]) -> list[dict[str, tf.Tensor]]:
         """`gradients` of a micro-batch of which each replica has a part, as each has them after the reduction."""
@@ -71,7 +71,7 @@ class MirroredSteps(TracedSteps):
 
     def feed_parts(self, parts: Sequence[Mapping[str, Array]]) -> list[KerasMicroBatch]:
         """`apply_gradients` with gradients of each replica's own, whose mean is the micro-batch's."""
-        outcomes = self.per_rank(self._feed(*self._split_across_ranks([(self._given(own),) for own in parts])))
+        outcomes = self.per_rank(self._feed(*self._split_across_ranks([(self._to_tensors(own),) for own in parts])))
         return [replace(micro_batch(outcome, 1), total=math.nan, mean=math.nan) for outcome in outcomes]
 
     def outputs(self, inputs: Array) -> list[dict[str, tf.Tensor]]:
@@ -105,13 +105,13 @@ class MirroredSteps(TracedSteps):
     def _surrogate(self, gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
         return super()._surrogate(gradients) / self.replicas
 
-    def _divided(self, gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:
-        own = super()._divided(gradients)
+    def _divide_by_scale(self, gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:
+        own = super()._divide_by_scale(gradients)
         context = tf.distribute.get_replica_context()
         return dict(zip(own, context.all_reduce(tf.distribute.ReduceOp.SUM, list(own.values())), strict=True))
 
 
-def _shared(outcome: tuple[Any, ...], own: int, items: int) -> KerasMicroBatch:
+def _make_replica_result(outcome: tuple[Any, ...], own: int, items: int) -> KerasMicroBatch:
     """The result of a replica with `own` of a micro-batch's items; its loss is its part of the mean."""
     micro = micro_batch(outcome, items)
     return replace(micro, items=own, mean=micro.total / own if own else math.nan)
@@ -173,10 +173,10 @@ class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
 
     def accumulate_parts(self, parts: Sequence[Batch]) -> tuple[float, ...]:
         with self.scope():
-            return self.entered(self.loop.train_parts(parts))
+            return self.record_by_rank(self.loop.train_parts(parts))
 
     def feed_part(self, parts: Sequence[Gradients]) -> None:
-        self.entered(self.loop.feed_parts(self._with_zeros([self.given(own) for own in parts])))
+        self.record_by_rank(self.loop.feed_parts(self._with_zeros([self.convert_gradients(own) for own in parts])))
 
     def _with_zeros(self, parts: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
         """Gradients filled with zeros, since all replicas need the same keys."""
@@ -276,9 +276,9 @@ class MirroredWorker:
         policy = self.framework.policy(recipe.precision)
         way = recipe.way("data-parallel")
         mode = "xla" if way == "compiled" else self.framework.mode
-        with required("tf", recipe, "data-parallel"):
+        with require_calls("tf", recipe, "data-parallel"):
             run = MirroredTrainer(self._strategy(way), model, recipe, weights, mode=mode, policy=policy)
-        return KerasRanks(self.framework.bound(run), _READ_BY_EACH)
+        return KerasRanks(self.framework.bind(run), _READ_BY_EACH)
 
     def _strategy(self, way: str) -> tf.distribute.Strategy:
         options = {

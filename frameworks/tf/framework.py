@@ -52,7 +52,7 @@ from frameworks.keras_common.shipped_optimizers import KerasOptimizers
 from frameworks.tf.core import settings, ways
 from frameworks.tf.core.layers import VARIANTS, function_used, graph_operations, recompute, run_op
 from frameworks.tf.declarations import conventions, has_ranks, refusals
-from frameworks.tf.launch import rank_group, started
+from frameworks.tf.launch import rank_group, start_rank_group
 from frameworks.tf.probes import attempts
 from frameworks.tf.quantization import tflite
 from frameworks.tf.quantization.float8 import RULE, KerasDelayedProduct
@@ -98,7 +98,7 @@ class TensorFlowFramework(ScopeOfPolicies):
     def refusals(self) -> Mapping[Capability, str]:
         return refusals(self.device, self.mode)
 
-    def supported(self) -> Collection[Capability]:
+    def supported_capabilities(self) -> Collection[Capability]:
         here = SUPPORTED | casts_of(self.rule(NumberFormats)) | quantizers_of(self.rule(Quantizers))
         here |= techniques_of(self.rule(PostTraining)) | {Capability.INTEGER_PRODUCTS, *packing()}
         if self.mode == "graph":
@@ -115,7 +115,9 @@ class TensorFlowFramework(ScopeOfPolicies):
         if self.ranks() is None:
             here |= float8_attempts(self._run) | optimizer_attempts(self._run, Capability.GROUP_RATES)
         return (
-            with_ranks(here, partial(started, self.mode), self.ranks()) if has_ranks(self.device, self.mode) else here
+            with_ranks(here, partial(start_rank_group, self.mode), self.ranks())
+            if has_ranks(self.device, self.mode)
+            else here
         )
 
     def conventions(self) -> Conventions:
@@ -146,8 +148,8 @@ class TensorFlowFramework(ScopeOfPolicies):
         ways.require(recipe)
         if recipe.ranks is not None:
             recipe = recipe.replace(ways=recipe.ways_of(*LEVELS_OF).ways)
-            return self.bound(RankGroupTrainer(rank_group(self.mode, model, recipe, weights)))
-        return self.bound(self._run(model, recipe, weights))
+            return self.bind(RankGroupTrainer(rank_group(self.mode, model, recipe, weights)))
+        return self.bind(self._run(model, recipe, weights))
 
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TensorFlowTrainer:
         return TensorFlowTrainer(
@@ -187,10 +189,10 @@ class TensorFlowFramework(ScopeOfPolicies):
         self.require(Capability.TF32)
         return settings.tensor_float_32(allowed)
 
-    def timed(self, work: Callable[[], object]) -> int:
+    def measure_time(self, work: Callable[[], object]) -> int:
         """By a clock of the host's, between two waits for every device: TensorFlow gives no events to its users."""
         if self.device == "cpu":
-            return super().timed(work)
+            return super().measure_time(work)
         return elapsed_between(work, tf.test.experimental.sync_devices)
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:

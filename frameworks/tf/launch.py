@@ -27,10 +27,12 @@ def rank_group(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Ar
     """
     if recipe.accumulation > 1 and mode != "eager":
         raise Unsupported(Capability.ACCUMULATION, _MERGES_IN_A_GRAPH, partial(_trains, mode, model, recipe))
-    return started(mode, model, recipe, weights)
+    return start_rank_group(mode, model, recipe, weights)
 
 
-def started(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
+def start_rank_group(
+    mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+) -> BaseRankGroup:
     """`rank_group` without known failures."""
     count = ranks_of(recipe).count
     worker_group = worker_group_of(_MEMBER, count, "cpu", "eager" if mode == "eager" else "graph", {}, 1)
@@ -39,6 +41,6 @@ def started(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array
 
 def _trains(mode: str, model: Model, recipe: Recipe) -> bool:
     """Whether a refused update succeeds if tried without the adapter's guards."""
-    run = started(mode, model, recipe)
+    run = start_rank_group(mode, model, recipe)
     gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
     return not any(update.skipped for update in run.apply_gradients([[gradients] * recipe.accumulation] * run.count))

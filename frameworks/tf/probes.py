@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from fixtures.model import Batch
 from frameworks.contract import Attempt, Capability
-from frameworks.keras_common.probes import OF_POLICIES, low, mixed, optimizer_attempts
+from frameworks.keras_common.probes import OF_POLICIES, has_mixed_policy, low, optimizer_attempts
 from frameworks.keras_common.settings import dtype_policy
 from frameworks.operations import CATALOGUE
 from frameworks.tf.core.layers import VARIANTS, captured_bytes, graph_operations, recomputing, run_op
 from frameworks.tf.core.settings import REWRITES, graph_rewrite, rewrite_lists, tensor_float_32
-from frameworks.tf.core.steps import TapeBackend, compiled
+from frameworks.tf.core.steps import TapeBackend, compile_function
 
 
 def attempts(mode: str, device: str) -> dict[Capability, Attempt]:
@@ -45,10 +45,10 @@ def _rewritten(format_name: str) -> bool:
     return not np.array_equal(exact.numpy(), rewritten.numpy())
 
 
-def _mixed(format_name: str, mode: str) -> bool:
+def _has_mixed_precision(format_name: str, mode: str) -> bool:
     if mode == "rewrite":
         return _rewritten(format_name)
-    return mixed(format_name)
+    return has_mixed_policy(format_name)
 
 
 def _low(format_name: str, mode: str) -> bool:
@@ -145,7 +145,7 @@ def _keeps_output_gradient(mode: str, wrap: Callable[[Callable[..., tf.Tensor]],
         gradient = tape.gradient(value, inside[0])
         return tf.zeros_like(x) if gradient is None else gradient
 
-    return bool(np.array_equal(compiled(step, mode)(tf.ones((2,))), [2.0, 2.0]))
+    return bool(np.array_equal(compile_function(step, mode)(tf.ones((2,))), [2.0, 2.0]))
 
 
 def shows_recomputed(mode: str) -> bool:
@@ -154,12 +154,12 @@ def shows_recomputed(mode: str) -> bool:
 
 
 _ATTEMPTS: dict[Capability, Callable[[str], bool]] = {
-    Capability.O1_FLOAT16: partial(_mixed, "float16"),
-    Capability.O1_BFLOAT16: partial(_mixed, "bfloat16"),
+    Capability.O1_FLOAT16: partial(_has_mixed_precision, "float16"),
+    Capability.O1_BFLOAT16: partial(_has_mixed_precision, "bfloat16"),
     Capability.O3_FLOAT16: partial(_low, "float16"),
     Capability.O3_BFLOAT16: partial(_low, "bfloat16"),
     Capability.TF32: _tf32,
-    Capability.AUTOCAST_SCOPE: partial(_mixed, "bfloat16"),
+    Capability.AUTOCAST_SCOPE: partial(_has_mixed_precision, "bfloat16"),
     Capability.AUTOCAST_LISTS: _lists,
     Capability.SAVED_BYTES: _counts_saved_bytes,
     Capability.PEAK_BYTES: _peak,

@@ -50,7 +50,7 @@ _ALONE = TRAINING | {
 _IN_ONE_PLACE = frozenset({Capability.FREEZE, Capability.LIVE_STATE, Capability.LOAD_ORDER, Capability.STEP_HOOKS})
 
 
-def supported(mode: str, *, ranks: bool) -> frozenset[Capability]:
+def capabilities_of(mode: str, *, ranks: bool) -> frozenset[Capability]:
     """What PyTorch without a library has in a mode, with ranks in every recipe or not, unless `refusals` has it."""
     if mode == deepspeed_start.MODE:
         return _ALONE - {Capability.SAVED_BYTES}
@@ -141,7 +141,7 @@ def conventions(mode: str) -> Conventions:
 def refusals(device: str, mode: str) -> dict[Capability, str]:
     """Unsupported capabilities on this device in this mode, with reasons."""
     refused = {**_REFUSED, **(_CPU_REFUSED if device == "cpu" else _refused_on(device))}
-    if not optimizers.installed() and mode not in ("fsdp1", deepspeed_start.MODE):
+    if not optimizers.is_installed() and mode not in ("fsdp1", deepspeed_start.MODE):
         refused[Capability.ADAM_8BIT] = optimizers.NOT_INSTALLED
     for library in (torchao_models, transformers_models):
         if mode == library.MODE:
@@ -149,7 +149,7 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
     if mode in ("fsdp", "fsdp1", deepspeed_start.MODE):
         refused = {c: reason for c, reason in refused.items() if reason != NO_MASTERS}
     if mode == deepspeed_start.MODE:
-        refused |= deepspeed_probes.refused()
+        refused |= deepspeed_probes.find_refusals()
     if device == "cpu" and torch.__version__ < (2, 7) and mode not in ("ddp", "fsdp1", deepspeed_start.MODE):
         refused |= _NO_SHARDS
     if mode in MODES:

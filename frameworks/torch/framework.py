@@ -19,7 +19,7 @@ from frameworks.base import (
     BaseTrainer,
     RankGroupTrainer,
     casts_of,
-    elapsed,
+    measure_elapsed,
     offload_attempts,
     quantizers_of,
     shipped_attempts,
@@ -50,7 +50,7 @@ from frameworks.torch.core.devices import parameters_leave
 from frameworks.torch.core.layers import OPERATIONS, VARIANTS, WAYS, function_used, recompute
 from frameworks.torch.core.schedules import plateau_rates
 from frameworks.torch.core.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
-from frameworks.torch.declarations import NO_MASTERS, conventions, refusals, supported
+from frameworks.torch.declarations import NO_MASTERS, capabilities_of, conventions, refusals
 from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.launch import is_flat, own_attempts, rank_group
 from frameworks.torch.libraries import STACKS
@@ -89,14 +89,14 @@ class TorchProcess(BaseFramework):
     def environment(self) -> dict[str, str]:
         return read_environment(self.device)
 
-    def timed(self, work: Callable[[], object]) -> int:
+    def measure_time(self, work: Callable[[], object]) -> int:
         """By the device's own events where its module has them."""
         if self.device == "cpu":
-            return super().timed(work)
+            return super().measure_time(work)
         module = devices.module(self.device)
         module.synchronize()
         if not hasattr(module, "Event"):
-            return elapsed(lambda: (work(), module.synchronize()))
+            return measure_elapsed(lambda: (work(), module.synchronize()))
         begin, end = (module.Event(enable_timing=True) for _ in range(2))
         begin.record()
         work()
@@ -148,10 +148,10 @@ class TorchFramework(TorchProcess):
         )
         return refusals(self.device, self.mode) | missing
 
-    def supported(self) -> Collection[Capability]:
+    def supported_capabilities(self) -> Collection[Capability]:
         qat = (Capability.QAT, Capability.CONVERT) if self.mode == "eager" and converts() else ()
         return (
-            supported(self.mode, ranks=self.ranks() is not None)
+            capabilities_of(self.mode, ranks=self.ranks() is not None)
             | casts_of(self.rule(NumberFormats))
             | quantizers_of(self.rule(Quantizers))
             | techniques_of(self.rule(PostTraining))
@@ -230,8 +230,8 @@ class TorchFramework(TorchProcess):
             raise Unsupported(low, NO_MASTERS, attempts(self.device, self.mode)[low])
         if recipe.ranks is not None:
             recipe = recipe.replace(ways=recipe.ways_of(*LEVELS_OF).ways)
-            return self.bound(RankGroupTrainer(rank_group(model, recipe, weights, mode=self.mode)))
-        return self.bound(self._run(model, recipe, weights))
+            return self.bind(RankGroupTrainer(rank_group(model, recipe, weights, mode=self.mode)))
+        return self.bind(self._run(model, recipe, weights))
 
     def require_clipping(self, recipe: Recipe) -> None:
         """Refuses to clip scaled gradients that only the optimizer can unscale.

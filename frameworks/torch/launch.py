@@ -61,16 +61,16 @@ def rank_group(
     if whole := _wants_whole(recipe, mode):
         raise Unsupported(*whole, partial(_as_without_ranks, model, recipe, mode))
     if mode == deepspeed_start.MODE:
-        deepspeed_probes.require(model, recipe, partial(_started, mode=mode))
-        return _started(model, recipe, weights, mode=mode)
-    for capability, reason in _refused(model, recipe, mode):
+        deepspeed_probes.require(model, recipe, partial(_start_rank_group, mode=mode))
+        return _start_rank_group(model, recipe, weights, mode=mode)
+    for capability, reason in _find_refusals(model, recipe, mode):
         no_masters = reason == NO_MASTERS
         attempt = attempts("cpu", "eager")[capability] if no_masters else partial(_trains, model, recipe, mode)
         raise Unsupported(capability, reason, attempt)
-    return _started(model, recipe, weights, mode=mode)
+    return _start_rank_group(model, recipe, weights, mode=mode)
 
 
-def _refused(model: Model, recipe: Recipe, mode: str) -> Iterator[tuple[Capability, str]]:
+def _find_refusals(model: Model, recipe: Recipe, mode: str) -> Iterator[tuple[Capability, str]]:
     """Capabilities that PyTorch supports only without ranks, with reasons."""
     level = recipe.ranks.level if recipe.ranks is not None else "replicated"
     formats = {model.parameter_format(name) for name in model.parameter_shapes()}
@@ -102,7 +102,7 @@ def _as_without_ranks(model: Model, recipe: Recipe, mode: str) -> bool:
     shapes = model.parameter_shapes().items()
     gradients = {name: np.resize([1.0, -0.5, 0.25], shape).astype(np.float32) for name, shape in shapes}
     ranks, alone = (
-        _started(model, recipe, mode=mode),
+        _start_rank_group(model, recipe, mode=mode),
         TorchTrainer(model, recipe.replace(ranks=None), None, "cpu", "eager"),
     )
     ranks.apply_gradients([[gradients]] * ranks.count)
@@ -113,12 +113,12 @@ def _as_without_ranks(model: Model, recipe: Recipe, mode: str) -> bool:
 
 def _trains(model: Model, recipe: Recipe, mode: str) -> bool:
     """Whether a refused update succeeds if tried without the adapter's guards."""
-    run = _started(model, recipe, mode=mode)
+    run = _start_rank_group(model, recipe, mode=mode)
     gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
     return not any(update.skipped for update in run.apply_gradients([[gradients]] * run.count))
 
 
-def _started(
+def _start_rank_group(
     model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, *, mode: str = "eager"
 ) -> BaseRankGroup:
     count = ranks_of(recipe).count
@@ -133,7 +133,7 @@ def _started(
 def own_attempts(mode: str) -> dict[Capability, Attempt]:
     """Attempts that differ with ranks in a mode."""
     if mode == deepspeed_start.MODE:
-        return deepspeed_probes.attempts(partial(_started, mode=mode))
+        return deepspeed_probes.attempts(partial(_start_rank_group, mode=mode))
     refusing = {"ddp": Ranks(2), "fsdp1": Ranks(2, "full")}
     tries: dict[Capability, Attempt] = {}
     if mode in ("fsdp", "fsdp1"):
@@ -143,14 +143,14 @@ def own_attempts(mode: str) -> dict[Capability, Attempt]:
         tries[Capability.TWO_LOSSES] = partial(_two_losses, refusing[mode], mode)
     if mode == "fsdp1":
         tries[Capability.MISSING_GRADIENTS] = partial(
-            stays_without_gradient, partial(_started, mode=mode), refusing[mode]
+            stays_without_gradient, partial(_start_rank_group, mode=mode), refusing[mode]
         )
     return tries
 
 
 def _keeps_masters(precision: Precision, mode: str) -> bool:
     """Whether shards stay float32 where the layers are gathered in another format."""
-    run = _started(sincos(4), Recipe(SGD(2.0**-10), precision, ranks=Ranks(2, "full")), mode=mode)
+    run = _start_rank_group(sincos(4), Recipe(SGD(2.0**-10), precision, ranks=Ranks(2, "full")), mode=mode)
     run.update(window_across_ranks((sincos_batch(4),), 2))
     models, masters = run.all("parameters")[0], run.all("master_parameters")[0]
     return any(not np.array_equal(models[name], master) for name, master in masters.items())
@@ -159,5 +159,5 @@ def _keeps_masters(precision: Precision, mode: str) -> bool:
 def _two_losses(ranks: Ranks, mode: str) -> bool:
     recipe = Recipe(SGD(), separate_losses=True, ranks=ranks)
     batch = sincos_batch(4)
-    run = _started(sincos(4), recipe, mode=mode)
+    run = _start_rank_group(sincos(4), recipe, mode=mode)
     return not any(update.skipped for update in run.update(window_across_ranks((batch,), 2)))

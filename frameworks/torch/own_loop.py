@@ -33,7 +33,13 @@ from frameworks.registry import UnknownFramework
 from frameworks.torch.core.arrays import DTYPES, to_array, to_tensor
 from frameworks.torch.core.layers import Network, item_losses
 from frameworks.torch.framework import TorchProcess
-from frameworks.torch.training.optimizers import Stepper, constant_scale, divided, dynamic_arguments, optimizer_kind
+from frameworks.torch.training.optimizers import (
+    Stepper,
+    constant_scale,
+    dynamic_arguments,
+    optimizer_kind,
+    unscale_gradient,
+)
 from frameworks.torch.training.trainer import TorchTrainer
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -121,7 +127,7 @@ class LoopNetwork(Network):
         self.losses.append(losses.detach())
         return losses
 
-    def taken(self) -> float:
+    def take_loss(self) -> float:
         """The sum of the losses of the one micro-batch since the last call.
 
         Raises:
@@ -201,11 +207,11 @@ class OwnState:
         Raises:
             ValueError: a part is on one side only.
         """
-        same_parts(Path("state"), _filled(state), _filled(self.state_dict()))
+        same_parts(Path("state"), _find_nonempty(state), _find_nonempty(self.state_dict()))
         self._loop.load(state)
 
 
-def _filled(state: Mapping[str, Any]) -> list[str]:
+def _find_nonempty(state: Mapping[str, Any]) -> list[str]:
     return [name for name, part in state.items() if not (isinstance(part, Mapping) and not part)]
 
 
@@ -225,11 +231,11 @@ class LoopTrainer(TorchTrainer):
         return LoopNetwork(self.model)
 
     def prepare(self) -> None:
-        with self.stream.drawn():
+        with self.stream.open():
             self.loop.setup(self.network, self.asked)
         self.objects = LoopObjects(self.loop)
 
-    def _averaged(self) -> AveragedModel | None:
+    def _make_average(self) -> AveragedModel | None:
         return self.objects.average
 
     def _steppers(self) -> list[Stepper]:
@@ -243,12 +249,12 @@ class LoopTrainer(TorchTrainer):
     def _pass(self, batch: Batch, items: int, scaler: torch.amp.GradScaler | None) -> float:
         loaded = self._load(batch)
         self.network.losses.clear()
-        with self.stream.drawn():
+        with self.stream.open():
             self.loop.micro_batch(loaded.inputs, loaded.targets, items)
-        return self.network.taken()
+        return self.network.take_loss()
 
     def _own_step(self) -> float | None:
-        with self.stream.drawn():
+        with self.stream.open():
             norm = self.loop.step()
         return None if norm is None else float(norm)
 
@@ -263,9 +269,9 @@ class LoopTrainer(TorchTrainer):
         raise self.refusal(Capability.EXPLICIT_UNSCALE)
 
     def _feed(self, gradients: Mapping[str, Array], micro_batches: int) -> None:
-        self.network.fed = self._fed(gradients).reshape(1)
+        self.network.fed = self._sum_products(gradients).reshape(1)
         try:
-            with self.stream.drawn():
+            with self.stream.open():
                 inputs = torch.zeros(1, *self.model.sample, device=self.device)
                 self.loop.micro_batch(inputs, {}, micro_batches)
         finally:
@@ -280,7 +286,7 @@ class LoopTrainer(TorchTrainer):
                 slot.tensor.grad = None
             self._passes(window, items, None)
             scale = self._scale()
-            gradients = {name: divided(value, scale) for name, value in self.accumulator().items()}
+            gradients = {name: unscale_gradient(value, scale) for name, value in self.accumulator().items()}
             for stepper in self.steppers:
                 hook = stepper.optimizer.register_step_pre_hook(lambda *_: taken.update(self.accumulator()))
                 hooks.callback(hook.remove)
@@ -316,7 +322,7 @@ class LoopTrainer(TorchTrainer):
                 return super().predict(inputs)
             finally:
                 self.network.train(training)
-        with self.stream.drawn():
+        with self.stream.open():
             outputs = own(to_tensor(inputs, self.device))
         return {name: to_array(value) for name, value in outputs.items()}
 
@@ -519,7 +525,7 @@ class LoopFramework(TorchProcess):
                 f"loop {kind} cannot train: {type(error).__name__}: {error}; see docs/own-loop.md"
             ) from error
 
-    def supported(self) -> Collection[Capability]:
+    def supported_capabilities(self) -> Collection[Capability]:
         return (Capability.FLOAT64_HEADS,)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
@@ -549,7 +555,7 @@ class LoopFramework(TorchProcess):
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> LoopTrainer:
         self.require_recipe(recipe)
-        return self.bound(self._run(model, recipe, weights))
+        return self.bind(self._run(model, recipe, weights))
 
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> LoopTrainer:
         return LoopTrainer(type(self).make, model, recipe, weights, self.device)

@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 from fixtures.recipe import SGD, Adam, AdamW, Optimizer
 from frameworks.contract import Attempt, Capability
 from frameworks.torch.core.devices import module, random_apart
-from frameworks.torch.core.settings import MODES, Probe, all_guarded, compiled, multiplies_in_tf32
+from frameworks.torch.core.settings import MODES, Probe, all_guarded, compile_function, multiplies_in_tf32
 
 GRADIENTS = (torch.float16, torch.float32)
 
@@ -113,7 +113,7 @@ def _trace(device: str, mode: str = "eager") -> bool:
         output.register_hook(gradients.append)
 
     layer.register_forward_hook(hook)
-    forward: Callable[[torch.Tensor], torch.Tensor] = compiled(layer, mode) if mode in MODES else layer
+    forward: Callable[[torch.Tensor], torch.Tensor] = compile_function(layer, mode) if mode in MODES else layer
     forward(torch.ones(2, device=device)).sum().backward()
     return len(gradients) == 1 and bool((gradients[0] == 1.0).all())
 

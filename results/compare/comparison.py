@@ -32,14 +32,14 @@ from results.compare.changes import (
     suite_change,
 )
 from results.compare.environment import Environment, environment
-from results.compare.numbers import Courses, MovedNumbers, Movement, another_oracle, keyed, number, words
-from results.compare.verdicts import kind_of, measurements, measuring, untimed, value_text, verdicts
+from results.compare.numbers import Courses, MovedNumbers, Movement, another_oracle, index_checks, number, words
+from results.compare.verdicts import find_untimed_tests, kind_of, measurements, measuring, value_text, verdicts
 from results.record.encoding import without_collecting
 from results.record.files import RecordError
 from results.record.folders import heading
 from results.record.model import EXPLANATIONS, Outcome
 from results.record.reading import CheckResult, Observation, Record, Series, TestVerdict, load, load_series
-from results.record.values import Json, nested, same
+from results.record.values import Json, same, walk_values
 
 _FAILING = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE})
 
@@ -112,13 +112,13 @@ def compare(old: Record, new: Record) -> Comparison:
     reasons = incomparable(old, new, suite)
     common = before.keys() & after.keys() - reasons.keys()
     sides = [{test: side[test] for test in sorted(common)} for side in (before, after)]
-    unjudged = {test for record in (old, new) for test in untimed(record)}
+    unjudged = {test for record in (old, new) for test in find_untimed_tests(record)}
     moved = tuple(_numbers(old, new, *sides))
     elsewhere = environment(old, new).only_the_processor
     if elsewhere:
         moved = tuple(replace(m, movement=Movement.ROUNDING) if m.movement is Movement.DRIFT else m for m in moved)
     changes = [
-        *_located(verdicts(before, after, reasons, unjudged), moved),
+        *_locate_failures(verdicts(before, after, reasons, unjudged), moved),
         *_observations(old, new, reasons, _reaches(new), suite),
         *measurements(old, new, reasons, unjudged),
         *demands(old, new, *sides),
@@ -204,12 +204,12 @@ def _numbers(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Ite
             continue
         kind = kind_of(before[test], verdict)
         if kind in (None, ChangeKind.NEWLY_PASSING, *_FAILING):
-            one = numbers.moved(*courses, before[test], verdict, kind in _FAILING)
+            one = numbers.compare_numbers(*courses, before[test], verdict, kind in _FAILING)
             if one is not None:
                 yield one
 
 
-def _located(changes: Iterator[Change], moved: tuple[MovedNumbers, ...]) -> Iterator[Change]:
+def _locate_failures(changes: Iterator[Change], moved: tuple[MovedNumbers, ...]) -> Iterator[Change]:
     """The same changes, a failure with the first tensor that differs."""
     where = {one.test: one.where for one in moved if one.where}
     for change in changes:
@@ -265,7 +265,7 @@ _Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
 
 
 def _leaves(observations: Iterable[Observation]) -> dict[_Leaf, Json]:
-    leaves = ((one.place, way, leaf) for one in observations for way, leaf in nested(one.value))
+    leaves = ((one.place, way, leaf) for one in observations for way, leaf in walk_values(one.value))
     return {(location, way): leaf for location, way, leaf in leaves if not EXPLANATIONS.intersection(way[-1:])}
 
 
@@ -301,7 +301,7 @@ def demands(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iter
             ranks = [LEVELS.index(level) if level in LEVELS else -1 for level in levels]
             kind = ChangeKind.LEVEL_RAISED if ranks[1] > ranks[0] else ChangeKind.LEVEL_LOWERED
             yield Change(kind, clause, clause, *levels)
-    yield from _contradicted(new)
+    yield from _find_contradictions(new)
     common = before.keys() & after.keys()
     moved = {test for test in common if before[test].checks != after[test].checks}
     passing = sorted(
@@ -314,7 +314,7 @@ def demands(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iter
     yield from _courses(old, new, {after[test].case: after[test].clause for test in passing})
 
 
-def _contradicted(new: Record) -> Iterator[Change]:
+def _find_contradictions(new: Record) -> Iterator[Change]:
     for verdict in new.verdicts:
         failed = next((check for check in verdict.checks if not check.passed), None)
         if verdict.outcome in PASS_OUTCOMES and failed is not None:
@@ -331,8 +331,8 @@ def _checks(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[Ch
 
 
 def _bounds(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[CheckResult]) -> Iterator[Change]:
-    former = keyed(old)
-    for key, check in keyed(new).items():
+    former = index_checks(old)
+    for key, check in index_checks(new).items():
         previous = former.get(key)
         if previous is None:
             continue
@@ -450,7 +450,7 @@ def compare_sets(old: Sequence[Record], new: Sequence[Record]) -> Comparisons:
         RecordError: a set holds two records of a series.
     """
     before, after = ([(series(record), record) for record in side] for side in (old, new))
-    return _compared(before, after, lambda record: record)
+    return _compare_series(before, after, lambda record: record)
 
 
 def compare_files(old: Sequence[Path], new: Sequence[Path], partial: bool = False) -> Comparisons:
@@ -467,16 +467,16 @@ def compare_files(old: Sequence[Path], new: Sequence[Path], partial: bool = Fals
         if partial:
             wanted = {key for key, _ in after}
             before = [(key, path) for key, path in before if key in wanted]
-        return _compared(before, after, load)
+        return _compare_series(before, after, load)
 
 
-def _compared(
+def _compare_series(
     before: Sequence[tuple[Key, _Source]], after: Sequence[tuple[Key, _Source]], opened: Callable[[_Source], Record]
 ) -> Comparisons:
     """The comparisons of records by their series, with headings in the place of the records."""
     if len(before) == len(after) == 1:
         return Comparisons((_pair(opened(before[0][1]), opened(after[0][1])),))
-    old, new = _placed(before, "old", opened), _placed(after, "new", opened)
+    old, new = _index_sources(before, "old", opened), _index_sources(after, "new", opened)
     pairs = tuple(_pair(opened(old[key]), opened(new[key])) for key in sorted(old.keys() & new.keys()))
     unmatched = []
     for key in sorted(old.keys() ^ new.keys()):
@@ -491,7 +491,9 @@ def _pair(old: Record, new: Record) -> Comparison:
     return replace(pair, old=heading(pair.old), new=heading(pair.new))
 
 
-def _placed(keyed: Sequence[tuple[Key, _Source]], side: str, opened: Callable[[_Source], Record]) -> dict[Key, _Source]:
+def _index_sources(
+    keyed: Sequence[tuple[Key, _Source]], side: str, opened: Callable[[_Source], Record]
+) -> dict[Key, _Source]:
     placed: dict[Key, _Source] = {}
     for key, source in keyed:
         if key in placed:

@@ -179,7 +179,7 @@ def environment(old: Record, new: Record) -> Environment:
         if (step := ChangedSetting(name, *(side.get(name, "") for side in known))).old != step.new
     ]
     bundled = BUNDLED if new.series.device == "cpu" else (*BUNDLED, *ON_A_GPU)
-    named = COMPANIONS | labelled(old).keys() | labelled(new).keys()
+    named = COMPANIONS | parse_version_label(old).keys() | parse_version_label(new).keys()
     companions = tuple(step for step in steps if step.name in named or step.name.startswith(bundled))
     versions = [public(record) for record in (old, new)]
     raw = [record.variant.framework_version for record in (old, new)]
@@ -204,7 +204,7 @@ def public(record: Record) -> str:
     return record.variant.framework_version.partition("+")[0]
 
 
-def labelled(record: Record) -> dict[str, str]:
+def parse_version_label(record: Record) -> dict[str, str]:
     """Versions of the companions that a framework's version names, by package."""
     label = record.variant.framework_version.partition("+")[2]
     return {name: version for name, version in _LABEL.findall(label) if name in COMPANIONS | LIBRARIES}
@@ -220,7 +220,7 @@ def _versions(record: Record) -> dict[str, str]:
     """Versions of packages by normalized name: all that the record lists, else those in its version and environment."""
     if record.variant.packages:
         return {canonicalize_name(name): version for name, version in record.variant.packages.items()}
-    result = labelled(record)
+    result = parse_version_label(record)
     for name, value in record.variant.environment.items():
         if _is_package(name) and _VERSION.fullmatch(value):
             result[canonicalize_name(name)] = value
@@ -251,7 +251,7 @@ def _crossing(new: Record, version: str, companions: tuple[ChangedSetting, ...],
     if not free or name not in OWN or not all(_VERSION.fullmatch(text) for _, text in wanted):
         return ""
     mode = new.series.mode
-    modes = [f"CONFORMANCE_MODES={mode}"] if LIBRARIES & labelled(new).keys() else []
+    modes = [f"CONFORMANCE_MODES={mode}"] if LIBRARIES & parse_version_label(new).keys() else []
     return " ".join((*modes, *(f"{variable(package)}={text}" for package, text in wanted), f"tox -e {name}"))
 
 

@@ -114,7 +114,9 @@ class Courses:
         return cls(curves, {(tensor.key, tensor.case): tensor.arrays for tensor in record.tensors})
 
 
-def moved(old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, failing: bool) -> MovedNumbers | None:
+def compare_numbers(
+    old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, failing: bool
+) -> MovedNumbers | None:
     """How far the numbers of one test moved; None if the records do not share any.
 
     Args:
@@ -168,22 +170,22 @@ def _differences(
 
 def _errors(before: TestVerdict, after: TestVerdict) -> Iterator[tuple[CheckResult, float, float]]:
     """The newer one of each two checks of an error against a bound, and both errors."""
-    former = keyed(check for check in before.checks if number(check.bound) is not None)
-    for key, check in keyed(check for check in after.checks if number(check.bound) is not None).items():
+    former = index_checks(check for check in before.checks if number(check.bound) is not None)
+    for key, check in index_checks(check for check in after.checks if number(check.bound) is not None).items():
         if key in former:
             a, b = number(former[key].measured), number(check.measured)
             if a is not None and b is not None:
                 yield check, a, b
 
 
-def _tripled(old: float, new: float, bound: float) -> bool:
+def _has_tripled(old: float, new: float, bound: float) -> bool:
     return not same(old, new) and new >= TRIPLED * old and new > TELLING_SHARE * bound
 
 
 def _drifted_errors(errors: Sequence[tuple[CheckResult, float, float]]) -> Iterator[_Drift]:
     for check, old, new in errors:
         bound = number(check.bound)
-        if bound is not None and _tripled(old, new, bound):
+        if bound is not None and _has_tripled(old, new, bound):
             share = new / bound if bound else math.inf
             detail = f"{check.what}: {_growth(old, new)}, {share:.4g} of its bound"
             yield _Drift(share, _of(old, bound), _of(new, bound), detail)
@@ -229,7 +231,7 @@ def _drifted_losses(old: Curves, new: Curves, before: TestVerdict, after: TestVe
             continue
         if another:
             errors = abs(a - _at(old["exact"], update)), abs(b - _at(new["exact"], update))
-            if _tripled(*errors, bound):
+            if _has_tripled(*errors, bound):
                 detail = f"the oracle itself differs, so errors are compared: {_growth(*errors)} at update {update}"
                 excess = errors[1] / bound if bound else math.inf
                 yield _Drift(excess, _of(errors[0], bound), _of(errors[1], bound), detail)
@@ -271,7 +273,7 @@ def words(check: CheckResult) -> str:
     return _NUMBER.sub("#", check.what)
 
 
-def keyed(checks: Iterable[CheckResult]) -> Mapping[tuple[str, int], CheckResult]:
+def index_checks(checks: Iterable[CheckResult]) -> Mapping[tuple[str, int], CheckResult]:
     """Checks by their words, and by their place among checks with the same words."""
     placed: dict[tuple[str, int], CheckResult] = {}
     places: Counter[str] = Counter()

@@ -64,7 +64,7 @@ def kind_of(old: TestVerdict, new: TestVerdict) -> ChangeKind | None:
     return None if old.signature == new.signature else ChangeKind.FAILING_OTHERWISE
 
 
-def untimed(record: Record) -> Iterator[str]:
+def find_untimed_tests(record: Record) -> Iterator[str]:
     """Tests of measurements whose control failed: the machine was busy, and nothing follows for the framework."""
     for verdict in record.verdicts:
         if verdict.outcome is Outcome.ABSTAIN and measuring(record, verdict):

@@ -135,14 +135,14 @@ def history(line: JudgedLine) -> LineHistory:
     sets = frozenset[str]().union(*(one.instruction_sets for one in records))
     clauses: dict[str, ClauseHistory] = {}
     for name in judged:
-        tables = [_merged(name, column, sets) for column in line.records]
+        tables = [_merge_records(name, column, sets) for column in line.records]
         said = [gravest(state.word for state in table.values()) if table else None for table in tables]
         points = tuple(_points(name, tables))
         clauses[name] = ClauseHistory(facts[name], tuple(_runs(said, points)), points)
     return LineHistory(line, clauses)
 
 
-def _merged(clause: str, records: Iterable[JudgedVersion], sets: frozenset[str]) -> Mapping[str, CaseState]:
+def _merge_records(clause: str, records: Iterable[JudgedVersion], sets: frozenset[str]) -> Mapping[str, CaseState]:
     """The states of a clause's tests in one version; those in which its records disagree are unstable."""
     table: dict[str, CaseState] = {}
     for one in records:
@@ -151,11 +151,11 @@ def _merged(clause: str, records: Iterable[JudgedVersion], sets: frozenset[str])
             test = name.removeprefix(f"{clause}/")
             if lacking & state.reason:
                 state = replace(state, word="abstain")
-            table[test] = state if test not in table else _agreed(table[test], state)
+            table[test] = state if test not in table else _merge_states(table[test], state)
     return table
 
 
-def _agreed(old: CaseState, new: CaseState) -> CaseState:
+def _merge_states(old: CaseState, new: CaseState) -> CaseState:
     if new.identity != old.identity:
         return max(old, new, key=lambda state: state.identity)
     if old.word == new.word or old.word not in STATEMENTS:
@@ -176,12 +176,12 @@ def _points(clause: str, tables: Sequence[Mapping[str, CaseState]]) -> list[Chan
                 continue
             left -= common.keys()
             point = _point(clause, before, after, common)
-            if point is not None and not _known(point, result):
+            if point is not None and not _is_known(point, result):
                 result.append(point)
     return result
 
 
-def _known(point: ChangePoint, points: Iterable[ChangePoint]) -> bool:
+def _is_known(point: ChangePoint, points: Iterable[ChangePoint]) -> bool:
     """Whether changes inside the interval say all that the point says."""
     inside = [other for other in points if point.before <= other.before and other.after <= point.after]
     known = {step for other in inside for step in other.steps}
@@ -279,7 +279,7 @@ def explanations(path: Path = EXPLANATIONS) -> tuple[Explanation, ...]:
         raise ValueError(f"{path.name}: {error}") from None
 
 
-def explained(
+def find_explanations(
     line: VersionLine, point: ChangePoint, known: Iterable[Explanation] | None = None
 ) -> tuple[tuple[str, str], ...]:
     """Text and link of what explains a point: entries of the file, else findings with a link; none if nothing does."""
@@ -386,7 +386,7 @@ def rows(one: LineHistory, *, unchanged: bool = False) -> Iterator[tuple[str, st
     """
     for name, clause in sorted(one.clauses.items()):
         if clause.points or unchanged:
-            reasons = dict.fromkeys(reason for point in clause.points for reason in explained(one.line, point))
+            reasons = dict.fromkeys(reason for point in clause.points for reason in find_explanations(one.line, point))
             texts = [f"{text} {link}".strip() for text, link in reasons]
             yield (
                 name,
@@ -446,7 +446,7 @@ def by_interval(points: Iterable[ChangePoint]) -> list[list[ChangePoint]]:
 def _item(one: LineHistory, point: ChangePoint) -> str:
     signatures = dict.fromkeys(f"{old or 'none'} → {new or 'none'}" for _, old, new in point.otherwise)
     text = "; ".join((change(point), *signatures))
-    why = explained(one.line, point)
+    why = find_explanations(one.line, point)
     because = "; ".join(f"{words(text)}{source(link)}" for text, link in why) if why else "*unexplained*"
     history = words(statement(one.line, one.clauses[point.clause], gaps=False))
     return f"{code(point.clause)} {words(text)}. History: {history}. {because}"

@@ -10,7 +10,15 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field, to_builtins
 
-from results.history.changes import ChangePoint, ClauseHistory, LineHistory, PointKind, VersionRun, alongside, explained
+from results.history.changes import (
+    ChangePoint,
+    ClauseHistory,
+    LineHistory,
+    PointKind,
+    VersionRun,
+    alongside,
+    find_explanations,
+)
 from results.history.versions import CaseWord, ClauseFacts, VersionLine
 from results.record.files import RecordError, read
 from results.record.values import ClauseId, parse, plain, to_line
@@ -97,7 +105,7 @@ def _point(line: VersionLine, point: ChangePoint) -> _Point:
         kind=point.kind,
         words=(LETTERS[point.old], LETTERS[point.new]),
         compared=point.compared,
-        explained=explained(line, point),
+        explained=find_explanations(line, point),
         fails=point.fails,
         passes=point.passes,
         unsupported=point.refused,

@@ -24,10 +24,10 @@ from msgspec import field as struct_field
 from packaging.version import Version
 
 from results.compare.changes import PASS_OUTCOMES
-from results.compare.environment import COMPANIONS, LIBRARIES, OWN, labelled, public
+from results.compare.environment import COMPANIONS, LIBRARIES, OWN, parse_version_label, public
 from results.record.encoding import without_collecting
 from results.record.files import RecordError, read
-from results.record.folders import Watch, find, listed
+from results.record.folders import Watch, find, list_records
 from results.record.model import Outcome
 from results.record.reading import Record, RunSetup, TestVerdict, load
 from results.record.values import parse, plain, to_line
@@ -119,7 +119,7 @@ _T = TypeVar("_T", bound=Hashable)
 
 
 @cache
-def _shared(value: _T) -> _T:
+def _intern(value: _T) -> _T:
     """One object for equal values of many records."""
     return value
 
@@ -139,7 +139,7 @@ def condense(record: Record) -> JudgedVersion:
             because=_because(record, verdict) if failed else ("", ""),
             reason=frozenset(_TOKEN.findall(verdict.reason)) if excused else frozenset(),
         )
-        cases.setdefault(_shared(verdict.clause), {})[_shared(verdict.test)] = _shared(state)
+        cases.setdefault(_intern(verdict.clause), {})[_intern(verdict.test)] = _intern(state)
     facts = {name: ClauseFacts(text.level, text.family, text.requirement) for name, text in record.clauses.items()}
     environment = record.variant.environment
     return JudgedVersion(
@@ -149,13 +149,13 @@ def condense(record: Record) -> JudgedVersion:
         platform=platform(record),
         seed=record.seed,
         version=public(record),
-        labels=tuple(sorted(labelled(record).items())),
+        labels=tuple(sorted(parse_version_label(record).items())),
         python=".".join(environment.get("python", "").split(".")[:2]),
         started=record.started,
         status=record.status,
         instruction_sets=frozenset(record.variant.instruction_sets),
         cases=cases,
-        clauses={_shared(name): _shared(fact) for name, fact in facts.items()},
+        clauses={_intern(name): _intern(fact) for name, fact in facts.items()},
     )
 
 
@@ -296,7 +296,7 @@ def gather(folders: Sequence[Path], watch: Watch = lambda files: files) -> Folde
         RecordError: a file cannot be read, or a folder has neither records nor a plan.
     """
     sweeps = {path: _plan(path / OUTCOMES) for path in folders if (path / OUTCOMES).is_file()}
-    own = {file: path for path in sweeps for file in listed(path / RECORDS)}
+    own = {file: path for path in sweeps for file in list_records(path / RECORDS)}
     others = find([path for path in folders if path not in sweeps]) if len(sweeps) < len(folders) else []
     plain: list[JudgedVersion] = []
     named: dict[tuple[Path, str], JudgedVersion] = {}
@@ -307,13 +307,13 @@ def gather(folders: Sequence[Path], watch: Watch = lambda files: files) -> Folde
                 named[own[file], file.name] = one
             else:
                 plain.append(one)
-    planned = [pair for path, plan in sweeps.items() for pair in _matched(path, plan, named)]
+    planned = [pair for path, plan in sweeps.items() for pair in _match_cells(path, plan, named)]
     used = {(path, cell.record) for path, plan in sweeps.items() for cell in plan.cells}
     plain += [one for key, one in named.items() if key not in used]
     return FolderContents(tuple(plain), tuple(planned))
 
 
-def _matched(
+def _match_cells(
     path: Path, plan: PlannedSweep, named: Mapping[tuple[Path, str], JudgedVersion]
 ) -> Iterator[tuple[PlannedCell, JudgedVersion | None]]:
     for cell in plan.cells:
@@ -400,7 +400,7 @@ def lines(gathered: FolderContents) -> tuple[JudgedLine, ...]:
     A line of a framework with one judged version is left out if that record is in a line of a companion.
     """
     result: dict[_Key, _Versions] = defaultdict(lambda: defaultdict(list))
-    planned = [*zip(gathered.planned, _fixed([cell for cell, _ in gathered.planned]), strict=True)]
+    planned = [*zip(gathered.planned, _find_fixed_labels([cell for cell, _ in gathered.planned]), strict=True)]
     groups: dict[tuple[str, _Place], list[JudgedVersion]] = defaultdict(list)
     companions: dict[_Key, _Versions] = defaultdict(lambda: defaultdict(list))
     for one in (*gathered.plain, *(one for cell, one in gathered.planned if one is not None and cell.of_framework)):
@@ -419,10 +419,14 @@ def lines(gathered: FolderContents) -> tuple[JudgedLine, ...]:
             same = result.get((one.framework, package, one.place, one.without(package)))
             if same is not None and all(one is not other for other in same[version]):
                 same[version].append(one)
-    return tuple(sorted(_made(result, [(cell, fixed) for (cell, _), fixed in planned]), key=lambda line: line.name))
+    return tuple(
+        sorted(_make_lines(result, [(cell, fixed) for (cell, _), fixed in planned]), key=lambda line: line.name)
+    )
 
 
-def _made(by_key: Mapping[_Key, _Versions], planned: Sequence[tuple[PlannedCell, _Labels]]) -> Iterator[JudgedLine]:
+def _make_lines(
+    by_key: Mapping[_Key, _Versions], planned: Sequence[tuple[PlannedCell, _Labels]]
+) -> Iterator[JudgedLine]:
     elsewhere = {
         id(one)
         for (framework, package, *_), versions in by_key.items()
@@ -478,7 +482,7 @@ def _same(version: str) -> Version | str:
     return Version(parsed.public) if known else text
 
 
-def _fixed(cells: Sequence[PlannedCell]) -> Iterator[_Labels]:
+def _find_fixed_labels(cells: Sequence[PlannedCell]) -> Iterator[_Labels]:
     """For each cell, what is fixed in the line of its companion.
 
     Where each version of a companion was planned with one version of the framework, and these differ, the framework is

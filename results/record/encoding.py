@@ -105,7 +105,7 @@ def to_json(record: Record) -> bytes:
         TypeError: something in it has no JSON form.
         ValueError: the record breaks its own schema.
     """
-    content = to_text({"schema_version": SCHEMA_VERSION, **plain(record.sorted())}).encode("utf-8")
+    content = to_text({"schema_version": SCHEMA_VERSION, **plain(record.sort_parts())}).encode("utf-8")
     from_json(content)
     return content
 

@@ -65,7 +65,7 @@ def read(path: Path) -> bytes:
     return content
 
 
-def packed(path: Path, content: bytes) -> bytes:
+def compress_content(path: Path, content: bytes) -> bytes:
     """The bytes of a file of that name: compressed for NAME.gz, reproducibly."""
     if path.suffix != COMPRESSED:
         return content

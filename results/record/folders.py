@@ -69,14 +69,14 @@ def find(paths: Sequence[Path]) -> list[Path]:
     """
     result: list[Path] = []
     for path in paths:
-        chosen = listed(path) if os.path.isdir(path) else [path]
+        chosen = list_records(path) if os.path.isdir(path) else [path]
         if not chosen:
             raise RecordError(path, "contains no record", "run the suite first")
         result += chosen
     return result
 
 
-def listed(folder: Path) -> list[Path]:
+def list_records(folder: Path) -> list[Path]:
     """The record files of a folder, as `find` has them; none if there is no such folder.
 
     Raises:

@@ -355,7 +355,7 @@ class Record(Header):
         chosen = self.with_parts(lambda parts: tuple(part for part in parts if part.case in cases))
         return replace(chosen, verdicts=tuple(verdict for verdict in self.verdicts if verdict.test in tests))
 
-    def sorted(self) -> Record:
+    def sort_parts(self) -> Record:
         """This record with its parts in order, and only the clauses and findings that they name."""
         judged = {verdict.clause for verdict in self.verdicts} | {one.clause for one in self.observations}
         judged |= {one.clause for one in self.measurements}

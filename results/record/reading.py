@@ -37,7 +37,7 @@ from results.record.encoding import (
     strict,
     to_json,
 )
-from results.record.files import RecordBusy, RecordError, packed, read, remove_leftovers, replace, unwritable
+from results.record.files import RecordBusy, RecordError, compress_content, read, remove_leftovers, replace, unwritable
 from results.record.model import (
     PARTS,
     CheckResult,
@@ -155,7 +155,7 @@ def _record(
         notes=(*(() if end is None else end.notes), *notes),
         **parts,
     )
-    return check(record.sorted())
+    return check(record.sort_parts())
 
 
 __all__ = [
@@ -233,7 +233,7 @@ def write(path: Path, record: Record) -> None:
         RecordError: the file cannot be written.
         ValueError: the record breaks its own schema.
     """
-    replace(path, packed(path, to_json(record)))
+    replace(path, compress_content(path, to_json(record)))
 
 
 def now() -> str:
@@ -308,7 +308,7 @@ class Journal:
         crash = TestVerdict(test, clause, Outcome.CRASH, "", NO_VERDICT, seed=seed, repro=repro)
         self._append("started", verdict=part(crash, TestVerdict))
 
-    def judged(self, judged: JudgedTest) -> None:
+    def write_judged(self, judged: JudgedTest) -> None:
         """A test has ended; a later call for the same test replaces this."""
         self.judged_line(encode_judged(judged), judged.verdict.clause)
 

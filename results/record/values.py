@@ -149,11 +149,13 @@ def same(a: Json, b: Json) -> bool:
     return False
 
 
-def nested(value: Json, deepest: float = math.inf, way: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Json]]:
+def walk_values(
+    value: Json, deepest: float = math.inf, way: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Json]]:
     """The values inside nested objects with the keys that lead there; what lies `deepest` keys down is one value."""
     if isinstance(value, Mapping) and value and len(way) < deepest:
         for key, item in value.items():
-            yield from nested(item, deepest, (*way, key))
+            yield from walk_values(item, deepest, (*way, key))
     else:
         yield way, value
 

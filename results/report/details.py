@@ -7,8 +7,8 @@ from typing import Any
 from results.record.reading import CheckResult, Record, RunSetup, TestVerdict
 from results.record.values import ClauseText, FindingText
 from results.report.matrix import ClauseRow, Matrix
-from results.report.text import MESSAGE, NAME, VALUE, clean, described, href, linked, number
-from results.show.clauses import inferred
+from results.report.text import MESSAGE, NAME, VALUE, clean, format_value, href, link_addresses, number
+from results.show.clauses import is_inferred
 
 _CHECKS, _LEAKS, _PAIRS, _REPEATS, _RUNS = 200, 20, 40, 20, 50
 _REPRO = 2000
@@ -26,13 +26,13 @@ def _json(document: object) -> str:
     return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
 
-def _filled(**fields: Any) -> dict[str, Any]:
+def _drop_empty(**fields: Any) -> dict[str, Any]:
     """The fields that say anything."""
     return {name: value for name, value in fields.items() if value not in ("", [], 0)}
 
 
 def _parts(text: str, limit: int = VALUE) -> list[dict[str, str]]:
-    return [_filled(text=part.text, href=part.href) for part in linked(text, limit)]
+    return [_drop_empty(text=part.text, href=part.href) for part in link_addresses(text, limit)]
 
 
 class Details:
@@ -75,7 +75,7 @@ class Details:
     def _verdict(self, verdict: TestVerdict, findings: Mapping[str, FindingText]) -> int:
         said = (verdict.reason, f"{verdict.signature}: {verdict.reason}")
         link = href(verdict.link)
-        fields = _filled(
+        fields = _drop_empty(
             outcome=verdict.outcome.value,
             test=clean(verdict.case, 2 * NAME),
             signature=clean(verdict.signature),
@@ -89,7 +89,7 @@ class Details:
             checks=[self._check(check) for check in verdict.checks[:_CHECKS]],
             left=max(len(verdict.checks) - _CHECKS, 0),
             finding=_finding(verdict.finding, findings),
-            elsewhere=clean(verdict.inferred_from) if inferred(verdict) else "",
+            elsewhere=clean(verdict.inferred_from) if is_inferred(verdict) else "",
             repeats=[clean(repeat) for repeat in verdict.repeats[:_REPEATS]],
             runs=[_run(run) for run in verdict.runs[:_RUNS]],
         )
@@ -99,13 +99,13 @@ class Details:
         """The number of a check. Records share equal ones, and live longer than this: an address is of one check."""
         if id(check) not in self._known:
             pairs = list(check.derivation.items())[:_PAIRS]
-            derivation = "; ".join(f"{key[:NAME]}: {described(value, NAME)}" for key, value in pairs)
+            derivation = "; ".join(f"{key[:NAME]}: {format_value(value, NAME)}" for key, value in pairs)
             fields = {
                 "passed": check.passed,
                 "what": clean(check.what, 2 * NAME),
-                "got": described(check.measured),
-                "want": "" if check.expected is None else described(check.expected),
-                "bound": "" if check.bound is None else described(check.bound),
+                "got": format_value(check.measured),
+                "want": "" if check.expected is None else format_value(check.expected),
+                "bound": "" if check.bound is None else format_value(check.bound),
                 "derivation": self._derivations[_json(clean(derivation, MESSAGE))],
             }
             self._known[id(check)] = self._checks[_json(fields)]
@@ -129,4 +129,4 @@ def _finding(name: str, findings: Mapping[str, FindingText]) -> str:
 
 def _run(run: RunSetup) -> str:
     """Fixture and recipe of a run in one line."""
-    return f"{clean(run.fixture)} {described(run.recipe, VALUE)}" if run.recipe else clean(run.fixture)
+    return f"{clean(run.fixture)} {format_value(run.recipe, VALUE)}" if run.recipe else clean(run.fixture)

@@ -10,7 +10,7 @@ from results.compare.comparison import Comparisons
 from results.record.model import Outcome
 from results.record.reading import ClauseText, Record, TestVerdict
 from results.report.text import TextPart, clean
-from results.show.clauses import FAILURE_OUTCOMES, by_clause, inferred, number, outcome
+from results.show.clauses import FAILURE_OUTCOMES, by_clause, is_inferred, number, outcome
 from results.show.portability import ORACLE, Portability, Word, words
 
 FAILING, UNEXPECTED = "any failure", "unexpected failure"
@@ -118,7 +118,7 @@ def by_framework(records: Sequence[Record]) -> list[Record]:
     return sorted(records, key=lambda record: names.index(record.series.framework))
 
 
-def judged(records: Sequence[Record]) -> frozenset[str]:
+def select_frameworks(records: Sequence[Record]) -> frozenset[str]:
     """The frameworks that are compared: all but the oracle, unless fewer than two are left."""
     names = frozenset(record.series.framework for record in records)
     others = names - {ORACLE}
@@ -201,7 +201,7 @@ def matrix(records: Sequence[Record]) -> Matrix:
         for name, text in record.clauses.items():
             texts.setdefault(name, text)
     grouped = [by_clause(record) for record in records]
-    said, frameworks = words(records), judged(records)
+    said, frameworks = words(records), select_frameworks(records)
     compared = [record.series.framework if record.series.framework in frameworks else "" for record in records]
     families, count = [], 0
     for family in sorted({text.family for text in texts.values()}):
@@ -271,7 +271,7 @@ def _cell(runs: Sequence[Sequence[TestVerdict]]) -> Cell | None:
     if not tests:
         return None
     outcomes = Counter(outcome(run) for run in runs if run)
-    return Cell(outcome(tests), outcomes, Counter(verdict.outcome for verdict in tests), sum(map(inferred, tests)))
+    return Cell(outcome(tests), outcomes, Counter(verdict.outcome for verdict in tests), sum(map(is_inferred, tests)))
 
 
 Sentence = tuple[TextPart, ...]

@@ -21,9 +21,9 @@ from results.record.reading import Record
 from results.report import values
 from results.report.details import Details
 from results.report.matrix import CHOICES, by_framework, matrix, sentences
-from results.report.text import VALUE, clean, embedded, href, linked, number, packed
-from results.show.clauses import GRAVITY, total, unconfirmed
-from results.show.differences import UNSET, grouped, movements, not_judged, short
+from results.report.text import VALUE, clean, compress_texts, embed_json, href, link_addresses, number
+from results.show.clauses import GRAVITY, describe_unconfirmed, total
+from results.show.differences import UNSET, group_changes, movements, not_judged, short
 from results.show.findings import HEADINGS, UNCLASSED, ListedFinding, findings
 from results.show.portability import Portability
 
@@ -86,15 +86,15 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
             kinds=Portability,
             outcome_choices=CHOICES,
             levels=sorted({row.text.level for row in page.rows}),
-            unconfirmed=any(map(unconfirmed, records)),
+            unconfirmed=any(map(describe_unconfirmed, records)),
             comparisons=comparisons,
             findings=_findings(records),
             observations=values.observations(page, records),
             costs=values.costs(page, records),
             curves=curves,
             environments=list(map(_environment_of, records)),
-            curves_json=Markup(embedded(curves)),
-            tests_json=map(Markup, packed(Details().pieces(page, records))),
+            curves_json=Markup(embed_json(curves)),
+            tests_json=map(Markup, compress_texts(Details().pieces(page, records))),
             style=Markup(style),
             script=Markup(script),
             policy=_policy(style, script),
@@ -132,8 +132,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    result.filters |= {"clean": _clean, "href": href, "linked": _linked, "number": number}
-    result.filters |= {"short": short, "grouped": grouped, "movements": movements, "compared": _compared}
+    result.filters |= {"clean": _clean, "href": href, "linked": _link_text, "number": number}
+    result.filters |= {
+        "short": short,
+        "grouped": group_changes,
+        "movements": movements,
+        "compared": _describe_comparison,
+    }
     result.globals |= {"UNSET": UNSET}
     return result
 
@@ -148,13 +153,15 @@ def _clean(text: str, limit: int = VALUE) -> Markup:
     return Markup.escape(clean(text, limit))
 
 
-def _linked(text: str) -> Markup:
+def _link_text(text: str) -> Markup:
     """A text with its web addresses as links."""
     link = Markup('<a href="{}" rel="noopener noreferrer">{}</a>')
-    return Markup("").join(link.format(part.href, part.text) if part.href else part.text for part in linked(text))
+    return Markup("").join(
+        link.format(part.href, part.text) if part.href else part.text for part in link_addresses(text)
+    )
 
 
-def _compared(pair: Comparison) -> dict[str, Any]:
+def _describe_comparison(pair: Comparison) -> dict[str, Any]:
     """The verdict of a comparison in a sentence, its changes with the worst first, and counted ones by kind."""
     changes = sorted(pair.changes, key=lambda change: not change.kind.worse)
     by_kind: dict[ChangeKind, list[Change]] = {}
@@ -229,5 +236,5 @@ def _environment_of(record: Record) -> dict[str, Any]:
     }
     return {
         "groups": {title: list(group.items())[:_FACTS] for title, group in groups.items()},
-        "notes": [*unconfirmed(record), *record.notes[:_NOTES]],
+        "notes": [*describe_unconfirmed(record), *record.notes[:_NOTES]],
     }

@@ -71,7 +71,7 @@ def href(link: str) -> str:
     return link if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc else ""
 
 
-def linked(text: str, limit: int = VALUE) -> tuple[TextPart, ...]:
+def link_addresses(text: str, limit: int = VALUE) -> tuple[TextPart, ...]:
     """`text` with the addresses in it turned into links."""
     result, at, head = [], 0, text[:limit]
     for match in _URL.finditer(head):
@@ -84,7 +84,7 @@ def linked(text: str, limit: int = VALUE) -> tuple[TextPart, ...]:
     return tuple(piece for piece in (*result, TextPart(clean(text[at:], max(limit - at, 0)))) if piece.text)
 
 
-def embedded(document: Any) -> str:
+def embed_json(document: Any) -> str:
     """Compact JSON that may stand in an element of a page."""
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     for character in "<>&":
@@ -92,7 +92,7 @@ def embedded(document: Any) -> str:
     return text
 
 
-def packed(texts: Iterable[str]) -> Iterator[str]:
+def compress_texts(texts: Iterable[str]) -> Iterator[str]:
     """These texts joined, as gzip in base64, in pieces; equal texts give equal pieces."""
     compressor, rest = zlib.compressobj(9, wbits=zlib.MAX_WBITS | 16), b""
     for text in texts:
@@ -110,7 +110,7 @@ def number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def described(value: Json, limit: int = VALUE) -> str:
+def format_value(value: Json, limit: int = VALUE) -> str:
     """A value in one line."""
     return clean(_line(value, limit, 0), limit)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from results.record.reading import Curves, Record
 from results.record.values import Json, encode_number
-from results.report.matrix import Matrix, judged
-from results.report.text import NAME, clean, described
+from results.report.matrix import Matrix, select_frameworks
+from results.report.text import NAME, clean, format_value
 from results.show.portability import ORACLE, Place, differ, leaves, parameters
 
 FORMATS = "autocast.op-dtypes"
@@ -25,7 +25,7 @@ def observations(matrix: Matrix, records: Sequence[Record]) -> list[dict[str, An
     for run, record in enumerate(records):
         for location, value in leaves(record):
             by_place.setdefault(location, {})[run] = value
-    compared = judged(records)
+    compared = select_frameworks(records)
     groups: dict[str, list[dict[str, Any]]] = {
         "Defaults and rules": [],
         "Other observations that differ between frameworks": [],
@@ -39,7 +39,7 @@ def observations(matrix: Matrix, records: Sequence[Record]) -> list[dict[str, An
         named = [(records[run].series.framework, value) for run, value in by_run.items()]
         differs = differ(location, [(name, value) for name, value in named if name in compared])
         name = " › ".join(part for part in (key, *way) if part)
-        shown = {run: described(value, NAME) or "empty text" for run, value in by_run.items()}
+        shown = {run: format_value(value, NAME) or "empty text" for run, value in by_run.items()}
         row = _row(matrix, clause, name, "" if case == key else case, shown, differs)
         group = differing if differs else same
         (rules if _RULES.fullmatch(clause) else formats if clause == FORMATS else group).append(row)

@@ -50,13 +50,13 @@ def _rank(one: Outcome) -> int:
 
 def by_clause(record: Record) -> dict[str, list[TestVerdict]]:
     """The verdicts of each clause, the gravest first."""
-    grouped = _grouped(record)
+    grouped = _group_by_clause(record)
     for verdicts in grouped.values():
         verdicts.sort(key=lambda verdict: (GRAVITY.index(verdict.outcome), verdict.test))
     return grouped
 
 
-def _grouped(record: Record) -> dict[str, list[TestVerdict]]:
+def _group_by_clause(record: Record) -> dict[str, list[TestVerdict]]:
     grouped: dict[str, list[TestVerdict]] = {}
     for verdict in record.verdicts:
         grouped.setdefault(verdict.clause, []).append(verdict)
@@ -90,24 +90,24 @@ def number(count: int, what: str) -> str:
 def tally(record: Record) -> dict[str, Count]:
     """The count of each family of clauses that has a verdict."""
     families: dict[str, list[list[TestVerdict]]] = {}
-    for name, verdicts in _grouped(record).items():
+    for name, verdicts in _group_by_clause(record).items():
         families.setdefault(record.clauses[name].family, []).append(verdicts)
     return {family: Count.of(members) for family, members in families.items()}
 
 
 def total(record: Record) -> Count:
     """The count of all clauses of a record."""
-    return Count.of(_grouped(record).values())
+    return Count.of(_group_by_clause(record).values())
 
 
-def inferred(verdict: TestVerdict) -> bool:
+def is_inferred(verdict: TestVerdict) -> bool:
     """Whether it is a known failure that was judged in another series only."""
     return verdict.outcome is Outcome.KNOWN and verdict.inferred_from != ""
 
 
-def unconfirmed(record: Record) -> tuple[str, ...]:
+def describe_unconfirmed(record: Record) -> tuple[str, ...]:
     """A sentence about known failures that were judged in another series only; none if there are none."""
-    origins = [verdict.inferred_from for verdict in record.verdicts if inferred(verdict)]
+    origins = [verdict.inferred_from for verdict in record.verdicts if is_inferred(verdict)]
     if not origins:
         return ()
     judged, tests = one_line(", ".join(sorted(set(origins)))), number(len(origins), "test")
@@ -165,7 +165,7 @@ def _inert(text: str) -> str:
     return _REFERENCES.sub(lambda match: f"{match[0]}{_BREAK}", text)
 
 
-def escaped(json_text: str) -> str:
+def escape_unprintable(json_text: str) -> str:
     """The same JSON with an escape for every character in it that is not printable, so that a terminal shows it."""
     return "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in json_text)
 

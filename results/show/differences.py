@@ -18,7 +18,7 @@ from results.compare.numbers import MovedNumbers, Movement, counts
 from results.compare.verdicts import NOT_JUDGED
 from results.record.files import one_line
 from results.record.values import plain
-from results.show.clauses import code, cut, escaped, words
+from results.show.clauses import code, cut, escape_unprintable, words
 
 VERDICTS = {0: "nothing is worse", 1: "something is worse", 2: "cannot be judged"}
 UNSET = "unset"
@@ -42,9 +42,9 @@ class ChangeGroup:
     @property
     def subjects(self) -> str:
         """The first of them, and how many more there are."""
-        return self.listed(str)
+        return self.list_subjects(str)
 
-    def listed(self, style: Callable[[str], str]) -> str:
+    def list_subjects(self, style: Callable[[str], str]) -> str:
         """The first of them in a style, and how many more there are."""
         text = ", ".join(style(short(change.subject)) for change in self.changes[:_MAX_LISTED])
         more = len(self.changes) - _MAX_LISTED
@@ -67,7 +67,7 @@ def short(subject: str) -> str:
     return rest if rest and "." in clause else subject
 
 
-def grouped(changes: Iterable[Change]) -> tuple[ChangeGroup, ...]:
+def group_changes(changes: Iterable[Change]) -> tuple[ChangeGroup, ...]:
     """Equal changes together, in their order; kinds that are only counted are grouped by clause."""
     alike: dict[tuple[ChangeKind, str, str, str], list[Change]] = {}
     for change in changes:
@@ -149,14 +149,14 @@ def draw(comparisons: Comparisons, console: Console, *, brief: bool = False) -> 
     for pair in comparisons.pairs:
         console.print(Text(one_line(headline(pair)), style="bold"))
         for line in pair.refusals:
-            _indented(console, one_line(line), 2, "bold red")
+            _print_indented(console, one_line(line), 2, "bold red")
         for line in pair.suite.lines():
-            _indented(console, one_line(line), 2, "bold yellow")
+            _print_indented(console, one_line(line), 2, "bold yellow")
         _draw_environment(pair.environment, console)
         kinds = {
             kind for kind in ChangeKind if kind.worse or not brief or kind in (ChangeKind.DRIFT, ChangeKind.UNSTABLE)
         }
-        for group in grouped(change for change in pair.changes if change.kind in kinds and change.kind.listed):
+        for group in group_changes(change for change in pair.changes if change.kind in kinds and change.kind.listed):
             _draw_group(group, console)
         for kind in (kind for kind in ChangeKind if kind in kinds and not kind.listed):
             _draw_counted(kind, [change for change in pair.changes if change.kind is kind], console)
@@ -167,12 +167,12 @@ def draw(comparisons: Comparisons, console: Console, *, brief: bool = False) -> 
 
 def _draw_environment(different: Environment, console: Console) -> None:
     for line in different.versions():
-        _indented(console, one_line(line, 1000), 2, "dim")
+        _print_indented(console, one_line(line, 1000), 2, "dim")
     if different.crossing:
-        _indented(console, f"{different.crossed}:", 2, "dim")
+        _print_indented(console, f"{different.crossed}:", 2, "dim")
         console.print(Text(f"    {one_line(different.crossing, 1000)}"), soft_wrap=True)
     for line in different.settings():
-        _indented(console, one_line(line, 1000), 2, "dim")
+        _print_indented(console, one_line(line, 1000), 2, "dim")
 
 
 def _draw_counted(kind: ChangeKind, changes: Sequence[Change], console: Console) -> None:
@@ -181,11 +181,11 @@ def _draw_counted(kind: ChangeKind, changes: Sequence[Change], console: Console)
     timed = kind is ChangeKind.NOT_JUDGED
     label = not_judged(len(changes)) if timed else f"{len(changes)} {kind}"
     summary = NOT_JUDGED if timed else ChangeGroup(kind, "", "", "", tuple(changes)).subjects
-    _indented(console, "", 0)
+    _print_indented(console, "", 0)
     text = Text.assemble((label, "bold red" if kind.worse else "yellow"), ": ", one_line(summary, 600))
     console.print(Padding(text, (0, 0, 0, 2)))
     for line in _reasons(changes) if kind is ChangeKind.NOT_COMPARABLE else ():
-        _indented(console, one_line(line), 6)
+        _print_indented(console, one_line(line), 6)
 
 
 def _reasons(changes: Sequence[Change]) -> list[str]:
@@ -198,10 +198,10 @@ def _draw_group(group: ChangeGroup, console: Console) -> None:
     console.print(Padding(Text.assemble((group.kind, style), "  ", (one_line(group.clause), "bold")), (1, 0, 0, 2)))
     for text in (group.step, group.subjects, group.detail):
         if text:
-            _indented(console, one_line(text, 600), 6)
+            _print_indented(console, one_line(text, 600), 6)
 
 
-def _indented(console: Console, text: str, columns: int, style: str = "") -> None:
+def _print_indented(console: Console, text: str, columns: int, style: str = "") -> None:
     console.print(Padding(Text(text, style=style), (0, 0, 0, columns)))
 
 
@@ -241,16 +241,16 @@ def section(pair: Comparison) -> Iterator[str]:
     yield ""
     yield from _environment(pair)
     listed = [change for change in pair.changes if change.kind.listed]
-    yield from _rows(grouped(change for change in listed if change.kind.worse or change.kind is ChangeKind.DRIFT))
+    yield from _rows(group_changes(change for change in listed if change.kind.worse or change.kind is ChangeKind.DRIFT))
     for kind in ChangeKind:
         if not kind.listed:
             yield from _folded_list(kind, [change for change in pair.changes if change.kind is kind])
     others = [change for change in listed if not change.kind.worse and change.kind is not ChangeKind.DRIFT]
-    yield from _folded(f"{len(others)} other changes", list(_rows(grouped(others))))
+    yield from _fold_lines(f"{len(others)} other changes", list(_rows(group_changes(others))))
     yield from _numbers(pair)
 
 
-def _folded(summary: str, lines: Sequence[str]) -> Iterator[str]:
+def _fold_lines(summary: str, lines: Sequence[str]) -> Iterator[str]:
     if lines:
         yield f"<details><summary>{summary}</summary>"
         yield ""
@@ -268,7 +268,7 @@ def _environment(pair: Comparison) -> Iterator[str]:
     if lines:
         yield from ("Environment:", "", *lines, "")
     others = ", ".join(words(step.line, 200) for step in different.packages)
-    yield from _folded("Other packages", [others, ""] if others else [])
+    yield from _fold_lines("Other packages", [others, ""] if others else [])
 
 
 def _folded_list(kind: ChangeKind, changes: Sequence[Change]) -> Iterator[str]:
@@ -278,8 +278,10 @@ def _folded_list(kind: ChangeKind, changes: Sequence[Change]) -> Iterator[str]:
     if kind in (ChangeKind.ADDED, ChangeKind.NOT_JUDGED):
         return
     rows = [f"- {words(line)}" for line in (_reasons(changes) if kind is ChangeKind.NOT_COMPARABLE else ())]
-    rows += [f"- {code(group.clause)}, {len(group.changes)}: {group.listed(code)}" for group in grouped(changes)]
-    yield from _folded(f"{len(changes)} {kind}", [*rows, ""] if rows else [])
+    rows += [
+        f"- {code(group.clause)}, {len(group.changes)}: {group.list_subjects(code)}" for group in group_changes(changes)
+    ]
+    yield from _fold_lines(f"{len(changes)} {kind}", [*rows, ""] if rows else [])
 
 
 def _numbers(pair: Comparison) -> Iterator[str]:
@@ -289,7 +291,7 @@ def _numbers(pair: Comparison) -> Iterator[str]:
         for one in different:
             cells = code(short(one.test)).replace("|", "\\|"), words(one.detail, 300), words(one.tensor, 200)
             lines.append(f"| {one.movement} | {code(one.clause)} | {' | '.join(cells)} |")
-        yield from _folded(f"Numbers: {movements(pair.numbers)}", [*lines, ""])
+        yield from _fold_lines(f"Numbers: {movements(pair.numbers)}", [*lines, ""])
 
 
 def _rows(groups: Sequence[ChangeGroup]) -> Iterator[str]:
@@ -298,7 +300,7 @@ def _rows(groups: Sequence[ChangeGroup]) -> Iterator[str]:
     yield "| change | clause | in | before | after |"
     yield "|---|---|---|---|---|"
     for group in groups:
-        cells = (group.listed(code).replace("|", "\\|"), words(group.old, 200), words(_after(group), 300))
+        cells = (group.list_subjects(code).replace("|", "\\|"), words(group.old, 200), words(_after(group), 300))
         yield f"| {group.kind} | {code(group.clause)} | {' | '.join(cells)} |"
     yield ""
 
@@ -338,4 +340,4 @@ def document(comparisons: Comparisons) -> dict[str, Any]:
 
 def to_json(comparisons: Comparisons) -> str:
     """The JSON document as text; characters that are not printable, including DEL, are escaped."""
-    return escaped(json.dumps(document(comparisons), indent=1, allow_nan=False)) + "\n"
+    return escape_unprintable(json.dumps(document(comparisons), indent=1, allow_nan=False)) + "\n"

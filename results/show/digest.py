@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from results.record.model import Outcome
 from results.record.reading import Record, TestVerdict
 from results.show.clauses import Count, code, cut, html, tally, title, total, words
-from results.show.findings import classed, findings
+from results.show.findings import findings, list_by_class
 from results.show.table import CAPTION, notes, troubles
 
 
@@ -30,7 +30,7 @@ def _lines(records: Sequence[Record]) -> Iterator[str]:
         yield ""
         yield from (_action(record, verdict) for record, verdict in bad)
         yield ""
-    yield from _known(records)
+    yield from _list_known(records)
 
 
 def _headline(records: Sequence[Record], bad: Sequence[tuple[Record, TestVerdict]]) -> str:
@@ -51,12 +51,12 @@ def _table(records: Sequence[Record]) -> Iterator[str]:
     yield f"| clauses | {' | '.join(words(' '.join(title(record))) for record in records)} |"
     yield "|---" * (1 + len(records)) + "|"
     for family in sorted({family for counts in tallies for family in counts}):
-        yield f"| {words(family, 40)} | {' | '.join(_counted(counts.get(family)) for counts in tallies)} |"
-    yield f"| **total** | {' | '.join(map(_counted, totals))} |"
+        yield f"| {words(family, 40)} | {' | '.join(_format_count(counts.get(family)) for counts in tallies)} |"
+    yield f"| **total** | {' | '.join(map(_format_count, totals))} |"
     yield f"| tests | {' | '.join(_cell(count.tests, count.of_what[1:]) for count in totals)} |"
 
 
-def _counted(count: Count | None) -> str:
+def _format_count(count: Count | None) -> str:
     return _cell(count.clauses, count.of_what) if count else "–"
 
 
@@ -76,7 +76,7 @@ def _action(record: Record, verdict: TestVerdict) -> str:
     return f"- **{verdict.outcome}** {code(verdict.test, 200)} ({where}): {text}{repeat}"
 
 
-def _known(records: Sequence[Record]) -> Iterator[str]:
+def _list_known(records: Sequence[Record]) -> Iterator[str]:
     for record in records:
         result = findings(record)
         if result:
@@ -84,7 +84,7 @@ def _known(records: Sequence[Record]) -> Iterator[str]:
             heading = html(" ".join(title(record)))
             yield f"<details><summary>{heading}: {tests} known failures, findings: {len(result)}</summary>"
             yield ""
-            yield from classed(result)
+            yield from list_by_class(result)
             yield ""
             yield "</details>"
             yield ""

@@ -69,7 +69,7 @@ def by_consequence(record: Record) -> dict[FindingKind, Counter[Consequence]]:
     return counts
 
 
-def classed(listed: Sequence[ListedFinding]) -> Iterator[str]:
+def list_by_class(listed: Sequence[ListedFinding]) -> Iterator[str]:
     """Findings as Markdown lists, each class under its name."""
     names = [HEADINGS[finding.text.kind] if finding.text else UNCLASSED for finding in listed]
     for index, (name, finding) in enumerate(zip(names, listed, strict=True)):

@@ -43,7 +43,7 @@ from packaging.version import InvalidVersion, Version
 from results.record.files import one_line
 from results.record.model import EXPLANATIONS, REFUSED, UNJUDGED, Outcome
 from results.record.reading import Record, TestVerdict
-from results.record.values import Json, nested, plain
+from results.record.values import Json, plain, walk_values
 from results.show.clauses import FAILURE_OUTCOMES, NAME_LIMIT, by_clause, number, outcome
 
 _PARAMETERS = re.compile(r"test_\w+(?:\[(.*)\])?", re.DOTALL)
@@ -64,7 +64,7 @@ def leaves(record: Record) -> Iterator[tuple[Place, Json]]:
     """Every observed value by its place."""
     for one in record.observations:
         case = parameters(one.case)
-        for way, leaf in islice(nested(one.value, _DEEPEST), _LEAVES):
+        for way, leaf in islice(walk_values(one.value, _DEEPEST), _LEAVES):
             yield (one.clause, one.key, case, way), leaf
 
 
@@ -206,7 +206,7 @@ def words(records: Sequence[Record]) -> dict[str, Word]:
     names = {run.framework for run in runs}
     runs = [run for run in runs if run.framework in (names - {ORACLE} or names)]
     current = _current(runs)
-    observed, whose = _observed(current), owners(run.record for run in current)
+    observed, whose = _collect_observations(current), owners(run.record for run in current)
     return {
         clause: _word(clause, current, runs, observed.get(clause, {}), whose.get(clause, ()))
         for clause in sorted({clause for run in current for clause in run.verdicts})
@@ -221,7 +221,7 @@ def _current(runs: Sequence[_VersionRun]) -> list[_VersionRun]:
     return [run for run in released if run.age == labels[run.series]]
 
 
-def listed(records: Sequence[Record]) -> Iterator[str]:
+def list_clauses(records: Sequence[Record]) -> Iterator[str]:
     """Every clause with its word as lines of text, how many clauses have which, and what the words mean."""
     said = words(records)
     names = {clause: one_line(clause, NAME_LIMIT) for clause in said}
@@ -251,7 +251,7 @@ def _word(
     stances = [_stance([verdict for run in here for verdict in run.verdicts[clause]]) for here in having.values()]
     asked = [stance for stance in stances if stance is not Outcome.NOT_OFFERED]
     broken = tuple(
-        _broken(clause, having[framework], runs)
+        _find_break(clause, having[framework], runs)
         for framework in sorted(having)
         if any(run.breaks(clause) for run in having[framework])
     )
@@ -275,7 +275,7 @@ def _stance(verdicts: Sequence[TestVerdict]) -> Outcome:
     return outcome([verdict for verdict in verdicts if verdict.outcome is not Outcome.FIXED] or [verdicts[0]])
 
 
-def _observed(runs: Sequence[_VersionRun]) -> dict[str, dict[Place, list[tuple[str, Json]]]]:
+def _collect_observations(runs: Sequence[_VersionRun]) -> dict[str, dict[Place, list[tuple[str, Json]]]]:
     """What each framework observed, by clause and place."""
     values: dict[str, dict[Place, list[tuple[str, Json]]]] = {}
     for run in runs:
@@ -284,7 +284,7 @@ def _observed(runs: Sequence[_VersionRun]) -> dict[str, dict[Place, list[tuple[s
     return values
 
 
-def _broken(clause: str, having: Sequence[_VersionRun], runs: Sequence[_VersionRun]) -> Broken:
+def _find_break(clause: str, having: Sequence[_VersionRun], runs: Sequence[_VersionRun]) -> Broken:
     """The framework whose runs `having` the clause break it, in some or all of them."""
     failing = [run for run in having if run.breaks(clause)]
     judging = [run for run in having if outcome(run.verdicts[clause]) not in REFUSED]

@@ -17,7 +17,7 @@ from results.record.files import one_line
 from results.record.model import REFUSED, Outcome
 from results.record.reading import Record
 from results.record.values import Consequence, FindingKind
-from results.show.clauses import NAME_LIMIT, Count, tally, title, total, unconfirmed
+from results.show.clauses import NAME_LIMIT, Count, describe_unconfirmed, tally, title, total
 from results.show.findings import by_consequence
 
 CAPTION = (
@@ -63,11 +63,11 @@ def _table(columns: Sequence[_Column], cell_width: int) -> Table:
         table.add_column(_heading(column.record, cell_width), no_wrap=True)
     families = sorted({family for column in columns for family in column.families})
     for family in families:
-        cells = [_counted(column.families.get(family), cell_width) for column in columns]
+        cells = [_format_count(column.families.get(family), cell_width) for column in columns]
         apart = family == families[-1] or any("\n" in cell.plain for cell in cells)
         table.add_row(_name(family), *cells, end_section=apart)
     kinds = [kind for kind in FindingKind if any(kind in column.known for column in columns)]
-    table.add_row(Text("total", style="bold"), *(_counted(column.total, cell_width) for column in columns))
+    table.add_row(Text("total", style="bold"), *(_format_count(column.total, cell_width) for column in columns))
     tests = [_cell(column.total.tests, column.total.of_what[1:], cell_width) for column in columns]
     table.add_row(Text("tests"), *tests, end_section=bool(kinds))
     for kind in kinds:
@@ -98,7 +98,7 @@ def notes(records: Sequence[Record]) -> list[str]:
     return [
         f"{' '.join(title(record)[:3])}: {one_line(note)}"
         for record in records
-        for note in (*unconfirmed(record), *record.notes)
+        for note in (*describe_unconfirmed(record), *record.notes)
     ]
 
 
@@ -137,7 +137,7 @@ def _heading(record: Record, cell_width: int) -> Text:
     return heading
 
 
-def _counted(count: Count | None, cell_width: int) -> Text:
+def _format_count(count: Count | None, cell_width: int) -> Text:
     """Clauses by their outcome, and how many clauses and tests there were."""
     return _cell(count.clauses, count.of_what, cell_width) if count else _cell({}, (), cell_width)
 

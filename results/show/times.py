@@ -17,15 +17,15 @@ _NAME_LIMIT = 160
 
 def seconds(record: Record) -> dict[str, float]:
     """Seconds of the tests of each family of clauses."""
-    return _summed(record, lambda verdict: record.clauses[verdict.clause].family)
+    return _sum_durations(record, lambda verdict: record.clauses[verdict.clause].family)
 
 
 def by_clause(record: Record) -> dict[str, float]:
     """Seconds of the tests of each clause."""
-    return _summed(record, lambda verdict: verdict.clause)
+    return _sum_durations(record, lambda verdict: verdict.clause)
 
 
-def _summed(record: Record, name: Callable[[TestVerdict], str]) -> dict[str, float]:
+def _sum_durations(record: Record, name: Callable[[TestVerdict], str]) -> dict[str, float]:
     result: dict[str, float] = {}
     for verdict in record.verdicts:
         result[name(verdict)] = result.get(name(verdict), 0.0) + verdict.duration_s
@@ -50,11 +50,11 @@ def draw(records: Sequence[Record], console: Console) -> None:
         table.add_row(Text(one_line(family, _NAME_LIMIT)), *cells, end_section=family == families[-1])
     table.add_row(Text("total", style="bold"), *(_seconds(sum(result.values())) for result in spent))
     console.print(table)
-    for line in listed(records):
+    for line in list_slowest(records):
         console.print(Text(line), soft_wrap=True)
 
 
-def listed(records: Sequence[Record]) -> Iterator[str]:
+def list_slowest(records: Sequence[Record]) -> Iterator[str]:
     """List the slowest tests of each record, one a line under the record's name."""
     for record in records:
         if record.verdicts:

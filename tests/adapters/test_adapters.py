@@ -32,14 +32,14 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.network import CARRIERS, TENSORS
 from frameworks.registry import FILE, GROUP, Absence, AdapterFile, UnknownFramework, adapter_file, built_in, load
 from results.record.model import Outcome
-from tests.support.suite_runs import ROOT, refused
+from tests.support.suite_runs import ROOT, run_refused
 
 
 class WithoutAverage(ReferenceFramework):
     """An adapter that says nothing about the average of the weights."""
 
-    def supported(self) -> Collection[Capability]:
-        return {*super().supported()} - {Capability.AVERAGE}
+    def supported_capabilities(self) -> Collection[Capability]:
+        return {*super().supported_capabilities()} - {Capability.AVERAGE}
 
 
 class RefusesAverage(WithoutAverage):
@@ -301,7 +301,7 @@ def test_run_with_a_wrong_adapter_file_is_refused(
     stranger: Path, text: str, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (stranger / FILE).write_bytes(text.encode("utf-8", "surrogateescape"))
-    line = refused(capsys, "run", "other_adapter:Other")
+    line = run_refused(capsys, "run", "other_adapter:Other")
     assert problem in line
     assert str(stranger / FILE) in line
 

@@ -21,7 +21,7 @@ from frameworks.base import (
     shipped_attempts,
     technique_attempts,
 )
-from frameworks.base.introspection import observed
+from frameworks.base.introspection import has_effect
 from frameworks.contract import (
     SUPPORTED,
     Attempt,
@@ -56,11 +56,11 @@ def warn(category: type[Warning]) -> bool:
 
 def test_observed_of_an_attempt_is_false_where_it_warns_fails_or_raises() -> None:
     for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
-        assert observed(lambda category=category: warn(category))
+        assert has_effect(lambda category=category: warn(category))
     for category in (UserWarning, RuntimeWarning):
-        assert not observed(lambda category=category: warn(category))
-    assert not observed(lambda: False)
-    assert not observed(lambda: bool(1 // 0))
+        assert not has_effect(lambda category=category: warn(category))
+    assert not has_effect(lambda: False)
+    assert not has_effect(lambda: bool(1 // 0))
 
 
 class Clipping(ReferenceFramework):
@@ -94,7 +94,7 @@ class WithoutOperations(ReferenceFramework):
         raise Unsupported(Capability.SHIPPED_OPERATIONS, "none here")
 
 
-def compared(framework: ReferenceFramework, capability: Capability) -> None:
+def compare_capability(framework: ReferenceFramework, capability: Capability) -> None:
     requests.compare(Subject(framework), Verdict(), capability)
 
 
@@ -102,7 +102,7 @@ def compared(framework: ReferenceFramework, capability: Capability) -> None:
 def test_compare_of_a_supported_capability_of_the_reference_passes(capability: Capability) -> None:
     framework = ReferenceFramework()
     assert framework.probe(capability) is None
-    compared(framework, capability)
+    compare_capability(framework, capability)
 
 
 @pytest.mark.parametrize(
@@ -113,20 +113,20 @@ def test_conclude_of_a_refused_supported_capability_is_misdeclared(
 ) -> None:
     framework = kind()
     with pytest.raises(Unsupported) as refusal:
-        compared(framework, capability)
+        compare_capability(framework, capability)
     assert conclude(framework, refusal.value, ()).outcome is Outcome.MISDECLARED
 
 
 def test_compare_of_a_supported_capability_whose_attempt_does_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared(Clipping(), Capability.CLIP)
+    compare_capability(Clipping(), Capability.CLIP)
     with pytest.raises(Misdeclared, match="a direct call had no effect"):
-        compared(NeverClipping(), Capability.CLIP)
+        compare_capability(NeverClipping(), Capability.CLIP)
     framework = ReferenceFramework()
     absence = Absence((Capability.CLIP,), "it has none", ("numpy",), ("no_such",))
     monkeypatch.setattr(framework, "_file", AdapterFile(absent=(absence,)))
     assert framework.declares(Capability.CLIP) == SUPPORTED
     with pytest.raises(Misdeclared):
-        compared(framework, Capability.CLIP)
+        compare_capability(framework, Capability.CLIP)
 
 
 def test_shared_attempts_of_the_reference_take_effect() -> None:
@@ -142,6 +142,6 @@ def test_shared_attempts_of_the_reference_take_effect() -> None:
         | offload_attempts(own.run, away)
     )
     assert len(attempts) > 24
-    assert [capability for capability, attempt in attempts.items() if not observed(attempt)] == []
+    assert [capability for capability, attempt in attempts.items() if not has_effect(attempt)] == []
     with pytest.raises(ValueError, match=r"optimizer\.nesterov: no shared attempt"):
         optimizer_attempts(own.run, Capability.MUON, Capability.NESTEROV)

@@ -17,14 +17,14 @@ from conformance.test_ids.inventory import SUITES
 from frameworks import registry
 from results.record.reading import Outcome, load
 from tests.support.own_loops import SOURCE
-from tests.support.suite_runs import ROOT, TIMEOUTS, WORKERS, Ended, called, clauses_of, refused, run
+from tests.support.suite_runs import ROOT, TIMEOUTS, WORKERS, Ended, call_command, clauses_of, run, run_refused
 
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a new adapter, my_own."""
     folder = tmp_path_factory.mktemp("new") / "package"
-    completed = called("new", "adapter", "--name", "my_own", folder)
+    completed = call_command("new", "adapter", "--name", "my_own", folder)
     assert completed.status == 0, completed.lines
     assert completed.lines[-2].endswith(
         f"PYTHONPATH={folder} python -m conformance run my_own_conformance.adapter:MyOwnAdapter"
@@ -79,7 +79,7 @@ def test_run_of_the_new_adapter_is_offered_nothing(
 def test_new_adapter_of_a_wrong_name_is_refused(
     name: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert problem in refused(capsys, "new", "adapter", "--name", name, str(tmp_path / "x"))
+    assert problem in run_refused(capsys, "new", "adapter", "--name", name, str(tmp_path / "x"))
     assert not (tmp_path / "x").exists()
 
 
@@ -117,13 +117,15 @@ def test_new_in_a_folder_that_is_not_new_is_refused(
         (tmp_path, f"{tmp_path} is not empty; choose a new folder"),
         (tmp_path / "x" / "y", f"{tmp_path / 'x'} is not a folder; create it, or check the name"),
     ):
-        assert message in refused(capsys, "new", kind, str(folder), *(["--name", "mine"] if kind == "adapter" else []))
+        assert message in run_refused(
+            capsys, "new", kind, str(folder), *(["--name", "mine"] if kind == "adapter" else [])
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
 def test_new_adapter_in_a_link_to_itself_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    line = refused(capfd, "new", "adapter", str(tmp_path / "loop"))
+    line = run_refused(capfd, "new", "adapter", str(tmp_path / "loop"))
     assert line == f"conformance: {tmp_path / 'loop'}: file exists; choose another place"
 
 
@@ -133,7 +135,7 @@ SNAPSHOT = "my_package/expected/mine-1.0-cpu-emulated.txt"
 PART = ("conformance/suites/scaling/test_scaling.py", "-k", "stays or static or defaults")
 
 
-def documented() -> dict[str, str]:
+def read_documented_files() -> dict[str, str]:
     """The files of the package as the documentation shows them, by their names."""
     text = (
         (ROOT / "docs" / "adapters.md").read_text("utf-8").partition("## An adapter of your own in its own package")[2]
@@ -159,7 +161,7 @@ def install(sources: dict[str, str], folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("setuptools", minversion="70.1")
-    return install({**documented(), "my_package/__init__.py": ""}, tmp_path_factory.mktemp("elsewhere"))
+    return install({**read_documented_files(), "my_package/__init__.py": ""}, tmp_path_factory.mktemp("elsewhere"))
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +180,12 @@ def record(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_conformance_run_of_the_documented_package_meets_its_expectation(record: Path) -> None:
-    assert set(documented()) == {"pyproject.toml", "my_package/adapter.py", "my_package/findings.toml", SNAPSHOT}
+    assert set(read_documented_files()) == {
+        "pyproject.toml",
+        "my_package/adapter.py",
+        "my_package/findings.toml",
+        SNAPSHOT,
+    }
     result = load(record)
     assert (result.series.framework, result.variant.framework_version, result.status) == ("mine", "1.0", "partial")
     assert clauses_of(result, {Outcome.KNOWN}) == {FLOOR}
@@ -195,13 +202,13 @@ def judge_again(package: Path, record: Path) -> Ended:
 def test_conformance_compare_and_report_take_its_records(package: Path, record: Path, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     assert judge_again(package, tmp_path / "again.json").status == 0
-    completed = called("compare", record, tmp_path / "again.json")
+    completed = call_command("compare", record, tmp_path / "again.json")
     assert completed.status == 0, completed.lines
     pattern = r"mine emulated cpu: 1\.0 → 1\.0: identical \((\d+) of \1 tests compared, those of conformance/"
     assert re.match(pattern, completed.output)
     page = tmp_path / "page.html"
     baseline = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
-    assert called("report", record, baseline, "--output", page).status == 0
+    assert call_command("report", record, baseline, "--output", page).status == 0
     text = page.read_text("utf-8")
     assert all(column in text for column in ("mine 1.0 emulated cpu", "reference 1 emulated cpu"))
 
@@ -216,7 +223,7 @@ def test_known_adapters_of_one_name_are_the_built_in_or_the_first(monkeypatch: p
     )
     points = [EntryPoint(name, path, registry.GROUP) for name, path in claims]
     monkeypatch.setattr(registry, "_installed_points", lambda: sorted(points, key=lambda point: point.value))
-    known = registry.known()
+    known = registry.find_adapters()
     assert (known["torch"], known["mine"]) == (registry.built_in()["torch"], "a:M")
     warning = "mine: adapter b:M is ignored, because a:M has the same name; rename one of them"
     assert registry.clashes("mine") == [warning]

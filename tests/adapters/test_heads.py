@@ -24,14 +24,14 @@ class Network(nn.Module):
         self.inner, self.drop, self.outer = nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1)
 
     def forward(self, x: Any) -> Any:
-        return self.reduced(self.outer(self.drop(torch.tanh(self.inner(x)))).square())
+        return self.reduce(self.outer(self.drop(torch.tanh(self.inner(x)))).square())
 
-    def reduced(self, values: Any) -> Any:
+    def reduce(self, values: Any) -> Any:
         return values.float().mean()
 
 
 class SumOfRows(Network):
-    def reduced(self, values: Any) -> Any:
+    def reduce(self, values: Any) -> Any:
         return values.float().sum()
 
 
@@ -52,7 +52,7 @@ class KeepsMean(Network):
 
 
 class LowLoss(Network):
-    def reduced(self, values: Any) -> Any:
+    def reduce(self, values: Any) -> Any:
         return values.mean()
 
 
@@ -65,7 +65,7 @@ class SavesNothingWithin(Network):
     """No layer saves more than its input."""
 
     def forward(self, x: Any) -> Any:
-        return self.reduced(self.outer(self.inner(x)))
+        return self.reduce(self.outer(self.inner(x)))
 
 
 def results(module: Any) -> dict[str, str]:
@@ -142,7 +142,7 @@ def test_an_ensemble_grows_with_the_format_and_leaves_infinities() -> None:
 
 def test_a_gradient_that_autocast_spoils_is_outside_the_bound() -> None:
     class Spoilt(Network):
-        def reduced(self, values: Any) -> Any:
+        def reduce(self, values: Any) -> Any:
             return values.mean() * (2.0 if torch.is_autocast_enabled("cpu") else 1.0)
 
     torch.manual_seed(0)
@@ -162,14 +162,14 @@ def test_a_gradient_that_autocast_spoils_is_outside_the_bound() -> None:
 )
 def test_what_is_no_model_is_refused(name: str, said: str) -> None:
     with pytest.raises(NotBuilt, match=said):
-        plain.made(*name.split(":"))
+        plain.call_factory(*name.split(":"))
 
 
 def makes_a_number() -> int:
     return 3
 
 
-def judged(name: str) -> dict[tuple[str, str], Any]:
+def check_head(name: str) -> dict[tuple[str, str], Any]:
     """The checks of a head, by clause and case."""
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
@@ -180,11 +180,11 @@ def judged(name: str) -> dict[tuple[str, str], Any]:
 
 
 def test_a_decoder_passes_every_check() -> None:
-    assert {check.outcome for check in judged("LlamaForCausalLM").values()} == {"pass"}
+    assert {check.outcome for check in check_head("LlamaForCausalLM").values()} == {"pass"}
 
 
 def test_a_head_that_divides_by_its_own_mean_is_caught_with_its_cause() -> None:
-    check = judged("LlamaForSequenceClassification")[EQUAL, ""]
+    check = check_head("LlamaForSequenceClassification")[EQUAL, ""]
     if check.outcome == "pass":
         pytest.skip("this transformers passes the count on")
     assert check.cause.startswith("modeling_layers.py:GenericForSequenceClassification.forward calls ")

@@ -23,7 +23,7 @@ def test_adapter_in_mode_keras_without_keras_on_the_framework_is_refused(
     pytest.importorskip(framework)
     module: Any = pytest.importorskip(f"frameworks.{framework}")
     if framework == "jax":
-        monkeypatch.setattr(module, "installed", lambda _: installed)
+        monkeypatch.setattr(module, "is_installed", lambda _: installed)
     else:
         libraries: Any = pytest.importorskip("frameworks.torch.libraries")
         monkeypatch.setattr(libraries, "version", lambda _: "3.15.1")

@@ -132,11 +132,11 @@ def test_load_of_torch_has_the_accelerator_of_its_module(monkeypatch: pytest.Mon
     assert (framework.device, devices.available()) == ("xpu", ("cpu", "xpu"))
     assert framework.environment()["device"] == "Fake Max 1550"
     assert devices.has_peak("xpu")
-    assert framework.timed(lambda: None) == 1_000_000
+    assert framework.measure_time(lambda: None) == 1_000_000
     stream = Stream("xpu", 7)
     assert set(stream.states["xpu"].tolist()) == {7}
     before = devices.module("xpu").get_rng_state(0)
-    with stream.drawn():
+    with stream.open():
         devices.module("xpu").set_rng_state(before + 1, 0)
     assert set(stream.states["xpu"].tolist()) == {1}
     assert devices.module("xpu").get_rng_state(0).equal(before)
@@ -162,7 +162,7 @@ def test_load_of_torch_on_an_accelerator_without_events_peak_and_model(
     framework = load("torch", "xpu")
     assert not devices.has_peak("xpu")
     assert framework.environment()["device"] == "xpu"
-    assert framework.timed(lambda: None) > 0
+    assert framework.measure_time(lambda: None) > 0
     for capability in (Capability.PEAK_BYTES, Capability.TF32):
         assert not framework.declares(capability).supported
 

@@ -8,7 +8,7 @@ import pytest
 
 from results.record.model import UNJUDGED, Outcome, Record
 from results.record.reading import load
-from tests.support.own_loops import MISTAKES, RIGHT, SOURCE, changed
+from tests.support.own_loops import MISTAKES, RIGHT, SOURCE, replace_lines
 from tests.support.suite_runs import ROOT, Ended, clauses_of, run
 
 pytest.importorskip("torch")
@@ -34,7 +34,7 @@ EXPECTED: dict[str, tuple[tuple[str, ...], set[str]]] = {
 """The suites that judge a mistake, and exactly the clauses that fail there."""
 
 
-def judged(folder: Path, source: str, *suites: str) -> tuple[Ended, Record]:
+def judge_loop(folder: Path, source: str, *suites: str) -> tuple[Ended, Record]:
     """A loop judged by some suites from its own folder."""
     (folder / "my_training.py").write_text(source, encoding="utf-8")
     record = folder / "record.json"
@@ -47,14 +47,14 @@ def judged(folder: Path, source: str, *suites: str) -> tuple[Ended, Record]:
 @pytest.mark.parametrize("mistake", EXPECTED)
 def test_a_mistake_is_named(mistake: str, tmp_path: Path) -> None:
     suites, clauses = EXPECTED[mistake]
-    completed, record = judged(tmp_path, changed(MISTAKES[mistake]), *suites)
+    completed, record = judge_loop(tmp_path, replace_lines(MISTAKES[mistake]), *suites)
     assert completed.status == 1, completed.lines
     assert clauses_of(record, BAD) == clauses
     assert clauses_of(record, {Outcome.ERROR}) == set()
 
 
 def test_gradients_that_are_zeroed_in_each_micro_batch_are_named(tmp_path: Path) -> None:
-    _, record = judged(tmp_path, changed(MISTAKES["misplaced-zero-grad"]), "accumulation")
+    _, record = judge_loop(tmp_path, replace_lines(MISTAKES["misplaced-zero-grad"]), "accumulation")
     failed = clauses_of(record, BAD)
     assert {"accumulation.each-counts-once", "accumulation.equals-full-batch"} <= failed
     assert {clause.partition(".")[0] for clause in failed} == {"accumulation"}
@@ -63,7 +63,7 @@ def test_gradients_that_are_zeroed_in_each_micro_batch_are_named(tmp_path: Path)
 @pytest.mark.parametrize("right", RIGHT)
 def test_a_right_loop_passes_all_that_applies(right: str, tmp_path: Path) -> None:
     suites = (*WINDOWS, *SCALING, "resume", "resume_refusals", "trace", "averages", "recompute")
-    completed, record = judged(tmp_path, changed(RIGHT[right]), *suites)
+    completed, record = judge_loop(tmp_path, replace_lines(RIGHT[right]), *suites)
     assert clauses_of(record, BAD) == RIGHT_BUT.get(right, set()), completed.lines
     assert len(clauses_of(record, {Outcome.PASS})) > 40
     ignored = {verdict.reason for verdict in record.verdicts if verdict.outcome is Outcome.UNSUPPORTED}
@@ -74,7 +74,7 @@ def test_a_right_loop_passes_all_that_applies(right: str, tmp_path: Path) -> Non
 
 
 def test_the_loop_of_the_template_passes_schedules_and_is_not_asked_for_a_momentum(tmp_path: Path) -> None:
-    completed, record = judged(tmp_path, SOURCE, "schedules")
+    completed, record = judge_loop(tmp_path, SOURCE, "schedules")
     assert completed.status == 0, completed.lines
     asked = [v for v in record.verdicts if v.case.startswith("test_cyclic_schedule_changes_momentum[")]
     cycled = {verdict.outcome: verdict.reason for verdict in asked}
@@ -86,7 +86,9 @@ RIGHT_BUT = {"divides-in-step": {"scaling.scale-is-float32"}}
 
 
 def test_the_end_names_clauses_with_their_rule_and_says_what_does_not_apply(tmp_path: Path) -> None:
-    completed, record = judged(tmp_path, changed(MISTAKES["clip-before-unscale"]), "scaling_transparency", "recompute")
+    completed, record = judge_loop(
+        tmp_path, replace_lines(MISTAKES["clip-before-unscale"]), "scaling_transparency", "recompute"
+    )
     text = " ".join(completed.output.partition(" result ==")[2].split())
     assert "clauses that fail: 3" in text
     assert (
@@ -103,8 +105,8 @@ def test_the_loop_of_the_tutorial_has_all_mistakes_and_each_is_named(tmp_path: P
     tutorial = (ROOT / "docs" / "own-loop.md").read_text("utf-8").partition("\n## Libraries on top\n")[0]
     (source,) = re.findall(r"```python\n(.*?)```", tutorial, re.DOTALL)
     apart = [changes for mistake, changes in MISTAKES.items() if mistake != "mean-of-means"]
-    assert source == changed(*apart), "the division by k is a mean of means too"
-    _, record = judged(tmp_path, source, *WINDOWS, *SCALING, "resume")
+    assert source == replace_lines(*apart), "the division by k is a mean of means too"
+    _, record = judge_loop(tmp_path, source, *WINDOWS, *SCALING, "resume")
     named = set(re.findall(r"`((?:accumulation|scaling|resume)\.[a-z-]+)`", tutorial))
     assert len(named) == len(MISTAKES)
     assert named <= clauses_of(record, BAD)
@@ -122,7 +124,7 @@ def test_the_loop_of_the_tutorial_has_all_mistakes_and_each_is_named(tmp_path: P
     ],
 )
 def test_a_loop_that_cannot_train_ends_in_one_line(change: tuple[str, str], message: str, tmp_path: Path) -> None:
-    (tmp_path / "my_training.py").write_text(changed((change,)), encoding="utf-8")
+    (tmp_path / "my_training.py").write_text(replace_lines((change,)), encoding="utf-8")
     arguments = ["-m", "pytest", "-q", "--framework=my_training:Loop", str(SUITES / "resume/test_resume.py")]
     completed = run([sys.executable, *arguments], tmp_path)
     assert completed.status == 2

@@ -24,7 +24,7 @@ from conformance.checks.subject import Subject
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, exact_linear, exact_stack
 from fixtures.recipe import SGD, Adam, Ranks, Recipe
-from frameworks.base import Arguments, RankGroupTrainer, observed, split_across_ranks, with_ranks
+from frameworks.base import Arguments, RankGroupTrainer, has_effect, split_across_ranks, with_ranks
 from frameworks.contract import Capability, RankFailed, Unsupported
 from frameworks.ranks import Limits, RemoteRankGroup, WorkerGroup, close_all, worker_group_of
 from frameworks.reference import ReferenceFramework
@@ -84,13 +84,13 @@ def test_the_view_saves_the_losses_of_an_open_window(tmp_path: Path) -> None:
 def test_a_mode_with_ranks_trains_everything_with_them_and_nothing_else_does() -> None:
     for mode, ranks in (("emulated", None), ("ranks", Ranks(2))):
         subject = Subject(ReferenceFramework("cpu", mode), 0)
-        assert subject.seeded(Recipe()).ranks == ranks
-        assert subject.seeded(Recipe(ranks=Ranks(4))).ranks == Ranks(4)
+        assert subject.complete_recipe(Recipe()).ranks == ranks
+        assert subject.complete_recipe(Recipe(ranks=Ranks(4))).ranks == Ranks(4)
 
 
 def test_every_capability_of_ranks_is_seen_to_act() -> None:
     attempts = with_ranks({}, ReferenceFramework("cpu").rank_group, None)
-    assert {capability: observed(attempt) for capability, attempt in attempts.items()} == {
+    assert {capability: has_effect(attempt) for capability, attempt in attempts.items()} == {
         capability: True for capability in Capability if capability.startswith("ranks.")
     }
 
@@ -102,8 +102,8 @@ def test_a_company_without_ranks_is_refused_in_one_line() -> None:
 
 def test_trainer_of_ranks_that_an_adapter_does_not_name_is_refused() -> None:
     class WithoutRanks(ReferenceFramework):
-        def supported(self):  # type: ignore[no-untyped-def]
-            return [c for c in super().supported() if not c.startswith("ranks.")]
+        def supported_capabilities(self):  # type: ignore[no-untyped-def]
+            return [c for c in super().supported_capabilities() if not c.startswith("ranks.")]
 
     with pytest.raises(Unsupported, match=r"ranks\.full"):
         WithoutRanks("cpu").trainer(exact_linear(), Recipe(ranks=Ranks(2, "full")))

@@ -18,7 +18,7 @@ from fixtures.model import Head, Heads, LayerNorm, Model, Residual, SelfAttentio
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, PostTraining
 from frameworks.registry import load
-from frameworks.torch.core.settings import COMPILE, DYNAMIC, compiled
+from frameworks.torch.core.settings import COMPILE, DYNAMIC, compile_function
 from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.quantization import transformers_models
 
@@ -58,13 +58,13 @@ def by_size(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_compiled_for_all_sizes_has_one_program_but_for_sizes_that_pytorch_tells_apart() -> None:
-    call = compiled(by_size, DYNAMIC)
+    call = compile_function(by_size, DYNAMIC)
     for rows, columns in ((3, 2), (1, 2), (3, 3), (3, 0)):
         assert call(torch.ones(rows, columns)).equal(-torch.ones(rows, columns))
     assert call(torch.ones(3, 2, dtype=torch.float64)).dtype == torch.float64
     with pytest.raises(RuntimeError, match="recompile"):
         call(torch.ones(7, 2))
-    call, before = compiled(by_size, COMPILE), programs()
+    call, before = compile_function(by_size, COMPILE), programs()
     call(torch.ones(3, 2))
     call(torch.ones(7, 2))
     assert programs() - before == 2
@@ -135,7 +135,7 @@ def test_a_build_that_fails_is_reported_and_tried_again(builds: Builds, failure:
 
 
 def test_where_deepspeed_is_missing_its_ranks_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deepspeed_start, "installed", lambda: False)
+    monkeypatch.setattr(deepspeed_start, "is_installed", lambda: False)
     deepspeed_start.problem.cache_clear()
     try:
         with pytest.raises(RuntimeError, match=r"pip install --no-build-isolation deepspeed"):
@@ -175,7 +175,7 @@ def test_what_is_not_installed_is_named(missing: tuple[str, ...]) -> None:
 def test_load_int8_is_offered_on_a_cpu_in_its_own_mode_alone() -> None:
     assert transformers_models.TransformersPostTraining("cpu").rules()
     assert not transformers_models.TransformersPostTraining("cuda").rules()
-    assert not transformers_models.refused()
+    assert not transformers_models.find_refusals()
     declared = load("torch", "cpu", "eager").declares(Capability.LOAD_INT8)
     assert not declared.supported
     assert declared.reason.endswith("transformers does, in its own mode")

@@ -8,7 +8,7 @@ from fixtures.model import Batch
 from fixtures.models import digits_mlp, dropout_probe, two_heads
 from fixtures.recipe import Recipe, Recompute
 from frameworks import registry
-from frameworks.base import observed, traced_paths, unscaled_in_trace
+from frameworks.base import has_effect, traced_paths, unscaled_in_trace
 from frameworks.contract import Framework, Unsupported
 from frameworks.registry import adapter_file
 
@@ -54,7 +54,7 @@ def test_recomputed_layers_are_the_same_or_refused_after_a_try(framework: Framew
         refusal = error
     if refusal is not None:
         assert refusal.attempt is not None
-        assert not observed(refusal.attempt)
+        assert not has_effect(refusal.attempt)
         return
     assert list(trace.outputs) == list(plain.outputs) == list(trace.gradients)
     for path, gradient in plain.gradients.items():

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Subject, Verdict
-from conformance.checks.combinations import FACTORS, covered, declared, rows, wanted
+from conformance.checks.combinations import FACTORS, list_covered_pairs, list_factors, list_pairs, rows
 from conformance.checks.evidence import Violation, same_bits
 from conformance.checks.failing_layer import (
     WITHIN,
@@ -59,16 +59,16 @@ class Plain(ReferenceFramework):
 
 @pytest.mark.parametrize("framework", [ReferenceFramework(), Plain()], ids=["everything", "little"])
 def test_rows_cover_every_pair_of_declared_values(framework: Framework) -> None:
-    due = wanted(framework)
+    due = list_pairs(framework)
     assert due
-    assert due == covered(rows(framework))
+    assert due == list_covered_pairs(rows(framework))
     assert rows(framework) == rows(framework)
     labels = [row.label for row in rows(framework)]
     assert len(set(labels)) == len(labels)
 
 
 def test_declared_leaves_out_what_is_refused() -> None:
-    offered = declared(Plain())
+    offered = list_factors(Plain())
     assert list(offered["precision"]) == ["O0"]
     assert list(offered["scaling"]) == ["unscaled"]
     assert list(offered["schedule"]) == ["constant", "steps"]
@@ -306,7 +306,7 @@ class Compiled(ReferenceFramework):
         return replace(super().conventions(), compiled=True)
 
 
-def compared(framework: ReferenceFramework, name: str, change: Callable[[Array], Array]) -> Verdict:
+def run_comparison(framework: ReferenceFramework, name: str, change: Callable[[Array], Array]) -> Verdict:
     """A comparison of one of the probe's values with a changed copy of itself."""
     x, w = probe_arrays()
     result = framework.recompute("plain", x, w)
@@ -323,11 +323,11 @@ def last_place(value: Array) -> Array:
 
 @pytest.mark.parametrize("name", ["value", "x", "w"])
 def test_last_places_are_rounding_where_a_compiler_may_fuse(name: str) -> None:
-    *_, check = compared(Compiled("cpu"), name, last_place).checks
+    *_, check = run_comparison(Compiled("cpu"), name, last_place).checks
     assert check.bound is not None
     assert check.derivation["runs"] == 2
     with pytest.raises(Violation):
-        compared(ReferenceFramework("cpu"), name, last_place)
+        run_comparison(ReferenceFramework("cpu"), name, last_place)
 
 
 FAULTS: dict[str, Callable[[Array], Array]] = {
@@ -344,7 +344,7 @@ FAULTS: dict[str, Callable[[Array], Array]] = {
 @pytest.mark.parametrize("name", ["value", "x", "w"])
 def test_nothing_else_is(name: str, fault: str) -> None:
     with pytest.raises(Violation):
-        compared(Compiled("cpu"), name, FAULTS[fault])
+        run_comparison(Compiled("cpu"), name, FAULTS[fault])
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -27,13 +27,13 @@ from conformance.runner import baselines, jobs
 from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import inventory
 from frameworks.registry import built_in
-from frameworks.ways import declared
+from frameworks.ways import load_ways
 from results.record import files
 from results.record.files import RecordError
 from results.record.reading import Outcome, TestVerdict, Variant, load, write
-from tests.support.misbehaving import call, refused
+from tests.support.misbehaving import assert_refused, call
 from tests.support.recorded import BASE, change_verdict
-from tests.support.suite_runs import ROOT, called, environment, hang_limit, run
+from tests.support.suite_runs import ROOT, call_command, environment, hang_limit, run
 from tools.commands import TOOLS
 from tools.commands import commands as tools
 
@@ -44,7 +44,7 @@ HELPED = (*(entry.name for entry in COMMANDS), "new adapter", "spec show")
 
 @pytest.mark.parametrize("arguments", [(), *(tuple(name.split()) for name in HELPED)])
 def test_help_shows_how(arguments: tuple[str, ...]) -> None:
-    completed = called(*arguments, "--help")
+    completed = call_command(*arguments, "--help")
     assert completed.status == 0
     assert "conformance " in completed.output
     assert not re.search(r"(?m)^  (?!conformance|python|-)[^\n]*\w[;,]? {5}[a-z]", completed.output), (
@@ -87,14 +87,14 @@ def test_help_shows_how(arguments: tuple[str, ...]) -> None:
     ],
 )
 def test_what_cannot_be_done_ends_in_one_line(arguments: tuple[str, ...], message: str) -> None:
-    completed = called(*arguments)
+    completed = call_command(*arguments)
     assert completed.status == 2, completed.lines
     assert len(completed.lines) == 1, completed.lines
     assert message in completed.lines[0]
 
 
 def test_help_lists_every_command_in_the_order_of_the_work() -> None:
-    lines = called("--help").output.splitlines()
+    lines = call_command("--help").output.splitlines()
     places = [lines.index(next(line for line in lines if line.startswith(f"  {entry.name} "))) for entry in COMMANDS]
     assert places == sorted(places)
     assert set(commands.list_commands(click.Context(commands))) == {entry.name for entry in COMMANDS}
@@ -155,14 +155,14 @@ def test_a_comparison_has_three_statuses(tmp_path: Path) -> None:
     for name, record in (("old", BASE), ("new", worse)):
         write(tmp_path / f"{name}.json", record)
     old, new = tmp_path / "old.json", tmp_path / "new.json"
-    assert called("compare", old, old).status == 0
-    completed = called("compare", old, new, "--format", "markdown")
+    assert call_command("compare", old, old).status == 0
+    completed = call_command("compare", old, new, "--format", "markdown")
     assert completed.status == 1
     assert "| newly failing | `scaling.stays-finite` | `test_a` | pass | fail |" in completed.output
-    assert called("compare", old, new, "--format", "json", "--output", tmp_path / "told.json").status == 1
+    assert call_command("compare", old, new, "--format", "json", "--output", tmp_path / "told.json").status == 1
     assert '"status": 1' in (tmp_path / "told.json").read_text("utf-8")
     new.write_bytes(new.read_bytes()[:-20])
-    cut = called("compare", old, new)
+    cut = call_command("compare", old, new)
     assert (cut.status, len(cut.lines)) == (2, 1)
     assert "new.json" in cut.lines[0]
 
@@ -190,9 +190,9 @@ def test_a_part_is_compared_with_what_it_has_partners_of(tmp_path: Path) -> None
     other = replace(BASE, series=replace(BASE.series, mode="compile"))
     for name, record in (("old/a", BASE), ("old/b", other), ("new", BASE)):
         write(tmp_path / f"{name}.json", record)
-    assert called("compare", tmp_path / "old", tmp_path / "new.json").status == 2
-    assert called("compare", "--partial", tmp_path / "old", tmp_path / "new.json").status == 0
-    alone = called("compare", "--partial", tmp_path / "old" / "b.json", tmp_path / "new.json")
+    assert call_command("compare", tmp_path / "old", tmp_path / "new.json").status == 2
+    assert call_command("compare", "--partial", tmp_path / "old", tmp_path / "new.json").status == 0
+    alone = call_command("compare", "--partial", tmp_path / "old" / "b.json", tmp_path / "new.json")
     assert alone.status == 2
     assert "only among the new records" in alone.output
 
@@ -226,7 +226,7 @@ def test_a_pipe_gets_one_line_for_each_entry(capsys: pytest.CaptureFixture[str])
         return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
 
     assert entries("spec", "list") == [[one.id, one.level, one.requirement] for one in load_clauses().values()]
-    names = [(name, str(way)) for name in sorted(built_in()) for way in declared(name)]
+    names = [(name, str(way)) for name in sorted(built_in()) for way in load_ways(name)]
     assert [tuple(entry[:2]) for entry in entries("ways")] == names
     known = load_known(["torch"]).findings
     listed = {(kind, name, reason, link) for kind, _, name, reason, _, link in entries("findings", "torch")}
@@ -263,13 +263,13 @@ def test_findings_are_filtered_and_counted(
 
 
 def test_clauses_are_found_by_their_words() -> None:
-    completed = called("spec", "search", "bias", "DeepSpeed")
+    completed = call_command("spec", "search", "bias", "DeepSpeed")
     assert "master.counts-every-update" in completed.output
-    assert "accumulation.evaluation-changes-nothing" in called("spec", "search", "predict").output
-    none = called("spec", "search", "nothing-is-called-so")
+    assert "accumulation.evaluation-changes-nothing" in call_command("spec", "search", "predict").output
+    none = call_command("spec", "search", "nothing-is-called-so")
     assert (none.status, len(none.lines)) == (2, 1)
     assert "no clause matches; " in none.lines[0]
-    assert called("spec", "list", "--family", "scaling", "--level", "may").status == 2
+    assert call_command("spec", "list", "--family", "scaling", "--level", "may").status == 2
 
 
 def test_nothing_is_compared_with_an_interrupted_run(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
     codes = inventory().values()
     clauses = dict.fromkeys({*BASE.clauses, *(code.clause for code in codes)}, next(iter(BASE.clauses.values())))
     passed = tuple(TestVerdict(code.id, code.clause, Outcome.PASS) for code in codes)
-    whole = replace(BASE, clauses=clauses, verdicts=passed).sorted()
+    whole = replace(BASE, clauses=clauses, verdicts=passed).sort_parts()
     write(first, whole)
     write(second, replace(change_verdict(whole, 0, outcome=Outcome.FAIL), variant=Variant("2.14.0")))
     assert baselines.accept(first, "the first", folder) == folder / f"{first.name}.gz"
@@ -539,7 +539,7 @@ def test_what_can_neither_be_written_to_nor_replaced_is_refused(kind: str, good_
         except PermissionError:
             pytest.skip("only root makes devices")
     before = path.lstat()
-    refused(call(cli.main, "compare", good_record, good_record, "--output", path), path)
+    assert_refused(call(cli.main, "compare", good_record, good_record, "--output", path), path)
     assert os.path.samestat(before, path.lstat())
     with pytest.raises(RecordError, match="place: "):
         files.replace(path, b"")

@@ -181,7 +181,7 @@ def test_run_names_what_is_missing_and_installs_nothing(
     here |= packages
     monkeypatch.setattr(install, "find_spec", lambda name: name if name in modules else None)
     monkeypatch.setattr(jobs, "judge", lambda *_: 2)
-    monkeypatch.setattr(jobs, "_refused", lambda *_: "")
+    monkeypatch.setattr(jobs, "_find_refusal", lambda *_: "")
     assert jobs.job("torch", modes, "cpu", []) == 2
     assert capsys.readouterr().err == (f"conformance: {problem}\n" if problem else "")
     assert not pip.installed

@@ -14,7 +14,7 @@ import pytest
 from conformance.models import judging
 from results.record.model import Outcome
 from results.record.reading import load
-from tests.support.suite_runs import ROOT, called, refused
+from tests.support.suite_runs import ROOT, call_command, run_refused
 
 EQUAL, RESUME = "accumulation.equals-full-batch", "resume.bit-identical"
 IGNORED = "forward in the model's own file calls cross_entropy itself, and ignores the count"
@@ -57,7 +57,9 @@ def _stub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_judge_model_of_a_library_writes_a_record_and_a_table(tmp_path: Path) -> None:
     path, output = tmp_path / "heads.json.gz", tmp_path / "heads.md"
-    completed = called("judge-model", "--all", "transformers", "--record", path, "--output", output, "--limit", "3")
+    completed = call_command(
+        "judge-model", "--all", "transformers", "--record", path, "--output", output, "--limit", "3"
+    )
     assert completed.status == 1, completed.lines
     record, text = load(path), output.read_text("utf-8")
     verdicts = {verdict.test: verdict for verdict in record.verdicts}
@@ -80,7 +82,7 @@ def test_judge_model_of_a_library_writes_a_record_and_a_table(tmp_path: Path) ->
 
 
 def test_judge_model_of_one_model_shows_its_requirement_and_source(tmp_path: Path) -> None:
-    completed = called("judge-model", "transformers:CForMaskedLM", "--record", tmp_path / "one.json")
+    completed = call_command("judge-model", "transformers:CForMaskedLM", "--record", tmp_path / "one.json")
     assert completed.status == 1, completed.lines
     clause = load(tmp_path / "one.json").clauses[RESUME]
     assert f"  FAIL       {RESUME}: got 4, want 1" in completed.lines
@@ -94,7 +96,7 @@ def test_compare_of_committed_records_names_the_classes_that_changed() -> None:
     old, new = (ROOT / f"results/heads/transformers-{version}.json.gz" for version in ("5.17.0", "5.24.0"))
     assert "1 failed" not in "\n".join(judging.table(load(new)))
     assert "715 of 986 classes were trained" in "\n".join(judging.table(load(new)))
-    completed = called("compare", old, new)
+    completed = call_command("compare", old, new)
     assert completed.status == 1
     assert f"newly failing  {RESUME}" in completed.output
     assert "transformers:AriaTextForCausalLM" in completed.output
@@ -116,13 +118,13 @@ def test_clauses_that_only_models_have_are_not_those_of_the_suite() -> None:
     ],
 )
 def test_judge_model_refuses_in_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in refused(capsys, "judge-model", *argv)
+    assert message in run_refused(capsys, "judge-model", *argv)
 
 
 def test_judge_model_without_a_library_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(judging.machine, "packages", lambda: {"torch": "2.13.0"})
-    assert "pip install transformers accelerate" in refused(capsys, "judge-model", "--all", "transformers")
+    assert "pip install transformers accelerate" in run_refused(capsys, "judge-model", "--all", "transformers")
     monkeypatch.setattr(judging.machine, "packages", dict)
-    assert "torch not installed: pip install torch" in refused(capsys, "judge-model", "a:b")
+    assert "torch not installed: pip install torch" in run_refused(capsys, "judge-model", "a:b")

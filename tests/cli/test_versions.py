@@ -14,12 +14,12 @@ from conformance.sweep import bisection
 from conformance.sweep import releases as releases_module
 from conformance.sweep.cell import CellRequest, CellResult, LostCell
 from conformance.sweep.plan import SweepCell
-from results.record.files import packed
+from results.record.files import compress_content
 from results.record.model import Outcome
 from results.record.reading import Journal, load, to_json
 from tests.support.recorded import CLAUSE as RECORDED
-from tests.support.recorded import filled, header, verdict
-from tests.support.suite_runs import refused
+from tests.support.recorded import fill_journal, header, verdict
+from tests.support.suite_runs import run_refused
 from tests.support.wheels import PACKAGE, TOY, only_index, write_wheel
 
 CLAUSE = "scaling.skip-is-atomic"
@@ -41,7 +41,7 @@ def judged_cells(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Sets the outcome of the test in each cell, or why there is no record; returns the versions that are judged."""
     assert releases.is_dir()
     monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
-    record = load(filled(Journal.create(tmp_path / "r.json", header()), 1).finish())
+    record = load(fill_journal(Journal.create(tmp_path / "r.json", header()), 1).finish())
     record = replace(record, clauses={**record.clauses, CLAUSE: record.clauses[RECORDED]})
 
     def use(outcome: Verdicts) -> list[str]:
@@ -63,7 +63,7 @@ def judged_cells(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             variant = replace(record.variant, packages={PACKAGE: cell.version, "other": "1"})
             whole = replace(record, verdicts=verdicts, traces=(), tensors=(), measurements=(), observations=())
             whole = replace(whole, variant=variant, selection=selection[0], seed=0)
-            return CellResult("judged", record=packed(Path("r.json.gz"), to_json(whole)))
+            return CellResult("judged", record=compress_content(Path("r.json.gz"), to_json(whole)))
 
         monkeypatch.setattr("conformance.sweep.bisection.run_cell", judge)
         return asked
@@ -160,7 +160,7 @@ def test_bisect_ends_that_agree_are_refused(
 )
 @pytest.mark.usefixtures("releases")
 def test_bisect_refuses_in_one_line(options: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in refused(capsys, *BISECT, *options.split())
+    assert message in run_refused(capsys, *BISECT, *options.split())
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_bisect_checks_names_before_an_index_is_read(
 ) -> None:
     monkeypatch.setattr(bisecting, "releases", lambda *_: pytest.fail("an index is read"))
     argv = ["bisect", "torch", "--good", "2.6.0", "--bad", "2.13.0", *shlex.split(options.format(CLAUSE))]
-    assert message in refused(capsys, *argv)
+    assert message in run_refused(capsys, *argv)
 
 
 def test_select_clause_has_all_its_tests() -> None:
@@ -288,7 +288,7 @@ def test_sweep_refuses_in_one_line(
     monkeypatch.setattr(sweeping, "find_spec", lambda _: None)
     if not arguments:
         monkeypatch.setenv("CONFORMANCE_SUITE_PACKAGES", "/nowhere")
-    assert problem in refused(capsys, *sweep(toy_plan, *arguments))
+    assert problem in run_refused(capsys, *sweep(toy_plan, *arguments))
 
 
 def test_compare_two_versions_judges_each_once(
@@ -300,7 +300,9 @@ def test_compare_two_versions_judges_each_once(
         judged.append(request.cell.version)
         record = replace(load(complete), selection="--tests=core", seed=0)
         variant = replace(record.variant, framework_version=request.cell.version)
-        return CellResult("judged", record=packed(Path("r.json.gz"), to_json(replace(record, variant=variant))))
+        return CellResult(
+            "judged", record=compress_content(Path("r.json.gz"), to_json(replace(record, variant=variant)))
+        )
 
     assert toy_plan.exists()
     monkeypatch.setattr(bisection, "run_cell", judge)

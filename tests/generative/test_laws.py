@@ -34,7 +34,7 @@ from conformance.generative.programs.case import (
 )
 from conformance.generative.programs.judge import against_the_oracle
 from conformance.generative.programs.strategies import few_files
-from conformance.generative.programs.triage import triaged
+from conformance.generative.programs.triage import find_broken_clause
 from conformance.generative.programs.variations import ResumedCase, SecondRun
 from conformance.search.arrays import Layout
 from conformance.search.properties import generative_settings
@@ -284,7 +284,7 @@ PAIR = Ranks(2, "optimizer")
 TRAIN = Train(WINDOW)
 
 
-def broken(trainer: type[ReferenceTrainer] = ReferenceTrainer) -> Subject:
+def make_broken_subject(trainer: type[ReferenceTrainer] = ReferenceTrainer) -> Subject:
     return Subject(type("Broken", (ReferenceFramework,), {"trainer_class": trainer})("cpu"))
 
 
@@ -293,7 +293,7 @@ def broken_clause(subject: Subject, recipe: Recipe, *verbs: Any) -> str | None:
     failure = against_the_oracle(subject, laws, case)
     if failure is None:
         return None
-    return triaged(case, failure, lambda other: against_the_oracle(subject, laws, other)).clause
+    return find_broken_clause(case, failure, lambda other: against_the_oracle(subject, laws, other)).clause
 
 
 FOUR = Restore(under=RestoreOverrides(Ranks(4, "optimizer")))
@@ -313,7 +313,7 @@ AWAY = Restore(under=RestoreOverrides(offload=DISK))
     ids=["mid-window", "there-and-back", "no-files", "files", "damage"],
 )
 def test_against_the_oracle_on_the_reference_moved_runs_hold(recipe: Recipe, verbs: tuple[Any, ...]) -> None:
-    assert broken_clause(broken(), recipe, *verbs) is None
+    assert broken_clause(make_broken_subject(), recipe, *verbs) is None
 
 
 class _LoadsIntoMemory(ReferenceTrainer):
@@ -362,9 +362,9 @@ REPLICAS = MOMENTUM.replace(ranks=Ranks(2), average=0.5)
 def test_against_the_oracle_with_a_broken_move_names_its_clause(
     framework: Any, recipe: Recipe, verbs: tuple[Any, ...], name: str
 ) -> None:
-    subject = broken(framework) if issubclass(framework, ReferenceTrainer) else Subject(framework("cpu"))
+    subject = make_broken_subject(framework) if issubclass(framework, ReferenceTrainer) else Subject(framework("cpu"))
     assert broken_clause(subject, recipe, TRAIN, *verbs) == name
-    assert broken_clause(broken(), recipe, TRAIN, *verbs) is None
+    assert broken_clause(make_broken_subject(), recipe, TRAIN, *verbs) is None
 
 
 @pytest.mark.parametrize("into", ["same", "fresh", "used", "predicted"])
@@ -372,14 +372,17 @@ def test_resumed_case_of_a_save_by_other_ranks_holds(into: Target) -> None:
     model = replace(MODEL, layers=(Dropout(0.5), *MODEL.layers))
     moved = Restore(0, under=RestoreOverrides(Ranks(4, "optimizer")))
     case = GeneratedCase(model, MOMENTUM.replace(ranks=PAIR), (StartAgain(), Save(), moved, TRAIN))
-    assert ResumedCase(case, 3, into).failure(broken(), generative_settings(broken().framework)) is None
+    assert (
+        ResumedCase(case, 3, into).failure(make_broken_subject(), generative_settings(make_broken_subject().framework))
+        is None
+    )
 
 
 def test_against_the_oracle_with_a_load_that_is_not_played_keeps_the_ranks() -> None:
     """An open window is loaded by as many ranks alone; the first rank's part of one depends on how many there are."""
     moved = Restore(0, under=RestoreOverrides(Ranks(1)))
     window = (Accumulate(GeneratedBatch(2), 4), Save(), Restore(), Accumulate(GeneratedBatch(2, seed=5), 4))
-    assert broken_clause(broken(), MOMENTUM.replace(ranks=Ranks(2)), Save(), moved, TRAIN, *window) is None
+    assert broken_clause(make_broken_subject(), MOMENTUM.replace(ranks=Ranks(2)), Save(), moved, TRAIN, *window) is None
 
 
 class _OneFolder(DiskStore):
@@ -399,6 +402,6 @@ class _SharesFiles(sharding.InStore):
 def test_second_run_in_a_shared_folder_has_its_own_files() -> None:
     case = GeneratedCase(MODEL, MOMENTUM.replace(offload=DISK), (StartAgain(), TRAIN, DamageOffloaded(), TRAIN))
     other = replace(case, program=(StartAgain(), TRAIN, TRAIN, TRAIN), drawn=replace(MODEL, seed=5))
-    pair, laws = SecondRun(case, other, in_turn=True), generative_settings(broken().framework)
-    assert pair.failure(broken(), laws) is None
-    assert pair.failure(broken(_SharesFiles), laws) is not None
+    pair, laws = SecondRun(case, other, in_turn=True), generative_settings(make_broken_subject().framework)
+    assert pair.failure(make_broken_subject(), laws) is None
+    assert pair.failure(make_broken_subject(_SharesFiles), laws) is not None

@@ -33,7 +33,7 @@ from conformance.generative.programs.ensemble import Ensemble, NormsInParts, Not
 from conformance.generative.programs.judge import against_the_oracle
 from conformance.generative.programs.strategies import LARGE_BATCHES, ROWS, large_batches
 from conformance.generative.programs.subject_executor import SubjectExecutor
-from conformance.generative.programs.triage import reachable, triaged
+from conformance.generative.programs.triage import find_broken_clause, reachable
 from conformance.generative.programs.variations import CutWindows, Program
 from conformance.generative.verdicts import LAWS, explore
 from conformance.known_failures.reading import Exclusion, load_known
@@ -46,7 +46,7 @@ from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe
 from frameworks.contract import Framework
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Nearest
-from frameworks.reference.core.tape import Tensor, taped
+from frameworks.reference.core.tape import Tensor, record_pullbacks
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.trainer import ReferenceTrainer
 from frameworks.registry import built_in, load
@@ -101,7 +101,7 @@ def test_triaged_names_the_clause_that_a_fault_breaks(fault: str, case: Generate
     laws = generative_settings(broken.framework)
     failure = against_the_oracle(broken, laws, case)
     assert failure is not None
-    assert triaged(case, failure, lambda other: against_the_oracle(broken, laws, other)).clause == clause
+    assert find_broken_clause(case, failure, lambda other: against_the_oracle(broken, laws, other)).clause == clause
 
 
 def test_against_the_oracle_of_weights_that_are_not_copied_fails() -> None:
@@ -145,13 +145,13 @@ def test_explore_of_a_failure_gives_a_test_to_paste_and_the_same_one_for_a_seed(
 def test_a_rectifier_whose_operand_is_all_rounding_is_noted(values: list[float], asked: bool, kinked: bool) -> None:
     ops = NotesKinks(Nearest())
 
-    def rectified(array: Any) -> Any:
+    def rectify(array: Any) -> Any:
         return ops.activation("relu", Tensor(array, "float32")).value
 
     if asked:
-        taped(lambda values: [rectified(values["a"]).sum()], {"a": np.array(values)})
+        record_pullbacks(lambda values: [rectify(values["a"]).sum()], {"a": np.array(values)})
     else:
-        rectified(np.array(values))
+        rectify(np.array(values))
     assert ops.kinked == kinked
 
 
@@ -159,10 +159,10 @@ def test_a_rectifier_whose_operand_is_all_rounding_is_noted(values: list[float],
 def test_a_member_takes_the_mean_of_normalised_values_for_zero(values: list[float], even: bool) -> None:
     ops, one, zero = NormsInParts(Nearest()), Tensor(np.ones(1), "float32"), Tensor(np.zeros(1), "float32")
 
-    def normalised(array: Any) -> Any:
+    def normalise(array: Any) -> Any:
         return ops.batch_norm(Tensor(array, "float32"), one, zero, 1e-5, None)[0].value
 
-    (y,), (pull,) = taped(lambda values: [normalised(values["a"])], {"a": np.array(values)[:, None]})
+    (y,), (pull,) = record_pullbacks(lambda values: [normalise(values["a"])], {"a": np.array(values)[:, None]})
     slopes = np.array([[1e6], [-2e6]])
     result = pull(slopes)["a"]
     expected = (slopes - slopes.mean() - y * (slopes * y).mean()) / np.std(values)
@@ -223,7 +223,7 @@ LISTED = {
 }
 
 
-def stated() -> set[str]:
+def find_stated_features() -> set[str]:
     trees = [ast.parse(text) for text in MODULES if "def words(" in text or "def recipe_features(" in text]
     functions = [
         node
@@ -241,8 +241,8 @@ def stated() -> set[str]:
 
 
 def test_vocabulary_has_every_stated_feature() -> None:
-    assert len(stated()) > 40
-    assert stated() - LISTED == set()
+    assert len(find_stated_features()) > 40
+    assert find_stated_features() - LISTED == set()
 
 
 @pytest.mark.parametrize("framework", sorted(built_in()))
@@ -259,7 +259,7 @@ def test_every_exclusion_is_stated_in_words_that_can_be_drawn(framework: str) ->
 def test_what_is_drawn_and_what_never_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     framework: Framework = ReferenceFramework("cpu")
     monkeypatch.setattr(coverage, "generative_settings", lambda f: replace(generative_settings(f), programs=8))
-    few = coverage.drawn(framework)
+    few = coverage.draw_cases(framework)
     assert few.programs > 8
     assert sum(few.steps.values()) > 0
     assert coverage.never(few, framework)["pairs"]

@@ -35,7 +35,9 @@ def subject(at: int = 0, **profile: Any) -> Subject:
     return Subject(ReferenceFramework("cpu"), at, Profile(**{"shrinking_s": hang_limit(), **profile}))
 
 
-def explored(of: Subject, act: Act = lambda _verdict, _case: None, examples: int = 25) -> tuple[list[Case], Verdict]:
+def run_exploration(
+    of: Subject, act: Act = lambda _verdict, _case: None, examples: int = 25
+) -> tuple[list[Case], Verdict]:
     drawn: list[Case] = []
 
     @explore(CASES, examples)
@@ -81,12 +83,12 @@ def test_explore_of_a_failure_shrinks_it_and_gives_a_test_to_paste() -> None:
 
 
 def test_explore_draws_by_seed_and_profile_and_counts_its_cases() -> None:
-    first, again, other = (explored(subject(seed))[0] for seed in (3, 3, 4))
+    first, again, other = (run_exploration(subject(seed))[0] for seed in (3, 3, 4))
     assert first == again != other
     assert len(first) == 25
-    assert len(explored(subject(factor=3))[0]) == 3 * 25
-    assert explored(subject(3, seed=4))[0] == other
-    verdict = explored(subject(), lambda verdict, case: verdict.observe("size", case.size))[1]
+    assert len(run_exploration(subject(factor=3))[0]) == 3 * 25
+    assert run_exploration(subject(3, seed=4))[0] == other
+    verdict = run_exploration(subject(), lambda verdict, case: verdict.observe("size", case.size))[1]
     assert verdict.checks[-1].passed
     assert verdict.checks[-1].measured == "25 cases"
     assert "size" in verdict.observations
@@ -98,7 +100,7 @@ def test_explore_of_refused_cases_is_refused(refusal: Exception) -> None:
         raise refusal
 
     with pytest.raises(type(refusal)) as caught:
-        explored(subject(), act)
+        run_exploration(subject(), act)
     assert caught.value is refusal
 
 
@@ -107,7 +109,7 @@ def test_explore_of_some_refused_cases_counts_the_others() -> None:
         if case.size % 2:
             raise Unsupported(Capability.CLIP, "no odd sizes")
 
-    drawn, verdict = explored(subject(), act, examples=25)
+    drawn, verdict = run_exploration(subject(), act, examples=25)
     assert sum(case.size % 2 == 0 for case in drawn) == 25
     assert verdict.checks[-1].measured == "25 cases"
 
@@ -118,7 +120,7 @@ def test_explore_of_an_exception_names_its_case() -> None:
             raise KeyError("lost")
 
     with pytest.raises(KeyError, match="lost") as caught:
-        explored(subject(), act, examples=60)
+        run_exploration(subject(), act, examples=60)
     assert f"Case(size={LIMIT}, items=())" in caught.value.__notes__[0]
 
 
@@ -131,7 +133,7 @@ def test_explore_of_a_failure_that_does_not_recur_reports_it() -> None:
             verdict.holds(False, "it holds once", signature="once")
 
     with pytest.raises(Violation, match=r"it holds once(.|\n)*Case\(") as caught:
-        explored(subject(), act, examples=60)
+        run_exploration(subject(), act, examples=60)
     assert caught.value.signature == "once"
     assert repr(failed[0]) in str(caught.value)
 
@@ -168,7 +170,7 @@ def test_explore_ends_shrinking_with_its_time() -> None:
         verdict.holds(case.size < LIMIT, "the size is small", signature="too-large")
 
     with pytest.raises(Violation) as caught:
-        explored(subject(shrinking_s=0.0), act, examples=60)
+        run_exploration(subject(shrinking_s=0.0), act, examples=60)
     first = next(case for case in calls if case.size >= LIMIT)
     assert {case for case in calls if case.size >= LIMIT} == {first}
     assert repr(first) in str(caught.value)

@@ -271,8 +271,10 @@ class _ConvertsTheAverage(ReferenceTrainer):
     """Conversion takes the average in the place of the weights."""
 
     def convert(self) -> ReferenceQuantizedModel:
-        weights = {name: self.averaged(name).astype(np.float32) for name in self.averages} or self.parameters()
-        return self.quantized_model_class(self.qat_layers().rule.linear, self.model, weights, known=self.observed())
+        weights = {name: self.read_average(name).astype(np.float32) for name in self.averages} or self.parameters()
+        return self.quantized_model_class(
+            self.qat_layers().rule.linear, self.model, weights, known=self.observe_ranges()
+        )
 
 
 class _LoadsOverItself(ReferenceTrainer):
@@ -287,8 +289,8 @@ class _LoadsOverItself(ReferenceTrainer):
 class _EndsLater(ReferenceQuantizedModel):
     """What comes out of a layer is rounded to codes, and not clipped."""
 
-    def requantized(self, name: str, result: Array, rule: QuantRule) -> Array:
-        outputs = self.calibrated()[name].outputs
+    def requantize(self, name: str, result: Array, rule: QuantRule) -> Array:
+        outputs = self.calibrated_ranges()[name].outputs
         assert outputs is not None
         return np.asarray(np.rint(result / outputs.scale) * outputs.scale, np.float32)
 

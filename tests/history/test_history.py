@@ -18,8 +18,8 @@ from results.history.changes import (
     LineHistory,
     alongside,
     change,
-    explained,
     explanations,
+    find_explanations,
     history,
     interval,
     markdown,
@@ -38,8 +38,8 @@ from results.history.versions import (
     lines,
 )
 from results.record.reading import ClauseText, Outcome, Record, RecordError, Series, Suite, TestVerdict, Variant, write
-from tests.support.recorded import DATE, HOSTILE, infected
-from tests.support.suite_runs import refused
+from tests.support.recorded import DATE, HOSTILE, make_infected_record
+from tests.support.suite_runs import run_refused
 
 CLAUSE = "scaling.skip"
 
@@ -56,10 +56,10 @@ def record(version: str, tests: Mapping[str, str], revision: int = 1, **changes:
     series = Series("torch", "cpu", "cpu", "eager")
     suite = Suite("1", areas={"judging": "0"})
     whole = Record(suite, series, variant, DATE, 0, "", clauses, DATE, 1.0, "complete", tuple(verdicts))
-    return replace(whole, **changes).sorted()
+    return replace(whole, **changes).sort_parts()
 
 
-def condensed(version: str, tests: Mapping[str, str], revision: int = 1, **changes: Any) -> JudgedVersion:
+def make_judged_version(version: str, tests: Mapping[str, str], revision: int = 1, **changes: Any) -> JudgedVersion:
     return condense(record(version, tests, revision, **changes))
 
 
@@ -80,7 +80,7 @@ def only_line(*members: JudgedVersion, planned: Planned = ()) -> JudgedLine:
 
 
 def history_of(*versions: tuple[str, Mapping[str, str]]) -> LineHistory:
-    return history(only_line(*(condensed(version, tests) for version, tests in versions)))
+    return history(only_line(*(make_judged_version(version, tests) for version, tests in versions)))
 
 
 def said(one: LineHistory, clause: str = CLAUSE) -> str:
@@ -148,13 +148,13 @@ def test_change_of_a_history_has_its_tests_signatures_columns_and_revision() -> 
     assert (point.kind, point.otherwise) == ("failure", (("test_a", "raises", "differs"),))
     (point,) = history_of(("2.0", BOTH), ("2.1", PASS), ("2.2", BOTH | {"test_b": "fail"})).points
     assert point.fails == ("test_b",)
-    twice = only_line(*(condensed(version, PASS) for version in ("2.0", "2.1", "2.1")))
+    twice = only_line(*(make_judged_version(version, PASS) for version in ("2.0", "2.1", "2.1")))
     assert [len(column) for column in twice.records] == [1, 2]
     ordered = history_of(*((version, PASS) for version in RELEASES))
     names = [column.version for column in ordered.line.columns]
     assert names == ["2.9.1", "2.10.0rc2", "2.10.0rc10", "2.10.0", "2.10.0.post1"]
     for revision in (2, 0):
-        one = history(only_line(condensed("2.0", PASS), condensed("2.1", FAIL, revision=revision)))
+        one = history(only_line(make_judged_version("2.0", PASS), make_judged_version("2.1", FAIL, revision=revision)))
         assert (one.points, said(one)) == ((), "≤2.0 pass · 2.1 fail (by other tests)")
 
 
@@ -179,15 +179,15 @@ def test_tests_that_move_below_an_equal_word(before: Sequence[str], after: Seque
 def test_a_gap_between_equal_words_is_not_claimed() -> None:
     planned = [
         (planned_cell("2.1", "no wheel", released="2025-01-02", reason="none for cp311"), None),
-        (planned_cell("2.2", released="2025-03-04", record="x.json"), condensed("2.2", FAIL)),
+        (planned_cell("2.2", released="2025-03-04", record="x.json"), make_judged_version("2.2", FAIL)),
     ]
-    one = history(only_line(condensed("2.0", FAIL), planned=planned))
+    one = history(only_line(make_judged_version("2.0", FAIL), planned=planned))
     assert said(one) == "≤2.0 fail · 2.1 not judged (no wheel: none for cp311) · 2.2 fail (from 2025-03-04)"
     assert one.points == ()
 
 
 def test_a_machine_that_lacks_an_instruction_set_explains_its_refusals() -> None:
-    old, new = condensed("2.0", {"test_a": "pass"}), condensed("2.1", {"test_a": "unsupported"})
+    old, new = make_judged_version("2.0", {"test_a": "pass"}), make_judged_version("2.1", {"test_a": "unsupported"})
     test, state = f"{CLAUSE}/test_a", new.cases[CLAUSE][f"{CLAUSE}/test_a"]
     needing = {CLAUSE: {test: replace(state, reason=frozenset({"needs", "avx512f"}))}}
     lacking = replace(new, instruction_sets=frozenset({"avx2"}), cases=needing)
@@ -207,26 +207,29 @@ def versions_by_line(*members: Any, planned: Any = ()) -> dict[str, list[str]]:
 
 
 def test_lines_of_other_platforms_modes_and_seeds_are_apart_and_builds_share_a_column() -> None:
-    here, gpu = condensed("2.0", PASS), replace(condensed("2.1", FAIL), platform="x86_64 linux NVIDIA H100")
-    arm = replace(condensed("2.1", FAIL), platform="aarch64 linux cpu")
+    here, gpu = (
+        make_judged_version("2.0", PASS),
+        replace(make_judged_version("2.1", FAIL), platform="x86_64 linux NVIDIA H100"),
+    )
+    arm = replace(make_judged_version("2.1", FAIL), platform="aarch64 linux cpu")
     result = lines_of(here, gpu, arm)
     assert [len(line.columns) for line in result] == [1, 1, 1]
     assert all(history(line).points == () for line in result)
     assert len(lines_of(here, replace(here, mode="compile"), replace(here, seed=1))) == 3
-    builds = (condensed(version, PASS) for version in ("2.6.0+cpu", "2.6.0+cu124", "2.7.0+cu126"))
+    builds = (make_judged_version(version, PASS) for version in ("2.6.0+cpu", "2.6.0+cu124", "2.7.0+cu126"))
     assert versions_by_line(*builds) == {"torch, eager, x86_64 linux cpu": ["2.6.0", "2.7.0"]}
 
 
 def test_a_companion_is_told_apart_from_the_framework() -> None:
     versions = ("2.19.1+keras.3.8.0", "2.19.1+keras.3.15.1", "2.21.0+keras.3.15.1")
-    members = [condensed(version, PASS) for version in versions]
+    members = [make_judged_version(version, PASS) for version in versions]
     assert versions_by_line(*members) == {
         "torch keras (torch 2.19.1), eager, x86_64 linux cpu": ["3.8.0", "3.15.1"],
         "torch, eager, x86_64 linux cpu": ["2.19.1", "2.21.0"],
     }
     (line,) = [line for line in lines_of(*members) if line.package == "torch"]
     assert [column.companions["keras"] for column in line.columns] == ["3.15.1", "3.15.1"]
-    members = [condensed(f"2.13.0+cpu.accelerate.{version}", PASS) for version in ("1.12.0", "1.15.0")]
+    members = [make_judged_version(f"2.13.0+cpu.accelerate.{version}", PASS) for version in ("1.12.0", "1.15.0")]
     assert versions_by_line(*members) == {
         "torch accelerate (torch 2.13.0), eager, x86_64 linux cpu": ["1.12.0", "1.15.0"]
     }, "a library alone has no line of the framework"
@@ -238,7 +241,7 @@ def test_a_plan_adds_versions_that_nobody_could_judge() -> None:
         (planned_cell("2.1", "yanked", reason="broken"), None),
         (planned_cell("2.0.0"), None),
     ]
-    (line,) = lines_of(condensed("2.0", PASS), planned=planned)
+    (line,) = lines_of(make_judged_version("2.0", PASS), planned=planned)
     assert [(column.version, column.gap) for column in line.columns] == [
         ("1.9", "timeout"),
         ("2.0", ""),
@@ -248,12 +251,12 @@ def test_a_plan_adds_versions_that_nobody_could_judge() -> None:
 
 def keras(version: str, framework: str, record: bool = True) -> Any:
     one = planned_cell(version, "judged" if record else "timeout", "keras", framework_version=framework)
-    return one, condensed(f"{framework}+keras.{version}", PASS) if record else None
+    return one, make_judged_version(f"{framework}+keras.{version}", PASS) if record else None
 
 
 def test_lines_of_a_companion_are_one_for_each_framework_or_one_with_those_of_its_time() -> None:
     name = "torch keras (torch {}), eager, x86_64 linux cpu".format
-    names = versions_by_line(condensed("2.19.1+keras.3.15.1", PASS), planned=[keras("3.8.0", "2.19.1")])
+    names = versions_by_line(make_judged_version("2.19.1+keras.3.15.1", PASS), planned=[keras("3.8.0", "2.19.1")])
     assert names[name("2.19.1")] == ["3.8.0", "3.15.1"], "the pinned record"
     cells = [keras(version, framework) for framework in ("2.19.1", "2.21.0") for version in ("3.10.0", "3.11.0")]
     assert versions_by_line(planned=[*cells, keras("3.12.0", "2.21.0", record=False)]) == {
@@ -269,7 +272,7 @@ def test_lines_of_a_companion_are_one_for_each_framework_or_one_with_those_of_it
 def test_ways_and_the_mode_of_the_adapter() -> None:
     plain = PlannedCell("torch", "2.1", "", "", "timeout"), None
     by = PlannedCell("torch", "2.2", "", "", "timeout", ways=("x",)), None
-    one = condensed("2.0", PASS)
+    one = make_judged_version("2.0", PASS)
     result = versions_by_line(one, replace(one, mode="eager by x"), planned=[plain, by])
     assert result == {
         "torch, eager, x86_64 linux cpu": ["2.0", "2.1"],
@@ -362,7 +365,7 @@ def many() -> tuple[LineHistory, ...]:
                 name: {f"{name}/test_{test}": CaseState(word, (1, "")) for test in range(8)}
                 for name, word in outcomes.items()
             }
-            one = condensed(f"2.{version}", {"test_a": "pass"})
+            one = make_judged_version(f"2.{version}", {"test_a": "pass"})
             clauses = {name: ClauseFacts("MUST", name.partition(".")[0], text) for name in names}
             pool.append(replace(one, mode=f"mode {line}", cases=cases, clauses=clauses))
     return tuple(map(history, lines_of(*pool)))
@@ -370,7 +373,7 @@ def many() -> tuple[LineHistory, ...]:
 
 def hostile() -> Iterator[JudgedVersion]:
     for text in HOSTILE:
-        whole = infected(text)
+        whole = make_infected_record(text)
         clauses = {"a.b": next(iter(whole.clauses.values()))}
         verdicts = tuple(replace(v, clause="a.b", test=f"a.b/{v.test}") for v in whole.verdicts)
         safe = replace(whole, clauses=clauses, verdicts=verdicts, findings={})
@@ -447,7 +450,7 @@ def test_history_of_a_damaged_file_or_of_none_is_refused(
         (written.parent / name).mkdir()
     monkeypatch.setattr("conformance.cli.versions.sweeping.COMMITTED", written.parent / "committed")
     argv = [str(written)] if old else [str(written.parent / "empty")] if new else []
-    assert message in refused(capsys, "history", *argv)
+    assert message in run_refused(capsys, "history", *argv)
 
 
 ENTRY = Explanation("torch", "torch", ("scaling.*",), ("2.0", "2.1"), "It was mended", "https://example.org/1")
@@ -468,15 +471,17 @@ ENTRY = Explanation("torch", "torch", ("scaling.*",), ("2.0", "2.1"), "It was me
 )
 def test_an_explanation_is_of_its_versions_and_clauses(changes: dict[str, Any], explains: bool) -> None:
     one = history_of(("2.0", {"test_a": "fail"}), ("2.1", {"test_a": "pass"}))
-    result = explained(one.line, one.points[0], [structs.replace(ENTRY, **changes)])
+    result = find_explanations(one.line, one.points[0], [structs.replace(ENTRY, **changes)])
     assert result == ((("It was mended", "https://example.org/1"),) if explains else ())
 
 
 def test_a_companion_explains_a_change_in_the_line_of_the_framework() -> None:
-    line = only_line(condensed("1.0+keras.3.8.0", {"a": "fail"}), condensed("1.1+keras.3.9.0", {"a": "pass"}))
+    line = only_line(
+        make_judged_version("1.0+keras.3.8.0", {"a": "fail"}), make_judged_version("1.1+keras.3.9.0", {"a": "pass"})
+    )
     entry = structs.replace(ENTRY, package="keras", between=("3.8.0", "3.9.0"))
-    assert explained(line, history(line).points[0], [entry])
-    assert not explained(line, history(line).points[0], [structs.replace(entry, between=("3.9.0", "3.9.1"))])
+    assert find_explanations(line, history(line).points[0], [entry])
+    assert not find_explanations(line, history(line).points[0], [structs.replace(entry, between=("3.9.0", "3.9.1"))])
 
 
 @pytest.mark.parametrize("wrong", ["x = 1", "[[explanation]]", 'clauses = "a"', 'link = "http://x"', "between = []"])
@@ -520,7 +525,7 @@ def test_history_into_a_pipe_prints_a_line_for_each_clause_that_changed(
     steady = next(name for name, clause in one.clauses.items() if not clause.points)
     assert main(["history", str(written), "--clause", steady]) == 0
     assert f"\t{steady}\t≤2.0–2.9 pass\t" in capsys.readouterr().out.splitlines()[0]
-    assert "no clause 'a.b'" in refused(capsys, "history", str(written), "--clause", "a.b")
+    assert "no clause 'a.b'" in run_refused(capsys, "history", str(written), "--clause", "a.b")
 
 
 def test_history_committed_sweeps_in_a_terminal_is_a_table(

@@ -23,7 +23,7 @@ from frameworks.reference import ReferenceFramework
 from frameworks.registry import adapter_file, built_in
 from results.record.model import Outcome
 from results.record.values import Consequence, FindingKind, FindingText
-from tests.support.suite_runs import ROOT, refused
+from tests.support.suite_runs import ROOT, run_refused
 
 KNOWN = load_known()
 PROGRAMS = [finding for finding in KNOWN.findings if finding.program is not None]
@@ -258,7 +258,7 @@ def test_report_of_every_known_failure_gives_its_reason() -> None:
 def test_a_wrong_name_is_refused_in_one_line(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert message in refused(capsys, *arguments)
+    assert message in run_refused(capsys, *arguments)
 
 
 @pytest.mark.parametrize("arguments", [("findings", "reference"), ("findings", "reference", "--run")])

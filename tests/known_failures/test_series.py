@@ -211,7 +211,7 @@ def test_known_expected_of_a_version_follows_the_judged_modes(folder: Path, vers
     snapshot(folder, "1-cpu-emulated", "a")
     snapshot(folder, "2-cpu-emulated")
     known = load_known(["reference"])
-    assert known.expected(known.findings[0], version) is expected
+    assert known.is_expected(known.findings[0], version) is expected
 
 
 SUITE = """

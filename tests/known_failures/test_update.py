@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance.checks.outcome import explain, judge, unmatched
+from conformance.checks.outcome import explain, find_unmatched, judge
 from conformance.cli import records
 from conformance.cli.main import main
 from conformance.known_failures.reading import (
@@ -30,7 +30,7 @@ from results.record.model import Outcome, TestVerdict, Variant
 from results.record.reading import Record, load, write
 from results.record.values import Consequence, FindingKind, FindingText
 from tests.support.recorded import BASE
-from tests.support.suite_runs import ROOT, refused
+from tests.support.suite_runs import ROOT, run_refused
 
 CLAUSE = "scaling.stays-finite"
 FINDINGS = "".join(
@@ -72,21 +72,21 @@ def record(version: str, *verdicts: TestVerdict, device: str = "cpu", mode: str 
     clauses = {one.clause: text for one in verdicts}
     series = replace(BASE.series, framework="twin", device=device, mode=mode)
     variant = Variant(version, instruction_sets=("avx2",))
-    return replace(BASE, series=series, variant=variant, verdicts=verdicts, clauses=clauses).sorted()
+    return replace(BASE, series=series, variant=variant, verdicts=verdicts, clauses=clauses).sort_parts()
 
 
-def updated(folder: Path, run: Record) -> Update:
+def make_update(folder: Path, run: Record) -> Update:
     """The snapshot of a record's series."""
     return update(run, read_known(folder, "twin"))
 
 
 def lines(folder: Path, run: Record) -> list[str]:
     """The lines of that snapshot."""
-    return updated(folder, run).text.splitlines()
+    return make_update(folder, run).text.splitlines()
 
 
 def test_update_of_the_same_failures_changes_nothing(folder: Path) -> None:
-    result = updated(folder, record("2.0+cpu", A, B, C))
+    result = make_update(folder, record("2.0+cpu", A, B, C))
     assert (tuple(result.text.splitlines()), result.name, [*result.changes()]) == (LINES, HERE, [])
 
 
@@ -110,7 +110,7 @@ def test_update_of_the_same_failures_changes_nothing(folder: Path) -> None:
 def test_update_keeps_lines_that_the_record_shows_or_cannot_tell(folder: Path, run: Record, kept: list[int]) -> None:
     assert lines(folder, run) == [LINES[index] for index in kept]
     unexplained = [one.case for one in run.verdicts if one.signature == "otherwise"]
-    assert [one.case for one in updated(folder, run).unexplained] == unexplained
+    assert [one.case for one in make_update(folder, run).unexplained] == unexplained
 
 
 @pytest.mark.parametrize(("function", "stays"), [("test_combination_matches_oracle", True), ("test_gone", False)])
@@ -147,7 +147,7 @@ def test_update_name_has_a_local_label_where_judged_versions_have_one(
     folder: Path, version: str, mode: str, name: str
 ) -> None:
     (folder / SNAPSHOTS / "twin-2.0+k.2-cpu-keras.txt").touch()
-    assert updated(folder, record(version, A, mode=mode)).name == name
+    assert make_update(folder, record(version, A, mode=mode)).name == name
 
 
 OLDER = {name: replace(text, revision=text.revision + 1) for name, text in record("3.0", A).clauses.items()}
@@ -165,7 +165,7 @@ OLDER = {name: replace(text, revision=text.revision + 1) for name, text in recor
 )
 def test_update_of_another_record_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UpdateError) as caught:
-        updated(folder, replace(record("3.0", A), **changes))
+        make_update(folder, replace(record("3.0", A), **changes))
     assert str(caught.value) == f"the record of twin 3.0 {message}"
 
 
@@ -259,7 +259,7 @@ def test_accept_of_repairs_names_findings_that_nothing_rests_on(
 def test_accept_of_what_cannot_be_written_is_one_line_and_changes_nothing(
     arguments: tuple[str, ...], problem: str, folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert problem in refused(capsys, *command, *arguments)
+    assert problem in run_refused(capsys, *command, *arguments)
     assert (folder / FILE).read_text("utf-8") == FINDINGS
     assert [path.name for path in (folder / SNAPSHOTS).iterdir()] == [HERE]
 
@@ -285,7 +285,7 @@ def test_accept_of_a_record_imports_nothing_and_takes_no_folder_from_it(
     arguments: tuple[str, ...], stranger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(stranger.iterdir())
-    line = refused(capsys, "accept", str(stranger.parent / "run.json"), *arguments)
+    line = run_refused(capsys, "accept", str(stranger.parent / "run.json"), *arguments)
     assert "is of 'elsewhere.adapter:Adapter', " in line
     assert sorted(stranger.iterdir()) == before
     assert "elsewhere" not in sys.modules
@@ -345,7 +345,7 @@ ENTRY = Expectation(
 )
 
 
-def known(folder: Path, findings: str = FINDING, lines: str = LINE, name: str = NAME) -> Known:
+def make_known(folder: Path, findings: str = FINDING, lines: str = LINE, name: str = NAME) -> Known:
     """The content of files of these texts, beside the program of the finding."""
     for inner in ("findings", SNAPSHOTS):
         (folder / "torch" / inner).mkdir(parents=True, exist_ok=True)
@@ -357,7 +357,7 @@ def known(folder: Path, findings: str = FINDING, lines: str = LINE, name: str = 
 
 
 def test_read_known_of_a_line_is_the_entry_that_it_says(tmp_path: Path) -> None:
-    (entry,) = known(tmp_path).expectations
+    (entry,) = make_known(tmp_path).expectations
     assert (entry.line, entry.file) == (LINE, ENTRY.file)
     plain = replace(entry, finding=ENTRY.finding)
     assert plain == replace(ENTRY, processor="avx2, -avx512f", depends_on="seed")
@@ -366,11 +366,11 @@ def test_read_known_of_a_line_is_the_entry_that_it_says(tmp_path: Path) -> None:
 
 def test_read_known_of_comments_or_of_no_files_is_nothing(tmp_path: Path) -> None:
     assert read_known(tmp_path / "none", "torch") == Known()
-    assert known(tmp_path, "# nothing yet\n", "").judged == {"torch": (VersionSeries("2.13.0", "cpu", "eager"),)}
+    assert make_known(tmp_path, "# nothing yet\n", "").judged == {"torch": (VersionSeries("2.13.0", "cpu", "eager"),)}
 
 
 def test_read_known_of_a_workaround_and_an_exclusion_has_their_finding(tmp_path: Path) -> None:
-    content = known(tmp_path, FINDING.replace('"defect"', '"defect"\ndevice = "cuda"') + AROUND + LEFT_OUT)
+    content = make_known(tmp_path, FINDING.replace('"defect"', '"defect"\ndevice = "cuda"') + AROUND + LEFT_OUT)
     (around,), (left_out,) = content.workarounds, content.exclusions
     assert (around.kind, around.module, around.mode) == ("call", "trainer.py", "")
     assert around.finding == left_out.finding == content.findings[0]
@@ -422,7 +422,7 @@ def test_read_known_of_a_wrong_finding_is_refused_in_one_line(tmp_path: Path, ol
     text = FINDING + AROUND + LEFT_OUT
     assert old in text
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        known(tmp_path, text.replace(old, new))
+        make_known(tmp_path, text.replace(old, new))
     assert str(caught.value).startswith(f"torch/{FILE}: ")
     assert "\n" not in str(caught.value)
 
@@ -441,7 +441,7 @@ def test_read_known_of_a_wrong_finding_is_refused_in_one_line(tmp_path: Path, ol
 )
 def test_read_known_of_a_wrong_line_is_refused_in_one_line(tmp_path: Path, lines: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        known(tmp_path, lines=lines)
+        make_known(tmp_path, lines=lines)
     assert str(caught.value).startswith(f"torch/{SNAPSHOTS}/{NAME}: line ")
     assert "\n" not in str(caught.value)
 
@@ -455,7 +455,7 @@ def test_read_known_of_a_wrong_line_is_refused_in_one_line(tmp_path: Path, lines
 )
 def test_read_known_of_a_snapshot_with_a_wrong_name_is_refused(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        known(tmp_path, name=name)
+        make_known(tmp_path, name=name)
 
 
 @pytest.mark.parametrize(
@@ -512,6 +512,6 @@ def test_explain_names_signature_reason_or_remedy() -> None:
 
 
 def test_unmatched_are_entries_without_a_test() -> None:
-    assert unmatched([ENTRY], [("scaling.stays-positive", "overflows 400")]) == ()
-    assert unmatched([ENTRY], [("scaling.stays-positive", "overflows 40")]) == (ENTRY,)
-    assert unmatched([ENTRY], [("scaling.stays-finite", "overflows 400")]) == (ENTRY,)
+    assert find_unmatched([ENTRY], [("scaling.stays-positive", "overflows 400")]) == ()
+    assert find_unmatched([ENTRY], [("scaling.stays-positive", "overflows 40")]) == (ENTRY,)
+    assert find_unmatched([ENTRY], [("scaling.stays-finite", "overflows 400")]) == (ENTRY,)

@@ -18,7 +18,7 @@ from conformance.oracle.automaton import Scale
 from conformance.oracle.errormodel import Envelope, Run, envelope
 from conformance.techniques.formats.checks import scale_of
 from conformance.techniques.post_training import expected_models
-from conformance.techniques.post_training.expected_models import cast, outlying, ranged
+from conformance.techniques.post_training.expected_models import cast, outlying, zero_outliers
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch
 from fixtures.model import Dense, Head, Heads, LayerNorm, Model, Window
@@ -158,13 +158,13 @@ def ran(
     return errormodel.run(framework("cpu", rounding=rounding).trainer(model, recipe), windows)
 
 
-def derived(case: Case) -> Envelope:
+def make_envelope(case: Case) -> Envelope:
     return envelope(Conventions(), *case)
 
 
 def beyond(case: Case, measured: Run) -> list[str]:
     """The quantities of a run that lie outside its envelope."""
-    result = derived(case)
+    result = make_envelope(case)
     distance, bound, _ = result.worst_loss(measured.losses)
     gradient, parameters = result.gradient(measured.gradient), result.parameters(measured.parameters)
     pairs = {"loss": (distance, bound), "gradient": gradient, "parameters": parameters}
@@ -209,19 +209,19 @@ def test_envelope_excludes_nan() -> None:
     losses[2] = math.nan
     spoilt = Run(losses, math.nan * good.gradient, math.nan * good.parameters)
     assert beyond(case, spoilt) == ["loss", "gradient", "parameters"]
-    assert derived(case).worst_loss(losses)[2] == 2
+    assert make_envelope(case).worst_loss(losses)[2] == 2
 
 
 # ---------------------------------------------------------------- shape of the envelope
 def test_envelope_widens_with_the_format_and_names_its_derivation() -> None:
-    envelopes = [derived(digits_case(precision)) for precision in PRECISIONS]
+    envelopes = [make_envelope(digits_case(precision)) for precision in PRECISIONS]
     for a, b in pairwise(envelopes):
         assert 0.0 < a.loss_spread[0] < b.loss_spread[0]
         assert a.gradient_spread < b.gradient_spread
         assert a.parameter_spread < b.parameter_spread
         assert (np.diff(b.loss_spread) >= 0.0).all()
     for precision, result in zip(PRECISIONS, envelopes, strict=True):
-        assert result.judged() >= 1
+        assert result.count_judged() >= 1
         assert result.derivation["format"] == precision.format
         assert {"method", "samples", "multiplier", "seed", "origin"} <= result.derivation.keys()
 
@@ -233,9 +233,9 @@ def test_worst_loss_looks_at_judged_updates_alone() -> None:
         return Envelope(Run(losses, losses, losses), np.array(spread), 0.0, np.zeros(1), 0.0, {}, {})
 
     result = of(0.01, 0.1, 0.3, 0.4)
-    assert result.judged() == 2
+    assert result.count_judged() == 2
     assert result.worst_loss(losses + np.array([0.0, 0.1, 50.0, math.nan]))[2] == 1
-    assert of(1.0, 1.0, 1.0, 1.0).judged() == 0
+    assert of(1.0, 1.0, 1.0, 1.0).count_judged() == 0
     with pytest.raises(ValueError, match="first update"):
         of(1.0, 1.0, 1.0, 1.0).worst_loss(losses)
 
@@ -264,7 +264,7 @@ def test_envelope_origin_differs_with_what_it_derives_from() -> None:
         (model, recipe, windows[::-1]),
         (replace(model, starts=()), recipe, windows),
     ]
-    origins = [derived(case).derivation["origin"] for case in [(model, recipe, windows), *changes]]
+    origins = [make_envelope(case).derivation["origin"] for case in [(model, recipe, windows), *changes]]
     assert len(set(origins)) == len(origins)
 
 
@@ -281,25 +281,25 @@ def test_envelope_origin_differs_with_what_it_derives_from() -> None:
     ids=["empty", "foreign", "cut", "zeros", "shifted", "renamed"],
 )
 def test_envelope_is_read_from_the_cache_unless_it_is_damaged(own: Path, damage: Callable[[bytes], bytes]) -> None:
-    first = derived(exact_case(FLOAT16))
+    first = make_envelope(exact_case(FLOAT16))
     (file,) = own.iterdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(errormodel, "ReferenceFramework", None)
-        assert same(derived(exact_case(FLOAT16)), first), "the cache is read"
+        assert same(make_envelope(exact_case(FLOAT16)), first), "the cache is read"
     file.write_bytes(damage(file.read_bytes()))
-    assert same(derived(exact_case(FLOAT16)), first)
-    assert same(derived(exact_case(FLOAT16)), first)
+    assert same(make_envelope(exact_case(FLOAT16)), first)
+    assert same(make_envelope(exact_case(FLOAT16)), first)
     assert list(own.iterdir()) == [file]
 
 
 def test_envelope_derived_by_two_processes_at_once_is_one_file(own: Path) -> None:
-    expected = derived(exact_case(FLOAT16)).loss_spread.tolist()
+    expected = make_envelope(exact_case(FLOAT16)).loss_spread.tolist()
     shutil.rmtree(own)
     children = []
     for _ in range(2):
         child = os.fork()
         if child == 0:
-            os._exit(0 if derived(exact_case(FLOAT16)).loss_spread.tolist() == expected else 1)
+            os._exit(0 if make_envelope(exact_case(FLOAT16)).loss_spread.tolist() == expected else 1)
         children.append(child)
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
     assert [path.suffix for path in own.iterdir()] == [".npz"]
@@ -326,7 +326,7 @@ def test_the_columns_of_a_case_have_outliers(case: str, seed: int) -> None:
 def test_no_code_is_near_to_another(rule, case: str, seed: int) -> None:  # type: ignore[no-untyped-def]
     inputs = expected_models.CASES[case](ROWS, WIDTH, rule, seed)
     coded = cast(inputs, rule)[:, ~outlying(inputs, rule)].astype(np.float64)
-    scale = scale_of(ranged(inputs, rule), rule.inputs)[:, :1]
+    scale = scale_of(zero_outliers(inputs, rule), rule.inputs)[:, :1]
     assert np.abs(coded / scale - np.floor(coded / scale) - 0.5).min(initial=1.0) > 0.01
     assert np.abs(coded / scale).max(initial=0.0) < 127.5
 
@@ -334,7 +334,7 @@ def test_no_code_is_near_to_another(rule, case: str, seed: int) -> None:  # type
 @pytest.mark.parametrize("case", ["at", "one", "negative"])
 def test_a_range_of_whole_columns_is_another_one(case: str) -> None:
     inputs = expected_models.CASES[case](ROWS, WIDTH, COLUMNS, 0)
-    columns, values = (scale_of(ranged(inputs, rule), COLUMNS.inputs)[:, 0] for rule in (COLUMNS, VALUES))
+    columns, values = (scale_of(zero_outliers(inputs, rule), COLUMNS.inputs)[:, 0] for rule in (COLUMNS, VALUES))
     assert np.allclose(np.delete(values / columns, ROWS // 2), 3.0)
 
 

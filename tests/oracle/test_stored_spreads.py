@@ -21,12 +21,12 @@ ROOT = Path(__file__).parents[2]
 RECIPE = Recipe(SGD(2.0**-4), precision=FLOAT16)
 
 
-def derived() -> Envelope:
+def make_envelope() -> Envelope:
     """An envelope of three updates."""
     return errormodel.envelope(Conventions(), exact_linear(), RECIPE, [(exact_batch(4, 8, 4),)] * 3)
 
 
-def evaluated() -> float:
+def compute_evaluation_bound() -> float:
     """The bound of an evaluation after one update."""
     batch = exact_batch(4, 8, 4)
     results = errormodel.evaluation(Conventions(), exact_linear(), RECIPE, [(batch,)], batch.inputs)
@@ -37,11 +37,11 @@ def evaluated() -> float:
 def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of spreads, in whose place the suite's own is; the cache folder is empty."""
     file = tmp_path / "spreads.json"
-    monkeypatch.setattr(stored_spreads.stored, "__defaults__", (file,), raising=False)
-    monkeypatch.setattr(bounds_cache, "stored", lambda: stored_spreads.stored(file))
+    monkeypatch.setattr(stored_spreads.load_spreads, "__defaults__", (file,), raising=False)
+    monkeypatch.setattr(bounds_cache, "load_spreads", lambda: stored_spreads.load_spreads(file))
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "first"))
-    derived()
-    evaluated()
+    make_envelope()
+    compute_evaluation_bound()
     assert stored_spreads.collect([tmp_path / "first"], file) == 2
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "second"))
     return file
@@ -52,13 +52,13 @@ def test_stored_spreads_give_the_same_envelope_from_the_exact_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(errormodel, "Stochastic", None)
-    stored, bound = derived(), evaluated()
+    stored, bound = make_envelope(), compute_evaluation_bound()
     monkeypatch.undo()
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "first"))
-    assert bound == evaluated()
+    assert bound == compute_evaluation_bound()
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "third"))
-    monkeypatch.setattr(bounds_cache, "stored", dict)
-    fresh = derived()
+    monkeypatch.setattr(bounds_cache, "load_spreads", dict)
+    fresh = make_envelope()
     for name in ("losses", "gradient", "parameters"):
         assert np.array_equal(getattr(stored.exact, name), getattr(fresh.exact, name))
     assert np.array_equal(stored.loss_spread, fresh.loss_spread)
@@ -70,13 +70,13 @@ def test_stored_spreads_give_the_same_envelope_from_the_exact_run_alone(
 def test_entries_of_other_code_are_not_used_and_go(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = json.loads(filled.read_text())
     filled.write_text(json.dumps({**before, "code": "0" * 64}))
-    stored_spreads.stored.cache_clear()
-    assert stored_spreads.stored(filled) == {}
+    stored_spreads.load_spreads.cache_clear()
+    assert stored_spreads.load_spreads(filled) == {}
     with monkeypatch.context() as patched:
         patched.setattr(errormodel, "Stochastic", None)
         with pytest.raises(TypeError):
-            derived()
-    derived()
+            make_envelope()
+    make_envelope()
     folder = filled.parent / "second"
     assert stored_spreads.collect([folder], filled) == 1
     assert json.loads(filled.read_text())["entries"].keys() < before["entries"].keys()
@@ -85,9 +85,9 @@ def test_entries_of_other_code_are_not_used_and_go(filled: Path, monkeypatch: py
 def test_entries_stay_after_a_change_that_moves_no_number(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     former = json.loads(filled.read_text())
     filled.write_text(json.dumps({**former, "code": "0" * 64}))
-    stored_spreads.stored.cache_clear()
+    stored_spreads.load_spreads.cache_clear()
     folder = filled.parent / "second"
-    derived()
+    make_envelope()
     with pytest.raises(ValueError, match="got 1 entries that were derived again, want 20"):
         stored_spreads.keep([folder], filled)
     monkeypatch.setattr(stored_spreads, "SAMPLE", 1)
@@ -108,7 +108,7 @@ def test_a_folder_without_spreads_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert stored_spreads.main([]) == 2
 
 
-def copied(tmp_path: Path) -> Path:
+def copy_sources(tmp_path: Path) -> Path:
     """The files that the oracle derives from, in another place."""
     for name in derivation_hash.modules():
         base = ROOT.joinpath(*name.split("."))
@@ -120,7 +120,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def test_what_the_code_says_counts_and_neither_its_place_nor_its_comments(tmp_path: Path) -> None:
-    root = copied(tmp_path)
+    root = copy_sources(tmp_path)
     file = root / "frameworks" / "reference" / "core" / "rounding.py"
     text = file.read_text("utf-8")
     behind = text.index("from __future__")
@@ -140,11 +140,11 @@ def test_attempts_do_not_count_and_do_not_change_a_derivation(tmp_path: Path, mo
     names = derivation_hash.modules()
     assert "frameworks.base.trainer" in names
     assert not {"frameworks.base.introspection", "frameworks.base.rank_attempts"} & names.keys()
-    monkeypatch.setattr(bounds_cache, "stored", dict)
+    monkeypatch.setattr(bounds_cache, "load_spreads", dict)
     results = []
     for folder in ("with", "without"):
         monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / folder))
-        results.append((derived(), evaluated()))
+        results.append((make_envelope(), compute_evaluation_bound()))
         monkeypatch.setattr(ReferenceFramework, "attempts", lambda _: dict.fromkeys(Capability, None))
     (first, bound), (second, other) = results
     assert np.array_equal(first.exact.parameters, second.exact.parameters)
@@ -169,7 +169,7 @@ def test_stored_spreads_are_those_that_are_derived_anew(
     make, batch, updates = FIXTURES[fixture]
     recipe = Recipe((GENTLE if fixture == "sincos" else OPTIMIZERS)[optimizer], precision)
     arguments = (CONVENTIONS, make(), recipe, [(batch(i),) for i in range(updates)])
-    present = bool(stored_spreads.stored())
+    present = bool(stored_spreads.load_spreads())
     assert present is (json.loads(stored_spreads.FILE.read_text("utf-8"))["code"] == derivation_hash.code_hash())
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "stored"))
     with monkeypatch.context() as patched:
@@ -177,7 +177,7 @@ def test_stored_spreads_are_those_that_are_derived_anew(
             patched.setattr(errormodel, "Stochastic", None)
         ours = errormodel.envelope(*arguments)
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "fresh"))
-    monkeypatch.setattr(bounds_cache, "stored", dict)
+    monkeypatch.setattr(bounds_cache, "load_spreads", dict)
     fresh = errormodel.envelope(*arguments)
     assert np.array_equal(ours.exact.parameters, fresh.exact.parameters)
     for one, other in (

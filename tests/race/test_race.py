@@ -22,7 +22,7 @@ from packaging.version import Version
 
 from conformance.cli.main import main
 from conformance.cli.versions import racing
-from conformance.race.processes import FEWEST_PAIRS, PAIRS, RaceError, Racer, race, started
+from conformance.race.processes import FEWEST_PAIRS, PAIRS, RaceError, Racer, race, start_process
 from conformance.race.statistics import (
     COSTS,
     NEW,
@@ -41,7 +41,7 @@ from conformance.sweep import plan
 from conformance.sweep.cell import Commands, NotJudged, Requirements
 from conformance.sweep.releases import Release
 from results.record.files import RecordError
-from tests.support.suite_runs import refused
+from tests.support.suite_runs import run_refused
 
 HERE = Path(sys.executable)
 SIDES = (OLD, NEW, TWIN)
@@ -166,16 +166,16 @@ def test_load_of_damaged_samples_is_refused(tmp_path: Path, content: bytes) -> N
 
 
 @cache
-def recorded(name: str) -> RaceSamples:
+def load_samples(name: str) -> RaceSamples:
     """The recorded processes."""
     return load(Path(__file__).parent / f"{name}.json.gz")
 
 
 def replays(name: str, times: float) -> Iterator[RaceJudgement]:
     """A hundred races of recorded processes in which the new version takes so many times as long."""
-    rng, samples = np.random.default_rng(7), recorded(name)
+    rng, samples = np.random.default_rng(7), load_samples(name)
 
-    def slowed(side: SideSamples) -> SideSamples:
+    def slow_down(side: SideSamples) -> SideSamples:
         rounds = {
             key: [value * (1.0 if key == "yardstick" else times) for value in values]
             for key, values in side.rounds.items()
@@ -188,7 +188,7 @@ def replays(name: str, times: float) -> Iterator[RaceJudgement]:
         pairs = []
         for own in sets:
             pair = {side: own[SIDES[index]] for side, index in zip(SIDES, rng.permutation(3), strict=True)}
-            pairs.append({**pair, NEW: slowed(pair[NEW])})
+            pairs.append({**pair, NEW: slow_down(pair[NEW])})
         yield judge(replace(samples, pairs=tuple(pairs)))
 
 
@@ -237,14 +237,14 @@ class ScriptedRacer(Racer):
         return [str(self.python), "-I", "-S", "-c", SCRIPT, self.answers]
 
 
-def scripted(**changes: Any) -> ScriptedRacer:
+def make_racer(**changes: Any) -> ScriptedRacer:
     """A side with these answers besides the usual ones."""
     return ScriptedRacer(HERE, "x", answers=json.dumps(FACTS | changes))
 
 
 def test_race_has_rounds_of_every_side() -> None:
-    slow = scripted(step={"value": 10**8}, load=FACTS["load"] | {"version": "1.1"})
-    samples = race(scripted(), slow, FEWEST_PAIRS, 6)
+    slow = make_racer(step={"value": 10**8}, load=FACTS["load"] | {"version": "1.1"})
+    samples = race(make_racer(), slow, FEWEST_PAIRS, 6)
     assert (samples.old, samples.new, samples.place, len(samples.pairs)) == ("1.0", "1.1", "cpu eager", FEWEST_PAIRS)
     for pair in samples.pairs:
         lengths = {side: [len(times) for times in own.rounds.values()] for side, own in pair.items()}
@@ -255,7 +255,7 @@ def test_race_has_rounds_of_every_side() -> None:
 
 
 def test_race_leaves_out_a_work_that_one_side_lacks() -> None:
-    samples = race(scripted(kinds={"kinds": ["step", "yardstick"]}), scripted(), 9, 6, limit_s=0.0)
+    samples = race(make_racer(kinds={"kinds": ["step", "yardstick"]}), make_racer(), 9, 6, limit_s=0.0)
     assert [verdict.cost.key for verdict in judge(samples).verdicts] == ["step", "first", "import", "memory"]
     assert len(samples.pairs) == FEWEST_PAIRS  # no more begin after the limit
 
@@ -274,12 +274,12 @@ def test_race_leaves_out_a_work_that_one_side_lacks() -> None:
 )
 def test_race_ends_with_a_side_that_cannot_be_measured(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(RaceError) as caught:
-        race(scripted(), scripted(**changes), FEWEST_PAIRS, 6)
+        race(make_racer(), make_racer(**changes), FEWEST_PAIRS, 6)
     assert str(caught.value).startswith(why)
 
 
 def test_started_ends_a_process_that_hangs() -> None:
-    with started("old", scripted(step="hang")) as process:
+    with start_process("old", make_racer(step="hang")) as process:
         with pytest.raises(RaceError, match="no answer within 0 s"):
             process.ask("step", limit_s=0.05)
         number = process._process.pid
@@ -288,7 +288,7 @@ def test_started_ends_a_process_that_hangs() -> None:
 
 
 def test_started_serves_a_real_framework() -> None:
-    with started("old", Racer(HERE, "reference", "cpu", "", "small-mlp")) as process:
+    with start_process("old", Racer(HERE, "reference", "cpu", "", "small-mlp")) as process:
         with pytest.raises(RaceError, match="load comes first"):
             process.ask("step")
         assert process.ask("load")["place"] == "cpu emulated"
@@ -311,13 +311,13 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> list[Requirements]:
         result.append(wanted)
         return Path(wanted.names[0])
 
-    def known(package: str) -> dict[Version, Release]:
+    def list_releases(package: str) -> dict[Version, Release]:
         if package != "torch":
             raise RecordError(package, "its releases cannot be listed", "correct the name")
         return {Version(text): Release() for text in ("2.6.0", "2.12.1", "2.13.0")}
 
     monkeypatch.setattr(racing, "make_environment", make)
-    monkeypatch.setattr(plan, "releases", known)
+    monkeypatch.setattr(plan, "releases", list_releases)
     return result
 
 
@@ -360,5 +360,5 @@ def test_interpreter_of_a_version_is_of_an_environment(environments: list[Requir
 def test_race_refuses_in_one_line(
     argv: tuple[str, ...], why: str, environments: list[Requirements], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert why in refused(capsys, "race", *argv)
+    assert why in run_refused(capsys, "race", *argv)
     assert environments == []

@@ -20,7 +20,16 @@ from results.record.files import RecordError
 from results.record.fingerprints import Fingerprint
 from results.record.reading import CheckResult, Curves, Measurement, Outcome, Record, Tensors, Trace
 from results.show.differences import document, markdown, to_text
-from tests.support.recorded import BASE, BOUND, CLAUSE, TESTS, change_verdict, measured, observed, timed
+from tests.support.recorded import (
+    BASE,
+    BOUND,
+    CLAUSE,
+    TESTS,
+    change_verdict,
+    make_measured_record,
+    make_timed_record,
+    replace_observations,
+)
 
 
 @pytest.mark.parametrize(
@@ -98,14 +107,14 @@ def test_compare_of_what_a_processor_lacks_is_not_worse(
 
 
 def test_compare_of_an_observation_of_another_processor_is_left_out() -> None:
-    old, new = _on(BASE, *WIDE), observed(**{"rule/test_b[1]": "none"})
+    old, new = _on(BASE, *WIDE), replace_observations(**{"rule/test_b[1]": "none"})
     assert compare(old, _on(new, *WIDE)).changes[0].kind is ChangeKind.OBSERVATION_CHANGED
     assert compare(old, _on(new, *NARROW)).changes[0].kind is ChangeKind.NOT_COMPARABLE
 
 
 def test_compare_of_a_refusal_of_the_processor_excuses_its_observations_and_no_other_test() -> None:
     old = _on(BASE, *WIDE, "gfni")
-    refusing = _on(change_verdict(observed(**{"rule/test_b[1]": "none"}), 1, **REFUSED), *NARROW)
+    refusing = _on(change_verdict(replace_observations(**{"rule/test_b[1]": "none"}), 1, **REFUSED), *NARROW)
     result = compare(old, refusing)
     assert (result.status, {change.kind for change in result.changes}) == (0, {ChangeKind.NOT_COMPARABLE})
     assert "2: the new machine lacks avx512f" in " ".join(to_text(Comparisons((result,))).split())
@@ -141,11 +150,11 @@ def test_compare_of_a_bound_of_the_same_version_on_another_processor_is_left_out
     assert [change.kind for change in compare(old, new).changes] == [ChangeKind.BOUND_WIDER] * compared
 
 
-def failed(signature: str, **changes: Any) -> Record:
+def make_known_failure(signature: str, **changes: Any) -> Record:
     return change_verdict(BASE, 0, outcome=Outcome.KNOWN, signature=signature, **changes)
 
 
-def bound(number: float) -> Record:
+def change_bound(number: float) -> Record:
     return change_verdict(BASE, 0, checks=(BOUND, replace(BOUND, bound=number)))
 
 
@@ -153,18 +162,18 @@ def losses(*points: float) -> Record:
     return replace(BASE, traces=(loss({"loss": points, "bound": (0.2, 0.4, 0.4)[: len(points)]}),))
 
 
-def checked(update: int, error: float) -> Record:
+def change_check(update: int, error: float) -> Record:
     check = CheckResult(f"distance of the loss at update {update}", error, 1.0, None, True)
     return change_verdict(BASE, 0, checks=(check,))
 
 
 def bytes_of(*sizes: float) -> Record:
-    return measured({"bytes/test_a": sizes})
+    return make_measured_record({"bytes/test_a": sizes})
 
 
 FORMATS = {"formats/test_a": {"add": "float32", "mul": {"low": math.nan}}}
 FEWER = replace(BASE, verdicts=BASE.verdicts[1:])
-INFERRED = failed("scale-inf", inferred_from="2.12.0")
+INFERRED = make_known_failure("scale-inf", inferred_from="2.12.0")
 UNSTABLE = change_verdict(BASE, 0, outcome=Outcome.UNSTABLE, message="not the same twice", repeats=("fail (x)", "pass"))
 DETAILS = {
     ("pass", "unstable"): "not the same twice repeated: fail (x), pass.",
@@ -178,17 +187,24 @@ DETAILS = {
 @pytest.mark.parametrize(
     ("old", "new", "kind", "before", "after", "status"),
     [
-        (failed("scale-inf"), failed("other"), ChangeKind.FAILING_OTHERWISE, "known (scale-inf)", "known (other)", 1),
+        (
+            make_known_failure("scale-inf"),
+            make_known_failure("other"),
+            ChangeKind.FAILING_OTHERWISE,
+            "known (scale-inf)",
+            "known (other)",
+            1,
+        ),
         (BASE, INFERRED, ChangeKind.NEWLY_FAILING, "pass", "known (scale-inf), not confirmed here", 1),
         (BASE, UNSTABLE, ChangeKind.UNSTABLE, "pass", "unstable", 0),
         (BASE, FEWER, ChangeKind.REMOVED, "pass", "", 1),
         (FEWER, BASE, ChangeKind.ADDED, "", "pass", 0),
-        (BASE, observed(**FORMATS), ChangeKind.OBSERVATION_CHANGED, "float16", "float32", 1),
-        (bound(7.0), bound(8.0), ChangeKind.BOUND_CHANGED, "7", "8", 0),
+        (BASE, replace_observations(**FORMATS), ChangeKind.OBSERVATION_CHANGED, "float16", "float32", 1),
+        (change_bound(7.0), change_bound(8.0), ChangeKind.BOUND_CHANGED, "7", "8", 0),
         (losses(1.0, 2.0, 3.0), losses(1.1, 2.5, 9.0), ChangeKind.DRIFT, "2", "2.5", 0),
         (losses(1.0), losses(math.nan), ChangeKind.DRIFT, "1", "nan", 0),
         (losses(1.0, 2.0), losses(1.0), ChangeKind.DRIFT, "2 updates", "1 updates", 0),
-        (checked(2, 0.1), checked(4, 0.9), ChangeKind.DRIFT, "0.1 of 1", "0.9 of 1", 0),
+        (change_check(2, 0.1), change_check(4, 0.9), ChangeKind.DRIFT, "0.1 of 1", "0.9 of 1", 0),
         (bytes_of(1e9, 1e9, 1e9), bytes_of(1e9 + 1), ChangeKind.MEASURE_WORSE, "1,000,000,000 B", "1,000,000,001 B", 1),
     ],
     ids=range(12),
@@ -210,9 +226,9 @@ def test_a_test_of_another_setup_is_not_comparable() -> None:
     assert {c.subject for c in result.changes} == {TESTS[0]}
     assert (result.status, result.compared) == (0, 2)
     assert [one.test for one in result.numbers] == [*TESTS[1:]]
-    seen = change_verdict(observed(**{"rule/test_b[1]": "keep"}), 1, setup_hash="d")
+    seen = change_verdict(replace_observations(**{"rule/test_b[1]": "keep"}), 1, setup_hash="d")
     assert {c.kind for c in compare(BASE, seen).changes} == {ChangeKind.NOT_COMPARABLE}
-    counted = change_verdict(measured({"bytes/test_a": (101.0,)}), 0, setup_hash="d")
+    counted = change_verdict(make_measured_record({"bytes/test_a": (101.0,)}), 0, setup_hash="d")
     assert {(c.kind, c.subject) for c in compare(BASE, counted).changes} == {
         (ChangeKind.NOT_COMPARABLE, TESTS[0]),
         (ChangeKind.NOT_COMPARABLE, "bytes/test_a"),
@@ -226,7 +242,7 @@ def test_a_test_of_another_setup_is_not_comparable() -> None:
 @pytest.mark.parametrize("key", ["reason", "instead"])
 def test_compare_of_the_words_of_a_reason_is_no_change(key: str) -> None:
     old, new, other = (
-        observed(**{"optimizer.clip/test_a": {"declared": declared, key: reason}})
+        replace_observations(**{"optimizer.clip/test_a": {"declared": declared, key: reason}})
         for declared, reason in ((False, "there is no clipping"), (False, "no clipping"), (True, ""))
     )
     assert compare(old, new).changes == ()
@@ -236,7 +252,9 @@ def test_compare_of_the_words_of_a_reason_is_no_change(key: str) -> None:
 @pytest.mark.parametrize(("new", "kind"), [(0.906, None), (0.91, None), (0.7, ChangeKind.OBSERVATION_CHANGED)])
 def test_an_observed_number_is_judged_by_the_bound_of_its_test(new: float, kind: ChangeKind | None) -> None:
     near = replace(BOUND, what="distance of the accuracy", measured=0.0, bound=0.05)
-    records = [change_verdict(observed(**{"accuracy/test_a": value}), 0, checks=(near,)) for value in (0.906, new)]
+    records = [
+        change_verdict(replace_observations(**{"accuracy/test_a": value}), 0, checks=(near,)) for value in (0.906, new)
+    ]
     result = compare(*records)
     assert [c.kind for c in result.changes] == ([] if kind is None else [kind])
     unbound = [change_verdict(record, 0, checks=()) for record in records]
@@ -245,7 +263,10 @@ def test_an_observed_number_is_judged_by_the_bound_of_its_test(new: float, kind:
 
 @pytest.mark.parametrize(("new", "changes"), [(6.78025 * (1 + 5e-7), 0), (6.78025 * (1 + 5e-6), 1)])
 def test_last_digits_of_an_observed_number_are_no_change(new: float, changes: int) -> None:
-    sides = [change_verdict(observed(**{"distance/test_a": {"measured": at}}), 0, checks=()) for at in (6.78025, new)]
+    sides = [
+        change_verdict(replace_observations(**{"distance/test_a": {"measured": at}}), 0, checks=())
+        for at in (6.78025, new)
+    ]
     assert len(compare(*sides).changes) == changes
 
 
@@ -426,17 +447,19 @@ def test_first_difference_of_arrays_is_told(
     ],
 )
 def test_what_is_counted_is_compared_exactly(value: float, kind: ChangeKind | None) -> None:
-    result = compare(BASE, measured({"bytes/test_a": (value,)}))
+    result = compare(BASE, make_measured_record({"bytes/test_a": (value,)}))
     assert [c.kind for c in result.changes] == ([] if kind is None else [kind])
 
 
 @pytest.mark.parametrize("times", [2.0, 3.0, 0.5])
 @pytest.mark.parametrize("controlled", [True, False])
 def test_times_of_two_records_are_never_judged(times: float, controlled: bool) -> None:
-    old = timed(1, 1.0, controlled=controlled)
+    old = make_timed_record(1, 1.0, controlled=controlled)
     assert compare(old, old).changes == ()
-    assert [c.kind for c in compare(BASE, timed(2, times)).changes] == [ChangeKind.NOT_JUDGED], "beside a count"
-    result = compare(old, timed(2, times, controlled=controlled))
+    assert [c.kind for c in compare(BASE, make_timed_record(2, times)).changes] == [ChangeKind.NOT_JUDGED], (
+        "beside a count"
+    )
+    result = compare(old, make_timed_record(2, times, controlled=controlled))
     assert [c.kind for c in result.changes] == [ChangeKind.NOT_JUDGED]
     assert result.status == 0
     for text in (to_text(Comparisons((result,))), markdown(Comparisons((result,)))):

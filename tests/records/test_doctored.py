@@ -171,16 +171,16 @@ def test_without_bounds_of_losses_the_spread_serves() -> None:
 def test_where_the_oracle_is_another_one_errors_are_compared() -> None:
     old = baseline()
 
-    def moved(by: float, *names: str) -> Callable[[Curves], Curves]:
+    def shift_curves(by: float, *names: str) -> Callable[[Curves], Curves]:
         return lambda curves: {**curves, **{name: tuple(x + by for x in curves[name]) for name in names}}
 
-    shifted = with_curves(old, moved(1.0, "loss", "exact"))
+    shifted = with_curves(old, shift_curves(1.0, "loss", "exact"))
     result = compare(old, shifted)
     assert Movement.DRIFT not in movements(result).values()
     assert (kinds(result), result.status) == ({ChangeKind.ORACLE_CHANGED}, 1)
-    drifted = compare(old, with_curves(old, moved(1.0, "exact")))
+    drifted = compare(old, with_curves(old, shift_curves(1.0, "exact")))
     assert not [one for one in drifted.numbers if one.movement is Movement.DRIFT], "the losses are the very same"
-    far = compare(old, with_curves(shifted, moved(0.5, "loss")))
+    far = compare(old, with_curves(shifted, shift_curves(0.5, "loss")))
     assert kinds(far) == {ChangeKind.DRIFT, ChangeKind.ORACLE_CHANGED}
     details = [change.detail for change in far.changes if change.kind is ChangeKind.DRIFT]
     assert all("the oracle itself differs, so errors are compared" in detail for detail in details)
@@ -236,7 +236,7 @@ def checks(**fields: Any) -> Doctor:
     return every(lambda v: replace(v, checks=tuple(replace(check, **fields) for check in v.checks)))
 
 
-def derived(key: str, times: float, bound: float = 1.0) -> Doctor:
+def scale_derivation(key: str, times: float, bound: float = 1.0) -> Doctor:
     def change(one: TestVerdict) -> TestVerdict:
         changed = []
         for check in one.checks:
@@ -290,7 +290,7 @@ def outcomes(old: Outcome, **fields: Any) -> Doctor:
     return every(lambda v: replace(v, **fields) if v.outcome is old else v)
 
 
-def kept(keep: Callable[[Sequence[TestVerdict]], Sequence[TestVerdict]]) -> Doctor:
+def keep_verdicts(keep: Callable[[Sequence[TestVerdict]], Sequence[TestVerdict]]) -> Doctor:
     return lambda record: replace(record, verdicts=tuple(keep(record.verdicts)))
 
 
@@ -303,7 +303,7 @@ def without_oracle(course: Curves) -> Curves:
     return {name: points for name, points in course.items() if name != "exact"}
 
 
-def raised(record: Record) -> Record:
+def raise_revision(record: Record) -> Record:
     texts = {n: replace(t, revision=t.revision + (n == "scaling.automaton")) for n, t in record.clauses.items()}
     return replace(record, clauses=texts)
 
@@ -315,7 +315,7 @@ LOWERED, RECIPES, CANNOT = ChangeKind.LEVEL_LOWERED, "different training recipes
 UNJUDGED, UNCOMPARED = ChangeKind.NEWLY_UNJUDGED, "tests were not compared; the suite itself differs: judging"
 OVERRULED = first(lambda v: replace(v, checks=(replace(v.checks[0], passed=False), *v.checks[1:])), bounded_verdict)
 LARGER = first(
-    lambda v: derived("multiplier", 1.25, 1.25)(replace(old(), verdicts=(v,))).verdicts[0],
+    lambda v: scale_derivation("multiplier", 1.25, 1.25)(replace(old(), verdicts=(v,))).verdicts[0],
     lambda v: bounded_verdict(v) and any("multiplier" in check.derivation for check in v.checks),
 )
 DOCTORED: Mapping[str, tuple[Sequence[Doctor], int, ChangeKind | None, str]] = {
@@ -323,7 +323,7 @@ DOCTORED: Mapping[str, tuple[Sequence[Doctor], int, ChangeKind | None, str]] = {
     "failures pass": ([areas("judging"), outcomes(Outcome.KNOWN, **PASSES)], 1, CONTRADICTED, "suite differs: judging"),
     "all checks removed": ([every(lambda v: replace(v, checks=()))], 1, FEWER, "0 checks"),
     "all traces removed": ([lambda record: replace(record, traces=())], 1, MISSING, "curves 'loss'"),
-    "bounds wider by their multiplier": ([derived("multiplier", 1000, 1000)], 1, WIDER, "multiplier"),
+    "bounds wider by their multiplier": ([scale_derivation("multiplier", 1000, 1000)], 1, WIDER, "multiplier"),
     "recipes changed": ([runs(lambda r: RunSetup(r.fixture, {**r.recipe, "clip": 0.001}))], CANNOT, APART, RECIPES),
     "all clauses are SHOULD": ([clauses(level="SHOULD")], 1, LOWERED, "MUST → SHOULD"),
     "all gradient norms doubled": ([norms(2.0)], 0, ChangeKind.DRIFT, "tests drifted"),
@@ -341,8 +341,8 @@ DOCTORED: Mapping[str, tuple[Sequence[Doctor], int, ChangeKind | None, str]] = {
     "bounds gone": ([checks(bound=None)], 1, WIDER, "bound wider"),
     "bounds NaN": ([checks(bound=math.nan)], 1, WIDER, "bound wider"),
     "multiplier of one test a little larger": ([LARGER], 1, WIDER, "4 → 5"),
-    "multipliers smaller": ([derived("multiplier", 0.5, 0.5)], 0, ChangeKind.BOUND_CHANGED, "bound changed"),
-    "bounds 100 times as wide by their spread": ([derived("spread", 100, 100)], 1, WIDER, "bound"),
+    "multipliers smaller": ([scale_derivation("multiplier", 0.5, 0.5)], 0, ChangeKind.BOUND_CHANGED, "bound changed"),
+    "bounds 100 times as wide by their spread": ([scale_derivation("spread", 100, 100)], 1, WIDER, "bound"),
     "fingerprints removed": ([lambda record: replace(record, tensors=())], 1, MISSING, "fingerprints"),
     "curves of the reference": ([lambda r: with_curves(r, without_oracle)], 1, MISSING, "curves 'exact'"),
     "spreads of losses wider": ([curves(100.0, "spread")], 1, WIDER, "spread of the losses: × 100"),
@@ -352,10 +352,10 @@ DOCTORED: Mapping[str, tuple[Sequence[Doctor], int, ChangeKind | None, str]] = {
     "other fixtures": ([runs(lambda run: replace(run, fixture="small"))], CANNOT, APART, RECIPES),
     "other setups": ([every(lambda v: replace(v, setup_hash="other"))], CANNOT, None, "cannot be judged"),
     "clauses are observations": ([clauses(level="OBSERVATION")], 1, LOWERED, "MUST → OBSERVATION"),
-    "one clause raised": ([raised], 0, APART, "different revisions of the clause: 1 and 2"),
-    "nine tenths of the tests": ([kept(lambda verdicts: verdicts[:136])], CANNOT, None, "cannot be judged"),
-    "one test": ([kept(lambda verdicts: verdicts[:-1])], 1, ChangeKind.REMOVED, "1 removed"),
-    "tests of another suite": ([kept(without_functions), areas("judging")], 0, APART, UNCOMPARED),
+    "one clause raised": ([raise_revision], 0, APART, "different revisions of the clause: 1 and 2"),
+    "nine tenths of the tests": ([keep_verdicts(lambda verdicts: verdicts[:136])], CANNOT, None, "cannot be judged"),
+    "one test": ([keep_verdicts(lambda verdicts: verdicts[:-1])], 1, ChangeKind.REMOVED, "1 removed"),
+    "tests of another suite": ([keep_verdicts(without_functions), areas("judging")], 0, APART, UNCOMPARED),
     "observations": ([lambda record: replace(record, observations=())], 1, ChangeKind.REMOVED, "removed"),
     "passes unsupported": ([outcomes(Outcome.PASS, outcome=Outcome.UNSUPPORTED)], 1, UNJUDGED, "newly not judged"),
     "areas forgotten": ([suite(areas={})], 0, None, "the suite may differ"),

@@ -17,7 +17,7 @@ import pytest
 
 from results.compare.comparison import compare_files, compare_sets
 from results.record.files import RecordBusy
-from results.record.folders import Outlines, find, listed, read
+from results.record.folders import Outlines, find, list_records, read
 from results.record.model import JudgedTest
 from results.record.reading import (
     CUT,
@@ -34,7 +34,7 @@ from results.record.reading import (
 )
 from results.show import table
 from tests.support import recorded
-from tests.support.recorded import BASE, CLAUSE, filled, header, judged, verdict
+from tests.support.recorded import BASE, CLAUSE, fill_journal, header, make_judged_test, verdict
 from tests.support.suite_runs import ROOT
 
 
@@ -43,7 +43,7 @@ def test_load_journal_cut_at_any_byte_has_the_verdicts_of_whole_lines(tmp_path: 
     journal = Journal.create(tmp_path / "x.json", small)
     for test in (f"{CLAUSE}/first", f"{CLAUSE}/last"):
         journal.start(test, CLAUSE)
-        journal.judged(JudgedTest(TestVerdict(test, CLAUSE, Outcome.PASS, message="≤")))
+        journal.write_judged(JudgedTest(TestVerdict(test, CLAUSE, Outcome.PASS, message="≤")))
     content = journal.path.read_bytes()
     journal.close()
     cut = tmp_path / "cut.jsonl"
@@ -73,7 +73,7 @@ def test_load_journal_with_crashed_test_says_how_to_repeat_it(tmp_path: Path) ->
 
 def test_finish_interrupted_run_leaves_the_last_complete_record(complete: Path) -> None:
     before = complete.read_bytes()
-    journal = filled(Journal.create(complete, header()), 1)
+    journal = fill_journal(Journal.create(complete, header()), 1)
     journal.start("in the middle", CLAUSE)
     stopped = journal.finish("interrupted")
     assert stopped.name == "torch.interrupted-1.json"
@@ -84,9 +84,9 @@ def test_finish_interrupted_run_leaves_the_last_complete_record(complete: Path) 
 
 def test_create_sets_an_earlier_journal_aside(tmp_path: Path) -> None:
     for count in (1, 2):
-        filled(Journal.create(tmp_path / "x.json", header()), count).close()
+        fill_journal(Journal.create(tmp_path / "x.json", header()), count).close()
     (tmp_path / ".x.json.1.tmp").write_bytes(b"left by a killed writer")
-    filled(Journal.create(tmp_path / "x.json", header()), 3).finish()
+    fill_journal(Journal.create(tmp_path / "x.json", header()), 3).finish()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.interrupted-1.json", "x.interrupted-2.json", "x.json"]
     assert [len(load(p).verdicts) for p in sorted(tmp_path.iterdir())] == [1, 2, 3]
 
@@ -98,7 +98,7 @@ def test_create_copies_an_unreadable_journal(tmp_path: Path) -> None:
 
 
 def test_create_twice_is_refused(tmp_path: Path) -> None:
-    with filled(Journal.create(tmp_path / "x.json", header())) as journal:
+    with fill_journal(Journal.create(tmp_path / "x.json", header())) as journal:
         content = journal.path.read_bytes()
         with pytest.raises(RecordBusy) as caught:
             Journal.create(tmp_path / "x.json", header())
@@ -117,9 +117,9 @@ def test_journal_refuses_mistakes(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no text"):
             journal.start("t", "scaling.unheard-of")
         with pytest.raises(TypeError, match="JSON"):
-            journal.judged(replace(judged("t"), observations=(Observation(CLAUSE, "k", "", object()),)))  # type: ignore[arg-type]
+            journal.write_judged(replace(make_judged_test("t"), observations=(Observation(CLAUSE, "k", "", object()),)))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="duration"):
-            journal.judged(JudgedTest(replace(verdict("t"), duration_s=-1.0)))
+            journal.write_judged(JudgedTest(replace(verdict("t"), duration_s=-1.0)))
         assert journal.path.read_bytes() == before
     with pytest.raises(ValueError, match="closed"):
         journal.start("t", CLAUSE)
@@ -136,10 +136,10 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 def test_journal_on_full_disk_loses_nothing_written(tmp_path: Path) -> None:
-    journal = filled(Journal.create(tmp_path / "x.json", header()))
+    journal = fill_journal(Journal.create(tmp_path / "x.json", header()))
     with files_of_at_most(journal.path.stat().st_size + 50):
         with pytest.raises(RecordError, match="cannot be written") as caught:
-            journal.judged(judged("too much"))
+            journal.write_judged(make_judged_test("too much"))
         with pytest.raises(RecordError, match="cannot be written"):
             journal.finish()
     assert len(str(caught.value).splitlines()) == 1
@@ -193,7 +193,7 @@ def test_kill_9_loses_no_printed_verdict(tmp_path: Path) -> None:
 
 
 def test_outlines_have_no_parts_and_share_texts() -> None:
-    path = listed(ROOT / "results" / "baselines")[0]
+    path = list_records(ROOT / "results" / "baselines")[0]
     (first, second) = map(Outlines(), [load(path), load(path)])
     assert (first.measurements, first.traces, first.tensors) == ((), (), ())
     assert not any(verdict.checks or verdict.runs for verdict in first.verdicts)

@@ -10,7 +10,7 @@ from frameworks.installer import locks
 from frameworks.installer.distributions import DISTRIBUTIONS, bare, variable_of
 from results.compare.environment import COMPANIONS, OWN, ChangedSetting, Environment, environment, variable
 from results.record.reading import ClauseText, Observation, Outcome, Record, Series, TestVerdict, Variant
-from results.show.portability import Portability, libraries, listed, owners, words
+from results.show.portability import Portability, libraries, list_clauses, owners, words
 from tests.support.recorded import BASE, record
 
 P, F, K, U, N = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED
@@ -138,9 +138,9 @@ def test_an_observation_differs_where_the_same_thing_was_seen_to_be_another(
 
 def test_every_kind_has_a_meaning_and_the_list_says_what_it_uses() -> None:
     assert all(kind.meaning for kind in Portability)
-    lines = list(listed([run("torch", P), run("tf", U)]))
+    lines = list(list_clauses([run("torch", P), run("tf", U)]))
     assert lines == ["s.x  differs", "", "1 clause: 1 differs", f"differs: {Portability.DIFFERS.meaning}"]
-    assert list(listed([]))[-1] == "0 clauses: none judged"
+    assert list(list_clauses([]))[-1] == "0 clauses: none judged"
 
 
 KERAS = {"tf": "2.21.0+keras.3.15.1", "jax": "0.10.2+keras.3.15.1", "torch": "2.13.0+cpu.keras.3.15.1"}
@@ -194,23 +194,23 @@ def test_words_of_a_clause_name_the_version_and_the_owner() -> None:
     assert str(words([eager, keras])[CLAUSE]) == "broken in torch 2.13.0+cpu (eager cpu)"
 
 
-def packaged(framework: str, version: str, packages: dict[str, str] | None = None, **more: object) -> Record:
+def make_record(framework: str, version: str, packages: dict[str, str] | None = None, **more: object) -> Record:
     device = str(more.pop("device", "cpu"))
     variant = replace(Variant(version, packages=packages or {}), **more)  # type: ignore[arg-type]
     return replace(BASE, series=Series(framework, device, device, "m"), variant=variant)
 
 
 def test_nothing_differs_between_a_run_and_itself() -> None:
-    record = packaged("jax", "0.10.2+flax.0.12.8", {"numpy": "2.4", "flax": "0.12.8"}, variables={"A": "1"})
+    record = make_record("jax", "0.10.2+flax.0.12.8", {"numpy": "2.4", "flax": "0.12.8"}, variables={"A": "1"})
     assert environment(record, record) == Environment()
     assert environment(record, record).same
 
 
 def test_companions_are_told_apart_from_packages_that_compute_nothing() -> None:
-    old = packaged(
+    old = make_record(
         "jax", "0.10.1", {"numpy": "2.3", "Flax": "0.12.6", "protobuf": "6", "jax": "0.10.1", "jaxlib": "0.10.1"}
     )
-    new = packaged(
+    new = make_record(
         "jax", "0.10.2", {"numpy": "2.4", "flax": "0.12.8", "protobuf": "7", "jax": "0.10.2", "jaxlib": "0.10.2"}
     )
     changes = environment(old, new)
@@ -229,26 +229,26 @@ def test_companions_are_told_apart_from_packages_that_compute_nothing() -> None:
 def test_what_comes_with_the_wheel_is_crossed_only_under_the_same_framework() -> None:
     packages, gpu = {"nvidia-cudnn-cu12": "9.1", "triton": "3.4"}, {"device": "cuda"}
     old, new = (
-        packaged("torch", "2.13.0", {**packages, "nvidia-cudnn-cu12": version}, **gpu) for version in ("9.1", "9.2")
+        make_record("torch", "2.13.0", {**packages, "nvidia-cudnn-cu12": version}, **gpu) for version in ("9.1", "9.2")
     )
     assert environment(old, new).crossing == "TORCH_VERSION=2.13.0 NVIDIA_CUDNN_CU12_VERSION=9.1 tox -e torch"
     assert environment(old, new).crossed == "the same framework with the old companion packages"
-    later = packaged("torch", "2.15.0", {**packages, "nvidia-cudnn-cu12": "9.2"}, **gpu)
+    later = make_record("torch", "2.15.0", {**packages, "nvidia-cudnn-cu12": "9.2"}, **gpu)
     assert environment(old, later).crossing == ""
     assert [step.name for step in environment(old, later).companions] == ["nvidia-cudnn-cu12"]
 
 
 def test_what_computes_on_a_gpu_is_no_companion_on_a_cpu() -> None:
     old, new = (
-        packaged("torch", "2.13.0", {"numpy": "2"}),
-        packaged("torch", "2.13.0", {"numpy": "2", "nvidia-cublas": "13"}),
+        make_record("torch", "2.13.0", {"numpy": "2"}),
+        make_record("torch", "2.13.0", {"numpy": "2", "nvidia-cublas": "13"}),
     )
     assert environment(old, new).companions == ()
     assert environment(old, new).packages == (ChangedSetting("nvidia-cublas", "", "13"),)
 
 
 def test_a_companion_in_the_version_is_the_companion_and_not_the_framework() -> None:
-    changes = environment(packaged("tf", "2.20.0+keras.3.8.0"), packaged("tf", "2.20.0+keras.3.15.1"))
+    changes = environment(make_record("tf", "2.20.0+keras.3.8.0"), make_record("tf", "2.20.0+keras.3.15.1"))
     assert changes.framework is None
     assert changes.companions == (ChangedSetting("keras", "3.8.0", "3.15.1"),)
     assert changes.crossing == "TF_VERSION=2.20.0 KERAS_VERSION=3.8.0 tox -e tf"
@@ -256,25 +256,28 @@ def test_a_companion_in_the_version_is_the_companion_and_not_the_framework() -> 
 
 def test_a_library_counts_in_the_modes_that_train_by_it() -> None:
     old, new = (
-        packaged("torch", f"2.13.0+cpu.accelerate.{version}", {"accelerate": version}) for version in ("1.12", "1.15")
+        make_record("torch", f"2.13.0+cpu.accelerate.{version}", {"accelerate": version})
+        for version in ("1.12", "1.15")
     )
     assert environment(old, new).companions == (ChangedSetting("accelerate", "1.12", "1.15"),)
     assert environment(old, new).crossing == (
         "CONFORMANCE_MODES=m TORCH_VERSION=2.13.0 ACCELERATE_VERSION=1.12 tox -e torch"
     )
-    apart = environment(*(packaged("torch", "2.13.0+cpu", {"accelerate": version}) for version in ("1.12", "1.15")))
+    apart = environment(*(make_record("torch", "2.13.0+cpu", {"accelerate": version}) for version in ("1.12", "1.15")))
     assert apart.companions == ()
 
 
 @pytest.mark.parametrize(("old", "new", "framework"), [("2.13+cpu", "2.13+cu130", True), ("2.13", "2.13", False)])
 def test_another_build_of_a_version_is_another_framework(old: str, new: str, framework: bool) -> None:
-    framework_change = environment(packaged("torch", old), packaged("torch", new)).framework
+    framework_change = environment(make_record("torch", old), make_record("torch", new)).framework
     assert framework_change == (ChangedSetting("torch", old, new) if framework else None)
 
 
 def test_an_older_record_is_compared_by_what_it_names() -> None:
-    old = packaged("tf", "2.20.0+keras.3.15.1", environment={"numpy": "2.3.5", "tensorflow": "2.20.0", "device": "x"})
-    new = packaged(
+    old = make_record(
+        "tf", "2.20.0+keras.3.15.1", environment={"numpy": "2.3.5", "tensorflow": "2.20.0", "device": "x"}
+    )
+    new = make_record(
         "tf", "2.20.0+keras.3.15.1", {"numpy": "2.4.6", "keras": "3.15.1", "scipy": "1"}, environment={"device": "x"}
     )
     changes = environment(old, new)
@@ -288,7 +291,7 @@ def test_an_older_record_is_compared_by_what_it_names() -> None:
 
 
 def test_a_flag_that_is_called_like_a_package_is_a_flag() -> None:
-    old, new = (packaged("torch", "2.13.0", environment={"mkl": value}) for value in ("True", "False"))
+    old, new = (make_record("torch", "2.13.0", environment={"mkl": value}) for value in ("True", "False"))
     assert environment(old, new).switches == (ChangedSetting("mkl", "True", "False"),)
     assert environment(old, new).companions == ()
 
@@ -296,8 +299,8 @@ def test_a_flag_that_is_called_like_a_package_is_a_flag() -> None:
 def test_switches_that_one_record_alone_tells_are_one_line() -> None:
     packages = {"numpy": "2.4"}
     switches = {f"switch-{i}": "on" for i in range(6)}
-    old = packaged("torch", "2", packages, environment={"threads": "1"})
-    new = packaged("torch", "2", packages, environment={"threads": "2", **switches})
+    old = make_record("torch", "2", packages, environment={"threads": "1"})
+    new = make_record("torch", "2", packages, environment={"threads": "2", **switches})
     assert list(environment(old, new).lines()) == [
         "threads: 1 → 2: sums may round differently",
         "only the new record names: switch-0, switch-1, switch-2, switch-3 and 2 more",
@@ -307,25 +310,25 @@ def test_switches_that_one_record_alone_tells_are_one_line() -> None:
 
 def test_variables_and_instruction_sets_are_told() -> None:
     packages = {"numpy": "2.4"}
-    old = packaged("torch", "2", packages, variables={"OMP_NUM_THREADS": "1"}, instruction_sets=("avx2", "fma"))
-    new = packaged("torch", "2", packages, variables={"TF32": "1"}, instruction_sets=("avx2", "avx512f"))
+    old = make_record("torch", "2", packages, variables={"OMP_NUM_THREADS": "1"}, instruction_sets=("avx2", "fma"))
+    new = make_record("torch", "2", packages, variables={"TF32": "1"}, instruction_sets=("avx2", "avx512f"))
     assert list(environment(old, new).lines()) == [
         "variable OMP_NUM_THREADS: 1 → none: sums may round differently",
         "variable TF32: none → 1: other kernels may run, which round differently",
         "instruction sets: fma only on the old machine; avx512f only on the new machine: "
         "other kernels may run, which round differently",
     ]
-    unknown = packaged("torch", "2", packages, variables={"OMP_NUM_THREADS": "1"})
+    unknown = make_record("torch", "2", packages, variables={"OMP_NUM_THREADS": "1"})
     assert environment(old, unknown).same, "a platform that does not tell is no difference"
 
 
 @pytest.mark.parametrize("version", ["1; touch pwned", "$(id)", "1 2", "", "-x", "１"])
 def test_a_version_that_is_none_gets_into_no_command(version: str) -> None:
-    old, new = packaged("torch", "2.13.0", {"numpy": version}), packaged("torch", "2.13.0", {"numpy": "2.4"})
+    old, new = make_record("torch", "2.13.0", {"numpy": version}), make_record("torch", "2.13.0", {"numpy": "2.4"})
     assert environment(old, new).crossing == ""
     assert (
         environment(
-            packaged("torch", "2.13.0", {"numpy": "2.3"}), packaged("torch", version, {"numpy": "2.4"})
+            make_record("torch", "2.13.0", {"numpy": "2.3"}), make_record("torch", version, {"numpy": "2.4"})
         ).crossing
         == ""
     )
@@ -333,7 +336,7 @@ def test_a_version_that_is_none_gets_into_no_command(version: str) -> None:
 
 @pytest.mark.parametrize("name", ["package.module.Class", "reference", "$(id)"])
 def test_what_the_suite_does_not_install_has_no_command(name: str) -> None:
-    old, new = (packaged(name, "1", {"numpy": version}) for version in ("2.3", "2.4"))
+    old, new = (make_record(name, "1", {"numpy": version}) for version in ("2.3", "2.4"))
     assert environment(old, new).companions
     assert environment(old, new).crossing == ""
 

@@ -39,8 +39,8 @@ from results.record.reading import (
 from results.record.values import as_number, encode_number
 from results.show import digest, portability
 from results.show.table import plain
-from tests.support.misbehaving import OVERSIZED, call, mutants, refused
-from tests.support.recorded import BASE, CLAUSE, filled, header
+from tests.support.misbehaving import OVERSIZED, assert_refused, call, mutants
+from tests.support.recorded import BASE, CLAUSE, fill_journal, header
 from tests.support.suite_runs import ROOT, Ended, conformance, environment, hang_limit
 
 
@@ -241,7 +241,7 @@ def test_report_of_a_folder_with_a_broken_record_leaves_the_old_page(complete: P
     page, broken = complete.with_name("page.html"), complete.with_name("broken.json")
     page.write_text("old", "utf-8")
     broken.write_text("{", "utf-8")
-    refused(call(main, "report", complete.parent, "--output", page), broken)
+    assert_refused(call(main, "report", complete.parent, "--output", page), broken)
     assert page.read_text("utf-8") == "old"
 
 
@@ -257,20 +257,20 @@ def test_a_compressed_record_is_the_same_record_and_the_same_bytes(complete: Pat
     assert read([complete.parent]) == [load(packed)]
 
 
-def committed() -> list[Path]:
+def list_committed_files() -> list[Path]:
     folders = (ROOT / "results" / name for name in ("baselines", "upgrades", "scenarios"))
     return [path for folder in folders for path in folder.rglob("*") if path.is_file()]
 
 
 @pytest.mark.slow
 def test_every_committed_record_is_of_this_schema() -> None:
-    for path in committed():
+    for path in list_committed_files():
         content = files.read(path)
         assert to_json(from_json(content)) == content, path
 
 
 def test_every_committed_record_is_compressed_and_names_no_folder() -> None:
-    for path in committed():
+    for path in list_committed_files():
         assert path.name.endswith(".json.gz")
         content = files.read(path)
         assert not re.search(rb'"/(tmp|home|root|work)/|pytest-of-', content), path
@@ -282,7 +282,7 @@ OWN_MODULES = {*sys.stdlib_module_names, "conformance", "frameworks", "results",
 """Packages that a command may import while it reads a record, whatever the record contains."""
 
 
-def shown(completed: Ended, *statuses: int) -> str:
+def check_output(completed: Ended, *statuses: int) -> str:
     """Asserts that a command succeeded and printed lines of visible characters; returns them."""
     assert completed.status in (statuses or (0,))
     assert completed.errors == ""
@@ -298,7 +298,7 @@ def visible(text: str) -> str:
 def test_load_damaged_record_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
     folder, good = tmp_path / "damaged", tmp_path / "good.json"
     folder.mkdir()
-    journal = filled(Journal.create(good, header()), 1)
+    journal = fill_journal(Journal.create(good, header()), 1)
     content = journal.path.read_bytes()
     journal.finish()
     before, imported = sorted(tmp_path.rglob("*")), set(sys.modules)
@@ -311,15 +311,15 @@ def test_load_damaged_record_is_read_or_refused_in_one_line(tmp_path: Path) -> N
         completed = call(cli.main, "compare", *pair, "--format", style)
         counts[completed.errors == ""] += 1
         if completed.errors:
-            refused(completed, path)
-            refused(call(cli.main, "table", path), path)
+            assert_refused(completed, path)
+            assert_refused(call(cli.main, "table", path), path)
         else:
-            shown(completed, 0, 1, 2)
+            check_output(completed, 0, 1, 2)
             record = load(path)
             write(path.with_suffix(".json"), record)
             assert to_json(load(path.with_suffix(".json"))) == to_json(record)
             assert "clauses" in visible(plain([record], 20 + number % 150))
-            assert "clause" in visible("\n".join(portability.listed([record, load(good)])))
+            assert "clause" in visible("\n".join(portability.list_clauses([record, load(good)])))
             assert "## Conformance" in visible(digest.markdown([record]))
         for left in folder.iterdir():
             left.unlink()
@@ -390,7 +390,7 @@ def test_load_small_file_of_many_values_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "small.json.gz"
     path.write_bytes(gzip.compress(OVERSIZED["empty lists"](), 6))
     assert path.stat().st_size < 100_000
-    refused(call(cli.main, "table", path), path)
+    assert_refused(call(cli.main, "table", path), path)
 
 
 def test_limits_are_twice_the_committed_records() -> None:
@@ -403,7 +403,7 @@ def test_limits_are_twice_the_committed_records() -> None:
 def test_messages_have_no_character_that_acts_on_a_terminal(tmp_path: Path) -> None:
     path = tmp_path / "a\n\x1b[31m\udcff\u202e.json"
     write(path, BASE)
-    assert shown(call(cli.main, "compare", tmp_path, path, "--format", "json"))
+    assert check_output(call(cli.main, "compare", tmp_path, path, "--format", "json"))
     path.write_bytes(b"{")
     completed = call(cli.main, "compare", path, path)
     assert (completed.status, completed.errors[-1:]) == (2, "\n")
@@ -425,5 +425,5 @@ def test_output_that_cannot_be_written_is_refused(output: str, tmp_path: Path) -
     write(good, BASE)
     target = tmp_path / output if output else Path()
     before = sorted(tmp_path.rglob("*"))
-    refused(call(cli.main, "compare", good, good, "--output", target), Path(str(target)[:100]))
+    assert_refused(call(cli.main, "compare", good, good, "--output", target), Path(str(target)[:100]))
     assert sorted(tmp_path.rglob("*")) == before

@@ -26,11 +26,11 @@ from results.record.reading import ClauseText, Outcome, Record, Series, TestVerd
 from results.show import times
 from results.show.clauses import cut, html, outcome, source, tally, total
 from results.show.clauses import words as unlinked
-from results.show.differences import document, draw, grouped, headline, markdown, to_text
+from results.show.differences import document, draw, group_changes, headline, markdown, to_text
 from results.show.digest import markdown as digest
-from results.show.findings import classed, findings
+from results.show.findings import findings, list_by_class
 from results.show.table import CAPTION, layout, plain, troubles
-from tests.support.recorded import BASE, CLAUSE, change_verdict, infected, measured
+from tests.support.recorded import BASE, CLAUSE, change_verdict, make_infected_record, make_measured_record
 from tests.support.suite_runs import ROOT
 
 FAMILIES = ("accumulation", "autocast", "quantization", "recompute", "scaling")
@@ -52,7 +52,7 @@ def record(framework: str, version: str, mode: str, *outcomes: Outcome, interrup
         status="interrupted" if interrupted else "complete",
         observations=(),
         measurements=(),
-    ).sorted()
+    ).sort_parts()
 
 
 P, K, U, N = Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED
@@ -124,10 +124,10 @@ def test_a_clause_comes_to_its_gravest_outcome_and_is_refused_only_as_a_whole(
 
 
 def test_known_failures_that_nobody_confirmed_are_noted() -> None:
-    def inferred(verdict: TestVerdict) -> TestVerdict:
+    def mark_inferred(verdict: TestVerdict) -> TestVerdict:
         return replace(verdict, inferred_from="2.13.0" if verdict.outcome is K else "")
 
-    later = replace(FOUR[0], verdicts=tuple(map(inferred, FOUR[0].verdicts)))
+    later = replace(FOUR[0], verdicts=tuple(map(mark_inferred, FOUR[0].verdicts)))
     note = "torch 2.13.0+cpu eager cpu: known failures judged in 2.13.0, not confirmed here: 10 tests"
     assert note in plain([later], 160)
     assert note not in plain([FOUR[0]], 160)
@@ -170,7 +170,7 @@ def test_markdown_is_a_list_with_links_and_escapes() -> None:
             TestVerdict("scaling.slug/", "scaling.slug", K, reason="f", link="https://a.org/x_(y)"),
         ),
     )
-    assert list(classed(findings(evil))) == [
+    assert list(list_by_class(findings(evil))) == [
         "**Unclassified**",
         "",
         r"- \*a\* \<b\> \[c\](d) \# e `scaling.slug` (1 tests) (javascript:alert(1))",
@@ -270,7 +270,7 @@ def of(outcome: Outcome, **changes: Any) -> Record:
 
 
 def hostile(text: str) -> Record:
-    one = infected(text)
+    one = make_infected_record(text)
     verdicts = tuple(replace(verdict, seed=2**1000, duration_s=1e308) for verdict in one.verdicts)
     return replace(one, started=BASE.started, finished=BASE.finished, verdicts=verdicts, observations=())
 
@@ -279,7 +279,7 @@ TABLE_TAGS = {"table", "thead", "tbody", "tr", "th", "td"}
 ELEMENTS = TABLE_TAGS | {"h2", "h3", "p", "ul", "li", "strong", "code", "br", "details", "summary"}
 
 
-def rendered(text: str) -> str:
+def render_markdown(text: str) -> str:
     return str(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
 
 
@@ -306,7 +306,7 @@ def test_the_digest_says_when_there_is_nothing_to_do() -> None:
 
 @pytest.mark.parametrize("text", [EVIL, "<b>", "|" * 50, "`" * 50, "\\", "--- \n\n---", "</summary></details><script>"])
 def test_hostile_text_only_shows_itself(text: str) -> None:
-    html = rendered(digest([hostile(text)]))
+    html = render_markdown(digest([hostile(text)]))
     tags = set(re.findall(r"</?([a-zA-Z0-9]+)", html))
     assert tags == ELEMENTS
     assert html.count("<details>") == html.count("</details>") == 1
@@ -411,7 +411,7 @@ def test_a_brief_table_leaves_out_what_is_not_worse() -> None:
 
 def test_many_changes_that_are_alike_are_counted() -> None:
     changes = [Change(ChangeKind.NEWLY_FAILING, CLAUSE, f"{CLAUSE}/test_c[{i}]", "pass", "fail") for i in range(6)]
-    (group,) = grouped(changes)
+    (group,) = group_changes(changes)
     assert group.subjects == "test_c[0], test_c[1], test_c[2], test_c[3] and 2 more"
 
 
@@ -434,7 +434,7 @@ def test_the_headline_says_why_tests_are_not_comparable() -> None:
     result = compare(BASE, change_verdict(BASE, 0, setup_hash="d"))
     assert "1 not comparable" in headline(result)
     assert "1: different training setups" in to_text(compare_sets([BASE], [result.new]))
-    uncounted = compare(BASE, measured({"bytes/test_a": (math.nan,)}))
+    uncounted = compare(BASE, make_measured_record({"bytes/test_a": (math.nan,)}))
     assert "1 not comparable" in headline(uncounted)
 
 
@@ -447,10 +447,10 @@ def timed_run(**durations: float) -> Record:
         for clause in [f"{name.partition('_')[0]}.slug"]
     )
     changes = {"clauses": clauses, "verdicts": verdicts, "observations": (), "measurements": ()}
-    return replace(BASE, series=Series("some", "cpu", "", "eager"), variant=Variant("1.0"), **changes).sorted()
+    return replace(BASE, series=Series("some", "cpu", "", "eager"), variant=Variant("1.0"), **changes).sort_parts()
 
 
-def drawn(*records: Record, width: int = 80) -> list[str]:
+def draw_times(*records: Record, width: int = 80) -> list[str]:
     console = Console(file=StringIO(), width=width, color_system=None)
     times.draw(records, console)
     assert isinstance(console.file, StringIO)
@@ -459,7 +459,7 @@ def drawn(*records: Record, width: int = 80) -> list[str]:
 
 def test_seconds_add_up_by_family() -> None:
     assert times.seconds(timed_run(scaling_a=0.5, scaling_b=0.25, resume_a=2.0)) == {"scaling": 0.75, "resume": 2.0}
-    lines = drawn(timed_run(scaling_a=0.5, scaling_b=0.25), timed_run(resume_a=2.0))
+    lines = draw_times(timed_run(scaling_a=0.5, scaling_b=0.25), timed_run(resume_a=2.0))
     assert [line for line in lines if line.startswith(("resume", "scaling", "total"))] == [
         "resume – 2.00",
         "scaling 0.75 –",
@@ -470,7 +470,7 @@ def test_seconds_add_up_by_family() -> None:
 def test_the_slowest_tests_come_first_and_no_more_than_ten() -> None:
     result = times.slowest(timed_run(**{f"scaling_{n}": float(n % 7) for n in range(12)}))
     assert [verdict.duration_s for verdict in result] == [6.0, 5.0, 4.0, 4.0, 3.0, 3.0, 2.0, 2.0, 1.0, 1.0]
-    lines = drawn(timed_run(scaling_quick=0.1, scaling_slow=3.0))
+    lines = draw_times(timed_run(scaling_quick=0.1, scaling_slow=3.0))
     begin = lines.index("Slowest tests of some 1.0 eager cpu:")
     assert lines[begin + 1 : begin + 3] == ["3.00 scaling.slug/scaling_slow", "0.10 scaling.slug/scaling_quick"]
 

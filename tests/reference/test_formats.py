@@ -15,13 +15,13 @@ from conformance.checks.evidence import Verdict, Violation
 from conformance.runner.ways import run_of
 from conformance.techniques.eight_bit_state import MomentBeforeEncoding, block_maxima, paper_values, state_bytes
 from conformance.techniques.formats import checks
-from conformance.techniques.post_training.cases import MIXED, QuantizedCase, RunLayers, foreign, mixed
+from conformance.techniques.post_training.cases import MIXED, QuantizedCase, RunLayers, foreign, make_mixed_model
 from conformance.techniques.post_training.checks import check_dense, quantized_layers, small_layers, unlike_weights
 from conformance.techniques.shipped import large_enough
 from fixtures.arrays import CODES, FORMATS, NARROW, Array
 from fixtures.model import Activation, Dense, Flatten, Head, Heads, Layer, Model, dense_weights
 from fixtures.models import exact_linear
-from fixtures.recipe import Adam, Offload, Precision, Ranks, Recipe, written
+from fixtures.recipe import Adam, Offload, Precision, Ranks, Recipe, collect_fields
 from frameworks.contract import Capability, EightBitRule, LinearRule, NumberFormats, QuantRule, Unsupported, needs
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.arithmetic import contract
@@ -184,7 +184,7 @@ def test_hard_values_have_every_middle(name: str) -> None:
     ("ties", "expected"), [("even", [-2, -2, 0, 0, 2]), ("up", [-2, -1, 0, 1, 2]), ("away", [-3, -2, -1, 1, 2])]
 )
 def test_rounded_of_ties_follows_the_rule(ties: checks.Ties, expected: list[int]) -> None:
-    assert checks.rounded(np.array([-2.5, -1.5, -0.5, 0.5, 1.5]), ties).tolist() == expected
+    assert checks.round_quotient(np.array([-2.5, -1.5, -0.5, 0.5, 1.5]), ties).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def state_after(recipe: Recipe, updates: int = 3) -> dict[str, Array]:
 
 def test_a_recipe_without_them_is_written_as_before() -> None:
     assert repr(Adam()) == "Adam(learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-08)"
-    assert list(written(Adam())) == ["learning_rate", "beta1", "beta2", "epsilon"]
+    assert list(collect_fields(Adam())) == ["learning_rate", "beta1", "beta2", "epsilon"]
     assert repr(Adam(state_bits=8, block=64)).endswith("epsilon=1e-08, state_bits=8, block=64)")
     assert "state_bits" not in run_of(ENTRY_MODEL, Recipe(Adam())).recipe["optimizer"]
     assert run_of(ENTRY_MODEL, RECIPE).recipe["optimizer"]["state_bits"] == 8
@@ -329,7 +329,7 @@ def test_codes_of_a_combination_are_those_without_it_and_take_their_bytes(change
     if changes.get("offload") == Offload(("optimizer",)):
         trainer = ReferenceFramework("cpu").trainer(ENTRY_MODEL, RECIPE.replace(**changes))
         trainer.apply_gradients(gradients(0))
-        assert trainer.offloaded() == {"optimizer": size}
+        assert trainer.offloaded_bytes() == {"optimizer": size}
     if "ranks" in changes:
         rank_group = ReferenceFramework("cpu").rank_group(ENTRY_MODEL, RECIPE.replace(**changes))
         assert [sizes["optimizer"] for sizes in rank_group.resident_bytes()] == [size] * 2
@@ -399,9 +399,9 @@ def test_check_dense_finds_a_layer_of_the_wrong_rule(name: str, made_by: LinearR
 
 @pytest.mark.parametrize("fewest", [1, 33, 1024, 1000, 5000])
 def test_the_model_of_the_suite_has_codes_and_a_layer_without(fewest: int) -> None:
-    assert mixed(RULES["dynamic-int8"]) is MIXED
+    assert make_mixed_model(RULES["dynamic-int8"]) is MIXED
     rule = replace(RULE, smallest=fewest)
-    model = mixed(rule)
+    model = make_mixed_model(rule)
     quantized = quantized_layers(model, rule)
     assert {"0.weight", "3.weight", "5.output.weight"} <= set(quantized)
     if fewest >= 64:
@@ -410,7 +410,7 @@ def test_the_model_of_the_suite_has_codes_and_a_layer_without(fewest: int) -> No
         assert np.prod(quantized["5.output.weight"]) == fewest
 
 
-@pytest.mark.parametrize("model", [MIXED, mixed(RULE)], ids=["usual", "large"])
+@pytest.mark.parametrize("model", [MIXED, make_mixed_model(RULE)], ids=["usual", "large"])
 def test_foreign_model_has_another_shape_or_head(model: Model) -> None:
     before = dense_weights(model)
     changed = {how: dense_weights(foreign(model, how)) for how in ("other-shape", "other-head")}

@@ -41,12 +41,12 @@ from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact
-from frameworks.reference.core.tape import depth, recomputed, taped
+from frameworks.reference.core.tape import depth, recompute_function, record_pullbacks
 from frameworks.reference.training.scaler import LossScale
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 
-def trained(model: Model, recipe: Recipe, **choices: object) -> ReferenceTrainer:
+def make_trainer(model: Model, recipe: Recipe, **choices: object) -> ReferenceTrainer:
     return ReferenceFramework(**choices).trainer(model, recipe)
 
 
@@ -106,8 +106,8 @@ class TestRecomputation:
     def test_bytes_are_the_segments_inputs_and_the_heads(self) -> None:
         model, batch = exact_stack(8, 4), exact_batch(16)
         head = 16 * 8 * 4 + 16 * 4 * 4
-        assert trained(model, Recipe()).saved_bytes(batch) == 3 * 16 * 8 * 4 + head
-        assert trained(model, Recipe(recompute=Recompute(2))).saved_bytes(batch) == 1 * 16 * 8 * 4 + head
+        assert make_trainer(model, Recipe()).saved_bytes(batch) == 3 * 16 * 8 * 4 + head
+        assert make_trainer(model, Recipe(recompute=Recompute(2))).saved_bytes(batch) == 1 * 16 * 8 * 4 + head
 
     def test_errors_leave_no_trace(self) -> None:
         x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
@@ -125,15 +125,15 @@ class TestRecomputation:
 
         def outer(x: Array) -> list[Array]:
             holder.value = x
-            return [recomputed(lambda y: (y * holder.value).sum(), np.ones(3))]
+            return [recompute_function(lambda y: (y * holder.value).sum(), np.ones(3))]
 
         with pytest.raises(RuntimeError, match="neither an argument"):
-            taped(outer, np.ones(3))
+            record_pullbacks(outer, np.ones(3))
 
 
 def test_taped_gives_each_array_of_a_container_its_gradient() -> None:
     arrays = {"used": np.array([1.0, 2.0]), "twice": np.array([3.0, 4.0]), "unused": np.ones((2, 1))}
-    _, (pull,) = taped(lambda x: [(x["used"] + x["twice"] * x["twice"]).sum()], arrays)
+    _, (pull,) = record_pullbacks(lambda x: [(x["used"] + x["twice"] * x["twice"]).sum()], arrays)
     gradients = {name: gradient.tolist() for name, gradient in pull(np.ones(())).items()}
     assert gradients == {"used": [1.0, 1.0], "twice": [6.0, 8.0], "unused": [[0.0], [0.0]]}
 
@@ -143,7 +143,7 @@ class TestPrecision:
     @pytest.mark.parametrize("name", ["float16", "bfloat16"])
     def test_formats_of_a_level(self, level: str, name: str) -> None:
         precision = Precision(level, name)
-        run = trained(digits_convolution(0.0, 2), Recipe(Adam(), precision))
+        run = make_trainer(digits_convolution(0.0, 2), Recipe(Adam(), precision))
         run.update((digits_batch(4, image=True),))
         formats = {n: v.dtype.name for n, v in run.parameters().items()}
         assert formats["0.weight"] == ("float32" if level == "O1" else name)
@@ -156,7 +156,7 @@ class TestPrecision:
     def test_exact_rounding_ignores_the_recipes_precision(self) -> None:
         batch = digits_batch(4)
         runs = [
-            trained(digits_mlp((8,)), Recipe(Adam(), p, DynamicScaling(2.0**4)), rounding=Exact())
+            make_trainer(digits_mlp((8,)), Recipe(Adam(), p, DynamicScaling(2.0**4)), rounding=Exact())
             for p in (FLOAT32, FLOAT16, Precision("O3", "bfloat16"))
         ]
         losses = [[run.update((batch,)).loss for _ in range(3)] for run in runs]
@@ -203,7 +203,7 @@ class TestScaler:
     @settings(max_examples=25)
     @given(st.lists(st.sampled_from([1.0, math.inf, -math.inf, math.nan]), max_size=40), st.integers(1, 4))
     def test_a_run_follows_the_closed_form(self, schedule: list[float], interval: int) -> None:
-        run = trained(scalar(), Recipe(SGD(2.0**-6), scaling=DynamicScaling(2.0**10, interval=interval)))
+        run = make_trainer(scalar(), Recipe(SGD(2.0**-6), scaling=DynamicScaling(2.0**10, interval=interval)))
         exponent, good, applied = 10, 0, 0
         for value in schedule:
             update = run.apply_gradients({"0.output.weight": np.ones((1, 1)), "0.output.bias": np.array([value])})
@@ -219,7 +219,7 @@ class TestScaler:
     def test_poison_after_unscaling_is_judged_by_the_rule(self, latched: bool) -> None:
         rule = ScalerRule(minimum=2.0**-126, maximum=2.0**127, latched=latched)
         recipe = Recipe(SGD(0.5), scaling=DynamicScaling(2.0**10))
-        run = trained(scalar(), recipe, conventions=Conventions(scaler=rule))
+        run = make_trainer(scalar(), recipe, conventions=Conventions(scaler=rule))
         update = run.apply_gradients({"0.output.bias": np.ones(1)}, inject={"0.output.bias": np.array([math.nan])})
         assert update.skipped == (not latched)
 
@@ -227,12 +227,12 @@ class TestScaler:
         refused = DynamicScaling(0.0), DynamicScaling(2.0**200), DynamicScaling(interval=0), StaticScaling(math.inf)
         for scaling in refused:
             with pytest.raises(ValueError, match=r"scale|needed"):
-                trained(scalar(), Recipe(scaling=scaling))
+                make_trainer(scalar(), Recipe(scaling=scaling))
 
 
 class TestConventions:
-    def moved(self, optimizer: Optimizer, gradients: list[float], **conventions: object) -> float:
-        run = trained(scalar(0.0), Recipe(optimizer), conventions=Conventions(**conventions), rounding=Exact())
+    def run_updates(self, optimizer: Optimizer, gradients: list[float], **conventions: object) -> float:
+        run = make_trainer(scalar(0.0), Recipe(optimizer), conventions=Conventions(**conventions), rounding=Exact())
         for g in gradients:
             run.apply_gradients({"0.output.bias": np.array([g])})
         return float(run.parameters()["0.output.bias"][0])
@@ -242,11 +242,11 @@ class TestConventions:
         first, second, t = 0.1 * 2.0, 0.001 * 4.0, 1
         outside = first / (1 - 0.9**t) / (math.sqrt(second / (1 - 0.999**t)) + 0.5)
         inside = math.sqrt(1 - 0.999**t) / (1 - 0.9**t) * first / (math.sqrt(second) + 0.5)
-        assert self.moved(adam, [2.0], adam_epsilon="outside") == pytest.approx(-0.1 * outside, rel=1e-12)
-        assert self.moved(adam, [2.0], adam_epsilon="inside") == pytest.approx(-0.1 * inside, rel=1e-12)
+        assert self.run_updates(adam, [2.0], adam_epsilon="outside") == pytest.approx(-0.1 * outside, rel=1e-12)
+        assert self.run_updates(adam, [2.0], adam_epsilon="inside") == pytest.approx(-0.1 * inside, rel=1e-12)
 
     def test_decay_is_decoupled(self) -> None:
-        run = trained(scalar(1.0), Recipe(AdamW(0.5, weight_decay=0.25)), rounding=Exact())
+        run = make_trainer(scalar(1.0), Recipe(AdamW(0.5, weight_decay=0.25)), rounding=Exact())
         run.apply_gradients({"0.output.weight": np.zeros((1, 1))})
         assert run.parameters()["0.output.weight"][0, 0] == 1.0 - 0.5 * 0.25
 
@@ -254,7 +254,7 @@ class TestConventions:
     def test_what_a_non_finite_micro_batch_costs(self, rule: str) -> None:
         recipe = Recipe(SGD(0.5), accumulation=2, scaling=DynamicScaling(2.0**10))
         conventions = Conventions(nonfinite_micro_batch=rule)
-        run = trained(scalar(), recipe, conventions=conventions)
+        run = make_trainer(scalar(), recipe, conventions=conventions)
         update = run.apply_gradients({"0.output.bias": np.array([math.inf])}, {"0.output.bias": np.array([2.0])})
         assert update.skipped == (rule == "drop-window")
         assert update.scale_after == 2.0**9
@@ -262,7 +262,7 @@ class TestConventions:
 
     @pytest.mark.parametrize(("rule", "applied", "left"), [("flush", True, 0), ("carry", False, 1), ("drop", False, 0)])
     def test_an_incomplete_window(self, rule: str, applied: bool, left: int) -> None:
-        run = trained(exact_linear(), Recipe(SGD(0.5), accumulation=2), conventions=Conventions(remainder=rule))
+        run = make_trainer(exact_linear(), Recipe(SGD(0.5), accumulation=2), conventions=Conventions(remainder=rule))
         run.accumulate(exact_batch(4), 8)
         assert run.apply().skipped is not applied
         assert run.window.micro_batches == left

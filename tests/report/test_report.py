@@ -24,19 +24,28 @@ from results.record.reading import ClauseText, Outcome, Record, RecordError
 from results.report import render, values
 from results.report.matrix import ALONE, Cell, Matrix, by_framework, matrix, sentences
 from results.report.page import LEGEND
-from results.report.text import clean, described, href, linked
+from results.report.text import clean, format_value, href, link_addresses
 from results.show.clauses import GRAVITY
 from results.show.differences import markdown
 from results.show.findings import findings
 from tests.support import doctored
-from tests.support.recorded import DATE, HOSTILE, MEGABYTES, baselines, infected, infected_page, page, record
+from tests.support.recorded import (
+    DATE,
+    HOSTILE,
+    MEGABYTES,
+    baselines,
+    infected_page,
+    make_infected_record,
+    page,
+    record,
+)
 from tools.browser import Reader
 
 P, F, K, U = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED
 
 
 @cache
-def parsed(name: str) -> Reader:
+def parse_page(name: str) -> Reader:
     return Reader({"baselines": page, "infected": infected_page}[name]())
 
 
@@ -44,14 +53,14 @@ BOTH = pytest.mark.parametrize("name", ["baselines", "infected"])
 
 
 def data_behind(name: str) -> dict[str, Any]:
-    (text,) = (text for attributes, text in parsed(name).all("script") if attributes.get("id") == "tests-data")
+    (text,) = (text for attributes, text in parse_page(name).all("script") if attributes.get("id") == "tests-data")
     result: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(text, validate=True)))
     return result
 
 
 @BOTH
 def test_page_is_well_formed_and_its_links_lead_somewhere(name: str) -> None:
-    result = parsed(name)
+    result = parse_page(name)
     assert result.wrong == []
     ids = Counter(attributes["id"] for _, attributes in result.elements if "id" in attributes)
     assert [identifier for identifier, count in ids.items() if count > 1] == []
@@ -67,7 +76,7 @@ def test_page_is_well_formed_and_its_links_lead_somewhere(name: str) -> None:
 
 @BOTH
 def test_page_requests_nothing_and_runs_its_own_scripts_alone(name: str) -> None:
-    result = parsed(name)
+    result = parse_page(name)
     for tag, attributes in result.elements:
         assert not {"src", "srcset", "action", "formaction", "poster", "ping", "style"} & attributes.keys()
         assert not [attribute for attribute in attributes if attribute.startswith("on")]
@@ -95,9 +104,9 @@ def digest(text: str) -> str:
 
 
 def test_hostile_records_add_no_kind_of_element_and_long_texts_are_cut() -> None:
-    benign, hostile = ({tag for tag, _ in parsed(name).elements} for name in ("baselines", "infected"))
+    benign, hostile = ({tag for tag, _ in parse_page(name).elements} for name in ("baselines", "infected"))
     assert hostile - benign <= {"strong", "ul"}, "interrupted runs are emphasised, and have notes"
-    assert len(parsed("infected").all("script")) == len(parsed("baselines").all("script"))
+    assert len(parse_page("infected").all("script")) == len(parse_page("baselines").all("script"))
     assert len(infected_page()) < 8 * 2**20
     texts = json.dumps(data_behind("infected"), ensure_ascii=False)
     notices = re.findall(r"… \[([\d,]+) more characters are left out\]", texts)
@@ -122,7 +131,7 @@ def test_page_has_every_test_once_with_reasons_and_links() -> None:
 
 def test_page_is_the_same_each_time_and_stays_small() -> None:
     assert render(baselines()) == page()
-    assert len(parsed("baselines").elements) < 60_000
+    assert len(parse_page("baselines").elements) < 60_000
 
 
 @pytest.mark.parametrize("records", [[], [record("torch", {})]], ids=["none", "one without a test"])
@@ -185,7 +194,10 @@ def test_changes_of_hostile_records_only_show_themselves() -> None:
         other = Variant(text, {text: f"{text}2"}, {"numpy": f"{text}2", text: f"{text}2"}, {text: "2"}, ("avx2",))
         changes = tuple(Change(kind, text, text, text, text, text, text) for kind in ChangeKind)
         moved = tuple(MovedNumbers(text, text, movement, text, text, text, text, text) for movement in Movement)
-        old, new = replace(infected(text), variant=variant), replace(infected(f"{text}2"), variant=other)
+        old, new = (
+            replace(make_infected_record(text), variant=variant),
+            replace(make_infected_record(f"{text}2"), variant=other),
+        )
         pairs.append(Comparison(old, new, changes, 1, numbers=moved))
     assert Reader(render([], Comparisons(tuple(pairs)))).wrong == []
     prose = re.sub("`[^`]*`", "", markdown(Comparisons(tuple(pairs))))
@@ -220,8 +232,8 @@ def test_clean_and_linked_make_a_text_visible() -> None:
     assert clean("a\nb", lines=True) == "a\nb"
     assert clean("\ud800") == "‹U+D800›"
     assert clean("x" * 10, 4) == "xxxx… [6 more characters are left out]"
-    assert described({"a": [1.5, True, None, math.inf]}) == "{a: [1.5, yes, none, inf]}"
-    parts = linked("a https://a.org/1, b (https://b.org) c")
+    assert format_value({"a": [1.5, True, None, math.inf]}) == "{a: [1.5, yes, none, inf]}"
+    parts = link_addresses("a https://a.org/1, b (https://b.org) c")
     assert [(part.text, part.href) for part in parts if part.href] == [
         ("https://a.org/1", "https://a.org/1"),
         ("https://b.org", "https://b.org"),

@@ -56,14 +56,14 @@ SUBJECT = Subject(ReferenceFramework("cpu"))
 
 @pytest.mark.parametrize("factor", [0.5, 9.0])
 def test_a_brief_step_is_timed_and_not_judged(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
-    def interleaved(
+    def time_interleaved(
         works: Mapping[str, Callable[[], None]], rounds: int, rng: np.random.Generator, timed: object
     ) -> dict[str, list[int]]:
         factors = {"plain": 1.0, "twin": 1.0, "technique": factor}
-        assert (list(works), timed) == (list(factors), SUBJECT.framework.timed)
+        assert (list(works), timed) == (list(factors), SUBJECT.framework.measure_time)
         return {side: [int(x) for x in 1e6 * f * rng.normal(1.0, 0.001, rounds)] for side, f in factors.items()}
 
-    monkeypatch.setattr(costs, "interleaved", interleaved)
+    monkeypatch.setattr(costs, "time_interleaved", time_interleaved)
     verdict = Verdict()
     suite.test_time_of_recomputed_steps(SUBJECT, verdict, None)
     suite.test_time_of_mixed_precision_steps(SUBJECT, verdict, FLOAT16)
@@ -78,7 +78,7 @@ def test_a_sample_of_several_steps_is_told_by_the_step() -> None:
     updates: list[int] = []
 
     class Counting(ReferenceFramework):
-        def timed(self, work: Callable[[], object]) -> int:
+        def measure_time(self, work: Callable[[], object]) -> int:
             before = len(updates)
             work()
             return 1_000_000 * (len(updates) - before)
@@ -90,7 +90,7 @@ def test_a_sample_of_several_steps_is_told_by_the_step() -> None:
             return trainer
 
     verdict = Verdict()
-    costs.compared(Subject(Counting("cpu")), verdict, suite.brief(), costs.RECIPE, "some", steps=3)
+    costs.compare_times(Subject(Counting("cpu")), verdict, suite.brief(), costs.RECIPE, "some", steps=3)
     ((unit, samples, control),) = verdict.measurements.values()
     assert (unit, set(samples), set(control)) == ("s", {0.001}, {0.001})
     assert len(updates) == 3 * 3 * 63
@@ -105,7 +105,7 @@ def test_an_allocators_grain_is_allowed_on_a_device_alone(monkeypatch: pytest.Mo
 
 def test_what_takes_times_alone_is_what_runs_last() -> None:
     """Other workers wait for the tests whose names lead to `interleaved`; the plugin puts those clauses last."""
-    timing, timed = {"interleaved", "compared"}, set[str]()
+    timing, timed = {"time_interleaved", "compare_times"}, set[str]()
     for path in sorted(SUITES.rglob("test_*.py")):
         functions = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
         named = {

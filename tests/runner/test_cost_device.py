@@ -113,7 +113,7 @@ def test_a_plain_step_that_differs_from_itself_leaves_the_clause(name: str) -> N
 def test_the_example_is_its_thousand_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(suite, "EPOCHS", 1000)
-    monkeypatch.setattr(suite, "compared", lambda *args: asked.append(args[-1]))
+    monkeypatch.setattr(suite, "compare_times", lambda *args: asked.append(args[-1]))
     example(own_loops.Device())
     assert asked == [17]
     assert 60 * 17 >= 1000
@@ -127,13 +127,13 @@ def peak(framework: own_loops.Device, technique: str, folder: Path) -> Verdict:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes peaks in this process."""
 
-    def taken(subject: Subject, model: object, recipe: object, window: object, path: Path) -> int:
-        arguments = (subject.framework.device, subject.framework.mode, model, subject.seeded(recipe), window)
+    def measure_peak(subject: Subject, model: object, recipe: object, window: object, path: Path) -> int:
+        arguments = (subject.framework.device, subject.framework.mode, model, subject.complete_recipe(recipe), window)
         framework_class = type(subject.framework)
         del path
         return subprocesses.PeakTask(f"{framework_class.__module__}:{framework_class.__qualname__}", *arguments).run()
 
-    monkeypatch.setattr(subprocesses, "peak_bytes", taken)
+    monkeypatch.setattr(subprocesses, "peak_bytes", measure_peak)
 
 
 @pytest.mark.usefixtures("here")
@@ -216,5 +216,5 @@ def test_a_clock_is_the_processors_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("frameworks.base.framework.elapsed", lambda _, clock: clocks.append(clock) or 0)
     framework = ReferenceFramework("cpu")
     for framework.device in ("cpu", "cuda"):
-        framework.timed(lambda: None)
+        framework.measure_time(lambda: None)
     assert clocks == [time.process_time_ns, time.perf_counter_ns]

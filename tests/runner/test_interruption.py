@@ -117,11 +117,11 @@ class Running:
     log: Path
     record: Path
 
-    def printed(self) -> dict[str, str]:
+    def printed_words(self) -> dict[str, str]:
         """What the run has told so far: the word for each case."""
         return dict(PRINTED.findall(self.log.read_text("utf-8")))
 
-    def interrupted(self) -> list[Path]:
+    def interrupted_records(self) -> list[Path]:
         """Records of interrupted runs beside the record."""
         return sorted(self.record.parent.glob("run.interrupted-*.json"))
 
@@ -136,7 +136,7 @@ def running(copied: Path, tmp_path: Path) -> Iterator[Running]:
     record, log = tmp_path / "run.json", tmp_path / "log"
     with started(command("-vv", f"--record={record}"), copied, log, STAYING="1") as process:
         run = Running(process, copied, log, record)
-        wait_for(lambda: len(run.printed()) >= 6 or process.poll() is not None)
+        wait_for(lambda: len(run.printed_words()) >= 6 or process.poll() is not None)
         assert process.poll() is None, log.read_text("utf-8")
         yield run
 
@@ -144,7 +144,7 @@ def running(copied: Path, tmp_path: Path) -> Iterator[Running]:
 def test_kill_9_loses_no_verdict_that_was_told(running: Running) -> None:
     running.process.kill()
     running.process.wait()
-    printed, journal = running.printed(), running.record.with_suffix(".jsonl")
+    printed, journal = running.printed_words(), running.record.with_suffix(".jsonl")
     saved = by_case(load(journal))
     expected = {case: Outcome.PASS if word == "PASSED" else Outcome.FAIL for case, word in printed.items()}
     assert expected.items() <= saved.items()
@@ -152,7 +152,7 @@ def test_kill_9_loses_no_verdict_that_was_told(running: Running) -> None:
     assert judge("-k", "3", f"--record={running.record}", root=running.root).status == 1
     assert not journal.exists()
     assert by_case(load(running.record)).keys() == {f"test_step[{n}]" for n in range(40) if "3" in str(n)}
-    (path,) = running.interrupted()
+    (path,) = running.interrupted_records()
     assert by_case(load(path)) == saved
     assert load(path).status == "interrupted"
 
@@ -184,8 +184,8 @@ def test_pytest_and_ranks_end_soon_after_the_command_is_killed(tmp_path: Path) -
 def test_ctrl_c_leaves_an_interrupted_record(running: Running) -> None:
     running.process.send_signal(signal.SIGINT)
     assert running.process.wait(hang_limit()) == 2
-    (path,) = running.interrupted()
-    result, printed = load(path), running.printed()
+    (path,) = running.interrupted_records()
+    result, printed = load(path), running.printed_words()
     assert result.status == "interrupted"
     assert printed.keys() <= by_case(result).keys()
     assert set(by_case(result).values()) <= {Outcome.PASS, Outcome.FAIL}

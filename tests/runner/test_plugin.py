@@ -91,7 +91,7 @@ def small(copied: Path) -> Iterator[Path]:
     shutil.rmtree(copied / "results" / "records", ignore_errors=True)
 
 
-def judged(small: Path, *arguments: str) -> Record:
+def judge_small_suite(small: Path, *arguments: str) -> Record:
     """The record of a run of the small suite."""
     record = small / "results" / "records" / "run.json"
     result = judge(*arguments, f"--record={record}", root=small)
@@ -163,7 +163,7 @@ def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
         ("master.levels/test_raises", "raises-ValueError"),
         ("recompute.nested/test_gone", "falls"),
     )
-    record = judged(small)
+    record = judge_small_suite(small)
     assert outcomes(record, "scaling.stays-finite") == [Outcome.KNOWN]
     assert outcomes(record, "scaling.automaton") == [Outcome.FIXED, Outcome.FIXED]
     assert outcomes(record, "master.levels") == [Outcome.ERROR]
@@ -207,7 +207,7 @@ def test_what_spoils_the_process_runs_last_after_what_has_the_machine_to_itself(
 
 
 def test_leaked_settings_are_one_finding_and_no_other_tests_failure(small: Path) -> None:
-    record = judged(small, "--framework=tests.support.misbehaving:Leaky")
+    record = judge_small_suite(small, "--framework=tests.support.misbehaving:Leaky")
     (leak,) = [verdict for verdict in record.verdicts if verdict.clause == "autocast.settings-restored"]
     assert (leak.outcome, leak.case, leak.signature) == (Outcome.FAIL, "every test", "settings-leaked")
     assert "trainers: 0 → 1 (3 tests, test_clips first)" in leak.message
@@ -219,7 +219,7 @@ def test_leaked_settings_are_one_finding_and_no_other_tests_failure(small: Path)
 
 def test_a_leak_may_be_known(small: Path) -> None:
     expect(small, ("autocast.settings-restored/every test", "settings-leaked"))
-    record = judged(small, "--framework=tests.support.misbehaving:Leaky")
+    record = judge_small_suite(small, "--framework=tests.support.misbehaving:Leaky")
     assert outcomes(record, "autocast.settings-restored") == [Outcome.KNOWN]
 
 
@@ -239,7 +239,7 @@ def test_a_framework_that_wavers_is_not_judged(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- crashes and hangs
 def test_a_crash_costs_one_test(small: Path) -> None:
     pytest.importorskip("xdist")
-    record = judged(small, "--framework=tests.support.misbehaving:Aborting", *WORKERS, "-n1")
+    record = judge_small_suite(small, "--framework=tests.support.misbehaving:Aborting", *WORKERS, "-n1")
     assert record.status == "complete"
     result = by_case(record)
     assert result.pop("test_settings") is Outcome.CRASH
@@ -252,7 +252,9 @@ def test_a_crash_costs_one_test(small: Path) -> None:
 
 def test_a_hang_costs_one_test(small: Path) -> None:
     pytest.importorskip("pytest_timeout")
-    record = judged(small, "--framework=tests.support.misbehaving:Hanging", *TIMEOUTS, f"--timeout={hang_limit(5.0):g}")
+    record = judge_small_suite(
+        small, "--framework=tests.support.misbehaving:Hanging", *TIMEOUTS, f"--timeout={hang_limit(5.0):g}"
+    )
     result = by_case(record)
     assert result.pop("test_settings") is Outcome.TIMEOUT
     assert len(result) == 8

@@ -16,7 +16,7 @@ from conformance.checks.subject import Subject
 from conformance.runner import jobs
 from conformance.runner.baselines import FOREIGN
 from conformance.runner.recorder import closing_lines, source_for
-from conformance.runner.ways import described, recorded_runs, run_of
+from conformance.runner.ways import describe_run, recorded_runs, run_of
 from conformance.spec.clauses import load_clauses
 from conformance.suites.composition import test_ways
 from fixtures.models import exact_linear, exact_stack
@@ -85,11 +85,11 @@ def test_each_of_several_modes_has_a_report_of_its_own(
 ) -> None:
     calls: list[list[str]] = []
 
-    def judged(*asked: Any) -> int:
+    def stub_judge(*asked: Any) -> int:
         calls.append(asked[-1])
         return 2
 
-    monkeypatch.setattr(jobs, "judge", judged)
+    monkeypatch.setattr(jobs, "judge", stub_judge)
     assert jobs.job("reference", modes, "cpu", arguments) == 2
     assert calls == expected
 
@@ -98,14 +98,14 @@ def test_each_of_several_modes_has_a_report_of_its_own(
 def test_a_run_of_ones_own_loop_says_nothing_of_baselines(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], framework: str, told: bool
 ) -> None:
-    def judged(*_: object) -> int:
+    def stub_judge(*_: object) -> int:
         write(tmp_path / "run.json", BASE)
         return 0
 
     monkeypatch.setattr(jobs, "LAST_RUNS", tmp_path)
-    monkeypatch.setattr(jobs, "_refused", lambda *_: "")
+    monkeypatch.setattr(jobs, "_find_refusal", lambda *_: "")
     monkeypatch.setattr(jobs, "former", lambda _: None)
-    monkeypatch.setattr(jobs, "judge", judged)
+    monkeypatch.setattr(jobs, "judge", stub_judge)
     assert jobs.job(framework, [""], "cpu", []) == 0
     assert ("baseline" in capsys.readouterr().out) == told
 
@@ -185,7 +185,7 @@ def test_run_without_a_record_concludes_nothing(
         return 1
 
     monkeypatch.setattr(jobs, "LAST_RUNS", tmp_path)
-    monkeypatch.setattr(jobs, "_refused", lambda *_: "")
+    monkeypatch.setattr(jobs, "_find_refusal", lambda *_: "")
     monkeypatch.setattr(jobs, "former", lambda _: None)
     monkeypatch.setattr(jobs, "judge", fail)
     assert jobs.job("reference", [""], "cpu", []) == 1
@@ -222,7 +222,7 @@ def test_a_run_holds_what_differs_from_the_default_recipe() -> None:
         "accumulation": 2,
         "recompute": {"kind": "Recompute", "segments": 2, "depth": 1, "variant": None},
     }
-    assert described(run) == (
+    assert describe_run(run) == (
         f"{model.name} under optimizer=Adam(learning_rate=0.5, beta1=0.9, beta2=0.999, epsilon=1e-08), "
         "precision=Precision(level=O1, format=bfloat16), scaling=DynamicScaling(initial=8, enabled=True), "
         "accumulation=2, recompute=Recompute(segments=2, depth=1)"
@@ -234,7 +234,7 @@ def test_a_run_is_the_same_wherever_its_files_were(tmp_path: Path) -> None:
         Recipe(offload=Offload(("optimizer",), "disk", str(tmp_path / name))) for name in ("first", "second")
     )
     assert run_of(exact_stack(), first) == run_of(exact_stack(), second)
-    assert str(tmp_path) not in described(run_of(exact_stack(), first))
+    assert str(tmp_path) not in describe_run(run_of(exact_stack(), first))
     assert run_of(exact_stack(), first) != run_of(exact_stack(), Recipe(offload=Offload(("optimizer",), "disk")))
 
 

@@ -209,11 +209,11 @@ def test_an_interrupted_repeat_leaves_the_record(monkeypatch: pytest.MonkeyPatch
     write(path, bad)
     content = path.read_bytes()
 
-    def stopped(*_: object, **__: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(retry, "former", lambda _: None)
-    monkeypatch.setattr(retry, "run_to_end", stopped)
+    monkeypatch.setattr(retry, "run_to_end", interrupt)
     with pytest.raises(KeyboardInterrupt):
         retry.repeat(path, ["pytest"])
     assert path.read_bytes() == content

@@ -15,7 +15,7 @@ from conformance.runner.ways import WayTests, chosen_ways, may_use
 from fixtures.recipe import LEVELS_OF, SGD, Precision, Ranks, Recipe, Recompute, Sharding
 from frameworks.reference import ReferenceFramework
 from frameworks.registry import UnknownFramework
-from frameworks.ways import FILE, GIVEN, Way, declared, offered, required, resolved, sets, watched
+from frameworks.ways import FILE, GIVEN, Way, find_installed_ways, load_ways, require_calls, resolve, sets, watch_calls
 from results.record.model import Outcome, RunSetup, TestVerdict
 from results.record.reading import load
 from results.show.clauses import title
@@ -154,8 +154,8 @@ def test_sets_have_no_technique_twice() -> None:
 
 def test_calls_are_noted_with_their_arguments() -> None:
     sorted_keys = Way("save", "sorted", {"json.dumps": {"sort_keys": True}, "json.loads": {}}, LINK, ())
-    dumps, loads = resolved("json.dumps"), resolved("json.loads")
-    with watched(sorted_keys) as calls:
+    dumps, loads = resolve("json.dumps"), resolve("json.loads")
+    with watch_calls(sorted_keys) as calls:
         dumps({})
         assert set(calls.missing) == {"json.dumps", "json.loads"}
         dumps({}, sort_keys=True)
@@ -170,10 +170,10 @@ THREAD = Thread()
 @pytest.mark.parametrize(
     ("calls", "act", "missing"),
     [
-        ({"json.JSONEncoder": {"indent": 2}}, lambda: resolved("json.JSONEncoder")(indent=2), ()),
-        ({"json.dumps": {"indent": GIVEN}}, lambda: resolved("json.dumps")({}), ("json.dumps",)),
-        ({"json.dumps": {"indent": GIVEN}}, lambda: resolved("json.dumps")({}, indent=2), ()),
-        ({"math.sqrt": {}, "math.floor": {}}, lambda: resolved("math.sqrt")(4.0), ("math.floor",)),
+        ({"json.JSONEncoder": {"indent": 2}}, lambda: resolve("json.JSONEncoder")(indent=2), ()),
+        ({"json.dumps": {"indent": GIVEN}}, lambda: resolve("json.dumps")({}), ("json.dumps",)),
+        ({"json.dumps": {"indent": GIVEN}}, lambda: resolve("json.dumps")({}, indent=2), ()),
+        ({"math.sqrt": {}, "math.floor": {}}, lambda: resolve("math.sqrt")(4.0), ("math.floor",)),
         ({"threading.Thread.name": {}}, lambda: THREAD.name, ("threading.Thread.name",)),
         ({"threading.Thread.name": {}}, lambda: setattr(THREAD, "name", "other"), ()),
     ],
@@ -182,7 +182,7 @@ THREAD = Thread()
 def test_every_kind_of_call_is_noted(
     calls: dict[str, dict[str, object]], act: Callable[[], object], missing: tuple[str, ...]
 ) -> None:
-    with watched(Way("save", "some", calls, LINK, ())) as noted:
+    with watch_calls(Way("save", "some", calls, LINK, ())) as noted:
         act()
     assert noted.missing == missing
 
@@ -196,7 +196,7 @@ def test_every_kind_of_call_is_noted(
     ids=["class without a constructor", "function whose results are stored, or that a compiler traces"],
 )
 def test_what_does_not_run_at_every_call_cannot_be_noted(call: str, problem: str) -> None:
-    with pytest.raises(TypeError, match=problem), watched(Way("save", "x", {call: {}}, LINK, ())):
+    with pytest.raises(TypeError, match=problem), watch_calls(Way("save", "x", {call: {}}, LINK, ())):
         pass
 
 
@@ -207,9 +207,9 @@ def test_a_way_whose_calls_this_version_lacks_is_not_offered(tmp_path: Path, mon
     )
     text = "\n".join(('modes = ["m"]', *tables))
     adapter = _adapter(tmp_path, monkeypatch, text)
-    assert [str(item) for item in declared(adapter)] == ["clip.gone", "clip.here"]
-    assert [str(item) for item in offered(adapter, "m")] == ["clip.here"]
-    assert offered(adapter, "other") == ()
+    assert [str(item) for item in load_ways(adapter)] == ["clip.gone", "clip.here"]
+    assert [str(item) for item in find_installed_ways(adapter, "m")] == ["clip.here"]
+    assert find_installed_ways(adapter, "other") == ()
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_way_whose_calls_this_version_lacks_is_not_offered(tmp_path: Path, mon
 )
 def test_a_bad_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str) -> None:
     with pytest.raises(UnknownFramework) as error:
-        declared(_adapter(tmp_path, monkeypatch, text))
+        load_ways(_adapter(tmp_path, monkeypatch, text))
     assert problem in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -293,15 +293,15 @@ def test_the_list_needs_no_framework(capsys: pytest.CaptureFixture[str]) -> None
 def test_ranks_must_call_what_their_way_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'modes = ["m"]\n[sharding.sorted]\ncalls = {"json.dumps" = {sort_keys = true}}\nlink = "x"'
     adapter, recipe = _adapter(tmp_path, monkeypatch, text), Recipe(ways=("sharding.sorted",))
-    with required(adapter, recipe, "sharding"):
-        resolved("json.dumps")({}, sort_keys=True)
-    with required(adapter, recipe, "data-parallel"):
+    with require_calls(adapter, recipe, "sharding"):
+        resolve("json.dumps")({}, sort_keys=True)
+    with require_calls(adapter, recipe, "data-parallel"):
         pass
     with (
         pytest.raises(RuntimeError, match=r"sharding.sorted: json.dumps was not called"),
-        required(adapter, recipe, "sharding"),
+        require_calls(adapter, recipe, "sharding"),
     ):
-        resolved("json.dumps")({})
+        resolve("json.dumps")({})
 
 
 @pytest.mark.parametrize(("level", "technique"), [("optimizer", "data-parallel"), ("full", "sharding")])

@@ -46,7 +46,7 @@ def test_that_prints(subject: Subject) -> None:
 """
 
 
-def printed(*pieces: str, monkeypatch: pytest.MonkeyPatch, job: str = "true") -> str:
+def capture_output(*pieces: str, monkeypatch: pytest.MonkeyPatch, job: str = "true") -> str:
     """What comes out where the pieces are printed and flushed one after the other."""
     monkeypatch.setenv("GITHUB_ACTIONS", job)
     out = BytesIO()
@@ -73,15 +73,15 @@ def printed(*pieces: str, monkeypatch: pytest.MonkeyPatch, job: str = "true") ->
     ],
 )
 def test_what_is_printed_is_no_command(pieces: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    out = printed(*pieces, monkeypatch=monkeypatch)
+    out = capture_output(*pieces, monkeypatch=monkeypatch)
     assert not [line for line in re.split(r"[\r\n]", out) if COMMAND.search(line)]
     assert out.replace("\N{ZERO WIDTH SPACE}", "") == "".join(pieces)
-    assert printed(*pieces, monkeypatch=monkeypatch, job="") == "".join(pieces)
+    assert capture_output(*pieces, monkeypatch=monkeypatch, job="") == "".join(pieces)
 
 
 @pytest.mark.parametrize("text", ["a::b\n", "a: b\n:\n", "# a\n## b\n", "\x1b[1m::b", "", "no end"])
 def test_other_text_stays_as_it_is(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert printed(text, monkeypatch=monkeypatch) == text
+    assert capture_output(text, monkeypatch=monkeypatch) == text
 
 
 @pytest.mark.parametrize("arguments", [("table",), ("compare",), ("table", "--format", "markdown")])

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from conformance.timing import costs
-from conformance.timing.costs import WARM_UP, interleaved
-from frameworks.base import elapsed
+from conformance.timing.costs import WARM_UP, time_interleaved
+from frameworks.base import measure_elapsed
 from tests.support.suite_runs import hang_limit
 
 locks = pytest.mark.skipif(costs.fcntl is None, reason="POSIX locks only")
@@ -27,7 +27,7 @@ def worker(folder: Path, name: str, timing: bool, queue: Queue[tuple[str, str, f
     """Tests of 5 ms each, in every third of which 20 ms of times are taken if this worker does such things."""
     costs.join(folder)
     for number in range(TESTS):
-        with costs.entered():
+        with costs.share_machine():
             begin = time.monotonic()
             time.sleep(0.005)
             middle = time.monotonic()
@@ -68,7 +68,7 @@ def test_a_worker_that_was_killed_keeps_nobody_waiting(tmp_path: Path) -> None:
     assert ready.wait(hang_limit())
     holder.kill()
     company_of_one = costs.Workers(tmp_path)
-    with company_of_one.entered(), company_of_one.alone():
+    with company_of_one.share_machine(), company_of_one.alone():
         pass
     holder.join(hang_limit())
 
@@ -76,7 +76,7 @@ def test_a_worker_that_was_killed_keeps_nobody_waiting(tmp_path: Path) -> None:
 def holding(folder: Path, ready: multiprocessing.synchronize.Event) -> None:
     """A test that does not end."""
     costs.join(folder)
-    with costs.entered(), costs.alone():
+    with costs.share_machine(), costs.alone():
         ready.set()
         time.sleep(3600.0)
 
@@ -84,14 +84,14 @@ def holding(folder: Path, ready: multiprocessing.synchronize.Event) -> None:
 @locks
 def test_a_run_in_one_process_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "_joined", [])
-    with costs.entered(), costs.alone():
+    with costs.share_machine(), costs.alone():
         pass
 
 
 def test_each_round_runs_every_work_once_in_an_order_that_varies() -> None:
     called: list[str] = []
     names = ("plain", "twin", "technique")
-    times = interleaved({name: partial(called.append, name) for name in names}, 40, np.random.default_rng(0))
+    times = time_interleaved({name: partial(called.append, name) for name in names}, 40, np.random.default_rng(0))
     rounds = [tuple(called[i : i + 3]) for i in range(0, len(called), 3)]
     assert len(rounds) == WARM_UP + 40
     assert all(sorted(one) == sorted(names) for one in rounds)
@@ -106,13 +106,13 @@ def test_a_time_is_that_of_its_work_in_nanoseconds() -> None:
         now[0] += spent
 
     works = {"slow": partial(work, 10_000_000), "quick": partial(work, 7)}
-    times = interleaved(works, 3, np.random.default_rng(0), partial(elapsed, clock=lambda: now[0]))
+    times = time_interleaved(works, 3, np.random.default_rng(0), partial(measure_elapsed, clock=lambda: now[0]))
     assert times == {"slow": [10_000_000] * 3, "quick": [7] * 3}
 
 
 def test_a_framework_may_tell_the_times() -> None:
     calls: list[int] = []
-    times = interleaved(
+    times = time_interleaved(
         {"work": lambda: calls.append(0)}, 3, np.random.default_rng(0), lambda work: work() or len(calls)
     )
     assert times == {"work": [4, 5, 6]}
@@ -120,4 +120,4 @@ def test_a_framework_may_tell_the_times() -> None:
 
 def test_a_work_that_fails_ends_the_timing() -> None:
     with pytest.raises(ZeroDivisionError):
-        interleaved({"work": lambda: 1 / 0}, 1, np.random.default_rng(0))
+        time_interleaved({"work": lambda: 1 / 0}, 1, np.random.default_rng(0))

@@ -36,11 +36,11 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.distributed import ReferenceRankGroup
 from frameworks.reference.training.trainer import ReferenceTrainer
 from results.record.files import read
-from results.record.folders import listed
+from results.record.folders import list_records
 from results.record.model import Outcome
 from results.record.reading import Record, load
 from tests.support.recorded import by_name
-from tests.support.suite_runs import called, refused
+from tests.support.suite_runs import call_command, run_refused
 
 PLAIN, ADAM = Recipe(SGD(0.1)), Recipe(Adam(2.0**-4))
 PASS = (Outcome.PASS, "")
@@ -112,7 +112,7 @@ def outcomes(scenario: Scenario, framework: Framework | None = None, rounds: int
     return {label: (own.outcome, own.signature) for label, own in result.items()}
 
 
-def measured(scenario: Scenario, runs: Mapping[str, SideRun]) -> dict[str, Any]:
+def measure_runs(scenario: Scenario, runs: Mapping[str, SideRun]) -> dict[str, Any]:
     """Measurements by quantity and side."""
     return by_name(measurements(scenario, [*runs.values()]))
 
@@ -157,7 +157,7 @@ def test_train_gives_every_side_the_same_batches_and_weights(runs: Mapping[str, 
 
 
 def test_measurements_have_bytes_and_paired_times(runs: Mapping[str, SideRun]) -> None:
-    costs = measured(SMALL, runs)
+    costs = measure_runs(SMALL, runs)
     assert costs["saved bytes/segments"].samples < costs["saved bytes/plain"].samples
     assert costs["seconds a round/mixed"].control == tuple(runs["plain"].seconds)
     assert len(costs["seconds a round/whole"].samples) == 24  # without the rounds that fill no window
@@ -314,7 +314,7 @@ def test_train_asks_no_rank_of_an_earlier_stretch(sharded: Mapping[str, SideRun]
 
 
 def test_ranks_train_like_one_place_next_to_their_own_control(sharded: Mapping[str, SideRun]) -> None:
-    costs = measured(SHARDED, sharded)
+    costs = measure_runs(SHARDED, sharded)
     for label in ("2 ranks", "4 ranks"):
         assert sharded[label].losses == pytest.approx(sharded["one place"].losses, rel=1e-3)
         assert 0.0 < (sharded[label].distance or 0.0) < 0.01
@@ -339,7 +339,7 @@ def test_a_control_without_trained_sides_is_not_repeated() -> None:
 def test_resident_bytes_are_those_of_the_fullest_rank(level: Sharding) -> None:
     """Rows of 3 and 8 on four ranks: of a kernel the first ranks hold 1 of 3 rows, or 2 of 8, and so on."""
     scenario = with_ranks(level, 4)
-    costs = measured(scenario, run(scenario, rounds=2))
+    costs = measure_runs(scenario, run(scenario, rounds=2))
     shapes = list(setting().model.parameter_shapes().values())
     whole = 4 * sum(int(np.prod(shape)) for shape in shapes)
     part = 4 * sum(-(-shape[0] // 4) * int(np.prod(shape[1:])) for shape in shapes)
@@ -354,7 +354,7 @@ def test_resident_bytes_are_those_of_the_fullest_rank(level: Sharding) -> None:
 @pytest.mark.parametrize("to", ["host", "disk"])
 def test_offloaded_bytes_are_all_that_the_control_holds(to: Literal["host", "disk"]) -> None:
     scenario = with_offload(to)
-    costs = measured(scenario, run(scenario, rounds=2))
+    costs = measure_runs(scenario, run(scenario, rounds=2))
     whole = sum(4 * int(np.prod(shape)) for shape in setting().model.parameter_shapes().values())
     assert costs["parameter bytes/here"].samples == costs["parameter bytes away/parameters"].samples == (whole,)
     assert costs["optimizer bytes/here"].samples == costs["optimizer bytes away/optimizer"].samples == (2 * whole,)
@@ -384,13 +384,13 @@ def test_a_scenario_is_well_formed(scenario: Scenario) -> None:
     assert scenario.learns_in <= scenario.rounds_on("cpu", "eager", own) <= scenario.rounds(own)
 
 
-def committed(name: str) -> dict[Path, Record]:
-    return {path: load(path) for path in listed(table.FOLDER / name)}
+def load_committed_records(name: str) -> dict[Path, Record]:
+    return {path: load(path) for path in list_records(table.FOLDER / name)}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_every_framework_of_a_scenario_has_a_committed_record(scenario: Scenario) -> None:
-    records = committed(scenario.name)
+    records = load_committed_records(scenario.name)
     frameworks = [record.series.framework for record in records.values() if record.series.device == "cpu"]
     assert sorted(frameworks) == sorted(
         scenario.modes if scenario.only else ("jax", "paddle", "reference", "tf", "torch")
@@ -414,9 +414,9 @@ def test_run_with_a_scenario_writes_a_record_and_shows_it(
     monkeypatch.setattr(table, "FOLDER", tmp_path)
     scenario = SCENARIOS[name]
     if scenario.only:
-        assert scenario.only in called("run", "--scenario", name, "reference").errors
+        assert scenario.only in call_command("run", "--scenario", name, "reference").errors
         return
-    result = called("run", "--scenario", name, "--rounds", "3", "reference")
+    result = call_command("run", "--scenario", name, "--rounds", "3", "reference")
     assert result.status == 0, result.lines
     record = load(tmp_path / name / "reference-1-cpu-emulated.json.gz")
     assert record.selection.startswith(f"--scenario {name}")
@@ -432,7 +432,7 @@ def test_run_with_a_scenario_writes_a_record_and_shows_it(
 
 
 def test_rows_repeat_the_numbers_of_the_record() -> None:
-    record = next(own for own in committed("segments").values() if own.series.framework == "torch")
+    record = next(own for own in load_committed_records("segments").values() if own.series.framework == "torch")
     costs, scenario = by_name(record.measurements), SCENARIOS["segments"]
     saved = costs["saved bytes/two segments"]
     changed = tuple(replace(cost, samples=(12345.0,)) if cost is saved else cost for cost in record.measurements)
@@ -464,12 +464,12 @@ def test_rows_repeat_the_numbers_of_the_record() -> None:
     ],
 )
 def test_run_refuses_in_one_line(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in refused(capsys, "run", *arguments)
+    assert message in run_refused(capsys, "run", *arguments)
 
 
 def test_run_with_a_failing_side_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "FOLDER", tmp_path)
-    result = called("run", "--scenario", "segments", "--rounds", "3", "tests.scenarios.test_scenarios:Restarting")
+    result = call_command("run", "--scenario", "segments", "--rounds", "3", "tests.scenarios.test_scenarios:Restarting")
     assert result.status == 1, result.lines
     assert "fail: " in result.output
     assert "parameters-differ" in read(next(tmp_path.rglob("*.json.gz"))).decode("utf-8")

@@ -34,7 +34,7 @@ def sources(*rooms: str) -> list[Path]:
     ]
 
 
-def imported(path: Path) -> set[str]:
+def find_imports(path: Path) -> set[str]:
     """Every absolute module that a module names in an import, wherever the import stands."""
     return set(re.findall(r"^[ \t]*(?:from|import)[ \t]+([a-z][\w.]*)", path.read_text("utf-8"), re.MULTILINE))
 
@@ -43,7 +43,7 @@ def test_steps_by_hand_import_the_fixtures_alone() -> None:
     paths = sorted((ROOT / "frameworks").rglob("native_loop.py"))
     assert len(paths) > 2
     for path in paths:
-        named = {name for name in imported(path) if not name.startswith("frameworks.native_loop")}
+        named = {name for name in find_imports(path) if not name.startswith("frameworks.native_loop")}
         rooms = {name.split(".")[0] for name in named} & {*ROOMS, "tests", "benchmarks"}
         assert rooms <= {"fixtures"}, f"{path.relative_to(ROOT)} imports {sorted(rooms)}"
 
@@ -53,7 +53,7 @@ def test_only_an_adapter_imports_its_framework() -> None:
     for path in sources(*ROOMS):
         room, part, *_ = path.relative_to(ROOT).parts
         allowed = (OWN | SHARED).get(part, set()) if room == "frameworks" else set()
-        result = {name.split(".")[0] for name in imported(path)} & FRAMEWORKS
+        result = {name.split(".")[0] for name in find_imports(path)} & FRAMEWORKS
         assert result <= allowed, f"{path.relative_to(ROOT)} imports {sorted(result - allowed)}"
 
 

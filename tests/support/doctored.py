@@ -27,7 +27,7 @@ def baseline() -> Record:
     (path,) = (ROOT / "results" / "baselines").glob("torch-*-cpu-eager.json.gz")
     record = load(path)
     traces = tuple(
-        replace(trace, curves=bounded(trace.curves)) if trace.key == "loss" else trace for trace in record.traces
+        replace(trace, curves=add_bounds(trace.curves)) if trace.key == "loss" else trace for trace in record.traces
     )
     runs = [trace.case for trace in traces if trace.key == "loss"]
     first, layers = (
@@ -39,7 +39,7 @@ def baseline() -> Record:
     return replace(record, variant=variant, traces=traces, tensors=(*first, *layers))
 
 
-def bounded(trace: Curves) -> Curves:
+def add_bounds(trace: Curves) -> Curves:
     """A run's curves with the bound of every update's loss, infinite for those that are not judged."""
     limit = 0.1 * abs(trace["exact"][0])
     return {"bound": tuple(MULTIPLIER * s if s <= limit else math.inf for s in trace["spread"]), **trace}
@@ -76,7 +76,7 @@ def with_curves(record: Record, change: Callable[[Curves], Curves]) -> Record:
 def with_errors(record: Record, test: str, share: float) -> Record:
     """The record with the first error of a test at a share of its bound."""
 
-    def moved(check: CheckResult) -> CheckResult:
+    def scale_error(check: CheckResult) -> CheckResult:
         bound = number(check.bound)
         return check if bound is None else replace(check, measured=share * bound)
 
@@ -84,7 +84,7 @@ def with_errors(record: Record, test: str, share: float) -> Record:
         if verdict.test != test:
             return verdict
         index = next(i for i, check in enumerate(verdict.checks) if number(check.bound))
-        checks = tuple(moved(check) if i == index else check for i, check in enumerate(verdict.checks))
+        checks = tuple(scale_error(check) if i == index else check for i, check in enumerate(verdict.checks))
         return replace(verdict, checks=checks)
 
     return with_verdicts(record, change)
@@ -108,4 +108,4 @@ def with_variant(record: Record, **changes: Any) -> Record:
 def with_tensors(record: Record, case: str, moved: Mapping[str, int]) -> Record:
     """The record with some arrays of one run moved by units in the last place."""
     others = (entry for entry in record.tensors if entry.place != ("layers", case))
-    return replace(record, tensors=(*others, Tensors("layers", case, arrays(moved)))).sorted()
+    return replace(record, tensors=(*others, Tensors("layers", case, arrays(moved)))).sort_parts()

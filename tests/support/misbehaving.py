@@ -137,7 +137,7 @@ def call(main: Callable[[list[str]], int], *argv: str | Path) -> Ended:
     return Ended(status, output.getvalue(), errors.getvalue())
 
 
-def refused(result: Ended, path: Path) -> None:
+def assert_refused(result: Ended, path: Path) -> None:
     """Asserts that a command says in one line which file is at fault, and nothing else."""
     assert (result.status, result.output) == (2, "")
     assert result.errors.endswith("\n")
@@ -191,7 +191,7 @@ def _nodes(parent: Any) -> Iterator[tuple[Any, Any]]:
             yield from _nodes(parent[key])
 
 
-def _filled(template: str, piece: str, count: int = MAX_BYTES, around: str = "[]") -> bytes:
+def _fill_template(template: str, piece: str, count: int = MAX_BYTES, around: str = "[]") -> bytes:
     """A record with up to `count` pieces in place of HOLE, as many as a file has room for; "#" becomes a number."""
     before, after = template.split('"HOLE"')
     count = min(count, (MAX_BYTES - len(template)) // (len(piece.replace("#", "0" * 8)) + 1))
@@ -207,12 +207,12 @@ _CHECKS = json.dumps({**_DOCUMENT, "verdicts": [{**json.loads(_VERDICT), "checks
 _LINE = '{"at":1,"kind":"judged","judged":{"verdict":' + _VERDICT + "}}\n"
 
 OVERSIZED: dict[str, Callable[[], bytes]] = {
-    "empty lists": lambda: _filled(_VALUE, "[]"),
-    "many keys": lambda: _filled(_VALUE, '"#":1', MAX_SIGNS // 3, "{}"),
-    "many verdicts": lambda: _filled(json.dumps({**_DOCUMENT, "verdicts": "HOLE"}), _VERDICT, MAX_SIGNS // 8),
-    "many checks": lambda: _filled(_CHECKS, _CHECK, MAX_SIGNS // 12),
-    "long numbers": lambda: _filled(_VALUE, "9" * 4000),
-    "one escaped text": lambda: _filled(_VALUE, r"\u0001" * (MAX_BYTES // 7), 1, '""'),
+    "empty lists": lambda: _fill_template(_VALUE, "[]"),
+    "many keys": lambda: _fill_template(_VALUE, '"#":1', MAX_SIGNS // 3, "{}"),
+    "many verdicts": lambda: _fill_template(json.dumps({**_DOCUMENT, "verdicts": "HOLE"}), _VERDICT, MAX_SIGNS // 8),
+    "many checks": lambda: _fill_template(_CHECKS, _CHECK, MAX_SIGNS // 12),
+    "long numbers": lambda: _fill_template(_VALUE, "9" * 4000),
+    "one escaped text": lambda: _fill_template(_VALUE, r"\u0001" * (MAX_BYTES // 7), 1, '""'),
     "brackets alone": lambda: b"[" * MAX_BYTES,
     "journal of many verdicts": lambda: "".join(
         _LINE.replace("#", f"{number:08d}") for number in range(MAX_SIGNS // 18)

@@ -97,7 +97,7 @@ RIGHT: dict[str, tuple[tuple[str, str], ...]] = {
 """The same for loops that are right."""
 
 
-def changed(*changes: Iterable[tuple[str, str]]) -> str:
+def replace_lines(*changes: Iterable[tuple[str, str]]) -> str:
     """The source of the loop with these lines replaced.
 
     Raises:
@@ -178,7 +178,7 @@ class Device(ReferenceFramework):
         yield
         self.float32 = former
 
-    def timed(self, work: Callable[[], object]) -> int:
+    def measure_time(self, work: Callable[[], object]) -> int:
         begin = self.now
         work()
         return round(1e9 * (self.now - begin))

@@ -13,7 +13,7 @@ from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import Comparison, Comparisons
 from results.compare.ratio import FEWEST
 from results.record.fingerprints import Fingerprint
-from results.record.folders import listed
+from results.record.folders import list_records
 from results.record.model import CheckResult, Header, JudgedTest, Measurement, Observation, RunSetup, Series, Suite
 from results.record.reading import ClauseText, Journal, Outcome, Record, Tensors, TestVerdict, Trace, Variant, load
 from results.record.values import Consequence, FindingKind, FindingText, Json
@@ -38,11 +38,11 @@ def verdict(test: str, outcome: Outcome = Outcome.PASS) -> TestVerdict:
     return TestVerdict(test, CLAUSE, outcome, "scale-inf", "line\nline", (check,), "why", "", "abc", 3, "pytest …")
 
 
-def filled(journal: Journal, count: int = 3) -> Journal:
+def fill_journal(journal: Journal, count: int = 3) -> Journal:
     for index in range(count):
         test = f"{CLAUSE}/test[{index}]"
         journal.start(test, CLAUSE, repro="pytest")
-        journal.judged(judged(test) if index else whole(test))
+        journal.write_judged(make_judged_test(test) if index else whole(test))
     return journal
 
 
@@ -51,7 +51,7 @@ def by_name(parts: Iterable[Measurement] | Iterable[Trace] | Iterable[Tensors]) 
     return {f"{part.key}/{part.case}": part for part in parts}
 
 
-def judged(test: str) -> JudgedTest:
+def make_judged_test(test: str) -> JudgedTest:
     return JudgedTest(verdict(test))
 
 
@@ -100,14 +100,14 @@ def change_verdict(record: Record, index: int, **changes: Any) -> Record:
     return replace(record, verdicts=tuple(verdicts))
 
 
-def observed(**changes: Any) -> Record:
+def replace_observations(**changes: Any) -> Record:
     """The base with other observations, by "KEY/CASE"."""
     places = {name: Observation(CLAUSE, *name.split("/"), value) for name, value in changes.items()}
     others = (one for one in BASE.observations if f"{one.key}/{one.case}" not in places)
     return replace(BASE, observations=(*others, *places.values()))
 
 
-def measured(samples: Mapping[str, tuple[float, ...]]) -> Record:
+def make_measured_record(samples: Mapping[str, tuple[float, ...]]) -> Record:
     """The base with other samples."""
     named = (f"{m.key}/{m.case}" for m in BASE.measurements)
     changed = (
@@ -116,7 +116,7 @@ def measured(samples: Mapping[str, tuple[float, ...]]) -> Record:
     return replace(BASE, measurements=tuple(changed))
 
 
-def timed(seed: int, ratio: float, pairs: int = FEWEST, controlled: bool = True) -> Record:
+def make_timed_record(seed: int, ratio: float, pairs: int = FEWEST, controlled: bool = True) -> Record:
     """The base with times `ratio` times their control's, up to noise; each seed is a process of another speed."""
     rng = np.random.default_rng(seed)
     speed = rng.uniform(0.8, 1.2)
@@ -178,7 +178,7 @@ MAIN = {
 @cache
 def baselines() -> tuple[Record, ...]:
     """The committed records of CPUs in these modes."""
-    return tuple(load(path) for path in listed(BASELINES) if _is_main(path.name))
+    return tuple(load(path) for path in list_records(BASELINES) if _is_main(path.name))
 
 
 def _is_main(name: str) -> bool:
@@ -198,10 +198,10 @@ def record(framework: str, outcomes: dict[str, Outcome], **changes: Any) -> Reco
     verdicts = tuple(TestVerdict(f"{name}/t", name, outcome) for name, outcome in outcomes.items())
     series = Series(framework, "cpu", "", "m")
     whole = Record(Suite("1"), series, Variant("1"), DATE, 0, "", clauses, DATE, 1.0, "complete", verdicts)
-    return replace(whole, **changes).sorted()
+    return replace(whole, **changes).sort_parts()
 
 
-def infected(text: str, message: str | None = None) -> Record:
+def make_infected_record(text: str, message: str | None = None) -> Record:
     """A record every string of which is `text`, but for those that an enumeration limits."""
     clause = text or "empty"
     runs = (RunSetup(text, {text: [text]}),)
@@ -241,7 +241,7 @@ def infected(text: str, message: str | None = None) -> Record:
 def infected_page() -> str:
     """A report of hostile records, one of them with a message of ten megabytes."""
     long = HOSTILE[1] * (MEGABYTES * 2**20 // 40)
-    records = [infected(text) for text in HOSTILE] + [infected(HOSTILE[0], long)]
+    records = [make_infected_record(text) for text in HOSTILE] + [make_infected_record(HOSTILE[0], long)]
     comparisons = [
         Comparison(records[0], records[i], (Change(ChangeKind.ADDED, text, text, text, text, text, text),), 1, (text,))
         for i, text in enumerate((*HOSTILE, long))

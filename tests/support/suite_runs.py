@@ -136,7 +136,7 @@ def conformance(*arguments: str | Path, root: Path = ROOT, **changes: str) -> En
     return run(command, root, **{"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "", **changes})
 
 
-def called(*arguments: str | Path) -> Ended:
+def call_command(*arguments: str | Path) -> Ended:
     """Calls the command `conformance` in this process."""
     output, errors = StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
@@ -145,7 +145,7 @@ def called(*arguments: str | Path) -> Ended:
     return Ended(status, output.getvalue(), errors.getvalue())
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def run_refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one line in which the command, run in this process, refuses these words."""
     assert main(arguments) == 2
     output, errors = capsys.readouterr()

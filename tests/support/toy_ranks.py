@@ -195,12 +195,12 @@ class Clock:
         self._left, self._step_s = answers, step_s
         receive = RankProcess.receive
 
-        def received(process: RankProcess) -> Answer:
+        def receive_and_count(process: RankProcess) -> Answer:
             answer = receive(process)
             self._left -= 1
             return answer
 
-        patch.setattr(RankProcess, "receive", received)
+        patch.setattr(RankProcess, "receive", receive_and_count)
         patch.setattr("frameworks.ranks.worker_group.monotonic", self._look)
 
     def _look(self) -> float:

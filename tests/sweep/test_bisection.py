@@ -88,7 +88,9 @@ BAD = {"jax": "0.6.2", "jaxlib": "0.6.2", "optax": "0.2.5", "flax": "0.10.7", "e
 Versions = Mapping[str, str]
 
 
-def crossed(fails: Callable[[Versions], bool], impossible: Callable[[Versions], bool] = lambda _: False) -> Crossing:
+def find_crossing(
+    fails: Callable[[Versions], bool], impossible: Callable[[Versions], bool] = lambda _: False
+) -> Crossing:
     """The crossing where a function of the versions of JAX, Flax and Optax says what fails."""
     good, bad = (SweepCell("jax", pins["jax"], "jax", pins["jax"]) for pins in (GOOD, BAD))
 
@@ -110,7 +112,7 @@ def test_companions_of_cell_are_packages_that_compute() -> None:
 
 @pytest.mark.parametrize("name", ["jax", "optax", "flax"])
 def test_cross_package_that_decides_is_guilty(name: str) -> None:
-    result = crossed(lambda versions: versions[name] == BAD[name])
+    result = find_crossing(lambda versions: versions[name] == BAD[name])
     assert result.guilty == name
     assert all(cell.side for cell in result.cells)
     assert len(result.cells) == {"jax": 2, "flax": 3, "optax": 4}[name]
@@ -123,7 +125,7 @@ def test_cross_companion_that_cannot_be_reverted_is_added() -> None:
     def impossible(versions: Versions) -> bool:
         return versions["flax"] == BAD["flax"] and versions["optax"] == GOOD["optax"]
 
-    result = crossed(fails, impossible)
+    result = find_crossing(fails, impossible)
     assert result.guilty == "optax"
     assert [cell.side for cell in result.cells] == ["good", "bad", "bad", "", "bad"]
 
@@ -132,35 +134,39 @@ def test_cross_companions_refused_together_come_one_by_one() -> None:
     def impossible(versions: Versions) -> bool:
         return versions["jax"] == BAD["jax"] and versions["flax"] == GOOD["flax"]
 
-    result = crossed(lambda versions: versions["optax"] == BAD["optax"], impossible)
+    result = find_crossing(lambda versions: versions["optax"] == BAD["optax"], impossible)
     assert result.guilty == "optax"
     assert [cell.side for cell in result.cells] == ["", "bad", "", "good"]
-    either = crossed(lambda versions: "0.6.2" in versions.values() or versions["optax"] == "0.2.5", impossible)
+    either = find_crossing(lambda versions: "0.6.2" in versions.values() or versions["optax"] == "0.2.5", impossible)
     assert (either.guilty, either.why) == ("", "no package decides alone")
 
 
 def test_cross_two_packages_together_are_both_named() -> None:
-    result = crossed(lambda versions: versions["optax"] == "0.2.5" and versions["jax"] == "0.6.2")
+    result = find_crossing(lambda versions: versions["optax"] == "0.2.5" and versions["jax"] == "0.6.2")
     assert result.guilty == ""
     assert result.why == "jax and optax together give the failure: either of them reverted alone passes"
-    several = crossed(lambda versions: versions["jax"] == "0.6.2" and versions["flax"] == "0.10.7")
+    several = find_crossing(lambda versions: versions["jax"] == "0.6.2" and versions["flax"] == "0.10.7")
     assert several.why == "jax and flax together give the failure: either of them reverted alone passes"
 
 
 def test_cross_two_packages_alone_are_not_guilty() -> None:
-    result = crossed(lambda versions: versions["optax"] == "0.2.5" or versions["jax"] == "0.6.2")
+    result = find_crossing(lambda versions: versions["optax"] == "0.2.5" or versions["jax"] == "0.6.2")
     assert (result.guilty, result.why) == ("", "either jax or its companions alone give the failure")
 
 
 def test_cross_impossible_mixture_has_a_reason() -> None:
-    result = crossed(lambda versions: versions["jax"] == "0.6.2", lambda versions: versions["flax"] == BAD["flax"])
+    result = find_crossing(
+        lambda versions: versions["jax"] == "0.6.2", lambda versions: versions["flax"] == BAD["flax"]
+    )
     assert (result.guilty, result.why) == (
         "jax",
         "jax 0.6.2 fails with the companions of 0.9.2; the reverse cannot be judged",
     )
-    result = crossed(lambda versions: versions["jax"] == "0.6.2", lambda versions: versions["flax"] == GOOD["flax"])
+    result = find_crossing(
+        lambda versions: versions["jax"] == "0.6.2", lambda versions: versions["flax"] == GOOD["flax"]
+    )
     assert result.guilty == "jax"
-    nothing = crossed(lambda _: True, lambda _: True)
+    nothing = find_crossing(lambda _: True, lambda _: True)
     assert (nothing.guilty, nothing.why) == ("", "no package decides alone")
     assert {cell.reason for cell in nothing.cells} == {"no solution: they do not go together"}
 

@@ -123,7 +123,7 @@ def test_read_plan_no_text_is_refused(tmp_path: Path) -> None:
         read_plan(tmp_path / "nowhere.toml")
 
 
-def known(*versions: str, yanked: str = "") -> Releases:
+def make_releases(*versions: str, yanked: str = "") -> Releases:
     """Releases, in this order."""
     return {Version(text): Release(outcome="yanked" if text == yanked else "") for text in versions}
 
@@ -144,13 +144,13 @@ def known(*versions: str, yanked: str = "") -> Releases:
 )
 def test_choose_rules_name_versions_in_order(rules: list[str], want: list[str]) -> None:
     versions = ("1.0.0", "1.1.0", "1.2.0", "1.2.1", "1.2.2", "1.3.0", "2.0.0", "2.1.0rc1")
-    assert choose(rules, known(*versions, yanked="1.2.1")) == want
+    assert choose(rules, make_releases(*versions, yanked="1.2.1")) == want
 
 
 @pytest.mark.parametrize("rule", [">=3", "minor >=3", "latest"])
 def test_choose_rule_that_fits_nothing_is_refused(rule: str) -> None:
     with pytest.raises(ValueError, match="fits no release"):
-        choose([rule], known("1.0rc1"))
+        choose([rule], make_releases("1.0rc1"))
 
 
 DATES = {

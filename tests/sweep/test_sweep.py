@@ -34,15 +34,15 @@ from conformance.sweep.cell import (
     Requirements,
     SlurmEngine,
     Sweep,
-    finished,
+    load_finished,
     make_environment,
     run_cell,
 )
 from conformance.sweep.plan import SweepCell, SweepPlan
-from results.record.files import packed
+from results.record.files import compress_content
 from results.record.model import Outcome
 from results.record.reading import Journal, from_json, load, to_json
-from tests.support.recorded import filled, header
+from tests.support.recorded import fill_journal, header
 from tests.support.suite_runs import ROOT, hang_limit, running, wait_for
 from tests.support.wheels import PACKAGE, TOY, here, offline, write_wheel
 
@@ -88,8 +88,8 @@ def test_run_cell_of_a_wheel_gives_the_record_of_its_version(wheels: Path, tmp_p
     folder.store(cell("4.0"), result)
     assert folder.is_done(cell("4.0"))
     path = folder.record(cell("4.0"))
-    assert finished(path, SweepPlan("toy", (), ("-k", "other"))) is None
-    assert finished(path, SweepPlan("toy", (), PLAN.selection, seed=1)) is None
+    assert load_finished(path, SweepPlan("toy", (), ("-k", "other"))) is None
+    assert load_finished(path, SweepPlan("toy", (), PLAN.selection, seed=1)) is None
     path.write_bytes(path.read_bytes()[:100])
     assert not folder.is_done(cell("4.0"))
     assert [*(wheels.parent / "tmp").iterdir()] == []
@@ -293,8 +293,8 @@ class AnsweringEngine:
 @pytest.fixture
 def content(tmp_path: Path) -> bytes:
     """A compressed record of the plan's selection."""
-    record = load(filled(Journal.create(tmp_path / "one" / "record.json", header())).finish())
-    return packed(Path("x.gz"), to_json(replace(record, selection="-k scaling", seed=0)))
+    record = load(fill_journal(Journal.create(tmp_path / "one" / "record.json", header())).finish())
+    return compress_content(Path("x.gz"), to_json(replace(record, selection="-k scaling", seed=0)))
 
 
 def sweep(

@@ -12,10 +12,10 @@ from conformance.cli import main
 from conformance.known_failures.reading import load_known
 from conformance.runner.baselines import BASELINES
 from conformance.spec.clauses import load_clauses
-from results.history.changes import LineHistory, explained
+from results.history.changes import LineHistory, find_explanations
 from results.history.documents import load
 from results.record import reading
-from results.record.folders import listed
+from results.record.folders import list_records
 from results.show.clauses import FAILURE_OUTCOMES
 from results.show.findings import findings as known_findings
 from tests.support.suite_runs import ROOT
@@ -282,7 +282,7 @@ def test_every_clause_that_fails_in_a_default_mode_is_a_row() -> None:
 
 
 def test_a_record_of_every_series_is_a_row_of_the_outcomes() -> None:
-    series = {reading.load(path).series for path in listed(BASELINES)}
+    series = {reading.load(path).series for path in list_records(BASELINES)}
     assert len(summaries.blocks()["outcomes"].splitlines()) == 2 + len(series)
 
 
@@ -301,7 +301,7 @@ def test_a_committed_history_is_of_a_committed_plan(path: Path) -> None:
 
 @pytest.mark.parametrize("one", histories(), ids=lambda one: one.line.name)
 def test_every_change_has_an_explanation(one: LineHistory) -> None:
-    open_ = {f"{one.line.framework} {point.clause}" for point in one.points if not explained(one.line, point)}
+    open_ = {f"{one.line.framework} {point.clause}" for point in one.points if not find_explanations(one.line, point)}
     assert open_ <= OPEN
 
 

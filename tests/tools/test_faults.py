@@ -273,7 +273,7 @@ def test_kills_are_kept_and_a_fault_that_is_easier_to_catch_than_another_is_domi
     engine.write({"m.B": ["scaling.b/test", "scaling.a/test"], "m.A": []}, path)
     assert engine.read(path) == {"m.A": [], "m.B": ["scaling.a/test", "scaling.b/test"]}
     failing = {"easy": ["a", "b", "c"], "hard": ["a"], "same": ["a"], "other": ["b", "d"]}
-    assert engine.dominated(failing) == ["easy", "same"]
+    assert engine.find_dominated(failing) == ["easy", "same"]
 
 
 def test_every_fault_whose_kills_are_kept_exists_and_is_caught() -> None:
@@ -293,7 +293,7 @@ class Recorded(Engine):
 def test_drawn_programs_are_measured_where_nothing_else_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "Engine", Recorded)
     fault = replace(FAULT, clauses=("scaling.stays-finite",))
-    assert list(engine.measured([fault], 1)) == [(fault, ["laws.calls/test"])]
+    assert list(engine.measure_faults([fault], 1)) == [(fault, ["laws.calls/test"])]
 
 
 MODULES = [path.relative_to(ROOT) for path in sorted((ROOT / "tools" / "faults" / "adapters").rglob("*.py"))]

@@ -25,7 +25,7 @@ from frameworks.contract import Capability, Declaration, Trainer
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
 from frameworks.registry import adapter_file, built_in
-from results.record.folders import listed
+from results.record.folders import list_records
 from results.record.reading import Measurement, Record, load
 from tests.support.recorded import BASE
 from tests.support.suite_runs import ROOT, Ended, run
@@ -33,7 +33,7 @@ from tools import limits
 from tools.baselines import default_baselines, stale
 from tools.benchmarks.steps.cases import AT_MOST, FIXTURES, SETTLING, NotTheStep, reach_all, settle, techniques
 from tools.commands import WITH_FRAMEWORKS
-from tools.docs.blocks import baselines, trained
+from tools.docs.blocks import baselines, load_scenarios
 from tools.docs.promises import PROMISES, Promise, table
 from tools.faults import engine
 from tools.processors import LEVELS, environment, levels
@@ -47,9 +47,9 @@ from tools.selections import (
     caught_by,
     changes_of,
     core_of,
-    needed,
-    ordered,
+    order_candidates,
     quick_of,
+    select_needed,
 )
 
 
@@ -131,7 +131,7 @@ def test_table_has_every_quantity_of_a_promise(name: str) -> None:
     for pattern, document in promise.costs.items():
         assert f"| {document} " in table(Promise({pattern: document}), baselines(), {})
     for scenario in promise.scenarios:
-        assert f"| {scenario}, " in table(replace(promise, scenarios=(scenario,)), baselines(), trained())
+        assert f"| {scenario}, " in table(replace(promise, scenarios=(scenario,)), baselines(), load_scenarios())
 
 
 def rows(*records: Record) -> list[list[str]]:
@@ -157,9 +157,9 @@ def one(test: str, seconds: float, faults: str = "", *, must: bool = False, judg
 
 def test_order_is_by_what_is_caught_per_second() -> None:
     slow, quick, other = one("a.a/slow", 10, "abcd"), one("a.a/quick", 1, "abc"), one("a.a/other", 1, "d")
-    assert ordered([slow, quick, other]) == [quick, other, slow], "what others catch already counts less"
+    assert order_candidates([slow, quick, other]) == [quick, other, slow], "what others catch already counts less"
     first, second = one("s.a/first", 5, must=True), one("s.a/second", 1, must=True)
-    assert ordered([first, second, quick]) == [second, quick, first], "a clause is tried by its quickest test"
+    assert order_candidates([first, second, quick]) == [second, quick, first], "a clause is tried by its quickest test"
 
 
 def test_needed_tests_cover_every_clause_and_every_fault() -> None:
@@ -170,7 +170,7 @@ def test_needed_tests_cover_every_clause_and_every_fault() -> None:
         one("a.b/judged", 5, must=True),
         one("a.c/y", 2, "y"),
     ]
-    assert {test.test for test in needed(tests)} == {"a.a/quick", "a.b/judged", "a.c/y", "a.a/slow"}
+    assert {test.test for test in select_needed(tests)} == {"a.a/quick", "a.b/judged", "a.c/y", "a.a/slow"}
 
 
 def test_core_fills_its_time_and_quick_has_judged_tests_alone() -> None:
@@ -184,7 +184,9 @@ def test_core_fills_its_time_and_quick_has_judged_tests_alone() -> None:
 @pytest.fixture(scope="module", params=sorted(name for name in CORE_S if not name.endswith("-loop")))
 def series(request: pytest.FixtureRequest) -> tuple[Record, Selection]:
     paths = [
-        path for path in listed(BASELINES) if path.name.endswith(f"-cpu-{request.param.partition('-')[2]}.json.gz")
+        path
+        for path in list_records(BASELINES)
+        if path.name.endswith(f"-cpu-{request.param.partition('-')[2]}.json.gz")
     ]
     *_, path = (path for path in paths if path.name.startswith(f"{request.param.partition('-')[0]}-"))
     return load(path), read_selection(FOLDER / f"{request.param}.json")

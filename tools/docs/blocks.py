@@ -8,7 +8,7 @@ from conformance.runner.baselines import BASELINES
 from conformance.scenarios.definitions import SCENARIOS
 from conformance.scenarios.table import FOLDER
 from conformance.scenarios.table import markdown as scenario_table
-from results.record.folders import listed, read
+from results.record.folders import list_records, read
 from results.record.model import UNJUDGED, Outcome
 from results.record.reading import Record, load
 from results.show import times
@@ -37,7 +37,7 @@ RANK_FAMILIES = ("accumulation", "composition", "master", "recompute", "resume",
 
 
 @cache
-def committed() -> tuple[Record, ...]:
+def read_committed_records() -> tuple[Record, ...]:
     """Every committed record; of two of one series, from unlike processors, the one that judges more."""
 
     def count_judged(record: Record) -> int:
@@ -55,7 +55,7 @@ def _has_ranks(record: Record) -> bool:
 @cache
 def baselines() -> tuple[Record, ...]:
     """The committed records that later ones are compared with, those of modes with ranks left out."""
-    return tuple(record for record in committed() if not _has_ranks(record))
+    return tuple(record for record in read_committed_records() if not _has_ranks(record))
 
 
 def _of_processors() -> list[Record]:
@@ -63,9 +63,9 @@ def _of_processors() -> list[Record]:
 
 
 @cache
-def trained() -> Mapping[str, list[Record]]:
+def load_scenarios() -> Mapping[str, list[Record]]:
     """The committed records of each scenario."""
-    return {name: [load(path) for path in listed(FOLDER / name)] for name in SCENARIOS}
+    return {name: [load(path) for path in list_records(FOLDER / name)] for name in SCENARIOS}
 
 
 def formats() -> Mapping[str, str]:
@@ -75,7 +75,7 @@ def formats() -> Mapping[str, str]:
 
 def ranks() -> Mapping[str, str]:
     """The outcomes of each family's tests with several ranks."""
-    chosen = [record for record in committed() if _has_ranks(record)]
+    chosen = [record for record in read_committed_records() if _has_ranks(record)]
     counts = [Counter((v.clause.partition(".")[0], v.outcome) for v in record.verdicts) for record in chosen]
     rows = [
         (family, *(" · ".join(f"{count[family, o]} {o}" for o in Outcome if count[family, o]) for count in counts))
@@ -86,7 +86,7 @@ def ranks() -> Mapping[str, str]:
 
 def records() -> str:
     """The outcomes of each family in every committed record, as one Markdown page."""
-    return f"# Records\n\n```text\n{plain(committed(), WIDTH).strip(chr(10))}\n```\n"
+    return f"# Records\n\n```text\n{plain(read_committed_records(), WIDTH).strip(chr(10))}\n```\n"
 
 
 def times_taken() -> Mapping[str, str]:
@@ -95,15 +95,15 @@ def times_taken() -> Mapping[str, str]:
     return {
         "seconds by family": times.markdown(records, times.seconds),
         "seconds by clause": times.markdown(records, times.by_clause, COSTLIEST),
-        "slowest tests": "\n".join(("```text", *times.listed(records), "```")),
+        "slowest tests": "\n".join(("```text", *times.list_slowest(records), "```")),
     }
 
 
 def promises() -> Mapping[str, str]:
     """A table for each published promise."""
-    return {name: promise_table(promise, baselines(), trained()) for name, promise in PROMISES.items()}
+    return {name: promise_table(promise, baselines(), load_scenarios()) for name, promise in PROMISES.items()}
 
 
 def scenarios() -> Mapping[str, str]:
     """A table of each scenario's records."""
-    return {f"scenario {name}": scenario_table(SCENARIOS[name], records) for name, records in trained().items()}
+    return {f"scenario {name}": scenario_table(SCENARIOS[name], records) for name, records in load_scenarios().items()}

@@ -48,7 +48,7 @@ def blocks() -> Mapping[str, str]:
     """The texts of the blocks by name."""
     reference = load("reference", "cpu")
     return {
-        "drawn": coverage.table(coverage.drawn(reference), reference),
+        "drawn": coverage.table(coverage.draw_cases(reference), reference),
         "left out of drawing": exclusions(),
         "beyond drawing": ", ".join(f"[{clause}](clauses.md#{clause})" for clause in coverage.beyond_drawing()),
     }
@@ -57,14 +57,14 @@ def blocks() -> Mapping[str, str]:
 def exclusions() -> str:
     """Every exclusion as a row: where, under which condition, and what goes wrong there."""
     rows = [
-        (name, entry.mode, " and ".join(f"`{feature}`" for feature in entry.when), _linked(entry.finding))
+        (name, entry.mode, " and ".join(f"`{feature}`" for feature in entry.when), _link_finding(entry.finding))
         for name in built_in()
         for entry in load_known([name]).exclusions
     ]
     return table(("framework", "mode", "a program that has", "finding"), rows)
 
 
-def _linked(finding: Finding) -> str:
+def _link_finding(finding: Finding) -> str:
     """The id of a finding, as a link where somebody has reported it."""
     link = finding.text.link
     return f"[{finding.id}]({link})" if is_url(link) else f"`{finding.id}`"

@@ -32,7 +32,7 @@ ROWS = {name: text for technique in TECHNIQUES for name, text in technique.rows.
 def blocks(records: Sequence[Record]) -> dict[str, str]:
     """The block "formats", techniques down and frameworks across."""
     columns = {f"{r.series.framework} `{r.series.mode}`": _cells(r) for r in records if any(map(_family, r.verdicts))}
-    columns = {name: cells for name, cells in columns.items() if any(map(_judged, cells.values()))}
+    columns = {name: cells for name, cells in columns.items() if any(map(_select_judged, cells.values()))}
     rows = [(text, *(_said(name, row, cells[row]) for name, cells in columns.items())) for row, text in ROWS.items()]
     return {"formats": table(("technique", *columns), rows)}
 
@@ -50,13 +50,13 @@ def _cells(record: Record) -> _Cells:
     return cells
 
 
-def _judged(verdicts: Sequence[TestVerdict]) -> list[Outcome]:
+def _select_judged(verdicts: Sequence[TestVerdict]) -> list[Outcome]:
     return [verdict.outcome for verdict in verdicts if verdict.outcome not in UNJUDGED]
 
 
 def _said(column: str, technique: str, verdicts: Sequence[TestVerdict]) -> str:
     """The cell of a technique."""
-    outcomes = _judged(verdicts)
+    outcomes = _select_judged(verdicts)
     if not outcomes:
         return _why_not(column.partition(" ")[0], technique, verdicts)
     if set(outcomes) - {Outcome.PASS, Outcome.KNOWN}:

@@ -93,7 +93,7 @@ def place(contents: Mapping[str, str]) -> None:
         placed_names |= here.keys()
         blank = PLACEHOLDER.format(page.stem)
         blocks = {name: block for name, block in here.items() if between(page, text, name) != blank}
-        if (new := placed(page, text, blocks)) != text:
+        if (new := insert_blocks(page, text, blocks)) != text:
             replace(page, new.encode())
     if missing := sorted(contents.keys() - placed_names):
         raise PageError(f"no page has <!-- {missing[0]}: begin -->")
@@ -117,7 +117,7 @@ def stale(*, write: bool, report: Callable[[Path], None] = lambda _: None) -> li
         if not source and not names:
             continue
         report(page)
-        new = resolve(source)() if source else placed(page, text, texts(names))
+        new = resolve(source)() if source else insert_blocks(page, text, texts(names))
         if new != text:
             changed[page] = new
     if write:
@@ -140,7 +140,7 @@ def between(page: Path, text: str, name: str) -> str:
     return block.strip("\n")
 
 
-def placed(page: Path, text: str, blocks: Mapping[str, str]) -> str:
+def insert_blocks(page: Path, text: str, blocks: Mapping[str, str]) -> str:
     """The text of a page with these blocks between their markers.
 
     Raises:

@@ -59,7 +59,7 @@ def table(promise: Promise, baselines: Sequence[Record], trained: Mapping[str, S
         trained: records of each scenario.
     """
     names: dict[tuple[str, str, str], list[str]] = {}
-    for quantity, document, record, text in (*_costs(promise, baselines), *_published(promise, trained)):
+    for quantity, document, record, text in (*_costs(promise, baselines), *_find_published_cells(promise, trained)):
         names.setdefault((quantity, document, text), []).append(" ".join(title(record)))
     lines = [(quantity, document, "; ".join(own), text) for (quantity, document, text), own in names.items()]
     return markdown_table(("quantity", "document", "record", "counted or measured"), sorted(lines))
@@ -73,7 +73,9 @@ def _costs(promise: Promise, records: Sequence[Record]) -> Iterator[tuple[str, s
                     yield f"{cost.key} ({parameters(cost.case)})", document, record, _text(cost)
 
 
-def _published(promise: Promise, trained: Mapping[str, Sequence[Record]]) -> Iterator[tuple[str, str, Record, str]]:
+def _find_published_cells(
+    promise: Promise, trained: Mapping[str, Sequence[Record]]
+) -> Iterator[tuple[str, str, Record, str]]:
     for name in promise.scenarios:
         for row in rows(SCENARIOS[name], trained[name]):
             for record, cell in zip(trained[name], row.cells, strict=True):

@@ -56,7 +56,7 @@ def text(name: str) -> str:
     result = read(path).decode()
     committed = generate.MEASURED | generate.SUMMARIES if name != PROJECT else set(generate.markers(result))
     wanted = [block for block in generate.markers(result) if block not in committed]
-    return generate.placed(path, result, generate.texts(wanted))
+    return generate.insert_blocks(path, result, generate.texts(wanted))
 
 
 def build(folder: Path) -> None:
@@ -128,10 +128,10 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     name = Path(page.file.src_uri).stem
     filled = _from_docs(text(name)) if name == PROJECT else text(name)
     pieces = re.split(r"(^```.*?^```$)", filled, flags=re.DOTALL | re.MULTILINE)
-    return "".join(piece if piece.startswith("```") else _OUTSIDE.sub(_named, piece) for piece in pieces)
+    return "".join(piece if piece.startswith("```") else _OUTSIDE.sub(_replace_link, piece) for piece in pieces)
 
 
-def _named(link: re.Match[str]) -> str:
+def _replace_link(link: re.Match[str]) -> str:
     """A link out of docs: to README as the page made of it, to another file as its name."""
     label, path = link["label"], link["path"]
     if path == generate.README:

@@ -12,7 +12,7 @@ from results.record.model import REFUSED, Outcome
 from results.record.reading import Record, TestVerdict
 from results.record.values import Consequence, FindingKind, FindingText
 from results.show.clauses import FAILURE_OUTCOMES, GRAVITY, by_clause, outcome, total
-from tools.docs.blocks import committed
+from tools.docs.blocks import read_committed_records
 from tools.docs.generate import table
 
 DEFAULT_MODES: Mapping[str, tuple[str, ...]] = {
@@ -52,7 +52,7 @@ def by_framework() -> Mapping[str, Sequence[Record]]:
         name: [
             record
             for mode in modes
-            for record in committed()
+            for record in read_committed_records()
             if (record.series.framework, record.series.mode, record.series.device) == (name, mode, "cpu")
         ]
         for name, modes in DEFAULT_MODES.items()
@@ -79,13 +79,13 @@ def _techniques() -> str:
         ]
         everywhere = set.intersection(*(_holding(clauses) for clauses in theirs))
         rows.append((technique, *map(_share, cells, theirs), str(len(everywhere))))
-    failing = sorted(set.intersection(*(_broken(clauses) for clauses in cells.values())))
+    failing = sorted(set.intersection(*(_find_broken(clauses) for clauses in cells.values())))
     return f"{table(header, rows)}\n\nBroken in all four: {', '.join(f'`{clause}`' for clause in failing) or 'none'}."
 
 
 def _share(framework: str, clauses: Mapping[str, Sequence[TestVerdict]]) -> str:
     """How many of the clauses that a framework was judged by hold, and how many of the others corrupt silently."""
-    held, failing = _holding(clauses), _broken(clauses)
+    held, failing = _holding(clauses), _find_broken(clauses)
     if not held | failing:
         return "unsupported"
     worst = [_worst(framework, clauses[clause]) for clause in failing]
@@ -96,12 +96,12 @@ def _share(framework: str, clauses: Mapping[str, Sequence[TestVerdict]]) -> str:
 
 def _outcomes() -> str:
     first = list(chain.from_iterable(by_framework().values()))
-    records = [*first, *(record for record in committed() if record not in first)]
+    records = [*first, *(record for record in read_committed_records() if record not in first)]
     counts = [total(record) for record in records]
     shown = [one for one in reversed(GRAVITY) if any(count.clauses[one] for count in counts)]
     rows = (
         (
-            f"{record.series.framework} {_named(record)}",
+            f"{record.series.framework} {_describe_version(record)}",
             f"`{record.series.mode}`" if record.series.device == "cpu" else f"`{record.series.mode}`, GPU",
             *(str(count.clauses[one] or "") for one in shown),
             str(count.tests.total()),
@@ -117,7 +117,7 @@ def _failing() -> str:
     cells = {name: _clauses(name) for name in DEFAULT_MODES}
     worst: dict[str, list[int]] = {}
     for name, clauses in cells.items():
-        for clause in _broken(clauses):
+        for clause in _find_broken(clauses):
             text = _worst(name, clauses[clause])
             worst.setdefault(clause, []).append(len(Consequence) if text is None else text.consequence.rank)
     order = sorted(worst, key=lambda clause: (min(worst[clause]), -len(worst[clause]), clause))
@@ -152,7 +152,7 @@ def _holding(clauses: Mapping[str, Sequence[TestVerdict]]) -> set[str]:
     return {clause for clause, verdicts in clauses.items() if outcome(verdicts) is Outcome.PASS}
 
 
-def _broken(clauses: Mapping[str, Sequence[TestVerdict]]) -> set[str]:
+def _find_broken(clauses: Mapping[str, Sequence[TestVerdict]]) -> set[str]:
     return {clause for clause, verdicts in clauses.items() if outcome(verdicts) in FAILURE_OUTCOMES}
 
 
@@ -167,7 +167,7 @@ def _public(record: Record) -> str:
     return Version(record.variant.framework_version).public
 
 
-def _named(record: Record) -> str:
+def _describe_version(record: Record) -> str:
     """The version with that of the first library in its local label."""
     library = _LIBRARY.search(Version(record.variant.framework_version).local or "")
     return f"{_public(record)}, {library[1]} {library[2]}" if library else _public(record)

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from conformance.runner.baselines import BASELINES
 from results.compare.comparison import Comparison, Comparisons, compare, series
-from results.history.changes import LineHistory, by_interval, explained, interval, markdown, statement
+from results.history.changes import LineHistory, by_interval, find_explanations, interval, markdown, statement
 from results.history.documents import load as load_history
-from results.record.folders import listed
+from results.record.folders import list_records
 from results.record.reading import load
 from results.show.clauses import number, source, words
 from results.show.differences import to_text
@@ -41,21 +41,21 @@ def histories() -> tuple[LineHistory, ...]:
 
 def example() -> Comparison:
     """The older record and its baseline."""
-    old = load(listed(OLD)[0])
-    return compare(old, next(new for new in map(load, listed(BASELINES)) if series(new) == series(old)))
+    old = load(list_records(OLD)[0])
+    return compare(old, next(new for new in map(load, list_records(BASELINES)) if series(new) == series(old)))
 
 
 def _upgrades() -> Iterator[tuple[str, ...]]:
     for one in histories():
         for points in by_interval(one.points):
             worse = [point.clause for point in points if point.worse]
-            why = dict.fromkeys(reason for point in points for reason in explained(one.line, point))
+            why = dict.fromkeys(reason for point in points for reason in find_explanations(one.line, point))
             yield (
                 _title(one),
                 interval(one.line, points[0]),
                 str(len(points)),
-                _listed([f"`{clause}`" for clause in worse]) or "–",
-                _listed([f"{words(text)}{source(link)}" for text, link in why], "; ") or "*unexplained*",
+                _join_texts([f"`{clause}`" for clause in worse]) or "–",
+                _join_texts([f"{words(text)}{source(link)}" for text, link in why], "; ") or "*unexplained*",
             )
 
 
@@ -80,6 +80,6 @@ def _title(one: LineHistory) -> str:
     return f"{name}, `{mode}`"
 
 
-def _listed(texts: Sequence[str], separator: str = ", ") -> str:
+def _join_texts(texts: Sequence[str], separator: str = ", ") -> str:
     more = [f"and {len(texts) - LISTED} more"] if len(texts) > LISTED else []
     return separator.join((*texts[:LISTED], *more))

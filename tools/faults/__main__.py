@@ -43,17 +43,17 @@ def run(chosen: Sequence[Fault], workers: int, selection: str = ALL) -> list[Fat
         print(f"baseline of {' '.join(filter(None, group))} …", flush=True)
         _ = baselines[group].needed
 
-    def judged(fault: Fault) -> Fate:
+    def judge_fault(fault: Fault) -> Fate:
         fate = engine.fate(fault, baselines[fault.framework, fault.mode])
         broken = ", ".join(fate.broken) or "-"
         print(f"{fate.word:12}{fault.framework:10} {fault.label}: {broken}  ({fate.seconds:.1f} s)", flush=True)
         return fate
 
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(judged, chosen))
+        return list(pool.map(judge_fault, chosen))
 
 
-def sampled(chosen: Sequence[Fault], size: int) -> list[Fault]:
+def sample_faults(chosen: Sequence[Fault], size: int) -> list[Fault]:
     """So many faults, spread over all of them, from another place on for each commit."""
     command = ("git", "rev-parse", "HEAD")
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.sample is not None and options.sample < 1:
         return _refuse("--sample wants a count of faults, 1 or more")
     if options.sample is not None and chosen:
-        chosen = sampled(chosen, options.sample)
+        chosen = sample_faults(chosen, options.sample)
     whole = len(chosen) == len(every)
     if options.write and (options.alone or options.matrix or not whole):
         return _refuse("--write takes the score of all faults: leave out names, --of, --sample, --alone and --matrix")
@@ -120,11 +120,11 @@ def main(arguments: Sequence[str]) -> int:
 def _measure(chosen: Sequence[Fault], every: Sequence[Fault], workers: int) -> int:
     """Measures which tests fail on the chosen faults, and keeps what is known of the others."""
     known = engine.read()
-    for count, (fault, tests) in enumerate(engine.measured(chosen, workers), 1):
+    for count, (fault, tests) in enumerate(engine.measure_faults(chosen, workers), 1):
         known[fault.id] = tests
         print(f"{count} of {len(chosen)}  {fault.id}: {len(tests)} tests fail", flush=True)
         engine.write({entry.id: known[entry.id] for entry in every if entry.id in known})
-    print(*(f"dominated: {name}" for name in engine.dominated(known)), sep="\n")
+    print(*(f"dominated: {name}" for name in engine.find_dominated(known)), sep="\n")
     return 0
 
 

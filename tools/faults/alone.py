@@ -36,13 +36,13 @@ def run(chosen: Sequence[Fault], workers: int) -> list[Alone]:
     """What the laws say of every fault, printed as it ends."""
     engine = Engine()
 
-    def judged(fault: Fault) -> Alone:
+    def judge_fault(fault: Fault) -> Alone:
         result = alone(engine, fault)
         print(f"{'caught' if result.breaks else 'not':7} {fault.label}: {result.breaks or '-'}", flush=True)
         return result
 
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(judged, chosen))
+        return list(pool.map(judge_fault, chosen))
 
 
 def table(results: Sequence[Alone]) -> str:

@@ -52,7 +52,7 @@ def write(kills: Kills, path: Path = FILE) -> None:
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
-def dominated(kills: Kills) -> list[str]:
+def find_dominated(kills: Kills) -> list[str]:
     """The faults to leave out by mutant subsumption: those whose failing tests include all of another fault's.
 
     Whatever catches the other one catches them. Of faults with the same failing tests all but the first are left out.
@@ -197,7 +197,7 @@ class Engine:
         begun = time.monotonic()
         counted = RAISED if fault.raises else DETECTED
 
-        def judged(tests: list[str]) -> tuple[TestVerdict, ...]:
+        def run_tests(tests: list[str]) -> tuple[TestVerdict, ...]:
             return self.run(fault.name, fault.mode, tests, STOP) if tests else ()
 
         def failing(verdicts: tuple[TestVerdict, ...]) -> set[str]:
@@ -205,19 +205,19 @@ class Engine:
             broken = {name for v in verdicts if v.outcome in counted for name in (v.clause, _named_by_a_law(v))}
             return broken | leaking
 
-        own = judged(baseline.tests(fault.clauses))
+        own = run_tests(baseline.tests(fault.clauses))
         result = failing(own)
         if {*fault.clauses} - result:
-            result |= failing(judged(_known_laws(fault)))
+            result |= failing(run_tests(_known_laws(fault)))
         if {*fault.clauses} - result:
-            result |= failing(judged(baselines.laws().others(())))
+            result |= failing(run_tests(baselines.laws().others(())))
         unnamed = tuple(
             v.test for v in own if v.outcome in counted and v.clause in fault.clauses and fault.names not in v.message
         )
         broken = tuple(c for c in fault.clauses if c in result)
         elsewhere: set[str] = set()
         if broken != fault.clauses:
-            elsewhere = failing(judged(baselines.whole().others(fault.clauses))) - set(fault.clauses)
+            elsewhere = failing(run_tests(baselines.whole().others(fault.clauses))) - set(fault.clauses)
         return Fate(fault, broken, tuple(sorted(elsewhere)), time.monotonic() - begun, unnamed)
 
     def run(
@@ -237,7 +237,7 @@ class Engine:
             arguments += [f"--mode={mode}"] if mode else []
             arguments += [f"--numprocesses={workers}"] if workers > 1 else ["-p", "no:xdist"]
             arguments += ["--timeout=120", f"--record={record}", *more, *tests]
-            said = _forked(arguments, log) if workers == 1 and _light(framework) else _started(arguments)
+            said = _run_in_fork(arguments, log) if workers == 1 and _light(framework) else _run_pytest(arguments)
             # A run that leaves tests out, once their clause has failed, writes record.interrupted-1.json.
             written = [*folder.glob("record*.json"), *folder.glob("record.jsonl")]
             if not written:
@@ -310,7 +310,7 @@ def _light(framework: str) -> bool:
     return framework == "reference" or (module != framework and not module.startswith(f"{ADAPTERS}."))
 
 
-def _started(arguments: Sequence[str]) -> str:
+def _run_pytest(arguments: Sequence[str]) -> str:
     """Runs pytest in a new interpreter; returns the last line that it printed."""
     command = [sys.executable, "-m", "pytest", *arguments]
     environment = {**os.environ, **_THREADS}
@@ -323,7 +323,7 @@ def _started(arguments: Sequence[str]) -> str:
     return _last_line(completed.stdout + completed.stderr)
 
 
-def _forked(arguments: Sequence[str], log: Path) -> str:
+def _run_in_fork(arguments: Sequence[str], log: Path) -> str:
     """Runs pytest in a fork of a process that has imported what every run needs; returns the last line printed."""
     os.environ.update(_THREADS)
     context = multiprocessing.get_context("forkserver")
@@ -365,7 +365,7 @@ QUICK_S = 0.2
 """Tests of a fault's families that are not about it are run if they take no longer."""
 
 
-def measured(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Fault, list[str]]]:
+def measure_faults(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Fault, list[str]]]:
     """Each fault with the tests that fail on it, as its runs end.
 
     The tests are those of the clauses about a fault, and of the reference also the quick ones of their families. Where

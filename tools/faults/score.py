@@ -45,7 +45,7 @@ class Score:
         last = f"score {share} %: {len(self.caught)} of {len(self.fates)} faults caught by every clause about them"
         if whole:
             last += f"; {len(self.must) - len(self.unproven)} of {len(self.must)} MUST clauses proven"
-        return f"{_aligned(rows)}\n\n{last}; {seconds:.0f} s"
+        return f"{_align_rows(rows)}\n\n{last}; {seconds:.0f} s"
 
     def _counts(self, fates: Sequence[Fate], family: str) -> tuple[str, ...]:
         outcomes = [fate.word for fate in fates]
@@ -67,7 +67,7 @@ def _fate_line(fate: Fate) -> str:
     return f"{fate.word}: {fate.fault.name} was not caught by {', '.join(fate.missed)}{others}"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def _align_rows(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
 
     def line(row: Sequence[str]) -> str:

@@ -84,11 +84,11 @@ def hits(paths: Iterable[Path], root: Path = ROOT) -> Iterator[Phrase]:
                     yield Phrase(file, line, " ".join(match[0].split()), better)
         if path.suffix == ".py":
             tree = ast.parse(source)
-            yield from _named(file, tree)
-            yield from _defined(file, tree)
+            yield from _find_in_names(file, tree)
+            yield from _find_participles(file, tree)
 
 
-def _named(file: str, tree: ast.Module) -> Iterator[Phrase]:
+def _find_in_names(file: str, tree: ast.Module) -> Iterator[Phrase]:
     """Words of the names that a module and its definitions, parameters and variables have."""
     names = [(1, Path(file).stem)]
     for node in ast.walk(tree):
@@ -100,7 +100,7 @@ def _named(file: str, tree: ast.Module) -> Iterator[Phrase]:
     yield from _containing(file, names, _tables()["word"])
 
 
-def _defined(file: str, tree: ast.Module) -> Iterator[Phrase]:
+def _find_participles(file: str, tree: ast.Module) -> Iterator[Phrase]:
     """Participles in the names of a module, its classes and functions, and its own variables; not those of tests."""
     names = [(1, Path(file).stem)]
     for node in ast.walk(tree):

@@ -305,7 +305,7 @@ def summary(bisection: Bisection) -> Iterator[str]:
     if len(bisection.failures) > MOST:
         yield f"and {len(bisection.failures) - MOST} more tests"
     yield ""
-    yield from _crossed(bisection)
+    yield from _describe_crossing(bisection)
     if bisection.failures:
         yield f"repeat:  {install_words(bad)} && {bisection.failures[0].repro}"
     yield f"compare: conformance compare {bisection.good.file} {bisection.bad.file}"
@@ -315,7 +315,7 @@ def _day(cell: SweepCell) -> str:
     return f" of {cell.released}" if cell.released else ""
 
 
-def _crossed(bisection: Bisection) -> Iterator[str]:
+def _describe_crossing(bisection: Bisection) -> Iterator[str]:
     crossing = bisection.crossing
     for name, (before, after) in [*crossing.differences.items()][:MOST]:
         yield f"  {name}: {before or 'missing'} in the good environment, {after or 'missing'} in the bad one"

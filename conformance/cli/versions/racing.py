@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from conformance.cli.options import OUTPUT, PATH, put, watched
+from conformance.cli.options import OUTPUT, PATH, put, show_progress
 from conformance.race.processes import FEWEST_PAIRS, FIXTURES, NEW, OLD, PAIRS, RaceError, Racer, race
 from conformance.sweep.cell import Commands, NotJudged, make_environment, requirements_of
 from conformance.sweep.plan import CellGroup, SweepCell, cells_of_group, check_group
@@ -67,7 +67,9 @@ def race_command(
             with ExitStack() as stack:
                 pythons = [stack.enter_context(interpreter(name, side)) for name, side in sides.items()]
                 racers = [Racer(python, framework, device, mode, fixture) for python in pythons]
-                raced = race(racers[0], racers[1], pairs, watch=lambda numbers: watched(numbers, "pairs of processes"))
+                raced = race(
+                    racers[0], racers[1], pairs, watch=lambda numbers: show_progress(numbers, "pairs of processes")
+                )
             if samples is not None:
                 statistics.write(samples, raced)
     except RaceError as error:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from conformance.cli.options import FORMAT, OUTPUT, PATH, put, put_entries, watched
+from conformance.cli.options import FORMAT, OUTPUT, PATH, put, put_entries, show_progress
 from conformance.sweep.bisection import CellJudge, CellVerdicts
 from conformance.sweep.cell import (
     RECORDS,
@@ -34,7 +34,7 @@ from results.history.changes import history as history_of
 from results.history.documents import compact, is_history, load
 from results.history.versions import OUTCOMES, gather, lines
 from results.record.files import RecordError, one_line
-from results.record.folders import WRITTEN, listed
+from results.record.folders import WRITTEN, list_records
 
 FOLDER = WRITTEN / "sweeps"
 """Where sweeps are, each in a folder of its name."""
@@ -83,7 +83,7 @@ def sweep(
     Exit status: 0, every cell is judged or cannot be had here; 1, a cell that can be had was not judged; 2, the sweep
     could not be run.
     """
-    reserved = _reserved(engine, reserve)
+    reserved = _parse_reserve(engine, reserve)
     if not is_plan and engine in LIBRARIES and find_spec(LIBRARIES[engine]) is None:
         raise click.UsageError(f"{LIBRARIES[engine]} is not installed: pip install {LIBRARIES[engine]}")
     check_suite_packages()
@@ -160,7 +160,7 @@ def _state(cell: SweepCell, folder: CellFolder) -> str:
     return f"{cell.outcome}: {cell.reason}" if cell.outcome else "due"
 
 
-def _reserved(engine: str, reserve: Sequence[str]) -> dict[str, str]:
+def _parse_reserve(engine: str, reserve: Sequence[str]) -> dict[str, str]:
     if reserve and engine not in LIBRARIES:
         raise click.UsageError("--reserve is for --engine ray or --engine slurm; leave it out, or name the engine")
     result = {}
@@ -247,14 +247,14 @@ def read(paths: Sequence[Path]) -> list[LineHistory]:
     written = [path for path in files if is_history(path)]
     histories = [one for path in written for one in load(path)]
     if others := [path for path in files if path not in written]:
-        gathered = gather(others, lambda records: watched(records, "reading records"))
+        gathered = gather(others, lambda records: show_progress(records, "reading records"))
         histories += map(history_of, lines(gathered))
     return histories
 
 
 def _with_histories(path: Path) -> list[Path]:
     """The files of a folder that has written histories, its records too; else the path."""
-    files = listed(path) if path.is_dir() and not (path / OUTCOMES).is_file() else []
+    files = list_records(path) if path.is_dir() and not (path / OUTCOMES).is_file() else []
     if path == COMMITTED and not files:
         raise RecordError(path, "has no history", "name folders of records")
     return files if any(map(is_history, files)) else [path]

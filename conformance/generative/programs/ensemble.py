@@ -34,7 +34,7 @@ from frameworks.reference.core import scope
 from frameworks.reference.core.arithmetic import UNARY, Operations, Round, Variance, normalise
 from frameworks.reference.core.rounding import LANES, Exact, Rounding, Stochastic
 from frameworks.reference.core.scope import NORMS
-from frameworks.reference.core.tape import Tensor, plain, rounded
+from frameworks.reference.core.tape import Tensor, plain, round_values
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 
@@ -173,18 +173,18 @@ class PartsAndTiles(NormsInParts):
         return Tensor(mixed.value - off * nothing + anp.matmul(again, v - plain(v)), mixed.format)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return self.shared(super().linear(x, weight, bias))
+        return self.fan_out(super().linear(x, weight, bias))
 
     def convolution(self, x: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int) -> Tensor:
-        return self.shared(super().convolution(x, weight, bias, stride, padding))
+        return self.fan_out(super().convolution(x, weight, bias, stride, padding))
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
         """Rows, whose gradients are added one after the other, in float32 at least."""
         name = wider(table.format, "float32")
         return self.apply("embedding", lambda i, t, _: _rows(t, plain(i).astype(np.int64), name), ids, table)
 
-    def shared(self, x: Tensor) -> Tensor:
-        return Tensor(rounded(x.value, self.rounding, x.format), x.format, x.owned)
+    def fan_out(self, x: Tensor) -> Tensor:
+        return Tensor(round_values(x.value, self.rounding, x.format), x.format, x.owned)
 
     def activation(self, kind: str, x: Tensor) -> Tensor:
         slope = _SLOPES.get(kind)
@@ -282,7 +282,7 @@ class Float64Rounding(Stochastic):
 class IndependentRounding(Float64Rounding):
     """Rounds equal values one by one, as kernels do that do not compute every row of a product in one way."""
 
-    def _truncated(self, value: Array, dropped: int) -> Array:
+    def _truncate_with_noise(self, value: Array, dropped: int) -> Array:
         bits = value.reshape(-1).view(np.uint64)
         bits = bits + self._rng.integers(1 << dropped, size=bits.size, dtype=np.uint64)
         bits &= np.uint64((1 << 64) - (1 << dropped))
@@ -434,19 +434,19 @@ class Ensemble:
         Of the former every second one rounds equal values apart, and steps in float32. The latter is for what nearest
         rounding leaves where it is, update after update, and random rounding moves.
         """
-        return (*self.rounded(MEMBERS), self._narrow)
+        return (*self.play_rounded(MEMBERS), self._narrow)
 
     def fewer(self) -> Iterator[tuple[Play, ...]]:
         """Some members, more and more, and then all: what lies within the bound of some is within that of all."""
-        yield from (self.rounded(count) for count in (MEMBERS // 4, MEMBERS // 2, MEMBERS))
+        yield from (self.play_rounded(count) for count in (MEMBERS // 4, MEMBERS // 2, MEMBERS))
         yield self.members
 
     def further(self) -> Iterator[tuple[Play, ...]]:
         """All members and more and more others: of a single value, eight may happen to lie close together."""
         for count in range(MEMBERS + MEMBERS // 2, 4 * MEMBERS + 1, MEMBERS // 2):
-            yield (*self.rounded(count), self._narrow)
+            yield (*self.play_rounded(count), self._narrow)
 
-    def rounded(self, count: int) -> tuple[Play, ...]:
+    def play_rounded(self, count: int) -> tuple[Play, ...]:
         """So many plays with random roundings, each played once."""
         for number in range(len(self._rounded), count):
             rng = np.random.default_rng([self._seed, 24, number])
@@ -474,17 +474,17 @@ class Ensemble:
             self._exact[index] = all(equal(a, b) for a, b in pairs)
         return self._exact[index]
 
-    def skipped(self, index: int) -> bool:
+    def is_skipped(self, index: int) -> bool:
         """Whether the verb at a place is an update that the oracle skips."""
         observation = self.nearest.observations[index]
         return observation is not None and bool(observation.get("result/skipped", False))
 
-    def kinked(self, index: int) -> bool:
+    def is_kinked(self, index: int) -> bool:
         """Whether rounding decided on the slope of a rectifier in the run at this verb."""
         plays = (self.nearest, self.unrounded)
         return any(bool(o["window/kinked"]) for play in plays for o in self._of_run(index, play))
 
-    def diverged(self, index: int) -> bool:
+    def has_diverged(self, index: int) -> bool:
         """Whether a loss is finite, in the run at this verb, and more than float32 holds."""
         losses = [wide(o["result/loss"]) for o in self._of_run(index, self.unrounded) if "result/loss" in o]
         return any(bool(np.isfinite(loss) and abs(loss) > LARGEST) for loss in losses)
@@ -497,7 +497,7 @@ class Ensemble:
         several = self._case.recipe.accumulation > 1 and ends_by_itself(self.conventions)
         return several and any(bool(o.get("window/dropped", 0)) for o in self._of_run(index))
 
-    def lost(self, index: int) -> bool:
+    def is_lost(self, index: int) -> bool:
         """Whether non-finite values have entered the run at this verb, with nothing to reject them.
 
         What they spread to is a matter of arithmetic, such as 0 · inf, and the run is of no use.

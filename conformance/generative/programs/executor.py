@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from conformance.checks.evidence import cleaned
+from conformance.checks.evidence import clean_message
 from conformance.generative.programs.case import (
     Accumulate,
     Apply,
@@ -63,7 +63,7 @@ class PlayFailed(Exception):
     @classmethod
     def by(cls, index: int, verb: Verb, error: Exception) -> PlayFailed:
         """The failure of a verb that raised."""
-        return cls(index, verb, f"raised {type(error).__name__}: {cleaned(str(error))[:300]}")
+        return cls(index, verb, f"raised {type(error).__name__}: {clean_message(str(error))[:300]}")
 
 
 class LoadMismatch(Exception):
@@ -191,7 +191,7 @@ class Executor(ABC):
                 self.trainer = self.make(self.onward() if onward else None)
                 return {f"setting.{name}": value for name, value in self.trainer.scaler_settings().items()}
             case TraceLayers(micro=micro):
-                return self.traced(micro)
+                return self.trace_layers(micro)
             case CountBytes(micro=micro):
                 return {"bytes": trainer.saved_bytes(self.batch(micro))}
             case WrongWidth():
@@ -218,7 +218,7 @@ class Executor(ABC):
             return {"refused": True}
         return _update_values(update)
 
-    def traced(self, micro: GeneratedBatch) -> Mapping[str, object]:
+    def trace_layers(self, micro: GeneratedBatch) -> Mapping[str, object]:
         """Outputs and gradients of every layer, and the parameters' gradients."""
         trace = self.trainer.trace(self.batch(micro))
         kinds = {"output": trace.outputs, "back": trace.gradients, "gradient": trace.parameters}

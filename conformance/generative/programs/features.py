@@ -53,7 +53,7 @@ from fixtures.recipe import (
 from frameworks.contract import Capability, Framework, needs
 from frameworks.registry import built_in
 from frameworks.ways import Way, sets
-from frameworks.ways import offered as offered_ways
+from frameworks.ways import find_installed_ways as offered_ways
 
 LARGE = 10**5
 """Values that a large parameter has at least."""
@@ -162,12 +162,12 @@ def program_features(case: GeneratedCase) -> Iterator[str]:
     if _optimizer_without_gradient(case):
         yield "window=optimizer-without-gradient"
     shapes = [shape for _, layer, shape in case.drawn.model.shapes() if isinstance(layer, BatchNorm)]
-    alone = any(micro.size == 1 for verb in case.program for micro in _trained(verb))
+    alone = any(micro.size == 1 for verb in case.program for micro in _list_training_batches(verb))
     if alone and any(math.prod(shape[:-1]) == 1 for shape in shapes):
         yield "normalised=one-value"
     widths = {shape[0] for shape in case.drawn.model.parameter_shapes().values() if len(shape) == 1}
     lengths = {*case.drawn.sample[:1]} if case.drawn.token_level else set()
-    if lengths & widths or any(micro.size in widths for verb in case.program for micro in _trained(verb)):
+    if lengths & widths or any(micro.size in widths for verb in case.program for micro in _list_training_batches(verb)):
         yield "batch=width"
     for window in windows(case):
         yield from ["window=unequal-items"] if len(set(window)) > 1 else []
@@ -244,7 +244,7 @@ def word(verb: Verb) -> str:
             return type(verb).__name__
 
 
-def _trained(verb: Verb) -> tuple[GeneratedBatch, ...]:
+def _list_training_batches(verb: Verb) -> tuple[GeneratedBatch, ...]:
     """The micro-batches that a verb passes through the model in training."""
     match verb:
         case Accumulate(micro=micro) | TraceLayers(micro=micro) | CountBytes(micro=micro):
@@ -323,7 +323,7 @@ UNEVEN_SCALE = 1003.0
 """No power of two, and bfloat16 does not hold it."""
 
 
-def offered(framework: Framework, recipe: Recipe) -> bool:
+def is_offered(framework: Framework, recipe: Recipe) -> bool:
     """Whether a framework declares all that a recipe asks for."""
     return all(framework.declares(capability).supported for capability in needs(recipe))
 
@@ -344,7 +344,7 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel) -> Rec
     def maybe(capability: Capability, chance: int) -> bool:
         return supports(capability) and (draw(st.integers(1, chance)) == 1 or crowded)
 
-    precisions = [p for p in PRECISIONS if offered(framework, Recipe(precision=p))]
+    precisions = [p for p in PRECISIONS if is_offered(framework, Recipe(precision=p))]
     precision = draw(st.sampled_from([Precision(), *precisions]))
     recipe = Recipe(draw(_optimizers(drawn.exact)), precision)
     recipe = recipe.replace(scaling=draw(_scalings(framework)))
@@ -453,7 +453,7 @@ def _techniques_of(framework: Framework) -> Techniques:
     left_out = generative_settings(framework).not_drawn
 
     def here(field: str, values: Sequence[Any]) -> list[Any]:
-        return [v for v in values if field not in left_out and offered(framework, Recipe(**{field: v}))]
+        return [v for v in values if field not in left_out and is_offered(framework, Recipe(**{field: v}))]
 
     eight = here("optimizer", [Adam(state_bits=8)])
     blocks = [(block, smallest) for block in (2, 7, 256) for smallest in (1, 2, 16)] if eight else []

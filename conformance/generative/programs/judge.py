@@ -92,7 +92,7 @@ class Mismatch:
         return f"{self.name}: {apart}"
 
 
-def counted(name: str) -> bool:
+def is_counter(name: str) -> bool:
     """Whether this name belongs to a counter, which has no rounding."""
     return name.rsplit("/", 1)[-1].rsplit(".", 1)[0] in COUNTED or name.startswith("steps/")
 
@@ -110,34 +110,34 @@ def first_difference(
         if mine is None or exact is None:
             continue
         names = [n for n in exact if n in mine and not n.startswith(tuple(left.get(index, ())))]
-        names = [n for n in names if _promised(n, mine, exact)]
+        names = [n for n in names if _is_determined(n, mine, exact)]
         mine, exact = _where_finite(mine, exact)
         unequal = [name for name in names if not equal(mine[name], exact[name])]
         if unequal and ensemble.adrift(index):
             continue
-        if unequal and (ensemble.kinked(index) or ensemble.diverged(index)):
+        if unequal and (ensemble.is_kinked(index) or ensemble.has_diverged(index)):
             return None
         if any(_overflows(n, mine, exact) for n in unequal) and _near_overflow(ensemble, index):
             return None
-        if ensemble.lost(index):
-            unequal = [name for name in unequal if counted(name)]
+        if ensemble.is_lost(index):
+            unequal = [name for name in unequal if is_counter(name)]
         for name in sorted(unequal, key=_order):
-            if _exceeded(name, index, mine[name], exact[name], ensemble, ensemble.fewer()) is None:
+            if _find_exceeded_bound(name, index, mine[name], exact[name], ensemble, ensemble.fewer()) is None:
                 continue
-            if not _decided(ensemble, index):
+            if not _is_decided(ensemble, index):
                 return None
-            bound = _exceeded(name, index, mine[name], exact[name], ensemble, ensemble.further())
+            bound = _find_exceeded_bound(name, index, mine[name], exact[name], ensemble, ensemble.further())
             if bound is not None:
                 return Mismatch(index, name, mine[name], exact[name], bound)
     return None
 
 
-def _exceeded(
+def _find_exceeded_bound(
     name: str, index: int, mine: Array, exact: Array, ensemble: Ensemble, growing: Iterator[tuple[Play, ...]]
 ) -> float | None:
     """The bound that a value exceeds, for a growing number of members; None if it exceeds none."""
     gap, bound = distance(mine, exact), 0.0
-    if counted(name):
+    if is_counter(name):
         return bound if gap else None
     for members in growing:
         allowed = _bound(name, index, exact, ensemble, members)
@@ -149,7 +149,7 @@ def _exceeded(
     return bound
 
 
-def _promised(name: str, mine: Observation, exact: Observation) -> bool:
+def _is_determined(name: str, mine: Observation, exact: Observation) -> bool:
     """Whether a clause determines the value.
 
     An average begins with the first applied update; how far what is not a number spreads through a layer is open, and
@@ -203,17 +203,17 @@ _FLOW = ("result/", "accumulator/", "moment/", "master/", "parameter/", "average
 def _order(name: str) -> tuple[int, str]:
     """Counters first, then rounded values in the order in which an update computes them."""
     position = next((i for i, prefix in enumerate(_FLOW, 1) if name.startswith(prefix)), len(_FLOW) + 1)
-    return (0 if counted(name) else position, name)
+    return (0 if is_counter(name) else position, name)
 
 
-def _decided(ensemble: Ensemble, index: int) -> bool:
+def _is_decided(ensemble: Ensemble, index: int) -> bool:
     """Whether every member counts what the oracle counts, up to this verb."""
     return all(_agrees(member, ensemble.nearest, index) for member in ensemble.members)
 
 
 def _overflows(name: str, mine: Observation, exact: Observation) -> bool:
     """Whether an overflow may explain the difference of two values."""
-    return counted(name) or not np.array_equal(_finite(mine[name]), _finite(exact[name]))
+    return is_counter(name) or not np.array_equal(_finite(mine[name]), _finite(exact[name]))
 
 
 def _near_overflow(ensemble: Ensemble, index: int) -> bool:
@@ -229,7 +229,8 @@ def _agrees(member: Play, nearest: Play, index: int) -> bool:
 
 def _agree(other: Observation, exact: Observation) -> bool:
     return other.keys() == exact.keys() and all(
-        equal(other[n], exact[n]) if counted(n) else np.array_equal(_finite(other[n]), _finite(exact[n])) for n in exact
+        equal(other[n], exact[n]) if is_counter(n) else np.array_equal(_finite(other[n]), _finite(exact[n]))
+        for n in exact
     )
 
 
@@ -243,13 +244,13 @@ def _bound(name: str, index: int, exact: Array, ensemble: Ensemble, members: Seq
     Where fewer than all of them leave a value where it is, others may move it by less than the play without rounding is
     off, so that this play is asked by all alone.
     """
-    if counted(name):
+    if is_counter(name):
         return 0.0
     spread = max(distance(o[name], exact) for o in _others(members, index))
     finite = np.abs(wide(exact))[np.isfinite(wide(exact))]
     largest = float(finite.max()) if finite.size else 0.0
     if (spread == 0.0 and len(members) > MEMBERS) or ensemble.conventions.compiled:
-        spread = max(spread, _unrounded(name, index, exact, ensemble))
+        spread = max(spread, _measure_rounding_error(name, index, exact, ensemble))
     reported = name.startswith("result/") and "." not in name
     if spread <= FLOAT64 * largest and exact.dtype == np.float64:
         return largest * (REPORTED if reported else 0.0 if narrow(exact) else FLOAT64)
@@ -261,7 +262,7 @@ def _bound(name: str, index: int, exact: Array, ensemble: Ensemble, members: Seq
     return max(rounding, REPORTED * largest if reported else 0.0) + UNDERFLOW
 
 
-def _unrounded(name: str, index: int, exact: Array, ensemble: Ensemble) -> float:
+def _measure_rounding_error(name: str, index: int, exact: Array, ensemble: Ensemble) -> float:
     """Distance of the play without rounding from the oracle's, with which members may agree by chance.
 
     Where that play counts something else, because nothing overflows in it, it says nothing, and the value counts as
@@ -271,7 +272,7 @@ def _unrounded(name: str, index: int, exact: Array, ensemble: Ensemble) -> float
         nearest, unrounded = (play.observations[step] for play in (ensemble.nearest, ensemble.unrounded))
         if nearest is None or unrounded is None:
             continue
-        if any(not equal(unrounded[n], nearest[n]) for n in nearest if counted(n)):
+        if any(not equal(unrounded[n], nearest[n]) for n in nearest if is_counter(n)):
             return 0.0
     observation = ensemble.unrounded.observations[index]
     return 0.0 if observation is None else distance(observation[name], exact)
@@ -324,7 +325,7 @@ def _alike(index: int, ensembles: tuple[Ensemble, ...]) -> bool:
     observations = [o for o in (ensemble.nearest.observations[index] for ensemble in ensembles) if o is not None]
     pairs = [(name, o[name], observations[0][name]) for o in observations[1:] for name in o]
     return all(
-        equal(a, b) if counted(name) else a.shape != b.shape or not distance(0.0 * wide(a), 0.0 * wide(b))
+        equal(a, b) if is_counter(name) else a.shape != b.shape or not distance(0.0 * wide(a), 0.0 * wide(b))
         for name, a, b in pairs
     )
 
@@ -337,10 +338,10 @@ def _from_exact_value(name: str, index: int, ensemble: Ensemble) -> float | None
     low format holds, hardly any of them leaves what rounding to nearest gives.
     """
     exact = ensemble.nearest.observations[index]
-    if exact is None or name not in exact or not _decided(ensemble, index):
+    if exact is None or name not in exact or not _is_decided(ensemble, index):
         return None
     bound = _bound(name, index, exact[name], ensemble, ensemble.members)
-    return None if bound is None else bound + max(bound, _unrounded(name, index, exact[name], ensemble))
+    return None if bound is None else bound + max(bound, _measure_rounding_error(name, index, exact[name], ensemble))
 
 
 Judge = Callable[[GeneratedCase], Failure | None]
@@ -379,16 +380,18 @@ def against_the_oracle(subject: Subject, laws: GenerativeSettings, case: Generat
     try:
         measured = play(subject, case)
     except PlayFailed as failed:
-        return raised(failed)
+        return make_failure(failed)
     ensemble = ensemble_of(subject, case, measured)
-    if (stray := _leaked(case, measured) or _reformatted(case, measured) or _moved(case, measured)) is not None:
+    if (
+        stray := _find_leak(case, measured) or _find_format_change(case, measured) or _find_state_change(case, measured)
+    ) is not None:
         return stray
     observations = canonical_play(measured, laws, case).observations
     apart = first_difference(observations, ensemble, not_judged(subject, laws, case, ensemble))
     return None if apart is None else failure_of(case, ensemble, apart)
 
 
-def _leaked(case: GeneratedCase, measured: Play) -> Failure | None:
+def _find_leak(case: GeneratedCase, measured: Play) -> Failure | None:
     """The first verb after which a process-wide setting has changed."""
     first: Observation | None = None
     for index, observation in enumerate(measured.observations):
@@ -406,7 +409,7 @@ def _leaked(case: GeneratedCase, measured: Play) -> Failure | None:
 _STATE_PREFIXES = ("parameter/", "master/", "optimizer/", "buffer/", "scaler/")
 
 
-def _reformatted(case: GeneratedCase, measured: Play) -> Failure | None:
+def _find_format_change(case: GeneratedCase, measured: Play) -> Failure | None:
     """The first verb after which a part of the state has changed its format."""
     first: Observation = {}
     for index, observation in enumerate(measured.observations):
@@ -418,7 +421,7 @@ def _reformatted(case: GeneratedCase, measured: Play) -> Failure | None:
     return None
 
 
-def _moved(case: GeneratedCase, measured: Play) -> Failure | None:
+def _find_state_change(case: GeneratedCase, measured: Play) -> Failure | None:
     """The first read-only verb after which a part of the state has changed, bit for bit."""
     before: Observation | None = None
     for index, (verb, after) in enumerate(zip(case.program, measured.observations, strict=True)):
@@ -450,13 +453,13 @@ def canonical_play(measured: Play, laws: GenerativeSettings, case: GeneratedCase
 
 def ensemble_of(subject: Subject, case: GeneratedCase, measured: Play) -> Ensemble:
     """The oracle's plays of the same verbs, without recomputation and offload, which must have no effect."""
-    plain = replace(case, recipe=subject.seeded(case.recipe).replace(recompute=None, offload=None))
+    plain = replace(case, recipe=subject.complete_recipe(case.recipe).replace(recompute=None, offload=None))
     return Ensemble(subject.conventions, plain, measured.left_out, subject.seed)
 
 
 def failure_of(case: GeneratedCase, ensemble: Ensemble, apart: Mismatch) -> Failure:
     """The failure for a difference."""
-    skipped = ensemble.skipped(apart.place)
+    skipped = ensemble.is_skipped(apart.place)
     where = f"after step {apart.place + 1} of {len(case.program)}, {step_text(case.program[apart.place])}"
     return Failure(apart.place, apart.name, skipped, f"{where}: {apart}")
 
@@ -482,7 +485,7 @@ def not_judged(
     broken = apart = uncounted = others = False
     for index, verb in enumerate(case.program):
         broken = broken or isinstance(verb, WrongWidth)
-        apart = ensemble.skipped(index) if isinstance(verb, Train) else apart or not isinstance(verb, _STILL)
+        apart = ensemble.is_skipped(index) if isinstance(verb, Train) else apart or not isinstance(verb, _STILL)
         uncounted = uncounted or (
             isinstance(verb, ApplyGradients) and all(gradient.nothing for gradient in verb.window)
         )
@@ -519,6 +522,6 @@ def _ends_early(subject: Subject, case: GeneratedCase, index: int, verb: Verb) -
     return ends_by_itself(subject.conventions) and bool(later) and isinstance(later[0], Apply)
 
 
-def raised(failed: PlayFailed) -> Failure:
+def make_failure(failed: PlayFailed) -> Failure:
     """The failure for a verb that raised."""
     return Failure(failed.place, failed.name, False, str(failed))

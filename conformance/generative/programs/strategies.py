@@ -35,7 +35,7 @@ from conformance.generative.programs.case import (
     Way,
     WrongWidth,
 )
-from conformance.generative.programs.features import MANY, PRECISIONS, offered, recipes, techniques_of
+from conformance.generative.programs.features import MANY, PRECISIONS, is_offered, recipes, techniques_of
 from conformance.generative.programs.grammar import LARGE, WIDTHS, models
 from fixtures.model import BatchNorm, walk
 from fixtures.recipe import DynamicScaling, Offload, Ranks, Recipe
@@ -114,7 +114,7 @@ class Batches:
             micros = tuple(replace(micro, heads=(self._habits.head,)) for micro in micros)
         return micros if any(m.items(self._drawn) for m in micros) else (GeneratedBatch(2), *micros[1:])
 
-    def predicted(self, draw: st.DrawFn) -> GeneratedBatch:
+    def draw_prediction_batch(self, draw: st.DrawFn) -> GeneratedBatch:
         """A micro-batch to be evaluated, of which sizes, magnitudes and equal values are of interest."""
         size = draw(st.sampled_from([1, 2, 3] * 5 + self._large))
         seed, rare = draw(st.integers(0, 9)), draw(st.integers(0, 7))
@@ -185,7 +185,7 @@ class Feeds:
 
     def apply_gradients(self, draw: st.DrawFn) -> ApplyGradients:
         """One attempt, or several in a row."""
-        window = tuple(self._given(draw) for _ in range(self._count))
+        window = tuple(self._draw_gradient(draw) for _ in range(self._count))
         if self._large and self._dynamic and draw(st.booleans()):
             window = self._with_one_at_the_end(draw)
         if self._missing and not self.counted and draw(st.integers(0, 11)) == 0:
@@ -219,7 +219,7 @@ class Feeds:
             return window
         return (SpikedGradient(0.25, (Spike(math.inf, draw(st.sampled_from(self._places)), 0.5),)), *window[1:])
 
-    def _given(self, draw: st.DrawFn) -> SpikedGradient:
+    def _draw_gradient(self, draw: st.DrawFn) -> SpikedGradient:
         base = draw(st.sampled_from([0.0, 0.25, 0.3, 1.0, -0.5, 2.0**-14, 2.0**-24]))
         if self.largest is not None and draw(st.integers(0, 15)) == 0:
             return SpikedGradient(self.largest)
@@ -357,7 +357,7 @@ class _Steps:
         offload = recipe.offload
         self.offloaded = offload is not None and offload.to == "disk" and offload.what != ("activations",)
         self.by_itself = framework.conventions().remainder != "flush"
-        self.formats = [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
+        self.formats = [p.format for p in PRECISIONS if p.level == "O1" and is_offered(framework, Recipe(precision=p))]
 
     def words(self, saved: bool) -> list[str]:
         """Candidates for the next step, repeated by weight."""
@@ -383,13 +383,13 @@ class _Steps:
             case "save":
                 return [*self._look(draw), Save(draw(_SLOTS))]
             case "feed":
-                return self._fed(draw)
+                return self._draw_gradients(draw)
             case "restore":
                 where, into = draw(st.sampled_from(saved)), draw(st.sampled_from(self._targets()))
                 under = draw(st.sampled_from([None, *self._moves])) if into != "same" else None
                 return [Restore(where, into, under), *self._look(draw)]
             case "damaged":
-                return [self._damaged(draw, draw(st.sampled_from(saved)))]
+                return [self._draw_damage(draw, draw(st.sampled_from(saved)))]
             case "train-averaged":
                 return [self._verb(draw, "train"), self._verb(draw, "averaged")]
             case "relay":
@@ -404,7 +404,7 @@ class _Steps:
     def _relay(self, draw: st.DrawFn) -> list[Verb]:
         """A run that takes over another one's weights at the same count of updates, evaluated before and after."""
         slot, averaged = draw(_SLOTS), self.recipe.average is not None and draw(st.booleans())
-        look = Predict(self._batches.predicted(draw), averaged)
+        look = Predict(self._batches.draw_prediction_batch(draw), averaged)
         train = [self._verb(draw, "train") for _ in range(2)]
         return [train[0], Save(slot), StartAgain(), train[1], look, Restore(slot, "same"), look]
 
@@ -421,7 +421,7 @@ class _Steps:
             case "gradients":
                 return Gradients(self._batches.window(draw, draw(st.integers(1, self.recipe.accumulation))))
             case "predict" | "averaged":
-                return Predict(self._batches.predicted(draw), step == "averaged")
+                return Predict(self._batches.draw_prediction_batch(draw), step == "averaged")
             case "start-again":
                 return StartAgain(draw(st.integers(0, 3)) == 0)
             case "trace":
@@ -483,15 +483,15 @@ class _Steps:
                 return [Save(slot), *again, Restore(slot, into)]
             case "damaged":
                 slot = draw(_SLOTS)
-                return [Save(slot), self._damaged(draw, slot)]
+                return [Save(slot), self._draw_damage(draw, slot)]
             case kind:
                 return [self._verb(draw, kind)]
 
-    def _damaged(self, draw: st.DrawFn, slot: int) -> RestoreDamaged:
+    def _draw_damage(self, draw: st.DrawFn, slot: int) -> RestoreDamaged:
         damages: list[Damage] = ["cut", "foreign", "missing"]
         return RestoreDamaged(slot, draw(st.sampled_from(damages)), draw(st.sampled_from([0.0, 0.5, 0.99])))
 
-    def _fed(self, draw: st.DrawFn) -> list[Verb]:
+    def _draw_gradients(self, draw: st.DrawFn) -> list[Verb]:
         """Gradients from outside; after so many updates that counts grow long, the run is saved and loaded."""
         feed, slot = self._feeds.apply_gradients(draw), draw(_SLOTS)
         if feed.times < LONG or not self.checkpoint:

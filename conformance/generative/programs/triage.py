@@ -110,7 +110,7 @@ CAUSES: dict[str, Simpler] = {
 """Parts that may be removed from a case, by name, in this order."""
 
 
-def triaged(case: GeneratedCase, failure: Failure, judge: Judge) -> BrokenClause:
+def find_broken_clause(case: GeneratedCase, failure: Failure, judge: Judge) -> BrokenClause:
     """The clause that a failure breaks."""
     for name, simpler in CAUSES.items():
         without = simpler(case)

@@ -39,12 +39,12 @@ from conformance.generative.programs.judge import (
     apart_from_twin,
     canonical_play,
     ensemble_of,
+    make_failure,
     play,
     play_in_turn,
-    raised,
 )
 from conformance.generative.programs.strategies import TARGETS, cases, few_files
-from conformance.generative.programs.triage import triaged
+from conformance.generative.programs.triage import find_broken_clause
 from conformance.search.arrays import Observation
 from conformance.search.properties import Failure, GenerativeSettings
 from fixtures.model import BatchNorm, Dropout, LayerNorm, walk
@@ -87,7 +87,7 @@ class RecomputedCase(Variation):
         plain = replace(self.case, recipe=self.case.recipe.replace(recompute=None))
         unmasked = replace(self.case, drawn=self.case.drawn.without_masks())
         rounded = unmasked if subject.conventions.compiled else None
-        return _compared(subject, laws, self.case, plain, rounded, ("global/", "result/bytes"))
+        return _compare_plays(subject, laws, self.case, plain, rounded, ("global/", "result/bytes"))
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class ScaledCase(Variation):
         left = ("scaler/", "accumulator/", "result/scale", "result/good", "result/setting", "result/back", "global/")
         unmasked = replace(self._scaled, drawn=self.case.drawn.without_masks())
         rounded = unmasked if subject.conventions.compiled else None
-        return _compared(subject, laws, self._scaled, self.case, rounded, left, largest=HUGE, underflow=SMALLEST)
+        return _compare_plays(subject, laws, self._scaled, self.case, rounded, left, largest=HUGE, underflow=SMALLEST)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class ResumedCase(Variation):
         return features(self.case) | features(self._resumed)
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
-        return _compared(subject, laws, self._resumed, self.case, None, (), (self.place, self.place + 2))
+        return _compare_plays(subject, laws, self._resumed, self.case, None, (), (self.place, self.place + 2))
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class SecondRun(Variation):
                 play(subject, self.first)
                 after = play(subject, self.case)
         except PlayFailed as failed:
-            return raised(failed)
+            return make_failure(failed)
         return _failure(self.case, apart_from_twin(after, alone))
 
 
@@ -174,7 +174,7 @@ class Elsewhere(Variation):
         return frozenset(word for case in self.cases for word in features(case))
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
-        here = [_played(subject, case) for case in self.cases]
+        here = [_try_play(subject, case) for case in self.cases]
         refusals = [result for result in here if isinstance(result, Unsupported)]
         if len(refusals) == len(here):
             raise refusals[-1]
@@ -206,11 +206,11 @@ class PlaysTask:
     def run(self) -> list[tuple[Observation | None, ...] | None]:
         """Observations after every verb; None for a case that is refused or raises."""
         subject = Subject(load(self.framework, self.device, self.mode), self.seed)
-        plays = [_played(subject, case) for case in self.cases]
+        plays = [_try_play(subject, case) for case in self.cases]
         return [result.observations if isinstance(result, Play) else None for result in plays]
 
 
-def _played(subject: Subject, case: GeneratedCase) -> Play | Unsupported | None:
+def _try_play(subject: Subject, case: GeneratedCase) -> Play | Unsupported | None:
     try:
         return play(subject, case)
     except Unsupported as refusal:
@@ -240,13 +240,13 @@ class CutWindows(Variation):
         try:
             plays = [canonical_play(play(subject, case), laws, case) for case in (self.case, self._cut)]
         except PlayFailed as failed:
-            return raised(failed)
+            return make_failure(failed)
         ensembles = tuple(ensemble_of(subject, case, plays[0]) for case in (self.case, self._cut))
         left = ("global/", "random/", "result/micro", *laws.not_compared)
         return _failure(self.case, apart_from_twin(plays[1], plays[0], ensembles, left))
 
 
-def _compared(
+def _compare_plays(
     subject: Subject,
     laws: GenerativeSettings,
     case: GeneratedCase,
@@ -268,7 +268,7 @@ def _compared(
     try:
         measured, expected = play(subject, case), play(subject, twin)
     except PlayFailed as failed:
-        return raised(failed)
+        return make_failure(failed)
     start, stop = inserted
     aligned = Play((*measured.observations[:start], *measured.observations[stop:]))
     ensembles = () if rounded is None else (ensemble_of(subject, rounded, expected),)
@@ -333,7 +333,7 @@ class Program:
         return against_the_oracle(subject, laws, self.case)
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
-        broken = triaged(self.case, failure, lambda case: against_the_oracle(subject, laws, case))
+        broken = find_broken_clause(self.case, failure, lambda case: against_the_oracle(subject, laws, case))
         return broken.clause, str(broken)
 
 
@@ -351,7 +351,7 @@ def programs(framework: Framework) -> st.SearchStrategy[Program]:
 
 
 @st.composite
-def recomputed(draw: st.DrawFn, framework: Framework) -> RecomputedCase:
+def draw_recomputed_case(draw: st.DrawFn, framework: Framework) -> RecomputedCase:
     """Cases with recomputation, and most of them with dropout."""
     drawn = cases(framework, dropout=draw(st.integers(0, 3)) > 0)
     case = draw(drawn.filter(lambda case: len(case.drawn.layers) > 1))
@@ -372,7 +372,7 @@ def _after_many(draw: st.DrawFn, case: GeneratedCase) -> GeneratedCase:
 
 
 @st.composite
-def scaled(draw: st.DrawFn, framework: Framework) -> ScaledCase:
+def draw_scaled_case(draw: st.DrawFn, framework: Framework) -> ScaledCase:
     """Cases in which nothing overflows or underflows, and a scale.
 
     Behind large weights a norm divides by values that nobody sees, up to 10^25, and the gradients become subnormal.
@@ -407,7 +407,7 @@ def _tame(verb: Verb) -> Verb:
 
 
 @st.composite
-def resumed(draw: st.DrawFn, framework: Framework) -> ResumedCase:
+def draw_resumed_case(draw: st.DrawFn, framework: Framework) -> ResumedCase:
     """Cases with dropout, some of which begin with many updates, and a place between two windows."""
     case = draw(cases(framework, dropout=True))
     case = draw(_after_many(case))
@@ -427,10 +427,10 @@ def second_runs(draw: st.DrawFn, framework: Framework) -> SecondRun:
 
 def elsewhere(framework: Framework) -> st.SearchStrategy[Elsewhere]:
     """A case, the same with something changed, and the same with another seed."""
-    return _alike(framework).map(lambda pair: Elsewhere((*pair, _reseeded(pair[0]))))
+    return _alike(framework).map(lambda pair: Elsewhere((*pair, _reseed(pair[0]))))
 
 
-def _reseeded(case: GeneratedCase) -> GeneratedCase:
+def _reseed(case: GeneratedCase) -> GeneratedCase:
     return replace(case, recipe=case.recipe.replace(seed=case.recipe.seed + 1))
 
 
@@ -467,7 +467,7 @@ def _alike(draw: st.DrawFn, framework: Framework) -> tuple[GeneratedCase, Genera
         "schedule": replace(case, recipe=recipe.replace(schedule=other.recipe.schedule)),
         "optimizer": replace(case, recipe=recipe.replace(optimizer=other.recipe.optimizer)),
         "weights": replace(case, drawn=replace(case.drawn, seed=case.drawn.seed + 1)),
-        "seed": _reseeded(case),
+        "seed": _reseed(case),
         "clip": replace(case, recipe=recipe.replace(clip=None)),
     }
     if isinstance(recipe.scaling, DynamicScaling) and isinstance(other.recipe.scaling, DynamicScaling):

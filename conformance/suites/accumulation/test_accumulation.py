@@ -15,7 +15,7 @@ from fixtures.models import (
     digits_convolution,
     digits_mlp,
     dropout_probe,
-    embedded,
+    embedding_model,
     encoder,
     exact_linear,
     scalar,
@@ -142,7 +142,7 @@ def test_only_accumulator_changes_inside_window(subject: Subject, verdict: Verdi
     trainer.accumulate(exact_batch(8, seed=1).into(4)[3], 8)
     trainer.apply()
     moved = {k: v for k, v in trainer.state().items() if k.startswith("parameter/")}
-    verdict.changed({k: before[k] for k in moved}, moved, "the fourth micro-batch ends the window")
+    verdict.differs({k: before[k] for k in moved}, moved, "the fourth micro-batch ends the window")
 
 
 def scaling_if(subject: Subject) -> DynamicScaling | None:
@@ -231,7 +231,7 @@ def test_each_micro_batch_contributes_once_in_every_format(
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_repeated_embedding_row_gets_summed_gradient(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     ids = np.array([[3, 3, 3, 5, 5, 1], [3, 1, 1, 2, 7, 7]], np.int64)
-    batch, model, recipe = Batch(ids, {"output": np.array([0, 2])}), embedded(), Recipe(OPTIMIZERS[optimizer])
+    batch, model, recipe = Batch(ids, {"output": np.array([0, 2])}), embedding_model(), Recipe(OPTIMIZERS[optimizer])
     expected = subject.envelope(model, recipe, [(batch,)] * 2)
     measured = errormodel.run(subject.trainer(model, recipe), [(batch,)] * 2)
     verdict.within(*expected.gradient(measured.gradient), "relative distance of the gradient", "rows-not-summed")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, full, spiked
+from conformance.checks.api import Subject, Verdict, clause, full, spike_gradients
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, scalar
@@ -49,7 +49,7 @@ def test_scale_is_constant_within_window(subject: Subject, verdict: Verdict) -> 
 def spoilt_window(trainer: Trainer) -> list[dict[str, Array]]:
     """Four micro-batch gradients, the second of them infinite in one element."""
     calm = full(trainer, 2.0**-3)
-    return [calm, spiked(trainer, math.inf, base=2.0**-3), calm, calm]
+    return [calm, spike_gradients(trainer, math.inf, base=2.0**-3), calm, calm]
 
 
 @clause("accumulation.nonfinite-micro-batch")
@@ -84,7 +84,7 @@ def test_overflow_window_does_not_affect_later_windows(
     recipe = RECIPE.replace(accumulation=2, scaling=scaling)
     trainer = subject.trainer(exact_linear(), recipe)
     calm = full(trainer, 2.0**-3)
-    trainer.apply_gradients(spiked(trainer, bad, base=2.0**-3), calm)
+    trainer.apply_gradients(spike_gradients(trainer, bad, base=2.0**-3), calm)
     if scaling is not None and subject.conventions.nonfinite_micro_batch == "drop-micro-batch":
         trainer.apply_gradients(calm)  # the second of the window
     new = subject.trainer(exact_linear(), recipe, trainer.parameters())
@@ -107,7 +107,7 @@ def test_overflow_in_incomplete_window_does_not_affect_later_windows(
     recipe = RECIPE.replace(accumulation=4, scaling=DynamicScaling(initial=2.0**10))
     trainer = subject.trainer(exact_linear(), recipe)
     calm = full(trainer, 2.0**-3)
-    trainer.apply_gradients(spiked(trainer, bad, base=2.0**-3), calm)
+    trainer.apply_gradients(spike_gradients(trainer, bad, base=2.0**-3), calm)
     new = subject.trainer(exact_linear(), recipe, trainer.parameters())
     for number in (1, 2):
         for run in (trainer, new):
@@ -121,7 +121,7 @@ def test_observe_nonfinite_micro_batch_rule(subject: Subject, verdict: Verdict) 
     recipe = Recipe(SGD(1.0), accumulation=2, scaling=DynamicScaling(initial=2.0**10))
     trainer = subject.trainer(scalar(), recipe)
     before = trainer.parameters()["0.output.bias"].item()
-    trainer.apply_gradients(spiked(trainer, math.inf), full(trainer, 2.0**-3))
+    trainer.apply_gradients(spike_gradients(trainer, math.inf), full(trainer, 2.0**-3))
     trainer.apply_gradients(full(trainer, 2.0**-5), full(trainer, 2.0**-5))
     moved = before - trainer.parameters()["0.output.bias"].item()
     rules = {2.0**-5: "drop-window", (2.0**-3 + 2.0**-5) / 2: "drop-micro-batch"}

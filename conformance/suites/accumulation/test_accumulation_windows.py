@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from conformance.checks.api import Bound, Subject, Verdict, clause, full, need, spiked
+from conformance.checks.api import Bound, Subject, Verdict, clause, full, need, spike_gradients
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.model import Window
@@ -145,7 +145,7 @@ def test_finite_gradients_are_applied_unclipped_beside_nonfinite(
     subject: Subject, verdict: Verdict, k: int, bad: float
 ) -> None:
     trainer = subject.trainer(exact_linear(), RECIPE.replace(accumulation=k))
-    before, spike = trainer.parameters(), spiked(trainer, bad, base=1.0)
+    before, spike = trainer.parameters(), spike_gradients(trainer, bad, base=1.0)
     trainer.apply_gradients(*[spike] * k)
     expected = {name: (value - np.float32(2.0**-4) * spike[name]).astype(value.dtype) for name, value in before.items()}
     after, finite = trainer.parameters(), {name: np.isfinite(value) for name, value in expected.items()}

@@ -267,7 +267,7 @@ def test_requested_format_is_used_or_refused(subject: Subject, verdict: Verdict,
 def test_substituted_format_is_reported(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     need(subject, Capability.LIBRARY_REQUESTS)
     try:
-        request = subject.framework.requested(precision.format)
+        request = subject.framework.request_format(precision.format)
     except Unsupported:
         raise
     except Exception as refusal:

@@ -18,7 +18,7 @@ each_model = pytest.mark.parametrize("fixture", ["convolution", "encoder"])
 RECIPE = Recipe(SGD(2.0**-6))
 
 
-def arranged(fixture: str, dropout: float = 0.0) -> tuple[Model, Batch]:
+def make_model_and_batch(fixture: str, dropout: float = 0.0) -> tuple[Model, Batch]:
     """A model with products of several layer types, and a batch for it."""
     if fixture == "convolution":
         return digits_convolution(dropout, 4), digits_batch(8, image=True)
@@ -32,7 +32,7 @@ def test_matmul_of_every_layer_is_low_precision(
     subject: Subject, verdict: Verdict, fixture: str, precision: Precision
 ) -> None:
     of_one_pass(subject, verdict)
-    model, batch = arranged(fixture)
+    model, batch = make_model_and_batch(fixture)
     gradients = subject.trainer(model, RECIPE.replace(precision=precision)).gradients((batch,))
     tables = {"0.weight", "1.weight"} if fixture == "encoder" else set()
     products = {n: g.astype(np.float32) for n, g in gradients.items() if n.endswith(".weight") and n not in tables}
@@ -45,7 +45,7 @@ def test_matmul_of_every_layer_is_low_precision(
 @each_half
 @each_model
 def test_every_layer_trains(subject: Subject, verdict: Verdict, fixture: str, precision: Precision) -> None:
-    model, batch = arranged(fixture, dropout=0.25)
+    model, batch = make_model_and_batch(fixture, dropout=0.25)
     trainer = subject.trainer(model, RECIPE.replace(precision=precision))
     gradients = trainer.gradients((batch,))
     verdict.equal(sorted(gradients), sorted(model.parameter_shapes()), "parameters that have a gradient", "no-gradient")

@@ -73,7 +73,7 @@ def test_disabled_region_inside_enabled_region(subject: Subject, verdict: Verdic
     )
 
 
-def scoped(subject: Subject, precision: Precision) -> Generator[str]:
+def yield_in_scope(subject: Subject, precision: Precision) -> Generator[str]:
     """A generator that is closed while its scope is open."""
     with subject.framework.autocast(precision):
         yield product_format(subject)
@@ -104,7 +104,7 @@ def test_scope_is_restored_on_every_exit(
             record_and_raise(subject, precision, formats)
         inside = formats[0]
     elif leaving == "generator":
-        steps = scoped(subject, precision)
+        steps = yield_in_scope(subject, precision)
         inside = next(steps)
         steps.close()
     else:
@@ -142,7 +142,7 @@ def test_forward_uses_current_weights(subject: Subject, verdict: Verdict, precis
         second = inside.predict(batch.inputs)["output"]
         third = inside.update((batch,)).loss
     outside.update((batch,))
-    verdict.changed({"output": first}, {"output": second}, "the update changes the prediction", "stale-cast")
+    verdict.differs({"output": first}, {"output": second}, "the update changes the prediction", "stale-cast")
     verdict.equal(
         second, outside.predict(batch.inputs)["output"], "prediction after an update in one open scope", "stale-cast"
     )

@@ -68,16 +68,16 @@ class Walk:
     def enter(self, region: Region, outside: str) -> None:
         """Opens, walks and leaves a scope; afterwards the previous setting applies."""
         if region.way == "thread":
-            thread = Thread(target=self._caught, args=(region,))
+            thread = Thread(target=self._walk_and_catch, args=(region,))
             thread.start()
             thread.join()
         elif region.way == "generator":
-            self._suspended(region)
+            self._walk_in_generator(region)
         else:
-            self._caught(region)
+            self._walk_and_catch(region)
         self.note(outside)
 
-    def _caught(self, region: Region) -> None:
+    def _walk_and_catch(self, region: Region) -> None:
         try:
             with self._subject.framework.autocast(FORMATS[region.format], enabled=region.enabled):
                 self._walk(region)
@@ -86,12 +86,12 @@ class Walk:
         except ZeroDivisionError:
             pass
 
-    def _suspended(self, region: Region) -> None:
-        def opened() -> Generator[None]:
+    def _walk_in_generator(self, region: Region) -> None:
+        def open_scope() -> Generator[None]:
             with self._subject.framework.autocast(FORMATS[region.format], enabled=region.enabled):
                 yield
 
-        steps = opened()
+        steps = open_scope()
         next(steps)
         self._walk(region)
         steps.close()

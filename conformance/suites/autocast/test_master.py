@@ -111,7 +111,7 @@ def test_model_weights_equal_rounded_masters(subject: Subject, verdict: Verdict,
         verdict.same_state(
             model, rounded, f"model weights, compared with rounded masters after update {step}", "out-of-step"
         )
-    verdict.changed(start, masters, "masters over five updates")
+    verdict.differs(start, masters, "masters over five updates")
 
 
 @clause("master.model-is-cast-of-master")

@@ -8,7 +8,7 @@ import pytest
 
 from conformance.checks import combinations, reproducers
 from conformance.checks.api import Subject, Verdict, clause
-from conformance.checks.combinations import Row, covered, rows, wanted
+from conformance.checks.combinations import Row, list_covered_pairs, list_pairs, rows
 from conformance.declarations import requests
 from conformance.spec.findings import Workaround
 from frameworks.contract import Capability
@@ -30,7 +30,7 @@ def test_dropout_acts_in_combination(subject: Subject, verdict: Verdict, droppin
 
 @clause("composition.coverage")
 def test_covered_pairs(subject: Subject, verdict: Verdict) -> None:
-    due, tested = wanted(subject.framework), covered(rows(subject.framework))
+    due, tested = list_pairs(subject.framework), list_covered_pairs(rows(subject.framework))
     verdict.observe("pairs", f"{len(due & tested)} of {len(due)}")
 
 

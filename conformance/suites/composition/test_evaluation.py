@@ -28,7 +28,7 @@ def test_evaluation_after_training_stays_within_envelope(subject: Subject, verdi
     make, batch = MODELS[fixture]
     model, recipe, windows = make(), Recipe(SGD(2.0**-6)), [(batch(i),) for i in range(3)]
     inputs = batch(3).inputs
-    measured = errormodel.evaluated(subject.trainer(model, recipe), windows, inputs)
+    measured = errormodel.train_and_evaluate(subject.trainer(model, recipe), windows, inputs)
     for name, (exact, bound) in subject.evaluation(model, recipe, windows, inputs).items():
         gap = errormodel.distance(measured[name], exact)
         with naming_the_layer(subject, model, recipe, windows[0][0]):

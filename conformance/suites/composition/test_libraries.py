@@ -27,7 +27,7 @@ MODELS: dict[str, Model] = {"perceptron": digits_mlp((16,)), "convolutions": dig
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_library_matches_framework_alone(subject: Subject, verdict: Verdict, optimizer: str, model: str) -> None:
     need(subject, Capability.PLAIN_LOOP)
-    fixture, recipe = MODELS[model], subject.seeded(Recipe(OPTIMIZERS[optimizer])).replace(ranks=None)
+    fixture, recipe = MODELS[model], subject.complete_recipe(Recipe(OPTIMIZERS[optimizer])).replace(ranks=None)
     library, plain = subject.framework.trainer(fixture, recipe), subject.framework.plain_trainer(fixture, recipe)
     for index in range(3):
         window = (digits_batch(8, 8 * index, image=model == "convolutions"),)

@@ -47,7 +47,7 @@ def test_zero_gradients_change_no_parameter(
     subject: Subject, verdict: Verdict, excluded: Excluded, format_name: str
 ) -> None:
     need(subject, Capability.SHIPPED_OPTIMIZERS)
-    shipped = subject.framework.shipped("optimizers")
+    shipped = subject.framework.get_shipped("optimizers")
     technique, judged = f"zero-{format_name}", 0
     moved: list[str] = []
     for name in shipped.names():
@@ -60,14 +60,16 @@ def test_zero_gradients_change_no_parameter(
                 raise
             continue  # no kernel for this format
         judged += len(values)
-        texts = {text for value in values.values() if value is not None and (text := _moved(value, format_name))}
+        texts = {
+            text for value in values.values() if value is not None and (text := _describe_move(value, format_name))
+        }
         moved += [f"{name} {text}" for text in sorted(texts)]
     if not judged:
         verdict.abstain(f"no optimizer that may be judged takes {format_name} weights here")
     verdict.equal(tuple(moved), (), f"optimizers that move {format_name} weights by gradients of zero", "moved")
 
 
-def _moved(value: Array, format_name: str) -> str:
+def _describe_move(value: Array, format_name: str) -> str:
     """How a weight moved by more than a rounding of each update, "" if it did not."""
     if value.dtype.name != format_name:
         return f"makes it {value.dtype.name}"

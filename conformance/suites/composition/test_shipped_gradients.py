@@ -40,7 +40,7 @@ Check = Callable[[Shipped, str, int], Iterator[str]]
 
 def _judge(subject: Subject, verdict: Verdict, excluded: Excluded, technique: str, check: Check) -> None:
     need(subject, Capability.SHIPPED_OPERATIONS)
-    shipped = subject.framework.shipped("operations")
+    shipped = subject.framework.get_shipped("operations")
     differing: list[str] = []
     counted = 0
     for name in shipped.names():

@@ -12,7 +12,7 @@ import pytest
 from conformance.checks.api import Subject, Verdict, clause, need
 from fixtures.arrays import Array
 from fixtures.model import SCALE, Batch, FunctionUse, Model
-from fixtures.models import reused, tied, user_function
+from fixtures.models import make_reused_dense, tied_embedding, user_function
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Adam, Precision, Recipe, Recompute, StaticScaling
 from frameworks.contract import Capability
 from frameworks.ways import Way
@@ -67,7 +67,7 @@ def expected_gradients(model: Model, batch: Batch) -> dict[str, Array]:
     return shared | {"2.output.weight": middle.T @ error, "2.output.bias": error.sum(0)}
 
 
-def arranged(subject: Subject, model: Model, techniques: str) -> Recipe:
+def make_recipe(subject: Subject, model: Model, techniques: str) -> Recipe:
     """The recipe; ids are recomputed by a variant that needs no input with a gradient."""
     recipe = TECHNIQUES[techniques]
     need(subject, *((Capability.ACCUMULATION,) if recipe.accumulation > 1 else ()))
@@ -98,7 +98,7 @@ def trains_exactly(subject: Subject, verdict: Verdict, model: Model, recipe: Rec
     verdict.same_state(measured, after, "parameters after one update", "update-differs")
 
 
-SHARED = {"reused": reused, "tied": tied}
+SHARED = {"reused": make_reused_dense, "tied": tied_embedding}
 each_shared = pytest.mark.parametrize("fixture", SHARED)
 
 
@@ -107,7 +107,7 @@ each_shared = pytest.mark.parametrize("fixture", SHARED)
 @each_shared
 def test_shared_weight_gradients_are_summed(subject: Subject, verdict: Verdict, fixture: str, techniques: str) -> None:
     model = SHARED[fixture]()
-    trains_exactly(subject, verdict, model, arranged(subject, model, techniques))
+    trains_exactly(subject, verdict, model, make_recipe(subject, model, techniques))
 
 
 @clause("composition.shared-weights")
@@ -130,7 +130,7 @@ def test_weights_stay_shared_after_restore(subject: Subject, verdict: Verdict, t
 def test_weights_stay_shared_after_load_by_each_way(
     subject: Subject, verdict: Verdict, tmp_path: Path, file_way: Way
 ) -> None:
-    model = tied()
+    model = tied_embedding()
     need(subject, Capability.TIED_WEIGHTS)
     through, resumed = (subject.trainer(model, Recipe(Adam(2.0**-3), ways=(str(file_way),))) for _ in range(2))
     through.update((batch_of(model, 1),))
@@ -148,7 +148,7 @@ def test_weights_stay_shared_after_load_by_each_way(
 @pytest.mark.parametrize("techniques", [name for name in TECHNIQUES if not name.startswith("bfloat16")])
 def test_custom_gradient_is_used(subject: Subject, verdict: Verdict, function_way: str | None, techniques: str) -> None:
     model = user_function(function_way)
-    trains_exactly(subject, verdict, model, arranged(subject, model, techniques))
+    trains_exactly(subject, verdict, model, make_recipe(subject, model, techniques))
 
 
 @clause("composition.user-function")

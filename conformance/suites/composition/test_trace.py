@@ -52,6 +52,6 @@ def test_trace_matches_training_pass(subject: Subject, verdict: Verdict, fixture
         "looking-disturbs",
         ignoring=moved,
     )
-    bounds = layer_bounds(subject.conventions, model, subject.seeded(recipe), batch)
+    bounds = layer_bounds(subject.conventions, model, subject.complete_recipe(recipe), batch)
     beyond = bounds.first_beyond(trace)
     verdict.holds(beyond is None, "first tensor that rounding does not explain", beyond, "none", "beyond-rounding")

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 
 from conformance.checks import combinations
-from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
 from conformance.checks.combinations import Row, rows
 from conformance.generative.programs.features import recipe_features
 from conformance.generative.verdicts import Excluded
 from conformance.oracle.bound import Bound
-from conformance.techniques.sharding import PAIRS, one_place, shared, windows_of
+from conformance.techniques.sharding import PAIRS, one_place, split_across_ranks, windows_of
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.model import Batch, BatchNorm, Dense, Model
-from fixtures.models import exact_linear, exact_stack, reused, two_heads
+from fixtures.models import exact_linear, exact_stack, make_reused_dense, two_heads
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, AdamW, DynamicScaling, Optimizer, Ranks, Recipe, Recompute, Steps
 from frameworks.contract import Capability, Framework, RankGroup, Trainer, Unsupported, model_needs, needs
-from frameworks.ways import Way, watched
+from frameworks.ways import Way, watch_calls
 
 States = Sequence[Mapping[str, Array]]
 
@@ -67,7 +67,7 @@ def _using(recipe: Recipe, technique: str) -> Recipe:
 
 @clause("composition.ways")
 def test_way_matches_oracle(subject: Subject, verdict: Verdict, excluded: Excluded, way: Way, tmp_path: Path) -> None:
-    with watched(way) as calls:
+    with watch_calls(way) as calls:
         trained = 0
         for row in _rows(subject, way, excluded):
             try:
@@ -155,7 +155,7 @@ def _cases(subject: Subject, way: Way) -> Iterator[tuple[str, Model, Recipe]]:
             yield "one-head", model, recipe
             yield "two-heads", two_heads(), recipe
         case "load" | "optimizer" | "save" | "zero-grad":
-            model = normed() if way.technique in FILES else model
+            model = make_norm_model() if way.technique in FILES else model
             adam = _recipe(subject, way, AdamW(2.0**-4, epsilon=1.0, weight_decay=0.5))
             apart = adam.replace(undecayed=tuple(model.parameter_shapes())[:1])
             several = next(
@@ -171,7 +171,7 @@ def _cases(subject: Subject, way: Way) -> Iterator[tuple[str, Model, Recipe]]:
             yield "one", model, recipe
 
 
-def normed() -> Model:
+def make_norm_model() -> Model:
     """A linear layer and batch norm, whose statistics move in training."""
     model = exact_stack()
     return replace(model, name="normed", layers=(Dense(8), BatchNorm(), model.layers[-1]), starts=())
@@ -190,7 +190,9 @@ def _trains(way: Way) -> bool:
     return way.technique not in (*ROUNDING, *AFTER_GRADIENTS)
 
 
-def _updated(subject: Subject, trainer: Trainer, way: Way, model: Model, recipe: Recipe) -> Iterator[dict[str, Array]]:
+def _run_updates(
+    subject: Subject, trainer: Trainer, way: Way, model: Model, recipe: Recipe
+) -> Iterator[dict[str, Array]]:
     """The states after updates of a run, which trains on data too if the technique acts there and may round alike."""
     names = list(trainer.parameters())
     batch = exact_batch(16, *_sizes(model), seed=1)
@@ -200,26 +202,26 @@ def _updated(subject: Subject, trainer: Trainer, way: Way, model: Model, recipe:
         if _trains(way) and recipe.clip is None and value not in (math.inf, _VALUES[-1]):
             trainer.update(window)
         if value != math.inf or recipe.scaling is not None:
-            trainer.apply_gradients(*[spiked(trainer, value, name)] * recipe.accumulation)
+            trainer.apply_gradients(*[spike_gradients(trainer, value, name)] * recipe.accumulation)
         yield subject.state(trainer)
 
 
 def _by_default_way(subject: Subject, model: Model, recipe: Recipe) -> Trainer:
     """A run that the verdict's record leaves out: its states serve other tests of the process too."""
     framework = subject.framework
-    return type(framework).trainer(framework, model, subject.seeded(recipe.replace(ways=())))
+    return type(framework).trainer(framework, model, subject.complete_recipe(recipe.replace(ways=())))
 
 
 def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, recipe: Recipe, folder: Path) -> None:
     """Compares the states of runs by the way and by the default way."""
     usual = _usual.get(key := (subject.framework, subject.seed, _trains(way), repr((model, recipe))))
     if usual is None:
-        usual = _usual[key] = [*_updated(subject, _by_default_way(subject, model, recipe), way, model, recipe)]
+        usual = _usual[key] = [*_run_updates(subject, _by_default_way(subject, model, recipe), way, model, recipe)]
     trainer = subject.trainer(model, recipe.replace(ways=(str(way),)))
     zeroed = ("accumulator/",) if way.technique == "zero-grad" else ()
     saved: dict[str, Array] = {}
     for index, (saved, expected) in enumerate(
-        zip(_updated(subject, trainer, way, model, recipe), usual, strict=True), start=1
+        zip(_run_updates(subject, trainer, way, model, recipe), usual, strict=True), start=1
     ):
         if index == 1 and way.technique in FILES and recipe.optimizers == 1:
             trainer.save(folder)  # which a later save replaces
@@ -235,8 +237,8 @@ def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, rec
     for index, again in enumerate(runs, start=1):
         again.restore(folder)
         verdict.same_state(subject.state(again), saved, f"state after load {index} by {way}")
-        again.apply_gradients(*[spiked(again, 0.5)] * recipe.accumulation)
-    trainer.apply_gradients(*[spiked(trainer, 0.5)] * recipe.accumulation)
+        again.apply_gradients(*[spike_gradients(again, 0.5)] * recipe.accumulation)
+    trainer.apply_gradients(*[spike_gradients(trainer, 0.5)] * recipe.accumulation)
     verdict.same_state(subject.state(runs[0]), subject.state(trainer), f"state of an update after a load by {way}")
 
 
@@ -271,11 +273,13 @@ def _recipe(subject: Subject, way: Way, optimizer: Optimizer) -> Recipe:
 def test_way_keeps_state_of_default_way_over_ranks(
     subject: Subject, verdict: Verdict, rank_way: Way, tmp_path: Path
 ) -> None:
-    twice = all(subject.framework.declares(capability).supported for capability in model_needs(reused()))
+    twice = all(subject.framework.declares(capability).supported for capability in model_needs(make_reused_dense()))
     for level in rank_way.levels or ("replicated" if rank_way.technique == "data-parallel" else "full",):
         ranks = PAIRS[level]
         need(subject, *Capability.of_ranks(ranks))
-        _same_ranks(subject, verdict, rank_way, reused() if twice else exact_stack(), ranks, tmp_path / level)
+        _same_ranks(
+            subject, verdict, rank_way, make_reused_dense() if twice else exact_stack(), ranks, tmp_path / level
+        )
 
 
 def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, ranks: Ranks, folder: Path) -> None:
@@ -308,7 +312,7 @@ def _updated_ranks(
     """The states of every rank after updates by uneven micro-batches, and after skipped ones; when, and the states."""
     for index, sizes in enumerate(((3, 1), (2, 2), (1, 3)), start=1):
         parts = (exact_batch(4, *_sizes(model), seed=index + 10 * n) for n in range(recipe.accumulation))
-        rank_group.update(windows_of(*[shared(part, *sizes) for part in parts]))
+        rank_group.update(windows_of(*[split_across_ranks(part, *sizes) for part in parts]))
         yield f"after update {index}", rank_group.states()
     one = one_place(subject, model, recipe.replace(scaling=None))
     for value in (math.inf, 0.5) if recipe.scaling is not None else (0.5,):

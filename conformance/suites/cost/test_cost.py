@@ -8,7 +8,7 @@ import pytest
 
 from conformance.checks.api import Bound, Subject, Verdict, clause
 from conformance.timing import costs
-from conformance.timing.costs import RECIPE, compared
+from conformance.timing.costs import RECIPE, compare_times
 from fixtures.data import digits_batch, token_batch, wide_batch
 from fixtures.model import Batch, Model
 from fixtures.models import blocks, digits_convolution, digits_mlp, encoder
@@ -166,10 +166,10 @@ def brief() -> tuple[Model, Batch]:
 @clause("cost.recompute-time")
 def test_time_of_recomputed_steps(subject: Subject, verdict: Verdict, variant: str | None) -> None:
     technique = RECIPE.replace(recompute=Recompute(4, variant=variant))
-    compared(subject, verdict, brief(), technique, "4 segments")
+    compare_times(subject, verdict, brief(), technique, "4 segments")
 
 
 @clause("cost.mixed-speed")
 @LOW
 def test_time_of_mixed_precision_steps(subject: Subject, verdict: Verdict, precision: Precision) -> None:
-    compared(subject, verdict, brief(), RECIPE.replace(precision=precision), precision.label)
+    compare_times(subject, verdict, brief(), RECIPE.replace(precision=precision), precision.label)

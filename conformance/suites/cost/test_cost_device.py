@@ -16,7 +16,7 @@ from conformance.checks.api import Bound, Subject, Verdict, clause, need, need_d
 from conformance.timing.costs import (
     RECIPE,
     Fixture,
-    compared,
+    compare_times,
     equal_blocks,
     example,
     products,
@@ -64,7 +64,7 @@ def float32_products(subject: Subject, tf32: str) -> AbstractContextManager[None
 def test_recomputation_costs_one_forward_pass(subject: Subject, verdict: Verdict, variant: str | None) -> None:
     need_device(subject)
     technique = RECIPE.replace(recompute=Recompute(SEGMENTS, variant=variant))
-    ratio = compared(subject, verdict, products(), technique, f"{SEGMENTS} segments, products")
+    ratio = compare_times(subject, verdict, products(), technique, f"{SEGMENTS} segments, products")
     verdict.holds(
         ratio.high >= 1.0, "time of a step over the plain one's", ratio.summary, "at least 1", "faster-than-plain"
     )
@@ -81,7 +81,7 @@ def test_mixed_precision_is_no_slower(subject: Subject, verdict: Verdict, tf32: 
     need_device(subject)
     with float32_products(subject, tf32):
         what = f"{precision.label}, products, TF32 {tf32}"
-        ratio = compared(subject, verdict, products(), RECIPE.replace(precision=precision), what)
+        ratio = compare_times(subject, verdict, products(), RECIPE.replace(precision=precision), what)
     method = "products in 16 bits run at twice the rate of TensorFloat-32, and that at several times float32's"
     source = "arXiv:1710.03740; NVIDIA A100 Tensor Core GPU Architecture, 2020, table of peak rates"
     bound = Bound(1.0, {"method": method, "source": source})
@@ -98,7 +98,7 @@ def test_mixed_precision_speeds_up_transformer_block(
     need_device(subject)
     with float32_products(subject, tf32):
         what = f"{precision.label}, transformer block, TF32 {tf32}"
-        ratio = compared(subject, verdict, transformer_block(), RECIPE.replace(precision=precision), what)
+        ratio = compare_times(subject, verdict, transformer_block(), RECIPE.replace(precision=precision), what)
     if tf32 == "off":
         bound = Bound(1.0, {"method": "its products in 16 bits are no slower", "source": "arXiv:1710.03740"})
         verdict.within(ratio.low, bound, "lower end of a step's time over the one's in float32", "slower-than-float32")
@@ -116,7 +116,9 @@ def test_time_of_sine_and_cosine_example(subject: Subject, verdict: Verdict, pre
     plain = Recipe(Adam(1e-2))
     scaling = DynamicScaling() if precision == FLOAT16 else None
     technique = plain.replace(precision=precision, scaling=scaling)
-    compared(subject, verdict, example(), technique, f"{precision.label}, sine and cosine", plain, -(-EPOCHS // FEWEST))
+    compare_times(
+        subject, verdict, example(), technique, f"{precision.label}, sine and cosine", plain, -(-EPOCHS // FEWEST)
+    )
 
 
 TECHNIQUES = {
@@ -127,7 +129,7 @@ TECHNIQUES = {
 }
 
 
-def counted(subject: Subject, technique: str) -> int:
+def count_peak_bytes(subject: Subject, technique: str) -> int:
     """Peak of the bytes saved for the backward pass of `tall_blocks`, by the exact count."""
     model, batch = tall_blocks()
     part = batch.into(TECHNIQUES[technique].accumulation)[-1]
@@ -154,7 +156,7 @@ def test_allocator_peak_matches_byte_count(subject: Subject, verdict: Verdict, t
         side: subprocesses.peak_bytes(subject, model, recipe, batch.into(recipe.accumulation), tmp_path / side)
         for side, recipe in recipes.items()
     }
-    counts = {"plain": saved_bytes(subject, (model, batch), 0), "technique": counted(subject, technique)}
+    counts = {"plain": saved_bytes(subject, (model, batch), 0), "technique": count_peak_bytes(subject, technique)}
     for side, name in (("plain", "plain"), ("technique", technique)):
         verdict.measure(f"bytes at most by the allocator, {name}", "B", [peaks[side]])
         verdict.measure(f"bytes at most by the count, {name}", "B", [counts[side]])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause
-from conformance.timing.costs import interleaved
+from conformance.timing.costs import time_interleaved
 from frameworks.native_loop import CASES, FIXTURES, LoopCase, steps
 from results.compare.ratio import FEWEST
 
@@ -23,7 +23,7 @@ def test_adapter_overhead_over_native_loop(subject: Subject, verdict: Verdict, c
     except LookupError as error:
         verdict.abstain(str(error))
     model, batch = FIXTURES[case.fixture]()
-    trainer, weights = subject.trainer(model, case.recipe), model.weights(subject.seeded(case.recipe).seed)
+    trainer, weights = subject.trainer(model, case.recipe), model.weights(subject.complete_recipe(case.recipe).seed)
     works = {
         "adapter": lambda: trainer.update((batch,)).loss,
         "by hand": hand.make(case.fixture, case.mixed, weights, batch, framework.device),
@@ -31,6 +31,6 @@ def test_adapter_overhead_over_native_loop(subject: Subject, verdict: Verdict, c
     first = {side: work() for side, work in works.items()}
     if not np.isclose(first["adapter"], first["by hand"], rtol=SAME):
         verdict.abstain(f"the native loop trains something else: first losses by side are {first}")
-    times = interleaved(works, FEWEST, np.random.default_rng(subject.seed), framework.timed)
+    times = time_interleaved(works, FEWEST, np.random.default_rng(subject.seed), framework.measure_time)
     seconds = {side: [spent / 1e9 for spent in times[side]] for side in times}
     verdict.measure(f"seconds a step, {case.label}", "s", seconds["adapter"], control=seconds["by hand"])

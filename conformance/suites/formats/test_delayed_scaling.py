@@ -18,7 +18,7 @@ EXACT = (2.0, 1.0, 8.0, 0.5, 0.25, 0.25, 4.0)
 UNEVEN = (3.7, 0.91, 11.3, 0.2, 5e-3, 0.7, 0.04, 2.1)
 
 
-def offered(subject: Subject, kernel: Array, accumulation: int = 1, history: int = HISTORY) -> DelayedProduct:
+def make_product(subject: Subject, kernel: Array, accumulation: int = 1, history: int = HISTORY) -> DelayedProduct:
     """A product with this kernel; ends the test if the framework has none."""
     need(subject, Capability.DELAYED_SCALING)
     return subject.framework.rule(DelayedProducts)(kernel, history=history, accumulation=accumulation)
@@ -28,7 +28,7 @@ def offered(subject: Subject, kernel: Array, accumulation: int = 1, history: int
 @pytest.mark.parametrize("bad", [None, 0.0, np.inf, np.nan], ids=["usual", "zeros", "infinite", "nan"])
 def test_scale_follows_amax_history(subject: Subject, verdict: Verdict, bad: float | None) -> None:
     kernel = values_up_to((K, M), 0.37, 0)
-    product = offered(subject, kernel)
+    product = make_product(subject, kernel)
     steps = [values_up_to((N, K), peak, 1 + i) for i, peak in enumerate(UNEVEN)]
     gradients = [values_up_to((N, M), peak / 7, 50 + i) for i, peak in enumerate(reversed(UNEVEN))]
     if bad is not None:
@@ -46,7 +46,7 @@ def test_scale_follows_amax_history(subject: Subject, verdict: Verdict, bad: flo
 @pytest.mark.parametrize("history", [1, 33])
 def test_scale_follows_history_of_any_length(subject: Subject, verdict: Verdict, history: int) -> None:
     kernel = values_up_to((K, M), 0.37, 0)
-    product = offered(subject, kernel, history=history)
+    product = make_product(subject, kernel, history=history)
     expected = ExpectedScales(product.rule, history)
     for step in range(history + 3):
         inputs, gradient = (
@@ -61,7 +61,7 @@ def test_scale_follows_history_of_any_length(subject: Subject, verdict: Verdict,
 @clause("formats.delayed-scaling")
 def test_step_casts_with_scale_of_previous_steps(subject: Subject, verdict: Verdict) -> None:
     kernel = values_up_to((K, M), 2.0 * NARROW["float8_e4m3fn"].largest, 0)
-    product = offered(subject, kernel)
+    product = make_product(subject, kernel)
     largest = {operand: narrow.largest for operand, narrow in formats_of(product.rule).items()}
     steps = [values_up_to((N, K), peak * largest["input"], 1 + i) for i, peak in enumerate(EXACT)]
     gradients = [values_up_to((N, M), peak * largest["gradient"] / 2, 50 + i) for i, peak in enumerate(reversed(EXACT))]
@@ -74,7 +74,7 @@ def test_step_casts_with_scale_of_previous_steps(subject: Subject, verdict: Verd
 
 @clause("formats.delayed-scaling")
 def test_prediction_does_not_change_amax_history(subject: Subject, verdict: Verdict) -> None:
-    product = offered(subject, values_up_to((K, M), 0.37, 0))
+    product = make_product(subject, values_up_to((K, M), 0.37, 0))
     for step in range(2):
         product.train((values_up_to((N, K), 3.0, step), values_up_to((N, M), 1.0, 9 + step)))
     before = amax_state(product)
@@ -89,7 +89,7 @@ def test_prediction_does_not_change_amax_history(subject: Subject, verdict: Verd
 @pytest.mark.parametrize("places", [(0, 1), (1, 0)], ids=["largest-first", "largest-last"])
 def test_window_records_one_amax(subject: Subject, verdict: Verdict, places: tuple[int, int]) -> None:
     kernel = values_up_to((K, M), 0.37, 0)
-    both, alone = offered(subject, kernel, accumulation=2), offered(subject, kernel)
+    both, alone = make_product(subject, kernel, accumulation=2), make_product(subject, kernel)
     large, small = (
         (values_up_to((N, K), 10.0, 1), values_up_to((N, M), 4.0, 2)),
         (values_up_to((N, K), 1.0, 3), values_up_to((N, M), 0.5, 4)),
@@ -103,7 +103,7 @@ def test_window_records_one_amax(subject: Subject, verdict: Verdict, places: tup
 @clause("formats.delayed-scaling")
 @pytest.mark.parametrize("largest", [1e-30, 1e-37, 1e-41])
 def test_tiny_values_stay_finite(subject: Subject, verdict: Verdict, largest: float) -> None:
-    product = offered(subject, values_up_to((K, M), 0.37, 0))
+    product = make_product(subject, values_up_to((K, M), 0.37, 0))
     for step in range(4):
         (passed,) = product.train((values_up_to((N, K), largest, step), values_up_to((N, M), 1.0, 9)))
         predicted = product.predict(values_up_to((N, K), largest, step))
@@ -114,7 +114,7 @@ def test_tiny_values_stay_finite(subject: Subject, verdict: Verdict, largest: fl
 
 @clause("formats.first-step-clips")
 def test_prediction_before_first_step(subject: Subject, verdict: Verdict) -> None:
-    product = offered(subject, np.full((K, M), 1000.0, np.float32))
+    product = make_product(subject, np.full((K, M), 1000.0, np.float32))
     inputs = np.ones((1, K), np.float32)
     before = float(product.predict(inputs)[0, 0])
     for _ in range(3):

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
 from conformance.oracle.runs import flat
 from conformance.techniques.eight_bit_state import (
     OF_ITS_WAY,
     PRODUCT,
     WITHIN,
     MomentBeforeEncoding,
+    expand_blocks,
     first_update,
     paper_values,
-    shared,
     state_bytes,
 )
 from fixtures.arrays import Array
@@ -71,7 +71,7 @@ def moments_of(rule: EightBitRule) -> tuple[tuple[str, Array, float, bool], ...]
     return ((rule.first, rule.first_codes, EXACT.beta1, False), (rule.second, rule.second_codes, EXACT.beta2, True))
 
 
-def drawn(seed: int, *, decades: float = 9.0, zeros: bool = False) -> dict[str, Array]:
+def draw_gradients(seed: int, *, decades: float = 9.0, zeros: bool = False) -> dict[str, Array]:
     """Gradients of both signs whose blocks have unlike magnitudes, and whose entries are spread over decades.
 
     Args:
@@ -120,7 +120,7 @@ def test_each_entry_has_nearest_code_of_its_block(subject: Subject, verdict: Ver
     rule = rule_of(subject)
     trainer = wide_run(subject)
     for update in range(3):
-        gradients = drawn(update, zeros=zeros)
+        gradients = draw_gradients(update, zeros=zeros)
         former = {} if not update else trainer.optimizer_state()
         trainer.apply_gradients(gradients)
         for name in PARAMETERS:
@@ -128,7 +128,7 @@ def test_each_entry_has_nearest_code_of_its_block(subject: Subject, verdict: Ver
                 stored, what = StoredMoment.of(verdict, trainer, slot, name), f"{slot} of {name} after update {update}"
                 verdict.equal(stored.largest.shape, (ENTRIES // BLOCK + 1,), f"blocks of {what}", "blocks")
                 verdict.equal(stored.codes.shape, (ENTRIES,), f"codes of {what}", "blocks")
-                stands_for = values[stored.codes] * shared(stored.largest, ENTRIES, BLOCK)
+                stands_for = values[stored.codes] * expand_blocks(stored.largest, ENTRIES, BLOCK)
                 _same(verdict, stored.decoded, stands_for, f"decoded {what}")
                 old = former[f"{slot}/{name}"].ravel() if former else np.zeros(ENTRIES)
                 moment = MomentBeforeEncoding.after(old, gradients[name].ravel(), beta, squared=squared)
@@ -169,9 +169,9 @@ def test_parameter_without_gradient_never_changes(subject: Subject, verdict: Ver
     trainer = wide_run(subject, Recipe(Adam(learning_rate=0.01, state_bits=8)))
     before = trainer.parameters()
     for update in range(30):
-        trainer.apply_gradients(drawn(update, zeros=True))
+        trainer.apply_gradients(draw_gradients(update, zeros=True))
     after = trainer.parameters()
-    for name, gradient in drawn(0, zeros=True).items():
+    for name, gradient in draw_gradients(0, zeros=True).items():
         still = gradient == 0
         verdict.equal(after[name][still], before[name][still], f"entries of {name} without a gradient", "drift")
         moved = after[name][~still] != before[name][~still]
@@ -181,7 +181,7 @@ def test_parameter_without_gradient_never_changes(subject: Subject, verdict: Ver
 @clause("quantization.adam8-trajectory")
 def test_first_update_matches_float_adam(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.ADAM_8BIT)
-    recipe, gradients = Recipe(EXACT), drawn(0, decades=2.0)
+    recipe, gradients = Recipe(EXACT), draw_gradients(0, decades=2.0)
     short, wide = wide_run(subject, recipe), wide_run(subject, Recipe(Adam(beta1=EXACT.beta1, beta2=EXACT.beta2)))
     before = wide.parameters()
     short.apply_gradients(gradients)
@@ -190,7 +190,7 @@ def test_first_update_matches_float_adam(subject: Subject, verdict: Verdict) -> 
     smallest = min(float(np.abs(value).min()) for value in gradients.values())
     largest = max(float(np.abs(value).max()) for value in before.values())
     bound = first_update(EXACT.learning_rate, EXACT.epsilon or 0.0, smallest, largest)
-    verdict.changed(before, expected, "weights by float Adam's update")
+    verdict.differs(before, expected, "weights by float Adam's update")
     apart = float(np.max(np.abs(flat(measured) - flat(expected))))
     verdict.within(apart, bound, "weights after the first update", "first-update")
 
@@ -258,14 +258,14 @@ def test_resumed_adam8_run_matches_bitwise(subject: Subject, verdict: Verdict, t
     need(subject, Capability.ADAM_8BIT, Capability.CHECKPOINT)
     saved, other = wide_run(subject), wide_run(subject)
     for update in range(3):
-        saved.apply_gradients(drawn(update))
+        saved.apply_gradients(draw_gradients(update))
     saved.save(tmp_path)
-    other.apply_gradients(drawn(9))
+    other.apply_gradients(draw_gradients(9))
     other.restore(tmp_path)
     verdict.same_state(other.state(), saved.state(), "state as restored", "restored")
     for update in range(3, 6):
         for run in (saved, other):
-            run.apply_gradients(drawn(update))
+            run.apply_gradients(draw_gradients(update))
     verdict.same_state(other.state(), saved.state(), "state three updates later", "continued")
 
 
@@ -274,7 +274,7 @@ def test_checkpoint_with_other_block_size_is_refused(subject: Subject, verdict: 
     need(subject, Capability.ADAM_8BIT, Capability.CHECKPOINT)
     saved = wide_run(subject, Recipe(Adam(state_bits=8, block=64)))
     other = wide_run(subject)
-    saved.apply_gradients(drawn(0))
+    saved.apply_gradients(draw_gradients(0))
     saved.save(tmp_path)
     try:
         other.restore(tmp_path)
@@ -289,12 +289,12 @@ def test_overflow_changes_no_code(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.ADAM_8BIT, Capability.DYNAMIC_SCALING)
     trainer = wide_run(subject, Recipe(EXACT, scaling=DynamicScaling(2.0**4, interval=100)))
     for update in range(2):
-        trainer.apply_gradients(drawn(update))
+        trainer.apply_gradients(draw_gradients(update))
     before = {**trainer.parameters(), **trainer.optimizer_state()}
-    skipped = trainer.apply_gradients(spiked(trainer, np.inf, base=1.0))
+    skipped = trainer.apply_gradients(spike_gradients(trainer, np.inf, base=1.0))
     verdict.equal(skipped.skipped, True, "an update whose gradients overflow is skipped", "applied")
     verdict.same_state(
         {**trainer.parameters(), **trainer.optimizer_state()}, before, "the run after the skipped update", "moved"
     )
-    trainer.apply_gradients(drawn(2))
-    verdict.changed(before, {**trainer.parameters(), **trainer.optimizer_state()}, "the run after the next update")
+    trainer.apply_gradients(draw_gradients(2))
+    verdict.differs(before, {**trainer.parameters(), **trainer.optimizer_state()}, "the run after the next update")

@@ -40,7 +40,7 @@ def batch(seed: int, largest: float) -> Batch:
     return Batch(values_up_to((ROWS, 40), largest, [seed, 31]), {"output": targets})
 
 
-def passed(
+def run_pass(
     subject: Subject, verdict: Verdict, largest: float, start: dict[str, Array]
 ) -> tuple[LayerTrace, dict[str, expected.Float8Layer]]:
     """A traced pass after three updates, and the expected output of each layer for its inputs."""
@@ -73,7 +73,7 @@ LARGEST = pytest.mark.parametrize("largest", [4.0, 300.0, 0.002], ids=["usual", 
 @clause("formats.float8-values")
 @LARGEST
 def test_layers_multiply_dequantized_values(subject: Subject, verdict: Verdict, largest: float) -> None:
-    shown, layers = passed(subject, verdict, largest, weights())
+    shown, layers = run_pass(subject, verdict, largest, weights())
     for name, layer in layers.items():
         path, _ = DENSE[name]
         far = furthest(shown.outputs[path], layer.outputs.values, layer.outputs.bound)
@@ -83,7 +83,7 @@ def test_layers_multiply_dequantized_values(subject: Subject, verdict: Verdict, 
 @clause("formats.float8-values")
 def test_biases_are_not_cast(subject: Subject, verdict: Verdict) -> None:
     """Biases are added after the product, which alone is in 8 bits."""
-    shown, layers = passed(subject, verdict, 4.0, weights(biases=3.0))
+    shown, layers = run_pass(subject, verdict, 4.0, weights(biases=3.0))
     for name, layer in layers.items():
         path, _ = DENSE[name]
         far = furthest(shown.outputs[path], layer.outputs.values, layer.outputs.bound)
@@ -93,7 +93,7 @@ def test_biases_are_not_cast(subject: Subject, verdict: Verdict) -> None:
 @clause("formats.float8-gradients")
 @LARGEST
 def test_gradients_multiply_dequantized_values(subject: Subject, verdict: Verdict, largest: float) -> None:
-    shown, layers = passed(subject, verdict, largest, weights())
+    shown, layers = run_pass(subject, verdict, largest, weights())
     for name, layer in layers.items():
         gradient = layer.weight_gradient
         far = furthest(shown.parameters[name], gradient.values, gradient.bound)
@@ -105,7 +105,7 @@ def test_gradients_multiply_dequantized_values(subject: Subject, verdict: Verdic
 
 @clause("formats.float8-gradients")
 def test_bias_gradients_are_not_cast(subject: Subject, verdict: Verdict) -> None:
-    shown, _ = passed(subject, verdict, 4.0, weights())
+    shown, _ = run_pass(subject, verdict, 4.0, weights())
     for path, _ in DENSE.values():
         gradient = shown.gradients[path].astype(np.float64)
         bound = (ROWS + 2) * U * np.abs(gradient).sum(0)

@@ -32,7 +32,7 @@ INTEGERS = {"1.5": 1.5, "-1.5": -1.5, "2.5": 2.5, "300": 300.0, "-300": -300.0, 
 INTEGERS |= {"nan": np.nan, "127.9": 127.9, "-128.9": -128.9}
 
 
-def offered(subject: Subject, name: str) -> NarrowFormat:
+def require_format(subject: Subject, name: str) -> NarrowFormat:
     """The format; ends the test unless the framework declares it."""
     need(subject, Capability(f"formats.{name}"))
     return NARROW[name]
@@ -52,7 +52,7 @@ def _finite_codes(narrow: NarrowFormat, shape: tuple[int, int], rng: np.random.G
 @clause("formats.decode")
 @each_format
 def test_every_code_decodes_to_its_value(subject: Subject, verdict: Verdict, name: str) -> None:
-    narrow = offered(subject, name)
+    narrow = require_format(subject, name)
     with np.errstate(invalid="ignore"):
         decoded = subject.framework.rule(NumberFormats).decode(CODES, name).astype(np.float64)
     expected = narrow.values()
@@ -64,7 +64,7 @@ def test_every_code_decodes_to_its_value(subject: Subject, verdict: Verdict, nam
 @each_rounding_format
 @each_source
 def test_casts_round_to_nearest(subject: Subject, verdict: Verdict, name: str, source: str) -> None:
-    values = hard_values(offered(subject, name), source)
+    values = hard_values(require_format(subject, name), source)
     measured, expected = cast(subject, values, name), nearest(values, NARROW[name])
     other = unlike(measured, expected)
     verdict.holds(
@@ -75,7 +75,7 @@ def test_casts_round_to_nearest(subject: Subject, verdict: Verdict, name: str, s
 @clause("formats.overflow-as-declared")
 @each_rounding_format
 def test_out_of_range_values_are_cast_as_declared(subject: Subject, verdict: Verdict, name: str) -> None:
-    narrow = offered(subject, name)
+    narrow = require_format(subject, name)
     rule = subject.framework.rule(NumberFormats).casts()[name]
     values = np.concatenate([beyond_values(narrow), np.array([np.inf, -np.inf, np.nan], np.float32)])
     expected = as_declared(values, narrow, rule)
@@ -114,11 +114,11 @@ def test_packing_round_trips(subject: Subject, verdict: Verdict, axis: Literal[0
     pairs = np.stack(np.meshgrid(every, every), -1).reshape(-1, 2)
     matrices = [pairs, *(np.resize(np.roll(every, 3 * n), (n, 3)) for n in range(1, 10))]
     for codes in [matrix if axis == 0 else matrix.T for matrix in (*matrices, pairs.T)]:
-        stored = formats.packed(np.ascontiguousarray(codes), axis)
+        stored = formats.pack(np.ascontiguousarray(codes), axis)
         length = codes.shape[axis]
         halved = codes.size // length * ((length + 1) // 2)
         verdict.equal(stored.nbytes, halved, f"bytes of {codes.shape} along axis {axis}", "bytes")
-        restored = formats.unpacked(stored, length, axis)
+        restored = formats.unpack(stored, length, axis)
         same = restored.shape == codes.shape and np.array_equal(restored, codes)
         verdict.holds(same, f"{codes.shape} along axis {axis}", restored, codes, "other-codes")
 

@@ -26,9 +26,9 @@ def rule_of(subject: Subject) -> LinearRule:
     return subject.framework.rule(PostTraining).rules()[TECHNIQUE]
 
 
-def loaded(subject: Subject, weights: dict[str, Array]) -> QuantizedModel:
+def load_int8_model(subject: Subject, weights: dict[str, Array]) -> QuantizedModel:
     """The model with these weights in 8 bits."""
-    return subject.framework.rule(PostTraining).quantized(TECHNIQUE, MODEL, weights)
+    return subject.framework.rule(PostTraining).quantize(TECHNIQUE, MODEL, weights)
 
 
 def inputs_of(rule: LinearRule, verdict: Verdict, case: str) -> Array:
@@ -43,7 +43,7 @@ def inputs_of(rule: LinearRule, verdict: Verdict, case: str) -> Array:
 def test_outlier_columns_are_not_quantized(subject: Subject, verdict: Verdict, case: str) -> None:
     rule = rule_of(subject)
     inputs, weights = inputs_of(rule, verdict, case), unlike_weights(MODEL)
-    check_layer(verdict, rule, loaded(subject, weights), FIRST, inputs, weights["0.bias"])
+    check_layer(verdict, rule, load_int8_model(subject, weights), FIRST, inputs, weights["0.bias"])
 
 
 @clause("quantization.int8-load")
@@ -52,7 +52,7 @@ def test_int8_layer_is_near_float32(subject: Subject, verdict: Verdict, case: st
     rule = rule_of(subject)
     inputs, weights = inputs_of(rule, verdict, case), unlike_weights(MODEL)
     exact, bound = expected_models.from_float(inputs, weights[FIRST], weights["0.bias"], rule)
-    measured = loaded(subject, weights).layer(FIRST, inputs)
+    measured = load_int8_model(subject, weights).layer(FIRST, inputs)
     check_near(verdict, measured, exact, bound, "the layer, against float32", "far-from-float")
 
 
@@ -60,7 +60,7 @@ def test_int8_layer_is_near_float32(subject: Subject, verdict: Verdict, case: st
 def test_outliers_of_earlier_call_have_no_effect(subject: Subject, verdict: Verdict) -> None:
     rule = rule_of(subject)
     weights = unlike_weights(MODEL)
-    used = loaded(subject, weights)
+    used = load_int8_model(subject, weights)
     for case in ("one", "all"):
         used.layer(FIRST, inputs_of(rule, verdict, case))
     check_layer(verdict, rule, used, FIRST, inputs_of(rule, verdict, "none"), weights["0.bias"])
@@ -73,15 +73,15 @@ def test_weight_codes_match_cast_weights(subject: Subject, verdict: Verdict) -> 
     weights = unlike_weights(MODEL)
     weights[FIRST] *= np.float32(2.0) ** -(np.arange(64, dtype=np.float32) % 24)
     weights[FIRST][7] = np.abs(weights[FIRST]).max(axis=0) * np.float32(1.0 + 2.0**-7 + 2.0**-11)
-    check_weights(verdict, loaded(subject, weights), rule, weights)
+    check_weights(verdict, load_int8_model(subject, weights), rule, weights)
 
 
 @clause("quantization.int8-load")
 def test_int8_weights_take_a_quarter_of_the_bytes(subject: Subject, verdict: Verdict) -> None:
     rule_of(subject)
     weights = unlike_weights(MODEL)
-    quantized = loaded(subject, weights)
-    rest = sum(value.nbytes for value in quantized.unquantized().values())
+    quantized = load_int8_model(subject, weights)
+    rest = sum(value.nbytes for value in quantized.unquantized_parameters().values())
     shapes = [weights[name].shape for name, stored in quantized.weights().items() if stored is not None]
     quarter, outputs = sum(rows * columns for rows, columns in shapes), sum(columns for _, columns in shapes)
     derivation = {"method": "a quarter of float32, 16 bytes an output, 64 a layer", "quarter": quarter, "rest": rest}

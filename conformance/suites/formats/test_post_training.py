@@ -17,10 +17,10 @@ from conformance.techniques.post_training.cases import (
     STATIC,
     batches,
     each_technique,
-    made,
-    mixed,
-    refused,
+    make_mixed_model,
+    make_quantized,
     rule_of,
+    try_predict,
 )
 from conformance.techniques.post_training.checks import (
     OF_ITS_BOUND,
@@ -29,11 +29,11 @@ from conformance.techniques.post_training.checks import (
     check_float_layer,
     check_ranges,
     check_weights,
+    collect_arrays,
     float_result,
     input_values,
     quantized_layers,
     small_layers,
-    stored,
     unlike_weights,
 )
 from fixtures.data import digits_batch
@@ -47,14 +47,14 @@ from frameworks.contract import PostTraining, QuantRule
 @each_technique
 def test_weight_codes_match_rule(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule = rule_of(subject, technique)
-    check_weights(verdict, made(subject, technique), rule, unlike_weights(mixed(rule)))
+    check_weights(verdict, make_quantized(subject, technique), rule, unlike_weights(make_mixed_model(rule)))
 
 
 @clause("quantization.linear-arithmetic")
 @each_technique
 def test_layer_output_matches_its_codes(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule = rule_of(subject, technique)
-    model, quantized = mixed(rule), made(subject, technique)
+    model, quantized = make_mixed_model(rule), make_quantized(subject, technique)
     weights = unlike_weights(model)
     for name in [*quantized_layers(model, rule), *small_layers(model, rule)]:
         for rows in (1, ROWS):
@@ -78,7 +78,7 @@ def test_generated_layer_output_matches_its_codes(
     for inputs in sorted({width + 1, max(width + 1, -(-rule.smallest // outputs))}):
         model = Model("drawn", layers, (inputs,), (("output", "squared_error"),))
         weights = {name: value * np.float32(2.0**power) for name, value in unlike_weights(model, seed).items()}
-        quantized = subject.framework.rule(PostTraining).quantized(technique, model, weights, batches(model, seed))
+        quantized = subject.framework.rule(PostTraining).quantize(technique, model, weights, batches(model, seed))
         check_dense(verdict, rule, quantized, "0.weight", rows, seed, weights)
 
 
@@ -93,7 +93,7 @@ def test_model_output_matches_its_layers(subject: Subject, verdict: Verdict, tec
     model = Model(
         "heads", (Heads((Head("a", 5), Head("b", 3))),), (width,), (("a", "squared_error"), ("b", "squared_error"))
     )
-    weights, quantized = unlike_weights(model), made(subject, technique, model)
+    weights, quantized = unlike_weights(model), make_quantized(subject, technique, model)
     samples = batches(model)[0]
     predicted = quantized.predict(samples)
     for head in ("a", "b"):
@@ -105,7 +105,7 @@ def test_model_output_matches_its_layers(subject: Subject, verdict: Verdict, tec
             _, bound = float_result(samples, weights[name], bias)
         else:
             assert weight is not None
-            _, bound = expected.linear(samples, weight, bias, rule, quantized.calibrated().get(name))
+            _, bound = expected.linear(samples, weight, bias, rule, quantized.calibrated_ranges().get(name))
         verdict.within(float((np.abs(predicted[head] - alone) / (2 * bound)).max()), Bound(1.0, OF_ITS_BOUND), head)
 
 
@@ -114,7 +114,7 @@ def test_row_is_independent_of_other_rows(subject: Subject, verdict: Verdict) ->
     rule = rule_of(subject, DYNAMIC)
     if rule.inputs is None or rule.inputs.axis != 1:
         verdict.abstain("no range of a row of its own is declared")
-    weights, quantized = unlike_weights(mixed(rule)), made(subject, DYNAMIC)
+    weights, quantized = unlike_weights(make_mixed_model(rule)), make_quantized(subject, DYNAMIC)
     inputs = input_values(rule, quantized, "0.weight", ROWS, 160, 5)
     inputs[1] *= 10.0
     together = quantized.layer("0.weight", inputs)
@@ -131,13 +131,13 @@ def test_row_is_independent_of_other_rows(subject: Subject, verdict: Verdict) ->
 @each_technique
 def test_call_is_independent_of_earlier_calls(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule_of(subject, technique)
-    quantized, fresh = made(subject, technique), made(subject, technique)
-    small, before = batches(MIXED)[2], stored(quantized)
+    quantized, fresh = make_quantized(subject, technique), make_quantized(subject, technique)
+    small, before = batches(MIXED)[2], collect_arrays(quantized)
     quantized.predict(small * np.float32(100.0))
     verdict.same_state(
         quantized.predict(small), fresh.predict(small), "predictions after larger samples", "calls-depend"
     )
-    verdict.same_state(stored(quantized), before, "the model after predictions", "prediction-changes-model")
+    verdict.same_state(collect_arrays(quantized), before, "the model after predictions", "prediction-changes-model")
 
 
 @clause("quantization.calibrated-range")
@@ -147,9 +147,9 @@ def test_ranges_match_calibration(subject: Subject, verdict: Verdict, signs: str
     weights, samples = unlike_weights(MIXED), batches(MIXED)
     if signs == "positive":
         samples = tuple(np.abs(sample) + np.float32(0.5) for sample in samples)
-    quantized = subject.framework.rule(PostTraining).quantized(STATIC, MIXED, weights, samples)
+    quantized = subject.framework.rule(PostTraining).quantize(STATIC, MIXED, weights, samples)
     seen = expected.layer_inputs_and_outputs(MIXED, weights, samples)
-    for name, ranges in quantized.calibrated().items():
+    for name, ranges in quantized.calibrated_ranges().items():
         check_ranges(verdict, rule, name, ranges, seen[name], 160)
 
 
@@ -161,7 +161,7 @@ def test_calibration_order_does_not_matter(subject: Subject, verdict: Verdict, h
     others = samples[::-1] if how == "reversed" else (*samples, *samples)
     post_training = subject.framework.rule(PostTraining)
     other, usual = (
-        stored(post_training.quantized(STATIC, MIXED, unlike_weights(MIXED), calibration))
+        collect_arrays(post_training.quantize(STATIC, MIXED, unlike_weights(MIXED), calibration))
         for calibration in (others, samples)
     )
     verdict.same_state(other, usual, f"the model calibrated with batches {how}", "order-matters")
@@ -171,7 +171,9 @@ def test_calibration_order_does_not_matter(subject: Subject, verdict: Verdict, h
 def test_uncalibrated_ranges_are_refused(subject: Subject, verdict: Verdict) -> None:
     rule_of(subject, STATIC)
     weights, samples = unlike_weights(MIXED), batches(MIXED)[0]
-    text, predicted = refused(lambda: subject.framework.rule(PostTraining).quantized(STATIC, MIXED, weights), samples)
+    text, predicted = try_predict(
+        lambda: subject.framework.rule(PostTraining).quantize(STATIC, MIXED, weights), samples
+    )
     if not text:
         ((_, outputs),) = [expected.layer_inputs_and_outputs(MIXED, weights, (samples,))["5.output.weight"]]
         near = np.abs(predicted["output"] - outputs) <= 1e-4 * np.abs(outputs).max()
@@ -185,7 +187,7 @@ def test_requested_layers_are_quantized(
     subject: Subject, verdict: Verdict, technique: str, skipped: tuple[str, ...]
 ) -> None:
     rule = rule_of(subject, technique)
-    model, quantized = mixed(rule), made(subject, technique, skip=skipped)
+    model, quantized = make_mixed_model(rule), make_quantized(subject, technique, skip=skipped)
     weights, wanted = unlike_weights(model), sorted(set(quantized_layers(model, rule)) - set(skipped))
     check_chosen(verdict, quantized, weights, wanted)
     for name in set(dense_weights(model)) - set(wanted):
@@ -198,7 +200,7 @@ def test_requested_layers_are_quantized(
 @each_technique
 def test_unknown_layer_name_is_refused(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule_of(subject, technique)
-    text, _ = refused(lambda: made(subject, technique, skip=("7.weight",)), batches(MIXED)[0])
+    text, _ = try_predict(lambda: make_quantized(subject, technique, skip=("7.weight",)), batches(MIXED)[0])
     verdict.holds(bool(text), "a layer to leave out that is not there is refused", text, "an error", "not-refused")
 
 
@@ -206,13 +208,13 @@ def test_unknown_layer_name_is_refused(subject: Subject, verdict: Verdict, techn
 @each_technique
 def test_storage_has_declared_bytes(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule = rule_of(subject, technique)
-    model, quantized = mixed(rule), made(subject, technique)
+    model, quantized = make_mixed_model(rule), make_quantized(subject, technique)
     four_bits = rule.weight.high - rule.weight.low < 16
     codes = ranges = 0
     for width, outputs in quantized_layers(model, rule).values():
         codes += outputs * ((width + 1) // 2) if four_bits else outputs * width
         ranges += range_count(rule.weight, width, outputs)
-    unquantized = sum(value.nbytes for value in quantized.unquantized().values())
+    unquantized = sum(value.nbytes for value in quantized.unquantized_parameters().values())
     verdict.observe("bytes", quantized.stored_bytes())
     derivation = {"codes": codes, "ranges": ranges, "kept": unquantized, "method": "16 bytes a range, 64 a layer"}
     most = codes + unquantized + 16 * ranges + 64 * len(quantized_layers(model, rule))
@@ -235,13 +237,13 @@ def range_count(rule: QuantRule, width: int, outputs: int) -> int:
 def test_zero_inputs_give_bias(subject: Subject, verdict: Verdict, technique: str) -> None:
     """A row of zeros, alone and among others, and a column of zeros in the weight."""
     rule = rule_of(subject, technique)
-    model = mixed(rule)
+    model = make_mixed_model(rule)
     weights = unlike_weights(model)
     weights["0.weight"][:, 4] = 0.0
-    quantized = subject.framework.rule(PostTraining).quantized(technique, model, weights, batches(model))
+    quantized = subject.framework.rule(PostTraining).quantize(technique, model, weights, batches(model))
     inputs = input_values(rule, quantized, "0.weight", ROWS, 160, 2)
     inputs[3] = 0.0
-    calibrated = quantized.calibrated().get("0.weight")
+    calibrated = quantized.calibrated_ranges().get("0.weight")
     for rows in (inputs, np.zeros((2, 160), np.float32)):
         results = quantized.layer("0.weight", rows)
         wanted = np.broadcast_to(weights["0.bias"], results.shape).astype(np.float64)
@@ -267,7 +269,7 @@ def test_quantized_model_keeps_accuracy(subject: Subject, verdict: Verdict, tech
     test, weights = digits_batch(397, 1400), trainer.parameters()
     labels = test.targets["output"]
     calibration = tuple(digits_batch(64, start).inputs for start in range(0, 256, 64))
-    quantized = subject.framework.rule(PostTraining).quantized(technique, model, weights, calibration)
+    quantized = subject.framework.rule(PostTraining).quantize(technique, model, weights, calibration)
     outputs = expected.layer_inputs_and_outputs(model, weights, (test.inputs,))[
         f"{len(model.layers) - 1}.output.weight"
     ][1]
@@ -280,4 +282,4 @@ def test_quantized_model_keeps_accuracy(subject: Subject, verdict: Verdict, tech
     method = "1 point for eight bits, 3 for four, and three standard deviations of the sum of the answers that changed"
     derivation = {"method": method, "chance": chance, "source": "arXiv:1806.08342, section 4"}
     verdict.within(float_share - share, Bound(most + chance, derivation), "accuracy that is lost", "accuracy-lost")
-    verdict.changed({"output": predicted}, {"output": outputs.astype(np.float32)}, "outputs")
+    verdict.differs({"output": predicted}, {"output": outputs.astype(np.float32)}, "outputs")

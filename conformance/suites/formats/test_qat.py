@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.checks.api import Bound, Subject, Verdict, clause, need, spiked
+from conformance.checks.api import Bound, Subject, Verdict, clause, need, spike_gradients
 from conformance.techniques.formats import checks
 from conformance.techniques.post_training.checks import check_same_ranges
 from conformance.techniques.post_training.expected_models import random_inputs
@@ -69,7 +69,7 @@ def worst(measured: Array, exact: Array, bound: Array) -> float:
         return float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound)))
 
 
-def passed(
+def run_pass(
     subject: Subject, verdict: Verdict
 ) -> tuple[Batch, dict[str, expected.Layer], dict[str, Array], dict[str, Array]]:
     """One pass through two layers: expected output of each for its inputs, its actual output, and gradients."""
@@ -95,7 +95,7 @@ def passed(
 
 @clause("quantization.aware-values")
 def test_layers_compute_with_dequantized_values(subject: Subject, verdict: Verdict) -> None:
-    _, layers, outputs, _ = passed(subject, verdict)
+    _, layers, outputs, _ = run_pass(subject, verdict)
     for name, layer in layers.items():
         path = name.removesuffix(".weight")
         far = worst(outputs[path], layer.outputs, layer.outputs_bound)
@@ -104,7 +104,7 @@ def test_layers_compute_with_dequantized_values(subject: Subject, verdict: Verdi
 
 @clause("quantization.aware-gradients")
 def test_qat_gradients_pass_as_declared(subject: Subject, verdict: Verdict) -> None:
-    _, layers, _, gradients = passed(subject, verdict)
+    _, layers, _, gradients = run_pass(subject, verdict)
     for name, layer in layers.items():
         far = worst(gradients[name], layer.weight_gradient, layer.weight_bound)
         verdict.within(far, Bound(1.0, OF_ITS_BOUND), f"gradient of {name}", "gradient-differs")
@@ -150,7 +150,7 @@ def test_skipped_update_does_not_count_towards_freeze(subject: Subject, verdict:
     for update, factor in enumerate(FACTORS):
         micro_batch = batch(update, factor, rule)
         if update < 2:
-            run.apply_gradients(spiked(run, np.inf))
+            run.apply_gradients(spike_gradients(run, np.inf))
         run.update((micro_batch,))
         if update < 2:
             batch_ranges.append((float(micro_batch.inputs.min()), float(micro_batch.inputs.max())))
@@ -228,16 +228,16 @@ def test_converted_model_matches_trained_model(subject: Subject, verdict: Verdic
     before, known = subject.state(run), run.view(CalibratedRanges)
     converted = run.convert()
     verdict.same_state(subject.state(run), before, "the run after the conversion", "run-changed")
-    verdict.equal(sorted(converted.calibrated()), sorted(known), "layers with ranges", "other-layers")
+    verdict.equal(sorted(converted.calibrated_ranges()), sorted(known), "layers with ranges", "other-layers")
     for name, weight in converted.weights().items():
         if weight is None:
             verdict.holds(False, f"{name} is quantized", signature="other-layers")
             continue
-        fake = expected.faked(start[name], rule.linear.weight, rule.gradient)
+        fake = expected.fake_quantize(start[name], rule.linear.weight, rule.gradient)
         allowed = fake.uncertain * fake.step + 4 * checks.U * (np.abs(fake.values) + fake.step)
         far = worst(weight.values, fake.values, allowed)
         verdict.within(far, Bound(1.0, OF_ITS_BOUND), f"values of {name}", "other-weights")
-        check_same_ranges(verdict, name, converted.calibrated()[name], known[name])
+        check_same_ranges(verdict, name, converted.calibrated_ranges()[name], known[name])
 
 
 @clause("quantization.convert-is-faithful")

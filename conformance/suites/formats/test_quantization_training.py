@@ -21,7 +21,7 @@ def rule_of(subject: Subject, name: str) -> FakeRule:
     return subject.framework.rule(Quantizers).fake_rules()[name]
 
 
-def given(rule: FakeRule, *, exact: bool) -> tuple[Array, Array]:
+def make_scales(rule: FakeRule, *, exact: bool) -> tuple[Array, Array]:
     """Scales and zero points of different size, one for each column if the rule lists them; powers of two if exact."""
     columns = 1 if rule.axis is None else COLUMNS
     scale = 2.0 ** -np.arange(1.0, 1.0 + columns) if exact else 0.013 * (1.0 + np.arange(columns) / 3)
@@ -42,7 +42,7 @@ def around(rule: FakeRule, scale: Array, zero: Array, steps: Array) -> Array:
 @pytest.mark.parametrize("kind", ["halves", "between", "far"])
 def test_fake_quantization_gives_nearest_code(subject: Subject, verdict: Verdict, name: str, kind: str) -> None:
     rule = rule_of(subject, name)
-    scale, zero = given(rule, exact=kind != "between")
+    scale, zero = make_scales(rule, exact=kind != "between")
     steps = np.linspace(-1.47, 1.43, 23) if kind == "between" else np.arange(-2.0, 2.25, 0.25)
     values = around(rule, scale, zero, steps)
     if kind == "far":
@@ -61,7 +61,7 @@ def test_fake_quantization_gives_nearest_code(subject: Subject, verdict: Verdict
 @each_fake
 def test_gradients_pass_as_declared(subject: Subject, verdict: Verdict, name: str) -> None:
     rule = rule_of(subject, name)
-    scale, zero = given(rule, exact=True)
+    scale, zero = make_scales(rule, exact=True)
     values = around(rule, scale, zero, np.array([-3.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 3.0]))
     _, measured = subject.framework.rule(Quantizers).fake_quantize(name, values, scale, zero)
     _, wanted = expected.fake(values, scale.astype(np.float64), zero, rule)
@@ -72,7 +72,7 @@ def test_gradients_pass_as_declared(subject: Subject, verdict: Verdict, name: st
 @each_fake
 def test_fake_quantization_of_nonfinite_values(subject: Subject, verdict: Verdict, name: str) -> None:
     rule = rule_of(subject, name)
-    scale, zero = given(rule, exact=True)
+    scale, zero = make_scales(rule, exact=True)
     values = around(rule, scale, zero, np.zeros(1))
     values[:3] = np.array([[np.nan], [np.inf], [-np.inf]])
     measured, _ = subject.framework.rule(Quantizers).fake_quantize(name, values, scale, zero)

@@ -9,11 +9,20 @@ import numpy as np
 import pytest
 
 from conformance.checks import subprocesses
-from conformance.checks.api import Subject, Verdict, clause, full, need, need_device, spiked
+from conformance.checks.api import Subject, Verdict, clause, full, need, need_device, spike_gradients
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, sincos_batch, vector_batch, wide_batch
 from fixtures.model import Batch, Model
-from fixtures.models import blocks, digits_convolution, embedded, encoder, exact_linear, exact_stack, sincos, two_heads
+from fixtures.models import (
+    blocks,
+    digits_convolution,
+    embedding_model,
+    encoder,
+    exact_linear,
+    exact_stack,
+    sincos,
+    two_heads,
+)
 from fixtures.recipe import (
     BFLOAT16,
     FLOAT16,
@@ -77,7 +86,7 @@ CASES = {
     "averaged": (STACK, ADAM.replace(average=0.75), samples),
     "attention": (encoder(16, 4, 1, 8, 0.25, embedded=False), Recipe(AdamW(2.0**-8)), vectors),
     "convolution": (digits_convolution(), Recipe(SGD(2.0**-6, 0.5)), images),
-    "embedding": (embedded(), ADAM, rows),
+    "embedding": (embedding_model(), ADAM, rows),
     "separate-losses": (two_heads(), ADAM.replace(separate_losses=True), of_two),
     "float64-heads": (sincos(8), ADAM, angles),
 }
@@ -141,7 +150,7 @@ def test_skipped_update_matches_resident_run_bitwise(subject: Subject, verdict: 
     recipe = ADAM.replace(scaling=DynamicScaling(initial=16.0, interval=3))
     away, here = subject.trainer(STACK, recipe.replace(offload=offload)), run_without_offload(subject, STACK, recipe)
     for value in (1.0, np.inf, 0.5):
-        reports = [run.apply_gradients(spiked(run, value, base=1.0)) for run in (away, here)]
+        reports = [run.apply_gradients(spike_gradients(run, value, base=1.0)) for run in (away, here)]
         verdict.equal(
             reports[0].skipped, reports[1].skipped, f"whether an update of {value} is skipped", "skip-differs"
         )
@@ -162,14 +171,14 @@ def test_only_requested_tensors_are_offloaded(
     run = subject.trainer(STACK, ADAM.replace(offload=offload))
     batch = samples(0)
     run.update((batch,))
-    away = run.offloaded()
+    away = run.offloaded_bytes()
     verdict.equal(sorted(away), sorted(offload.what), "kinds that are offloaded", "other-kinds")
     weights = sum(value.nbytes for value in run.parameters().values())
     sizes = {"parameters": weights, "optimizer": 2 * weights}
     state = {kind: size * copies(subject, kind) for kind, size in sizes.items() if kind in away}
     run.save(tmp_path)
     run.restore(tmp_path)
-    for when, offloaded in (("", away), (" after a load", run.offloaded())):
+    for when, offloaded in (("", away), (" after a load", run.offloaded_bytes())):
         verdict.equal({kind: offloaded[kind] for kind in state}, state, f"offloaded bytes{when}", "other-bytes")
     if "activations" in away:
         taken_in = 2 * batch.inputs.nbytes  # each layer past the first, and the head, take in a batch of this width
@@ -184,13 +193,13 @@ def test_activations_are_offloaded_in_every_update(subject: Subject, verdict: Ve
     left = []
     for seed in range(3):
         run.update((samples(seed),))
-        left.append(run.offloaded()["activations"])
+        left.append(run.offloaded_bytes()["activations"])
     verdict.equal(left, [left[0]] * 3, "bytes offloaded in each of three equal updates", "other-bytes")
     run.update(samples(4).into(2))
-    halves = run.offloaded()["activations"]
+    halves = run.offloaded_bytes()["activations"]
     verdict.holds(halves >= left[0], "bytes offloaded in two halves", halves, f">= {left[0]}", "stays")
     run.predict(samples(5).inputs)
-    verdict.equal(run.offloaded()["activations"], 0, "bytes offloaded in an evaluation", "other-bytes")
+    verdict.equal(run.offloaded_bytes()["activations"], 0, "bytes offloaded in an evaluation", "other-bytes")
 
 
 @clause("offload.trains")

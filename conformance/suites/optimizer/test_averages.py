@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from conformance.checks.api import Subject, Verdict, clause, full, spiked
+from conformance.checks.api import Subject, Verdict, clause, full, spike_gradients
 from conformance.search.properties import explore
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch
@@ -30,7 +30,7 @@ def averages(trainer: Trainer) -> dict[str, Array]:
     return {name: state[f"average/{name}"] for name in trainer.parameters()}
 
 
-def moved(average: dict[str, Array] | None, weights: dict[str, Array], decay: float) -> dict[str, Array]:
+def update_average(average: dict[str, Array] | None, weights: dict[str, Array], decay: float) -> dict[str, Array]:
     """The closed form, in the weights' formats: exact if weights and decay need few bits."""
     if average is None:
         return weights
@@ -62,7 +62,7 @@ def test_average_matches_closed_form_over_applied_updates(subject: Subject, verd
     for value in case.values:
         trainer.apply_gradients(full(trainer, value))
         if math.isfinite(value):
-            expected = moved(expected, trainer.master_parameters(), case.decay)
+            expected = update_average(expected, trainer.master_parameters(), case.decay)
     if expected is not None:
         verdict.same_state(averages(trainer), expected, "average after all updates", "average-differs")
 
@@ -73,7 +73,7 @@ def test_average_uses_updated_weights(subject: Subject, verdict: Verdict, precis
     trainer, expected = subject.trainer(exact_linear(), RECIPE.replace(precision=precision)), None
     for step in range(4):
         trainer.apply_gradients(full(trainer, 2.0 ** -(step + 2)))
-        expected = moved(expected, trainer.master_parameters(), 0.5)
+        expected = update_average(expected, trainer.master_parameters(), 0.5)
         verdict.same_state(averages(trainer), expected, f"average after update {step}", "average-differs")
 
 
@@ -94,7 +94,7 @@ def test_skipped_update_does_not_change_average(subject: Subject, verdict: Verdi
     for _ in range(2):
         trainer.apply_gradients(full(trainer, 2.0**-3))
     before = subject.state(trainer)
-    trainer.apply_gradients(spiked(trainer, bad, base=1.0))
+    trainer.apply_gradients(spike_gradients(trainer, bad, base=1.0))
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", ignoring=("scaler/",))
 
 
@@ -152,7 +152,7 @@ def test_evaluation_with_average_matches_averaged_model(
     inputs = exact_batch(4, seed=3).inputs
     of_average = subject.trainer(model, recipe.replace(average=None), averages(trainer)).predict(inputs)
     of_weights = subject.trainer(model, recipe.replace(average=None), trainer.master_parameters()).predict(inputs)
-    verdict.changed(of_weights, of_average, "the average is not the weights")
+    verdict.differs(of_weights, of_average, "the average is not the weights")
     verdict.same_state(trainer.predict(inputs), of_weights, "prediction with the weights", "wrong-weights")
     verdict.same_state(trainer.predict_averaged(inputs), of_average, "prediction with the average", "wrong-weights")
 

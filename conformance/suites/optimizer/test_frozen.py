@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conformance.checks import combinations
-from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
 from conformance.checks.combinations import Row
 from conformance.techniques.optimizers.documented_updates import judge_updates
 from fixtures.arrays import Array
@@ -107,9 +107,9 @@ def test_frozen_parameter_is_not_in_gradient_norm(subject: Subject, verdict: Ver
 def test_nonfinite_gradient_of_frozen_parameter_is_no_overflow(subject: Subject, verdict: Verdict) -> None:
     recipe = Recipe(SGD(RATE), scaling=SCALING, frozen=PLACES["first-layer"])
     trainer = subject.trainer(MODEL, recipe)
-    update = trainer.apply_gradients(spiked(trainer, math.inf, recipe.frozen[0], 1.0))
+    update = trainer.apply_gradients(spike_gradients(trainer, math.inf, recipe.frozen[0], 1.0))
     verdict.equal((update.skipped, update.scale_after), (False, 16.0), "skip and scale", "frozen-overflow")
-    update = trainer.apply_gradients(spiked(trainer, math.inf, PLACES["head"][0], 1.0))
+    update = trainer.apply_gradients(spike_gradients(trainer, math.inf, PLACES["head"][0], 1.0))
     verdict.equal((update.skipped, update.scale_after), (True, 8.0), "skip and scale of an overflow", "overflow-missed")
 
 
@@ -131,7 +131,7 @@ def test_frozen_run_is_saved_by_each_way(subject: Subject, verdict: Verdict, tmp
 def test_freezing_later_keeps_moments(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     need(subject, Capability.FREEZE)
     model, recipe = exact_linear(), Recipe(SGD(2.0**-6, momentum=0.5))
-    run, exact = paused(subject, verdict, tmp_path, model, recipe), subject.oracle(model, recipe)
+    run, exact = run_with_pause(subject, verdict, tmp_path, model, recipe), subject.oracle(model, recipe)
     for frozen, value in SCRIPT:
         exact.freeze(frozen)
         exact.apply_gradients(full(run, value))
@@ -143,7 +143,7 @@ def test_freezing_later_keeps_moments(subject: Subject, verdict: Verdict, tmp_pa
 @clause("optimizer.frozen-later")
 def test_freezing_later_is_saved_by_each_way(subject: Subject, verdict: Verdict, tmp_path: Path, file_way: Way) -> None:
     need(subject, Capability.FREEZE)
-    paused(subject, verdict, tmp_path, exact_linear(), Recipe(ADAMW, ways=(str(file_way),)))
+    run_with_pause(subject, verdict, tmp_path, exact_linear(), Recipe(ADAMW, ways=(str(file_way),)))
 
 
 _PAUSED = ("0.output.weight",)
@@ -151,7 +151,7 @@ SCRIPT: tuple[tuple[tuple[str, ...], float], ...] = (((), 1.0), ((), 0.5), (_PAU
 """What is frozen in each update, and its gradient everywhere."""
 
 
-def paused(subject: Subject, verdict: Verdict, folder: Path, model: Model, recipe: Recipe) -> Trainer:
+def run_with_pause(subject: Subject, verdict: Verdict, folder: Path, model: Model, recipe: Recipe) -> Trainer:
     """A run of the script that is saved while a parameter is frozen, and goes on as a new run."""
     through, resumed = (subject.trainer(model, recipe) for _ in range(2))
     for frozen, value in SCRIPT[:3]:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
 from conformance.techniques.optimizers.documented_updates import judge_updates
 from fixtures.models import exact_linear, two_heads, vectors
 from fixtures.recipe import (
@@ -39,7 +39,7 @@ each_chosen = pytest.mark.parametrize("implementation", CHOSEN)
 each_implementation = pytest.mark.parametrize("implementation", ["default", *CHOSEN])
 
 
-def started(subject: Subject, optimizer: str, implementation: Implementation, **changes: object) -> Trainer:
+def run_two_updates(subject: Subject, optimizer: str, implementation: Implementation, **changes: object) -> Trainer:
     """A run after two updates, so that moments and counters have changed."""
     recipe = Recipe(
         OPTIMIZERS[optimizer], scaling=SCALING, schedule=Steps((1, 3), (1.0, 0.5, 0.25)), implementation=implementation
@@ -56,10 +56,10 @@ def started(subject: Subject, optimizer: str, implementation: Implementation, **
 def test_implementation_skip_is_atomic(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
-    trainer = started(subject, optimizer, implementation)
+    trainer = run_two_updates(subject, optimizer, implementation)
     before = subject.state(trainer)
     for bad in (math.inf, -math.inf, math.nan):
-        update = trainer.apply_gradients(spiked(trainer, bad, base=1.0))
+        update = trainer.apply_gradients(spike_gradients(trainer, bad, base=1.0))
         verdict.same_state(subject.state(trainer), before, f"training state after {bad}", ignoring=("scaler/",))
         verdict.holds(update.skipped, f"{bad} is reported as a skip", update.skipped, True, "unreported")
 
@@ -73,7 +73,7 @@ def test_implementation_skips_first_update(
     recipe = Recipe(OPTIMIZERS[optimizer], scaling=SCALING, implementation=implementation)
     trainer, untouched = (subject.trainer(exact_linear(8, 256), recipe) for _ in range(2))
     before = trainer.parameters()
-    trainer.apply_gradients(spiked(trainer, math.inf, base=1.0))
+    trainer.apply_gradients(spike_gradients(trainer, math.inf, base=1.0))
     verdict.equal(trainer.parameters(), before, "parameters")
     for _ in range(2):
         for run in (trainer, untouched):
@@ -88,7 +88,7 @@ def test_implementation_skips_first_update(
 def test_implementation_counts_applied_updates(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
-    trainer, plain = (started(subject, optimizer, implementation) for _ in range(2))
+    trainer, plain = (run_two_updates(subject, optimizer, implementation) for _ in range(2))
     for value in (2.0**-3, math.inf, -(2.0**-4), math.nan, 2.0**-2):
         trainer.apply_gradients(full(trainer, value))
         if math.isfinite(value):
@@ -111,7 +111,7 @@ def test_implementation_checks_every_group(
     trainer = subject.trainer(two_heads(), recipe)
     for name in trainer.parameters():
         before = trainer.parameters()
-        update = trainer.apply_gradients(spiked(trainer, bad, name, base=2.0**-3))
+        update = trainer.apply_gradients(spike_gradients(trainer, bad, name, base=2.0**-3))
         verdict.equal(trainer.parameters(), before, f"parameters after {bad} in {name}", "applied-non-finite")
         verdict.holds(update.skipped, f"{bad} in {name} is reported as a skip", update.skipped, True)
 
@@ -183,7 +183,7 @@ def test_hooks_run_only_after_applied_updates(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
     need(subject, Capability.STEP_HOOKS)
-    trainer = started(subject, optimizer, implementation)
+    trainer = run_two_updates(subject, optimizer, implementation)
     before, calls = trainer.hook_calls(), []
     for value in (1.0, math.inf, 2.0**-3, math.nan):
         trainer.apply_gradients(full(trainer, value))
@@ -197,7 +197,7 @@ def test_averages_and_schedules_follow_applied_updates(
     subject: Subject, verdict: Verdict, implementation: Implementation
 ) -> None:
     need(subject, Capability.AVERAGE)
-    trainer, plain = (started(subject, "sgd", implementation, average=0.5) for _ in range(2))
+    trainer, plain = (run_two_updates(subject, "sgd", implementation, average=0.5) for _ in range(2))
     for value in (1.0, math.inf, 2.0**-3, math.nan):
         update = trainer.apply_gradients(full(trainer, value))
         if math.isfinite(value):

@@ -65,12 +65,12 @@ def zeros() -> dict[str, Array]:
     return {name: np.zeros(shape, np.float32) for name, shape in exact_linear().parameter_shapes().items()}
 
 
-def started(subject: Subject, recipe: Recipe) -> Trainer:
+def make_zero_run(subject: Subject, recipe: Recipe) -> Trainer:
     """A run whose weights are zeros."""
     return subject.trainer(exact_linear(), recipe, zeros())
 
 
-def followed(trainer: Trainer, first: int, last: int, parameter: int = 0) -> list[float]:
+def measure_moves(trainer: Trainer, first: int, last: int, parameter: int = 0) -> list[float]:
     """By how much updates `first` to `last` - 1 move a weight of a parameter, whose gradient is 1 and -1 in turn."""
     name = list(trainer.parameters())[parameter]
     places = [float(trainer.parameters()[name].flat[0])]
@@ -94,8 +94,8 @@ def judge(verdict: Verdict, curve: Curve, rates: list[float], start: int, rate: 
 @clause("optimizer.schedules")
 @each_curve
 def test_rates_follow_documented_formula(subject: Subject, verdict: Verdict, curve: str) -> None:
-    trainer = started(subject, Recipe(SGD(RATE), schedule=CURVES[curve]))
-    judge(verdict, CURVES[curve], followed(trainer, 0, UPDATES), 0)
+    trainer = make_zero_run(subject, Recipe(SGD(RATE), schedule=CURVES[curve]))
+    judge(verdict, CURVES[curve], measure_moves(trainer, 0, UPDATES), 0)
 
 
 @clause("optimizer.schedules")
@@ -103,13 +103,13 @@ def test_rates_follow_documented_formula(subject: Subject, verdict: Verdict, cur
 def test_rates_resume_after_load(subject: Subject, verdict: Verdict, curve: str, tmp_path: Path) -> None:
     need(subject, Capability.CHECKPOINT)
     recipe = Recipe(SGD(RATE), schedule=CURVES[curve])
-    trainer = started(subject, recipe)
+    trainer = make_zero_run(subject, recipe)
     for former, saved in pairwise((0, 0, 4)):
-        followed(trainer, former, saved)
+        measure_moves(trainer, former, saved)
         trainer.save(tmp_path / str(saved))
-        again = started(subject, recipe)
+        again = make_zero_run(subject, recipe)
         again.restore(tmp_path / str(saved))
-        judge(verdict, CURVES[curve], followed(again, saved, UPDATES), saved)
+        judge(verdict, CURVES[curve], measure_moves(again, saved, UPDATES), saved)
 
 
 @clause("optimizer.schedules")
@@ -117,27 +117,27 @@ def test_rates_resume_after_load(subject: Subject, verdict: Verdict, curve: str,
 def test_rates_resume_when_schedule_is_created(subject: Subject, verdict: Verdict, curve: str, tmp_path: Path) -> None:
     need(subject, Capability.LOAD_ORDER)
     recipe = Recipe(SGD(RATE), schedule=CURVES[curve])
-    trainer, again = (started(subject, recipe) for _ in range(2))
-    followed(trainer, 0, 4)
+    trainer, again = (make_zero_run(subject, recipe) for _ in range(2))
+    measure_moves(trainer, 0, 4)
     trainer.save(tmp_path)
     again.restore_in(tmp_path, "schedule-made-there")
-    judge(verdict, CURVES[curve], followed(again, 4, UPDATES), 4)
+    judge(verdict, CURVES[curve], measure_moves(again, 4, UPDATES), 4)
 
 
 @clause("optimizer.schedules")
 @each_curve
 def test_tensor_learning_rate_follows_documented_formula(subject: Subject, verdict: Verdict, curve: str) -> None:
-    trainer = started(subject, Recipe(SGD(RATE), schedule=CURVES[curve], tensor_rate=True))
-    judge(verdict, CURVES[curve], followed(trainer, 0, UPDATES), 0)
+    trainer = make_zero_run(subject, Recipe(SGD(RATE), schedule=CURVES[curve], tensor_rate=True))
+    judge(verdict, CURVES[curve], measure_moves(trainer, 0, UPDATES), 0)
 
 
 @clause("optimizer.schedules")
 @each_curve
 def test_each_group_follows_schedule_from_its_own_rate(subject: Subject, verdict: Verdict, curve: str) -> None:
     recipe = Recipe(SGD(RATE), groups=2, second_rate=2.0 * RATE, schedule=CURVES[curve])
-    trainer = started(subject, recipe)
-    judge(verdict, CURVES[curve], followed(trainer, 0, 5, parameter=1), 0, 2.0 * RATE)
-    judge(verdict, CURVES[curve], followed(trainer, 5, UPDATES), 5)
+    trainer = make_zero_run(subject, recipe)
+    judge(verdict, CURVES[curve], measure_moves(trainer, 0, 5, parameter=1), 0, 2.0 * RATE)
+    judge(verdict, CURVES[curve], measure_moves(trainer, 5, UPDATES), 5)
 
 
 each_cycled = pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_cyclic_schedule_changes_momentum_of_each_group(
 def judge_cycle(subject: Subject, verdict: Verdict, recipe: Recipe, parameter: int) -> None:
     """Compares the movements of a weight of a parameter over a cycle with the float64 reference's."""
     need(subject, Capability.SCHEDULE)
-    trainer, oracle = started(subject, recipe), subject.oracle(exact_linear(), recipe, zeros())
-    measured, expected = (followed(run, 0, UPDATES, parameter) for run in (trainer, oracle))
+    trainer, oracle = make_zero_run(subject, recipe), subject.oracle(exact_linear(), recipe, zeros())
+    measured, expected = (measure_moves(run, 0, UPDATES, parameter) for run in (trainer, oracle))
     largest = max(map(abs, expected))
     for applied, (left, right) in enumerate(zip(measured, expected, strict=True)):
         bound = Bound(64 * UNIT * largest, {"method": "64 unit roundoffs of float32, of the largest movement"})

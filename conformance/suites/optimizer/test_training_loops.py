@@ -19,7 +19,7 @@ def test_schedule_steps_after_every_nth_update(
     subject: Subject, verdict: Verdict, k: int, frequency: int, epoch: int
 ) -> None:
     need(subject, Capability.SCHEDULE_FREQUENCY)
-    steps = subject.framework.scheduled(frequency=frequency, accumulation=k, epochs=(epoch,) * _EPOCHS)
+    steps = subject.framework.count_schedule_steps(frequency=frequency, accumulation=k, epochs=(epoch,) * _EPOCHS)
     verdict.holds(len(steps) >= _EPOCHS * (epoch // k), "updates of all full windows", len(steps), "one a window")
     expected = tuple(update // frequency for update in range(1, len(steps) + 1))
     verdict.equal(steps, expected, "steps of the schedule after each update", "frequency-miscounted")

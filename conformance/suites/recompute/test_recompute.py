@@ -25,19 +25,19 @@ PLAIN: dict[str, Callable[[], tuple[Model, Batch]]] = {
 }
 
 
-def dropped(rate: float = 0.5) -> Model:
+def make_dropout_model(rate: float = 0.5) -> Model:
     """Two dense layers with dropout behind each."""
     layers: tuple[Layer, ...] = (Dense(32), Activation("tanh"), Dropout(rate), Dense(32), Dropout(rate))
     return Model("dropped", (*layers, Heads((Head("output", 10),))), (784,), (("output", "cross_entropy"),))
 
 
 RANDOM: dict[str, Callable[[], tuple[Model, Batch]]] = {
-    "mlp": lambda: (dropped(), digits_batch(8)),
+    "mlp": lambda: (make_dropout_model(), digits_batch(8)),
     "encoder": lambda: (encoder(width=16, heads=2, blocks=1, dropout=0.25), token_batch(2)),
 }
 
 
-def arranged(
+def make_model_and_batch(
     subject: Subject, fixtures: dict[str, Callable[[], tuple[Model, Batch]]], name: str, variant: str
 ) -> tuple[Model, Batch]:
     """A fixture; vectors instead of ids for a variant that is documented to need an input with a gradient."""
@@ -61,7 +61,7 @@ UPDATES = 12
 @pytest.mark.parametrize("segments", [3])
 @pytest.mark.parametrize("fixture", PLAIN)
 def test_losses_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str) -> None:
-    model, batch = arranged(subject, PLAIN, fixture, variant)
+    model, batch = make_model_and_batch(subject, PLAIN, fixture, variant)
     plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
     expected = [plain.update((batch,)).loss for _ in range(UPDATES)]
     measured = [recomputed.update((batch,)).loss for _ in range(UPDATES)]
@@ -72,7 +72,7 @@ def test_losses_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, 
 @pytest.mark.parametrize("segments", [1, 4])
 @pytest.mark.parametrize("fixture", ["convolution", "encoder"])
 def test_gradients_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str) -> None:
-    model, batch = arranged(subject, PLAIN, fixture, variant)
+    model, batch = make_model_and_batch(subject, PLAIN, fixture, variant)
     plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
     expected, measured = plain.gradients((batch,)), recomputed.gradients((batch,))
     recompute.same_gradients(subject, verdict, measured, expected, model, RECIPE, batch)
@@ -84,7 +84,7 @@ def test_gradients_match_bitwise(subject: Subject, verdict: Verdict, fixture: st
 def test_dropout_masks_are_replayed(
     subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str
 ) -> None:
-    model, batch = arranged(subject, RANDOM, fixture, variant)
+    model, batch = make_model_and_batch(subject, RANDOM, fixture, variant)
     control = [subject.trainer(model, RECIPE).gradients((batch,)) for _ in range(2)]
     if any(not np.array_equal(control[0][name], control[1][name]) for name in control[0]):
         verdict.abstain("two plain runs of one seed draw different masks")
@@ -115,7 +115,7 @@ def test_running_statistics_update_once_per_step(
     plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
     for run in (plain, recomputed):
         run.update((batch,))
-    verdict.changed(model.buffers(), plain.buffers(), "running statistics move at all")
+    verdict.differs(model.buffers(), plain.buffers(), "running statistics move at all")
     verdict.same_state(recomputed.buffers(), plain.buffers(), "running statistics after one step", "statistics-twice")
 
 
@@ -125,14 +125,14 @@ def test_running_statistics_update_once_per_step(
 def test_recomputed_forward_uses_precision_of_forward(
     subject: Subject, verdict: Verdict, fixture: str, precision: Precision, variant: str
 ) -> None:
-    model, _ = arranged(subject, PLAIN, fixture, variant)
+    model, _ = make_model_and_batch(subject, PLAIN, fixture, variant)
     of_ids = model.integer_inputs
     batches = [token_batch(2, seed=i) if of_ids else vector_batch(2, width=16, seed=i) for i in range(6)]
     recipe = RECIPE.replace(precision=precision)
     plain, recomputed = twins(subject, model, recipe, Recompute(2, variant=variant))
     wide = subject.trainer(model, RECIPE).gradients((batches[0],))
     expected, measured = ([run.gradients((batch,)) for batch in batches] for run in (plain, recomputed))
-    verdict.changed(wide, expected[0], f"{precision.label} differs from float32, so that a wrong replay would show")
+    verdict.differs(wide, expected[0], f"{precision.label} differs from float32, so that a wrong replay would show")
     for index, (batch, one, other) in enumerate(zip(batches, measured, expected, strict=True)):
         what = f"every gradient of batch {index}"
         recompute.same_gradients(
@@ -189,7 +189,7 @@ def test_first_segment_trains(subject: Subject, verdict: Verdict, variant: str) 
     before = {name: value for name, value in trainer.parameters().items() if name.startswith("0.")}
     trainer.update((batch,))
     after = {name: value for name, value in trainer.parameters().items() if name.startswith("0.")}
-    verdict.changed(before, after, "parameters of the first layer after one update", "gradient-missing")
+    verdict.differs(before, after, "parameters of the first layer after one update", "gradient-missing")
 
 
 def probe_arrays() -> tuple[Array, Array]:
@@ -224,7 +224,7 @@ def test_tensors_in_containers_are_differentiated_or_refused(
 @clause("recompute.nested")
 @pytest.mark.parametrize("fixture", PLAIN)
 def test_nested_recomputation(subject: Subject, verdict: Verdict, fixture: str, variant: str) -> None:
-    model, batch = arranged(subject, PLAIN, fixture, variant)
+    model, batch = make_model_and_batch(subject, PLAIN, fixture, variant)
     plain, single = twins(subject, model, RECIPE, Recompute(2, variant=variant))
     single.gradients((batch,))
     try:
@@ -286,4 +286,4 @@ def test_dropout_is_active(subject: Subject, verdict: Verdict) -> None:
     model, batch = RANDOM["mlp"]()
     trainer = subject.trainer(model, RECIPE)
     first, second = trainer.gradients((batch,)), trainer.gradients((batch,))
-    verdict.changed(first, second, "two steps draw different masks, so that a redrawn mask would show")
+    verdict.differs(first, second, "two steps draw different masks, so that a redrawn mask would show")

@@ -135,10 +135,10 @@ def plain_gradients(subject: Subject, case: Case) -> dict[str, Array]:
 @cache
 def plain_state(subject: Subject, case: Case) -> tuple[float, dict[str, Array]]:
     """Loss and training state after an update without recomputation."""
-    return trained(subject, case, run_of(subject, case, accumulation=len(case.parts)))
+    return run_update(subject, case, run_of(subject, case, accumulation=len(case.parts)))
 
 
-def trained(subject: Subject, case: Case, run: Trainer) -> tuple[float, dict[str, Array]]:
+def run_update(subject: Subject, case: Case, run: Trainer) -> tuple[float, dict[str, Array]]:
     """Loss and training state after an update."""
     loss = run.update(case.window(subject.seed)).loss
     return loss, subject.state(run)
@@ -163,7 +163,7 @@ def same_gradients(
 def same_state(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
     """Compares loss and training state after an update with and without recomputation."""
     expected = plain_state(subject, replace(case, segments=1))
-    measured = trained(subject, case, run_of(subject, case, variant, 1, len(case.parts)))
+    measured = run_update(subject, case, run_of(subject, case, variant, 1, len(case.parts)))
     verdict.equal(measured[0], expected[0], "loss", "loss-differs")
     verdict.same_state(measured[1], expected[1], "training state after an update")
 

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from conformance.checks import subprocesses
-from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, dropout_probe, exact_linear, exact_stack, scalar, two_heads
 from fixtures.recipe import MASTERED, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
@@ -142,7 +142,7 @@ def test_arrays_of_caller_are_not_aliased(subject: Subject, verdict: Verdict) ->
     read = subject.state(trainer)
     before = {name: value.copy() for name, value in read.items()}
     trainer.apply_gradients(full(trainer, 1.0))
-    verdict.changed(copies, trainer.parameters(), "parameters over an update")
+    verdict.differs(copies, trainer.parameters(), "parameters over an update")
     verdict.same_state(parameters, copies, "the arrays that the run was given, after an update", "shared-memory")
     verdict.same_state(read, before, "the arrays that were read, after an update", "shared-memory")
 
@@ -164,7 +164,7 @@ def test_run_resumes_in_new_process(subject: Subject, verdict: Verdict, tmp_path
     for window in windows[2:]:
         through.update(window)
         states.append(through.state())
-    restored = subprocesses.resumed(subject, dropout_probe(16), recipe, tmp_path / "run", *windows[2:])
+    restored = subprocesses.resume_in_subprocess(subject, dropout_probe(16), recipe, tmp_path / "run", *windows[2:])
     for index, (measured, expected) in enumerate(zip(restored, states, strict=True)):
         verdict.same_state(measured, expected, f"training state {index} updates after the load", "new-process-differs")
 
@@ -185,7 +185,7 @@ def test_scaler_state_resumes(subject: Subject, verdict: Verdict, tmp_path: Path
 
 def step(trainer: Trainer, value: float) -> tuple[float, bool]:
     """One feed; the scale after it and whether it was skipped."""
-    update = trainer.apply_gradients(spiked(trainer, value) if value else full(trainer, 2.0**-6))
+    update = trainer.apply_gradients(spike_gradients(trainer, value) if value else full(trainer, 2.0**-6))
     return update.scale_after, update.skipped
 
 
@@ -308,7 +308,7 @@ def test_run_resumes_in_any_load_order(
 @pytest.mark.parametrize("technique", ["momentum", "adam", "all"])
 def test_runs_with_shared_state_are_independent(subject: Subject, verdict: Verdict, technique: str) -> None:
     need(subject, Capability.LIVE_STATE)
-    recipe = arranged(subject) if technique == "all" else TECHNIQUES[technique]
+    recipe = make_recipe(subject) if technique == "all" else TECHNIQUES[technique]
     giver, taker, *alone = (subject.trainer(exact_linear(), recipe) for _ in range(4))
     for run in (giver, *alone):
         train(run, 0, 4, recipe.accumulation)
@@ -325,7 +325,7 @@ def test_runs_with_shared_state_are_independent(subject: Subject, verdict: Verdi
         verdict.same_state(subject.state(run), subject.state(own), f"training state of the run that {what} its state")
 
 
-def arranged(subject: Subject) -> Recipe:
+def make_recipe(subject: Subject) -> Recipe:
     """Adam with as much else that has a state as the framework declares."""
     recipe = TECHNIQUES["adam"].replace(scaling=scaling_if(subject), schedule=TECHNIQUES["schedule"].schedule)
     for capability, change in ((Capability.AVERAGE, {"average": 0.5}), (Capability.ACCUMULATION, {"accumulation": 2})):

@@ -101,7 +101,7 @@ def test_average_on_one_side_only_is_refused(subject: Subject, verdict: Verdict,
 @clause("resume.unclaimed-is-refused")
 def test_unclaimed_masters_are_refused_or_used(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     """A run may be saved as its masters alone, of which its low-precision weights are made; then nothing is lost."""
-    saved, receiver = met(
+    saved, receiver = make_runs(
         subject, tmp_path, exact_linear(), PLAIN.replace(precision=MASTERED[1]), exact_linear(), PLAIN
     )
     text = refusal(receiver, tmp_path)
@@ -118,7 +118,7 @@ def test_unclaimed_masters_are_refused_or_used(subject: Subject, verdict: Verdic
 @clause("resume.refusal-changes-nothing")
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_refused_load_has_no_side_effects(subject: Subject, verdict: Verdict, tmp_path: Path, stranger: str) -> None:
-    _, receiver = met(subject, tmp_path, *STRANGERS[stranger])
+    _, receiver = make_runs(subject, tmp_path, *STRANGERS[stranger])
     before = subject.state(receiver)
     text = refusal(receiver, tmp_path)
     verdict.observe(stranger, "refused" if text else "taken")
@@ -151,14 +151,14 @@ def offer(
     subject: Subject, verdict: Verdict, tmp_path: Path, model: Model, recipe: Recipe, other: Model, wanted: Recipe
 ) -> None:
     """Saves a run of `model` by `recipe` and offers it to one of `other` by `wanted`, which must refuse it."""
-    _, receiver = met(subject, tmp_path, model, recipe, other, wanted)
+    _, receiver = make_runs(subject, tmp_path, model, recipe, other, wanted)
     text = refusal(receiver, tmp_path)
     verdict.holds(
         bool(text), "a run of another recipe is refused with a message", text, "a ValueError", "silently-dropped"
     )
 
 
-def met(
+def make_runs(
     subject: Subject, tmp_path: Path, model: Model, recipe: Recipe, other: Model, wanted: Recipe
 ) -> tuple[Trainer, Trainer]:
     """A run that was saved, and one of another kind; both have made an update."""
@@ -185,7 +185,7 @@ def unscaled_manually(trainer: Trainer) -> object:
     return trainer.state()
 
 
-def fed(trainer: Trainer) -> object:
+def feed_overflow(trainer: Trainer) -> object:
     """An overflow."""
     trainer.apply_gradients(full(trainer, np.inf))
     return trainer.state()
@@ -197,7 +197,7 @@ CALLS: dict[str, Callable[[Trainer], object]] = {
     "gradients": gradients,
     "predict": outputs,
     "unscale": unscaled_manually,
-    "overflow": fed,
+    "overflow": feed_overflow,
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.model import Batch
@@ -20,7 +20,7 @@ from frameworks.contract import Capability, Trainer, Update
 def drive(trainer: Trainer, schedule: list[float]) -> list[Update]:
     """One feed a value: 0 for a finite step, inf or NaN for a spoilt one."""
     calm = full(trainer, 2.0**-10)
-    spoilt = {bad: spiked(trainer, bad, base=2.0**-10) for bad in (math.inf, -math.inf, math.nan)}
+    spoilt = {bad: spike_gradients(trainer, bad, base=2.0**-10) for bad in (math.inf, -math.inf, math.nan)}
     return [trainer.apply_gradients(next((g for b, g in spoilt.items() if b is v or b == v), calm)) for v in schedule]
 
 
@@ -55,7 +55,7 @@ def test_backs_off_on_every_overflow(subject: Subject, verdict: Verdict, bad: fl
 def test_backs_off_once_where_gradients_are_unscaled_by_hand(subject: Subject, verdict: Verdict, bad: float) -> None:
     need(subject, Capability.EXPLICIT_UNSCALE)
     trainer = subject.trainer(exact_linear(), Recipe(scaling=DynamicScaling(initial=2.0**10, interval=1000)))
-    calm, spoilt = full(trainer, 2.0**-10), spiked(trainer, bad, base=2.0**-10)
+    calm, spoilt = full(trainer, 2.0**-10), spike_gradients(trainer, bad, base=2.0**-10)
     updates = [
         trainer.apply_gradients(gradients, unscale_calls=1) for gradients in (spoilt, calm, spoilt, spoilt, calm)
     ]
@@ -118,7 +118,7 @@ def test_scale_stays_finite_after_many_growths(subject: Subject, verdict: Verdic
         before = trainer.parameters()
         attempts = [trainer.apply_gradients(full(trainer, gradient)) for _ in range(75)]
         after = trainer.parameters()
-        verdict.changed(before, after, f"a gradient of {gradient} trains again within 75 updates", "frozen")
+        verdict.differs(before, after, f"a gradient of {gradient} trains again within 75 updates", "frozen")
         verdict.finite(after, "parameters after training again")
         tried = [update.skipped for update in attempts[-2:]]
         verdict.holds(not all(tried), "of the last two updates at least one is applied", tried, "one False", "frozen")
@@ -127,7 +127,7 @@ def test_scale_stays_finite_after_many_growths(subject: Subject, verdict: Verdic
 @clause("scaling.stays-positive")
 def test_scale_stays_positive_after_many_backoffs(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**16)))
-    spoilt = spiked(trainer, math.inf)
+    spoilt = spike_gradients(trainer, math.inf)
     scale = [trainer.apply_gradients(spoilt).scale_after for _ in range(400)][-1]
     before = trainer.parameters()
     applied = finite_step(trainer)
@@ -145,7 +145,7 @@ def test_scale_stays_positive_after_many_backoffs(subject: Subject, verdict: Ver
 @clause("scaling.stays-positive")
 def test_float16_trains_again_after_many_overflows(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(exact_linear(), Recipe(SGD(2.0**-4), FLOAT16, DynamicScaling(initial=2.0**16)))
-    spoilt = spiked(trainer, math.inf)
+    spoilt = spike_gradients(trainer, math.inf)
     for _ in range(400):
         trainer.apply_gradients(spoilt)
     before = trainer.parameters()
@@ -153,7 +153,7 @@ def test_float16_trains_again_after_many_overflows(subject: Subject, verdict: Ve
     after = trainer.parameters()
     verdict.finite(after, "parameters after 400 overflows and one good batch", "parameters-destroyed")
     if not update.skipped:
-        verdict.changed(before, after, "the good batch is learnt from", "gradients-underflowed")
+        verdict.differs(before, after, "the good batch is learnt from", "gradients-underflowed")
 
 
 def finite_step(trainer: Trainer) -> bool:
@@ -183,7 +183,7 @@ def test_loss_overflowing_at_any_scale_trains_or_is_reported(subject: Subject, v
             break
     verdict.observe("skipped", sum(update.skipped for update in updates))
     if not updates[-1].skipped:
-        verdict.changed(before, trainer.parameters(), "an update that is not reported as skipped", "skipped-in-silence")
+        verdict.differs(before, trainer.parameters(), "an update that is not reported as skipped", "skipped-in-silence")
 
 
 @clause("scaling.floor-and-cap")
@@ -203,7 +203,7 @@ def test_observe_floor_and_cap(subject: Subject, verdict: Verdict) -> None:
 def test_overflow_in_first_update(subject: Subject, verdict: Verdict, bad: float) -> None:
     trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**10)))
     before = trainer.parameters()
-    first = trainer.apply_gradients(spiked(trainer, bad))
+    first = trainer.apply_gradients(spike_gradients(trainer, bad))
     verdict.holds(first.skipped, "the first update is skipped", first.skipped, True)
     verdict.equal(trainer.parameters(), before, "parameters after the overflow")
     trainer.apply_gradients(full(trainer, 1.0))
@@ -221,7 +221,7 @@ def test_overflow_after_restore(subject: Subject, verdict: Verdict, tmp_path: Pa
     saved.save(tmp_path)
     restored.restore(tmp_path)
     before = restored.parameters()
-    first = restored.apply_gradients(spiked(restored, math.inf))
+    first = restored.apply_gradients(spike_gradients(restored, math.inf))
     verdict.holds(first.skipped, "the first update after a restore is skipped", first.skipped, True)
     verdict.equal(restored.parameters(), before, "parameters after the overflow")
     verdict.equal(first.scale_after, 512.0, "the scale after the overflow")

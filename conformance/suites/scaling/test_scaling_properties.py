@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from conformance.checks.api import Scale, Subject, Verdict, clause, full, need, spiked
+from conformance.checks.api import Scale, Subject, Verdict, clause, full, need, spike_gradients
 from conformance.search.properties import explore
 from fixtures.arrays import Array
 from fixtures.model import Batch
@@ -79,7 +79,7 @@ def automaton(subject: Subject, scaling: DynamicScaling) -> Scale:
     )
 
 
-def moved(values: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
+def update_parameters(values: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
     """Parameters after an update by stochastic gradient descent at `RATE`, a power of two."""
     return {n: value - (gradients[n] * value.dtype.type(RATE)).astype(value.dtype) for n, value in values.items()}
 
@@ -92,12 +92,12 @@ def test_scale_and_skips_follow_automaton(subject: Subject, verdict: Verdict, ca
     trainer = subject.trainer(scalar(), Recipe(SGD(RATE), scaling=scaling))
     expected, updates, states, parameters = automaton(subject, scaling), [], [], trainer.parameters()
     for step in case.steps:
-        gradients = spiked(trainer, case.value(step, expected.scale), base=QUIET)
+        gradients = spike_gradients(trainer, case.value(step, expected.scale), base=QUIET)
         finite = step in ("quiet", "huge")
         updates.append(trainer.apply_gradients(gradients))
         expected = expected.after(finite)
         states.append(expected)
-        parameters = moved(parameters, gradients) if finite else parameters
+        parameters = update_parameters(parameters, gradients) if finite else parameters
         verdict.equal(trainer.parameters(), parameters, f"parameters after update {len(updates)}, {step}")
     verdict.trace("scale", scale=[u.scale_after for u in updates])
     verdict.equal([u.scale_after for u in updates], [s.scale for s in states], "scale after each update")
@@ -166,7 +166,9 @@ def test_overflow_anywhere_skips_its_window(subject: Subject, verdict: Verdict, 
         update = trainer.apply_gradients(*window)
         verdict.equal(update.skipped, hit is not None, f"whether window {index} is skipped", "applied-non-finite")
         if hit is None:
-            verdict.equal(trainer.parameters(), moved(parameters, full(trainer, 2.0**-3)), "parameters of a window")
+            verdict.equal(
+                trainer.parameters(), update_parameters(parameters, full(trainer, 2.0**-3)), "parameters of a window"
+            )
         else:
             verdict.same_state(subject.state(trainer), before, f"training state after {hit}", ignoring=("scaler/",))
 

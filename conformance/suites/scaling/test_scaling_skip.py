@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
 from fixtures.models import exact_linear, two_heads
 from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Optimizer, Recipe, StaticScaling, Steps
 from frameworks.contract import Capability, Trainer
@@ -24,7 +24,7 @@ each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS)
 each_spoiler = pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan], ids=str)
 
 
-def started(subject: Subject, optimizer: str, **changes: object) -> Trainer:
+def run_two_updates(subject: Subject, optimizer: str, **changes: object) -> Trainer:
     """A run after two updates, so that moments and counters have changed."""
     recipe = Recipe(OPTIMIZERS[optimizer], scaling=SCALING, schedule=Steps((1, 3), (1.0, 0.5, 0.25)))
     trainer = subject.trainer(exact_linear(), recipe.replace(**changes))
@@ -37,9 +37,9 @@ def started(subject: Subject, optimizer: str, **changes: object) -> Trainer:
 @each_optimizer
 @pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
 def test_skipped_update_is_atomic(subject: Subject, verdict: Verdict, optimizer: str, bad: float) -> None:
-    trainer = started(subject, optimizer)
+    trainer = run_two_updates(subject, optimizer)
     before = subject.state(trainer)
-    trainer.apply_gradients(spiked(trainer, bad, base=1.0))
+    trainer.apply_gradients(spike_gradients(trainer, bad, base=1.0))
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", ignoring=("scaler/",))
 
 
@@ -47,9 +47,9 @@ def test_skipped_update_is_atomic(subject: Subject, verdict: Verdict, optimizer:
 @each_optimizer
 @pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
 def test_skip_under_static_scale_is_atomic(subject: Subject, verdict: Verdict, optimizer: str, bad: float) -> None:
-    trainer = started(subject, optimizer, scaling=StaticScaling(2.0**10))
+    trainer = run_two_updates(subject, optimizer, scaling=StaticScaling(2.0**10))
     before = subject.state(trainer)
-    if not trainer.apply_gradients(spiked(trainer, bad, base=1.0)).skipped:
+    if not trainer.apply_gradients(spike_gradients(trainer, bad, base=1.0)).skipped:
         verdict.abstain("an overflow skips no update under a static scale")
         return
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", ignoring=("scaler/",))
@@ -58,16 +58,16 @@ def test_skip_under_static_scale_is_atomic(subject: Subject, verdict: Verdict, o
 @clause("scaling.skip-is-atomic")
 def test_skipped_update_keeps_average(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.AVERAGE)
-    trainer = started(subject, "sgd", average=0.5)
+    trainer = run_two_updates(subject, "sgd", average=0.5)
     before = subject.state(trainer)
-    trainer.apply_gradients(spiked(trainer, math.inf, base=1.0))
+    trainer.apply_gradients(spike_gradients(trainer, math.inf, base=1.0))
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", ignoring=("scaler/",))
 
 
 @clause("scaling.skip-is-atomic")
 def test_consecutive_skips_are_never_applied(subject: Subject, verdict: Verdict) -> None:
-    trainer = started(subject, "adam", scaling=DynamicScaling(initial=2.0**100))
-    before, spoilt = subject.state(trainer), spiked(trainer, math.nan, base=1.0)
+    trainer = run_two_updates(subject, "adam", scaling=DynamicScaling(initial=2.0**100))
+    before, spoilt = subject.state(trainer), spike_gradients(trainer, math.nan, base=1.0)
     for _ in range(100):
         trainer.apply_gradients(spoilt)
     verdict.same_state(subject.state(trainer), before, "training state after 100 skips in a row", ignoring=("scaler/",))
@@ -79,7 +79,7 @@ def test_skipped_first_update_changes_no_parameter(subject: Subject, verdict: Ve
     trainer = subject.trainer(exact_linear(), Recipe(OPTIMIZERS[optimizer], scaling=SCALING))
     untouched = subject.trainer(exact_linear(), Recipe(OPTIMIZERS[optimizer], scaling=SCALING))
     before = trainer.parameters()
-    trainer.apply_gradients(spiked(trainer, math.inf))
+    trainer.apply_gradients(spike_gradients(trainer, math.inf))
     verdict.equal(trainer.parameters(), before, "parameters")
     for run in (trainer, untouched):
         run.apply_gradients(full(run, 2.0**-3))
@@ -90,11 +90,11 @@ def test_skipped_first_update_changes_no_parameter(subject: Subject, verdict: Ve
 @clause("scaling.skip-is-reported")
 @each_optimizer
 def test_skip_is_reported_exactly_when_skipped(subject: Subject, verdict: Verdict, optimizer: str) -> None:
-    trainer = started(subject, optimizer)
+    trainer = run_two_updates(subject, optimizer)
     reported, real = [], []
     for spoilt in (False, True, False, True, True, False):
         before = trainer.parameters()
-        update = trainer.apply_gradients(spiked(trainer, math.inf) if spoilt else full(trainer, 2.0**-2))
+        update = trainer.apply_gradients(spike_gradients(trainer, math.inf) if spoilt else full(trainer, 2.0**-2))
         reported.append(update.skipped)
         after = trainer.parameters()
         real.append(all(np.array_equal(before[name], after[name]) for name in before))
@@ -105,7 +105,7 @@ def test_skip_is_reported_exactly_when_skipped(subject: Subject, verdict: Verdic
 @clause("scaling.step-count-follows-updates")
 @each_optimizer
 def test_run_with_skips_equals_run_without(subject: Subject, verdict: Verdict, optimizer: str) -> None:
-    trainer, plain = started(subject, optimizer), started(subject, optimizer)
+    trainer, plain = run_two_updates(subject, optimizer), run_two_updates(subject, optimizer)
     rates = []
     for value in (2.0**-3, math.inf, -(2.0**-4), math.nan, 2.0**-2):
         gradient = full(trainer, value)
@@ -131,7 +131,7 @@ def spoil_everywhere(subject: Subject, verdict: Verdict, recipe: Recipe, bad: fl
     trainer = subject.trainer(two_heads(), recipe)
     for name in trainer.parameters():
         before = trainer.parameters()
-        update = trainer.apply_gradients(spiked(trainer, bad, name, base=2.0**-3))
+        update = trainer.apply_gradients(spike_gradients(trainer, bad, name, base=2.0**-3))
         verdict.equal(trainer.parameters(), before, f"parameters after {bad} in {name}", "applied-non-finite")
         verdict.holds(update.skipped, f"{bad} in {name} is reported as a skip", update.skipped, True)
 
@@ -166,7 +166,7 @@ def test_parameter_without_gradient_is_ignored(subject: Subject, verdict: Verdic
         verdict.equal({n: after[n] for n in missing}, {n: before[n] for n in missing}, "parameters without a gradient")
         moved = {n: (before[n] - np.float32(2.0**-4)).astype(before[n].dtype) for n in grads}
         verdict.equal({n: after[n] for n in grads}, moved, "parameters with a gradient")
-        spoilt = {**grads, next(iter(grads)): spiked(trainer, math.inf, next(iter(grads)))[next(iter(grads))]}
+        spoilt = {**grads, next(iter(grads)): spike_gradients(trainer, math.inf, next(iter(grads)))[next(iter(grads))]}
         trainer.apply_gradients(spoilt)
         verdict.equal(trainer.parameters(), after, f"parameters after inf without {missing}", "applied-non-finite")
 
@@ -185,14 +185,14 @@ def test_parameter_without_gradient_keeps_its_moments(subject: Subject, verdict:
         {key: after[key] for key in own}, {key: before[key] for key in own}, f"{absent} and its moments", "moved-anyway"
     )
     others = [key for key in trainer.parameters() if key != absent]
-    verdict.changed({k: before[k] for k in others}, {k: after[k] for k in others}, "the other parameters")
+    verdict.differs({k: before[k] for k in others}, {k: after[k] for k in others}, "the other parameters")
 
 
 @clause("scaling.detects-every-group")
 def test_gradient_order_does_not_matter(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(two_heads(), Recipe(SGD(0.5), scaling=SCALING))
     before = trainer.parameters()
-    spoilt = spiked(trainer, math.nan, next(iter(before)), base=1.0)
+    spoilt = spike_gradients(trainer, math.nan, next(iter(before)), base=1.0)
     trainer.apply_gradients(dict(reversed(spoilt.items())))
     verdict.equal(trainer.parameters(), before, "parameters after NaN in reversed order", "applied-non-finite")
 
@@ -200,7 +200,7 @@ def test_gradient_order_does_not_matter(subject: Subject, verdict: Verdict) -> N
 @clause("scaling.tolerates-missing-gradients")
 def test_update_without_gradients_is_ignored(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.MISSING_GRADIENTS)
-    trainer = started(subject, "adam", schedule=None)
+    trainer = run_two_updates(subject, "adam", schedule=None)
     before = subject.state(trainer)
     update = trainer.apply_gradients({})
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", ignoring=("scaler/",))
@@ -213,7 +213,7 @@ def test_update_without_gradients_is_ignored(subject: Subject, verdict: Verdict)
 def test_nonfinite_gradient_after_unscaling_is_not_applied(subject: Subject, verdict: Verdict, bad: float) -> None:
     trainer = subject.trainer(exact_linear(), Recipe(SGD(0.5), scaling=SCALING))
     before = trainer.parameters()
-    trainer.apply_gradients(full(trainer, 2.0**-3), inject=spiked(trainer, bad))
+    trainer.apply_gradients(full(trainer, 2.0**-3), inject=spike_gradients(trainer, bad))
     verdict.finite(
         trainer.parameters(), "parameters after a gradient became infinite after unscaling", "applied-poison"
     )
@@ -244,7 +244,7 @@ def test_overflow_with_two_optimizers(subject: Subject, verdict: Verdict, hit: t
 def test_observe_skips_with_two_optimizers(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(two_heads(), Recipe(SGD(0.5), scaling=SCALING, optimizers=2))
     before = trainer.parameters()
-    trainer.apply_gradients(spiked(trainer, math.inf, list(before)[1], base=1.0))
+    trainer.apply_gradients(spike_gradients(trainer, math.inf, list(before)[1], base=1.0))
     after = trainer.parameters()
     moved = any(not np.array_equal(before[name], after[name]) for name in list(before)[::2])
     rule = "skip-overflowing" if moved else "skip-all"
@@ -256,7 +256,7 @@ def test_observe_skips_with_two_optimizers(subject: Subject, verdict: Verdict) -
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_finite_update_can_be_discarded(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     need(subject, Capability.EXPLICIT_UNSCALE)
-    trainer, fresh = started(subject, optimizer), started(subject, optimizer)
+    trainer, fresh = run_two_updates(subject, optimizer), run_two_updates(subject, optimizer)
     before = subject.state(trainer)
     trainer.apply_gradients(full(trainer, 1.0), discard=True)
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", ignoring=("scaler/",))
@@ -274,7 +274,7 @@ def test_overflow_can_be_discarded(subject: Subject, verdict: Verdict, bad: floa
     trainer = subject.trainer(exact_linear(), Recipe(SGD(2.0**-4), scaling=scaling))
     before = trainer.parameters()
     trainer.apply_gradients(full(trainer, 2.0**-3))
-    spoilt = trainer.apply_gradients(spiked(trainer, bad), discard=True)
+    spoilt = trainer.apply_gradients(spike_gradients(trainer, bad), discard=True)
     trainer.apply_gradients(full(trainer, 2.0**-3))
     moved = {name: (value - np.float32(2.0**-6)).astype(value.dtype) for name, value in before.items()}
     verdict.equal(trainer.parameters(), moved, "parameters after two finite updates", "not-ready")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
 from fixtures.data import exact_batch, sincos_batch, token_batch
 from fixtures.model import Batch, Model
 from fixtures.models import encoder, exact_linear, scalar, sincos, two_heads
@@ -27,7 +27,7 @@ TRAINED = [
 ]
 
 
-def trained(subject: Subject, fixture: str, recipe: Recipe, updates: int = 3) -> Trainer:
+def run_updates(subject: Subject, fixture: str, recipe: Recipe, updates: int = 3) -> Trainer:
     """A run of a fixture after some updates on the same batch."""
     model, batch = FIXTURES[fixture]()
     trainer = subject.trainer(model, recipe)
@@ -40,9 +40,9 @@ def trained(subject: Subject, fixture: str, recipe: Recipe, updates: int = 3) ->
 @pytest.mark.parametrize(("fixture", "optimizer"), TRAINED)
 def test_power_of_two_scales_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, optimizer: str) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer])
-    expected = trained(subject, fixture, recipe.replace(scaling=DynamicScaling(initial=1.0))).parameters()
+    expected = run_updates(subject, fixture, recipe.replace(scaling=DynamicScaling(initial=1.0))).parameters()
     for exponent in (1, 15) if fixture == "exact-linear" else (15,):
-        scaled = trained(subject, fixture, recipe.replace(scaling=DynamicScaling(initial=2.0**exponent)))
+        scaled = run_updates(subject, fixture, recipe.replace(scaling=DynamicScaling(initial=2.0**exponent)))
         verdict.same_state(scaled.parameters(), expected, f"parameters after 3 updates at S = 2^{exponent}")
 
 
@@ -51,17 +51,17 @@ def test_power_of_two_scales_match_bitwise(subject: Subject, verdict: Verdict, f
 @pytest.mark.parametrize("fixture", FIXTURES)
 def test_clipping_matches_bitwise_at_any_scale(subject: Subject, verdict: Verdict, fixture: str, limit: float) -> None:
     recipe = Recipe(SGD(2.0**-8), clip=limit)
-    expected = trained(subject, fixture, recipe.replace(scaling=DynamicScaling(initial=1.0)))
+    expected = run_updates(subject, fixture, recipe.replace(scaling=DynamicScaling(initial=1.0)))
     for exponent in (4, 15) if fixture == "exact-linear" else (15,):
-        scaled = trained(subject, fixture, recipe.replace(scaling=DynamicScaling(initial=2.0**exponent)))
+        scaled = run_updates(subject, fixture, recipe.replace(scaling=DynamicScaling(initial=2.0**exponent)))
         verdict.same_state(scaled.parameters(), expected.parameters(), f"parameters at S = 2^{exponent}")
 
 
 @clause("scaling.is-transparent")
 def test_scaling_equals_no_scaling(subject: Subject, verdict: Verdict) -> None:
     for fixture in FIXTURES:
-        plain = trained(subject, fixture, Recipe(SGD(2.0**-8)))
-        scaled = trained(subject, fixture, Recipe(SGD(2.0**-8), scaling=DynamicScaling(initial=2.0**12)))
+        plain = run_updates(subject, fixture, Recipe(SGD(2.0**-8)))
+        scaled = run_updates(subject, fixture, Recipe(SGD(2.0**-8), scaling=DynamicScaling(initial=2.0**12)))
         verdict.same_state(scaled.parameters(), plain.parameters(), f"{fixture}: parameters with and without scaling")
 
 
@@ -185,8 +185,8 @@ def test_scaling_a_low_precision_loss_does_not_overflow(subject: Subject, verdic
 @clause("scaling.disabled-is-passthrough")
 def test_disabled_scaling_is_passthrough(subject: Subject, verdict: Verdict) -> None:
     for fixture in FIXTURES:
-        off = trained(subject, fixture, Recipe(Adam(), scaling=DynamicScaling(enabled=False)))
-        plain = trained(subject, fixture, Recipe(Adam()))
+        off = run_updates(subject, fixture, Recipe(Adam(), scaling=DynamicScaling(enabled=False)))
+        plain = run_updates(subject, fixture, Recipe(Adam()))
         verdict.same_state(
             subject.state(off), subject.state(plain), f"{fixture}: state with disabled scaling", ignoring=("scaler/",)
         )
@@ -201,7 +201,7 @@ def test_disabled_scaling_passes_on_what_is_not_finite(subject: Subject, verdict
     )
     for index, value in enumerate((1.0, bad, 1.0)):
         for run in (off, plain):
-            run.apply_gradients(spiked(run, value, base=1.0))
+            run.apply_gradients(spike_gradients(run, value, base=1.0))
         left, right = subject.state(off), subject.state(plain)
         verdict.same_state(left, right, f"state after update {index} with disabled scaling", ignoring=("scaler/",))
 
@@ -209,7 +209,7 @@ def test_disabled_scaling_passes_on_what_is_not_finite(subject: Subject, verdict
 @clause("scaling.disabled-is-passthrough")
 def test_enabled_scaling_is_never_silently_disabled(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**10)))
-    update = trainer.apply_gradients(spiked(trainer, math.inf))
+    update = trainer.apply_gradients(spike_gradients(trainer, math.inf))
     verdict.finite(trainer.parameters(), "parameters after an overflow under enabled scaling", "applied-non-finite")
     verdict.equal(update.scale_before, 2.0**10, "the scale that was asked for", "silently-disabled")
 

@@ -10,11 +10,11 @@ from conformance.oracle.errormodel import flat
 from conformance.techniques.sharding import (
     FOURS,
     RANK,
-    declared,
     each_level,
     given_one,
     one_place,
-    shared,
+    select_meshes,
+    split_across_ranks,
     weights,
     windows_of,
 )
@@ -33,7 +33,7 @@ EXACT = Recipe(SGD(2.0**-4))
 def test_two_ranks_match_whole_batch(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     model, batch = exact_linear(7, 4), exact_batch(8, 7, 4)
     rank_group = subject.rank_group(model, EXACT.replace(ranks=ranks))
-    updates = rank_group.update(shared(batch, 5, 3))
+    updates = rank_group.update(split_across_ranks(batch, 5, 3))
     whole = one_place(subject, model, EXACT)
     whole.update((batch,))
     verdict.equal([update.skipped for update in updates], [False, False], "skipped on each rank", "skipped")
@@ -46,12 +46,12 @@ def test_four_ranks_match_whole_batch(subject: Subject, verdict: Verdict) -> Non
     model, batch = exact_linear(7, 4), exact_batch(8, 7, 4)
     whole = one_place(subject, model, EXACT)
     whole.update((batch,))
-    meshes = declared(subject, FOURS)
+    meshes = select_meshes(subject, FOURS)
     if not meshes:
         need(subject, Capability.RANKS_REPLICATED)
     for ranks in meshes:
         rank_group = subject.rank_group(model, EXACT.replace(ranks=ranks))
-        rank_group.update(shared(batch, 3, 2, 2, 1))
+        rank_group.update(split_across_ranks(batch, 3, 2, 2, 1))
         for rank, state in enumerate(rank_group.states()):
             what = f"weights that rank {rank} of {ranks.label} sees"
             verdict.same_state(weights(state), whole.parameters(), what, "update-differs")
@@ -65,7 +65,7 @@ def test_two_ranks_match_oracle(subject: Subject, verdict: Verdict, ranks: Ranks
     recipe = Recipe(Adam(2.0**-7, epsilon=1.0), clip=0.25, ranks=ranks)
     batches = [digits_batch(16, 16 * i) for i in range(4)]
     rank_group = subject.rank_group(model, recipe)
-    updates = [rank_group.update(shared(batch, 8, 8)) for batch in batches]
+    updates = [rank_group.update(split_across_ranks(batch, 8, 8)) for batch in batches]
     envelope = subject.envelope(model, recipe, [(batch,) for batch in batches])
     losses = np.array([np.mean([own.loss for own in update]) for update in updates])
     worst, bound, at = envelope.worst_loss(losses)
@@ -86,7 +86,7 @@ def test_items_are_weighted_equally_across_ranks(
     batch = exact_batch(4)
     rank_group = subject.rank_group(exact_linear(), EXACT.replace(ranks=ranks))
     expected = one_place(subject, exact_linear(), EXACT).gradients((batch,))
-    for rank, gradients in enumerate(rank_group.gradients(shared(batch, *sizes))):
+    for rank, gradients in enumerate(rank_group.gradients(split_across_ranks(batch, *sizes))):
         verdict.same_gradients(gradients, expected, f"gradient that rank {rank} has of {sizes} items", "other-mean")
 
 
@@ -95,7 +95,7 @@ def test_items_are_weighted_equally_across_ranks(
 def test_items_are_weighted_equally_in_unevenly_split_windows(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     first, second = exact_batch(8).split(4, 4)
     rank_group = subject.rank_group(exact_linear(), EXACT.replace(accumulation=2, ranks=ranks))
-    windows = windows_of(shared(first, 3, 1), shared(second, 2, 2))
+    windows = windows_of(split_across_ranks(first, 3, 1), split_across_ranks(second, 2, 2))
     expected = one_place(subject, exact_linear(), EXACT.replace(accumulation=2)).gradients((first, second))
     for rank, gradients in enumerate(rank_group.gradients(windows)):
         verdict.same_gradients(gradients, expected, f"gradient that rank {rank} has of 5 + 3 items", "other-mean")
@@ -128,7 +128,7 @@ def test_window_is_reduced_once(subject: Subject, verdict: Verdict, ranks: Ranks
     recipe = EXACT.replace(accumulation=4, ranks=ranks)
     batches = exact_batch(8).into(4)
     rank_group = subject.rank_group(exact_stack(), recipe)
-    rank_group.update(windows_of(*[shared(batch, 1, 1) for batch in batches]))
+    rank_group.update(windows_of(*[split_across_ranks(batch, 1, 1) for batch in batches]))
     by_one = subject.rank_group(exact_stack(), recipe)
     for batch in batches:
         by_one.accumulate(batch.split(1, 1), 8)
@@ -143,7 +143,7 @@ def test_window_is_reduced_once(subject: Subject, verdict: Verdict, ranks: Ranks
 def test_every_gradient_is_reduced_once_per_window(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     need(subject, Capability.RANKS_COLLECTIVES)
     rank_group = subject.rank_group(exact_stack(), EXACT.replace(accumulation=4, ranks=ranks))
-    windows = windows_of(*[shared(batch, 1, 1) for batch in exact_batch(8).into(4)])
+    windows = windows_of(*[split_across_ranks(batch, 1, 1) for batch in exact_batch(8).into(4)])
     rank_group.update(windows)
     rank_group.collectives()
     rank_group.update(windows)
@@ -160,7 +160,7 @@ def test_different_micro_batches_accumulate_in_every_window(subject: Subject, ve
     whole = one_place(subject, exact_linear(), still)
     for number in range(2):
         batches = [exact_batch(size, seed=10 * number + size) for size in (4, 2, 2)]
-        windows = windows_of(*[shared(batch, len(batch) - 1, 1) for batch in batches])
+        windows = windows_of(*[split_across_ranks(batch, len(batch) - 1, 1) for batch in batches])
         expected = whole.gradients(tuple(batches))
         for rank, gradients in enumerate(rank_group.gradients(windows)):
             what = f"gradient of window {number + 1} that rank {rank} has"
@@ -168,7 +168,7 @@ def test_different_micro_batches_accumulate_in_every_window(subject: Subject, ve
         rank_group.update(windows)
 
 
-def headed(name: str, batch: Batch) -> Batch:
+def make_head_batch(name: str, batch: Batch) -> Batch:
     """A batch of the model of two heads with the targets of one of them."""
     return Batch(batch.inputs, {name: batch.targets["output"]})
 
@@ -181,7 +181,7 @@ def test_every_backward_pass_counts_on_every_rank(subject: Subject, verdict: Ver
     both = Batch(batch.inputs, {"a": batch.targets["output"], "b": batch.targets["output"][::-1].copy()})
     rank_group = subject.rank_group(two_heads(), recipe.replace(ranks=ranks), exact_heads())
     expected = one_place(subject, two_heads(), recipe, exact_heads()).gradients((both,))
-    judge_or_raise(verdict, rank_group, shared(both, 2, 2), expected, "backward-left-out")
+    judge_or_raise(verdict, rank_group, split_across_ranks(both, 2, 2), expected, "backward-left-out")
 
 
 def exact_heads() -> dict[str, Array]:
@@ -207,7 +207,7 @@ def judge_or_raise(
 @clause("sharding.missing-gradient")
 @each_level
 def test_parameter_used_by_one_rank_is_updated_on_all(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
-    batches = [headed(name, exact_batch(2, 8, 2, seed)) for seed, name in enumerate(("a", "b"))]
+    batches = [make_head_batch(name, exact_batch(2, 8, 2, seed)) for seed, name in enumerate(("a", "b"))]
     rank_group = subject.rank_group(two_heads(), EXACT.replace(ranks=ranks), exact_heads())
     window = tuple(batches)
     expected = one_place(subject, two_heads(), EXACT.replace(accumulation=2), exact_heads()).gradients(window)

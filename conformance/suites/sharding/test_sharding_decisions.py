@@ -7,9 +7,18 @@ import math
 import numpy as np
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, full, need, spiked
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
 from conformance.oracle.bound import Bound
-from conformance.techniques.sharding import FOURS, OWN, RANK, declared, each_level, given_one, one_place, shared
+from conformance.techniques.sharding import (
+    FOURS,
+    OWN,
+    RANK,
+    each_level,
+    given_one,
+    one_place,
+    select_meshes,
+    split_across_ranks,
+)
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, exact_stack, scalar
@@ -19,7 +28,7 @@ from frameworks.contract import Capability, RankGroup, Update
 SCALED = Recipe(Adam(2.0**-6), scaling=DynamicScaling(initial=16.0, interval=3))
 
 
-def rounded(times: float) -> Bound:
+def make_rounding_bound(times: float) -> Bound:
     """Largest relative change by so many roundings to float32."""
     return Bound(times * 2.0**-24, {"method": "roundings to float32", "count": times})
 
@@ -33,7 +42,7 @@ def same_on_all(verdict: Verdict, rank_group: RankGroup, when: str) -> None:
         )
 
 
-def decided(verdict: Verdict, updates: tuple[Update, ...], scale: float, good: int, *, skipped: bool) -> None:
+def check_decisions(verdict: Verdict, updates: tuple[Update, ...], scale: float, good: int, *, skipped: bool) -> None:
     """Every rank has the same skip decision, scale and counter."""
     measured = [(update.skipped, update.scale_after, update.good_steps) for update in updates]
     expected = [(skipped, scale, good)] * len(updates)
@@ -51,7 +60,7 @@ def test_replicas_stay_equal(subject: Subject, verdict: Verdict, ranks: Ranks) -
     rank_group = subject.rank_group(exact_stack(), recipe)
     gradient = one_place(subject, exact_stack(), Recipe())
     for number in range(3):
-        rank_group.update(shared(exact_batch(8, seed=number), 5, 3))
+        rank_group.update(split_across_ranks(exact_batch(8, seed=number), 5, 3))
         same_on_all(verdict, rank_group, f"after update {number + 1}")
         if recipe.scaling is not None:
             rank_group.apply_gradients(
@@ -68,14 +77,16 @@ def test_overflow_on_one_rank_skips_on_all(subject: Subject, verdict: Verdict, r
         subject.rank_group(exact_stack(), SCALED.replace(ranks=ranks)),
         one_place(subject, exact_stack(), Recipe()),
     )
-    decided(verdict, rank_group.apply_gradients([[full(run, 1.0)]] * 2), 16.0, 1, skipped=False)
+    check_decisions(verdict, rank_group.apply_gradients([[full(run, 1.0)]] * 2), 16.0, 1, skipped=False)
     before = rank_group.states()
-    fed = [[gradients] for gradients in given_one(ranks, rank, spiked(run, math.inf, base=1.0), full(run, 1.0))]
-    decided(verdict, rank_group.apply_gradients(fed), 8.0, 0, skipped=True)
+    fed = [
+        [gradients] for gradients in given_one(ranks, rank, spike_gradients(run, math.inf, base=1.0), full(run, 1.0))
+    ]
+    check_decisions(verdict, rank_group.apply_gradients(fed), 8.0, 0, skipped=True)
     for index, (now, then) in enumerate(zip(rank_group.states(), before, strict=True)):
         what = f"rank {index}'s state but the scaler over the skip"
         verdict.same_state(now, then, what, "skip-moved", ignoring=("scaler/", "random/"))
-    decided(verdict, rank_group.apply_gradients([[full(run, 1.0)]] * 2), 8.0, 1, skipped=False)
+    check_decisions(verdict, rank_group.apply_gradients([[full(run, 1.0)]] * 2), 8.0, 1, skipped=False)
     same_on_all(verdict, rank_group, "after the next update")
 
 
@@ -93,9 +104,9 @@ def test_overflow_in_one_shard_skips_on_all(subject: Subject, verdict: Verdict, 
         inject = [full(run, math.inf)] * 2
     updates = rank_group.apply_gradients([[full(run, 1.0)]] * 2, inject=inject)
     if subject.conventions.scaler.latched:  # what is added after the check is not looked for
-        decided(verdict, updates, 16.0, 1, skipped=False)
+        check_decisions(verdict, updates, 16.0, 1, skipped=False)
     else:
-        decided(verdict, updates, 8.0, 0, skipped=True)
+        check_decisions(verdict, updates, 8.0, 0, skipped=True)
     same_on_all(verdict, rank_group, "after the update")
 
 
@@ -108,12 +119,12 @@ def test_overflow_in_one_micro_batch_of_one_rank_skips_on_all(
     recipe = SCALED.replace(accumulation=3, ranks=ranks)
     rank_group, run = subject.rank_group(exact_stack(), recipe), one_place(subject, exact_stack(), Recipe())
     windows = [[full(run, 1.0) for _ in range(3)] for _ in range(2)]
-    windows[1][index] = spiked(run, -math.inf, base=1.0)
+    windows[1][index] = spike_gradients(run, -math.inf, base=1.0)
     updates = rank_group.apply_gradients(windows)
     if subject.conventions.nonfinite_micro_batch == "drop-micro-batch":
         verdict.equal(len({update.skipped for update in updates}), 1, "how many decisions there are", "decided-apart")
     else:
-        decided(verdict, updates, 8.0, 0, skipped=True)
+        check_decisions(verdict, updates, 8.0, 0, skipped=True)
     same_on_all(verdict, rank_group, "after the window")
 
 
@@ -135,7 +146,9 @@ def test_clipping_norm_is_global(subject: Subject, verdict: Verdict, ranks: Rank
     for rank, state in enumerate(rank_group.states()):
         for name, mean in zip(names, (1.5, 2.0), strict=True):
             apart = abs(float(state[f"parameter/{name}"].ravel()[0]) + mean * coefficient)
-            verdict.within(apart, rounded(4), f"distance of {name} that rank {rank} has", "clipped-otherwise")
+            verdict.within(
+                apart, make_rounding_bound(4), f"distance of {name} that rank {rank} has", "clipped-otherwise"
+            )
 
 
 @clause("sharding.global-clip")
@@ -154,10 +167,12 @@ def test_shards_are_clipped_by_global_norm(subject: Subject, verdict: Verdict, r
     for rank, (update, state) in enumerate(zip(updates, rank_group.states(), strict=True)):
         if (norm := update.gradient_norm) is not None:
             apart, what = abs(norm / (1.25 * limit) - 1.0), f"relative distance of the norm that rank {rank} reports"
-            verdict.within(apart, rounded(of_the_norm), what, "norm-of-a-shard")
+            verdict.within(apart, make_rounding_bound(of_the_norm), what, "norm-of-a-shard")
         moved = math.sqrt(sum(float(np.sum((state[f"parameter/{n}"] - a) ** 2.0)) for n, a in start.items()))
         what = f"relative distance of the length of rank {rank}'s update from the limit"
-        verdict.within(abs(moved / limit - 1.0), rounded(of_the_norm + of_an_update), what, "clipped-by-a-shard")
+        verdict.within(
+            abs(moved / limit - 1.0), make_rounding_bound(of_the_norm + of_an_update), what, "clipped-by-a-shard"
+        )
 
 
 TINY = 2.0**-9
@@ -185,7 +200,7 @@ def test_small_gradient_survives_reduction(subject: Subject, verdict: Verdict, r
 def test_small_gradient_survives_reduction_over_a_mesh(
     subject: Subject, verdict: Verdict, precision: Precision
 ) -> None:
-    meshes = declared(subject, FOURS)
+    meshes = select_meshes(subject, FOURS)
     if not meshes:
         need(subject, *Capability.of_ranks(FOURS[0]))
     run = one_place(subject, scalar(0.0), Recipe())
@@ -214,10 +229,10 @@ def test_sharded_masters_and_moments_stay_float32(
         wide = {n: a for n, a in state.items() if n.startswith("master/") or "moment" in n or "exp_avg" in n}
         formats = {name: value.dtype.name for name, value in wide.items()}
         verdict.equal(formats, dict.fromkeys(wide, "float32"), f"formats of what rank {rank} updates", "narrow")
-        still = [n for n, a in start.items() if np.any(_moved(state[f"master/{n}"], a) < 16 * 2.0**-14)]
+        still = [n for n, a in start.items() if np.any(_measure_distance(state[f"master/{n}"], a) < 16 * 2.0**-14)]
         verdict.equal(still, [], f"rank {rank}'s masters that did not move with thirty-two updates", "updates-lost")
 
 
-def _moved(now: Array, then: Array) -> Array:
+def _measure_distance(now: Array, then: Array) -> Array:
     distance: Array = np.abs(now.astype(np.float64) - then.astype(np.float64))
     return distance

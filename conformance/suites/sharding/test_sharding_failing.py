@@ -10,7 +10,7 @@ from time import monotonic
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
-from conformance.techniques.sharding import listeners, listeners_below, shared
+from conformance.techniques.sharding import listeners, listeners_below, split_across_ranks
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear
@@ -21,15 +21,15 @@ QUICK_S = 10.0
 BATCHES = [exact_batch(8, 7, 4, seed) for seed in range(2)]
 
 
-def started(subject: Subject) -> RankGroup:
+def make_rank_group(subject: Subject) -> RankGroup:
     """Two ranks, sharded as the mode has it."""
     return subject.rank_group(exact_linear(7, 4), Recipe(Adam(), ranks=subject.framework.ranks() or Ranks(2)))
 
 
-def trained(rank_group: RankGroup) -> tuple[dict[str, Array], ...]:
+def run_updates(rank_group: RankGroup) -> tuple[dict[str, Array], ...]:
     """The training state of each rank after both updates."""
     for batch in BATCHES:
-        rank_group.update(shared(batch, 5, 3))
+        rank_group.update(split_across_ranks(batch, 5, 3))
     return rank_group.states()
 
 
@@ -41,15 +41,15 @@ def trained(rank_group: RankGroup) -> tuple[dict[str, Array], ...]:
 )
 def test_dead_rank_ends_call_on_all_ranks(subject: Subject, verdict: Verdict, how: Stop, rank: int) -> None:
     need(subject, Capability.RANKS_LOST)
-    rank_group = started(subject)
+    rank_group = make_rank_group(subject)
     if how != "exits" and rank_group.limit_s > QUICK_S and subject.framework.ranks() is None:
         verdict.abstain(f"ranks wait {rank_group.limit_s:g} s for a missing one; modes with ranks judge this")
-    expected = trained(rank_group)
-    rank_group = started(subject)
-    rank_group.update(shared(BATCHES[0], 5, 3))
+    expected = run_updates(rank_group)
+    rank_group = make_rank_group(subject)
+    rank_group.update(split_across_ranks(BATCHES[0], 5, 3))
     began = monotonic()
     try:
-        answers = rank_group.fail_rank(shared(BATCHES[1], 5, 3), rank, how)
+        answers = rank_group.fail_rank(split_across_ranks(BATCHES[1], 5, 3), rank, how)
     except Exception as error:
         seconds, outcome = monotonic() - began, type(error).__name__
     else:
@@ -67,7 +67,7 @@ def test_dead_rank_ends_call_on_all_ranks(subject: Subject, verdict: Verdict, ho
     else:
         after = "an answer"
     verdict.equal(after, "RankFailed", "errors of the remaining ranks afterwards", "goes-on")
-    for index, (state, before) in enumerate(zip(trained(started(subject)), expected, strict=True)):
+    for index, (state, before) in enumerate(zip(run_updates(make_rank_group(subject)), expected, strict=True)):
         verdict.same_state(state, before, f"state that rank {index} of the next ranks trains to", "next-differs")
 
 
@@ -80,7 +80,7 @@ def test_ranks_listen_only_on_loopback(subject: Subject, verdict: Verdict) -> No
         control_port = control.getsockname()[1]
         rank_group = subject.rank_group(exact_linear(7, 4), Recipe(Adam(), ranks=ranks))
         for batch in BATCHES:
-            rank_group.update(shared(batch, 3, 3, 2))
+            rank_group.update(split_across_ranks(batch, 3, 3, 2))
     if control_port not in {own.port for own in below}:
         verdict.abstain("this system has no /proc that shows listening sockets")
     outside = sorted({f"{own.address}:{own.port}" for own in below - before if not own.inside})

@@ -11,7 +11,7 @@ import pytest
 from conformance.checks.api import Subject, Verdict, clause, need
 from conformance.checks.evidence import same_bits
 from conformance.oracle.errormodel import flat
-from conformance.techniques.sharding import PAIRS, declared, each_level, one_place, shared, weights
+from conformance.techniques.sharding import PAIRS, each_level, one_place, select_meshes, split_across_ranks, weights
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch
 from fixtures.model import Batch, BatchNorm, Head, Heads, Model
@@ -32,7 +32,7 @@ def uneven() -> Model:
 @each_level
 def test_shards_add_up_to_one_copy(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     rank_group = subject.rank_group(uneven(), Recipe(Adam(), ranks=ranks))
-    rank_group.update(shared(digits_batch(8), 4, 4))
+    rank_group.update(split_across_ranks(digits_batch(8), 4, 4))
     size = sum(value.nbytes for value in one_place(subject, uneven(), Recipe()).parameters().values())
     copy = {"parameter": size, "gradient": size, "optimizer": 2 * size}
     by_rank = rank_group.resident_bytes()
@@ -51,7 +51,7 @@ def test_shards_add_up_to_one_copy(subject: Subject, verdict: Verdict, ranks: Ra
 @each_level
 def test_bytes_per_rank(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     rank_group = subject.rank_group(uneven(), Recipe(Adam(), ranks=ranks))
-    rank_group.update(shared(digits_batch(8), 4, 4))
+    rank_group.update(split_across_ranks(digits_batch(8), 4, 4))
     for rank, sizes in enumerate(rank_group.resident_bytes()):
         for kind, size in sizes.items():
             verdict.measure(f"{kind}.rank-{rank}", "bytes", [size])
@@ -76,13 +76,13 @@ def test_run_resumes_with_other_number_of_ranks(subject: Subject, verdict: Verdi
     *first, last = (exact_batch(8, 7, 4, seed) for seed in range(3))
     windows = [(batch,) for batch in (*first, last)]
     states: dict[str, tuple[dict[str, Array], dict[str, Array]]] = {}
-    for ranks in declared(subject, list(PAIRS.values())):
+    for ranks in select_meshes(subject, list(PAIRS.values())):
         saved = ready(subject, ranks)
         for batch in first:
-            saved.update(shared(batch, 5, 3))
+            saved.update(split_across_ranks(batch, 5, 3))
         saved.save(tmp_path / ranks.level)
         before = saved.states()[0]
-        saved.update(shared(last, 4, 4))
+        saved.update(split_across_ranks(last, 4, 4))
         states[ranks.level] = before, saved.states()[0]
     for level, (before, after) in states.items():
         loaded = ready(subject, replace(PAIRS[level], count=count))
@@ -90,7 +90,7 @@ def test_run_resumes_with_other_number_of_ranks(subject: Subject, verdict: Verdi
         for rank, state in enumerate(loaded.states()):
             what = f"training state of rank {rank} of {count} right after the load ({level})"
             verdict.same_state(state, before, what, "load-differs", ignoring=OWN)
-        loaded.update(shared(last, *[8 // count] * count))
+        loaded.update(split_across_ranks(last, *[8 // count] * count))
         envelope = subject.envelope(exact_linear(7, 4), recipe_of(subject, PAIRS[level]), windows)
         for rank, state in enumerate(loaded.states()):
             who = f"rank {rank} of {count}'s"
@@ -109,13 +109,15 @@ def test_damaged_shard_is_refused_by_all_ranks(
     subject: Subject, verdict: Verdict, ranks: Ranks, damage: str, tmp_path: Path
 ) -> None:
     saved = ready(subject, ranks)
-    saved.update(shared(exact_batch(8, 7, 4), 5, 3))
+    saved.update(split_across_ranks(exact_batch(8, 7, 4), 5, 3))
     saved.save(tmp_path)
     whole = saved.states()
     loaded = ready(subject, ranks)
     refused = 0
     for file in sorted(path for path in tmp_path.rglob("*") if path.is_file()):
-        loaded.update(shared(exact_batch(8, 7, 4, seed=4), 4, 4))  # a load that was not refused shows no other's part
+        loaded.update(
+            split_across_ranks(exact_batch(8, 7, 4, seed=4), 4, 4)
+        )  # a load that was not refused shows no other's part
         content, before = file.read_bytes(), loaded.states()
         if damage == "missing":
             file.unlink()
@@ -145,7 +147,7 @@ def test_observe_running_statistics_of_ranks(subject: Subject, verdict: Verdict)
         subject.rank_group(model, Recipe(SGD(0.0), ranks=Ranks(2))),
         one_place(subject, model, Recipe(SGD(0.0))),
     )
-    rank_group.update(shared(batch, 4, 4))
+    rank_group.update(split_across_ranks(batch, 4, 4))
     whole.update((batch,))
     of_all = whole.buffers()["0.mean"]
     left, right = (state["buffer/0.mean"] for state in rank_group.states())

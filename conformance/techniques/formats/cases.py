@@ -79,7 +79,7 @@ class CodedCalls(CheckedInstance):
     def check(self, subject: Subject) -> None:
         """Checks each answer, that operands are unchanged, and that the first call gives the same answer again."""
         framework, first = subject.framework, self.calls[0]
-        answers = [self._checked(framework, call) for call in self.calls]
+        answers = [self._check_call(framework, call) for call in self.calls]
         again = first.answer(framework, self._operands(framework, first))
         with breaking(CLAUSE) as verdict:
             verdict.same_state(again, answers[0], f"{first} after other calls", "calls-depend")
@@ -87,7 +87,7 @@ class CodedCalls(CheckedInstance):
     def _operands(self, framework: Framework, call: CodedCall) -> Operands:
         return tuple(laid_out(operand, self.layout) for operand in call.operands(framework))
 
-    def _checked(self, framework: Framework, call: CodedCall) -> Answer:
+    def _check_call(self, framework: Framework, call: CodedCall) -> Answer:
         operands, untouched = (self._operands(framework, call) for _ in range(2))
         answer = call.answer(framework, operands)
         with breaking(CLAUSE) as verdict:
@@ -412,8 +412,8 @@ class Packing:
         return (rng.integers(-8, 8, (self.rows, self.columns)).astype(np.int8),)
 
     def answer(self, framework: Framework, operands: Operands) -> Answer:
-        packed = framework.rule(NumberFormats).packed(operands[0], self.axis)
-        restored = framework.rule(NumberFormats).unpacked(packed, operands[0].shape[self.axis], self.axis)
+        packed = framework.rule(NumberFormats).pack(operands[0], self.axis)
+        restored = framework.rule(NumberFormats).unpack(packed, operands[0].shape[self.axis], self.axis)
         return {"packed": packed, "restored": restored}
 
     def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
@@ -452,7 +452,7 @@ def matrices(
 MATRICES = matrices(_SIDES, st.integers(1, 67) | _LARGE, ("normal", "one", "zeros", "far"))
 
 
-def coded(framework: Framework) -> SearchStrategy[CodedCalls]:
+def draw_calls(framework: Framework) -> SearchStrategy[CodedCalls]:
     """One to three calls of any kind that a framework declares."""
     calls = st.lists(st.one_of(_kinds(framework)), min_size=1, max_size=3).map(tuple)
     return st.builds(CodedCalls, calls, st.sampled_from(LAYOUTS))
@@ -461,11 +461,11 @@ def coded(framework: Framework) -> SearchStrategy[CodedCalls]:
 def _kinds(framework: Framework) -> list[SearchStrategy[CodedCall]]:
     """Calls by kind; where nothing is declared, one that is refused."""
 
-    def declared(prefix: str, names: Collection[str]) -> list[str]:
+    def select(prefix: str, names: Collection[str]) -> list[str]:
         return [name for name in names if framework.declares(Capability(f"{prefix}.{name}")).supported]
 
-    quantizers, fakes = declared("quantization", QUANTIZERS), declared("quantization", FAKE_QUANTIZERS)
-    casts = declared("formats", sorted(NARROW))
+    quantizers, fakes = select("quantization", QUANTIZERS), select("quantization", FAKE_QUANTIZERS)
+    casts = select("formats", sorted(NARROW))
     products = [INTEGERS] * framework.declares(Capability.INTEGER_PRODUCTS).supported
     products += PRODUCTS * framework.declares(Capability.FLOAT8_PRODUCTS).supported
     kinds: list[SearchStrategy[CodedCall]] = []

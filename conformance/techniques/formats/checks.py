@@ -97,7 +97,7 @@ NEAR_A_TIE = 2.0**-20
 """Relative distance of a quotient from a half within which float32 may round to either neighbour."""
 
 
-def rounded(quotient: Array, ties: Ties) -> Array:
+def round_quotient(quotient: Array, ties: Ties) -> Array:
     """To the nearest integer, float64; half-way by the rule."""
     match ties:
         case "even":
@@ -149,9 +149,9 @@ def zero_point_gap(values: Array, scale: Array, zero_point: Array, rule: QuantRu
 def codes(quotient: Array, zero_point: Array, rule: QuantRule) -> Array:
     """The codes of values, given as their quotients by the scale, float64."""
     if rule.rounds == "sum":
-        unclipped = rounded(quotient + zero_point, rule.ties)
+        unclipped = round_quotient(quotient + zero_point, rule.ties)
     else:
-        unclipped = rounded(quotient, rule.ties) + zero_point
+        unclipped = round_quotient(quotient, rule.ties) + zero_point
     return np.asarray(np.clip(unclipped, rule.low, rule.high))
 
 
@@ -186,7 +186,7 @@ def fake(values: Array, scale: Array, zero_point: Array, rule: FakeRule) -> tupl
     """The fake-quantized values and their gradient, float64; scale and zero point broadcast."""
     wide = values.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        code = rounded(wide / scale, rule.ties) + zero_point
+        code = round_quotient(wide / scale, rule.ties) + zero_point
         restored = (np.clip(code, rule.low, rule.high) - zero_point) * scale
         match rule.gradient:
             case "codes":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.search.properties import Property
-from conformance.techniques.formats.cases import FAKE_QUANTIZERS, INTEGERS, PRODUCTS, QUANTIZERS, coded
+from conformance.techniques.formats.cases import FAKE_QUANTIZERS, INTEGERS, PRODUCTS, QUANTIZERS, draw_calls
 from conformance.techniques.formats.checks import SOURCES
 from conformance.techniques.technique import Technique
 from fixtures.arrays import NARROW
@@ -31,7 +31,7 @@ FORMATS = Technique(
         "formats.products": "float8-products",
         "formats.packing": "int4-packing",
     },
-    properties={"laws.codes": Property(10, coded, 2, 1.0)},
+    properties={"laws.codes": Property(10, draw_calls, 2, 1.0)},
     breaks=(
         "formats.decode",
         "formats.overflow-as-declared",

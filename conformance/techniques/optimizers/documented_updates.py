@@ -20,12 +20,12 @@ ROUNDINGS = 16
 def gradients(trainer: Trainer, exponent: int) -> dict[str, Array]:
     """Gradients of ±1, ±1/2 and ±1/4 times a power of two, whose signs alternate and stay from update to update."""
 
-    def filled(array: Array) -> Array:
+    def make_gradient(array: Array) -> Array:
         places = np.arange(array.size)
         values: Array = np.ldexp((-1.0) ** places, exponent - places % 3).reshape(array.shape)
         return values.astype(array.dtype)
 
-    return {name: filled(array) for name, array in trainer.parameters().items()}
+    return {name: make_gradient(array) for name, array in trainer.parameters().items()}
 
 
 def judge_updates(

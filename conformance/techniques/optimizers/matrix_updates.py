@@ -23,10 +23,10 @@ def gradients(trainer: Trainer, count: int, exponent: int = 0) -> dict[str, Arra
 
     The diagonal goes on at the first row or column where it leaves the matrix, so that no singular value is small.
     """
-    return {name: _filled(array, count, exponent) for name, array in trainer.parameters().items()}
+    return {name: _make_gradient(array, count, exponent) for name, array in trainer.parameters().items()}
 
 
-def _filled(array: Array, count: int, exponent: int) -> Array:
+def _make_gradient(array: Array, count: int, exponent: int) -> Array:
     rng = np.random.default_rng([array.size, count])
     values = rng.choice([-0.5, -0.25, 0.25, 0.5], array.shape)
     if array.ndim == 2:

@@ -24,9 +24,9 @@ from conformance.techniques.post_training.checks import (
     check_near,
     check_ranges,
     check_weights,
+    collect_arrays,
     input_values,
     quantized_layers,
-    stored,
     unlike_weights,
 )
 from fixtures.arrays import Array
@@ -110,20 +110,20 @@ class QuantizedCase(CheckedInstance):
         values = np.asarray(rng.standard_normal((rows, *self.model.sample)) * 2.0**power, np.float32)
         return laid_out(values, nth(self.seed + index))
 
-    def _made(self, subject: Subject, seed: int) -> QuantizedModel:
+    def _make_model(self, subject: Subject, seed: int) -> QuantizedModel:
         post_training, batches = subject.framework.rule(PostTraining), self._calibration()
-        return post_training.quantized(self.technique, self.model, self.weights(seed), batches, self.skip)
+        return post_training.quantize(self.technique, self.model, self.weights(seed), batches, self.skip)
 
     def _calibration(self) -> tuple[Array, ...]:
         return tuple(self.samples(rows, index % 3 - 1, 100 + index) for index, rows in enumerate(self.batches))
 
     def _check(self, subject: Subject, folder: Path) -> None:
         rule, weights = subject.framework.rule(PostTraining).rules()[self.technique], self.weights(self.seed)
-        current = self._made(subject, self.seed)
+        current = self._make_model(subject, self.seed)
         self._check_stored(current, rule, weights)
         if _saw_nothing(current):
             return
-        state = stored(current)
+        state = collect_arrays(current)
         for index, verb in enumerate(self.verbs):
             clause = "quantization.dynamic-scale"
             match verb:
@@ -134,13 +134,15 @@ class QuantizedCase(CheckedInstance):
                     self._check_layers(current, rule, weights, verb)
                 case SaveAndLoad():
                     clause = "quantization.survives-saving"
-                    current = self._loaded(subject, current, verb, folder / str(index))
+                    current = self._save_and_load(subject, current, verb, folder / str(index))
             with breaking(clause) as verdict:
-                verdict.same_state(stored(current), state, f"the model after step {index + 1}", "differs")
+                verdict.same_state(collect_arrays(current), state, f"the model after step {index + 1}", "differs")
 
-    def _loaded(self, subject: Subject, current: QuantizedModel, verb: SaveAndLoad, folder: Path) -> QuantizedModel:
+    def _save_and_load(
+        self, subject: Subject, current: QuantizedModel, verb: SaveAndLoad, folder: Path
+    ) -> QuantizedModel:
         current.save(folder)
-        receiver = current if verb.into == "itself" else self._made(subject, self.seed + 1)
+        receiver = current if verb.into == "itself" else self._make_model(subject, self.seed + 1)
         if verb.into == "used":
             receiver.predict(self.samples(2, 0, 200))
         receiver.restore(folder)
@@ -160,7 +162,7 @@ class QuantizedCase(CheckedInstance):
         terms = sum(shape[0] + 8 for shape in dense_weights(self.model).values())
         times = expected_models.conditions(self.model, weights, batches, by_layer)
         with breaking("quantization.calibrated-range") as verdict:
-            for name, ranges in quantized.calibrated().items():
+            for name, ranges in quantized.calibrated_ranges().items():
                 check_ranges(verdict, rule, name, ranges, by_layer[name], math.ceil(terms * times[name]))
 
     def _check_layers(
@@ -187,12 +189,12 @@ class QuantizedCase(CheckedInstance):
         measured = quantized.predict(samples)
         if not any(isinstance(layer, LayerNorm) for layer in self.model.layers):
             with breaking("quantization.linear-arithmetic") as verdict:
-                expected = expected_models.predicted(self.model, quantized, weights, rule, samples)
+                expected = expected_models.predict_outputs(self.model, quantized, weights, rule, samples)
                 for head, (values, bound) in expected.items():
                     check_near(verdict, measured[head], values, bound, f"prediction of {head}", "prediction")
         if not subject.conventions.compiled:
             with breaking("quantization.dynamic-scale") as verdict:
-                fresh = self._made(subject, self.seed).predict(samples)
+                fresh = self._make_model(subject, self.seed).predict(samples)
                 verdict.same_state(measured, fresh, "a prediction, compared with a fresh model", "differs")
 
 
@@ -216,7 +218,7 @@ def _saw_nothing(quantized: QuantizedModel) -> bool:
     """Whether calibration saw only zeros, so that the layer has an empty range."""
     return any(
         code_range is not None and code_range.scale == 0.0
-        for ranges in quantized.calibrated().values()
+        for ranges in quantized.calibrated_ranges().values()
         for code_range in (ranges.inputs, ranges.outputs)
     )
 
@@ -230,7 +232,7 @@ MIXED = Model("mixed", LAYERS, (160,), (("output", "squared_error"),))
 ROWS = 9
 
 
-def mixed(rule: LinearRule) -> Model:
+def make_mixed_model(rule: LinearRule) -> Model:
     """`MIXED`, or where small weights stay as they are, a model of such sizes that every layer but one head has codes.
 
     The weight of its other head has as many entries as it needs for codes, and no more, where 32 divides that.
@@ -268,16 +270,16 @@ def batches(model: Model, seed: int = 0) -> tuple[Array, ...]:
     return tuple((values * factor).astype(np.float32) for values, factor in zip(drawn, (1.0, 3.0, 0.5), strict=True))
 
 
-def made(
+def make_quantized(
     subject: Subject, technique: str, model: Model | None = None, seed: int = 0, **more: Sequence[str]
 ) -> QuantizedModel:
     """The quantized and calibrated model, by default the one for the technique, with its own weights."""
     post_training = subject.framework.rule(PostTraining)
-    model = model or mixed(post_training.rules()[technique])
-    return post_training.quantized(technique, model, unlike_weights(model, seed), batches(model, seed), **more)
+    model = model or make_mixed_model(post_training.rules()[technique])
+    return post_training.quantize(technique, model, unlike_weights(model, seed), batches(model, seed), **more)
 
 
-def refused(make: Callable[[], QuantizedModel], samples: Array) -> tuple[str, dict[str, Array]]:
+def try_predict(make: Callable[[], QuantizedModel], samples: Array) -> tuple[str, dict[str, Array]]:
     """The message that refuses a model, or "" and its predictions."""
     try:
         return "", make().predict(samples)

@@ -41,13 +41,13 @@ def small_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
     return {name: shape for name, shape in dense_weights(model).items() if math.prod(shape) < rule.smallest}
 
 
-def stored(quantized: QuantizedModel) -> dict[str, Array]:
+def collect_arrays(quantized: QuantizedModel) -> dict[str, Array]:
     """Every array of a quantized model, bit for bit."""
-    arrays = dict(quantized.unquantized())
+    arrays = dict(quantized.unquantized_parameters())
     for name, weight in quantized.weights().items():
         if weight is not None:
             arrays |= {f"codes/{name}": weight.codes, f"scale/{name}": weight.scale, f"zero/{name}": weight.zero_point}
-    for name, ranges in quantized.calibrated().items():
+    for name, ranges in quantized.calibrated_ranges().items():
         for what, code_range in (("inputs", ranges.inputs), ("outputs", ranges.outputs)):
             if code_range is not None:
                 arrays[f"{what}/{name}"] = np.array([code_range.scale, code_range.zero_point])
@@ -59,7 +59,7 @@ def check_chosen(verdict: Verdict, quantized: QuantizedModel, weights: dict[str,
     result = sorted(name for name, weight in quantized.weights().items() if weight is not None)
     verdict.equal(result, sorted(wanted), "quantized layers", "other-layers")
     others = {name: value for name, value in weights.items() if name not in wanted}
-    verdict.same_state(quantized.unquantized(), others, "other parameters", "kept-differ")
+    verdict.same_state(quantized.unquantized_parameters(), others, "other parameters", "kept-differ")
 
 
 def check_weights(verdict: Verdict, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
@@ -82,7 +82,7 @@ def check_layer(
     verdict: Verdict, rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array | None
 ) -> None:
     """A layer's output follows from its codes."""
-    weight, calibrated = model.weights()[name], model.calibrated().get(name)
+    weight, calibrated = model.weights()[name], model.calibrated_ranges().get(name)
     assert weight is not None
     measured = model.layer(name, inputs)
     exact, bound = expected_models.linear(inputs, weight, bias, rule, calibrated)
@@ -162,7 +162,7 @@ def check_same_ranges(verdict: Verdict, name: str, converted: Calibrated, known:
 
 def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array | None) -> Array:
     """The rows of a layer's inputs whose values and results all lie within their ranges."""
-    weight, calibrated = model.weights()[name], model.calibrated().get(name)
+    weight, calibrated = model.weights()[name], model.calibrated_ranges().get(name)
     if weight is None or calibrated is None:
         return inputs
     exact, _ = expected_models.linear(inputs, weight, bias, rule, calibrated)
@@ -179,7 +179,7 @@ def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: 
 
 def input_values(rule: LinearRule, model: QuantizedModel, name: str, rows: int, width: int, seed: int) -> Array:
     """Inputs of a layer whose codes no rounding can change."""
-    calibrated = model.calibrated().get(name)
+    calibrated = model.calibrated_ranges().get(name)
     code_range = calibrated.inputs if calibrated else None
     step = expected_models.STEP if rule.operands == "float32" else expected_models.step_of(rule)
     return expected_models.random_inputs(rows, width, rule.inputs, code_range, seed, step)

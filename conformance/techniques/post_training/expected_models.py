@@ -58,7 +58,7 @@ def random_inputs(
     return np.asarray(quotients * steps, np.float32)
 
 
-def coded(inputs: Array, rule: QuantRule, code_range: CodeRange | None, ranged: Array) -> Array:
+def fake_quantize_inputs(inputs: Array, rule: QuantRule, code_range: CodeRange | None, ranged: Array) -> Array:
     """The dequantized inputs, float64, by the range of `ranged` or the given one."""
     if code_range is None:
         scale = checks.scale_of(ranged, rule)
@@ -86,7 +86,7 @@ def outlying(inputs: Array, rule: LinearRule) -> Array:
     return np.asarray((np.abs(cast(inputs, rule)) >= rule.outliers).any(axis=0))
 
 
-def ranged(inputs: Array, rule: LinearRule) -> Array:
+def zero_outliers(inputs: Array, rule: LinearRule) -> Array:
     """The inputs from which ranges are computed, float32, with zeros for outliers."""
     narrow = cast(inputs, rule)
     without = outlying(inputs, rule) if rule.without == "columns" else np.abs(narrow) >= rule.outliers
@@ -100,7 +100,7 @@ def entering(inputs: Array, rule: LinearRule, code_range: CodeRange | None) -> A
         return x
     outliers = outlying(inputs, rule)
     rest = np.where(outliers, np.float32(0.0), cast(inputs, rule))
-    return np.where(outliers, x, coded(rest, rule.inputs, code_range, ranged(inputs, rule)))
+    return np.where(outliers, x, fake_quantize_inputs(rest, rule.inputs, code_range, zero_outliers(inputs, rule)))
 
 
 def linear(
@@ -197,7 +197,7 @@ def range_gaps(values: Array, rule: QuantRule, code_range: CodeRange) -> tuple[f
     return apart / wanted if wanted else apart, abs(code_range.zero_point - exact)
 
 
-def predicted(
+def predict_outputs(
     model: Model, quantized: QuantizedModel, weights: Mapping[str, Array], rule: LinearRule, samples: Array
 ) -> dict[str, tuple[Array, Array]]:
     """The output of each head of a model without norms, by its layers in sequence, and the bound.
@@ -209,7 +209,7 @@ def predicted(
     off: Array = np.zeros(samples.shape)
 
     def dense(name: str) -> tuple[Array, Array]:
-        stored, calibrated = quantized.weights()[name], quantized.calibrated().get(name)
+        stored, calibrated = quantized.weights()[name], quantized.calibrated_ranges().get(name)
         weight, code = weights[name].astype(np.float64), 0.0
         if stored is not None:
             weight = (stored.codes - stored.zero_point.astype(np.float64)) * stored.scale
@@ -316,7 +316,7 @@ def from_float(inputs: Array, weight: Array, bias: Array, rule: LinearRule) -> t
     narrow, off_x = cast(weight, rule), np.zeros(inputs.shape)
     off_w = checks.scale_of(narrow, rule.weight) / 2 + np.abs(narrow - w)
     if rule.inputs is not None:
-        code = checks.scale_of(ranged(inputs, rule), rule.inputs)
+        code = checks.scale_of(zero_outliers(inputs, rule), rule.inputs)
         off_x = np.where(outlying(inputs, rule), 0.0, code / 2 + np.abs(cast(inputs, rule) - x))
     rounding = (len(w) + 8) * checks.U * ((np.abs(x) + off_x) @ (np.abs(w) + off_w) + np.abs(added))
     return x @ w + added, np.abs(x) @ off_w + off_x @ (np.abs(w) + off_w) + rounding

@@ -22,11 +22,11 @@ from conformance.techniques.post_training.checks import (
     check_near,
     check_same_ranges,
     check_weights,
+    collect_arrays,
     input_values,
     quantized_layers,
     rows_with_codes,
     small_layers,
-    stored,
     unlike_weights,
 )
 from conformance.techniques.qat.checks import check_following, ranges_of
@@ -144,7 +144,7 @@ class _QatPlay:
         self._rule: QatRule = subject.framework.rule(QatRule)
         self._updates = 0
         self._batch_ranges: list[tuple[float, float]] = []
-        self._run = self._made()
+        self._run = self._make_trainer()
 
     def play(self) -> None:
         """Plays all verbs; before the first update nothing is converted and no range is checked."""
@@ -161,7 +161,7 @@ class _QatPlay:
                 case Reload(into=into):
                     self._reload(into, self._folder / str(index))
 
-    def _made(self) -> Trainer:
+    def _make_trainer(self) -> Trainer:
         case = self._case
         return self._subject.trainer(case.model, case.recipe(), unlike_weights(case.model, case.seed))
 
@@ -209,7 +209,7 @@ class _QatPlay:
             check_chosen(verdict, converted, weights, sorted(known))
             check_weights(verdict, converted, rule, weights)
             for name, ranges in known.items():
-                check_same_ranges(verdict, name, converted.calibrated()[name], ranges)
+                check_same_ranges(verdict, name, converted.calibrated_ranges()[name], ranges)
             for name, shape in self._shapes().items():
                 inputs = input_values(rule, converted, name, verb.rows, shape[0], index)
                 bias = weights.get(name.replace("weight", "bias"))
@@ -220,10 +220,10 @@ class _QatPlay:
                 check_dense(verdict, rule, converted, name, verb.rows, index, weights)
             samples = case.batch(verb.rows, 0, 10 * index).inputs
             measured = converted.predict(samples)
-            values = expected_models.predicted(case.model, converted, weights, rule, samples)
+            values = expected_models.predict_outputs(case.model, converted, weights, rule, samples)
             for head, (exact, bound) in values.items():
                 check_near(verdict, measured[head], exact, bound, f"converted {head}", "prediction")
-            verdict.same_state(stored(converted), stored(again), "a second conversion", "differs")
+            verdict.same_state(collect_arrays(converted), collect_arrays(again), "a second conversion", "differs")
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return quantized_layers(self._case.model, self._rule.linear)
@@ -232,7 +232,7 @@ class _QatPlay:
         need(self._subject, Capability.CHECKPOINT)
         saved = self._all_of(self._run)
         self._run.save(folder)
-        target = self._run if into == "itself" else self._made()
+        target = self._run if into == "itself" else self._make_trainer()
         if into == "used":
             other = self._case.batch(3, 2, 900)
             for _ in range(2):
@@ -253,7 +253,7 @@ _POWERS = st.sampled_from([0, 0, 1, -2, 3, -6])
 
 
 @st.composite
-def converted(draw: st.DrawFn, framework: Framework) -> QatCase:
+def draw_case(draw: st.DrawFn, framework: Framework) -> QatCase:
     """A model of one to four dense layers, and a run that begins with an update, or with one that is skipped."""
     accumulation = draw(st.sampled_from([1, 1, 2, 3]))
     needed = (Capability.DYNAMIC_SCALING, Capability.FEED)

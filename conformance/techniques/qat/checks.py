@@ -32,7 +32,7 @@ class FakeQuantized:
     uncertain: Array
 
 
-def faked(
+def fake_quantize(
     values: Array, rule: QuantRule, gradient: str, code_range: CodeRange | None = None, error: Array | float = 0.0
 ) -> FakeQuantized:
     """Fake quantization by the values' own range, or by a given one; `error` is the error of the values."""
@@ -42,7 +42,7 @@ def faked(
     else:
         scale, zero = np.full(values.shape, code_range.scale), np.full(values.shape, float(code_range.zero_point))
     quotient = wide / scale
-    unclipped = checks.rounded(quotient, rule.ties) + zero
+    unclipped = checks.round_quotient(quotient, rule.ties) + zero
     inside = (unclipped >= rule.low) & (unclipped <= rule.high)
     ends = (rule.low - zero, rule.high - zero)
     near = np.abs(quotient - np.floor(quotient) - 0.5) <= NEAR_A_TIE * np.abs(quotient) + error / scale
@@ -86,8 +86,8 @@ def layer(
         inputs.astype(np.float64), np.ones(inputs.shape), np.zeros(inputs.shape), np.zeros(inputs.shape, bool)
     )
     if linear.inputs is not None:
-        x = faked(inputs, linear.inputs, gradient, ranges[0])
-    w = faked(weight, linear.weight, gradient)
+        x = fake_quantize(inputs, linear.inputs, gradient, ranges[0])
+    w = fake_quantize(weight, linear.weight, gradient)
     k, n, m = weight.shape[0], len(inputs), weight.shape[1]
     exact = x.values @ w.values + bias
     loose = (x.uncertain * x.step) @ np.abs(w.values) + np.abs(x.values) @ (w.uncertain * w.step)
@@ -95,7 +95,7 @@ def layer(
     back, doubt = passed_back.astype(np.float64), np.zeros((n, m))
     outputs, bound = exact, rounding
     if linear.outputs is not None and ranges[1] is not None:
-        y = faked(exact, linear.outputs, gradient, ranges[1], rounding)
+        y = fake_quantize(exact, linear.outputs, gradient, ranges[1], rounding)
         outputs = y.values
         bound = y.uncertain * y.step + 4 * U * (np.abs(y.values) + y.step)
         back, doubt = back * y.passes, np.abs(back) * y.uncertain

@@ -31,7 +31,7 @@ def flat(tree: Mapping[str, Any]) -> Flat:
     return dict(flatten_dict(tree, sep="/"))
 
 
-def nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
+def nest_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
     """The nested dictionary whose leaves are given by joined path."""
     return dict(unflatten_dict(dict(leaves), sep="/"))
 

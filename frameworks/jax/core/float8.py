@@ -17,7 +17,7 @@ from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 
 from fixtures.arrays import Array
 from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, Operand, PassResult
-from frameworks.jax.core.arrays import Flat, flat, nested, to_array
+from frameworks.jax.core.arrays import Flat, flat, nest_leaves, to_array
 
 RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=1), skipped="stays")
 _OPERANDS: dict[Operand, str] = {"input": "input", "kernel": "kernel", "gradient": "output_grad"}
@@ -48,8 +48,8 @@ def with_memory(leaves: Flat, variables: Mapping[str, Any]) -> Flat:
 def collections(leaves: Flat) -> dict[str, Any]:
     """The variables of a module that has these leaves."""
     memory = {path.removeprefix(_BELOW): value for path, value in amax_leaves(leaves).items()}
-    result = {"params": nested(trained_leaves(leaves))}
-    return result | ({OVERWRITE_WITH_GRADIENT: nested(memory)} if memory else {})
+    result = {"params": nest_leaves(trained_leaves(leaves))}
+    return result | ({OVERWRITE_WITH_GRADIENT: nest_leaves(memory)} if memory else {})
 
 
 def state_tree(leaves: Flat) -> Any:
@@ -64,19 +64,19 @@ def leaves_in(tree: Any) -> Flat:
     return result
 
 
-def added(left: Any, right: Any) -> Any:
+def add_gradients(left: Any, right: Any) -> Any:
     """The sum of two gradients in trees of leaves by place; of what overwrites the collection the larger."""
 
-    def joined(path: Any, one: jax.Array, other: jax.Array) -> jax.Array:
+    def combine_leaves(path: Any, one: jax.Array, other: jax.Array) -> jax.Array:
         overwrites = any(str(getattr(key, "key", "")).startswith(_BELOW) for key in path)
         return jnp.maximum(one, other) if overwrites else one + other
 
-    return jax.tree.map_with_path(joined, left, right)
+    return jax.tree.map_with_path(combine_leaves, left, right)
 
 
 def total(gradients: list[Any]) -> Any:
     """The sum of several."""
-    return reduce(added, gradients)
+    return reduce(add_gradients, gradients)
 
 
 def over_window(before: Any, after: Any, overwritten: Any, last: Any) -> tuple[Any, Any]:
@@ -142,7 +142,7 @@ class FlaxDelayedProduct:
         with jax.default_device(device):
             self._kernel = jnp.asarray(kernel)
             inputs = jnp.zeros((1, len(kernel)), jnp.float32)
-            self._step = jax.jit(self._trained)
+            self._step = jax.jit(self._train_product)
             self._state: Any = self._operation.init({}, inputs, self._kernel, _DIMENSIONS)[
                 fp8_ops.OVERWRITE_WITH_GRADIENT
             ]
@@ -165,7 +165,7 @@ class FlaxDelayedProduct:
         output: jax.Array = self._operation.apply(variables, inputs, kernel, _DIMENSIONS)
         return output
 
-    def _trained(
+    def _train_product(
         self, state: Any, kernel: jax.Array, inputs: list[jax.Array], gradients: list[jax.Array]
     ) -> tuple[list[tuple[jax.Array, ...]], Any]:
         """Results of each micro-batch, and the state overwritten by the gradients of all of them."""

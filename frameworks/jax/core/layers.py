@@ -272,7 +272,7 @@ class Network(nn.Module):
             x = self.segment(x, 0, train)
         else:
             for number in range(recompute.segments):
-                x = self._recomputed(Network.segment, x, number)
+                x = self._recompute(Network.segment, x, number)
         return self.outputs(x)
 
     def outputs(self, x: jax.Array) -> dict[str, jax.Array]:
@@ -287,7 +287,7 @@ class Network(nn.Module):
         if self.recompute is None or self.recompute.depth == 1 or not train:
             return self._run(x, (start, stop), train)
         for inner in inner_bounds((start, stop)):
-            x = self._recomputed(Network._run, x, inner)
+            x = self._recompute(Network._run, x, inner)
         return x
 
     def _run(self, x: jax.Array, bounds: Bounds, train: bool) -> jax.Array:
@@ -295,7 +295,7 @@ class Network(nn.Module):
             x = layer(x, train)
         return x
 
-    def _recomputed(self, run: Callable[..., jax.Array], x: jax.Array, which: int | Bounds) -> jax.Array:
+    def _recompute(self, run: Callable[..., jax.Array], x: jax.Array, which: int | Bounds) -> jax.Array:
         options = {"prevent_cse": False} if self.way == "no-cse-barrier" else {}
         policy = ways.policy(self.way, policy_of(self.recompute))
         lifted: jax.Array = nn.remat(run, policy=policy, static_argnums=(2, 3), **options)(self, x, which, True)

@@ -15,11 +15,11 @@ from frameworks.contract import FunctionFormat
 _IMAGES = ("NHWC", "HWIO", "NHWC")
 
 
-def _normalised(x: Array, module: nn.Module) -> Array:
+def _apply_norm(x: Array, module: nn.Module) -> Array:
     return jnp.asarray(module.apply({}, x))
 
 
-def _dropped(x: Array) -> Array:
+def _dropout(x: Array) -> Array:
     return jnp.asarray(nn.Dropout(0.5, deterministic=False).apply({}, x, rngs={"dropout": jax.random.key(0)}))
 
 
@@ -30,10 +30,10 @@ def _attention(query: Array, key: Array, value: Array) -> Array:
 
 def _instance_norm(x: Array) -> Array:
     """Rows are the channels of one sample, which Linen has last."""
-    return _normalised(x.T[None], nn.InstanceNorm(epsilon=1e-5, use_bias=False, use_scale=False))[0].T
+    return _apply_norm(x.T[None], nn.InstanceNorm(epsilon=1e-5, use_bias=False, use_scale=False))[0].T
 
 
-def _pooled(pool: Callable[..., Array], x: Array) -> Array:
+def _pool(pool: Callable[..., Array], x: Array) -> Array:
     return pool(x, (2, 2), strides=(2, 2))
 
 
@@ -61,10 +61,10 @@ OPERATIONS: dict[str, Callable[..., Array]] = {
     "huber": lambda a, b: optax.huber_loss(a, b).mean(),
     "kl_divergence": lambda logarithms, x: optax.losses.kl_divergence(logarithms, x).mean(),
     "binary_cross_entropy_logits": lambda x, y: optax.sigmoid_binary_cross_entropy(x, y).mean(),
-    "layer_norm": lambda x: _normalised(x, nn.LayerNorm(epsilon=1e-5, use_bias=False, use_scale=False)),
+    "layer_norm": lambda x: _apply_norm(x, nn.LayerNorm(epsilon=1e-5, use_bias=False, use_scale=False)),
     "batch_norm": lambda x: jax.nn.standardize(x, axis=0, epsilon=1e-5),
     "instance_norm": _instance_norm,
-    "rms_norm": lambda x: _normalised(x, nn.RMSNorm(epsilon=1e-5, use_scale=False)),
+    "rms_norm": lambda x: _apply_norm(x, nn.RMSNorm(epsilon=1e-5, use_scale=False)),
     "exp": jnp.exp,
     "expm1": jnp.expm1,
     "log": jnp.log,
@@ -94,9 +94,9 @@ OPERATIONS: dict[str, Callable[..., Array]] = {
     "where": lambda a, b: jnp.where(a > 0, a, b),
     "concatenate": lambda a, b: jnp.concatenate([a, b], -1),
     "stack": lambda a, b: jnp.stack([a, b]),
-    "max_pool": lambda x: _pooled(nn.max_pool, x),
-    "average_pool": lambda x: _pooled(nn.avg_pool, x),
-    "dropout": _dropped,
+    "max_pool": lambda x: _pool(nn.max_pool, x),
+    "average_pool": lambda x: _pool(nn.avg_pool, x),
+    "dropout": _dropout,
     "embedding": lambda ids, table: jnp.take(table, ids, axis=0),
     "gather_ids": lambda ids: ids + 0,
     "argmax": lambda x: jnp.argmax(x, -1),

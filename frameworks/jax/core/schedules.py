@@ -15,7 +15,7 @@ from frameworks.base import ships, takes
 from frameworks.contract import Capability, Unsupported
 
 
-def shipped(rate: float, curve: curves.Curve | curves.Steps) -> optax.Schedule:
+def make_schedule(rate: float, curve: curves.Curve | curves.Steps) -> optax.Schedule:
     """The schedule that follows a curve from a rate.
 
     Raises:
@@ -44,7 +44,7 @@ def shipped(rate: float, curve: curves.Curve | curves.Steps) -> optax.Schedule:
             length, last = steps + cosine.steps, rate * cosine.end
             return optax.warmup_cosine_decay_schedule(rate * start, rate, steps, length, last)
         case curves.Joined(parts=parts, boundaries=boundaries):
-            return optax.join_schedules([shipped(rate, part) for part in parts], list(boundaries))
+            return optax.join_schedules([make_schedule(rate, part) for part in parts], list(boundaries))
     keywords: dict[type, str] = {
         curves.InverseTime: "inverse_time",
         curves.OneCycle: "cycle_momentum",

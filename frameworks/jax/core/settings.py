@@ -81,7 +81,7 @@ def full_version() -> str:
     return f"{jax.__version__}+{'.'.join(f'{package}.{version(package)}' for package in PACKAGES)}"
 
 
-def installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
     """Whether an optional package is installed."""
     try:
         return bool(version(package))
@@ -99,7 +99,7 @@ def read_environment(device: jax.Device) -> dict[str, str]:
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
-    result |= {name: version(name) for name in (*PACKAGES, "orbax-checkpoint", *filter(installed, ("qwix",)))}
+    result |= {name: version(name) for name in (*PACKAGES, "orbax-checkpoint", *filter(is_installed, ("qwix",)))}
     settings = jax.config.values
     chosen = {name: settings[name] for name in _FOLLOWED if name in settings}
     chosen |= {name: getattr(jax.config, name) for name in _SETTINGS}
@@ -168,12 +168,12 @@ class OnDevice(BaseFramework):
     def environment(self) -> dict[str, str]:
         return read_environment(self._place)
 
-    def timed(self, work: Callable[[], object]) -> int:
+    def measure_time(self, work: Callable[[], object]) -> int:
         """By a clock of the host's: JAX has no events, and `jax.block_until_ready` waits for what `work` returns.
 
         A step needs no more: the outcome that it reads is ready when all of its program is.
         """
-        return super().timed(lambda: jax.block_until_ready(work()))
+        return super().measure_time(lambda: jax.block_until_ready(work()))
 
     def global_state(self) -> dict[str, str]:
         return read_settings()

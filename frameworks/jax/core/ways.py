@@ -19,7 +19,7 @@ from jax.example_libraries.optimizers import clip_grads
 from fixtures.recipe import Recipe, Steps
 from fixtures.schedules import Curve
 from frameworks.contract import Capability, Unsupported
-from frameworks.jax.core.schedules import shipped
+from frameworks.jax.core.schedules import make_schedule
 
 Losses = Callable[[Any], tuple[list[jax.Array], Any]]
 Optimizer = Callable[..., optax.GradientTransformation]
@@ -68,7 +68,7 @@ def policy(way: str, usual: Callable[..., Any]) -> Callable[..., Any]:
     return usual
 
 
-def clipped(way: str, limit: float, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+def add_clipping(way: str, limit: float, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     """An optimizer of gradients whose joint norm is at most `limit`."""
     match way:
         case "named-chain":
@@ -96,7 +96,7 @@ def schedule(way: str, rate: float, steps: Steps | Curve | None) -> optax.Schedu
     if steps is None:
         return optax.constant_schedule(rate)
     if isinstance(steps, Curve):
-        return shipped(rate, steps)
+        return make_schedule(rate, steps)
     rates = [rate * factor for factor in steps.factors]
     match way:
         case "piecewise":
@@ -109,12 +109,12 @@ def schedule(way: str, rate: float, steps: Steps | Curve | None) -> optax.Schedu
             }
             return optax.piecewise_constant_schedule(rates[0], ratios)
         case "function":
-            return partial(_selected, steps.boundaries, rates)
+            return partial(_select_rate, steps.boundaries, rates)
         case _:
             return optax.join_schedules([*map(optax.constant_schedule, rates)], list(steps.boundaries))
 
 
-def _selected(boundaries: Sequence[int], rates: Sequence[float], count: Any) -> jax.Array:
+def _select_rate(boundaries: Sequence[int], rates: Sequence[float], count: Any) -> jax.Array:
     rate = jnp.asarray(rates[0])
     for boundary, later in zip(boundaries, rates[1:], strict=True):
         rate = jax.lax.select(jnp.asarray(count) >= boundary, jnp.asarray(later), rate)
@@ -143,7 +143,7 @@ _PARTS: Mapping[Optimizer, Callable[..., list[optax.GradientTransformation]]] = 
 """The transformations before `scale_by_learning_rate`, with the optimizer's own defaults."""
 
 
-def _chained(kind: Optimizer, learning_rate: Any, **options: Any) -> optax.GradientTransformation:
+def _make_chain(kind: Optimizer, learning_rate: Any, **options: Any) -> optax.GradientTransformation:
     """An optimizer as the chain of its parts, which Optax documents; RMSprop's momentum follows the rate."""
     rate = optax.scale_by_learning_rate(learning_rate)
     if kind is not optax.rmsprop:
@@ -164,18 +164,18 @@ def optimizer(ways: Recipe, kind: Optimizer, arguments: Mapping[str, Any]) -> op
         own = {name: value for name, value in arguments.items() if name != "learning_rate"}
         first = rate(0) if callable(rate) and ways.way("schedule") == "set" else rate
         return optax.inject_hyperparams(
-            lambda learning_rate: _made(ways, kind, own | {"learning_rate": learning_rate})
+            lambda learning_rate: _make_optimizer(ways, kind, own | {"learning_rate": learning_rate})
         )(learning_rate=first)
-    return _made(ways, kind, arguments)
+    return _make_optimizer(ways, kind, arguments)
 
 
 _STATIC = ("mask", "weight_decay_mask", "min_dim_size_to_factor", "ns_coeffs", "ns_steps")
 
 
-def _made(ways: Recipe, kind: Optimizer, arguments: Mapping[str, Any]) -> optax.GradientTransformation:
+def _make_optimizer(ways: Recipe, kind: Optimizer, arguments: Mapping[str, Any]) -> optax.GradientTransformation:
     match ways.way("optimizer"):
         case "chain" if kind in (*_PARTS, optax.rmsprop):
-            return _chained(kind, **arguments)
+            return _make_chain(kind, **arguments)
         case "inject":
             return optax.inject_hyperparams(kind, static_args=[name for name in _STATIC if name in arguments])(
                 **arguments

@@ -47,7 +47,7 @@ class GatheredBatch(Batch):
         return sum(self.shares)
 
 
-def gathered(model: Model, parts: Sequence[Batch]) -> GatheredBatch:
+def gather_batch(model: Model, parts: Sequence[Batch]) -> GatheredBatch:
     """The ranks' parts of a micro-batch as one, each padded to the longest with samples that do not count.
 
     Batch norm would take padding for samples, so that a model that has one gets the samples as they are.
@@ -73,7 +73,7 @@ def gathered(model: Model, parts: Sequence[Batch]) -> GatheredBatch:
 
 def gathered_window(model: Model, windows: Sequence[Window]) -> tuple[GatheredBatch, ...]:
     """The ranks' windows as one."""
-    return tuple(gathered(model, parts) for parts in zip(*windows, strict=True))
+    return tuple(gather_batch(model, parts) for parts in zip(*windows, strict=True))
 
 
 def _together(parts: Sequence[Array], lengths: Sequence[int]) -> Array:
@@ -210,8 +210,8 @@ class MeshSteps(CompiledSteps):
         return (
             self.sharding.gradients(gradients),
             judged,
-            self.sharding.replicated(sums),
-            self.sharding.replicated(after),
+            self.sharding.replicate(sums),
+            self.sharding.replicate(after),
         )
 
     def _surrogate(
@@ -221,7 +221,7 @@ class MeshSteps(CompiledSteps):
         return self.sharding.gradients(gradients), judged
 
     def _predict(self, parameters: Flat, buffers: Flat, inputs: jax.Array) -> dict[str, jax.Array]:
-        return self.sharding.replicated(super()._predict(parameters, buffers, inputs))
+        return self.sharding.replicate(super()._predict(parameters, buffers, inputs))
 
 
 @cache
@@ -258,10 +258,10 @@ class MeshTrainer(JaxTrainer):
     def place(self) -> Place:
         return self.sharding.whole
 
-    def _compiled(self, plan: Plan) -> CompiledSteps:
+    def _compile(self, plan: Plan) -> CompiledSteps:
         return mesh_steps_of(plan, self.sharding)
 
-    def _placed(self, state: RunState) -> RunState:
+    def _place_state(self, state: RunState) -> RunState:
         placed: RunState = jax.device_put(state, self.sharding.state_shardings(state))
         return placed
 
@@ -280,15 +280,15 @@ class MeshTrainer(JaxTrainer):
         dtype = self.leaves[self.layout.parameters[name]].dtype
         return [self.layout.leaf(name, np.asarray(own), dtype) for own in value]
 
-    def _fed(self, gradients: Gradients) -> Flat:
+    def _place_gradients(self, gradients: Gradients) -> Flat:
         return {
-            self.layout.parameters[name]: self.sharding.stacked(self._leaves(name, value))
+            self.layout.parameters[name]: self.sharding.stack(self._leaves(name, value))
             for name, value in gradients.items()
         }
 
     def _inject(self, gradients: Gradients) -> Flat:
         return {
-            self.layout.parameters[name]: self.sharding.pieced(self._leaves(name, value), "gradient")
+            self.layout.parameters[name]: self.sharding.assemble(self._leaves(name, value), "gradient")
             for name, value in gradients.items()
         }
 

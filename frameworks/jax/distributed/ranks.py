@@ -12,7 +12,7 @@ from fixtures.model import Model
 from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments
 from frameworks.contract import Capability, Gradients, Update
-from frameworks.jax.distributed.mesh import READINGS, AllRanks, MeshTrainer, gathered, gathered_window
+from frameworks.jax.distributed.mesh import READINGS, AllRanks, MeshTrainer, gather_batch, gathered_window
 from frameworks.jax.framework import JaxFramework
 from frameworks.jax.training.offload import OffloadedTrainer
 from frameworks.jax.training.steps import ShardingLayout, layout_of
@@ -34,7 +34,7 @@ class JaxWorker(AllRanks):
     def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> MeshRanks:
         assert recipe.ranks is not None
         trainer = MeshTrainer if recipe.offload is None else OffloadedMesh
-        return MeshRanks(self.framework.bound(trainer(layout_of(recipe.ranks), model, recipe, weights)))
+        return MeshRanks(self.framework.bind(trainer(layout_of(recipe.ranks), model, recipe, weights)))
 
 
 class OffloadedMesh(OffloadedTrainer, MeshTrainer):
@@ -62,7 +62,7 @@ class MeshRanks:
                 self.run.update(gathered_window(self.run.model, [window for window, _ in own]))
                 return self.run.updates
             case "accumulate":
-                self.run.accumulate(gathered(self.run.model, [batch for batch, _ in own]), own[0][1])
+                self.run.accumulate(gather_batch(self.run.model, [batch for batch, _ in own]), own[0][1])
                 return self.run.last_loss()
             case "apply":
                 self.run.apply()
@@ -79,7 +79,7 @@ class MeshRanks:
             case "resident_bytes":
                 return tuple(self.run.resident_bytes(rank) for rank in self._ranks)
             case "offloaded":
-                return (self.run.offloaded(), *({} for _ in self._ranks[1:]))
+                return (self.run.offloaded_bytes(), *({} for _ in self._ranks[1:]))
             case "collectives":
                 raise self.run.refusal(Capability.RANKS_COLLECTIVES)
             case _:
@@ -95,13 +95,14 @@ class MeshRanks:
     def _feed(self, arguments: Sequence[Arguments]) -> tuple[Update, ...]:
         named = dict(arguments[0].named)
         inject = [entry.named["inject"] for entry in arguments]
-        named["inject"] = self._stacked(inject) if any(own is not None for own in inject) else None
+        named["inject"] = self._stack_gradients(inject) if any(own is not None for own in inject) else None
         self.run.apply_gradients(
-            *(self._stacked(parts) for parts in zip(*(own.arguments for own in arguments), strict=True)), **named
+            *(self._stack_gradients(parts) for parts in zip(*(own.arguments for own in arguments), strict=True)),
+            **named,
         )
         return self.run.updates
 
-    def _stacked(self, parts: Sequence[Gradients | None]) -> dict[str, Array]:
+    def _stack_gradients(self, parts: Sequence[Gradients | None]) -> dict[str, Array]:
         """The ranks' gradients, (ranks, *shape) for each trained parameter; zeros where a rank has none."""
         mappings = [own or {} for own in parts]
         result = {}

@@ -42,7 +42,7 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
     def refusals(self) -> Mapping[Capability, str]:
         return refusals(self.device)
 
-    def supported(self) -> Collection[Capability]:
+    def supported_capabilities(self) -> Collection[Capability]:
         return SUPPORTED | {Capability.SAVED_BYTES}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
@@ -66,8 +66,8 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
     ) -> StatelessRun | RankGroupTrainer:
         self.require_recipe(recipe)
         if recipe.ranks is not None:
-            return self.bound(RankGroupTrainer(_rank_group(model, recipe, weights)))
-        return self.bound(self._run(model, recipe, weights))
+            return self.bind(RankGroupTrainer(_rank_group(model, recipe, weights)))
+        return self.bind(self._run(model, recipe, weights))
 
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> StatelessRun:
         return StatelessRun(model, recipe, weights, self._place)

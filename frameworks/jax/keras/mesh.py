@@ -17,7 +17,7 @@ from fixtures.recipe import Recipe
 from frameworks.base import LossLedger, ranks_of
 from frameworks.contract import Gradients
 from frameworks.jax.distributed import mesh
-from frameworks.jax.distributed.mesh import GatheredBatch, gathered, gathered_window
+from frameworks.jax.distributed.mesh import GatheredBatch, gather_batch, gathered_window
 from frameworks.jax.keras import trainer
 from frameworks.jax.keras.steps import DeviceBatch, Values, load_parts, micro_batch
 from frameworks.jax.keras.trainer import StatelessRun
@@ -49,7 +49,7 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
         return self._loaded
 
     def accumulate_parts(self, parts: Sequence[Batch]) -> tuple[float, ...]:
-        batch = gathered(self.model, parts)
+        batch = gather_batch(self.model, parts)
         with self.scope():
             self.run_state, self.outcome, sums = self.steps.train(self.run_state, self._load(batch))
             totals = np.sum([np.asarray(own, np.float64) for own in sums], axis=0)
@@ -60,19 +60,19 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
         assert self.outcome is not None
         outcome = self.outcome._replace(gradients=[])
         outcomes = [self.sharding.of_rank(outcome, rank) for rank in self.ranks]
-        return self.entered(map(micro_batch, outcomes, totals, items))
+        return self.record_by_rank(map(micro_batch, outcomes, totals, items))
 
     def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
         result = self.window_gradients(gathered_window(self.model, windows))
         return tuple(self.canonical(self.sharding.of_rank(result, rank)) for rank in self.ranks)
 
     def feed_part(self, parts: Sequence[Gradients]) -> None:
-        self.run_state, self.outcome = self.steps.apply_gradients(self.run_state, self._stacked(parts))
+        self.run_state, self.outcome = self.steps.apply_gradients(self.run_state, self._stack_gradients(parts))
         self._enter([math.nan] * len(parts), [1] * len(parts))
 
-    def _stacked(self, parts: Sequence[Gradients]) -> dict[str, Array]:
+    def _stack_gradients(self, parts: Sequence[Gradients]) -> dict[str, Array]:
         """(ranks, *shape) in Keras' shapes: each rank's gradients, zeros where a rank has none."""
-        shares = [self.given(own) for own in parts]
+        shares = [self.convert_gradients(own) for own in parts]
         gradients = {name: value for own in shares for name, value in own.items()}
         return {
             name: np.stack([own.get(name, np.zeros_like(like)) for own in shares]) for name, like in gradients.items()
@@ -101,14 +101,14 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
 
     def resident_bytes(self, rank: int) -> dict[str, int]:
         """Bytes on a rank's device; without accumulators, gradients are those that the last update took in."""
-        slots = {slot: self.placed(variable) for slot, variable in self.slots.items()}
+        slots = {slot: self.get_array(variable) for slot, variable in self.slots.items()}
         sums = [value for slot, value in slots.items() if slot.startswith(ACCUMULATOR)]
         taken = [] if self.outcome is None else self.outcome.gradients
         kinds = {
             "parameter": self.run_state.trained,
             "gradient": sums or taken,
             "optimizer": [v for slot, v in slots.items() if not slot.startswith((ACCUMULATOR, AVERAGE))],
-            "buffer": [self.placed(variable) for variable in self.bound.buffers.values()],
+            "buffer": [self.get_array(variable) for variable in self.bound.buffers.values()],
         }
         return {kind: self.sharding.bytes_on(values, rank) for kind, values in kinds.items()}
 

@@ -14,9 +14,9 @@ from fixtures.arrays import Array
 from frameworks.contract import Attempt, Capability, RecomputeCase, RecomputeResult
 from frameworks.jax.core.arrays import has_peak
 from frameworks.jax.keras.backend import BACKEND
-from frameworks.jax.training.recompute import differentiated
+from frameworks.jax.training.recompute import differentiate_case
 from frameworks.keras_common import declarations as keras_parts
-from frameworks.keras_common.operations import NO_LISTS, Function, recomputed
+from frameworks.keras_common.operations import NO_LISTS, Function, wrap_in_remat
 from frameworks.keras_common.probes import OF_POLICIES, optimizer_attempts
 
 INSIDE_RECOMPUTED = "nothing outside keras.remat may refer to what is computed inside: JAX raises UnexpectedTracerError"
@@ -60,9 +60,9 @@ def remat_case(case: RecomputeCase, x: Array, w: Array, variant: str, device: ja
     """One case of `Framework.recompute`; the framework's own exceptions leave this call."""
 
     def run(function: Function, *args: Any, **named: Any) -> jax.Array:
-        return recomputed(function, variant)(*args, **named)
+        return wrap_in_remat(function, variant)(*args, **named)
 
-    return differentiated(case, x, w, run, device)
+    return differentiate_case(case, x, w, run, device)
 
 
 # what is inside

@@ -12,7 +12,7 @@ from frameworks.base import Arguments
 from frameworks.jax.distributed.mesh import READINGS, AllRanks
 from frameworks.jax.keras.framework import KerasFramework
 from frameworks.jax.keras.mesh import DistributedTrainer
-from frameworks.jax.keras.steps import divided
+from frameworks.jax.keras.steps import divide_axes
 from frameworks.keras_common.run import KerasRanks
 
 
@@ -26,10 +26,10 @@ class KerasWorker(AllRanks):
     )
 
     def divides(self, model: Model, ranks: Ranks) -> bool:
-        return bool(divided(model.parameter_shapes(), ranks.shards))
+        return bool(divide_axes(model.parameter_shapes(), ranks.shards))
 
     def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> DistributedRanks:
-        run = self.framework.bound(DistributedTrainer(model, recipe, weights))
+        run = self.framework.bind(DistributedTrainer(model, recipe, weights))
         return DistributedRanks(run, READINGS | {"resident_bytes"})
 
 

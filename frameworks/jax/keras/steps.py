@@ -102,12 +102,12 @@ def distribution_of(ranks: Ranks, shapes: Mapping[str, tuple[int, ...]]) -> Dist
         return DataParallel(devices=devices)
     mesh = DeviceMesh((ranks.replicas, ranks.shards), (BATCH, MODEL), devices)
     layouts = LayoutMap(mesh)
-    for path, axes in divided(shapes, ranks.shards).items():
+    for path, axes in divide_axes(shapes, ranks.shards).items():
         layouts[path] = axes
     return ModelParallel(layout_map=layouts, batch_dim_name=BATCH)
 
 
-def divided(shapes: Mapping[str, tuple[int, ...]], parts: int) -> dict[str, tuple[str | None, ...]]:
+def divide_axes(shapes: Mapping[str, tuple[int, ...]], parts: int) -> dict[str, tuple[str | None, ...]]:
     """The axes of the mesh that each axis of a variable is divided over, for those that can be divided at all."""
     result = {}
     for path, shape in shapes.items():
@@ -175,7 +175,7 @@ class KerasSteps:
         self.distribution = self._distribution()
         self.count = 1 if recipe.ranks is None else recipe.ranks.count
         with self.scope():
-            self.bound, self.optimizer = self._made()
+            self.bound, self.optimizer = self._build_network()
             network = self.bound.network
             trained = network.trainable_variables
             self.variables = (trained, network.non_trainable_variables, self.optimizer.variables)
@@ -186,12 +186,12 @@ class KerasSteps:
         self._losses, self._item_losses = losses_of(model, "sum"), losses_of(model, "none")
         self.train = jax.jit(self._train)
         self.backward = jax.jit(self._backward)
-        self.traced = jax.jit(self._traced)
+        self.traced = jax.jit(self._trace_layers)
         self.apply_gradients = jax.jit(self._feed)
         self.predict = jax.jit(self._predict)
         self.look = jax.jit(self._look)
 
-    def _made(self) -> tuple[BuiltNetwork, keras.optimizers.Optimizer]:
+    def _build_network(self) -> tuple[BuiltNetwork, keras.optimizers.Optimizer]:
         with dtype_policy(policy_of(self.recipe.precision)):
             bound = NetworkBuilder(counter).build(self.model, self.recipe.seed, self.recipe.recompute)
         optimizer = make_optimizer(self.recipe, bound.variables, BACKEND, name="optimizer")
@@ -202,7 +202,7 @@ class KerasSteps:
         ranks = self.recipe.ranks
         if ranks is None:
             return None
-        bound, optimizer = self._made()
+        bound, optimizer = self._build_network()
         sharded = bound.network.trainable_variables if ranks.level == "full" else optimizer.variables
         return distribution_of(ranks, shapes_of(sharded))
 
@@ -212,7 +212,7 @@ class KerasSteps:
 
     # where arrays lie
 
-    def loaded(self, weights: Mapping[str, Array]) -> list[Array]:
+    def arrange_weights(self, weights: Mapping[str, Array]) -> list[Array]:
         """Canonical weights in the shapes, formats and order of the trainable variables.
 
         Raises:
@@ -266,7 +266,7 @@ class KerasSteps:
                 scale, good = jnp.float32(self.optimizer.loss_scale_factor or 1.0), jnp.int32(-1)
         return OptimizerReadings(scale, updates, rate, good)
 
-    def _scaled(self, optimizer: Values, losses: Sequence[jax.Array]) -> Values:
+    def _scale_loss(self, optimizer: Values, losses: Sequence[jax.Array]) -> Values:
         with self._optimizing(optimizer):
             return [self.optimizer.scale_loss(loss) for loss in losses]
 
@@ -296,20 +296,20 @@ class KerasSteps:
     def _gradients(self, state: State, batch: DeviceBatch) -> tuple[Values, Values, Values]:
         """Scaled gradients, sums of losses, and the other variables after the pass."""
 
-        def scaled(trained: Values) -> tuple[Values, tuple[Values, Values]]:
+        def scale_losses(trained: Values) -> tuple[Values, tuple[Values, Values]]:
             means, rest = self.losses(trained, state.others, batch)
-            return self._scaled(state.optimizer, means), rest
+            return self._scale_loss(state.optimizer, means), rest
 
-        gradients, (sums, after) = ways.gradients("", scaled, state.trained)
+        gradients, (sums, after) = ways.gradients("", scale_losses, state.trained)
         return _sum(gradients), sums, after
 
     def _train(self, state: State, batch: DeviceBatch) -> tuple[State, KerasOutcome, Values]:
         """Forward, backward and the optimizer's step of one micro-batch; and its sums of losses."""
         gradients, sums, others = self._gradients(state, self._split_across_ranks(batch))
-        after, outcome = self._stepped(state._replace(others=others), gradients)
+        after, outcome = self._apply_step(state._replace(others=others), gradients)
         return after, outcome, self._whole(sums)
 
-    def _stepped(self, state: State, gradients: Values) -> tuple[State, KerasOutcome]:
+    def _apply_step(self, state: State, gradients: Values) -> tuple[State, KerasOutcome]:
         gradients = self._with_sharding(gradients, self.start.trained)
         trained, optimizer = self.optimizer.stateless_apply(state.optimizer, gradients, state.trained)
         after = self._with_sharding(State(trained, state.others, optimizer), self.start)
@@ -321,9 +321,9 @@ class KerasSteps:
     def _backward(self, state: State, batch: DeviceBatch) -> tuple[Values, Values]:
         """Unscaled gradients of one micro-batch, and the other variables after the pass."""
         gradients, _, others = self._gradients(state, self._split_across_ranks(batch))
-        return self._unscaled(state.optimizer, gradients), others
+        return self._unscale_gradients(state.optimizer, gradients), others
 
-    def _unscaled(self, optimizer: Values, gradients: Values) -> Values:
+    def _unscale_gradients(self, optimizer: Values, gradients: Values) -> Values:
         """Gradients divided by the scale as the optimizer does, in their own formats."""
         scale = self._look(optimizer).scale
         return [keras.ops.divide(gradient, scale).astype(gradient.dtype) for gradient in gradients]
@@ -334,19 +334,19 @@ class KerasSteps:
         Of several ranks it is that of the mean over them: what is given is (ranks, *shape).
         """
 
-        def scaled(trained: Values) -> jax.Array:
+        def scale_sum(trained: Values) -> jax.Array:
             parts = self._split_across_ranks(dict(gradients)).items()
             products = [trained[self.places[name]].astype(g.dtype) * g for name, g in parts]
             total = reduce(jnp.add, [jnp.sum(product).astype(jnp.float32) for product in products], jnp.zeros(()))
-            return self._scaled(state.optimizer, [total / self.count])[0]
+            return self._scale_loss(state.optimizer, [total / self.count])[0]
 
-        return self._stepped(state, jax.grad(scaled)(state.trained))
+        return self._apply_step(state, jax.grad(scale_sum)(state.trained))
 
     def _predict(self, trained: Values, others: Values, inputs: jax.Array) -> dict[str, jax.Array]:
         outputs, _ = self.bound.network.stateless_call(trained, others, inputs, training=False)
         return self._whole(outputs)
 
-    def _traced(self, state: State, batch: DeviceBatch) -> tuple[Outputs, Outputs, Values, Values]:
+    def _trace_layers(self, state: State, batch: DeviceBatch) -> tuple[Outputs, Outputs, Values, Values]:
         """Output of every layer by the name of its Keras layer, the unscaled parameters' and these outputs' gradients.
 
         The last is what the other variables are after the pass.
@@ -359,14 +359,14 @@ class KerasSteps:
 
         zeros = {n: jnp.zeros(s.shape, s.dtype) for n, s in jax.eval_shape(shapes, state.trained).items()}
 
-        def scaled(primals: tuple[Values, Outputs]) -> tuple[Values, tuple[Outputs, Values]]:
+        def scale_losses(primals: tuple[Values, Outputs]) -> tuple[Values, tuple[Outputs, Values]]:
             with collected_outputs(primals[1]) as outputs:
                 means, (_, after) = self.losses(primals[0], state.others, batch)
-            return self._scaled(state.optimizer, means), (outputs, after)
+            return self._scale_loss(state.optimizer, means), (outputs, after)
 
-        gradients, (outputs, after) = ways.gradients("", scaled, (state.trained, zeros))
+        gradients, (outputs, after) = ways.gradients("", scale_losses, (state.trained, zeros))
         of_parameters, of_outputs = _sum(gradients)
-        return outputs, of_outputs, self._unscaled(state.optimizer, of_parameters), after
+        return outputs, of_outputs, self._unscale_gradients(state.optimizer, of_parameters), after
 
     def runs_in_a_pass(self, state: State, batch: DeviceBatch) -> tuple[int, ...]:
         """How often each segment's forward begins in one forward and backward pass.
@@ -379,7 +379,7 @@ class KerasSteps:
             jax.effects_barrier()
         return tuple(begun.count(number) for number in range(len(self.bound.network.segments)))
 
-    def averaged(self, state: State) -> Values:
+    def read_average(self, state: State) -> Values:
         """What the trainable variables are where the optimizer has overwritten them with their average."""
         variables = self.bound.network.trainable_variables
         values = zip([*variables, *self.optimizer.variables], [*state.trained, *state.optimizer], strict=True)

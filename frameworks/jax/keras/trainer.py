@@ -93,7 +93,7 @@ class StatelessRun(KerasRun):
             self.steps = steps_of(model, recipe, device)
         super().__init__(model, recipe, self.steps.bound, self.steps.optimizer)
         with self.scope():
-            native = self.steps.loaded(model.weights(recipe.seed) if weights is None else weights)
+            native = self.steps.arrange_weights(model.weights(recipe.seed) if weights is None else weights)
             self.run_state = self.steps.put(self.steps.start._replace(trained=native))
         self._places = {
             id(variable): (kind, index)
@@ -107,13 +107,13 @@ class StatelessRun(KerasRun):
         with wide_formats(self._wide), jax.default_device(self._device), self.steps.scope():
             yield
 
-    def placed(self, variable: keras.Variable) -> jax.Array:
+    def get_array(self, variable: keras.Variable) -> jax.Array:
         """The run's array for a variable."""
         kind, index = self._places[id(variable)]
         return self.run_state[kind][index]
 
     def value(self, variable: keras.Variable) -> Array:
-        return np.array(self.placed(variable))
+        return np.array(self.get_array(variable))
 
     def applied_updates(self) -> Array:
         with self.scope():
@@ -135,7 +135,7 @@ class StatelessRun(KerasRun):
         assert self.outcome is not None
         return micro_batch(self.outcome, total, items)
 
-    def fed(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
+    def feed_gradients(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
         self.run_state, self.outcome = self.steps.apply_gradients(self.run_state, gradients)
         return self._micro_batch(math.nan, 1)
 
@@ -177,7 +177,7 @@ class StatelessRun(KerasRun):
         if self.recipe.average is None:
             raise ValueError(NO_AVERAGE)
         with self.scope():
-            return self.steps.averaged(self.run_state)
+            return self.steps.read_average(self.run_state)
 
     def outputs(self, trained: Values, inputs: Array) -> dict[str, jax.Array]:
         """Evaluation-mode forward with these trainable variables: output by head name."""

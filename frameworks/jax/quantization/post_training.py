@@ -19,11 +19,11 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from frameworks.base import BaseFormats
 from frameworks.contract import Attempt, Calibrated, Capability, CastRule, LinearRule, Quantized, QuantRule
-from frameworks.jax.core.arrays import flat, nested, to_array, wide_formats
+from frameworks.jax.core.arrays import flat, nest_leaves, to_array, wide_formats
 from frameworks.jax.core.layers import Layout, Network, leaves_of
-from frameworks.jax.core.settings import installed
+from frameworks.jax.core.settings import is_installed
 
-INSTALLED = installed("qwix")
+INSTALLED = is_installed("qwix")
 NOT_INSTALLED = "qwix is not installed: pip install qwix"
 _FOLDER = "quantized"
 
@@ -70,7 +70,7 @@ def _is_there(technique: str) -> bool:
     return _qwix().QuantizationRule(**_FORMATS[technique]).weight_qtype is not None
 
 
-def refused() -> dict[Capability, str]:
+def find_refusals() -> dict[Capability, str]:
     """Missing techniques, with reasons."""
     return {} if INSTALLED else {Capability(f"quantization.{name}"): NOT_INSTALLED for name in _RULES}
 
@@ -113,12 +113,12 @@ class QwixQuantizedModel:
         leaves = flat(self._parameters)
         named = {n: leaves[path] for n, path in self._layout.parameters.items() if path.endswith("/kernel")}
         with _on(self._place):
-            return {name: _stored(leaf) for name, leaf in named.items()}
+            return {name: _read_quantized(leaf) for name, leaf in named.items()}
 
-    def unquantized(self) -> dict[str, Array]:
+    def unquantized_parameters(self) -> dict[str, Array]:
         return self._layout.arrays({p: leaf for p, leaf in flat(self._parameters).items() if not _is_quantized(leaf)})
 
-    def calibrated(self) -> dict[str, Calibrated]:
+    def calibrated_ranges(self) -> dict[str, Calibrated]:
         return {}
 
     def stored_bytes(self) -> int:
@@ -142,7 +142,7 @@ class QwixPostTraining:
     def rules(self) -> Mapping[str, LinearRule]:
         return _RULES if INSTALLED else {}
 
-    def quantized(
+    def quantize(
         self,
         technique: str,
         model: Model,
@@ -161,7 +161,7 @@ class QwixPostTraining:
             provider = _qwix().PtqProvider([*left, _qwix().QuantizationRule(**_FORMATS[technique])])
             module = _qwix().quantize_model(network, provider, methods=("__call__", "dense"))
             abstract = jax.eval_shape(partial(module.init, train=False), jax.random.key(0), sample)["params"]
-            trained = nested(leaves_of(layout, weights, like, self._place))
+            trained = nest_leaves(leaves_of(layout, weights, like, self._place))
             parameters = _qwix().quantize_params(trained, abstract)
         return QwixQuantizedModel(module, layout, parameters, self._place, jit=self._jit)
 
@@ -170,7 +170,7 @@ def _is_quantized(leaf: Any) -> bool:
     return not isinstance(leaf, jax.Array)
 
 
-def _stored(leaf: Any) -> Quantized | None:
+def _read_quantized(leaf: Any) -> Quantized | None:
     """A kernel quantized by Qwix, or None for a plain array."""
     if not _is_quantized(leaf):
         return None

@@ -22,7 +22,7 @@ def _sine_with_half(x: Array) -> Array:
 _sine_with_half.defvjp(lambda x: (jnp.sin(x), None), lambda _, gradient: (gradient * 0.5,))
 
 
-def _updated(x: Array) -> Any:
+def _update_slices(x: Array) -> Any:
     y = x.at[0].set(2.0 * x[1]).at[:, 2].add(x[:, 3]).at[3, 3].multiply(3.0)
     return y.at[1].min(0.5), y.at[jnp.array([0, 0, 2])].add(1.0)
 
@@ -31,12 +31,12 @@ def _backward_scan(x: Array) -> Any:
     return lax.scan(lambda total, row: (total * row, total + row), jnp.ones(4), x, reverse=True, unroll=2)
 
 
-def _chosen(x: Array) -> Any:
+def _where_branches(x: Array) -> Any:
     y = jnp.where(x > x.mean(1, keepdims=True), jnp.sin(x), jnp.cos(x))
     return y * jnp.linspace(0.25, 1.25, y.size).reshape(y.shape)
 
 
-def _ordered(x: Array) -> Any:
+def _sort_rows(x: Array) -> Any:
     places = jnp.argsort(x, axis=1)
     return jnp.cumsum(jnp.sort(x, 1), 1), jnp.take_along_axis(x, places[:, :2], 1), lax.top_k(x, 2)[0]
 
@@ -50,7 +50,7 @@ def _low(x: Array) -> Any:
     return (x.astype(jnp.bfloat16) * 3).astype(jnp.float32) * (x.astype(jnp.float16) ** 2).astype(jnp.float32)
 
 
-def _resized(x: Array) -> Any:
+def _resize_images(x: Array) -> Any:
     image = x.reshape(-1, 2, 2, 1)
     methods = ("nearest", "linear", "cubic", "lanczos3")
     return [jax.image.resize(image, (len(image), 5, 3, 1), method) for method in methods]
@@ -63,7 +63,7 @@ def _low_resized(x: Array) -> Any:
 
 _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {
-        "updated": _updated,
+        "updated": _update_slices,
         "scattered": lambda x: jax.ops.segment_sum(x * x, jnp.array([3, 0, 3, 1]), 4),
         "branch": lambda x: lax.cond(x.sum() > 0.0, jnp.exp, jnp.sin, x),
         "switch": lambda x: lax.switch(jnp.argmax(x[0]), [jnp.sin, jnp.cos, jnp.tanh, jnp.exp], x),
@@ -72,17 +72,17 @@ _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "backward-scan": _backward_scan,
         "mapped": lambda x: (jax.vmap(lambda row: row * row.sum())(x), lax.map(lambda row: row.prod(), x)),
         "associative": lambda x: (lax.associative_scan(jnp.multiply, x), lax.cummax(x, axis=1)),
-        "chosen": _chosen,
+        "chosen": _where_branches,
         "own-gradient": lambda x: (_sine_with_half(x), jax.grad(lambda y: _sine_with_half(y).sum())(x)),
         "jacobian": lambda x: jax.jacrev(lambda y: (y @ y).prod(0))(x),
         "hessian": lambda x: jax.hessian(lambda y: jnp.tanh((y * jnp.sin(y)).sum()))(x[0]),
         "containers": lambda x: {"a": x * 2.0, "b": [x.sum(), (x - 1.0,)]},
         "stopped": lambda x: x / lax.stop_gradient(x.std()) * lax.stop_gradient(x),
         "determinant": lambda x: tuple(jnp.linalg.slogdet(x + 3.0 * jnp.eye(4))),
-        "ordered": _ordered,
+        "ordered": _sort_rows,
         "inner-jit": _inner_jit,
         "low": _low,
-        "resized": _resized,
+        "resized": _resize_images,
         "low-resized": _low_resized,
     }
 )
@@ -96,12 +96,12 @@ class JAXFunctions(BaseFunctions):
     def techniques(self) -> tuple[str, ...]:
         return ("compiled", "compiled-inside", "recomputed", "mapped")
 
-    def computed(self, name: str, technique: str) -> Values:
-        outputs, gradient = self._changed(_floating(self.functions[name]), technique)(jnp.asarray(square()))
+    def compute(self, name: str, technique: str) -> Values:
+        outputs, gradient = self._apply_technique(_floating(self.functions[name]), technique)(jnp.asarray(square()))
         values = {f"value/{index}": np.asarray(output) for index, output in enumerate(outputs)}
         return {**values, "gradient/0": np.asarray(gradient)}
 
-    def _changed(self, function: Function, technique: str) -> Function:
+    def _apply_technique(self, function: Function, technique: str) -> Function:
         """Outputs and gradient by a function of x."""
         match technique:
             case "compiled":

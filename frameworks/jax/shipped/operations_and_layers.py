@@ -32,7 +32,7 @@ def floating(nest: Any) -> list[jax.Array]:
     return [leaf for leaf in jax.tree.leaves(nest) if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
 
-def called(layer: Any, *values: jax.Array) -> Any:
+def call_layer(layer: Any, *values: jax.Array) -> Any:
     """What a layer returns."""
     return layer(*values)
 
@@ -51,7 +51,7 @@ def _step(call: Callable[..., Any]) -> Step:
 
 
 _BY_NNX: Mapping[str, Step] = MappingProxyType(
-    {"nnx-compiled": nnx.jit(_step(called)), "nnx-recomputed": nnx.jit(_step(nnx.remat(called)))}
+    {"nnx-compiled": nnx.jit(_step(call_layer)), "nnx-recomputed": nnx.jit(_step(nnx.remat(call_layer)))}
 )
 CLOSED_OVER = "closed-over"
 IN_PLACE = (*_BY_NNX, CLOSED_OVER)
@@ -105,18 +105,18 @@ class Operations(ListedParts):
     def techniques(self) -> tuple[str, ...]:
         return (*_DIFFERENTIATED, "without-gradient", "one-input", "used-twice", "scaled", "compiled")
 
-    def computed(self, name: str, technique: str) -> Values:
-        function, leaves = _of_leaves(self.named(name), self.inputs(name))
+    def compute(self, name: str, technique: str) -> Values:
+        function, leaves = _of_leaves(self.find(name), self.inputs(name))
         if technique == "without-gradient":
-            return _named("value", function(*leaves))
+            return _name_arrays("value", function(*leaves))
         if technique == "one-input":
-            return _named("gradient", [_of_one(function, leaves, index) for index in range(len(leaves))])
+            return _name_arrays("gradient", [_of_one(function, leaves, index) for index in range(len(leaves))])
         chosen = _DIFFERENTIATED.get(technique, _same)(function)
         if technique == "compiled":
-            outputs, gradients = jax.jit(partial(_pulled, chosen, technique))(leaves)
+            outputs, gradients = jax.jit(partial(_compute_gradients, chosen, technique))(leaves)
         else:
-            outputs, gradients = _pulled(chosen, technique, leaves)
-        return _named("value", outputs) | _named("gradient", gradients)
+            outputs, gradients = _compute_gradients(chosen, technique, leaves)
+        return _name_arrays("value", outputs) | _name_arrays("gradient", gradients)
 
 
 def _of_leaves(part: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Function, list[jax.Array]]:
@@ -135,7 +135,7 @@ def _of_leaves(part: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Func
     return function, leaves
 
 
-def _pulled(function: Function, technique: str, leaves: Sequence[jax.Array]) -> tuple[Any, Any]:
+def _compute_gradients(function: Function, technique: str, leaves: Sequence[jax.Array]) -> tuple[Any, Any]:
     outputs, pullback = jax.vjp(function, *leaves)
     factor = FACTOR if technique == "scaled" else 1.0
     cotangents = [jnp.asarray(incoming(output.shape) * np.float32(factor), output.dtype) for output in outputs]
@@ -146,10 +146,12 @@ def _pulled(function: Function, technique: str, leaves: Sequence[jax.Array]) -> 
 
 def _of_one(function: Function, leaves: Sequence[jax.Array], index: int) -> jax.Array:
     """The gradient of one input, which alone is differentiated."""
-    return _pulled(lambda value: function(*leaves[:index], value, *leaves[index + 1 :]), "", [leaves[index]])[1][0]
+    return _compute_gradients(
+        lambda value: function(*leaves[:index], value, *leaves[index + 1 :]), "", [leaves[index]]
+    )[1][0]
 
 
-def _named(kind: str, arrays: Sequence[jax.Array]) -> dict[str, Any]:
+def _name_arrays(kind: str, arrays: Sequence[jax.Array]) -> dict[str, Any]:
     return {f"{kind}/{index}": np.asarray(array) for index, array in enumerate(arrays)}
 
 
@@ -167,9 +169,9 @@ class Layers(ListedParts):
     def techniques(self) -> tuple[str, ...]:
         return ("recomputed", "compiled", "copied", "loaded", *IN_PLACE)
 
-    def computed(self, name: str, technique: str) -> Values:
+    def compute(self, name: str, technique: str) -> Values:
         inputs = [jnp.asarray(array) for array in self.inputs(name)]
-        layer = self._built(name, 1)
+        layer = self._build(name, 1)
         if technique in IN_PLACE:
             return _of_kinds(two_calls(layer, technique, inputs))
         if technique == "copied":
@@ -185,7 +187,7 @@ class Layers(ListedParts):
     @staticmethod
     def _pure(layer: nnx.Module, technique: str, inputs: Sequence[jax.Array]) -> Mapping[str, Sequence[jax.Array]]:
         """Outputs, gradients and state by a pure function of the layer's state, which stays as it is."""
-        call = nnx.remat(called) if technique == "recomputed" else called
+        call = nnx.remat(call_layer) if technique == "recomputed" else call_layer
         graph, weights, rest = nnx.split(layer, nnx.Param, ...)
 
         def function(weights: Any, *values: jax.Array) -> list[jax.Array]:
@@ -201,7 +203,7 @@ class Layers(ListedParts):
     def _loaded(self) -> Mapping[str, nnx.Module]:
         """Layers from another seed, with the saved states of the first ones, except for their random streams."""
         not_random = nnx.Not(nnx.RngState)
-        layers, others = ({name: self._built(name, seed) for name in self.names()} for seed in (1, 5))
+        layers, others = ({name: self._build(name, seed) for name in self.names()} for seed in (1, 5))
         states = {name: state for name, layer in layers.items() if (state := nnx.state(layer, not_random))}
         with TemporaryDirectory() as folder, ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(Path(folder) / "layers", states)
@@ -211,22 +213,22 @@ class Layers(ListedParts):
                 nnx.update(others[name], state)
         return others
 
-    def _built(self, name: str, seed: int) -> nnx.Module:
+    def _build(self, name: str, seed: int) -> nnx.Module:
         streams = nnx.Rngs(params=seed, dropout=3, carry=3)
         more: dict[str, Any] = {}
         if name in _INSIDE:
             inner = nnx.SimpleCell if name == "RNN" else nnx.Linear
-            more[_INSIDE[name]] = self.listed.built(inner, rngs=streams)
-        kind = self.named(name)
+            more[_INSIDE[name]] = self.listed.build(inner, rngs=streams)
+        kind = self.find(name)
         if "rngs" in inspect.signature(kind.__init__).parameters:
             more["rngs"] = streams
-        layer: nnx.Module = self.listed.built(kind, **more)
+        layer: nnx.Module = self.listed.build(kind, **more)
         layer.train()
         return layer
 
 
 def _of_kinds(kinds: Mapping[str, Sequence[jax.Array]]) -> dict[str, Any]:
-    return {key: array for kind, arrays in kinds.items() for key, array in _named(kind, arrays).items()}
+    return {key: array for kind, arrays in kinds.items() for key, array in _name_arrays(kind, arrays).items()}
 
 
 def _of_weights(function: Callable[..., Any], weights: Any, values: Sequence[jax.Array]) -> tuple[Any, Any]:

@@ -39,25 +39,25 @@ class OptaxOptimizers(ListedOptimizers):
     def options(self, name: str, technique: str) -> Sequence[Options]:
         return self.listed[name][: 1 if technique in _COMPILED else None]
 
-    def undecayed(self, name: str) -> Options | None:
+    def get_options_without_decay(self, name: str) -> Options | None:
         if name in _NEVER_AT_REST:
             return None
-        taken = signature(self.named(name)).parameters
+        taken = signature(self.find(name)).parameters
         return {decay: 0.0 for decay in _DECAYS if decay in taken and taken[decay].default is not None}
 
-    def trained(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
+    def train(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
         weights = {str(index): jnp.asarray(value) for index, value in enumerate(start)}
         transformation = self._transformation(name, options, technique)
         if technique == "beside-frozen":
             weights["frozen"] = jnp.ones(FROZEN)
         state = transformation.init(weights)
-        step = partial(_stepped, transformation, {"value": jnp.float32(1.0)} if name in _VALUED else {})
+        step = partial(_apply_step, transformation, {"value": jnp.float32(1.0)} if name in _VALUED else {})
         if technique in _COMPILED or name in _LOOPS:
             step = jax.jit(step, compiler_options=_QUICKLY)
         for number, values in enumerate(gradients(start, technique)):
             update = _tree(values, weights)
             if number == HALFWAY and technique == "loaded":
-                weights, state = _loaded((weights, state), start, transformation)
+                weights, state = _save_and_load((weights, state), start, transformation)
             if number == HALFWAY and technique == "skipped":
                 weights, state = step(weights, state, _tree(infinite(start), weights))
             for _ in range(2 if technique == "accumulated" else 1):
@@ -65,7 +65,7 @@ class OptaxOptimizers(ListedOptimizers):
         return [np.asarray(weights[str(index)]) for index in range(len(start))]
 
     def _transformation(self, name: str, options: Options, technique: str) -> optax.GradientTransformationExtraArgs:
-        make = self.named(name)
+        make = self.find(name)
         taken = signature(make).parameters
         arguments: dict[str, Any] = {**({"learning_rate": RATE} if "learning_rate" in taken else {}), **options}
         if technique == "injected":
@@ -93,13 +93,13 @@ def _trained_or_not(weights: Tree) -> Tree:
     return {name: "frozen" if name == "frozen" else "trained" for name in weights}
 
 
-def _accumulated(optimizer: Any) -> Any:
+def _make_multi_steps(optimizer: Any) -> Any:
     steps = optax.MultiSteps(optimizer, 2)
     return optax.GradientTransformationExtraArgs(steps.init, steps.update)
 
 
 _WRAPPED: Mapping[str, Callable[[Any], Any]] = {
-    "accumulated": _accumulated,
+    "accumulated": _make_multi_steps,
     "skipped": lambda optimizer: optax.apply_if_finite(optimizer, 5),
     "clipped-loosely": lambda optimizer: optax.chain(
         optax.clip_by_global_norm(2.0**30), optax.clip(2.0**30), optimizer
@@ -116,7 +116,7 @@ _LOOPS = ("contrib.muon",)
 _QUICKLY = {"xla_backend_optimization_level": 0}
 
 
-def _stepped(optimizer: Any, more: Mapping[str, Any], weights: Tree, state: Any, update: Tree) -> tuple[Tree, Any]:
+def _apply_step(optimizer: Any, more: Mapping[str, Any], weights: Tree, state: Any, update: Tree) -> tuple[Tree, Any]:
     moves, state = optimizer.update(update, state, weights, **more)
     return optax.apply_updates(weights, moves), state
 
@@ -126,7 +126,7 @@ def _tree(values: Sequence[Array], weights: Tree) -> Tree:
     return {name: update.get(name, jnp.ones_like(weight)) for name, weight in weights.items()}
 
 
-def _loaded(saved: Any, start: Sequence[Array], optimizer: Any) -> Any:
+def _save_and_load(saved: Any, start: Sequence[Array], optimizer: Any) -> Any:
     """What was saved, read into new weights and a new state."""
     weights = {str(index): jnp.asarray(value) for index, value in enumerate(start)}
     restored: Any = serialization.from_bytes((weights, optimizer.init(weights)), serialization.to_bytes(saved))

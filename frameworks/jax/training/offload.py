@@ -34,10 +34,12 @@ class OffloadedTrainer(JaxTrainer):
 
     def _with_kinds(self, state: RunState, kind: str) -> RunState:
         fields = {"params": "parameters", "opt_state": "optimizer"}
-        moved = {name: _moved(getattr(state, name), kind) for name, of in fields.items() if of in self._offload.what}
+        moved = {
+            name: _move_arrays(getattr(state, name), kind) for name, of in fields.items() if of in self._offload.what
+        }
         return cast(RunState, state.replace(**moved))
 
-    def offloaded(self) -> dict[str, int]:
+    def offloaded_bytes(self) -> dict[str, int]:
         kinds = {
             "parameters": jax.tree.leaves(self._offloaded.params),
             "optimizer": arrays_of(self._offloaded, "optimizer"),
@@ -52,14 +54,14 @@ def _offloaded_bytes(value: jax.Array) -> int:
     return sum(shard.data.nbytes for shard in value.addressable_shards)
 
 
-def _moved(tree: Any, kind: str) -> Any:
+def _move_arrays(tree: Any, kind: str) -> Any:
     """The tree with its arrays in another memory; NumPy arrays read from a rank stay."""
 
-    def moved(value: Any) -> Any:
+    def move(value: Any) -> Any:
         is_placed = isinstance(value, jax.Array)
         return jax.device_put(value, value.sharding.with_memory_kind(kind)) if is_placed else value
 
-    return jax.tree.map(moved, tree)
+    return jax.tree.map(move, tree)
 
 
 def activations_leave() -> bool:

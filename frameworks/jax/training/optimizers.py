@@ -138,7 +138,7 @@ _RMS_RATES = {"rms": 0.2, "width": None}
 
 def _arguments_of(optimizer: recipes.Optimizer) -> dict[str, Any]:
     """The arguments of an optimizer that differ from a recipe's in more than the name, among the others."""
-    arguments = {name: value for name, value in recipes.written(optimizer).items() if value is not None}
+    arguments = {name: value for name, value in recipes.collect_fields(optimizer).items() if value is not None}
     match optimizer:
         case recipes.Adafactor(decay=decay, smallest=smallest):
             fixed = ("decay", "epsilon2", "relative_step", "smallest")
@@ -215,7 +215,7 @@ def transformation(rules: Rules) -> optax.GradientTransformation:
             transforms[_FROZEN] = optax.set_to_zero()
         chosen = partition(transforms, labels)
     if rules.clip is not None:
-        chosen = ways.clipped(rules.ways.way("clip"), rules.clip, chosen)
+        chosen = ways.add_clipping(rules.ways.way("clip"), rules.clip, chosen)
     skips = {"should_skip_update_fn": optax.skip_not_finite} if rules.ways.way("scaling") == "skip-not-finite" else {}
     if rules.length is not None or skips:
         wide = {"accumulator_dtype": rules.accumulator} if _CHOOSES_ACCUMULATOR else {}
@@ -240,12 +240,12 @@ def global_norm(gradients: Any) -> Any:
     return optax.tree.norm(gradients) if hasattr(optax, "tree") else optax.global_norm(gradients)
 
 
-def applied(state: RunState) -> Any:
+def count_applied_updates(state: RunState) -> Any:
     """The number of applied updates."""
     return state.opt_state.gradient_step if is_window(state) else state.step
 
 
-def accumulated(state: RunState) -> Flat:
+def read_accumulators(state: RunState) -> Flat:
     """What `optax.MultiSteps` holds of a window that has begun, by joined path; empty otherwise."""
     return dict(state.opt_state.acc_grads) if is_window(state) and int(state.opt_state.mini_step) else {}
 
@@ -256,7 +256,7 @@ def optimizer_state(state: RunState, layout: Layout, rules: Rules) -> dict[str, 
     Optax's own counters are called after the state that has them, once for all parts, which step together.
     """
     inner = state.opt_state.inner_opt_state if is_window(state) else state.opt_state
-    result: dict[str, Array] = {"steps": np.array(applied(state), np.int64)}
+    result: dict[str, Array] = {"steps": np.array(count_applied_updates(state), np.int64)}
     slots: dict[str, dict[str, Any]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(inner):
         slot = next((key.name for key in reversed(path) if isinstance(key, jax.tree_util.GetAttrKey)), "")
@@ -427,6 +427,6 @@ def with_state(scale: LossScale, state: dict[str, Array], device: Place) -> Loss
 
 
 @jax.jit
-def adjusted(scale: Any, finite: jax.Array) -> Any:
+def adjust_scale(scale: Any, finite: jax.Array) -> Any:
     """JMP's scale after an update."""
     return scale.adjust(finite)

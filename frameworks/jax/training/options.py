@@ -52,14 +52,14 @@ def require(recipe: Recipe) -> None:
         raise Unsupported(Capability.DECAY_EXCLUDED, _MASK, _masks_flat)
 
 
-def _moved(optimizer: optax.GradientTransformation, params: Any) -> Any:
+def _update_params(optimizer: optax.GradientTransformation, params: Any) -> Any:
     gradients = {name: jnp.ones_like(value) for name, value in params.items()}
     updates, _ = optimizer.update(gradients, optimizer.init(params), params)
     return optax.apply_updates(params, updates)
 
 
 def _steps(kind: Callable[..., optax.GradientTransformation], **arguments: Any) -> bool:
-    return bool(_moved(kind(0.5, **arguments), {"a": jnp.ones(2)})["a"][0] != 1.0)
+    return bool(_update_params(kind(0.5, **arguments), {"a": jnp.ones(2)})["a"][0] != 1.0)
 
 
 def _masks_flat() -> bool:
@@ -67,12 +67,12 @@ def _masks_flat() -> bool:
     optimizer = optax.flatten(
         optax.adamw(0.5, weight_decay=0.5, mask=lambda tree: {name: name == "a" for name in tree})
     )
-    moved = _moved(optimizer, params)
+    moved = _update_params(optimizer, params)
     return bool((moved["a"] != moved["b"]).all())
 
 
 def _makes_muon() -> bool:
-    return bool(_moved(optax.contrib.muon(0.5), {"a": jnp.ones((2, 2))})["a"][0, 0] != 1.0)
+    return bool(_update_params(optax.contrib.muon(0.5), {"a": jnp.ones((2, 2))})["a"][0, 0] != 1.0)
 
 
 def _factors_flat() -> bool:

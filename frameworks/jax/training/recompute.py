@@ -61,10 +61,10 @@ def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, device: jax
     def run(function: Callable[..., jax.Array], *args: Any, **named: Any) -> Any:
         return jax.checkpoint(function, policy=VARIANTS[variant])(*args, **named)
 
-    return differentiated(case, x, w, run, device)
+    return differentiate_case(case, x, w, run, device)
 
 
-def differentiated(
+def differentiate_case(
     case: RecomputeCase, x: Array, w: Array, run: Callable[..., Any], device: jax.Device
 ) -> RecomputeResult:
     """Value and gradients of a case whose recomputation call is `run(function, *args, **named)`.

@@ -19,9 +19,16 @@ from fixtures.recipe import Precision, Ranks, Recipe, Recompute, Sharding
 from frameworks.base import AppliedMicroBatch
 from frameworks.jax.core import float8 as float8
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, flat, nested
+from frameworks.jax.core.arrays import Flat, flat, nest_leaves
 from frameworks.jax.core.layers import OUTPUTS, PERTURBATIONS, DeviceBatch, Layout, Network, forward_pass, loss_sums
-from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate, applied, global_norm, is_window
+from frameworks.jax.training.optimizers import (
+    LossScale,
+    RunState,
+    ScaleUpdate,
+    count_applied_updates,
+    global_norm,
+    is_window,
+)
 
 REPLICA, SHARD = "replica", "shard"
 """Axes of the mesh: copies of what is sharded, and the parts of one copy."""
@@ -87,7 +94,7 @@ class ShardingLayout:
         result: Flat = jax.lax.with_sharding_constraint(gradients, places)
         return result
 
-    def replicated(self, tree: Tree) -> Tree:
+    def replicate(self, tree: Tree) -> Tree:
         """A tree of arrays with a copy on every device."""
         result: Tree = jax.lax.with_sharding_constraint(tree, self.whole)
         return result
@@ -116,11 +123,11 @@ class ShardingLayout:
         device = list(self.mesh.devices.flat)[rank]
         return sum(s.data.nbytes for value in values for s in value.addressable_shards if s.device == device)
 
-    def stacked(self, leaves: list[Array]) -> jax.Array:
+    def stack(self, leaves: list[Array]) -> jax.Array:
         """(ranks, ...): each rank's array on its own device."""
         return jax.device_put(np.stack(leaves), self.rows)
 
-    def pieced(self, leaves: list[Array], kind: str) -> jax.Array:
+    def assemble(self, leaves: list[Array], kind: str) -> jax.Array:
         """An array whose parts are those of each rank's own array that the rank holds of this kind.
 
         Of what several hold, it is the first one's.
@@ -201,7 +208,7 @@ class UpdateResult(NamedTuple):
     finite: jax.Array | None
     gradients: Flat | None = None
 
-    def moved(self) -> bool:
+    def is_applied(self) -> bool:
         """Whether an update was applied."""
         return self.applied is None or bool(self.applied.item())
 
@@ -266,9 +273,9 @@ class CompiledSteps:
         """`losses`; and, where perturbations are added to the layers' outputs, these by joined path."""
         key, drawn = _split(moved.key) if self.draws else (moved.key, None)
         constants = {path: jax.lax.stop_gradient(parameters[path]) for path in self._frozen}
-        variables = float8.collections(self._cast(parameters | constants)) | {"batch_stats": nested(moved.buffers)}
+        variables = float8.collections(self._cast(parameters | constants)) | {"batch_stats": nest_leaves(moved.buffers)}
         if perturbations is not None:
-            variables[PERTURBATIONS] = nested(perturbations)
+            variables[PERTURBATIONS] = nest_leaves(perturbations)
         outputs, changed = forward_pass(
             self.network,
             variables,
@@ -298,7 +305,9 @@ class CompiledSteps:
             sums, after = self.losses(leaves, moved, batch)
             return self.means(sums, items), (sums, after)
 
-        gradients, judged, (sums, after) = differentiated(scale, means, parameters, self.plan.ways.way("backward"))
+        gradients, judged, (sums, after) = differentiate_losses(
+            scale, means, parameters, self.plan.ways.way("backward")
+        )
         return gradients, judged, sums, after
 
     @cache  # noqa: B019 - plans live as long as the process, see `steps_of`
@@ -322,7 +331,7 @@ class CompiledSteps:
         """Forward, backward and update of a window of one micro-batch as one program, as the examples have it."""
         leaves = float8.leaves_in(state.params)
         gradients, judged, sums, after = self._backward(leaves, moved, scale, batch, items)
-        gradients = unscaled(scale, gradients, leaves)
+        gradients = unscale_gradients(scale, gradients, leaves)
         asked: Any = {"guarded": guarded, "normed": normed, "decay": decay, "chosen": chosen}
         state, scale, outcome = update(state, scale, gradients, judged, **asked, last=True, pin=self.pin)
         return state, scale, after, sums, outcome
@@ -350,7 +359,7 @@ class CompiledSteps:
         return jax.grad(lambda leaves: scale.scale(loss(leaves)))(parameters) | memory, None
 
     def _predict(self, parameters: Flat, buffers: Flat, inputs: jax.Array) -> dict[str, jax.Array]:
-        variables = float8.collections(self._cast(parameters)) | {"batch_stats": nested(buffers)}
+        variables = float8.collections(self._cast(parameters)) | {"batch_stats": nest_leaves(buffers)}
         outputs: Any = self.network.apply(variables, inputs, train=False)
         return dict(outputs)
 
@@ -367,7 +376,7 @@ def steps_of(plan: Plan) -> CompiledSteps:
     return CompiledSteps(plan)
 
 
-def differentiated(
+def differentiate_losses(
     scale: LossScale, losses: Callable[[Any], tuple[list[jax.Array], Any]], tree: Any, way: str = ""
 ) -> tuple[Any, ScaleUpdate | None, Any]:
     """The gradient of the losses for a tree, the sum of those of each loss, and what else `losses` returns.
@@ -377,11 +386,11 @@ def differentiated(
     if isinstance(scale, DynamicScale):
         return _by_flax(scale, lambda leaves: _first(*losses(leaves)), tree)
 
-    def scaled(leaves: Any) -> tuple[list[jax.Array], Any]:
+    def scale_losses(leaves: Any) -> tuple[list[jax.Array], Any]:
         parts, rest = losses(leaves)
         return scale.scale(parts), rest
 
-    gradients, rest = ways.gradients(way, scaled, tree)
+    gradients, rest = ways.gradients(way, scale_losses, tree)
     return float8.total(gradients), None, rest
 
 
@@ -396,7 +405,7 @@ def _by_flax(scale: DynamicScale, loss: Callable[[Any], Any], tree: Any) -> tupl
 
 
 @jax.jit
-def unscaled(scale: LossScale, gradients: Flat, parameters: Flat) -> Flat:
+def unscale_gradients(scale: LossScale, gradients: Flat, parameters: Flat) -> Flat:
     """The gradients divided by the scale, unless Flax's has done so, in their parameters' formats.
 
     What overwrites a collection is no gradient, and is not divided by JMP's.
@@ -428,7 +437,7 @@ def update(
     pinned = None if pin is None else pin.gradients(gradients)
     gradients = gradients if pinned is None else pinned
     norm = global_norm(float8.trained_leaves(gradients)) if normed else None
-    stepped, finite = partial(_stepped, state, gradients, decay, chosen), None
+    stepped, finite = partial(_apply_step, state, gradients, decay, chosen), None
     if guarded:
         finite = jmp.all_finite(gradients) if judged is None else judged.finite
         way = "" if float8.amax_leaves(gradients) else chosen.way("scaling")  # Flax overwrites these in a skip too
@@ -437,21 +446,23 @@ def update(
             scale = scale.adjust(finite) if judged is None else judged.scale
     else:
         result = stepped()
-    moved = applied(result) > applied(state) if guarded or is_window(state) else None
+    moved = count_applied_updates(result) > count_applied_updates(state) if guarded or is_window(state) else None
     return result if pin is None else pin.state(result), scale, UpdateResult(moved, norm, finite, pinned)
 
 
-def _stepped(state: RunState, gradients: Flat, decay: float | None, chosen: Recipe) -> RunState:
+def _apply_step(state: RunState, gradients: Flat, decay: float | None, chosen: Recipe) -> RunState:
     after = state.apply_gradients(grads=float8.state_tree(gradients))
     if state.overwritten is not None:
-        updated = applied(after) > applied(state)
+        updated = count_applied_updates(after) > count_applied_updates(state)
         params, overwritten = float8.over_window(state.params, after.params, state.overwritten, updated)
         after = after.replace(params=params, overwritten=overwritten)
     if decay is None:
         return after
     trained = float8.trained_leaves(float8.leaves_in(after.params))
     mixed = ways.average(chosen.way("average"), decay, trained, state.average)
-    average = jax.tree.map(partial(jnp.where, applied(state) == 0), trained, mixed)
+    average = jax.tree.map(partial(jnp.where, count_applied_updates(state) == 0), trained, mixed)
     if is_window(state):
-        average = jax.tree.map(partial(jnp.where, applied(after) > applied(state)), average, state.average)
+        average = jax.tree.map(
+            partial(jnp.where, count_applied_updates(after) > count_applied_updates(state)), average, state.average
+        )
     return after.replace(average=average)

@@ -60,8 +60,8 @@ from frameworks.jax.training.optimizers import (
     Rules,
     RunState,
     ScaleUpdate,
-    accumulated,
-    applied,
+    count_applied_updates,
+    read_accumulators,
     rules_of,
     schedule_of,
     transformation,
@@ -73,9 +73,9 @@ from frameworks.jax.training.steps import (
     JaxMicroBatch,
     Plan,
     UpdateResult,
-    differentiated,
+    differentiate_losses,
     steps_of,
-    unscaled,
+    unscale_gradients,
     update,
 )
 
@@ -149,7 +149,7 @@ class Readings(BaseTrainer):
         return dict(self._settings)
 
     def accumulator(self) -> dict[str, Array]:
-        return self.of_trained((self.pending[0] if self.pending else {}) | accumulated(self.train_state))
+        return self.of_trained((self.pending[0] if self.pending else {}) | read_accumulators(self.train_state))
 
     def of_trained(self, leaves: Flat) -> dict[str, Array]:
         """Arrays by canonical name, without the zeros of parameters that are not trained."""
@@ -249,7 +249,7 @@ def restore(trainer: Readings, path: Path) -> None:
 
 
 @partial(jax.jit, static_argnames="steps")
-def traced(
+def trace_layers(
     steps: CompiledSteps, parameters: Flat, moved: CarriedState, scale: LossScale, batch: DeviceBatch, items: jax.Array
 ) -> tuple[Flat, tuple[Flat, Flat], CarriedState]:
     """Output of every layer by joined path; the gradients for the parameters and for these outputs; what has moved.
@@ -261,7 +261,7 @@ def traced(
         sums, after, outputs = steps.forward(trees[0], moved, batch, trees[1])
         return steps.means(sums, items), (after, outputs)
 
-    gradients, _, (after, outputs) = differentiated(scale, means, (parameters, _zeros(steps, batch)))
+    gradients, _, (after, outputs) = differentiate_losses(scale, means, (parameters, _zeros(steps, batch)))
     return outputs, gradients, after
 
 
@@ -293,7 +293,7 @@ class JaxTrainer(Readings):
             history = getattr(recipe.quantization, "history", None)
             asked_ways = recipe.ways_of("backward", "recompute")
             plan = Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, history, asked_ways)
-            self.steps = self._compiled(replace(plan, frozen=recipe.frozen))
+            self.steps = self._compile(replace(plan, frozen=recipe.frozen))
             self.layout = self.steps.layout
             initial_weights = model.weights(recipe.seed) if weights is None else weights
             leaves = leaves_of(self.layout, initial_weights, self.steps.shapes, self.place)
@@ -307,7 +307,7 @@ class JaxTrainer(Readings):
             average = None if recipe.average is None else leaves
             gathered = nothing_gathered(tree) if recipe.accumulation > 1 else None
             state = state.replace(step=jnp.zeros((), jnp.int32), average=average, overwritten=gathered)
-            self.train_state = self._placed(state)
+            self.train_state = self._place_state(state)
             self.scale = optimizers.loss_scale(recipe, self.place)
         optimizers.refuse_several_gradients(self.scale, recipe)
         guarded = optimizers.is_dynamic(self.scale)
@@ -333,10 +333,10 @@ class JaxTrainer(Readings):
     def place(self) -> Place:
         return self.device
 
-    def _compiled(self, plan: Plan) -> CompiledSteps:
+    def _compile(self, plan: Plan) -> CompiledSteps:
         return steps_of(plan)
 
-    def _placed(self, state: RunState) -> RunState:
+    def _place_state(self, state: RunState) -> RunState:
         placed: RunState = jax.device_put(state, self.place)
         return placed
 
@@ -371,9 +371,9 @@ class JaxTrainer(Readings):
             self.pending = gradients, judged
             return micro
         rate = self._rate()
-        outcome = self._update(unscaled(self.scale, gradients, self.leaves), None, last=False)
+        outcome = self._update(unscale_gradients(self.scale, gradients, self.leaves), None, last=False)
         finite = outcome.finite is None or outcome.finite.item()
-        return replace(micro, finite=finite, applied=outcome.moved(), rate=rate)
+        return replace(micro, finite=finite, applied=outcome.is_applied(), rate=rate)
 
     def gradients(self, window: Window) -> dict[str, Array]:
         return self.of_trained(self.window_gradients(window))
@@ -381,7 +381,10 @@ class JaxTrainer(Readings):
     def window_gradients(self, window: Window) -> Flat:
         """`gradients` by joined path."""
         with self.scope():
-            parts = [unscaled(self.scale, scaled, self.leaves) for scaled, _, _ in over_window(window, self._backward)]
+            parts = [
+                unscale_gradients(self.scale, scaled, self.leaves)
+                for scaled, _, _ in over_window(window, self._backward)
+            ]
             return reduce(partial(jax.tree.map, jnp.add), parts)
 
     # the update
@@ -402,14 +405,14 @@ class JaxTrainer(Readings):
             self.train_state, self.scale, self.moved, sums, self.outcome = self._whole(
                 self.train_state, self.moved, self.scale, self._load(batch), np.float32(batch.items)
             )
-            moved, norm = self.outcome.moved(), self.outcome.read_norm()
+            moved, norm = self.outcome.is_applied(), self.outcome.read_norm()
             micro = self._micro_batch(batch, sums, before)
         self.ledger.add(micro, batch.items)
         return self._report(before, rate, norm, skipped=not moved)
 
     def _begin(self, length: int) -> None:
         """Lets a window be shorter than the others, as `every_k_schedule` may: its length is known before it begins."""
-        if length < self.recipe.accumulation and not accumulated(self.train_state):
+        if length < self.recipe.accumulation and not read_accumulators(self.train_state):
             self.resize(length)
 
     def resize(self, length: int) -> None:
@@ -427,9 +430,9 @@ class JaxTrainer(Readings):
         return self.outcome
 
     def apply(self) -> Update:
-        return self._ended() if self.recipe.accumulation > 1 else self._finish(1, None)
+        return self._end_window() if self.recipe.accumulation > 1 else self._finish(1, None)
 
-    def _ended(self) -> Update:
+    def _end_window(self) -> Update:
         """Reports the window's result from `optax.MultiSteps`, and moves the loss scale once.
 
         A window that was ended before its length is carried over: nothing but a k-th micro-batch ends it. One whose
@@ -441,7 +444,7 @@ class JaxTrainer(Readings):
             return self._window_update(before, rate, None, skipped=True)
         if self._asked["guarded"]:
             with self.scope():
-                self.scale = optimizers.adjusted(self.scale, np.asarray(all(micro.finite for micro in window)))
+                self.scale = optimizers.adjust_scale(self.scale, np.asarray(all(micro.finite for micro in window)))
         self.resize(self.recipe.accumulation)
         return self._report(before, rate, None, skipped=not moved)
 
@@ -461,18 +464,22 @@ class JaxTrainer(Readings):
         self._begin(len(window))
         with self.scope():
             for mapping in window:
-                before, cotangents, parts = self._scale(), self._fed(mapping), np.float32(self.length * self.sharers)
+                before, cotangents, parts = (
+                    self._scale(),
+                    self._place_gradients(mapping),
+                    np.float32(self.length * self.sharers),
+                )
                 gradients, judged = self.steps.surrogate(self.leaves, self.scale, cotangents, parts)
                 micro = self._taken_in(gradients, judged, self._fed_micro_batch(before))
                 self.ledger.add(micro, len(window))
         if self.recipe.accumulation > 1:
-            return self._ended()
-        return self._discarded() if discard else self._finish(calls, inject)
+            return self._end_window()
+        return self._discard_update() if discard else self._finish(calls, inject)
 
     def _fed_micro_batch(self, before: float) -> JaxMicroBatch:
         return JaxMicroBatch(math.nan, 1, before)
 
-    def _fed(self, gradients: Gradients) -> Flat:
+    def _place_gradients(self, gradients: Gradients) -> Flat:
         """Given gradients of a micro-batch, or what is added to a window's, by joined path."""
         leaves = self.leaves
         names = [name for name, value in gradients.items() if value is not None and name not in self.recipe.frozen]
@@ -483,24 +490,24 @@ class JaxTrainer(Readings):
         }
 
     def _inject(self, gradients: Gradients) -> Flat:
-        return self._fed(gradients)
+        return self._place_gradients(gradients)
 
     def _finish(self, unscale_calls: int, inject: Gradients | None) -> Update:
         with self.scope():
             before, rate, (gradients, judged) = self._scale(), self._rate(), self._taken_out()
             for _ in range(unscale_calls):
-                gradients = unscaled(self.scale, gradients, self.leaves)
+                gradients = unscale_gradients(self.scale, gradients, self.leaves)
             for path, value in self._inject(inject or {}).items():
                 gradients = gradients | {path: gradients[path] + value}
             outcome = self._update(gradients, judged, last=True)
-        return self._report(before, rate, outcome.read_norm(), skipped=not outcome.moved())
+        return self._report(before, rate, outcome.read_norm(), skipped=not outcome.is_applied())
 
-    def _discarded(self) -> Update:
+    def _discard_update(self) -> Update:
         """Ends an update whose gradients are unscaled without a step: the loss scale still learns of an overflow."""
         with self.scope():
             before, rate = self._scale(), self._rate()
-            gradients = unscaled(self.scale, self._taken_out()[0], self.leaves)
-            self.scale = optimizers.adjusted(self.scale, jmp.all_finite(gradients))
+            gradients = unscale_gradients(self.scale, self._taken_out()[0], self.leaves)
+            self.scale = optimizers.adjust_scale(self.scale, jmp.all_finite(gradients))
         return self._report(before, rate, None, skipped=True)
 
     def _taken_out(self) -> tuple[Flat, optimizers.ScaleUpdate | None]:
@@ -525,7 +532,7 @@ class JaxTrainer(Readings):
         return optimizers.current(self.scale)
 
     def _rate(self) -> float:
-        return float(self._schedule(applied(self.train_state)))
+        return float(self._schedule(count_applied_updates(self.train_state)))
 
     def segment_calls(self) -> tuple[int, ...]:
         """Counts of one forward and backward pass on the last batch, times the number of passes so far."""
@@ -554,10 +561,10 @@ class JaxTrainer(Readings):
     def trace(self, batch: Batch) -> LayerTrace:
         loaded = self._load(batch)
         with self.scope():
-            outputs, gradients, self.moved = traced(
+            outputs, gradients, self.moved = trace_layers(
                 self.steps, self.leaves, self.moved, self.scale, loaded, np.float32(batch.items)
             )
-            of_parameters = self.of_trained(unscaled(self.scale, gradients[0], self.leaves))
+            of_parameters = self.of_trained(unscale_gradients(self.scale, gradients[0], self.leaves))
         scale = 1.0 if optimizers.unscales_itself(self.scale) else self._scale()
         places = {path: self.layout.outputs[path] for path in traced_paths(self.model, batch)}
         return LayerTrace(

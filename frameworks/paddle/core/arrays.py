@@ -52,12 +52,12 @@ def canonical(value: Array) -> Array:
     return value.transpose(2, 3, 1, 0) if value.ndim == 4 else value
 
 
-def stored(value: Array) -> Array:
+def to_paddle_layout(value: Array) -> Array:
     """A canonical parameter in Paddle's layout."""
     return value.transpose(3, 2, 0, 1) if value.ndim == 4 else value
 
 
-def _allocated() -> int:
+def _count_allocated_bytes() -> int:
     kind, number = in_use()
     if kind == "cpu":
         return int(core.host_memory_stat_current_value("Allocated", 0))
@@ -69,10 +69,10 @@ def _allocated() -> int:
 def allocated_bytes(forward: Callable[[], Any]) -> int:
     """Bytes that the allocator holds more after `forward` than before it, while its result is alive."""
     gc.collect()
-    before = _allocated()
+    before = _count_allocated_bytes()
     result = forward()
     gc.collect()
-    growth = _allocated() - before
+    growth = _count_allocated_bytes() - before
     del result
     return growth
 

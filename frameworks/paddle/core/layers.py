@@ -24,7 +24,7 @@ from frameworks.base import inner_bounds, segment_bounds, unscaled_in_trace
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import FunctionFormat, FunctionResult, LayerTrace, RecomputeCase, RecomputeResult
 from frameworks.paddle.core import ways
-from frameworks.paddle.core.arrays import stored, to_numpy
+from frameworks.paddle.core.arrays import to_numpy, to_paddle_layout
 
 DYNAMIC_WAYS: dict[str, FunctionFormat] = {"PyLayer": "input"}
 STATIC_WAYS: dict[str, FunctionFormat] = {"static_pylayer": "input"}
@@ -343,7 +343,7 @@ class Network(paddle.nn.Layer):
         self.steps, self.segments = cut(body, plan)
         self.runs = paddle.nn.LayerList(self.steps)
         self.heads = heads
-        self.named = dict(_named(model, body, heads))
+        self.named = dict(_name_parameters(model, body, heads))
         self.statistics = dict(_statistics(model, body))
         self.layers_by_path = {path: layer for path, _, layer in with_paths(model.layers[:-1], body)}
         self.layers_by_path |= {f"{len(body)}.{head.name}": heads[head.name] for head in model.heads.heads}
@@ -351,18 +351,18 @@ class Network(paddle.nn.Layer):
     def assign(self, weights: Mapping[str, Array]) -> None:
         """Sets every parameter, by its canonical name."""
         for name, parameter in self.named.items():
-            parameter.set_value(stored(np.asarray(weights[name])))
+            parameter.set_value(to_paddle_layout(np.asarray(weights[name])))
 
     def forward(self, x: Any, heads: tuple[str, ...]) -> dict[str, Any]:
         if self._sequential:
-            x = ways.recomputed(self.segments, x, reentrant=self.is_reentrant)
+            x = ways.recompute_segments(self.segments, x, reentrant=self.is_reentrant)
         else:
             for step in self.runs:
                 x = step(x)
         return {name: self.heads[name](x) for name in heads}
 
 
-def _named(model: Model, body: list[Any], heads: Any) -> Iterator[tuple[str, Any]]:
+def _name_parameters(model: Model, body: list[Any], heads: Any) -> Iterator[tuple[str, Any]]:
     result = {
         f"{path}.{name}": parameter
         for path, layer, paddle_layer in with_paths(model.layers, [*body, heads])
@@ -581,7 +581,7 @@ class Watch:
 
 
 @contextmanager
-def hooked(layers: Mapping[str, Any], hook: Callable[[str], Callable[[Any, Any, Any], None]]) -> Iterator[None]:
+def hook_layers(layers: Mapping[str, Any], hook: Callable[[str], Callable[[Any, Any, Any], None]]) -> Iterator[None]:
     """The layers, by path, with a forward post-hook each, which is taken off again.
 
     A layer that another one calls for its second use is passed over there.
@@ -590,12 +590,12 @@ def hooked(layers: Mapping[str, Any], hook: Callable[[str], Callable[[Any, Any, 
     inside: set[Any] = set()
 
     def outermost(take: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
-        def taken(layer: Any, inputs: Any, output: Any) -> None:
+        def take_outermost(layer: Any, inputs: Any, output: Any) -> None:
             inside.discard(layer)
             if not inside:
                 take(layer, inputs, output)
 
-        return taken
+        return take_outermost
 
     handles = [layer.register_forward_pre_hook(lambda layer, _: inside.add(layer)) for layer in again]
     handles += [layer.register_forward_post_hook(outermost(hook(path))) for path, layer in layers.items()]
@@ -607,8 +607,8 @@ def hooked(layers: Mapping[str, Any], hook: Callable[[str], Callable[[Any, Any, 
 
 
 @contextmanager
-def watched(layers: Mapping[str, Any]) -> Iterator[Watch]:
+def watch_passes(layers: Mapping[str, Any]) -> Iterator[Watch]:
     """Watches the passes that these layers, by path, make inside."""
     watch = Watch()
-    with hooked(layers, watch.hook):
+    with hook_layers(layers, watch.hook):
         yield watch

@@ -16,7 +16,7 @@ from frameworks.base import ships, takes
 from frameworks.contract import Capability, Unsupported
 
 
-def shipped(rate: float, curve: curves.Curve, last: int = -1) -> lr.LRScheduler:
+def make_schedule(rate: float, curve: curves.Curve, last: int = -1) -> lr.LRScheduler:
     """The schedule that follows a curve from a rate, after update `last`, from 0.
 
     Raises:
@@ -42,7 +42,7 @@ def shipped(rate: float, curve: curves.Curve, last: int = -1) -> lr.LRScheduler:
         case curves.Joined(
             parts=(curves.Linear(start=start, end=1.0, steps=steps), curves.Curve() as rest), boundaries=(boundary,)
         ) if steps == boundary:
-            return lr.LinearWarmup(shipped(rate, rest), steps, rate * start, rate, last)
+            return lr.LinearWarmup(make_schedule(rate, rest), steps, rate * start, rate, last)
         case curves.OneCycle(top=top, up=up, steps=steps, end=end, momenta=None):
             share = (up + 1) / (steps + 1)
             return lr.OneCycleLR(rate * top, steps + 1, top, rate * end, share, last_epoch=last)

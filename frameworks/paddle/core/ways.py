@@ -13,7 +13,7 @@ from paddle.optimizer import lr
 from fixtures.recipe import Recipe, Steps
 from fixtures.schedules import Curve
 from frameworks.contract import Capability, Unsupported
-from frameworks.paddle.core.schedules import shipped
+from frameworks.paddle.core.schedules import make_schedule
 
 SEVERAL_ROOTS = ("function", "grad")
 """Ways of a backward pass that take several losses."""
@@ -83,7 +83,7 @@ def schedule(way: str, rate: float, steps: Steps | Curve, last: int = -1) -> lr.
         Unsupported: SCHEDULE, for factors that this way cannot express, and for a curve that Paddle does not ship.
     """
     if isinstance(steps, Curve):
-        return shipped(rate, steps, last)
+        return make_schedule(rate, steps, last)
     factors = steps.factors
     match way:
         case "lambda":
@@ -111,7 +111,7 @@ def _begins_low() -> bool:
     return bool(lr.MultiplicativeDecay(1.0, lambda _: 0.5).get_lr() == 0.5)
 
 
-def recomputed(segments: Sequence[Any], x: Any, *, reentrant: bool) -> Any:
+def recompute_segments(segments: Sequence[Any], x: Any, *, reentrant: bool) -> Any:
     """The value of segments one after the other, recomputed by `recompute_sequential`."""
     return recompute_sequential({"segments": len(segments)}, list(segments), x, use_reentrant=reentrant)
 

@@ -29,7 +29,7 @@ from frameworks.paddle.declarations import NO_COUNT
 from frameworks.paddle.distributed.rendezvous import store
 from frameworks.paddle.training.optimizers import Share, UpdateAfterLosses, slots
 from frameworks.paddle.training.trainer import FILE, DygraphTrainer, ReadRun, load, parts
-from frameworks.ways import required
+from frameworks.ways import require_calls
 
 T = TypeVar("T")
 _OWN = ("count", "buffers", "window", "items", "generator", "calls")
@@ -41,7 +41,7 @@ def save(trainer: ReadRun, ranks: int, path: Path) -> None:
     Raises:
         OSError: on every rank, if one of them cannot write.
     """
-    agreed(lambda: _write(trainer, ranks, path), ranks, OSError, f"{path} cannot be written")
+    run_collectively(lambda: _write(trainer, ranks, path), ranks, OSError, f"{path} cannot be written")
 
 
 def _write(trainer: ReadRun, ranks: int, path: Path) -> None:
@@ -70,12 +70,12 @@ def restore(trainer: ReadRun, ranks: int, path: Path) -> None:
             changed then.
     """
     refused, resumed = f"{path} cannot be loaded", trainer.anew()
-    saved = agreed(lambda: _read(resumed, ranks, path), ranks, ValueError, refused)
-    agreed(lambda: load(resumed, saved), ranks, ValueError, refused)
+    saved = run_collectively(lambda: _read(resumed, ranks, path), ranks, ValueError, refused)
+    run_collectively(lambda: load(resumed, saved), ranks, ValueError, refused)
     vars(trainer).update(vars(resumed))
 
 
-def agreed(step: Callable[[], T], count: int, kind: type[Exception], what: str) -> T:
+def run_collectively(step: Callable[[], T], count: int, kind: type[Exception], what: str) -> T:
     """The step's result after every rank has taken it; if it raises on one rank, every rank raises this type."""
     done: list[T] = []
     problem = ""
@@ -183,7 +183,7 @@ class Replicas:
         sums: list[Any] = self._layer(tensors, {})
         return sums
 
-    def fed(self, gradients: Mapping[str, Any]) -> Any:
+    def sum_products(self, gradients: Mapping[str, Any]) -> Any:
         return self._layer(None, gradients)[0]
 
     @contextmanager
@@ -227,8 +227,10 @@ class RankTrainer(DygraphTrainer):
         with self.stream.apart():
             if ranks.level != "replicated":
                 shard(self.network, self.shares, ranks.level)
-            with required("paddle", recipe, "data-parallel"):
-                self._replicas = Replicas(self.network, super()._losses, super()._fed, recipe.way("data-parallel"))
+            with require_calls("paddle", recipe, "data-parallel"):
+                self._replicas = Replicas(
+                    self.network, super()._losses, super()._sum_products, recipe.way("data-parallel")
+                )
 
     def anew(self) -> RankTrainer:
         start = self.model.weights(self.recipe.seed)
@@ -246,8 +248,8 @@ class RankTrainer(DygraphTrainer):
     def _losses(self, tensors: BatchTensors) -> list[Any]:
         return self._replicas.losses(tensors)
 
-    def _fed(self, gradients: Mapping[str, Any]) -> Any:
-        return self._replicas.fed(gradients)
+    def _sum_products(self, gradients: Mapping[str, Any]) -> Any:
+        return self._replicas.sum_products(gradients)
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
         return self._replicas.micro_batch(last=last)

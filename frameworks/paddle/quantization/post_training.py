@@ -59,12 +59,12 @@ class PaddleQuantized:
     def weights(self) -> Mapping[str, Quantized | None]:
         return {name: _codes(layer) for name, layer in _dense(self._model, self._network).items()}
 
-    def unquantized(self) -> Mapping[str, Array]:
+    def unquantized_parameters(self) -> Mapping[str, Array]:
         coded = {name for name, layer in _dense(self._model, self._network).items() if _is_quantized(layer)}
-        named = _named(self._model, self._network)
+        named = _name_parameters(self._model, self._network)
         return {name: to_numpy(parameter) for name, parameter in named.items() if name not in coded}
 
-    def calibrated(self) -> Mapping[str, Calibrated]:
+    def calibrated_ranges(self) -> Mapping[str, Calibrated]:
         dense = _dense(self._model, self._network)
         return {name: Calibrated(_range(layer), None) for name, layer in dense.items() if _is_quantized(layer)}
 
@@ -89,7 +89,7 @@ class PaddlePostTraining:
     def rules(self) -> Mapping[str, LinearRule]:
         return _RULES
 
-    def quantized(
+    def quantize(
         self,
         technique: str,
         model: Model,
@@ -100,7 +100,7 @@ class PaddlePostTraining:
         _admit(model)
         network = _Network(model)
         network.eval()
-        for name, parameter in _named(model, network).items():
+        for name, parameter in _name_parameters(model, network).items():
             parameter.set_value(weights[name])
         dense = _dense(model, network)
         if strange := sorted(set(skip) - set(dense)):
@@ -128,7 +128,7 @@ def _admit(model: Model) -> None:
         raise ValueError(f"{model.name} has more than dense layers, activations, layer norms and flattening in float32")
 
 
-def _named(model: Model, network: Any) -> dict[str, Any]:
+def _name_parameters(model: Model, network: Any) -> dict[str, Any]:
     """The parameters by canonical name; those of quantized layers have codes for their weights."""
     parts = [*network.layers, network.heads]
     result = {

@@ -36,7 +36,7 @@ def _in_place(x: Any) -> Any:
     return y
 
 
-def _assigned(x: Any) -> Any:
+def _assign_rows(x: Any) -> Any:
     y = x * 1.0
     y[0] = 2.0 * x[1]
     y[:, 2] = y[:, 3]
@@ -50,7 +50,7 @@ def _views(x: Any) -> Any:
     return flat * x.sum(), row + 1.0
 
 
-def _scattered(x: Any) -> Any:
+def _scatter_rows(x: Any) -> Any:
     places = paddle.to_tensor([[0, 2, 1, 3], [3, 3, 0, 0], [1, 0, 2, 2], [2, 1, 1, 0]])
     return paddle.put_along_axis(paddle.zeros_like(x), places, x * x, 1, reduce="add")
 
@@ -75,14 +75,14 @@ def _while(x: Any) -> Any:
     return y
 
 
-def _collected(x: Any) -> Any:
+def _collect_rows(x: Any) -> Any:
     rows = []
     for index in range(4):
         rows.append(x[index] * float(index + 1))
     return paddle.stack(rows)
 
 
-def _chosen(x: Any) -> Any:
+def _where_branches(x: Any) -> Any:
     y = paddle.where(x > x.mean(1, keepdim=True), x.sin(), x.cos())
     return y * paddle.linspace(0.25, 1.25, SIZE * SIZE).reshape([SIZE, SIZE])
 
@@ -99,7 +99,7 @@ def _containers(x: Any) -> Any:
     return {"a": x * 2.0, "b": [x.sum(), (x - 1.0,)]}
 
 
-def _stopped(x: Any) -> Any:
+def _stop_gradient(x: Any) -> Any:
     return x / x.std().detach() * x.detach()
 
 
@@ -108,16 +108,16 @@ def _determinant(x: Any) -> Any:
     return sign, logarithm
 
 
-def _ordered(x: Any) -> Any:
+def _sort_rows(x: Any) -> Any:
     places = paddle.argsort(x, axis=1)
     return paddle.cumsum(paddle.sort(x, 1), 1), paddle.take_along_axis(x, places[:, :2], 1), paddle.topk(x, 2)[0]
 
 
-def _sized(x: Any) -> Any:
+def _use_shape(x: Any) -> Any:
     return x.sum(0) / x.shape[0], paddle.full([x.shape[0]], 2.0) * x[:, 0]
 
 
-def _resized(x: Any) -> Any:
+def _resize_images(x: Any) -> Any:
     image = x.reshape([-1, 1, 2, 2])
     return [functional.interpolate(image, [5, 3], mode=mode) for mode in ("nearest", "bilinear", "bicubic", "area")]
 
@@ -130,22 +130,22 @@ def _low_resized(x: Any) -> Any:
 _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {
         "in-place": _in_place,
-        "assigned": _assigned,
+        "assigned": _assign_rows,
         "views": _views,
-        "scattered": _scattered,
+        "scattered": _scatter_rows,
         "branch": _branch,
         "loop": _loop,
         "while": _while,
-        "collected": _collected,
-        "chosen": _chosen,
+        "collected": _collect_rows,
+        "chosen": _where_branches,
         "own-backward": _own_backward,
         "second": _second,
         "containers": _containers,
-        "stopped": _stopped,
+        "stopped": _stop_gradient,
         "determinant": _determinant,
-        "ordered": _ordered,
-        "sized": _sized,
-        "resized": _resized,
+        "ordered": _sort_rows,
+        "sized": _use_shape,
+        "resized": _resize_images,
         "low-resized": _low_resized,
     }
 )
@@ -172,11 +172,11 @@ class PaddleFunctions(BaseFunctions):
             "recomputed-by-hooks",
         )
 
-    def computed(self, name: str, technique: str) -> Values:
+    def compute(self, name: str, technique: str) -> Values:
         if technique.startswith("recomputed") and name in _NOT_RECOMPUTED:
             raise Unsupported(Capability.CONTROL_FLOW, f"recompute raises: {_NOT_RECOMPUTED[name]}")
         x = paddle.to_tensor(square(), stop_gradient=False)
-        result = self._changed(self.functions[name], technique)(x)
+        result = self._apply_technique(self.functions[name], technique)(x)
         outputs = [tensor for tensor in paddle.utils.flatten(result) if isinstance(tensor, paddle.Tensor)]
         values: dict[str, Any] = {f"value/{index}": to_numpy(output) for index, output in enumerate(outputs)}
         followed = [output for output in outputs if not output.stop_gradient]
@@ -185,18 +185,18 @@ class PaddleFunctions(BaseFunctions):
             values["gradient/0"] = None if x.grad is None else to_numpy(x.grad)
         return values
 
-    def _changed(self, function: Function, technique: str) -> Function:
+    def _apply_technique(self, function: Function, technique: str) -> Function:
         static = paddle.jit.to_static
         match technique:
             case "compiled":
-                return _called(static(function, full_graph=True))
+                return _make_function(static(function, full_graph=True))
             case "compiled-with-breaks":
-                return _called(static(function, full_graph=False))
+                return _make_function(static(function, full_graph=False))
             case "compiled-inside":
-                return _called(static(_outer(static(function, full_graph=True)), full_graph=True))
+                return _make_function(static(_outer(static(function, full_graph=True)), full_graph=True))
             case "unknown-batch":
                 known = [InputSpec([None, SIZE], "float32", stop_gradient=False)]
-                return _called(static(function, input_spec=known, full_graph=True))
+                return _make_function(static(function, input_spec=known, full_graph=True))
             case "recomputed":
                 return lambda x: recompute(function, x)
             case "recomputed-by-hooks":
@@ -211,5 +211,5 @@ def _outer(inner: Any) -> Function:
     return outer
 
 
-def _called(compiled: Any) -> Function:
+def _make_function(compiled: Any) -> Function:
     return lambda x: compiled(x)

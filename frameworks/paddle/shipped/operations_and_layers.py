@@ -31,7 +31,7 @@ def _without_gradient(call: Callable[..., Any], arguments: Sequence[Any]) -> Any
         return call(*arguments)
 
 
-def _recomputed(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+def _recompute_call(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     return recompute(call, *arguments, use_reentrant=False)
 
 
@@ -47,7 +47,7 @@ def _scope_off(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
 
 _CALLS: Mapping[str, Call] = {
     "without-gradient": _without_gradient,
-    "recomputed": _recomputed,
+    "recomputed": _recompute_call,
     "saved-elsewhere": _copied_values,
     "scope-off": _scope_off,
 }
@@ -121,8 +121,8 @@ class Operations(_Parts):
         gradients = paddle.grad([value], leaves, [paddle.ones_like(value)])
         return tuple(to_numpy(tensor) for tensor in (value, *gradients))
 
-    def computed(self, name: str, technique: str) -> Values:
-        call = self.named(name)
+    def compute(self, name: str, technique: str) -> Values:
+        call = self.find(name)
         if technique != "one-input":
             return _values(call, self.arguments(name), (), technique)
         leaves = [tensor for tensor in _tensors(self.arguments(name)) if not tensor.stop_gradient]
@@ -144,15 +144,15 @@ class Layers(_Parts):
     module = paddle.nn
     own = ("copied", "loaded")
 
-    def computed(self, name: str, technique: str) -> Values:
-        layer = self._built(name, 1)
+    def compute(self, name: str, technique: str) -> Values:
+        layer = self._build(name, 1)
         if technique == "copied":
             layer = copy.deepcopy(layer)
         if technique == "loaded":
             file = io.BytesIO()
             paddle.save(layer.state_dict(), file)
             file.seek(0)
-            layer = self._built(name, 5)
+            layer = self._build(name, 5)
             layer.set_state_dict(paddle.load(file))
         trained = [parameter for parameter in layer.parameters() if not parameter.stop_gradient]
         result = _values(layer, self.arguments(name), trained, technique)
@@ -160,8 +160,8 @@ class Layers(_Parts):
             return result
         return {**result, **{f"state/{index}": to_numpy(buffer) for index, buffer in enumerate(layer.buffers())}}
 
-    def _built(self, name: str, seed: int) -> paddle.nn.Layer:
+    def _build(self, name: str, seed: int) -> paddle.nn.Layer:
         paddle.seed(seed)
-        layer = self.listed.built(self.named(name))
+        layer = self.listed.build(self.find(name))
         layer.train()
         return layer

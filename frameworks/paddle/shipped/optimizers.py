@@ -40,13 +40,13 @@ class PaddleOptimizers(ListedOptimizers):
         own = ("loaded", "grouped", "beside-frozen", "scheduled", "clipped-loosely", "minimized", *_SWITCHES)
         return ("scaled", *own) if self.forced else own
 
-    def undecayed(self, name: str) -> Options:
-        taken = signature(self.named(name)).parameters
+    def get_options_without_decay(self, name: str) -> Options:
+        taken = signature(self.find(name)).parameters
         return {decay: 0.0 for decay in _DECAYS if decay in taken and taken[decay].default}
 
-    def trained(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
+    def train(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
         parameters = _parameters(start)
-        optimizer = self._made(name, options, technique, parameters)
+        optimizer = self._make_optimizer(name, options, technique, parameters)
         with ExitStack() as open_scopes:
             open_scopes.enter_context(paddle.utils.unique_name.guard())
             if technique == "scaled":
@@ -55,14 +55,16 @@ class PaddleOptimizers(ListedOptimizers):
             for number, update in enumerate(gradients(start, technique)):
                 if number == HALFWAY and technique == "loaded":
                     open_scopes.enter_context(paddle.utils.unique_name.guard())
-                    parameters, optimizer = self._loaded(name, options, parameters, optimizer)
+                    parameters, optimizer = self._save_and_load(name, options, parameters, optimizer)
                 if number == HALFWAY and technique == "scaled":
                     _step(parameters, optimizer, scaler, infinite(start), technique)
                 _step(parameters, optimizer, scaler, update, technique)
         return [to_numpy(parameter) for parameter in parameters]
 
-    def _made(self, name: str, options: Options, technique: str, parameters: Parameters) -> paddle.optimizer.Optimizer:
-        make = self.named(name)
+    def _make_optimizer(
+        self, name: str, options: Options, technique: str, parameters: Parameters
+    ) -> paddle.optimizer.Optimizer:
+        make = self.find(name)
         arguments: dict[str, Any] = {"learning_rate": RATE, **options}
         trained: list[Any] = list(parameters)
         match technique:
@@ -80,7 +82,7 @@ class PaddleOptimizers(ListedOptimizers):
             arguments[_SWITCHES[technique]] = True
         return make(parameters=trained, **arguments)
 
-    def _loaded(
+    def _save_and_load(
         self, name: str, options: Options, parameters: Parameters, optimizer: paddle.optimizer.Optimizer
     ) -> tuple[Parameters, paddle.optimizer.Optimizer]:
         """New parameters with the values of these, and a new optimizer with the saved state of this one."""
@@ -88,7 +90,7 @@ class PaddleOptimizers(ListedOptimizers):
         paddle.save(optimizer.state_dict(), file)
         file.seek(0)
         others = _parameters([to_numpy(parameter) for parameter in parameters])
-        other = self._made(name, options, "", others)
+        other = self._make_optimizer(name, options, "", others)
         other.set_state_dict(paddle.load(file))
         return others, other
 

@@ -50,7 +50,7 @@ class StaticFramework(OneGraph):
         refused = refusals(self.device)
         return {c: why for c, why in refused.items() if has_ranks(self.device) or not c.startswith("ranks.")}
 
-    def supported(self) -> Collection[Capability]:
+    def supported_capabilities(self) -> Collection[Capability]:
         return IN_BOTH_GRAPHS | casts_of(self.rule(NumberFormats))
 
     def attempts(self) -> Mapping[Capability, Attempt]:

@@ -23,7 +23,7 @@ from frameworks.call_stacks import short_call_stacks
 from frameworks.contract import Capability, CastRule, FunctionResult, OpResult, Unsupported
 from frameworks.paddle.core.arrays import format_name
 from frameworks.paddle.core.devices import Stream, current, place
-from frameworks.paddle.core.layers import Network, add, hooked, item_losses, missing_kernel
+from frameworks.paddle.core.layers import Network, add, hook_layers, item_losses, missing_kernel
 from frameworks.paddle.core.schedules import PlateauRun
 from frameworks.paddle.static.attempts import training as attempts
 from frameworks.paddle.static.declarations import FROZEN_PRODUCTS, SCALED_FLOAT64, SEVERAL_OPTIMIZERS
@@ -131,10 +131,10 @@ def array_of(tensor: Any) -> Array:
 
 
 def _set(tensor: Any, value: Array) -> None:
-    tensor.set(fed(np.asarray(value, order="C")), place())
+    tensor.set(encode_for_executor(np.asarray(value, order="C")), place())
 
 
-def fed(array: Array) -> Array:
+def encode_for_executor(array: Array) -> Array:
     """The array as an executor takes it: bfloat16 as its bits in uint16."""
     return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
@@ -168,11 +168,14 @@ class Reduction:
         """These parameters with their gradients over all ranks; one that this rank does not use counts as zeros."""
         own = {parameter.name: gradient for parameter, gradient in pairs if gradient is not None}
         return [
-            (parameter, self._summed(own[parameter.name] if parameter.name in own else _zeros(parameter), mean=mean))
+            (
+                parameter,
+                self._all_reduce(own[parameter.name] if parameter.name in own else _zeros(parameter), mean=mean),
+            )
             for parameter in parameters
         ]
 
-    def _summed(self, gradient: Any, *, mean: bool) -> Any:
+    def _all_reduce(self, gradient: Any, *, mean: bool) -> Any:
         if self._count == 1:
             return gradient
         low = format_name(gradient.dtype) in _LOW
@@ -230,7 +233,7 @@ class Programs:
                 outputs = network(inputs, self.heads)
             return tuple(outputs.values()), _names(network)
 
-        return self._cached(("evaluation",), make)
+        return self._get_program(("evaluation",), make)
 
     def update(self, heads: tuple[str, ...], *, masked: bool, present: tuple[str, ...]) -> BuiltProgram:
         """A whole update on a batch that has targets for these heads; fetches the loss.
@@ -242,10 +245,10 @@ class Programs:
         def make(startup: Any) -> Outputs:
             network = self._network(training=True)
             loss = self._loss(network, heads, masked=masked)
-            self._minimize(network, loss, startup, self._reached(present))
+            self._minimize(network, loss, startup, self._select_parameters(present))
             return (loss,), _names(network)
 
-        return self._cached(("update", heads), make, masked=masked, present=present)
+        return self._get_program(("update", heads), make, masked=masked, present=present)
 
     def gradients(self, heads: tuple[str, ...], *, masked: bool, present: tuple[str, ...]) -> BuiltProgram:
         """The unscaled gradients of a batch; fetches one for each parameter of the built program, in its order."""
@@ -255,13 +258,13 @@ class Programs:
             differentiated = paddle.static.append_backward(self._loss(network, heads, masked=masked))
             pairs = [(parameter, grad) for parameter, grad in differentiated if grad is not None]
             if self._reduction is not None:
-                pairs = self._reduction.sums(pairs, [network.named[name] for name in self._reached(present)])
+                pairs = self._reduction.sums(pairs, [network.named[name] for name in self._select_parameters(present)])
             names = {value: name for name, value in _names(network).items()}
             return tuple(grad for _, grad in pairs), {names[p.name]: p.name for p, _ in pairs}
 
-        return self._cached(("gradients", heads), make, masked=masked, present=present)
+        return self._get_program(("gradients", heads), make, masked=masked, present=present)
 
-    def traced(self, heads: tuple[str, ...], *, masked: bool) -> BuiltProgram:
+    def build_trace(self, heads: tuple[str, ...], *, masked: bool) -> BuiltProgram:
         """The program of `gradients` that also fetches the layers' outputs and their gradients.
 
         The keys of `parameters` say what is fetched, "parameter/NAME", "output/PATH" or "gradient/PATH"; stored names,
@@ -275,7 +278,7 @@ class Programs:
             def record(path: str) -> Callable[[Any, Any, Any], None]:
                 return lambda _layer, _inputs, output: outputs.update({path: output})
 
-            with hooked(network.layers_by_path, record):
+            with hook_layers(network.layers_by_path, record):
                 loss = self._loss(network, heads, masked=masked)
             targets = {f"parameter/{name}": parameter for name, parameter in network.named.items()}
             targets |= {f"gradient/{path}": outputs[path] for path in self.model.output_shapes() if path in outputs}
@@ -284,9 +287,9 @@ class Programs:
             fetches |= {name: value for name, value in zip(targets, gradients, strict=True) if value is not None}
             return tuple(fetches.values()), dict.fromkeys(fetches, "")
 
-        return self._cached(("traced", heads), make, masked=masked)
+        return self._get_program(("traced", heads), make, masked=masked)
 
-    def fed(self, parameters: tuple[str, ...]) -> BuiltProgram:
+    def build_gradient_update(self, parameters: tuple[str, ...]) -> BuiltProgram:
         """An update from given gradients of these parameters."""
 
         def make(startup: Any) -> Outputs:
@@ -299,16 +302,16 @@ class Programs:
                     gradient = paddle.static.data(f"gradient.{name}", list(p.shape), kind)
                     terms.append((p.astype(kind) * gradient).sum())
             loss = add(terms) if terms else paddle.zeros([])
-            self._minimize(network, loss, startup, self._trained(parameters), mean=True)
+            self._minimize(network, loss, startup, self._drop_frozen(parameters), mean=True)
             return (loss,), _names(network)
 
-        return self._cached(("fed", parameters), make)
+        return self._get_program(("fed", parameters), make)
 
     def training(self) -> BuiltProgram:
         """The program that holds every variable of the run, also of parameters that are frozen for a while."""
         frozen, self.frozen = self.frozen, frozenset(self.recipe.frozen)
         try:
-            return self.fed(tuple(self.model.parameter_shapes()))
+            return self.build_gradient_update(tuple(self.model.parameter_shapes()))
         finally:
             self.frozen = frozen
 
@@ -332,16 +335,16 @@ class Programs:
             with self.stream.apart():
                 self.store.run(self.store.build(make), {})
 
-    def _trained(self, names: Iterable[str]) -> list[str]:
+    def _drop_frozen(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if name not in self.frozen]
 
-    def _reached(self, heads: tuple[str, ...]) -> list[str]:
+    def _select_parameters(self, heads: tuple[str, ...]) -> list[str]:
         """The trained parameters but those of the other heads."""
         last = len(self.model.layers) - 1
         left_out = tuple(f"{last}.{head}." for head in self.heads if head not in heads)
-        return self._trained(name for name in self.model.parameter_shapes() if not name.startswith(left_out))
+        return self._drop_frozen(name for name in self.model.parameter_shapes() if not name.startswith(left_out))
 
-    def _cached(self, kind: tuple[Any, ...], make: Callable[[Any], Outputs], **settings: Any) -> BuiltProgram:
+    def _get_program(self, kind: tuple[Any, ...], make: Callable[[Any], Outputs], **settings: Any) -> BuiltProgram:
         key = (*kind, *settings.values(), self.frozen)
         if key not in self._built:
             with self.stream.open():
@@ -368,12 +371,12 @@ class Programs:
             )
         for name in self.frozen:
             network.named[name].stop_gradient = True
-        return self._decorated(network, None)[0] if self._low() else network
+        return self._decorate(network, None)[0] if self._low() else network
 
     def _low(self) -> bool:
         return self.recipe.precision.level in ("O2", "O3")
 
-    def _decorated(self, network: Network, optimizer: Any) -> tuple[Network, Any]:
+    def _decorate(self, network: Network, optimizer: Any) -> tuple[Network, Any]:
         """The network and an optimizer by `amp.decorate`, which gives the network alone where there is no optimizer."""
         precision = self.recipe.precision
         arguments: dict[str, Any] = {"models": network, "optimizers": optimizer}
@@ -434,7 +437,7 @@ class Programs:
                 self._reduction.in_updates(share.optimizer, own, mean=mean)
         if recipe.scaling is None:
             for share in self.shares:
-                optimizer = self._decorated(network, share.optimizer)[1] if self._low() else share.optimizer
+                optimizer = self._decorate(network, share.optimizer)[1] if self._low() else share.optimizer
                 optimizer.minimize(loss, startup_program=startup)
             return
         if self._wide:
@@ -446,7 +449,7 @@ class Programs:
         self.settings = {"dynamic": scaler.is_use_dynamic_loss_scaling(), "enabled": scaler.is_enable()}
         self.settings |= read_settings(scaler)
         for share in self.shares:
-            decorated = self._decorated(network, share.optimizer)[1]
+            decorated = self._decorate(network, share.optimizer)[1]
             scaler.minimize(decorated, scaled, startup_program=startup)
 
     def begin(self, weights: Mapping[str, Array], stored: Callable[[Array], Array]) -> dict[str, str]:
@@ -478,7 +481,7 @@ def run_operation(function: Callable[..., Any], arrays: Sequence[Array]) -> OpRe
     executor = paddle.static.Executor(place())
     with short_call_stacks(), paddle.static.scope_guard(paddle.static.Scope()):
         executor.run(startup)
-        feed = {f"x{i}": fed(a) for i, a in enumerate(arrays)}
+        feed = {f"x{i}": encode_for_executor(a) for i, a in enumerate(arrays)}
         (value,) = executor.run(main, feed=feed, fetch_list=[result], return_numpy=False)
     return OpResult(array_of(value), format_name(result.dtype))
 
@@ -496,7 +499,7 @@ class StaticFormats(BaseFormats):
         return run_operation(lambda x: paddle.cast(x, "float32"), [codes.view(format_name)]).value
 
 
-def _used(a: Any, b: Any, c: Any) -> dict[str, Any]:
+def _call_user_function(a: Any, b: Any, c: Any) -> dict[str, Any]:
     """The operation of `fixtures.model`; its backward pass returns every gradient, since it cannot ask."""
 
     def forward(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
@@ -518,7 +521,9 @@ def function_used(use: FunctionUse, inputs: tuple[Array, ...]) -> FunctionResult
         for tensor, needed in zip(tensors, use.needs, strict=True):
             tensor.stop_gradient = not needed
         losses = [
-            outputs[name].sum() for outputs in (_used(*tensors) for _ in range(use.times)) for name in use.outputs
+            outputs[name].sum()
+            for outputs in (_call_user_function(*tensors) for _ in range(use.times))
+            for name in use.outputs
         ]
         gradients = paddle.static.gradients([paddle.add_n(losses)], tensors)
         result.extend(gradient is not None for gradient in gradients)

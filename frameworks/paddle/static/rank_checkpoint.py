@@ -8,8 +8,8 @@ from pathlib import Path
 import paddle
 from paddle import distributed
 
-from frameworks.paddle.distributed.ranks import agreed, file_of, read_parts
-from frameworks.paddle.static.trainer import SavedRun, loaded
+from frameworks.paddle.distributed.ranks import file_of, read_parts, run_collectively
+from frameworks.paddle.static.trainer import SavedRun, load_run
 from frameworks.paddle.static.trainer import save as save_shared
 
 _OWN = ("count", "buffers", "generator")
@@ -21,7 +21,7 @@ def save(trainer: SavedRun, ranks: int, path: Path) -> None:
     Raises:
         OSError: on every rank, if one of them cannot write.
     """
-    agreed(lambda: _write(trainer, ranks, path), ranks, OSError, f"{path} cannot be written")
+    run_collectively(lambda: _write(trainer, ranks, path), ranks, OSError, f"{path} cannot be written")
 
 
 def _write(trainer: SavedRun, ranks: int, path: Path) -> None:
@@ -40,12 +40,12 @@ def restore(trainer: SavedRun, ranks: int, path: Path) -> None:
         ValueError: on every rank, if one of them cannot read a file; nothing is changed then.
     """
     refused = f"{path} cannot be loaded"
-    resumed = agreed(lambda: _loaded(trainer, path), ranks, ValueError, refused)
+    resumed = run_collectively(lambda: _load_rank(trainer, path), ranks, ValueError, refused)
     vars(trainer).update(vars(resumed))
 
 
-def _loaded(trainer: SavedRun, path: Path) -> SavedRun:
-    resumed = loaded(trainer, path)
+def _load_rank(trainer: SavedRun, path: Path) -> SavedRun:
+    resumed = load_run(trainer, path)
     rank, own = distributed.get_rank(), read_parts(file_of(path, 0), _OWN, return_numpy=True)
     if 0 < rank < own["count"]:
         own = read_parts(file_of(path, rank), _OWN, return_numpy=True)

@@ -117,7 +117,7 @@ class StaticMember(PaddleWorker):
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> StaticRankTrainer:  # type: ignore[override]
         """This rank's part of a new run."""
         run = StaticRankTrainer(recipe.ranks or Ranks(self.count), model, recipe, weights)
-        return self._framework.bound(run)
+        return self._framework.bind(run)
 
     def barrier(self) -> None:
         with paddle.base.dygraph.guard():

@@ -17,13 +17,13 @@ from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer, of_same_class, same_parts
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Update
 from frameworks.paddle.core import arrays
-from frameworks.paddle.core.arrays import canonical, stored
+from frameworks.paddle.core.arrays import canonical, to_paddle_layout
 from frameworks.paddle.core.devices import Stream
 from frameworks.paddle.static.programs import MASTER, BuiltProgram, Programs, ProgramState, Reduction
 from frameworks.paddle.training.optimizers import (
     UpdateAfterLosses,
     counters,
-    reported,
+    read_update,
     schedule_of,
     skipped_by_counters,
 )
@@ -83,10 +83,10 @@ def restore(trainer: SavedRun, folder: Path, order: LoadOrder | None = None) -> 
     Raises:
         ValueError: a file is missing, cut short or foreign, or Paddle refuses it.
     """
-    vars(trainer).update(vars(loaded(trainer, folder, order)))
+    vars(trainer).update(vars(load_run(trainer, folder, order)))
 
 
-def loaded(trainer: SavedRun, folder: Path, order: LoadOrder | None = None) -> SavedRun:
+def load_run(trainer: SavedRun, folder: Path, order: LoadOrder | None = None) -> SavedRun:
     """A run with what `save` wrote, for which program, scope and schedules are created again, as in a new process.
 
     Raises:
@@ -163,7 +163,7 @@ class StaticTrainer(SavedRun):
         self.programs = Programs(model, recipe, reduction)
         self.stream, self.store = self.programs.stream, self.programs.store
         self.pending: Update | None = None
-        self.stored_names = self.programs.begin(weights, stored)
+        self.stored_names = self.programs.begin(weights, to_paddle_layout)
         if recipe.schedule is not None or recipe.scaling is not None or recipe.optimizers > 1:
             self.programs.training()
 
@@ -219,15 +219,15 @@ class StaticTrainer(SavedRun):
         after = self._counters()
         skipped = skipped_by_counters(before, after) if before and not several else None
         if skipped is None:
-            applied = [not before or self._moved(share.names, mark) for share in self.programs.shares]
+            applied = [not before or self._has_changed(share.names, mark) for share in self.programs.shares]
         else:
             applied = [not skipped] * len(self.programs.shares)
         for share, was_applied in zip(self.programs.shares, applied, strict=True):
             if share.scheduler is not None and was_applied:
                 share.scheduler.step()
-        return float(loss), reported(before, after, rate, skipped=not any(applied))
+        return float(loss), read_update(before, after, rate, skipped=not any(applied))
 
-    def _moved(self, names: tuple[str, ...], mark: Mapping[str, Array]) -> bool:
+    def _has_changed(self, names: tuple[str, ...], mark: Mapping[str, Array]) -> bool:
         """Whether one of these parameters, or its optimizer state, has changed."""
         owners = tuple(self.stored_names[name] for name in names)
         own = [name for name in mark if name in owners or name.startswith(tuple(f"{owner}_" for owner in owners))]
@@ -266,7 +266,7 @@ class StaticTrainer(SavedRun):
 
     def trace(self, batch: Batch) -> LayerTrace:
         feed, heads = self._feed_of(batch, batch.items)
-        built = self.programs.traced(heads, masked=batch.mask is not None)
+        built = self.programs.build_trace(heads, masked=batch.mask is not None)
         with self.stream.open():
             values = self.store.run(built, feed)
         fetched = dict(zip(built.parameters, values, strict=True))
@@ -290,11 +290,11 @@ class StaticTrainer(SavedRun):
         if len(window) != 1:
             raise self.refusal(Capability.ACCUMULATION)
         gradients = {name: value for name, value in window[0].items() if value is not None}
-        built = self.programs.fed(tuple(gradients))
+        built = self.programs.build_gradient_update(tuple(gradients))
         feed = {}
         for name, value in gradients.items():
             wide = np.float64 if self.store.read(self.stored_names[name]).dtype == np.float64 else np.float32
-            feed[f"gradient.{name}"] = stored(np.asarray(value, wide))
+            feed[f"gradient.{name}"] = to_paddle_layout(np.asarray(value, wide))
         return Update(math.nan, (), *self._run(built, feed)[1])
 
     def parameters(self) -> dict[str, Array]:

@@ -85,9 +85,9 @@ class OneGraph(BaseFramework):
         self.admit(model, recipe)
         if recipe.ranks is not None:
             recipe = recipe.replace(ways=recipe.ways_of(*LEVELS_OF).ways)
-            return self.bound(RankGroupTrainer(self.ranks_of_a_run(model, recipe, weights)))
+            return self.bind(RankGroupTrainer(self.ranks_of_a_run(model, recipe, weights)))
         start = model.weights(recipe.seed) if weights is None else weights
-        return self.bound(self.run(model, recipe, start))
+        return self.bind(self.run(model, recipe, start))
 
     def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         self.admit(model, recipe)
@@ -132,10 +132,10 @@ class OneGraph(BaseFramework):
         self.require(Capability.TF32)
         return settings.tf32_products(allowed)
 
-    def timed(self, work: Callable[[], object]) -> int:
+    def measure_time(self, work: Callable[[], object]) -> int:
         """By the host's clock: Paddle documents the time between two events as a whole number of milliseconds."""
         if self.device == "cpu":
-            return super().timed(work)
+            return super().measure_time(work)
         return elapsed_between(work, paddle.device.synchronize)
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:

@@ -39,7 +39,7 @@ from fixtures.recipe import (
     RMSprop,
     Scaling,
     StaticScaling,
-    written,
+    collect_fields,
 )
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.paddle.core import ways
@@ -149,7 +149,9 @@ _ARGUMENTS = {"decay": "rho", "centred": "centered", "nesterov": "use_nesterov",
 def _make(recipe: Recipe, common: dict[str, Any]) -> Any:
     optimizer = recipe.optimizer
     arguments = {
-        name: value for name, value in written(optimizer).items() if value is not None and name != "learning_rate"
+        name: value
+        for name, value in collect_fields(optimizer).items()
+        if value is not None and name != "learning_rate"
     }
     kind = _KINDS[type(optimizer)]
     if isinstance(optimizer, SGD):
@@ -197,10 +199,10 @@ def refuse_mixed_clip(parameters: Iterable[Any]) -> None:
         Unsupported: they have.
     """
     if len({format_name(parameter.dtype) for parameter in parameters}) > 1:
-        raise Unsupported(Capability.CLIP, _MIXED_FORMATS, _mixed)
+        raise Unsupported(Capability.CLIP, _MIXED_FORMATS, _can_clip_mixed)
 
 
-def _mixed() -> bool:
+def _can_clip_mixed() -> bool:
     single, double = paddle.create_parameter([1], "float32"), paddle.create_parameter([1], "float64")
     (3.0 * single.astype("float64") + 4.0 * double).sum().backward()
     paddle.nn.utils.clip_grad_norm_([single, double], 1.0)
@@ -218,7 +220,7 @@ def has_moved(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
     return any(after[name] != value for name, value in before.items())
 
 
-def overflowed(share: Share) -> bool:
+def has_overflowed(share: Share) -> bool:
     """Whether `GradScaler` skipped the last step because of a non-finite gradient."""
     return bool(share.optimizer._get_auxiliary_var("found_inf"))
 
@@ -367,7 +369,9 @@ def skipped_by_counters(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
     return None if moved[0] == moved[1] else moved[0] < moved[1]
 
 
-def reported(before: Mapping[str, Any], after: Mapping[str, Any], rate: float, *, skipped: bool) -> UpdateAfterLosses:
+def read_update(
+    before: Mapping[str, Any], after: Mapping[str, Any], rate: float, *, skipped: bool
+) -> UpdateAfterLosses:
     """An update by the scaler's `state_dict` before and after it; Paddle has no gradient norm to read."""
     scales = [float(state["scale"][0]) if state else 1.0 for state in (before, after)]
     good = int(after["incr_count"]) if after and after["use_dynamic_loss_scaling"] else None

@@ -20,9 +20,16 @@ from frameworks.base import NO_SCALER, BaseTrainer, LossLedger, MicroBatch, of_s
 from frameworks.base.recompute import SavedActivations
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
 from frameworks.paddle.core import arrays, ways
-from frameworks.paddle.core.arrays import canonical, copy_of_gradient, put_gradient, stored, to_numpy, to_tensor
+from frameworks.paddle.core.arrays import (
+    canonical,
+    copy_of_gradient,
+    put_gradient,
+    to_numpy,
+    to_paddle_layout,
+    to_tensor,
+)
 from frameworks.paddle.core.devices import Stream, activations_of
-from frameworks.paddle.core.layers import BatchTensors, Network, add, batch_tensors, item_losses, watched
+from frameworks.paddle.core.layers import BatchTensors, Network, add, batch_tensors, item_losses, watch_passes
 from frameworks.paddle.training import optimizers
 from frameworks.paddle.training.optimizers import (
     Share,
@@ -102,8 +109,10 @@ class ReadRun(BaseTrainer):
     def random_state(self) -> dict[str, Array]:
         return {"generator": self.stream.words()}
 
-    def offloaded(self) -> dict[str, int]:
-        return super().offloaded() if self.recipe.offload is None else {"activations": self.activations.taken()}
+    def offloaded_bytes(self) -> dict[str, int]:
+        return (
+            super().offloaded_bytes() if self.recipe.offload is None else {"activations": self.activations.take_bytes()}
+        )
 
     def segment_calls(self) -> tuple[int, ...]:
         return tuple(segment.calls for segment in self.network.segments)
@@ -317,7 +326,7 @@ class DygraphTrainer(ReadRun):
         else:
             passes = [losses if self.recipe.way("backward") in ways.SEVERAL_ROOTS else [add(losses)]]
         for position, roots in enumerate(passes, start=1):
-            self._back([self._scaled(root, scaler) for root in roots], retain=position < len(passes))
+            self._back([self._scale_loss(root, scaler) for root in roots], retain=position < len(passes))
         return total
 
     def _back(self, losses: list[Any], *, retain: bool = False) -> None:
@@ -340,7 +349,7 @@ class DygraphTrainer(ReadRun):
                 totals.append(self._backward(batch, items, scaler))
         return totals
 
-    def _scaled(self, loss: Any, scaler: Any | None) -> Any:
+    def _scale_loss(self, loss: Any, scaler: Any | None) -> Any:
         with self._scaler_scope():
             return loss if scaler is None else scaler.scale(loss)
 
@@ -391,24 +400,24 @@ class DygraphTrainer(ReadRun):
         applied = [not skipped] * len(self.shares)
         if before and skipped is None:
             applied = [
-                has_moved(mark, mark_of(share, self.network.named)) or not optimizers.overflowed(share)
+                has_moved(mark, mark_of(share, self.network.named)) or not optimizers.has_overflowed(share)
                 for mark, share in zip(marks, self.shares, strict=True)
             ]
         for share, was_applied in zip(self.shares, applied, strict=True):
             if share.scheduler is not None and was_applied:
                 share.scheduler.step()
         self._empty()
-        return optimizers.reported(before, after, rate, skipped=not any(applied))
+        return optimizers.read_update(before, after, rate, skipped=not any(applied))
 
     def _empty(self) -> None:
         optimizers = (share.optimizer for share in self.shares)
         ways.drop_gradients(self.recipe.way("zero-grad"), optimizers, self.network)
 
-    def _discarded(self) -> optimizers.UpdateAfterLosses:
+    def _discard_update(self) -> optimizers.UpdateAfterLosses:
         """Ends an update whose gradients were unscaled without a step: `update` readies the scaler for the next one."""
         rate, before = float(self.shares[0].optimizer.get_lr()), self._scaler_state_dict()
         self.scaler.update()  # type: ignore[union-attr]
-        return optimizers.reported(before, self._scaler_state_dict(), rate, skipped=True)
+        return optimizers.read_update(before, self._scaler_state_dict(), rate, skipped=True)
 
     def _scaler_state_dict(self) -> dict[str, Any]:
         return {} if self.scaler is None else self.scaler.state_dict()
@@ -435,7 +444,7 @@ class DygraphTrainer(ReadRun):
 
     def trace(self, batch: Batch) -> LayerTrace:
         state = self._scaler_state_dict()
-        with watched(self.network.layers_by_path) as watch:
+        with watch_passes(self.network.layers_by_path) as watch:
             parameters = self.gradients((batch,))
         return watch.trace(self.model, parameters, scale=float(state["scale"][0]) if state else 1.0)
 
@@ -466,20 +475,20 @@ class DygraphTrainer(ReadRun):
                         self.scaler.unscale_(share.optimizer)  # type: ignore[union-attr]
                 for name, value in (inject or {}).items():
                     if value is not None:
-                        extra = to_tensor(stored(value), named[name])
+                        extra = to_tensor(to_paddle_layout(value), named[name])
                         named[name].grad = extra if named[name].grad is None else named[name].grad + extra
-                update = self._discarded() if discard else self._step(unscaled=bool(calls))
+                update = self._discard_update() if discard else self._step(unscaled=bool(calls))
             finally:
                 self._drop_gradients()
         return Update(math.nan, (), *update)
 
     def _feed_backward(self, gradients: Gradients, count: int) -> None:
         own = self.network.named
-        tensors = {n: to_tensor(stored(value), own[n]) for n, value in gradients.items() if value is not None}
+        tensors = {n: to_tensor(to_paddle_layout(value), own[n]) for n, value in gradients.items() if value is not None}
         if tensors:
-            self._back([self._scaled(self._fed(tensors) / count, self.scaler)])
+            self._back([self._scale_loss(self._sum_products(tensors) / count, self.scaler)])
 
-    def _fed(self, gradients: Mapping[str, Any]) -> Any:
+    def _sum_products(self, gradients: Mapping[str, Any]) -> Any:
         """Σ p·g over the given gradients, whose own is g."""
         with self._precision():
             return add([(self.network.named[name] * gradient).sum() for name, gradient in gradients.items()])

@@ -20,7 +20,7 @@ from fixtures.arrays import Array
 from frameworks.reference.core import scope
 from frameworks.reference.core.rounding import Rounding, Stochastic
 from frameworks.reference.core.saved_bytes import SavedForBackward
-from frameworks.reference.core.tape import Tensor, converted, plain, rounded
+from frameworks.reference.core.tape import Tensor, cast_tensor, plain, round_values
 
 erf = primitive(special.erf)
 defvjp(erf, lambda _, x: lambda g: 2.0 * g * (1.0 / math.sqrt(math.pi)) * anp.exp(-(x**2)))
@@ -81,13 +81,13 @@ def weighted_sum(x: Array, weights: Array) -> Array:
 defvjp(weighted_sum, lambda _ans, _x, weights: lambda g: g * weights, None)
 
 
-def _transposed(x: Array) -> Array:
+def _transpose(x: Array) -> Array:
     return np.swapaxes(x, -1, -2)
 
 
 defvjp(
     product,
-    lambda _ans, _a, b, rounding, name: lambda g: contract(g, _transposed(b), rounding, name),
+    lambda _ans, _a, b, rounding, name: lambda g: contract(g, _transpose(b), rounding, name),
     lambda _ans, a, b, rounding, name: lambda g: _right(a, b, g, rounding, name),
     None,
     None,
@@ -97,7 +97,7 @@ defvjp(
 def _right(a: Array, b: Array, gradient: Array, rounding: Rounding, name: str) -> Array:
     if b.ndim == 2 and a.ndim > 2:
         return contract(a.reshape(-1, a.shape[-1]).T, gradient.reshape(-1, gradient.shape[-1]), rounding, name)
-    return _fold(contract(_transposed(a), gradient, rounding, name), b.shape)
+    return _fold(contract(_transpose(a), gradient, rounding, name), b.shape)
 
 
 def _column_sums(gradient: Array, rounding: Rounding, name: str) -> Array:
@@ -240,7 +240,7 @@ class Operations:
 
     def cast(self, x: Tensor, target: str) -> Tensor:
         """x in another format."""
-        return converted(x, target, self.rounding)
+        return cast_tensor(x, target, self.rounding)
 
     def apply(self, op: str, function: Callable[..., Any], *operands: Tensor, keep: str = "") -> Tensor:
         """One operation: casts its floating operands, computes on the carriers, rounds the result once.
@@ -250,8 +250,8 @@ class Operations:
         """
         computing, yielding = self.formats(op, *(x.format for x in operands if x.floating))
         inside = [self.cast(x, computing) if x.floating else x for x in operands]
-        value = function(*(x.value for x in inside), lambda v, n=1: rounded(v, self.rounding, computing, n))
-        value = rounded(value, self.rounding, computing)
+        value = function(*(x.value for x in inside), lambda v, n=1: round_values(v, self.rounding, computing, n))
+        value = round_values(value, self.rounding, computing)
         if yielding != computing:
             return self.cast(Tensor(value, computing), yielding)
         result = Tensor(value, yielding)
@@ -265,7 +265,7 @@ class Operations:
         if self.tape:
             self.tape.keep(*inside[:2])
         value = function(*(x.value for x in inside), self.rounding, computing)
-        return self.cast(Tensor(rounded(value, self.rounding, computing), computing), yielding)
+        return self.cast(Tensor(round_values(value, self.rounding, computing), computing), yielding)
 
     def _keep_bytes(self, count: int) -> None:
         if self.tape:
@@ -294,13 +294,13 @@ class Operations:
         wide = computing if computing in ("float32", "float64") else "float32"
         scale = 1.0 / np.sqrt(q.shape[-1])
         turned = anp.swapaxes(k.value, -1, -2)
-        scores = rounded(product(q.value, turned, self.rounding, wide) * scale, self.rounding, wide)
-        shares = softmax(scores, lambda x, n=1: rounded(x, self.rounding, wide, n))
-        weights = Tensor(rounded(shares, self.rounding, computing), computing)
+        scores = round_values(product(q.value, turned, self.rounding, wide) * scale, self.rounding, wide)
+        shares = softmax(scores, lambda x, n=1: round_values(x, self.rounding, wide, n))
+        weights = Tensor(round_values(shares, self.rounding, computing), computing)
         mixed = product(weights.value, v.value, self.rounding, computing)
         if self.tape:
             self.tape.keep(q, k, v, weights)
-        return self.cast(Tensor(rounded(mixed, self.rounding, computing), computing), yielding)
+        return self.cast(Tensor(round_values(mixed, self.rounding, computing), computing), yielding)
 
     def layer_norm(self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
         """Normalises over the last axis with the biased variance; keeps x and two statistics a row."""
@@ -343,7 +343,7 @@ class Operations:
         """x·x with the backward pass of `UserFunction`; keeps x."""
         return self.apply("user_function", lambda a, _: user_square(a), x, keep="operands")
 
-    def shared(self, x: Tensor) -> Tensor:
+    def fan_out(self, x: Tensor) -> Tensor:
         """x for several operations, whose gradients are added up without rounding."""
         return x
 

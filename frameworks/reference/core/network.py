@@ -80,7 +80,7 @@ class Pass:
         ops = self.ops
         match layer:
             case Dense(bias=bias, wide=True):
-                with scope.opened(scope.Scope()):
+                with scope.open_scope(scope.Scope()):
                     weight, shift = self._wide(path, "weight"), self._wide(path, "bias") if bias else None
                     return ops.linear(ops.cast(x, "float32"), weight, shift)
             case Dense(bias=bias):
@@ -111,7 +111,7 @@ class Pass:
                 return ops.max_pool(x, size)
             case Residual(body=body):
                 inner = tuple((f"{path}.body.{i}", part) for i, part in enumerate(body))
-                x = ops.shared(x)
+                x = ops.fan_out(x)
                 return ops.add(x, self.layers(inner, x))
             case Again(layer=used, at=at):
                 return self.layer(str(at), used, x)
@@ -123,7 +123,7 @@ class Pass:
     def heads(self, path: str, layer: Heads, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
         """The outputs of the heads in `names`; a float64 head takes its features in float64."""
         outputs = {}
-        x = self.ops.shared(x)
+        x = self.ops.fan_out(x)
         for head in layer.heads:
             if head.name in names:
                 features = self.ops.cast(x, "float64") if head.format == "float64" else x
@@ -132,11 +132,11 @@ class Pass:
                     weight, bias = (self._at(own, part) for part in ("weight", "bias"))
                     output = self.surroundings.dense(own, features, weight, bias, training=self.training)
                 else:
-                    output = self.ops.linear(features, self._tied(head.tied), None)
+                    output = self.ops.linear(features, self._read_tied_weight(head.tied), None)
                 outputs[head.name] = self.surroundings.passing(own, output)
         return outputs
 
-    def _tied(self, at: int) -> Tensor:
+    def _read_tied_weight(self, at: int) -> Tensor:
         """The table of the embedding at a place as a weight."""
         table = self._at(str(at), "weight")
         return Tensor(anp.transpose(table.value), table.format, table.owned)
@@ -162,7 +162,7 @@ class Pass:
 
     def _attention(self, path: str, heads: int, x: Tensor) -> Tensor:
         count, length, width = x.shape
-        x = self.ops.shared(x)
+        x = self.ops.fan_out(x)
 
         def split(name: str) -> Tensor:
             y = self.ops.linear(x, self._at(path, f"{name}.weight"), self._at(path, f"{name}.bias"))
@@ -218,7 +218,7 @@ def _passing(x: Array, traced: TracedTensors, path: str) -> Array:
     return x
 
 
-def _noted(_ans: Array, _x: Array, traced: TracedTensors, path: str) -> Callable[[Array], Array]:
+def _make_pullback(_ans: Array, _x: Array, traced: TracedTensors, path: str) -> Callable[[Array], Array]:
     def pullback(gradient: Array) -> Array:
         traced.take_gradient(path, gradient)
         return gradient
@@ -226,19 +226,19 @@ def _noted(_ans: Array, _x: Array, traced: TracedTensors, path: str) -> Callable
     return pullback
 
 
-defvjp(_passing, _noted, None, None)
+defvjp(_passing, _make_pullback, None, None)
 
 
 class ReferenceFunction:
     """One method a decision."""
 
-    def used(self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None) -> FunctionResult:
+    def run_uses(self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None) -> FunctionResult:
         """The answers to the backward pass, and the gradients of all uses."""
         needs = self.needs(use.needs, recomputed=variant is not None)
         y, z = (np.full_like(inputs[0], name in use.outputs) for name in "yz")
         gradients = self.backward(inputs, y, z)
         results = [
-            self.added([gradient] * use.times) if asked else None
+            self.sum_gradients([gradient] * use.times) if asked else None
             for asked, gradient in zip(needs, gradients, strict=True)
         ]
         return FunctionResult((needs,) * use.times, tuple(results))
@@ -252,7 +252,7 @@ class ReferenceFunction:
         a, b, _ = inputs
         return 2.0 * SCALE * y * b, SCALE * y * a + z, z
 
-    def added(self, gradients: list[Array]) -> Array:
+    def sum_gradients(self, gradients: list[Array]) -> Array:
         """The gradient of several uses."""
         return np.asarray(sum(gradients[1:], gradients[0]))
 

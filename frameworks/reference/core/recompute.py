@@ -11,7 +11,7 @@ from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, Fai
 from frameworks.contract import RecomputeCase, RecomputeResult
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.network import tanh_of_product
-from frameworks.reference.core.tape import recomputed, taped
+from frameworks.reference.core.tape import recompute_function, record_pullbacks
 
 Pair = tuple[Any, Any]
 
@@ -33,14 +33,14 @@ def run(ops: Operations, case: RecomputeCase, x: Array, w: Array) -> RecomputeRe
         return value(x, w)
 
     def call(pair: Pair) -> Any:
-        return recomputed_call(case, recomputed, value, failing, *pair)
+        return recomputed_call(case, recompute_function, value, failing, *pair)
 
     carriers = x.astype(np.float64), w.astype(np.float64)
     if case == NO_GRAD_INPUT:
-        (total,), (pull,) = taped(lambda weight: [call((carriers[0], weight))], carriers[1])
+        (total,), (pull,) = record_pullbacks(lambda weight: [call((carriers[0], weight))], carriers[1])
         gradients = (None, pull(np.ones(())))
     else:
-        (total,), (pull,) = taped(lambda pair: [call(pair)], carriers)
+        (total,), (pull,) = record_pullbacks(lambda pair: [call(pair)], carriers)
         if case == WEIGHTS_CHANGE:
             np.multiply(carriers[1], FACTOR, out=carriers[1])
         gradients = pull(np.ones(()))

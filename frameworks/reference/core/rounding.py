@@ -76,7 +76,7 @@ class Stochastic:
         value = np.ascontiguousarray(array, np.float64).reshape(np.shape(array))
         dropped = _CARRIER_BITS - target.bits + round(math.log2(max(1.0, math.sqrt(terms), terms / LANES)))
         smallest = 2.0**target.smallest_exponent
-        rounded = self._truncated(value, dropped)
+        rounded = self._truncate_with_noise(value, dropped)
         magnitude = np.abs(value)
         ordinary = (magnitude >= smallest) & (magnitude <= target.largest)
         ordinary |= magnitude == 0.0
@@ -86,12 +86,12 @@ class Stochastic:
         magnitude = magnitude[rare]
         # Below the smallest normal value, adding it gives the last kept bit the weight of the subnormal spacing.
         offset = np.where(magnitude < smallest, smallest, 0.0)
-        result = self._truncated(magnitude + offset, dropped) - offset
+        result = self._truncate_with_noise(magnitude + offset, dropped) - offset
         result = np.where(result > target.largest, np.inf, result)
         rounded[rare] = np.where(np.isfinite(magnitude), np.copysign(result, value[rare]), value[rare])
         return rounded
 
-    def _truncated(self, value: Array, dropped: int) -> Array:
+    def _truncate_with_noise(self, value: Array, dropped: int) -> Array:
         """Adds random bits below the last kept one and cuts them off; the sign and exact values stay."""
         bits = value.reshape(-1).view(np.uint64)
         noise = bits ^ np.uint64(self._rng.integers(1 << 63))

@@ -19,7 +19,7 @@ class SavedForBackward:
         """Keeps tensors; parameters, inputs and their casts do not count."""
         for t in tensors:
             if t.owned:
-                values = _viewed(t.plain())
+                values = _find_base(t.plain())
                 self._saved[id(values), t.format] = values, t
 
     def keep_bytes(self, count: int) -> None:
@@ -32,7 +32,7 @@ class SavedForBackward:
         return self._extra + sum(t.bytes for _, t in self._saved.values())
 
 
-def _viewed(array: Array) -> Array:
+def _find_base(array: Array) -> Array:
     """The array whose memory this one shows in another shape."""
     while isinstance(array.base, np.ndarray):
         array = array.base

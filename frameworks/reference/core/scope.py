@@ -72,7 +72,7 @@ class Scope:
         return ";".join((self.precision.level, self.precision.format, *lists))
 
 
-def parsed(text: str) -> Scope:
+def parse_scope(text: str) -> Scope:
     """The scope that `Scope.text` described."""
     level, name, wide, low = text.split(";")
     precision = Precision(level, name)  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def enter(scope: Scope) -> None:
 
 
 @contextmanager
-def opened(scope: Scope) -> Iterator[None]:
+def open_scope(scope: Scope) -> Iterator[None]:
     """Opens a scope and puts the former one back on every way out, also when a generator is closed elsewhere."""
     former = _current.get()
     _current.set(scope)

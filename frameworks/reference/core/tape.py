@@ -21,7 +21,7 @@ from autograd.util import toposort
 
 from fixtures.arrays import FORMATS, Array
 from frameworks.reference.core.rounding import Rounding
-from frameworks.reference.core.scope import current, opened
+from frameworks.reference.core.scope import current, open_scope
 
 Pullback = Callable[[Array], Any]
 Replay = Callable[[], AbstractContextManager[Any]]
@@ -37,7 +37,7 @@ def close_down_to(traces: int) -> None:
     trace_stack.top = traces
 
 
-def taped(
+def record_pullbacks(
     function: Callable[[Any], Sequence[Any]], x: Any, node: type[VJPNode] = VJPNode
 ) -> tuple[list[Any], list[Pullback]]:
     """The outputs of `function(x)` and for each its pullback to the gradient of x, an array, list, tuple or dict.
@@ -141,7 +141,7 @@ def _rebound(function: types.FunctionType, cells: Sequence[Any]) -> types.Functi
     return result
 
 
-def recomputed(function: Callable[..., Any], *args: Any, replay: Replay | None = None, **kwargs: Any) -> Any:
+def recompute_function(function: Callable[..., Any], *args: Any, replay: Replay | None = None, **kwargs: Any) -> Any:
     """`function(*args, **kwargs)`, an array, of which nothing is kept but its arguments; backward runs it again.
 
     Arrays take part wherever they are: positional, by keyword, in tuples, lists and dicts, or closed over. `replay`
@@ -152,7 +152,7 @@ def recomputed(function: Callable[..., Any], *args: Any, replay: Replay | None =
             function reaches a traced value in a way that cannot be followed.
     """
     scope = current()
-    context = replay or (lambda: opened(scope))
+    context = replay or (lambda: open_scope(scope))
     closure = function.__closure__ if isinstance(function, types.FunctionType) else None
     cells = [cell.cell_contents for cell in closure or ()]
     leaves: list[Any] = []
@@ -163,7 +163,7 @@ def recomputed(function: Callable[..., Any], *args: Any, replay: Replay | None =
         called = _rebound(function, closed) if isinstance(function, types.FunctionType) and cells else function
         return called(*arguments, **named)
 
-    return _recomputed(run, context, *leaves)
+    return _recompute(run, context, *leaves)
 
 
 def _fingerprint(values: Sequence[Any]) -> list[int]:
@@ -171,7 +171,7 @@ def _fingerprint(values: Sequence[Any]) -> list[int]:
 
 
 @primitive
-def _recomputed(run: Callable[..., Any], context: Replay, *values: Any) -> Any:
+def _recompute(run: Callable[..., Any], context: Replay, *values: Any) -> Any:
     del context
     result = run(*values)
     if isbox(result) and not any(isbox(v) for v in values):
@@ -195,14 +195,14 @@ def _backward(argnums: tuple[int, ...], ans: Any, args: tuple[Any, ...], kwargs:
         if _fingerprint(values) != fingerprint:
             raise RuntimeError("an argument of a recomputed function was changed between forward and backward")
         with context():
-            _, (pull,) = taped(again, tuple(values[i] for i in wanted))
+            _, (pull,) = record_pullbacks(again, tuple(values[i] for i in wanted))
         gradients = pull(gradient)
         return gradients if gradients is not None else tuple(np.zeros_like(values[i]) for i in wanted)
 
     return pullback
 
 
-defvjp_argnums(_recomputed, _backward)
+defvjp_argnums(_recompute, _backward)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,22 +252,24 @@ def tensor(array: Array, owned: bool = True) -> Tensor:
 
 
 @primitive
-def rounded(x: Array, rounding: Rounding, format_name: str, terms: int = 1) -> Array:
+def round_values(x: Array, rounding: Rounding, format_name: str, terms: int = 1) -> Array:
     """x, a sum of `terms` values, rounded to the format; so is the gradient that comes back."""
     return rounding.round(x, format_name, terms)
 
 
-defvjp(rounded, lambda _ans, _x, rounding, name, terms=1: lambda g: rounding.round(g, name, terms), None, None, None)
+defvjp(
+    round_values, lambda _ans, _x, rounding, name, terms=1: lambda g: rounding.round(g, name, terms), None, None, None
+)
 
 
 @primitive
-def _converted(x: Array, rounding: Rounding, source: str, target: str) -> Array:
+def _cast_array(x: Array, rounding: Rounding, source: str, target: str) -> Array:
     del source
     return rounding.round(x, target)
 
 
 defvjp(
-    _converted,
+    _cast_array,
     lambda _ans, _x, rounding, source, target: lambda g: rounding.round(rounding.round(g, target), source),
     None,
     None,
@@ -275,8 +277,8 @@ defvjp(
 )
 
 
-def converted(x: Tensor, target: str, rounding: Rounding) -> Tensor:
+def cast_tensor(x: Tensor, target: str, rounding: Rounding) -> Tensor:
     """x in another format. The gradient of a cast is a cast: it is rounded to `target`, then to x's format."""
     if x.format == target:
         return x
-    return Tensor(_converted(x.value, rounding, x.format, target), target, x.owned)
+    return Tensor(_cast_array(x.value, rounding, x.format, target), target, x.owned)

@@ -23,7 +23,7 @@ from frameworks.reference.quantization.formats import ReferenceFormats
 OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
 
 
-def untouched(history: int) -> dict[Operand, AmaxHistory]:
+def make_initial_state(history: int) -> dict[Operand, AmaxHistory]:
     """The state before any step."""
     return {operand: AmaxHistory(1.0, np.zeros(history, np.float32)) for operand in OPERANDS}
 
@@ -40,7 +40,7 @@ class DelayedScaling:
     def move(self, scales: Mapping[Operand, float], maxima: Mapping[Operand, Sequence[float]]) -> None:
         """Records a step: its scales, and the amax of each of its micro-batches."""
         for operand, values in maxima.items():
-            shifted = self.shifted(self._memory[operand].amax, self.largest_of(values))
+            shifted = self.shift_history(self._memory[operand].amax, self.largest_of(values))
             self._memory[operand] = AmaxHistory(scales[operand], shifted)
 
     def amax_histories(self) -> dict[Operand, AmaxHistory]:
@@ -63,7 +63,7 @@ class DelayedScaling:
         """The amax of a step of several micro-batches."""
         return float(np.max(maxima))
 
-    def shifted(self, maxima: Array, newest: float) -> Array:
+    def shift_history(self, maxima: Array, newest: float) -> Array:
         """The history with the newest value in place of the oldest, the newest first."""
         return np.concatenate([np.array([newest], np.float32), maxima[:-1]])
 
@@ -80,10 +80,10 @@ class DelayedScaling:
         name = self.format_of(operand)
         largest = NARROW[name].largest
         with np.errstate(all="ignore"):
-            codes = self._formats.encode(self.clipped(values.astype(np.float64) / scale, largest), name)
+            codes = self._formats.encode(self.clip(values.astype(np.float64) / scale, largest), name)
             return NARROW[name].values()[codes] * scale
 
-    def clipped(self, values: Array, largest: float) -> Array:
+    def clip(self, values: Array, largest: float) -> Array:
         """Values within the range of the format; NaN stays."""
         return np.clip(values, -largest, largest)
 
@@ -92,12 +92,12 @@ class ReferenceDelayedProduct(DelayedScaling):
     """Sums are float64, results float32."""
 
     def __init__(self, kernel: Array, history: int) -> None:
-        super().__init__(untouched(history))
+        super().__init__(make_initial_state(history))
         self._kernel = kernel.astype(np.float64)
 
     def train(self, *window: tuple[Array, Array]) -> tuple[PassResult, ...]:
         scales: dict[Operand, float] = {operand: self.next_scale(operand) for operand in self._memory}
-        passed = tuple(self._passed(inputs, gradient, scales) for inputs, gradient in window)
+        passed = tuple(self._run_pass(inputs, gradient, scales) for inputs, gradient in window)
         magnitudes: dict[Operand, list[Array]] = {
             "input": [inputs for inputs, _ in window],
             "kernel": [self._kernel] * len(window),
@@ -112,7 +112,7 @@ class ReferenceDelayedProduct(DelayedScaling):
         wide = self.cast(inputs, "input", self.next_scale("input"))
         return (wide @ self.cast(self._kernel, "kernel", self.next_scale("kernel"))).astype(np.float32)
 
-    def _passed(self, inputs: Array, gradient: Array, scales: dict[Operand, float]) -> PassResult:
+    def _run_pass(self, inputs: Array, gradient: Array, scales: dict[Operand, float]) -> PassResult:
         quantized = self.cast(inputs, "input", scales["input"])
         kernel = self.cast(self._kernel, "kernel", scales["kernel"])
         passed_back = self.cast(gradient, "gradient", scales["gradient"])
@@ -135,7 +135,7 @@ class EightBitState:
         """Whether the moments of a parameter with so many entries are 8-bit."""
         return size >= self.optimizer.smallest
 
-    def signed(self, slot: str) -> bool:
+    def is_signed(self, slot: str) -> bool:
         """Whether a moment has codes of both signs."""
         return slot == "first_moment"
 
@@ -144,12 +144,14 @@ class EightBitState:
 
         A decade has twice as many parts as the one below it; where there is no sign, twice as many again.
         """
-        parts = [2 ** (decade + (not self.signed(slot))) for decade in range(DECADES)]
+        parts = [2 ** (decade + (not self.is_signed(slot))) for decade in range(DECADES)]
         positive = [
             10.0 ** (decade + 1 - DECADES) * (0.1 + 0.9 * (np.arange(count) + 0.5) / count)
             for decade, count in enumerate(parts)
         ]
-        values = np.concatenate([[0.0, 1.0], *positive, *([-value for value in positive] if self.signed(slot) else [])])
+        values = np.concatenate(
+            [[0.0, 1.0], *positive, *([-value for value in positive] if self.is_signed(slot) else [])]
+        )
         return np.sort(values).astype(np.float32)
 
     def blocks(self, flat: Array) -> Array:
@@ -261,7 +263,7 @@ class Float8Layers:
         return {
             f"{path}.{operand}.{part}": np.asarray(value, np.float64)
             for path in self.paths(model)
-            for operand, history in untouched(self.history).items()
+            for operand, history in make_initial_state(self.history).items()
             for part, value in vars(history).items()
         }
 

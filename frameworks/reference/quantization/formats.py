@@ -27,12 +27,12 @@ class ReferenceFormats:
         if format_name == "int8":
             return self.integers(np.asarray(values, np.float64)).astype(np.int8).view(np.uint8)
         narrow = NARROW[format_name]
-        wide = self.widened(values)
+        wide = self.widen(values)
         magnitude = np.abs(wide)
         codes = self.codes(magnitude, narrow)
         codes = np.where(np.isinf(magnitude), self.special(narrow, self.casts()[format_name].infinity), codes)
         codes = np.where(np.isnan(wide), self.special(narrow, "nan"), codes)
-        return self.signed(codes, wide, narrow).astype(np.uint8)
+        return self.add_signs(codes, wide, narrow).astype(np.uint8)
 
     def decode(self, codes: Array, format_name: str) -> Array:
         if format_name == "int8":
@@ -44,24 +44,24 @@ class ReferenceFormats:
 
     def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
         left, right = (self.table(NARROW[name])[codes] for codes, name in zip((a, b), formats, strict=True))
-        return self.multiplied(left, right).astype(np.float32)
+        return self.multiply(left, right).astype(np.float32)
 
-    def packed(self, codes: Array, axis: Literal[0, 1]) -> Array:
+    def pack(self, codes: Array, axis: Literal[0, 1]) -> Array:
         along = np.moveaxis(codes, axis, 0)
         if len(along) % 2:
             along = np.concatenate([along, np.zeros_like(along[:1])])
-        return np.moveaxis(self.joined(along[::2], along[1::2]).astype(np.uint8), 0, axis)
+        return np.moveaxis(self.join_nibbles(along[::2], along[1::2]).astype(np.uint8), 0, axis)
 
-    def unpacked(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
+    def unpack(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
         along = np.moveaxis(stored, axis, 0)
         pairs = np.stack([along & 15, along >> 4], axis=1).reshape(2 * len(along), *along.shape[1:])
         return np.moveaxis(self.with_sign(pairs.astype(np.int8))[:length], 0, axis)
 
-    def multiplied(self, left: Array, right: Array) -> Array:
+    def multiply(self, left: Array, right: Array) -> Array:
         """The product of two matrices of decoded values."""
         return left @ right
 
-    def joined(self, low: Array, high: Array) -> Array:
+    def join_nibbles(self, low: Array, high: Array) -> Array:
         """Bytes of two integers each."""
         return (low & 15) | ((high & 15) << 4)
 
@@ -73,7 +73,7 @@ class ReferenceFormats:
         """The value of each code."""
         return narrow.values()
 
-    def widened(self, values: Array) -> Array:
+    def widen(self, values: Array) -> Array:
         """The values before they are rounded, float64."""
         return np.asarray(values, np.float64)
 
@@ -105,7 +105,7 @@ class ReferenceFormats:
         kind = np.isnan(values) if what == "nan" else np.isposinf(values)
         return int(np.flatnonzero(kind)[0])
 
-    def signed(self, codes: Array, values: Array, narrow: NarrowFormat) -> Array:
+    def add_signs(self, codes: Array, values: Array, narrow: NarrowFormat) -> Array:
         """The codes with the sign of the values; the one negative zero of some formats is their NaN."""
         negative = np.signbit(values)
         if not narrow.signed:
@@ -145,9 +145,9 @@ class ReferenceQuantizers:
         return FAKE_RULES
 
     def quantize(self, name: str, values: Array) -> Quantized:
-        return self.quantized(self.rules()[name], values)
+        return self.quantize_by_rule(self.rules()[name], values)
 
-    def quantized(self, rule: QuantRule, values: Array) -> Quantized:
+    def quantize_by_rule(self, rule: QuantRule, values: Array) -> Quantized:
         """The values, a matrix, quantized by the rule."""
         wide = values.astype(np.float64)
         with np.errstate(all="ignore"):
@@ -155,14 +155,14 @@ class ReferenceQuantizers:
             scale = self.scale_of(lowest, highest, rule)
             zero_point = self.zero_point_of(lowest, scale, rule)
             codes = self.codes(wide, scale, zero_point, rule)
-            restored = self.restored(codes, scale, zero_point)
+            restored = self.dequantize(codes, scale, zero_point)
         return Quantized(codes.astype(np.int32), scale, zero_point.astype(np.int32), restored.astype(np.float32))
 
     def fake_quantize(self, name: str, values: Array, scale: Array, zero_point: Array) -> tuple[Array, Array]:
         rule = self.fake_rules()[name]
         step, zero = scale.astype(np.float64), zero_point.astype(np.int32)
         with np.errstate(all="ignore"):
-            unclipped = self.rounded(values.astype(np.float64) / step) + zero
+            unclipped = self.round(values.astype(np.float64) / step) + zero
             inside = self.passes_on(values.astype(np.float64), unclipped, step, zero, rule)
             restored = (np.clip(unclipped, rule.low, rule.high) - zero) * step
         return restored.astype(np.float32), inside.astype(np.float32)
@@ -188,17 +188,17 @@ class ReferenceQuantizers:
         """The code of zero."""
         if rule.symmetric:
             return np.zeros_like(scale)
-        return np.nan_to_num(np.clip(rule.low - self.rounded(np.minimum(lowest, 0.0) / scale), rule.low, rule.high))
+        return np.nan_to_num(np.clip(rule.low - self.round(np.minimum(lowest, 0.0) / scale), rule.low, rule.high))
 
     def codes(self, values: Array, scale: Array, zero_point: Array, rule: QuantRule) -> Array:
         """The code of each value."""
-        return np.nan_to_num(np.clip(self.rounded(values / scale) + zero_point, rule.low, rule.high))
+        return np.nan_to_num(np.clip(self.round(values / scale) + zero_point, rule.low, rule.high))
 
-    def rounded(self, quotient: Array) -> Array:
+    def round(self, quotient: Array) -> Array:
         """To the nearest integer, half-way to the even one."""
         return np.rint(quotient)
 
-    def restored(self, codes: Array, scale: Array, zero_point: Array) -> Array:
+    def dequantize(self, codes: Array, scale: Array, zero_point: Array) -> Array:
         """The dequantized values."""
         return (codes - zero_point) * scale
 

@@ -58,14 +58,14 @@ class ReferenceQuantizedModel:
             raise ValueError(f"no dense layer has the weight {unknown[0]!r}: one of {', '.join(self._shapes)}")
         if rule.ranges == "calibration" and not calibration and not known:
             raise ValueError("ranges are to be calibrated, and there is no batch to take them from")
-        quantized = self.chosen(skip)
+        quantized = self.choose_layers(skip)
         self.stored = {name: np.array(value) for name, value in weights.items() if name not in quantized}
         for name in quantized:
-            self.stored |= self.converted(name, weights[name])
+            self.stored |= self.convert_weight(name, weights[name])
         if known:
-            self.stored |= {f"ranges/{name}": _stored(known[name]) for name in quantized}
+            self.stored |= {f"ranges/{name}": _encode_ranges(known[name]) for name in quantized}
         elif rule.ranges == "calibration":
-            self.stored |= self.observed(weights, calibration, quantized)
+            self.stored |= self.observe_ranges(weights, calibration, quantized)
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         return self._forward(inputs, self.linear)
@@ -76,10 +76,10 @@ class ReferenceQuantizedModel:
     def weights(self) -> dict[str, Quantized | None]:
         return {name: self._weight(name) if f"codes/{name}" in self.stored else None for name in self._shapes}
 
-    def unquantized(self) -> dict[str, Array]:
+    def unquantized_parameters(self) -> dict[str, Array]:
         return {name: np.array(value) for name, value in self.stored.items() if "/" not in name}
 
-    def calibrated(self) -> dict[str, Calibrated]:
+    def calibrated_ranges(self) -> dict[str, Calibrated]:
         ranges = {name[7:]: value for name, value in self.stored.items() if name.startswith("ranges/")}
         return {
             name: Calibrated(*(CodeRange(float(scale), int(zero)) for scale, zero in value.reshape(2, 2)))
@@ -90,42 +90,42 @@ class ReferenceQuantizedModel:
         return sum(value.nbytes for value in self.stored.values())
 
     def save(self, path: Path) -> None:
-        checkpoint.write(path, self.written(), self._identity())
+        checkpoint.write(path, self.saved_arrays(), self._identity())
 
     def restore(self, path: Path) -> None:
-        self.stored = self.loaded(checkpoint.read(path, self._identity(), self.stored))
+        self.stored = self.load_arrays(checkpoint.read(path, self._identity(), self.stored))
 
-    def chosen(self, skip: Collection[str]) -> list[str]:
+    def choose_layers(self, skip: Collection[str]) -> list[str]:
         """The dense layers that are quantized."""
         large = [name for name, shape in self._shapes.items() if math.prod(shape) >= self._rule.smallest]
         return [name for name in large if name not in skip]
 
-    def converted(self, name: str, weight: Array) -> dict[str, Array]:
+    def convert_weight(self, name: str, weight: Array) -> dict[str, Array]:
         """The stored arrays of a weight: codes, 4-bit ones packed two to a byte, and a scale for each range."""
         rule, wide = self._rule.weight, self.cast(weight).astype(np.float64)
         lowest, highest = self._quantizers.range_of(wide, rule)
         scale = self._quantizers.scale_of(lowest, highest, rule).astype(np.float32)
         codes = self._quantizers.codes(wide, scale.astype(np.float64), np.zeros(()), rule).astype(np.int8)
-        stored = self._formats.packed(codes, 0) if rule.high < 8 else codes
+        stored = self._formats.pack(codes, 0) if rule.high < 8 else codes
         return {f"codes/{name}": stored, f"scale/{name}": scale[:: rule.group or 1]}
 
     def cast(self, operand: Array) -> Array:
         """A weight, or inputs, in the format from which codes are computed."""
         return operand.astype(self._rule.operands)
 
-    def observed(
+    def observe_ranges(
         self, weights: Mapping[str, Array], batches: Sequence[Array], quantized: Collection[str]
     ) -> dict[str, Array]:
         """Scale and zero point of the inputs and of the outputs of each layer that is quantized."""
         calls: dict[str, list[tuple[Array, Array]]] = {name: [] for name in self._shapes}
 
-        def watched(name: str, inputs: Array) -> Array:
+        def record_call(name: str, inputs: Array) -> Array:
             outputs = self._float(name, inputs, weights)
             calls[name].append((inputs, outputs))
             return outputs
 
         for batch in batches:
-            self._forward(batch, watched)
+            self._forward(batch, record_call)
         return {f"ranges/{name}": self.ranges(calls[name]) for name in quantized}
 
     def ranges(self, calls: Sequence[tuple[Array, Array]]) -> Array:
@@ -159,7 +159,7 @@ class ReferenceQuantizedModel:
         with np.errstate(all="ignore"):
             product = self.product(name, wide, self._weight(name))
             result = (product + self.bias(name)).astype(np.float32)
-            return result if self._rule.outputs is None else self.requantized(name, result, self._rule.outputs)
+            return result if self._rule.outputs is None else self.requantize(name, result, self._rule.outputs)
 
     def product(self, name: str, wide: Array, weight: Quantized) -> Array:
         """Inputs · weight: of integers if inputs have codes, else with the dequantized weight."""
@@ -168,12 +168,12 @@ class ReferenceQuantizedModel:
         cast = self.cast(wide).astype(np.float64)
         outliers = self.outliers(cast)
         codes, scale = self.input_codes(name, cast, outliers, self._rule.inputs)
-        product = self.summed(codes, weight.codes.astype(np.int64)) * scale * weight.scale
+        product = self.multiply_integers(codes, weight.codes.astype(np.int64)) * scale * weight.scale
         return product + self.beside(np.where(outliers, wide, 0.0), weight) if outliers.any() else product
 
     def input_codes(self, name: str, cast: Array, outliers: Array, rule: QuantRule) -> tuple[Array, Array]:
         """The codes of the inputs without their zero point, and their scale; columns of outliers have none."""
-        scale, zero = self.input_range(name, self.ranged(cast, outliers), rule)
+        scale, zero = self.input_range(name, self.zero_outliers(cast, outliers), rule)
         codes = self._quantizers.codes(self.inliers(cast, outliers), scale, zero, rule) - zero
         return codes.astype(np.int64), scale
 
@@ -181,7 +181,7 @@ class ReferenceQuantizedModel:
         """Which columns of the inputs reach the outlier threshold."""
         return np.asarray((np.abs(cast) >= self._rule.outliers).any(axis=0))
 
-    def ranged(self, cast: Array, outliers: Array) -> Array:
+    def zero_outliers(self, cast: Array, outliers: Array) -> Array:
         """The inputs from which ranges are computed: zeros widen no range."""
         return np.where(outliers, 0.0, cast)
 
@@ -193,7 +193,7 @@ class ReferenceQuantizedModel:
         """The product of outlier columns with the dequantized weight."""
         return wide @ ((weight.codes - weight.zero_point) * weight.scale)
 
-    def summed(self, inputs: Array, weight: Array) -> Array:
+    def multiply_integers(self, inputs: Array, weight: Array) -> Array:
         """The product of two matrices of integers."""
         return inputs @ weight
 
@@ -202,23 +202,23 @@ class ReferenceQuantizedModel:
         bias = self.stored.get(name.replace(".weight", ".bias"))
         return np.zeros(1) if bias is None else bias.astype(np.float64)
 
-    def requantized(self, name: str, result: Array, rule: QuantRule) -> Array:
+    def requantize(self, name: str, result: Array, rule: QuantRule) -> Array:
         """The dequantized outputs."""
         scale, zero = self.stored[f"ranges/{name}"][1]
         codes = self._quantizers.codes(result.astype(np.float64), np.array(scale), np.array(zero), rule)
         return ((codes - zero) * scale).astype(np.float32)
 
-    def written(self) -> dict[str, Array]:
+    def saved_arrays(self) -> dict[str, Array]:
         """The saved form of the model."""
         return self.stored
 
-    def loaded(self, arrays: dict[str, Array]) -> dict[str, Array]:
+    def load_arrays(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """The model's arrays from a save."""
         return arrays
 
     def _weight(self, name: str) -> Quantized:
         rule, shape, stored = self._rule.weight, self._shapes[name], self.stored[f"codes/{name}"]
-        codes = self._formats.unpacked(stored, shape[0], 0) if rule.high < 8 else stored
+        codes = self._formats.unpack(stored, shape[0], 0) if rule.high < 8 else stored
         scale = self.stored[f"scale/{name}"].astype(np.float64)
         if rule.group:
             scale = np.repeat(scale, rule.group, axis=0)[: shape[0]]
@@ -256,7 +256,7 @@ class ReferenceQuantizedModel:
         return f"{self._rule} {self._model.layers} {self._model.sample}"
 
 
-def _stored(ranges: Calibrated) -> Array:
+def _encode_ranges(ranges: Calibrated) -> Array:
     """Scale and zero point of inputs, then of outputs."""
     ends = (ranges.inputs, ranges.outputs or CodeRange(1.0, 0))
     return np.array([[end.scale, float(end.zero_point)] for end in ends])
@@ -271,7 +271,7 @@ class ReferencePostTraining:
     def rules(self) -> Mapping[str, LinearRule]:
         return RULES
 
-    def quantized(
+    def quantize(
         self,
         technique: str,
         model: Model,
@@ -310,25 +310,25 @@ class QatLayers:
     ) -> Tensor:
         """The output of the layer at `path` for x; its ranges move if it observes."""
         rules = self.rule.linear
-        quantized = self.faked(f"{path}.inputs", x, rules.inputs, ranges, observes)
+        quantized = self.quantize_by_range(f"{path}.inputs", x, rules.inputs, ranges, observes)
         result = self.ops.linear(quantized, self.weight(weight), bias)
-        return self.faked(f"{path}.outputs", result, rules.outputs, ranges, observes)
+        return self.quantize_by_range(f"{path}.outputs", result, rules.outputs, ranges, observes)
 
     def weight(self, weight: Tensor) -> Tensor:
         """The weight, fake-quantized by its own ranges."""
         lowest, highest = self.quantizers.range_of(weight.plain(), self.rule.linear.weight)
         return self.fake(weight, lowest, highest, self.rule.linear.weight)
 
-    def faked(self, name: str, x: Tensor, rule: QuantRule | None, ranges: Ranges, observes: bool) -> Tensor:
+    def quantize_by_range(self, name: str, x: Tensor, rule: QuantRule | None, ranges: Ranges, observes: bool) -> Tensor:
         """Inputs or outputs, fake-quantized by the observed range; unchanged before the first batch."""
         if rule is None:
             return x
         if observes and x.value.size:
-            ranges[name] = self.moved(ranges[name], x.plain())
+            ranges[name] = self.update_range(ranges[name], x.plain())
         lowest, highest = ranges[name]
         return x if lowest > highest else self.fake(x, lowest, highest, rule)
 
-    def moved(self, known: Array, values: Array) -> Array:
+    def update_range(self, known: Array, values: Array) -> Array:
         """A range after a batch, in float32: the first is taken whole."""
         ends = np.array([values.min(), values.max()])
         if known[0] > known[1]:
@@ -345,7 +345,7 @@ class QatLayers:
         def compute(value: Any, _: Round) -> Any:
             known = plain(value)
             with np.errstate(all="ignore"):
-                unclipped = self.quantizers.rounded(known / scale) + zero
+                unclipped = self.quantizers.round(known / scale) + zero
                 values = (np.clip(unclipped, rule.low, rule.high) - zero) * scale
                 inside = self.passes_on(known, unclipped, passes)
                 return anp.where(inside, value + (values - known), values)
@@ -362,7 +362,7 @@ class QatLayers:
         """Where a gradient is let through."""
         return self.quantizers.passes_on(values, unclipped, np.ones(()), np.zeros(()), rule)
 
-    def observed(self, ranges: Ranges) -> dict[str, Calibrated]:
+    def observe_ranges(self, ranges: Ranges) -> dict[str, Calibrated]:
         """The ranges of the layers that a training pass has reached."""
         rules, calibrated = self.rule.linear, {}
         for name, (lowest, highest) in ranges.items():

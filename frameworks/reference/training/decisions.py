@@ -12,7 +12,7 @@ from fixtures.model import Model
 from fixtures.recipe import Adam, Offload, OffloadedKind, Optimizer, Recipe, StaticScaling
 from frameworks.contract import Conventions, Gradients
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.tape import Tensor, rounded
+from frameworks.reference.core.tape import Tensor, round_values
 from frameworks.reference.quantization.float8 import EightBitMoments, EightBitState, Moments, bytes_of, stored_moments
 from frameworks.reference.training.forward import master_format
 from frameworks.reference.training.offload import Activations, ArrayStore, StoredArrays, store_of
@@ -138,14 +138,14 @@ class Decisions(QuantizedForward):
 
     def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
         """The share of a micro-batch's loss sum in the window's mean: divided by the window's items."""
-        return Tensor(rounded(loss.value / window_items, self.rounding, loss.format), loss.format)
+        return Tensor(round_values(loss.value / window_items, self.rounding, loss.format), loss.format)
 
     def scale_loss(self, loss: Tensor) -> Tensor:
         """The scaled loss, in float32 or wider."""
         if self.scaler is None:
             return loss
         wide = self.ops.cast(loss, wider(loss.format, "float32"))
-        return Tensor(rounded(wide.value * self.scaler.scale, self.rounding, wide.format), wide.format)
+        return Tensor(round_values(wide.value * self.scaler.scale, self.rounding, wide.format), wide.format)
 
     def reported_loss(self, total: float, items: int) -> float:
         """The reported mean loss."""
@@ -333,7 +333,7 @@ class Decisions(QuantizedForward):
             decay = r.number(self.recipe.average) if self.steps > 1 else 0.0
             self.averages[name] = r(r(decay * self.averages[name]) + r((1.0 - decay) * master))
 
-    def averaged(self, name: str) -> Array:
+    def read_average(self, name: str) -> Array:
         """A parameter for evaluation with the average: the average in the model's format."""
         return self.rounding.round(self.averages[name], self.formats[name])
 

@@ -18,7 +18,7 @@ from frameworks.reference.core import scope
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.network import Pass, TracedTensors, loss_sums
 from frameworks.reference.core.saved_bytes import SavedForBackward
-from frameworks.reference.core.tape import Tensor, recomputed, tensor
+from frameworks.reference.core.tape import Tensor, recompute_function, tensor
 from frameworks.reference.quantization.float8 import Float8Layers
 from frameworks.reference.quantization.post_training import QatLayers
 
@@ -119,7 +119,7 @@ class Forward:
     def evaluate(self, parameters: Mapping[str, Tensor], inputs: Array) -> dict[str, Tensor]:
         """Evaluation forward: every head's output."""
         run = self._pass(parameters, False)
-        with scope.opened(self.scope), np.errstate(all="ignore"):
+        with scope.open_scope(self.scope), np.errstate(all="ignore"):
             x = run.layers(tuple(part for layers in self.segments for part in layers), tensor(inputs, owned=False))
             return run.heads(*self._last, x, tuple(head.name for head in self.model.heads.heads))
 
@@ -151,7 +151,7 @@ class Forward:
 
     def replay_precision(self, former: scope.Scope) -> AbstractContextManager[None]:
         """Opens the precision scope of the forward pass, since backward runs outside it."""
-        return scope.opened(former)
+        return scope.open_scope(former)
 
     def bytes_of_pass(self, parameters: Mapping[str, Tensor], batch: Batch) -> int:
         """Bytes kept between forward and backward, without moving anything.
@@ -163,7 +163,7 @@ class Forward:
         before = self.draws, dict(self.statistics), list(self.calls)
         self.ops.tape = tape = SavedForBackward()
         try:
-            with scope.opened(self.scope):
+            with scope.open_scope(self.scope):
                 self.run(parameters, batch)
         finally:
             self.ops.tape = None
@@ -183,9 +183,9 @@ class Forward:
             self.calls[index] += 1
             return self._pass(parameters, True).layers(layers, x)
 
-        return self._recomputed(layers, parameters, x, self.recipe.recompute.depth, index)
+        return self._recompute(layers, parameters, x, self.recipe.recompute.depth, index)
 
-    def _recomputed(
+    def _recompute(
         self, layers: Layers, parameters: Mapping[str, Tensor], x: Tensor, depth: int, index: int | None = None
     ) -> Tensor:
         read = [str(layer.at) if isinstance(layer, Again) else path for path, layer in layers]
@@ -203,14 +203,14 @@ class Forward:
                     y = self._pass(tensors, True).layers(layers, y)
                 else:
                     for half in _halves(layers):
-                        y = self._recomputed(half, tensors, y, depth - 1)
+                        y = self._recompute(half, tensors, y, depth - 1)
             yielded.append(y.format)
             return y.value
 
         if self.ops.tape:
             self.ops.tape.keep(x)
         values = {name: parameters[name].value for name in own}
-        result = recomputed(run, x.value, values, replay=lambda: self.recompute_segment(moment))
+        result = recompute_function(run, x.value, values, replay=lambda: self.recompute_segment(moment))
         return Tensor(result, yielded[-1])
 
     @contextmanager

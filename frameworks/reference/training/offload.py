@@ -153,7 +153,7 @@ class Activations:
                 self.parents = parents
                 parked = _Parked(activations, (value, tuple(args), kwargs))
                 make = primitive_vjps[fun]
-                self.vjp = lambda gradient: make(argnums, *parked.fetched())(gradient)
+                self.vjp = lambda gradient: make(argnums, *parked.fetch())(gradient)
 
         return Parked
 
@@ -177,7 +177,7 @@ class _Parked:
         for leaf in leaves:
             self._keys.append(activations.put(leaf))
 
-    def fetched(self) -> Any:
+    def fetch(self) -> Any:
         """The values as they were."""
         return fill(self._nest, [self._store.get(key) for key in self._keys])
 

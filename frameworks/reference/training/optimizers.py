@@ -79,7 +79,7 @@ class UpdateRule:
             rate: the learning rate.
             count: number of this update, from 1.
         """
-        return self.step(p, slots, self.decayed(p, self.ascent(g)), rate, count)
+        return self.step(p, slots, self.add_decay(p, self.ascent(g)), rate, count)
 
     def step(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
         """The update by a gradient whose sign and decay are done."""
@@ -89,7 +89,7 @@ class UpdateRule:
         """The gradient, turned round to maximize."""
         return -g if self.optimizer.maximize else g
 
-    def decayed(self, p: Array, g: Array) -> Array:
+    def add_decay(self, p: Array, g: Array) -> Array:
         """The gradient with coupled decay."""
         return self.r(g + self.r(self.r.number(self.decay) * p)) if self.decay else g
 
@@ -210,9 +210,9 @@ class AdagradRule(UpdateRule):
         r = self.r
         squares = r(slots["squares"] + r(g * g))
         root = root_of(r, squares, self.optimizer.epsilon, self.conventions.adagrad_epsilon)
-        return r(p - r(r.number(self.slowed(rate, count)) * r(g / root))), {"squares": squares}
+        return r(p - r(r.number(self.decay_learning_rate(rate, count)) * r(g / root))), {"squares": squares}
 
-    def slowed(self, rate: float, count: int) -> float:
+    def decay_learning_rate(self, rate: float, count: int) -> float:
         """The rate of the update of this number, from 1."""
         return rate / (1.0 + (count - 1) * self.optimizer.rate_decay)
 
@@ -278,8 +278,8 @@ class AdafactorRule(UpdateRule):
         shrunk = r(p * r.number(1.0 - rate * self.decay)) if self.decay and acts != "whole" else p
         scale = self.scale(shrunk if acts == "first" else p)
         moved = self.statistics(slots, self.ascent(g), float(count) ** -self.optimizer.decay)
-        update = self.clipped(r(self.ascent(g) / self.root(moved)))
-        way = r(r.number(self.capped(rate, count) * scale) * update)
+        update = self.clip(r(self.ascent(g) / self.root(moved)))
+        way = r(r.number(self.cap_rate(rate, count) * scale) * update)
         if self.decay and acts == "whole":
             way = r(way + r(r.number(self.decay) * p))
         return r(shrunk - way), moved
@@ -311,7 +311,7 @@ class AdafactorRule(UpdateRule):
             estimate = r(r(rows / sizes)[..., np.newaxis] * columns)
         return np.maximum(r(np.sqrt(estimate)), floor)
 
-    def clipped(self, update: Array) -> Array:
+    def clip(self, update: Array) -> Array:
         """The update with an RMS of at most the threshold."""
         return self.r(update / max(1.0, self.rms(update) / self.optimizer.threshold))
 
@@ -319,7 +319,7 @@ class AdafactorRule(UpdateRule):
         """The RMS of a parameter as it counts."""
         return max(self.optimizer.epsilon2, self.rms(p))
 
-    def capped(self, rate: float, count: int) -> float:
+    def cap_rate(self, rate: float, count: int) -> float:
         """The relative step size of the update of this number, from 1."""
         capped = self.optimizer.relative_step and self.conventions.adafactor_rate == "capped"
         return min(rate, 1.0 / math.sqrt(count)) if capped else rate
@@ -393,24 +393,24 @@ class MuonRule(UpdateRule):
         """The matrix with singular values near 1."""
         if matrix.shape[0] > matrix.shape[1]:
             return self.orthogonal(matrix.T).T
-        x = self.normalised(self.rounded(matrix))
+        x = self.normalise(self.round(matrix))
         for _ in range(self.optimizer.steps):
-            x = self.iterated(x)
+            x = self.iterate(x)
         return x
 
-    def normalised(self, matrix: Array) -> Array:
+    def normalise(self, matrix: Array) -> Array:
         """The matrix by its Frobenius norm, so that no singular value is above 1."""
-        norm = self.rounded(np.sqrt(self.rounded(np.sum(matrix * matrix), matrix.size)))
+        norm = self.round(np.sqrt(self.round(np.sum(matrix * matrix), matrix.size)))
         epsilon = self.conventions.muon_default_epsilon
         added = self.conventions.muon_epsilon == "added"
-        return self.rounded(matrix / (norm + epsilon if added else np.maximum(norm, epsilon)))
+        return self.round(matrix / (norm + epsilon if added else np.maximum(norm, epsilon)))
 
-    def iterated(self, x: Array) -> Array:
+    def iterate(self, x: Array) -> Array:
         """One iteration of Newton and Schulz, of the fifth order."""
         a, b, c = self.optimizer.coefficients
         gram = self.product(x, x.T)
-        factor = self.rounded(self.rounded(b * gram) + self.rounded(c * self.product(gram, gram)))
-        return self.rounded(self.rounded(a * x) + self.product(factor, x))
+        factor = self.round(self.round(b * gram) + self.round(c * self.product(gram, gram)))
+        return self.round(self.round(a * x) + self.product(factor, x))
 
     def factor(self, shape: Shape) -> float:
         """By how much the rate of a matrix is adjusted."""
@@ -427,13 +427,13 @@ class MuonRule(UpdateRule):
         """The format that the iteration computes in."""
         return self.r.format if self.conventions.muon_products == "weights" else "bfloat16"
 
-    def rounded(self, value: Array, terms: int = 1) -> Array:
+    def round(self, value: Array, terms: int = 1) -> Array:
         """A value in the iteration's format."""
         return self.r.rounding.round(np.asarray(value), self.format, terms)
 
     def product(self, a: Array, b: Array) -> Array:
         """A product of matrices in the iteration's format, whose sums are wider where the format is low."""
-        return self.rounded(a @ b, a.shape[1] if self.format == "float32" else 1)
+        return self.round(a @ b, a.shape[1] if self.format == "float32" else 1)
 
 
 RULES: Mapping[type[Optimizer], type[UpdateRule]] = {

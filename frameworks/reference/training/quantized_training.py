@@ -63,17 +63,17 @@ class QuantizedForward(Forward):
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
         """What reads the state of techniques, by class."""
-        return {CalibratedRanges: self.observed, AmaxHistories: self.amax_histories}
+        return {CalibratedRanges: self.observe_ranges, AmaxHistories: self.amax_histories}
 
-    def observed(self) -> dict[str, Calibrated]:
+    def observe_ranges(self) -> dict[str, Calibrated]:
         """The ranges of the dense layers that a training pass has reached."""
-        return self.qat_layers().observed(self.statistics)
+        return self.qat_layers().observe_ranges(self.statistics)
 
     def convert(self) -> ReferenceQuantizedModel:
         """The model in integer codes, by the ranges as they are."""
         layers = self.qat_layers()
         weights = {name: value.astype(np.float32) for name, value in self.values.items()}
-        return self.quantized_model_class(layers.rule.linear, self.model, weights, known=self.observed())
+        return self.quantized_model_class(layers.rule.linear, self.model, weights, known=self.observe_ranges())
 
     def qat_layers(self) -> QatLayers:
         """The QAT layers.

@@ -35,7 +35,7 @@ from frameworks.contract import Gradients, LayerTrace, LoadedRun, LoadOrder, Tra
 from frameworks.reference.core import checkpoint, scope
 from frameworks.reference.core.arithmetic import weighted_sum
 from frameworks.reference.core.network import TracedTensors
-from frameworks.reference.core.tape import Pullback, Tensor, plain, taped, tensor
+from frameworks.reference.core.tape import Pullback, Tensor, plain, record_pullbacks, tensor
 from frameworks.reference.quantization.float8 import parts_of
 from frameworks.reference.training.decisions import Arrays, Decisions, OpenWindow, present
 
@@ -55,7 +55,7 @@ class PartByPart(Protocol):
         """Scales a loss that nothing is done with."""
 
 
-def taken(run: Decisions) -> dict[str, Array]:
+def copy_state(run: Decisions) -> dict[str, Array]:
     """Copies of the full state."""
     window = run.window
     arrays: dict[str, Array] = {
@@ -195,7 +195,7 @@ class SavedRun(Decisions, BaseTrainer):
 
     def save_state(self) -> Arrays:
         """The full state of the run, as named arrays."""
-        return taken(self)
+        return copy_state(self)
 
     def load_state(self, arrays: Arrays) -> None:
         """Goes back to what `save_state` returned."""
@@ -210,7 +210,7 @@ class ReferenceTrainer(SavedRun):
     """One training run: the contract's methods, based on the inherited decisions."""
 
     def accumulate(self, batch: Batch, items: int) -> float:
-        total, gradients = self.passed(batch, items)
+        total, gradients = self.run_pass(batch, items)
         self.window_takes(gradients, items, (total, batch.items))
         return self.reported_loss(total, batch.items)
 
@@ -268,7 +268,7 @@ class ReferenceTrainer(SavedRun):
         if not window:
             raise ValueError("no gradients were given")
         for gradients in window:
-            self.window_takes(self.fed(gradients, len(window)), len(window))
+            self.window_takes(self.backpropagate_gradients(gradients, len(window)), len(window))
         self.unscale_manually(1 if (inject is not None or discard) and unscale_calls is None else unscale_calls or 0)
         with np.errstate(all="ignore"):
             for name, value in present(inject or {}).items():
@@ -366,7 +366,7 @@ class ReferenceTrainer(SavedRun):
             self.window.scale = 1.0 if self.scaler is None else self.scaler.scale
         self.window.items = items
 
-    def passed(self, batch: Batch, items: int) -> tuple[float, Arrays]:
+    def run_pass(self, batch: Batch, items: int) -> tuple[float, Arrays]:
         """Forward and backward of a micro-batch: its loss sum, and its scaled gradients in the parameters' formats."""
         self.magnitudes.clear()
         with np.errstate(all="ignore"):
@@ -384,17 +384,17 @@ class ReferenceTrainer(SavedRun):
         def forward(values: Any) -> list[Any]:
             stored = {name: values[name] if name in leaves else self.values[name] for name in names}
             parameters = {name: Tensor(stored[name], self.formats[name], owned=False) for name in names}
-            with scope.opened(self.scope):
+            with scope.open_scope(self.scope):
                 inputs = values[_INPUTS] if _INPUTS in leaves else None
                 losses = list(self.run(parameters, batch, inputs).values())
             sums.extend(float(plain(loss.value)) for loss in losses)
             totals = losses if self.recipe.separate_losses else [self._sum(losses)]
             return [self.scale_loss(self.normalise(total, batch.items, items)).value for total in totals]
 
-        _, pullbacks = taped(forward, leaves, self.node_type())
-        return sum(sums), self._pulled(pullbacks)
+        _, pullbacks = record_pullbacks(forward, leaves, self.node_type())
+        return sum(sums), self._run_pullbacks(pullbacks)
 
-    def fed(self, coefficients: Gradients, micro_batches: int) -> Arrays:
+    def backpropagate_gradients(self, coefficients: Gradients, micro_batches: int) -> Arrays:
         """Scaled gradients of Σ p·g over a window of so many micro-batches."""
         gradients = present(coefficients)
         if unknown := gradients.keys() - self.masters.keys():
@@ -412,8 +412,8 @@ class ReferenceTrainer(SavedRun):
             return [self.scale_loss(self.normalise(self._sum(terms), 1, micro_batches)).value]
 
         with np.errstate(all="ignore"):
-            _, pullbacks = taped(forward, {name: self.values[name] for name in gradients})
-            return self._pulled(pullbacks)
+            _, pullbacks = record_pullbacks(forward, {name: self.values[name] for name in gradients})
+            return self._run_pullbacks(pullbacks)
 
     def _sum(self, losses: list[Tensor]) -> Tensor:
         total = losses[0]
@@ -421,7 +421,7 @@ class ReferenceTrainer(SavedRun):
             total = self.ops.add(total, loss)
         return total
 
-    def _pulled(self, pullbacks: list[Pullback]) -> Arrays:
+    def _run_pullbacks(self, pullbacks: list[Pullback]) -> Arrays:
         """Gradients of one or more backward passes in the parameters' formats, added where there are several."""
         total: Arrays = {}
         for pull in pullbacks:
@@ -470,23 +470,23 @@ class ReferenceTrainer(SavedRun):
         return {"dropout": np.array([self.recipe.seed, self.draws], np.uint64)}
 
     def predict(self, inputs: Array) -> Arrays:
-        return self._evaluated(self._tensors(), inputs)
+        return self._evaluate(self._tensors(), inputs)
 
     def predict_averaged(self, inputs: Array) -> Arrays:
         if self.recipe.average is None:
             raise ValueError(NO_AVERAGE)
-        averages = {name: Tensor(self.averaged(name), self.formats[name], owned=False) for name in self.averages}
-        return self._evaluated(averages, inputs)
+        averages = {name: Tensor(self.read_average(name), self.formats[name], owned=False) for name in self.averages}
+        return self._evaluate(averages, inputs)
 
-    def _evaluated(self, parameters: dict[str, Tensor], inputs: Array) -> Arrays:
+    def _evaluate(self, parameters: dict[str, Tensor], inputs: Array) -> Arrays:
         outputs = self.evaluate(parameters, inputs)
         return {name: self._out(output.plain(), output.format) for name, output in outputs.items()}
 
     def segment_calls(self) -> tuple[int, ...]:
         return tuple(self.calls)
 
-    def offloaded(self) -> dict[str, int]:
-        return self.stored_bytes() if self.recipe.offload is not None else super().offloaded()
+    def offloaded_bytes(self) -> dict[str, int]:
+        return self.stored_bytes() if self.recipe.offload is not None else super().offloaded_bytes()
 
     def saved_bytes(self, batch: Batch) -> int:
         return self.bytes_of_pass(self._tensors(), batch)
@@ -505,7 +505,7 @@ class ReferenceLoop:
     def __init__(self, run: Callable[[Model, Recipe], ReferenceTrainer]) -> None:
         self.run = run
 
-    def scheduled(self, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+    def count_schedule_steps(self, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         """The steps of the schedule after each update."""
         trainer = self.run(exact_linear(), Recipe(SGD(2.0**-8), accumulation=accumulation))
         counts: list[int] = []
@@ -532,13 +532,13 @@ class ReferenceLoop:
         """
         return updates % frequency == 0
 
-    def clipped(self, gradient: Array, limit: float, scale: float) -> Array:
+    def clip(self, gradient: Array, limit: float, scale: float) -> Array:
         """The gradient that a step applies after clipping."""
         name = "0.output.bias"
         trainer = self.run(exact_linear(), Recipe(SGD(), scaling=DynamicScaling(initial=scale), clip=limit))
         return trainer.clip({name: trainer.unscale(name, np.asarray(gradient) * scale)})[name]
 
-    def loaded(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
+    def load_and_train(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
         """What training made of a checkpoint in this format, whose weights are ones."""
         trainer = self.run(scalar(1.0), Recipe(SGD(rate), self.precision(saved)))
         before = trainer.master_parameters()
@@ -552,7 +552,7 @@ class ReferenceLoop:
         """The precision in which a checkpoint in this format is trained under a request for mixed bfloat16."""
         return BFLOAT16
 
-    def hooked(self, gradient: Array, scale: float) -> Array:
+    def run_hook(self, gradient: Array, scale: float) -> Array:
         """The gradient that the hook finds."""
         trainer = self.run(exact_linear(), Recipe(SGD(), scaling=DynamicScaling(initial=scale)))
         unscaled = trainer.unscale("0.output.bias", np.asarray(gradient) * scale)

@@ -14,10 +14,10 @@ from frameworks.base.recompute import CLOSED_OVER, FACTOR, NO_GRAD_INPUT, WEIGHT
 from frameworks.contract import FunctionResult, OpResult, RecomputeCase, RecomputeResult
 from frameworks.keras_common.layers import VARIANTS as OF_KERAS
 from frameworks.keras_common.layers import Begins
-from frameworks.keras_common.operations import Function, in_a_layer, recomputed
+from frameworks.keras_common.operations import Function, in_a_layer, wrap_in_remat
 from frameworks.operations import CATALOGUE
 from frameworks.tf.core.settings import REWRITES
-from frameworks.tf.core.steps import compiled
+from frameworks.tf.core.steps import compile_function
 
 
 def as_array(variable: keras.Variable) -> Array:
@@ -96,7 +96,7 @@ def run_op(op: str, arrays: tuple[Array, ...], mode: str) -> OpResult:
         KeyError: no operation of that name.
     """
     function = in_a_layer(op, arrays)
-    run = compiled(lambda args: function(args), mode)
+    run = compile_function(lambda args: function(args), mode)
     tensors = [tf.convert_to_tensor(array) for array in arrays]
     options = tf.config.optimizer.get_experimental_options()
     if any(options.get(rewrite, False) for rewrite in REWRITES.values()):
@@ -109,7 +109,7 @@ def run_op(op: str, arrays: tuple[Array, ...], mode: str) -> OpResult:
 
 def recomputing(function: Function, variant: str) -> Function:
     """The function within a recomputation call."""
-    return WRAPPERS[variant](function) if variant in WRAPPERS else recomputed(function, variant)
+    return WRAPPERS[variant](function) if variant in WRAPPERS else wrap_in_remat(function, variant)
 
 
 def _product(x: Any, w: Any) -> tf.Tensor:
@@ -132,7 +132,7 @@ def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, mode: str) 
         rerun.begin()
         return _product(x, w)
 
-    def differentiated(x: Any, w: Any) -> tuple[Any, ...]:
+    def differentiate(x: Any, w: Any) -> tuple[Any, ...]:
         kernel = weight if closed else w
         with tf.GradientTape(persistent=True) as tape:
             if case != NO_GRAD_INPUT:
@@ -145,7 +145,7 @@ def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, mode: str) 
         sources = [None if case == NO_GRAD_INPUT else x, kernel]
         return value, *(None if source is None else tape.gradient(value, source) for source in sources)
 
-    value, of_x, of_w = compiled(differentiated, mode)(tf.constant(x), tf.constant(w))
+    value, of_x, of_w = compile_function(differentiate, mode)(tf.constant(x), tf.constant(w))
     gradients = [None if gradient is None else np.array(gradient) for gradient in (of_x, of_w)]
     return RecomputeResult(float(value), gradients[0], gradients[1])
 
@@ -165,7 +165,7 @@ def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | No
         pairs = [dict(zip("yz", pair(*args), strict=True)) for _ in range(use.times)]
         return tf.add_n([tf.reduce_sum(outputs[name]) for outputs in pairs for name in use.outputs])
 
-    def differentiated(*args: Any) -> list[Any]:
+    def differentiate(*args: Any) -> list[Any]:
         sources = [tensor for tensor, needed in zip(args, use.needs, strict=True) if needed]
         with tf.GradientTape() as tape:
             for source in sources:
@@ -173,7 +173,7 @@ def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | No
             value = (loss if variant is None else recomputing(loss, variant))(*args)
         return list(tape.gradient(value, sources))
 
-    result = iter(compiled(differentiated, mode)(*map(tf.constant, inputs)))
+    result = iter(compile_function(differentiate, mode)(*map(tf.constant, inputs)))
     return FunctionResult(None, tuple(np.asarray(next(result)) if needed else None for needed in use.needs))
 
 

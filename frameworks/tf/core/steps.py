@@ -19,7 +19,7 @@ COMPILED = {"graph": {}, "rewrite": {}, "xla": {"jit_compile": True}}
 """Arguments of `tf.function` by mode; a mode that is missing runs eagerly."""
 
 
-def compiled(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
+def compile_function(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
     """`function` as the mode runs it; traced, as `Model.fit` does it, for the shapes that come first, then for any."""
     if mode not in COMPILED:
         return function
@@ -40,7 +40,7 @@ class TapeBackend:
         def step() -> None:
             optimizer.apply([tf.constant(g, tf.float32) for g in gradients], weights)
 
-        compiled(step, self._mode)()
+        compile_function(step, self._mode)()
 
 
 class TracedSteps(KerasLoop):
@@ -54,19 +54,19 @@ class TracedSteps(KerasLoop):
         self._optimizer = optimizer
         self._recipe = recipe
         self._mode = mode
-        self._train = self._compiled(self._train_step)
-        self._gradients = self._compiled(self._unscaled)
-        self._trace = self._compiled(self._traced)
-        self._feed = self._compiled(self._surrogate_step)
-        self._predict = self._compiled(lambda inputs: bound.network(inputs, training=False))
+        self._train = self._compile(self._train_step)
+        self._gradients = self._compile(self._compute_gradients)
+        self._trace = self._compile(self._trace_layers)
+        self._feed = self._compile(self._surrogate_step)
+        self._predict = self._compile(lambda inputs: bound.network(inputs, training=False))
         self._losses = batch_losses_of(model)
         compiling = {"run_eagerly": mode == "eager", "jit_compile": mode == "xla"}
         fits = ways.compile_model(recipe, bound.network, model, optimizer, compiling)
         self._fits = [name for name, _ in model.losses] if fits else []
 
-    def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
+    def _compile(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """A step as the run calls it."""
-        return compiled(step, self._mode)
+        return compile_function(step, self._mode)
 
     def train(self, batch: Batch) -> KerasMicroBatch:
         self._set_rate()
@@ -86,9 +86,9 @@ class TracedSteps(KerasLoop):
 
     def apply_gradients(self, gradients: Mapping[str, Any]) -> KerasMicroBatch:
         self._set_rate()
-        return replace(micro_batch(self._feed(self._given(gradients)), 1), total=math.nan, mean=math.nan)
+        return replace(micro_batch(self._feed(self._to_tensors(gradients)), 1), total=math.nan, mean=math.nan)
 
-    def _given(self, gradients: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    def _to_tensors(self, gradients: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         return {name: tf.convert_to_tensor(value) for name, value in gradients.items()}
 
     def predict(self, inputs: Any) -> dict[str, tf.Tensor]:
@@ -155,7 +155,7 @@ class TracedSteps(KerasLoop):
         variables = [*self._bound.trained.values(), *self._bound.memory.values()]
         if self._recipe.way("clip") and self._recipe.clip is not None:
             count = len(self._bound.trained)
-            gradients = ways.clipped(self._recipe.clip, self._scale(), gradients[:count]) + gradients[count:]
+            gradients = ways.clip_gradients(self._recipe.clip, self._scale(), gradients[:count]) + gradients[count:]
         ways.apply(self._recipe.way("optimizer"), self._optimizer, gradients, variables)
         scale, updates, _, good = self._numbers()
         return loss, *before, scale, updates, good
@@ -165,20 +165,20 @@ class TracedSteps(KerasLoop):
             return tf.identity(self._optimizer.dynamic_scale)
         return tf.constant(1.0 if self._optimizer.loss_scale_factor is None else self._optimizer.loss_scale_factor)
 
-    def _unscaled(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> dict[str, tf.Tensor]:
+    def _compute_gradients(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> dict[str, tf.Tensor]:
         _, gradients = self._backward(inputs, targets, mask)
         trained = self._bound.trained
-        return self._divided(zip(trained, gradients[: len(trained)], strict=True))
+        return self._divide_by_scale(zip(trained, gradients[: len(trained)], strict=True))
 
-    def _traced(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tuple[Any, ...]:
+    def _trace_layers(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tuple[Any, ...]:
         with collected_outputs() as collected:
             _, gradients = self._backward(inputs, targets, mask, collected)
         count = len(self._bound.trained)
-        of_parameters = self._divided(zip(self._bound.trained, gradients[:count], strict=True))
+        of_parameters = self._divide_by_scale(zip(self._bound.trained, gradients[:count], strict=True))
         of_outputs = gradients[count + len(self._bound.memory) :]
         return collected, _dense(zip(collected, of_outputs, strict=True)), of_parameters, self._scale()
 
-    def _divided(self, gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:
+    def _divide_by_scale(self, gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:
         """Existing gradients divided by the loss scale as in the optimizer, in their own formats."""
         scale = self._scale()
         dense = _dense(gradients).items()

@@ -42,7 +42,7 @@ def gradients(way: str, tape: tf.GradientTape, target: tf.Tensor, sources: Seque
     return list(tape.gradient(target, sources))
 
 
-def clipped(limit: float, scale: tf.Tensor, gradients: list[Any]) -> list[Any]:
+def clip_gradients(limit: float, scale: tf.Tensor, gradients: list[Any]) -> list[Any]:
     """Scaled gradients whose joint norm is at most the scaled limit."""
     result, _ = tf.clip_by_global_norm(gradients, limit * scale)
     return list(result)

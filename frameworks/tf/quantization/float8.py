@@ -10,7 +10,7 @@ import tensorflow as tf
 from fixtures.arrays import Array
 from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, Operand, PassResult
 from frameworks.tf.core.layers import as_array
-from frameworks.tf.core.steps import compiled
+from frameworks.tf.core.steps import compile_function
 
 RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2), skipped="stays", mean="micro-batch")
 """A pass casts by the scale that is stored before it, and each micro-batch's loss is its own mean."""
@@ -44,8 +44,8 @@ class KerasDelayedProduct:
                 0.0, gradient_accumulation_steps=accumulation if accumulation > 1 else None
             )
             self._optimizer.build(self._layer.trainable_variables)
-        self._pass = compiled(self._passed, mode)
-        self._call = compiled(lambda inputs: self._layer(inputs, training=False), mode)
+        self._pass = compile_function(self._run_pass, mode)
+        self._call = compile_function(lambda inputs: self._layer(inputs, training=False), mode)
 
     def train(self, *window: tuple[Array, Array]) -> tuple[PassResult, ...]:
         results = []
@@ -63,7 +63,7 @@ class KerasDelayedProduct:
     def amax_histories(self) -> dict[Operand, AmaxHistory]:
         return _histories(partial(getattr, self._layer))
 
-    def _passed(self, inputs: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def _run_pass(self, inputs: tf.Tensor, gradient: tf.Tensor) -> tuple[tf.Tensor, ...]:
         variables = self._layer.trainable_variables
         with tf.GradientTape() as tape:
             tape.watch(inputs)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from fixtures.arrays import Array
 from frameworks.base import BaseFormats
 from frameworks.contract import Capability, CastRule, FakeRule, Quantized, QuantRule
-from frameworks.tf.core.steps import compiled
+from frameworks.tf.core.steps import compile_function
 
 _CASTS: Mapping[str, CastRule] = MappingProxyType(
     {"float8_e4m3fn": CastRule("nan", "nan"), "float8_e5m2": CastRule("inf", "inf")}
@@ -47,19 +47,19 @@ class TensorFlowFormats(BaseFormats):
 
     def integer_product(self, a: Array, b: Array) -> Array:
         with tf.device(self._place):
-            product = compiled(lambda x, y: tf.matmul(x, y, output_type=tf.int32), self._mode)
+            product = compile_function(lambda x, y: tf.matmul(x, y, output_type=tf.int32), self._mode)
             return np.array(product(tf.constant(a), tf.constant(b)).numpy())
 
-    def packed(self, codes: Array, axis: Literal[0, 1]) -> Array:
+    def pack(self, codes: Array, axis: Literal[0, 1]) -> Array:
         stored, _, _ = keras.quantizers.pack_int4(tf.constant(codes), axis=axis)
         return np.array(stored).view(np.uint8)
 
-    def unpacked(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
+    def unpack(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
         return np.array(keras.quantizers.unpack_int4(tf.constant(stored.view(np.int8)), length, axis=axis))
 
     def _cast(self, values: Array, to: tf.DType) -> Array:
         with tf.device(self._place):
-            cast = compiled(lambda x: tf.cast(x, to), self._mode)
+            cast = compile_function(lambda x: tf.cast(x, to), self._mode)
             return np.array(cast(tf.constant(values)).numpy())
 
 
@@ -118,7 +118,7 @@ class TensorFlowQuantizers:
         if name in _AFFINE:
             return self._in_range(values, rule)
         if rule.group:
-            codes, scale, zero_point, restored = self._run(_grouped(rule), "eager", values)
+            codes, scale, zero_point, restored = self._run(_make_grouped_quantizer(rule), "eager", values)
             return Quantized(codes.astype(np.int32), scale.astype(np.float64), zero_point.astype(np.int32), restored)
         codes, reciprocal, restored = self._run(_absolute(rule), self._mode, values)
         with np.errstate(divide="ignore"):
@@ -153,7 +153,7 @@ class TensorFlowQuantizers:
 
     def _run(self, function: Callable[..., Any], mode: str, *arrays: Array) -> list[Array]:
         with tf.device(self._place):
-            results = compiled(function, mode)(*(tf.constant(array) for array in arrays))
+            results = compile_function(function, mode)(*(tf.constant(array) for array in arrays))
             return [np.array(result.numpy()) for result in results]
 
 
@@ -169,11 +169,11 @@ def _absolute(rule: QuantRule) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
     axis = (0, 1) if rule.axis is None else rule.axis
     quantizer = keras.quantizers.AbsMaxQuantizer(axis=axis, value_range=(rule.low, rule.high))
 
-    def quantized(values: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def quantize(values: tf.Tensor) -> tuple[tf.Tensor, ...]:
         codes, reciprocal = quantizer(values)
         return codes, reciprocal, keras.ops.divide(keras.ops.cast(codes, "float32"), reciprocal)
 
-    return quantized
+    return quantize
 
 
 def _affine(values: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -185,16 +185,16 @@ def _affine(values: tf.Tensor) -> tuple[tf.Tensor, ...]:
     return tf.cast(coded, tf.int32), lowest, highest, tf.quantization.dequantize(coded, lowest, highest, "MIN_FIRST")
 
 
-def _grouped(rule: QuantRule) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
+def _make_grouped_quantizer(rule: QuantRule) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
     """Codes, scale and zero point of each value, and restored values, by the rule of groups along the columns."""
 
-    def quantized(values: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def quantize(values: tf.Tensor) -> tuple[tf.Tensor, ...]:
         codes, scale, zero = keras.quantizers.abs_max_quantize_grouped_with_zero_point(
             values, rule.group, value_range=(rule.low, rule.high)
         )
         return codes, *in_groups(codes, scale, zero, np.arange(values.shape[0]) // rule.group)
 
-    return quantized
+    return quantize
 
 
 def _fake(rule: FakeRule) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, ...]]:
@@ -206,10 +206,10 @@ def _fake(rule: FakeRule) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[t
     )
     bits = (rule.high - rule.low + 1).bit_length() if rule.low < 0 else rule.high.bit_length()
 
-    def faked(values: tf.Tensor, lowest: tf.Tensor, highest: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def quantize_with_gradient(values: tf.Tensor, lowest: tf.Tensor, highest: tf.Tensor) -> tuple[tf.Tensor, ...]:
         with tf.GradientTape() as tape:
             tape.watch(values)
             result = quantizer(values, lowest, highest, num_bits=bits, narrow_range=rule.low < 0)
         return result, tape.gradient(result, values)
 
-    return faked
+    return quantize_with_gradient

@@ -17,7 +17,7 @@ from fixtures.model import Dense, Head, Model
 from frameworks.contract import Calibrated, LinearRule, Quantized, QuantRule
 from frameworks.keras_common.layers import Builder, parameters_of
 from frameworks.tf.core.layers import as_array
-from frameworks.tf.core.steps import compiled
+from frameworks.tf.core.steps import compile_function
 from frameworks.tf.quantization.formats import EPSILON, eight_bits, in_groups
 
 _COLUMN = eight_bits(0)
@@ -46,9 +46,9 @@ class KerasQuantizedModel:
         self, network: keras.Model, sources: Mapping[str, tuple[Any, Any]], model: Model, mode: str, device: str
     ) -> None:
         self._network, self._sources, self._model, self._place = network, sources, model, device
-        self._predict = compiled(lambda inputs: network(inputs, training=False), mode)
+        self._predict = compile_function(lambda inputs: network(inputs, training=False), mode)
         self._layers = {
-            f"{path}.weight": (layer, compiled(layer, mode))
+            f"{path}.weight": (layer, compile_function(layer, mode))
             for path, (layer, source) in sources.items()
             if isinstance(source, Dense | Head)
         }
@@ -63,9 +63,9 @@ class KerasQuantizedModel:
 
     def weights(self) -> dict[str, Quantized | None]:
         with tf.device(self._place):
-            return {name: _stored(layer) for name, (layer, _) in self._layers.items()}
+            return {name: _read_quantized(layer) for name, (layer, _) in self._layers.items()}
 
-    def unquantized(self) -> dict[str, Array]:
+    def unquantized_parameters(self) -> dict[str, Array]:
         result = {
             f"{path}.{name}": variable
             for path, (layer, source) in self._sources.items()
@@ -75,7 +75,7 @@ class KerasQuantizedModel:
         shapes = self._model.parameter_shapes()
         return {name: as_array(result[name]).reshape(shape) for name, shape in shapes.items() if name in result}
 
-    def calibrated(self) -> dict[str, Calibrated]:
+    def calibrated_ranges(self) -> dict[str, Calibrated]:
         return {}
 
     def stored_bytes(self) -> int:
@@ -99,7 +99,7 @@ class KerasPostTraining:
     def rules(self) -> Mapping[str, LinearRule]:
         return _RULES
 
-    def quantized(
+    def quantize(
         self,
         technique: str,
         model: Model,
@@ -163,7 +163,7 @@ def _functional(model: Model) -> tuple[keras.Model, dict[str, tuple[keras.layers
     return keras.Model(inputs, outputs, name=model.name), builder.sources
 
 
-def _stored(layer: Any) -> Quantized | None:
+def _read_quantized(layer: Any) -> Quantized | None:
     """The stored weight of a dense layer: 8-bit with reciprocal scales, or 4-bit with block scales. Keras has no call
     to dequantize: codes are divided by the reciprocals, or multiplied by their block's scale, as in its dense layers.
     """

@@ -259,7 +259,7 @@ def has_lite() -> bool:
     return hasattr(tf, "lite") and hasattr(tf.lite, "TFLiteConverter")
 
 
-def refused() -> dict[Capability, str]:
+def find_refusals() -> dict[Capability, str]:
     """Missing techniques, with reasons."""
     return {} if has_lite() else {Capability(f"quantization.{name}"): NOT_THERE for name in _RULES}
 
@@ -329,7 +329,7 @@ class TfliteQuantizedModel:
             self._restored[name].T,
         )
 
-    def unquantized(self) -> dict[str, Array]:
+    def unquantized_parameters(self) -> dict[str, Array]:
         """Biases of layers with codes for outputs are codes, too: integers of 32 bits."""
         result = self._file.norms()
         for name, dense in self._file.dense.items():
@@ -340,7 +340,7 @@ class TfliteQuantizedModel:
         shapes = self._model.parameter_shapes()
         return {name: result[name] for name in shapes if name in result}
 
-    def calibrated(self) -> dict[str, Calibrated]:
+    def calibrated_ranges(self) -> dict[str, Calibrated]:
         result = {name: dense for name, dense in self._file.dense.items() if dense.is_static}
         return {name: Calibrated(range_of(dense.inputs), range_of(dense.outputs)) for name, dense in result.items()}
 
@@ -364,7 +364,7 @@ class TflitePostTraining:
     def rules(self) -> Mapping[str, LinearRule]:
         return _RULES if self._device == "cpu" and has_lite() else {}
 
-    def quantized(
+    def quantize(
         self,
         technique: str,
         model: Model,

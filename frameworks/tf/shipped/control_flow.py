@@ -19,12 +19,12 @@ def _sine_with_half(x: Any) -> Any:
     return tf.sin(x), lambda gradient: gradient * 0.5
 
 
-def _updated(x: Any) -> Any:
+def _update_slices(x: Any) -> Any:
     y = tf.tensor_scatter_nd_update(x, [[0], [2]], 2.0 * x[1:3])
     return tf.concat([y[:1] * x[1:2], y[1:]], 0)
 
 
-def _scattered(x: Any) -> Any:
+def _scatter_rows(x: Any) -> Any:
     return tf.math.unsorted_segment_sum(x * x, tf.constant([3, 0, 3, 1]), 4)
 
 
@@ -37,18 +37,18 @@ def _loop(x: Any) -> Any:
     return y
 
 
-def _mapped(x: Any) -> Any:
+def _map_rows(x: Any) -> Any:
     return tf.map_fn(lambda row: row * tf.reduce_sum(row), x), tf.scan(lambda total, row: total + row * row, x)
 
 
-def _collected(x: Any) -> Any:
+def _collect_rows(x: Any) -> Any:
     rows = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[SIZE])
     for index in range(SIZE):
         rows = rows.write(index, x[index] * float(index + 1))
     return rows.stack()
 
 
-def _chosen(x: Any) -> Any:
+def _where_branches(x: Any) -> Any:
     y = tf.where(x > tf.reduce_mean(x, axis=1, keepdims=True), tf.sin(x), tf.cos(x))
     return y * tf.reshape(tf.linspace(0.25, 1.25, tf.size(y)), tf.shape(y))
 
@@ -78,7 +78,7 @@ def _containers(x: Any) -> Any:
     return {"a": x * 2.0, "b": [tf.reduce_sum(x), (x - 1.0,)]}
 
 
-def _stopped(x: Any) -> Any:
+def _stop_gradient(x: Any) -> Any:
     return x / tf.stop_gradient(tf.math.reduce_std(x)) * tf.stop_gradient(x)
 
 
@@ -86,12 +86,12 @@ def _determinant(x: Any) -> Any:
     return tf.linalg.slogdet(x + 3.0 * tf.eye(4))
 
 
-def _ordered(x: Any) -> Any:
+def _sort_rows(x: Any) -> Any:
     places = tf.argsort(x, axis=1)
     return tf.cumsum(tf.sort(x, axis=1), axis=1), tf.gather(x, places[:, :2], batch_dims=1), tf.math.top_k(x, 2).values
 
 
-def _sized(x: Any) -> Any:
+def _use_shape(x: Any) -> Any:
     rows = tf.shape(x)[0]
     return tf.reduce_sum(x, 0) / tf.cast(rows, tf.float32), tf.fill([rows], 2.0) * x[:, 0]
 
@@ -105,7 +105,7 @@ def _image(x: Any) -> Any:
     return tf.reshape(x, [-1, 2, 2, 1])
 
 
-def _resized(x: Any) -> Any:
+def _resize_images(x: Any) -> Any:
     return tf.image.resize(_image(x), (5, 3))
 
 
@@ -150,23 +150,23 @@ def _through_a_compiled_layer(x: Any) -> Any:
 
 _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {
-        "updated": _updated,
-        "scattered": _scattered,
+        "updated": _update_slices,
+        "scattered": _scatter_rows,
         "branch": _branch,
         "loop": _loop,
-        "mapped": _mapped,
-        "collected": _collected,
-        "chosen": _chosen,
+        "mapped": _map_rows,
+        "collected": _collect_rows,
+        "chosen": _where_branches,
         "own-gradient": _own_gradient,
         "second": _second,
         "jacobian": _jacobian,
         "containers": _containers,
-        "stopped": _stopped,
+        "stopped": _stop_gradient,
         "determinant": _determinant,
-        "ordered": _ordered,
-        "sized": _sized,
+        "ordered": _sort_rows,
+        "sized": _use_shape,
         "low": _low,
-        "resized": _resized,
+        "resized": _resize_images,
         "resized-by-others": _resized_by_others,
         "low-resized": _low_resized,
         "through-a-layer": _through_a_layer,
@@ -192,10 +192,10 @@ class TensorFlowFunctions(BaseFunctions):
             "recomputed-in-a-loop",
         )
 
-    def computed(self, name: str, technique: str) -> Values:
+    def compute(self, name: str, technique: str) -> Values:
         x = tf.constant(square())
         try:
-            outputs, gradient = self._changed(self.functions[name], technique)(x)
+            outputs, gradient = self._apply_technique(self.functions[name], technique)(x)
         except _NO_KERNEL as error:
             if "xla" not in technique and technique != "compiled-inside":
                 raise
@@ -203,7 +203,7 @@ class TensorFlowFunctions(BaseFunctions):
         values = {f"value/{index}": _array(output) for index, output in enumerate(tf.nest.flatten(outputs))}
         return {**values, "gradient/0": _array(gradient)}
 
-    def _changed(self, function: Function, technique: str) -> Function:
+    def _apply_technique(self, function: Function, technique: str) -> Function:
         """Outputs and gradient by a function of x."""
         known = tf.TensorSpec([None, SIZE], tf.float32)
         match technique:
@@ -243,14 +243,14 @@ def _with_gradient(function: Function) -> Function:
 def _in_a_loop(function: Function) -> Function:
     """The function, called once in a loop of the graph."""
 
-    def looped(x: Any) -> Any:
+    def run_in_loop(x: Any) -> Any:
         first = tf.nest.flatten(function(x))
         outputs = [tf.zeros_like(output) for output in first]
         for _ in tf.range(1):
             outputs = tf.nest.flatten(function(x))
         return tf.nest.pack_sequence_as(function(x), outputs)
 
-    return looped
+    return run_in_loop
 
 
 def _array(value: Any) -> Array | None:

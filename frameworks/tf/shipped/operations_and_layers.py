@@ -27,11 +27,11 @@ def _plain(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     return call(*arguments)
 
 
-def _recomputed(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+def _recompute_call(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     return keras.remat(call)(*arguments)
 
 
-def _compiled(by_xla: bool, call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+def _compile_and_call(by_xla: bool, call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     try:
         return tf.function(call, jit_compile=by_xla)(*arguments)
     except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
@@ -65,9 +65,9 @@ class _Parts(ListedParts):
     def __init__(self, *, compiled_by_xla: bool) -> None:
         super().__init__()
         self.by_xla = compiled_by_xla
-        self.calls: dict[str, Call] = {"recomputed": _recomputed}
+        self.calls: dict[str, Call] = {"recomputed": _recompute_call}
         if compiled_by_xla or self.part == "layers":
-            self.calls |= {"compiled": partial(_compiled, compiled_by_xla)}
+            self.calls |= {"compiled": partial(_compile_and_call, compiled_by_xla)}
 
     def techniques(self) -> tuple[str, ...]:
         return (*self.calls, *self.own)
@@ -76,7 +76,9 @@ class _Parts(ListedParts):
         """The inputs of a part."""
         return [_leaf(value) for value in self.inputs(name)]
 
-    def taken(self, call: Callable[..., Any], arguments: Sequence[Any], weights: Tensors, technique: str) -> Values:
+    def run_and_differentiate(
+        self, call: Callable[..., Any], arguments: Sequence[Any], weights: Tensors, technique: str
+    ) -> Values:
         """Outputs and gradients of a call; `weights` are the variables that it reads."""
         leaves = [*_floating(list(arguments)), *weights]
         with tf.GradientTape(persistent=technique == "used-twice") as tape:
@@ -113,12 +115,12 @@ class Operations(_Parts):
             value = self.of_arrays(name, len(points))(*leaves)
         return tuple(map(_array, (value, *tape.gradient(value, leaves, unconnected_gradients="zero"))))
 
-    def computed(self, name: str, technique: str) -> Values:
+    def compute(self, name: str, technique: str) -> Values:
         arguments = self.arguments(name)
         numbers = [argument for argument in arguments if isinstance(argument, int | tuple)]
-        arguments, call = arguments[: len(arguments) - len(numbers)], _with(self.named(name), numbers)
+        arguments, call = arguments[: len(arguments) - len(numbers)], _with(self.find(name), numbers)
         if technique != "one-input":
-            return self.taken(call, arguments, (), technique)
+            return self.run_and_differentiate(call, arguments, (), technique)
         result: dict[str, Any] = {}
         for index, leaf in enumerate(_floating(arguments)):
             with tf.GradientTape() as tape:
@@ -136,32 +138,32 @@ class Layers(_Parts):
     module = keras.layers
     own = ("scope-off", "loaded", "rebuilt", "saved-whole")
 
-    def computed(self, name: str, technique: str) -> Values:
-        if technique == "compiled" and self.by_xla and "seed" in inspect.signature(self.named(name)).parameters:
+    def compute(self, name: str, technique: str) -> Values:
+        if technique == "compiled" and self.by_xla and "seed" in inspect.signature(self.find(name)).parameters:
             raise Unsupported(Capability.SHIPPED_LAYERS, "XLA draws other random numbers, as tf.random documents")
         arguments = self.arguments(name)
         if technique == "scope-off":
             with dtype_policy("mixed_bfloat16"):
-                layer = self._built(name, 1, arguments, dtype="float32")
+                layer = self._build(name, 1, arguments, dtype="float32")
         else:
-            layer = self._built(name, 1, arguments)
+            layer = self._build(name, 1, arguments)
         if technique in ("loaded", "rebuilt", "saved-whole"):
             layer = self._other(name, layer, arguments, technique)
         weights = [variable.value for variable in layer.trainable_variables]
-        called = self.taken(partial(_called, layer), arguments, weights, technique)
+        called = self.run_and_differentiate(partial(_call_layer, layer), arguments, weights, technique)
         if technique == "recomputed":
             return called
         state = [variable for variable in layer.non_trainable_variables if variable.dtype.startswith("float")]
         return {**called, **{f"state/{index}": variable.numpy() for index, variable in enumerate(state)}}
 
-    def _built(self, name: str, seed: int, arguments: Sequence[Any], **more: Any) -> keras.Layer:
-        kind = self.named(name)
+    def _build(self, name: str, seed: int, arguments: Sequence[Any], **more: Any) -> keras.Layer:
+        kind = self.find(name)
         if name in _TRAINED:
             inner = keras.layers.LSTM if name == "Bidirectional" else keras.layers.Dense
             more["layer"] = inner(3, dtype=more.get("dtype"))
         if "seed" in inspect.signature(kind).parameters:
             more["seed"] = 11
-        layer = self.listed.built(kind, **more)
+        layer = self.listed.build(kind, **more)
         layer(*arguments)
         stream = np.random.default_rng(seed)
         for variable in layer.variables:
@@ -183,12 +185,12 @@ class Layers(_Parts):
                 model.save(f"{folder}/model.keras")
                 return keras.models.load_model(f"{folder}/model.keras").layers[-1]
             model.save_weights(f"{folder}/model.weights.h5")
-            other = _model(self._built(name, 5, arguments), arguments)
+            other = _model(self._build(name, 5, arguments), arguments)
             other.load_weights(f"{folder}/model.weights.h5")
         return other.layers[-1]
 
 
-def _called(layer: keras.Layer, *arguments: Any) -> Any:
+def _call_layer(layer: keras.Layer, *arguments: Any) -> Any:
     takes = "training" in inspect.signature(layer.call).parameters
     return layer(*arguments, **({"training": True} if takes else {}))
 

@@ -85,7 +85,7 @@ class Stream:
             self._keep()
 
     @contextmanager
-    def drawn(self, *, keep: bool = True) -> Iterator[None]:
+    def open(self, *, keep: bool = True) -> Iterator[None]:
         """Within the context, the default generators are this run's; with `keep` the stream advances."""
         with random_apart(self._device):
             torch.set_rng_state(self.states[CPU])
@@ -100,7 +100,7 @@ class Stream:
     def replace(self, states: Mapping[str, torch.Tensor]) -> None:
         """Sets other states; PyTorch refuses invalid ones."""
         self.states = {name: state.clone() for name, state in states.items()}
-        with self.drawn():
+        with self.open():
             pass
 
     def _keep(self) -> None:

@@ -47,7 +47,7 @@ from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, Fai
 from frameworks.contract import FunctionFormat, FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.torch.core import devices, ways
 from frameworks.torch.core.arrays import DTYPES, to_array, to_tensor
-from frameworks.torch.core.settings import MODES, begin_anew, compiled
+from frameworks.torch.core.settings import MODES, begin_anew, compile_function
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 WAYS: dict[str, FunctionFormat] = {
@@ -482,10 +482,10 @@ def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, device: str
     def run(function: Callable[..., torch.Tensor], *args: Any, **named: Any) -> torch.Tensor:
         return checkpoint(function, *args, use_reentrant=VARIANTS[variant], **named)
 
-    return differentiated(case, x, w, run, device, mode)
+    return differentiate_case(case, x, w, run, device, mode)
 
 
-def differentiated(
+def differentiate_case(
     case: RecomputeCase, x: Array, w: Array, run: Callable[..., torch.Tensor], device: str, mode: str = "eager"
 ) -> RecomputeResult:
     """Value and gradients of a case whose recomputation call is `run(function, *args, **named)`."""
@@ -495,7 +495,7 @@ def differentiated(
     forward: Callable[..., torch.Tensor] = partial(recomputed_call, case, run, _value, _failing)
     if mode in MODES:
         begin_anew()
-        forward = compiled(forward, mode)
+        forward = compile_function(forward, mode)
     value = forward(inputs, weight)
     if case == WEIGHTS_CHANGE:
         with torch.no_grad():
@@ -569,7 +569,7 @@ class Network(nn.Module):
             x = checkpoint_sequential(segments, len(segments), x, use_reentrant=self.is_reentrant)
         else:
             for segment in segments:
-                x = self._recomputed(segment, x)
+                x = self._recompute(segment, x)
         return {name: head(x.to(torch.float64) if name in self._wide else x) for name, head in self.heads.items()}
 
     def _segment(self, index: int, x: torch.Tensor) -> torch.Tensor:
@@ -581,7 +581,7 @@ class Network(nn.Module):
         if self.recompute is None or self.recompute.depth == 1:
             return self._run(start, stop, x)
         for a, b in inner_bounds((start, stop)):
-            x = self._recomputed(partial(self._run, a, b), x)
+            x = self._recompute(partial(self._run, a, b), x)
         return x
 
     def _run(self, start: int, stop: int, x: torch.Tensor) -> torch.Tensor:
@@ -589,10 +589,10 @@ class Network(nn.Module):
             x = layer(x)
         return x
 
-    def _recomputed(self, function: partial[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    def _recompute(self, function: partial[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         if self.recompute is None or not self.training:
             return function(x)
-        return ways.recomputed(self._way, function, x, reentrant=self.is_reentrant)
+        return ways.recompute_function(self._way, function, x, reentrant=self.is_reentrant)
 
 
 def _is_wide(head: nn.Module) -> bool:

@@ -28,7 +28,7 @@ from frameworks.contract import Capability, Unsupported
 _LONG = 2**31
 
 
-def shipped(optimizer: torch.optim.Optimizer, curve: Curve | Steps, last: int = -1) -> lr_scheduler.LRScheduler:
+def make_schedule(optimizer: torch.optim.Optimizer, curve: Curve | Steps, last: int = -1) -> lr_scheduler.LRScheduler:
     """The schedule of an optimizer that follows a curve, after update `last`, from 0.
 
     Raises:
@@ -59,10 +59,10 @@ def shipped(optimizer: torch.optim.Optimizer, curve: Curve | Steps, last: int = 
         case OneCycle(momenta=momenta):
             return _one_cycle(optimizer, curve, bases, momenta or (), last)
         case Chained(parts=parts):
-            return lr_scheduler.ChainedScheduler([shipped(optimizer, part, last) for part in parts], optimizer)
+            return lr_scheduler.ChainedScheduler([make_schedule(optimizer, part, last) for part in parts], optimizer)
         case Joined(parts=parts, boundaries=boundaries):
             return lr_scheduler.SequentialLR(
-                optimizer, [shipped(optimizer, part) for part in parts], list(boundaries), last
+                optimizer, [make_schedule(optimizer, part) for part in parts], list(boundaries), last
             )
         case InverseTime():
             attempt = partial(ships, "torch.optim.lr_scheduler", "inverse")
@@ -104,14 +104,14 @@ def _has_floors() -> bool:
 
 def plateau_rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
     """The learning rate after each metric; both parts are saved and loaded after `saved` of them."""
-    stepper, scheduler = _made(plateau)
+    stepper, scheduler = _make_schedule(plateau)
     result: list[float] = []
     for index, metric in enumerate(metrics):
         if index == saved:
             file = io.BytesIO()
             torch.save([stepper.state_dict(), scheduler.state_dict()], file)
             file.seek(0)
-            stepper, scheduler = _made(plateau)
+            stepper, scheduler = _make_schedule(plateau)
             for part, state in zip((stepper, scheduler), torch.load(file, weights_only=True), strict=True):
                 part.load_state_dict(state)
         stepper.step()
@@ -120,7 +120,7 @@ def plateau_rates(plateau: Plateau, metrics: Sequence[float], saved: int | None 
     return tuple(result)
 
 
-def _made(plateau: Plateau) -> tuple[torch.optim.Optimizer, lr_scheduler.ReduceLROnPlateau]:
+def _make_schedule(plateau: Plateau) -> tuple[torch.optim.Optimizer, lr_scheduler.ReduceLROnPlateau]:
     """An optimizer and its schedule, whose patience is documented as the metrics that are still allowed."""
     stepper = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1.0)
     return stepper, lr_scheduler.ReduceLROnPlateau(

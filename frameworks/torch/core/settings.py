@@ -192,14 +192,14 @@ Probe = Callable[[str], bool]
 Guard = Callable[[], AbstractContextManager[Any]]
 
 
-def guarded(probe: Probe, device: str, *guards: Guard) -> Attempt:
+def guard_probe(probe: Probe, device: str, *guards: Guard) -> Attempt:
     """The attempt on this device, inside scopes that restore what it changes."""
     return partial(_inside, probe, device, guards)
 
 
 def all_guarded(probes: Mapping[Capability, Probe], device: str, *guards: Guard) -> dict[Capability, Attempt]:
     """As `guarded`, for each capability."""
-    return {capability: guarded(probe, device, *guards) for capability, probe in probes.items()}
+    return {capability: guard_probe(probe, device, *guards) for capability, probe in probes.items()}
 
 
 def _inside(probe: Probe, device: str, guards: tuple[Guard, ...]) -> bool:
@@ -232,7 +232,7 @@ def begin_anew() -> None:
         kinds.clear()
 
 
-def compiled(function: Callable[P, R], mode: str) -> Callable[P, R]:
+def compile_function(function: Callable[P, R], mode: str) -> Callable[P, R]:
     """The function as one compiled graph, or an error: a graph break or too many variants never run eagerly.
 
     Variants are counted for each call of `torch.compile` where PyTorch can count them so. In mode "compile-dynamic" an
@@ -249,7 +249,7 @@ def _once_for_all_sizes(call: Callable[P, R]) -> Callable[P, R]:
     """The compiled function, which may not compile again for arguments that only have other sizes."""
     kinds: set[Hashable] = set()
 
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call_without_recompiling(*args: P.args, **kwargs: P.kwargs) -> R:
         kind = _kind(args, kwargs)
         if kind not in kinds:
             kinds.add(kind)
@@ -257,8 +257,8 @@ def _once_for_all_sizes(call: Callable[P, R]) -> Callable[P, R]:
         with torch.compiler.set_stance("fail_on_recompile"):
             return call(*args, **kwargs)
 
-    _KINDS[checked] = kinds
-    return checked
+    _KINDS[call_without_recompiling] = kinds
+    return call_without_recompiling
 
 
 def _kind(*arguments: object) -> Hashable:

@@ -15,7 +15,7 @@ from torch.utils import checkpoint
 from fixtures.recipe import Recipe, Steps
 from fixtures.schedules import Curve
 from frameworks.contract import Capability, Unsupported
-from frameworks.torch.core.schedules import shipped
+from frameworks.torch.core.schedules import make_schedule
 
 Clip = Callable[[list[torch.Tensor], float], torch.Tensor]
 Groups = list[dict[str, Any]]
@@ -120,7 +120,7 @@ def optimizer(way: str, kind: OptimizerClass, groups: Groups, options: Mapping[s
     """An optimizer of parameter groups."""
     match way:
         case "named":
-            return kind([group | {"params": [*_named(group["params"])]} for group in groups], **options)
+            return kind([group | {"params": [*_name_parameters(group["params"])]} for group in groups], **options)
         case "added-groups":
             first, *others = [
                 group | {"params": part}
@@ -136,7 +136,7 @@ def optimizer(way: str, kind: OptimizerClass, groups: Groups, options: Mapping[s
             return kind(groups, **options)
 
 
-def _named(parameters: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+def _name_parameters(parameters: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     yield from ((f"parameter.{index}", parameter) for index, parameter in enumerate(parameters))
 
 
@@ -149,7 +149,7 @@ def scheduler(way: str, optimizer: torch.optim.Optimizer, schedule: Steps | Curv
         Unsupported: SCHEDULE, for factors that this way cannot express, and for a curve that PyTorch does not ship.
     """
     if isinstance(schedule, Curve):
-        return shipped(optimizer, schedule, last)
+        return make_schedule(optimizer, schedule, last)
     factors = schedule.factors
     match way:
         case "multi-step":
@@ -188,7 +188,7 @@ def _grows() -> bool:
     return bool(ConstantLR(_stepper(), 2.0))
 
 
-def recomputed(
+def recompute_function(
     way: str, function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, *, reentrant: bool
 ) -> torch.Tensor:
     """The value of a function whose intermediate values are recomputed in the backward pass."""

@@ -20,7 +20,7 @@ from frameworks.base import NO_SCALER, same_parts
 from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.torch.core.arrays import DTYPES
 from frameworks.torch.core.layers import Network
-from frameworks.torch.distributed.rank_checkpoint import agreed
+from frameworks.torch.distributed.rank_checkpoint import run_collectively
 from frameworks.torch.distributed.ranks import RankTrainer, TorchWorker
 from frameworks.torch.distributed.sharding import OF_ZERO, CountedReductions, Losses, WithLosses
 from frameworks.torch.training.optimizers import Stepper, steppers
@@ -128,7 +128,7 @@ class Engine:
         """The network's outputs by head."""
         return self.engine(inputs)
 
-    def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def sum_products(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return self.engine(torch.empty(0), {}, gradients)[0]
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> None:
@@ -181,7 +181,7 @@ class Engine:
 
     # what is held
 
-    def gathered(self, *, writing: bool = False) -> AbstractContextManager[None]:
+    def gather_parameters(self, *, writing: bool = False) -> AbstractContextManager[None]:
         """Within the context, parameters are gathered; with `writing`, rank 0's changes are broadcast."""
         writer = 0 if writing else None
         return deepspeed().zero.GatheredParameters(self.parameters, modifier_rank=writer, enabled=self.stage == 3)
@@ -193,11 +193,11 @@ class Engine:
     def master(self, parameter: torch.Tensor) -> torch.Tensor:
         """The gathered master of a parameter; every rank must call this."""
         if not self.stage:
-            return self.updated().get(parameter, parameter)
+            return self.masters_by_parameter().get(parameter, parameter)
         result: torch.Tensor = deepspeed().utils.safe_get_full_fp32_param(parameter)
         return result.reshape(self.shapes[parameter])
 
-    def updated(self) -> dict[torch.Tensor, torch.Tensor]:
+    def masters_by_parameter(self) -> dict[torch.Tensor, torch.Tensor]:
         """At stage 0 the masters by parameter, where the optimizer updates any."""
         optimizer = self.engine.optimizer
         low, wide = (getattr(optimizer, name, []) for name in ("fp16_groups", "fp32_groups"))
@@ -291,7 +291,7 @@ class EngineStepper(Stepper):
         if not self.sharding.stage:
             return self.optimizer.state | {
                 p: self.optimizer.state[master]
-                for p, master in self.sharding.updated().items()
+                for p, master in self.sharding.masters_by_parameter().items()
                 if master in self.optimizer.state
             }
         counters = [values["step"] for values in self.optimizer.state.values() if "step" in values]
@@ -364,7 +364,7 @@ class EngineTrainer(RankTrainer):
         """Ends an open window without its gradients, which are returned; None if none is open."""
         if not self.sharding.is_open:
             return None
-        summed = self.summed()
+        summed = self.summed_gradients()
         for slot in self.slots.values():
             slot.tensor.grad = None
         self.sharding.end()
@@ -382,7 +382,7 @@ class EngineTrainer(RankTrainer):
         norm = engine.get_global_grad_norm() if self.recipe.clip is not None else None
         skipped = not engine.was_step_applied()
         if self.average is not None and not skipped:
-            with self.sharding.gathered():
+            with self.sharding.gather_parameters():
                 self.average.update_parameters(self.network)
         return self._report(before, rate, None if norm is None else float(norm), skipped=skipped)
 
@@ -392,7 +392,7 @@ class EngineTrainer(RankTrainer):
     # what can be seen
 
     def parameters(self) -> dict[str, Array]:
-        with self.sharding.gathered():
+        with self.sharding.gather_parameters():
             return TorchTrainer.parameters(self)
 
     def master_parameters(self) -> dict[str, Array]:
@@ -413,7 +413,7 @@ class EngineTrainer(RankTrainer):
     def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
         """Opens a window that has summed these gradients on this rank."""
         self.sharding.begin()
-        with self.sharding.gathered():
+        with self.sharding.gather_parameters():
             super().put_summed(summed)
 
     def save(self, path: Path) -> None:
@@ -431,7 +431,7 @@ def _save(trainer: EngineTrainer, path: Path) -> None:
     Raises:
         OSError: on every rank, if one of them cannot write.
     """
-    agreed(lambda: _write(trainer, path), OSError, f"{path} cannot be written")
+    run_collectively(lambda: _write(trainer, path), OSError, f"{path} cannot be written")
 
 
 def _write(trainer: EngineTrainer, path: Path) -> None:
@@ -456,9 +456,9 @@ def _load(trainer: EngineTrainer, path: Path) -> None:
             use then.
     """
     refused = f"{path} cannot be loaded"
-    own = agreed(lambda: _read(path), ValueError, refused)
-    state = agreed(lambda: _load_engine(trainer, path), ValueError, refused)
-    agreed(lambda: _go_on(trainer, path, own, state), ValueError, refused)
+    own = run_collectively(lambda: _read(path), ValueError, refused)
+    state = run_collectively(lambda: _load_engine(trainer, path), ValueError, refused)
+    run_collectively(lambda: _go_on(trainer, path, own, state), ValueError, refused)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ _REFUSED: dict[Capability, str] = {
 _RANKS = tuple(capability for capability in Capability if capability.value.startswith("ranks."))
 
 
-def refused() -> dict[Capability, str]:
+def find_refusals() -> dict[Capability, str]:
     """Unsupported capabilities of DeepSpeed here, with reasons; all capabilities if it cannot be started."""
     problem = deepspeed_start.problem()
     return _REFUSED | (dict.fromkeys(_RANKS, problem) if problem else {})

@@ -21,7 +21,7 @@ get_accelerator().create_op_builder("ShareMemCommBuilder").load()
 
 
 @cache
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether DeepSpeed is installed."""
     return find_spec("deepspeed") is not None
 
@@ -29,7 +29,7 @@ def installed() -> bool:
 @cache
 def problem() -> str:
     """Why DeepSpeed's ranks cannot start here, "" if they can; the first call may compile for `BUILD_S`."""
-    if not installed():
+    if not is_installed():
         return NOT_INSTALLED
     try:
         _prepare()

@@ -55,7 +55,7 @@ class _Unit(nn.Module):
 class _Whole(WithLosses):
     """The root, whose own parameters are those of no unit."""
 
-    def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def sum_products(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return products_by_unit(self.network, units(self.network), gradients, lambda unit, own: unit(None, own))
 
 
@@ -115,7 +115,7 @@ class Flat:
     def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         return self.root(inputs, targets)
 
-    def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def sum_products(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return self.root(torch.empty(0), {}, gradients)[0]
 
     @contextmanager
@@ -128,13 +128,13 @@ class Flat:
                 yield
 
     @contextmanager
-    def gathered(self, *, writeback: bool = False) -> Iterator[None]:
+    def gather_parameters(self, *, writeback: bool = False) -> Iterator[None]:
         """Within the context, parameters and gradients are gathered; with `writeback` each rank keeps its part of a
         change."""
         with FullyShardedDataParallel.summon_full_params(self.root, writeback=writeback, with_grads=True):
             yield
 
-    def joined(self, parts: Mapping[torch.Tensor, Mapping[str, Any]]) -> dict[torch.Tensor, dict[str, Any]]:
+    def gather_state(self, parts: Mapping[torch.Tensor, Mapping[str, Any]]) -> dict[torch.Tensor, dict[str, Any]]:
         """Gathered state of sharded parameters, such as moments, by parameter; every rank must call this.
 
         A rank that has no part of a parameter holds nothing for it. Scalars are those of the first rank that has them.
@@ -167,13 +167,13 @@ class FlatStepper(Stepper):
         self._sharding = sharding
         super().__init__(*args)
 
-    def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    def make_optimizer(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         kind, options = optimizer_kind(recipe, ShardedGradScaler)
         return kind(groups, **options)
 
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
         """The gathered state; every rank must call this."""
-        return self._sharding.joined(self.optimizer.state)
+        return self._sharding.gather_state(self.optimizer.state)
 
 
 class FlatTrainer(RankTrainer):
@@ -209,32 +209,32 @@ class FlatTrainer(RankTrainer):
 
     def _add(self, gradients: Gradients) -> None:
         if gradients:
-            with self.sharding.gathered(writeback=True):
+            with self.sharding.gather_parameters(writeback=True):
                 super()._add(gradients)
 
     # what can be seen
 
     def master_parameters(self) -> dict[str, Array]:
-        with self.sharding.gathered():
+        with self.sharding.gather_parameters():
             return super().master_parameters()
 
-    def _summed(self) -> dict[str, Array]:
+    def _read_gradients(self) -> dict[str, Array]:
         """Without what gathered tensors show for a parameter that has no gradient while it is sharded."""
-        with self.sharding.gathered():
-            result = super()._summed()
+        with self.sharding.gather_parameters():
+            result = super()._read_gradients()
         return {name: value for name, value in result.items() if name not in self.recipe.frozen}
 
     def _averages(self) -> dict[str, Array]:
         if self.average is None:
             return {}
-        with self.average_spread.gathered():
+        with self.average_spread.gather_parameters():
             return averages_of(self.average_slots, self.average)
 
     # the whole run
 
-    def summed(self) -> dict[str, torch.Tensor]:
-        with self.sharding.gathered():
-            return {name: gradient.clone() for name, gradient in super().summed().items()}
+    def summed_gradients(self) -> dict[str, torch.Tensor]:
+        with self.sharding.gather_parameters():
+            return {name: gradient.clone() for name, gradient in super().summed_gradients().items()}
 
     def nothing_summed(self, name: str) -> torch.Tensor:
         tensor = self.slots[name].tensor
@@ -243,7 +243,7 @@ class FlatTrainer(RankTrainer):
     def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
         for name, slot in self.slots.items():
             slot.tensor.grad = torch.zeros_like(slot.tensor) if name in summed and slot.tensor.numel() else None
-        with self.sharding.gathered(writeback=True):
+        with self.sharding.gather_parameters(writeback=True):
             for name, gradient in summed.items():
                 current = self.slots[name].tensor.grad
                 if current is not None:

@@ -52,7 +52,7 @@ class RankRun(TorchTrainer):
         """What PyTorch's functions for a sharded state are given."""
         return self.network
 
-    def summed(self) -> dict[str, torch.Tensor]:
+    def summed_gradients(self) -> dict[str, torch.Tensor]:
         """The gradients of an open window, as tensors whose shards can be saved."""
         return gradients(self)
 
@@ -77,7 +77,7 @@ def save(trainer: RankRun, path: Path) -> None:
     Raises:
         OSError: on every rank, if one of them cannot write.
     """
-    agreed(lambda: _write(trainer, path), OSError, f"{path} cannot be written")
+    run_collectively(lambda: _write(trainer, path), OSError, f"{path} cannot be written")
 
 
 def _write(trainer: RankRun, path: Path) -> None:
@@ -85,9 +85,9 @@ def _write(trainer: RankRun, path: Path) -> None:
     rank, count = distributed.get_rank(), distributed.get_world_size()
     own = {"count": count, LOOP: loop_state(trainer), "buffers": dict(trainer.network.named_buffers())}
     if trainer.is_sharded:
-        summed = trainer.summed()
-        state = _sharded(trainer, summed)
-        whole = _replicated(trainer, list(summed))
+        summed = trainer.summed_gradients()
+        state = _collect_sharded_state(trainer, summed)
+        whole = _collect_shared_state(trainer, list(summed))
         shards.save(state, checkpoint_id=path / _SHARDS)
     else:
         whole = snapshot(trainer)
@@ -106,17 +106,17 @@ def restore(trainer: RankRun, path: Path) -> None:
             is changed unless a part is refused.
     """
     refused = f"{path} cannot be loaded"
-    whole, own = agreed(lambda: _read(trainer, path), ValueError, refused)
+    whole, own = run_collectively(lambda: _read(trainer, path), ValueError, refused)
     if trainer.is_sharded:
-        state = agreed(lambda: _read_shards(trainer, whole[LOOP], path), ValueError, refused)
-        agreed(lambda: _load_shards(trainer, whole[LOOP], state), ValueError, refused)
+        state = run_collectively(lambda: _read_shards(trainer, whole[LOOP], path), ValueError, refused)
+        run_collectively(lambda: _load_shards(trainer, whole[LOOP], state), ValueError, refused)
         summed = state["gradients"]
     else:
         summed = whole[LOOP]["gradients"]
-    agreed(lambda: _load(trainer, whole, own, summed), ValueError, refused)
+    run_collectively(lambda: _load(trainer, whole, own, summed), ValueError, refused)
 
 
-def agreed(step: Callable[[], T], kind: type[Exception], what: str) -> T:
+def run_collectively(step: Callable[[], T], kind: type[Exception], what: str) -> T:
     """The step's result after every rank has taken it; if it raises on one rank, every rank raises this type."""
     done: list[T] = []
     problem = ""
@@ -151,7 +151,7 @@ def _is_sharded(part: str) -> bool:
     return part.split(".")[0] in _SHARDED
 
 
-def _replicated(trainer: RankRun, summed: list[str]) -> dict[str, Any]:
+def _collect_shared_state(trainer: RankRun, summed: list[str]) -> dict[str, Any]:
     """State shared by all ranks; `summed` are the parameters with gradients in an open window."""
     result = {name: part.state_dict() for name, part in trainer.parts().items() if not _is_sharded(name)}
     bare = [not stepper.optimizer.state for stepper in trainer.steppers]
@@ -162,7 +162,7 @@ def _replicated(trainer: RankRun, summed: list[str]) -> dict[str, Any]:
     }
 
 
-def _sharded(trainer: RankRun, summed: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+def _collect_sharded_state(trainer: RankRun, summed: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Sharded state, with these gradients."""
     optimizers = [stepper.optimizer for stepper in trainer.steppers]
     applied = [stepper.applied for stepper in trainer.steppers]
@@ -221,7 +221,7 @@ def _read_shards(trainer: RankRun, loop: Mapping[str, Any], path: Path) -> dict[
     try:
         _make_bare(trainer, loop)
         summed = {name: trainer.nothing_summed(name) for name in loop["gradients"]}
-        shards_of_run = tree_map(_own, _sharded(trainer, summed))
+        shards_of_run = tree_map(_own, _collect_sharded_state(trainer, summed))
         shards.load(shards_of_run, checkpoint_id=path / _SHARDS)
         return shards_of_run
     finally:

@@ -34,7 +34,7 @@ from frameworks.torch.distributed.sharding import (
     shard,
 )
 from frameworks.torch.training.optimizers import Stepper, optimizer_kind, steppers
-from frameworks.ways import required
+from frameworks.ways import require_calls
 
 
 class ShardedStepper(Stepper):
@@ -44,7 +44,7 @@ class ShardedStepper(Stepper):
         self._group = group
         super().__init__(*args)
 
-    def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    def make_optimizer(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         kind, options = optimizer_kind(recipe)
         self._sharded = ZeroRedundancyOptimizer(groups, optimizer_class=kind, process_group=self._group, **options)
         return self._sharded
@@ -156,14 +156,14 @@ class RankTrainer(RankRun):
         """`gradients` of all ranks' windows together, of which this rank has one."""
         return self._gradients(window, items)
 
-    def _fed(self, gradients: Mapping[str, Array]) -> torch.Tensor:
+    def _sum_products(self, gradients: Mapping[str, Array]) -> torch.Tensor:
         tensors = {
             self.own_names[name]: self.slots[name].tensor_of(
                 value, torch.promote_types(self.slots[name].tensor.dtype, torch.float32)
             )
             for name, value in gradients.items()
         }
-        return self.sharding.fed(tensors)
+        return self.sharding.sum_products(tensors)
 
     # the update
 
@@ -171,9 +171,9 @@ class RankTrainer(RankRun):
         self._measure()
         return super()._finish(unscale_calls, inject)
 
-    def _discarded(self) -> Update:
+    def _discard_update(self) -> Update:
         self._measure()
-        return super()._discarded()
+        return super()._discard_update()
 
     def _measure(self) -> None:
         gradients = (slot.tensor.grad for slot in self.slots.values())
@@ -253,7 +253,7 @@ class TorchWorker:
             ValueError: the recipe is for another number of ranks.
         """
         ranks = recipe.ranks or Ranks(self.count)
-        with required("torch", recipe, "data-parallel", "sharding"):
+        with require_calls("torch", recipe, "data-parallel", "sharding"):
             return self.kind(ranks)(self._mesh(ranks), model, recipe.replace(ranks=ranks), weights)
 
     def kind(self, ranks: Ranks) -> type[RankTrainer]:

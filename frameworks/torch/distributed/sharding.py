@@ -87,7 +87,7 @@ class ShardedNetwork(Protocol):
     def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """Forward of this rank's part of a micro-batch, so that the backward pass reduces gradients."""
 
-    def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def sum_products(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Σ p·g over the given parameters, by their names in the network, whose backward pass reduces them alike."""
 
     def micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
@@ -167,10 +167,10 @@ class WithLosses(nn.Module):
     ) -> Any:
         """The losses; without targets the outputs, or, given gradients, Σ p·g alone."""
         if fed is not None:
-            return [self.fed(fed)]
+            return [self.sum_products(fed)]
         return self.network(inputs) if targets is None else self._losses(inputs, targets)
 
-    def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def sum_products(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Σ p·g over the parameters named in `gradients`."""
         return products(self.network, gradients)
 
@@ -191,12 +191,12 @@ class Replicated:
             return
         self._reducer = reducer = _Reducer(ranks)
         # without annotations, which DDP reads and refuses as text; without this object, which the hook would keep alive
-        self._module.register_comm_hook(None, lambda _, bucket: reducer.reduced(bucket))
+        self._module.register_comm_hook(None, lambda _, bucket: reducer.reduce_gradients(bucket))
 
     def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         return self._module(inputs, targets)
 
-    def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def sum_products(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return self._module(torch.empty(0), {}, gradients)[0]
 
     @contextmanager
@@ -226,7 +226,7 @@ class _Reducer:
         self.count = 0
         self._ranks = ranks
 
-    def reduced(self, bucket: distributed.GradBucket) -> Reduced:
+    def reduce_gradients(self, bucket: distributed.GradBucket) -> Reduced:
         """The bucket's mean, which is to come."""
         self.count += len(bucket.parameters())
         own = bucket.buffer().dtype
@@ -267,7 +267,7 @@ class Sharded:
             if self._counts:
                 unit.set_all_reduce_hook(partial(self._note, index))
 
-    def fed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def sum_products(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return self._network.products(gradients)
 
     def _products_of_root(self, network: nn.Module, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:

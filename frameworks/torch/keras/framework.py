@@ -25,12 +25,12 @@ from frameworks.contract import (
 )
 from frameworks.keras_common.declarations import CONVENTIONS, REFUSED, SUPPORTED
 from frameworks.keras_common.layers import VARIANTS, WAYS
-from frameworks.keras_common.operations import NO_LISTS, OF_SCOPES, Function, ScopeOfPolicies, recomputed
+from frameworks.keras_common.operations import NO_LISTS, OF_SCOPES, Function, ScopeOfPolicies, wrap_in_remat
 from frameworks.keras_common.optimizers import has_factors_of, option_attempts
 from frameworks.keras_common.probes import OF_POLICIES, optimizer_attempts
 from frameworks.keras_common.settings import read_settings, scalars, write_settings
 from frameworks.keras_common.shipped_optimizers import KerasOptimizers
-from frameworks.torch.core.layers import differentiated
+from frameworks.torch.core.layers import differentiate_case
 from frameworks.torch.keras.trainer import BACKEND, AutogradRun
 from frameworks.torch.stacks.framework import StackFramework
 
@@ -56,7 +56,7 @@ def _peak() -> bool:
     return torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0
 
 
-def _distributed() -> bool:
+def _can_distribute() -> bool:
     """Whether Keras' data parallelism takes this backend's devices."""
     devices = keras.distribution.list_devices()
     keras.distribution.DataParallel(devices=devices)
@@ -74,7 +74,7 @@ def _on(device: str, attempt: Attempt) -> bool:
         return attempt()
 
 
-_OWN: dict[Capability, Attempt] = {Capability.PEAK_BYTES: _peak, **dict.fromkeys(_RANKS, _distributed)}
+_OWN: dict[Capability, Attempt] = {Capability.PEAK_BYTES: _peak, **dict.fromkeys(_RANKS, _can_distribute)}
 
 
 class KerasOnTorch(ScopeOfPolicies, StackFramework):
@@ -86,7 +86,7 @@ class KerasOnTorch(ScopeOfPolicies, StackFramework):
     def refusals(self) -> Mapping[Capability, str]:
         return refusals(self.device)
 
-    def supported(self) -> Collection[Capability]:
+    def supported_capabilities(self) -> Collection[Capability]:
         return SUPPORTED | {Capability.SAVED_BYTES}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
@@ -128,10 +128,10 @@ class KerasOnTorch(ScopeOfPolicies, StackFramework):
         chosen = self.variant(variant)
 
         def run(function: Function, *args: Any, **named: Any) -> torch.Tensor:
-            return recomputed(function, chosen)(*args, **named)
+            return wrap_in_remat(function, chosen)(*args, **named)
 
         with keras.device(self.device):
-            return differentiated(case, x, w, run, self.device)
+            return differentiate_case(case, x, w, run, self.device)
 
     def global_state(self) -> dict[str, str]:
         return super().global_state() | read_settings()

@@ -76,12 +76,12 @@ class EagerLoop:
 
     def gradients(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Gradients of one micro-batch, divided by the loss scale as `optimizer.apply` would."""
-        return self._unscaled(self._backward(self.losses(batch))[1])
+        return self._unscale_gradients(self._backward(self.losses(batch))[1])
 
     def trace(self, batch: Batch) -> TracedPass:
         """The pass of `gradients` on one micro-batch, with outputs and gradients of every layer."""
-        with _collected() as outputs:
-            parameters = self._unscaled(self._backward(self.losses(batch))[1])
+        with _collect_outputs() as outputs:
+            parameters = self._unscale_gradients(self._backward(self.losses(batch))[1])
         result = {name: output.grad for name, output in outputs.items() if output.grad is not None}
         return TracedPass(
             {name: output.detach() for name, output in outputs.items()}, result, parameters, self._read().scale
@@ -138,7 +138,7 @@ class EagerLoop:
         constant = optimizer.loss_scale_factor
         return Readings(1.0 if constant is None else float(constant), updates, rate, -1)
 
-    def _unscaled(self, gradients: Gradients) -> dict[str, torch.Tensor]:
+    def _unscale_gradients(self, gradients: Gradients) -> dict[str, torch.Tensor]:
         """Existing gradients divided by the loss scale as in the optimizer, in their own formats."""
         scale = self._read().scale
         present = {name: gradient for name, gradient in gradients.items() if gradient is not None}
@@ -146,7 +146,7 @@ class EagerLoop:
 
 
 @contextmanager
-def _collected() -> Iterator[dict[str, torch.Tensor]]:
+def _collect_outputs() -> Iterator[dict[str, torch.Tensor]]:
     """Collects the output of every layer that runs within the context, and lets each keep its gradient."""
     outputs: dict[str, torch.Tensor] = {}
 

@@ -18,7 +18,7 @@ _SATURATES_FROM = (2, 12)
 """The version from which what overflows float8_e4m3fn is its largest value; it was NaN before."""
 
 
-def _documented() -> dict[str, CastRule]:
+def _list_cast_rules() -> dict[str, CastRule]:
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     overflow = CastRule("saturate", "saturate") if version >= _SATURATES_FROM else CastRule("nan", "nan")
     return {
@@ -41,7 +41,7 @@ class TorchFormats(BaseFormats):
         self._device = device
 
     def casts(self) -> Mapping[str, CastRule]:
-        return {name: rule for name, rule in _documented().items() if hasattr(torch, name)}
+        return {name: rule for name, rule in _list_cast_rules().items() if hasattr(torch, name)}
 
     def encode(self, values: Array, format_name: str) -> Array:
         narrow = to_tensor(values, self._device).to(getattr(torch, format_name))
@@ -53,13 +53,13 @@ class TorchFormats(BaseFormats):
 
     def integer_product(self, a: Array, b: Array) -> Array:
         """The integer matmul; on a GPU the matrices are zero-padded to multiples of 8."""
-        left, right = (a, b) if self._device == "cpu" else (padded(a, 8, FEWEST_ROWS), padded(b, 8))
+        left, right = (a, b) if self._device == "cpu" else (pad_codes(a, 8, FEWEST_ROWS), pad_codes(b, 8))
         product: Array = torch._int_mm(to_tensor(left, self._device), to_tensor(right, self._device)).cpu().numpy()
         return product[: a.shape[0], : b.shape[1]]
 
     def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
         """The float8 matmul; on a GPU both matrices are zero-padded to multiples of 16."""
-        whole = (a, b.T.copy()) if self._device == "cpu" else (padded(a, 16), padded(b.T, 16))
+        whole = (a, b.T.copy()) if self._device == "cpu" else (pad_codes(a, 16), pad_codes(b.T, 16))
         left, right = (
             to_tensor(codes, self._device).view(getattr(torch, name))
             for codes, name in zip(whole, formats, strict=True)
@@ -69,7 +69,7 @@ class TorchFormats(BaseFormats):
         return product[: a.shape[0], : b.shape[1]]
 
 
-def padded(codes: Array, unit: int, fewest: int = 1) -> Array:
+def pad_codes(codes: Array, unit: int, fewest: int = 1) -> Array:
     """The matrix with zeros below, up to the fewest rows, and to its right, so that the unit divides both sizes."""
     rows, columns = codes.shape
     below = max(fewest - rows, 0)
@@ -130,13 +130,13 @@ class TorchQuantizers:
         dtype = torch.qint8 if rule.low < 0 else torch.quint8
         if rule.axis is None:
             scheme = torch.per_tensor_symmetric if rule.symmetric else torch.per_tensor_affine
-            scale, zero_point = _observed(observer.MinMaxObserver(dtype=dtype, qscheme=scheme), tensor)
+            scale, zero_point = _compute_qparams(observer.MinMaxObserver(dtype=dtype, qscheme=scheme), tensor)
             quantized = torch.quantize_per_tensor(tensor, scale, zero_point, dtype)
             shape = (1, 1)
         else:
             axis = 1 - rule.axis
             watching = observer.PerChannelMinMaxObserver(axis, dtype, torch.per_channel_symmetric)
-            scale, zero_point = _observed(watching, tensor)
+            scale, zero_point = _compute_qparams(watching, tensor)
             quantized = torch.quantize_per_channel(tensor, scale, zero_point, axis, dtype)
             shape = (-1, 1) if axis == 0 else (1, -1)
         return Quantized(
@@ -158,7 +158,7 @@ class TorchQuantizers:
         return to_array(result), to_array(gradient)
 
 
-def _observed(watching: Any, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _compute_qparams(watching: Any, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Scale and zero point that an observer computes from a tensor."""
     watching.to(tensor.device)(tensor)
     scale, zero_point = watching.calculate_qparams()

@@ -91,7 +91,7 @@ class TorchQuantized:
     def weights(self) -> Mapping[str, Quantized | None]:
         return {name: _codes(self._linear(name)) for name in self._places}
 
-    def unquantized(self) -> Mapping[str, Array]:
+    def unquantized_parameters(self) -> Mapping[str, Array]:
         arrays = self._floats()
         for name in self._places:
             linear = self._linear(name)
@@ -99,7 +99,7 @@ class TorchQuantized:
                 arrays[name.removesuffix("weight") + "bias"] = to_array(bias)
         return {name: arrays[name] for name in self._model.parameter_shapes() if name in arrays}
 
-    def calibrated(self) -> Mapping[str, Calibrated]:
+    def calibrated_ranges(self) -> Mapping[str, Calibrated]:
         result: dict[str, Calibrated] = {}
         for name, path in self._places.items():
             module = self._network.get_submodule(path)
@@ -145,7 +145,7 @@ class TorchPostTraining:
     def rules(self) -> Mapping[str, LinearRule]:
         return _RULES if self.device == "cpu" and converts() else {}
 
-    def quantized(
+    def quantize(
         self,
         technique: str,
         model: Model,
@@ -160,9 +160,9 @@ class TorchPostTraining:
         load(_float_slots(model, network), weights)
         skipped = [places[name] for name in skip]
         with quiet():
-            return self.made(technique, model, network, skipped, calibration)
+            return self.quantize_network(technique, model, network, skipped, calibration)
 
-    def made(
+    def quantize_network(
         self, technique: str, model: Model, network: Network, skipped: Sequence[str], calibration: Sequence[Array]
     ) -> TorchQuantized:
         """The network with all dense layers but these quantized."""
@@ -323,9 +323,9 @@ class QatTrainer(TorchTrainer):
         return super().buffers() | {name: to_array(value) for name, value in self.network.named_buffers()}
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
-        return {**super().views(), CalibratedRanges: self.observed}
+        return {**super().views(), CalibratedRanges: self.observe_ranges}
 
-    def observed(self) -> dict[str, Calibrated]:
+    def observe_ranges(self) -> dict[str, Calibrated]:
         result: dict[str, Calibrated] = {}
         for name, path in self._places.items():
             observers = self._quantizers(path)

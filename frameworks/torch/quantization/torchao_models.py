@@ -34,7 +34,7 @@ _RULES: Mapping[str, LinearRule] = {
 }
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether torchao is installed."""
     return find_spec("torchao") is not None
 
@@ -64,14 +64,14 @@ def _config(technique: str) -> Any:
             return quantization.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=rows)
 
 
-def refused() -> dict[Capability, str]:
+def find_refusals() -> dict[Capability, str]:
     """Missing techniques, with reasons."""
-    return {} if installed() else {Capability(f"quantization.{name}"): NOT_INSTALLED for name in _RULES}
+    return {} if is_installed() else {Capability(f"quantization.{name}"): NOT_INSTALLED for name in _RULES}
 
 
 def refused_attempts() -> dict[Capability, Attempt]:
     """Attempts for missing techniques."""
-    return {capability: lambda: _torchao() is not None for capability in refused()}
+    return {capability: lambda: _torchao() is not None for capability in find_refusals()}
 
 
 class TorchaoQuantized(TorchQuantized):
@@ -88,9 +88,9 @@ class TorchaoPostTraining(TorchPostTraining):
     """Quantization of trained models on a device; it has no technique where torchao is not installed."""
 
     def rules(self) -> Mapping[str, LinearRule]:
-        return _RULES if installed() else {}
+        return _RULES if is_installed() else {}
 
-    def made(
+    def quantize_network(
         self, technique: str, model: Model, network: Network, skipped: Sequence[str], calibration: Sequence[Array]
     ) -> TorchaoQuantized:
         wanted = set(places_of(model).values()) - set(skipped)

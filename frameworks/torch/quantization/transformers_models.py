@@ -52,14 +52,14 @@ def transformers() -> Any:
     return library
 
 
-def refused() -> dict[Capability, str]:
+def find_refusals() -> dict[Capability, str]:
     """The technique if it is missing, with the reason."""
     return {Capability.LOAD_INT8: reason} if (reason := not_installed()) else {}
 
 
 def refused_attempts() -> dict[Capability, Attempt]:
     """An attempt for the technique if it is missing."""
-    return {capability: lambda: all(map(import_module, _NEEDED)) for capability in refused()}
+    return {capability: lambda: all(map(import_module, _NEEDED)) for capability in find_refusals()}
 
 
 def _class_of(model: Model) -> Any:
@@ -90,7 +90,7 @@ class LoadedModel(TorchQuantized):
         state = self._network.state_dict()
         return {name: _codes(state, path) for name, path in self._places.items()}
 
-    def unquantized(self) -> Mapping[str, Array]:
+    def unquantized_parameters(self) -> Mapping[str, Array]:
         arrays, coded = self._floats(), {name for name, weight in self.weights().items() if weight is not None}
         return {name: arrays[name] for name in self._model.parameter_shapes() if name in arrays and name not in coded}
 
@@ -107,7 +107,7 @@ class TransformersPostTraining(TorchPostTraining):
     def rules(self) -> Mapping[str, LinearRule]:
         return _RULES if self.device == "cpu" and not not_installed() else {}
 
-    def made(
+    def quantize_network(
         self, technique: str, model: Model, network: Network, skipped: Sequence[str], calibration: Sequence[Array]
     ) -> LoadedModel:
         """The network, saved in float32 and loaded in 8 bits."""

@@ -44,12 +44,12 @@ def _views(x: Tensor) -> Any:
     return flat * x.sum(), row + 1.0, diagonal.sum()
 
 
-def _scattered(x: Tensor) -> Any:
+def _scatter_rows(x: Tensor) -> Any:
     places = torch.tensor([[0, 2, 1, 3], [3, 3, 0, 0], [1, 0, 2, 2], [2, 1, 1, 0]], device=x.device)
     return torch.zeros_like(x).scatter_add_(1, places, x * x)
 
 
-def _filled(x: Tensor) -> Any:
+def _fill_columns(x: Tensor) -> Any:
     out = torch.empty_like(x)
     for column in range(x.shape[1]):
         out[:, column] = x[:, : column + 1].prod(1)
@@ -67,7 +67,7 @@ def _loop(x: Tensor) -> Any:
     return x * steps
 
 
-def _chosen(x: Tensor) -> Any:
+def _where_branches(x: Tensor) -> Any:
     y = torch.where(x > x.mean(1, keepdim=True), x.sin(), x.cos())
     return y * torch.linspace(0.25, 1.25, y.numel(), device=x.device).reshape_as(y)
 
@@ -100,7 +100,7 @@ def _aliases(x: Tensor) -> Any:
     return y, y, y.t()
 
 
-def _stopped(x: Tensor) -> Any:
+def _stop_gradient(x: Tensor) -> Any:
     with torch.no_grad():
         deviation = x.std()
     return x / deviation * x.detach()
@@ -110,12 +110,12 @@ def _determinant(x: Tensor) -> Any:
     return tuple(torch.linalg.slogdet(x + 3.0 * torch.eye(4, device=x.device)))
 
 
-def _ordered(x: Tensor) -> Any:
+def _sort_rows(x: Tensor) -> Any:
     values, places = x.sort(1)
     return values.cumsum(1).flip(0), x.gather(1, places[:, :2]), x.topk(2).values
 
 
-def _sized(x: Tensor) -> Any:
+def _use_shape(x: Tensor) -> Any:
     return x.sum(0) / x.shape[0], x.new_full((x.shape[0],), 2.0) * x[:, 0]
 
 
@@ -125,13 +125,13 @@ def _low(x: Tensor) -> Any:
     return y.float() * (x.half() * x.half()).float()
 
 
-def _resized(x: Tensor) -> Any:
+def _resize_images(x: Tensor) -> Any:
     image = x.reshape(-1, 1, 2, 2)
     low = functional.interpolate(image.half().tanh(), (5, 3), mode="bilinear")
     return low.float(), *(functional.interpolate(image, (5, 3), mode=mode) for mode in ("nearest", "area"))
 
 
-def _caught(x: Tensor) -> Any:
+def _catch_error(x: Tensor) -> Any:
     try:
         if x.shape[1] == 4:
             raise ValueError("four columns")
@@ -140,11 +140,28 @@ def _caught(x: Tensor) -> Any:
     return x
 
 
-_ALL = (
-    _in_place, _views, _scattered, _filled, _branch, _loop, _chosen, _own_backward, _jacobian, _hessian, _low_jacobian,
-    _containers, _aliases, _stopped, _determinant, _ordered, _sized, _low, _resized, _caught,
-)  # fmt: skip
-_FUNCTIONS: Mapping[str, Function] = {function.__name__[1:].replace("_", "-"): function for function in _ALL}
+_FUNCTIONS: Mapping[str, Function] = {
+    "in-place": _in_place,
+    "views": _views,
+    "scattered": _scatter_rows,
+    "filled": _fill_columns,
+    "branch": _branch,
+    "loop": _loop,
+    "chosen": _where_branches,
+    "own-backward": _own_backward,
+    "jacobian": _jacobian,
+    "hessian": _hessian,
+    "low-jacobian": _low_jacobian,
+    "containers": _containers,
+    "aliases": _aliases,
+    "stopped": _stop_gradient,
+    "determinant": _determinant,
+    "ordered": _sort_rows,
+    "sized": _use_shape,
+    "low": _low,
+    "resized": _resize_images,
+    "caught": _catch_error,
+}
 
 _DERIVATIVES = ("own-backward", "jacobian", "hessian", "low-jacobian")
 """Functions with a derivative inside."""
@@ -169,12 +186,12 @@ class TorchFunctions(BaseFunctions):
         more = ("compiled-inside", "unknown-batch") if self._backend == "inductor" else ()
         return ("compiled", *more, "recomputed", "recomputed-compiled")
 
-    def computed(self, name: str, technique: str) -> Values:
+    def compute(self, name: str, technique: str) -> Values:
         if technique.startswith("recomputed") and name in _DERIVATIVES:
             raise Unsupported(Capability.CONTROL_FLOW, "torch.func refuses the saved-tensor hooks of a checkpoint")
         torch.compiler.reset()
         x = torch.tensor(square(), device=self.device, requires_grad=True)
-        outputs = _leaves(self._changed(self.functions[name], technique)(x))
+        outputs = _leaves(self._apply_technique(self.functions[name], technique)(x))
         values: dict[str, Any] = {f"value/{index}": to_array(output) for index, output in enumerate(outputs)}
         followed = [output for output in outputs if output.requires_grad]
         if followed:
@@ -183,22 +200,22 @@ class TorchFunctions(BaseFunctions):
             values["gradient/0"] = None if x.grad is None else to_array(x.grad)
         return values
 
-    def _changed(self, function: Function, technique: str) -> Function:
+    def _apply_technique(self, function: Function, technique: str) -> Function:
         match technique:
             case "compiled":
-                return self._compiled(function)
+                return self._compile(function)
             case "compiled-inside":
-                inner = self._compiled(function)
-                return self._compiled(lambda x: inner(x))
+                inner = self._compile(function)
+                return self._compile(lambda x: inner(x))
             case "unknown-batch":
-                return self._compiled(function, dynamic=True)
+                return self._compile(function, dynamic=True)
             case "recomputed":
                 return lambda x: checkpoint(function, x, use_reentrant=False)
             case "recomputed-compiled":
-                return self._compiled(lambda x: checkpoint(function, x, use_reentrant=False))
+                return self._compile(lambda x: checkpoint(function, x, use_reentrant=False))
         return function
 
-    def _compiled(self, function: Function, *, dynamic: bool | None = None) -> Function:
+    def _compile(self, function: Function, *, dynamic: bool | None = None) -> Function:
         return torch.compile(function, backend=self._backend, dynamic=dynamic)
 
 

@@ -49,7 +49,7 @@ def _without_gradient(call: Callable[..., Any], arguments: Sequence[Any]) -> Any
         return call(*arguments)
 
 
-def _recomputed(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+def _recompute_call(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     return checkpoint(call, *arguments, use_reentrant=False)
 
 
@@ -63,7 +63,7 @@ def _scope(device: str, enabled: bool, inner: Call, call: Callable[..., Any], ar
         return inner(call, arguments)
 
 
-def _compiled(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+def _compile_and_call(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     torch.compiler.reset()
     return torch.compile(call, backend="aot_eager")(*arguments)
 
@@ -76,12 +76,12 @@ def _calls(device: str) -> Mapping[str, Call]:
     """Calls of the techniques that differ in the forward pass."""
     return {
         "without-gradient": _without_gradient,
-        "recomputed": _recomputed,
+        "recomputed": _recompute_call,
         "saved-elsewhere": _copied_values,
         "scope-off": partial(_scope, device, False, _plain),
         "in-scope": partial(_scope, device, True, _plain),
-        "recomputed-in-scope": partial(_scope, device, True, _recomputed),
-        "compiled": _compiled,
+        "recomputed-in-scope": partial(_scope, device, True, _recompute_call),
+        "compiled": _compile_and_call,
     }
 
 
@@ -106,10 +106,10 @@ class _Shipped(BaseShipped):
         if name not in self._samples:
             _seed(self.device, 1)
             count = 1 if self.compiles else _SAMPLES
-            self._samples[name] = self._thread.submit(lambda: list(islice(self.drawn(name), count))).result()
+            self._samples[name] = self._thread.submit(lambda: list(islice(self.draw_samples(name), count))).result()
         return self._samples[name]
 
-    def drawn(self, name: str) -> Iterator[Any]:
+    def draw_samples(self, name: str) -> Iterator[Any]:
         """Examples as `torch.testing` draws them."""
         raise NotImplementedError
 
@@ -117,7 +117,7 @@ class _Shipped(BaseShipped):
         """The examples of a part, made again for each call."""
         raise NotImplementedError
 
-    def computed(self, name: str, technique: str) -> Values:
+    def compute(self, name: str, technique: str) -> Values:
         call = _calls(self.device).get(technique, _plain)
         result: dict[str, Any] = {}
         for index, example in enumerate(self.examples(name, technique)):
@@ -161,7 +161,7 @@ def _gradients(example: Example, outputs: Tensors, technique: str, device: str) 
             scaled = backward(leaves, [gradient * FACTOR for gradient in incoming])
             return [None if gradient is None else gradient / FACTOR for gradient in scaled]
         case "strided":
-            return backward(leaves, [_strided(gradient) for gradient in incoming])
+            return backward(leaves, [_make_strided(gradient) for gradient in incoming])
     return backward(leaves, incoming)
 
 
@@ -202,7 +202,7 @@ def _incoming(output: torch.Tensor) -> torch.Tensor:
     return torch.randn(output.shape, generator=stream, dtype=output.dtype).to(output.device)
 
 
-def _strided(dense: torch.Tensor) -> torch.Tensor:
+def _make_strided(dense: torch.Tensor) -> torch.Tensor:
     """The same numbers, every second one in memory."""
     return torch.stack([dense, torch.zeros_like(dense)], -1)[..., 0]
 
@@ -260,7 +260,7 @@ class Operations(_Shipped):
         kind = torch.device(self.device).type
         return tuple(name for name, info in _operations().items() if torch.float32 in info.supported_dtypes(kind))
 
-    def drawn(self, name: str) -> Iterator[Any]:
+    def draw_samples(self, name: str) -> Iterator[Any]:
         return iter(_operations()[name].sample_inputs(self.device, torch.float32, requires_grad=True))
 
     def examples(self, name: str, technique: str) -> Iterator[Example]:
@@ -268,7 +268,7 @@ class Operations(_Shipped):
         operation = _operations()[name]
         for sample in self.samples(name):
             arguments, named = tree_map(_again, ((sample.input, *sample.args), dict(sample.kwargs)))
-            yield Example(partial(_processed, operation, sample, named), arguments, _leaves((arguments, named)))
+            yield Example(partial(_apply_operation, operation, sample, named), arguments, _leaves((arguments, named)))
 
     def at(self, name: str, *points: Array) -> tuple[Array, ...]:
         operation: Any = _operations()[name]
@@ -279,7 +279,7 @@ class Operations(_Shipped):
         return to_array(value), *map(to_array, torch.autograd.grad(value, leaves, torch.ones_like(value)))
 
 
-def _processed(operation: Any, sample: Any, named: Mapping[str, Any], *args: Any) -> Any:
+def _apply_operation(operation: Any, sample: Any, named: Mapping[str, Any], *args: Any) -> Any:
     result = operation(*args, **named)
     return sample.output_process_fn_grad(result) if sample.output_process_fn_grad else result
 
@@ -292,28 +292,28 @@ class Layers(_Shipped):
     def names(self) -> tuple[str, ...]:
         return tuple(_modules())
 
-    def drawn(self, name: str) -> Iterator[Any]:
+    def draw_samples(self, name: str) -> Iterator[Any]:
         info = _modules()[name]
         return iter(info.module_inputs_func(info, self.device, torch.float32, requires_grad=True, training=True))
 
     def examples(self, name: str, technique: str) -> Iterator[Example]:
         info = _modules()[name]
         for sample in self.samples(name):
-            build = partial(_built, info, sample, self.device)
+            build = partial(_build_module, info, sample, self.device)
             module = build(2)
             if technique in _TRANSFORMED:
                 module = _TRANSFORMED[technique](module, build)
             arguments, named = tree_map(_again, (tuple(sample.forward_input.args), dict(sample.forward_input.kwargs)))
             trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
             leaves = [*_leaves((arguments, named)), *trained]
-            yield Example(partial(_called, module, named), arguments, leaves, tuple(module.buffers()))
+            yield Example(partial(_call_module, module, named), arguments, leaves, tuple(module.buffers()))
 
 
-def _called(module: torch.nn.Module, named: Mapping[str, Any], *args: Any) -> Any:
+def _call_module(module: torch.nn.Module, named: Mapping[str, Any], *args: Any) -> Any:
     return module(*args, **named)
 
 
-def _built(info: Any, sample: Any, device: str, seed: int) -> torch.nn.Module:
+def _build_module(info: Any, sample: Any, device: str, seed: int) -> torch.nn.Module:
     _seed(device, seed)
     module = info.module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs)
     return module.to(device).train()
@@ -322,7 +322,7 @@ def _built(info: Any, sample: Any, device: str, seed: int) -> torch.nn.Module:
 Build = Callable[[int], torch.nn.Module]
 
 
-def _loaded(module: torch.nn.Module, build: Build) -> torch.nn.Module:
+def _save_and_load(module: torch.nn.Module, build: Build) -> torch.nn.Module:
     """A module from another seed, with the saved state of this one."""
     other = build(5)
     other.load_state_dict(torch.load(_file_of(module.state_dict())))
@@ -338,7 +338,7 @@ def _file_of(content: Any) -> io.BytesIO:
 
 _TRANSFORMED: Mapping[str, Callable[[torch.nn.Module, Build], torch.nn.Module]] = {
     "copied": lambda module, _: copy.deepcopy(module),
-    "loaded": _loaded,
+    "loaded": _save_and_load,
     "saved-whole": lambda module, _: torch.load(_file_of(module), weights_only=False),
 }
 

@@ -50,21 +50,21 @@ class TorchOptimizers(BaseOptimizers):
         del technique
         return [case.kwargs for case in _infos()[name].optim_inputs_func(device=self.device)]
 
-    def undecayed(self, name: str) -> Options:
+    def get_options_without_decay(self, name: str) -> Options:
         taken = signature(_infos()[name].optim_cls).parameters
         return {decay: 0.0 for decay in ("weight_decay", "lambd") if decay in taken}
 
     def matrices_only(self, name: str) -> bool:
         return name == "Muon"
 
-    def trained(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
+    def train(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
         info = _infos()[name]
         if technique in _IMPLEMENTATIONS:
             options = {**options, **_implementation(info, options, technique)}
         if technique == "scaled" and info.step_requires_closure:
             raise Unsupported(Capability.SHIPPED_OPTIMIZERS, "GradScaler.step takes no closure")
         parameters = [_parameter(array, self.device, strided=technique == "strided") for array in start]
-        optimizer = _made(info, parameters, options, technique)
+        optimizer = _make_optimizer(info, parameters, options, technique)
         scaler = torch.amp.GradScaler(torch.device(self.device).type, init_scale=_SCALE, enabled=technique == "scaled")
         scaler.scale(torch.ones((), device=self.device))
 
@@ -88,7 +88,7 @@ class TorchOptimizers(BaseOptimizers):
             if number == HALFWAY:
                 match technique:
                     case "loaded":
-                        parameters, optimizer = _loaded(info, parameters, optimizer, options)
+                        parameters, optimizer = _save_and_load(info, parameters, optimizer, options)
                     case "copied":
                         parameters, optimizer = copy.deepcopy((parameters, optimizer))
                     case "scaled":
@@ -111,7 +111,7 @@ def _parameter(value: Array, device: str, *, strided: bool) -> torch.Tensor:
     return tensor.detach().requires_grad_()
 
 
-def _made(info: Any, parameters: Parameters, options: Options, technique: str) -> torch.optim.Optimizer:
+def _make_optimizer(info: Any, parameters: Parameters, options: Options, technique: str) -> torch.optim.Optimizer:
     trained: list[Any] = list(parameters)
     match technique:
         case "grouped" if not info.step_requires_closure:
@@ -124,7 +124,7 @@ def _made(info: Any, parameters: Parameters, options: Options, technique: str) -
     return make(trained, **options)
 
 
-def _loaded(
+def _save_and_load(
     info: Any, parameters: Parameters, optimizer: torch.optim.Optimizer, options: Options
 ) -> tuple[Parameters, torch.optim.Optimizer]:
     """New parameters with the values of these, and a new optimizer with the saved state of this one."""
@@ -133,6 +133,6 @@ def _loaded(
     file.seek(0)
     saved = torch.load(file)
     others = [parameter.requires_grad_() for parameter in saved["parameters"]]
-    other = _made(info, others, options, "")
+    other = _make_optimizer(info, others, options, "")
     other.load_state_dict(saved["optimizer"])
     return others, other

@@ -23,7 +23,7 @@ from frameworks.torch.core import devices
 from frameworks.torch.core.arrays import dtype_name, whole
 from frameworks.torch.core.settings import Probe, all_guarded
 from frameworks.torch.probes import weight_of
-from frameworks.torch.stacks.framework import EPOCHS, ROWS, STEPS, Dropping, StackFramework, loader, watched
+from frameworks.torch.stacks.framework import EPOCHS, ROWS, STEPS, Dropping, StackFramework, collect_warnings, loader
 from frameworks.torch.training import trainer
 from frameworks.torch.training.optimizers import dynamic_arguments
 from frameworks.torch.training.trainer import TorchTrainer
@@ -47,7 +47,7 @@ class SharedState:
         self._own: list[dict[str, Any]] = [{} for _ in _SHARED]
 
     @contextmanager
-    def installed(self) -> Iterator[None]:
+    def install(self) -> Iterator[None]:
         """Within the context, the process has this run's state; nested contexts of one run are one."""
         others = [dict(shared) for shared in _SHARED]
         _write(self._own)
@@ -60,7 +60,7 @@ class SharedState:
 
 def first_state() -> AbstractContextManager[None]:
     """A context in which the process has no accelerator yet."""
-    return SharedState().installed()
+    return SharedState().install()
 
 
 def _write(states: list[dict[str, Any]]) -> None:
@@ -107,7 +107,7 @@ class AccelerateTrainer(TorchTrainer):
 
     def __init__(self, *args: Any) -> None:
         self.turn = SharedState()
-        with self.turn.installed():
+        with self.turn.install():
             super().__init__(*args)
             optimizers = [stepper.optimizer for stepper in self.steppers]
             schedulers = [stepper.scheduler for stepper in self.steppers if stepper.scheduler is not None]
@@ -157,11 +157,11 @@ class AccelerateTrainer(TorchTrainer):
 
     def accumulate(self, batch: Batch, items: int) -> float:
         last = len(self.ledger.micro_batches) + 1 >= self.recipe.accumulation
-        with self.turn.installed(), self._micro_batch(last=last):
+        with self.turn.install(), self._micro_batch(last=last):
             return super().accumulate(batch, items)
 
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
-        with self.turn.installed():
+        with self.turn.install():
             accelerator = self.accelerator
             former = accelerator.step, accelerator.sync_gradients
             accelerator.step = 0
@@ -173,11 +173,11 @@ class AccelerateTrainer(TorchTrainer):
     # the update
 
     def apply(self) -> Update:
-        with self.turn.installed():
+        with self.turn.install():
             return super().apply()
 
     def apply_gradients(self, *window: Gradients, **manual: Any) -> Update:
-        with self.turn.installed():
+        with self.turn.install():
             return super().apply_gradients(*window, **manual)
 
     def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
@@ -209,18 +209,18 @@ class AccelerateTrainer(TorchTrainer):
         for optimizer in self.optimizers:
             optimizer.zero_grad()
 
-    def _discarded(self) -> Update:
+    def _discard_update(self) -> Update:
         self._end_window()
-        return super()._discarded()
+        return super()._discard_update()
 
     # evaluation and checkpoints
 
     def save(self, path: Path) -> None:
-        with self.turn.installed(), self.stream.drawn(keep=False):
+        with self.turn.install(), self.stream.open(keep=False):
             self.accelerator.save_state(str(path))
 
     def restore(self, path: Path) -> None:
-        with self.turn.installed(), self.stream.drawn():
+        with self.turn.install(), self.stream.open():
             try:
                 self.accelerator.load_state(str(path))
             except Exception as error:
@@ -251,7 +251,7 @@ class AccelerateFramework(StackFramework):
 
     of_library = frozenset({Capability.LIBRARY_REQUESTS, Capability.DATA_POSITION})
 
-    def refused(self) -> Mapping[Capability, str]:
+    def library_refusals(self) -> Mapping[Capability, str]:
         return REFUSED
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
@@ -264,10 +264,10 @@ class AccelerateFramework(StackFramework):
             raise Unsupported(Capability.DYNAMIC_SCALING, BFLOAT16_SCALED, attempt)
         return AccelerateTrainer(model, recipe, weights, self.device, self.mode)
 
-    def requested(self, format_name: FormatName) -> FormatRequest:
+    def request_format(self, format_name: FormatName) -> FormatRequest:
         """What accelerate makes of a request for mixed precision, without this adapter's additions."""
         asked = {"float16": "fp16", "bfloat16": "bf16"}[format_name]
-        with first_state(), watched() as warned:
+        with first_state(), collect_warnings() as warned:
             accelerator = Accelerator(cpu=self.device == "cpu", mixed_precision=asked)
             layer, formats = torch.nn.Linear(2, 2), list[torch.dtype]()
             layer.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))

@@ -60,16 +60,18 @@ class StackFramework(TorchFramework):
 
     def refusals(self) -> Mapping[Capability, str]:
         of_training = (attempts(self.device, self.mode).keys() | self._choices.keys()) - _NOT_OF_TRAINING
-        return {c: reason for c, reason in super().refusals().items() if c in of_training} | dict(self.refused())
+        return {c: reason for c, reason in super().refusals().items() if c in of_training} | dict(
+            self.library_refusals()
+        )
 
     of_library: frozenset[Capability] = frozenset()
     """What the library has and PyTorch lacks."""
 
-    def refused(self) -> Mapping[Capability, str]:
+    def library_refusals(self) -> Mapping[Capability, str]:
         """What the library lacks and PyTorch has, with reasons."""
         return {}
 
-    def supported(self) -> Collection[Capability]:
+    def supported_capabilities(self) -> Collection[Capability]:
         return TRAINING | {Capability.PLAIN_LOOP} | self.of_library
 
     def attempts(self) -> Mapping[Capability, Attempt]:
@@ -99,7 +101,7 @@ class StackFramework(TorchFramework):
 
     def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
         self.require_recipe(recipe)
-        return self.bound(TorchTrainer(model, recipe, weights, self.device, TorchFramework.modes[0]))
+        return self.bind(TorchTrainer(model, recipe, weights, self.device, TorchFramework.modes[0]))
 
     @abstractmethod
     def library_attempts(self) -> Mapping[Capability, Attempt]:
@@ -109,7 +111,7 @@ class StackFramework(TorchFramework):
         self.require_recipe(recipe)
         self.require_clipping(recipe)
         implementations.require(model, recipe, self.device)
-        return self.bound(self.run(model, recipe, weights))
+        return self.bind(self.run(model, recipe, weights))
 
     @abstractmethod
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> BaseTrainer:
@@ -187,7 +189,7 @@ class _Records(logging.Handler):
 
 
 @contextmanager
-def watched(*names: str) -> Iterator[list[str]]:
+def collect_warnings(*names: str) -> Iterator[list[str]]:
     """Texts of warnings, and of log records from WARNING on of these loggers, that occur within the context.
 
     Without names the loggers are those of all libraries.

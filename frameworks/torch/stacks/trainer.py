@@ -46,9 +46,9 @@ from frameworks.contract import (
 from frameworks.torch.core import devices
 from frameworks.torch.core.arrays import dtype_name
 from frameworks.torch.core.layers import DeviceBatch, Network, item_loss_sums
-from frameworks.torch.core.settings import Probe, guarded
+from frameworks.torch.core.settings import Probe, guard_probe
 from frameworks.torch.stacks.accelerate import SharedState, first_state
-from frameworks.torch.stacks.framework import EPOCHS, STEPS, Dropping, NumberedRows, StackFramework, watched
+from frameworks.torch.stacks.framework import EPOCHS, STEPS, Dropping, NumberedRows, StackFramework, collect_warnings
 from frameworks.torch.stacks.trainer_loop import (
     BeforeStep,
     FedTrainer,
@@ -170,9 +170,9 @@ class LibraryStepper(Stepper):
         self._arguments = arguments
         super().__init__(*args)
 
-    def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    def make_optimizer(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         if isinstance(recipe.optimizer, Adam) or recipe.implementation != "default":
-            return super().made(recipe, groups)
+            return super().make_optimizer(recipe, groups)
         kind, arguments = Trainer.get_optimizer_cls_and_kwargs(self._arguments)
         decay = {"weight_decay": self._arguments.weight_decay}
         fused = {"fused": True} if wants_fused(recipe) else {}
@@ -394,7 +394,7 @@ def attempts(device: str) -> dict[Capability, Attempt]:
 
 def alone(probe: Probe, device: str) -> Attempt:
     """The attempt on a device, with a state of its own."""
-    return guarded(probe, device, first_state, seeds_restored, partial(devices.random_apart, device))
+    return guard_probe(probe, device, first_state, seeds_restored, partial(devices.random_apart, device))
 
 
 _WORDS = ("bf16", "bfloat16", "float16", "fp16", "float32", "fp32", "dtype", "precision")
@@ -424,9 +424,9 @@ def resumed_epoch(order: RowOrder, windows: int, device: str) -> tuple[DataRun, 
     return runs[0], runs[1]
 
 
-def requested(format_name: FormatName, device: str) -> FormatRequest:
+def request_format(format_name: FormatName, device: str) -> FormatRequest:
     """What Trainer makes of a request for mixed precision, without this adapter's additions."""
-    with first_state(), seeds_restored(), torch.random.fork_rng(), watched() as warned:
+    with first_state(), seeds_restored(), torch.random.fork_rng(), collect_warnings() as warned:
         asked: dict[str, Any] = {"fp16": True} if format_name == "float16" else {"bf16": True}
         attempt, formats = TrainerAttempt(device, [1.0], **asked), list[torch.dtype]()
         attempt.model.inner.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
@@ -456,7 +456,7 @@ def loaded_run(saved: FormatName, updates: int, rate: float, device: str) -> Loa
         first_state(),
         seeds_restored(),
         torch.random.fork_rng(),
-        watched() as warned,
+        collect_warnings() as warned,
     ):
         torch.manual_seed(0)
         LlamaForCausalLM(config).to(getattr(torch, saved)).save_pretrained(folder)
@@ -494,12 +494,12 @@ class TransformersRun(TorchTrainer):
         self.turn, self.desk, self.before_step = SharedState(), WorkQueue(), BeforeStep()
         self._left, self._before = 0, 1.0
         self._ended: Update | None = None
-        with self.turn.installed(), seeds_restored():
+        with self.turn.install(), seeds_restored():
             self.arguments = arguments_of(recipe, device, OPTIMIZERS[mode])
             super().__init__(model, recipe, weights, device, mode)
             self.whole = MeanLoss(self.network, model, widen=self.low is not None)
             (stepper,) = self.steppers
-            with self.stream.drawn(keep=False):
+            with self.stream.open(keep=False):
                 self.trainer = FedTrainer(
                     self.desk,
                     partial(force_float16, recipe=recipe, device=device),
@@ -523,7 +523,7 @@ class TransformersRun(TorchTrainer):
     @contextmanager
     def _working(self) -> Iterator[None]:
         """The library's and the process's state of this run, while its loop works."""
-        with self.turn.installed(), seeds_restored(), self.stream.drawn() if self._draws else nullcontext():
+        with self.turn.install(), seeds_restored(), self.stream.open() if self._draws else nullcontext():
             yield
 
     def _ready(self, length: int | None = None) -> None:
@@ -566,16 +566,16 @@ class TransformersRun(TorchTrainer):
         trainer = self.trainer
         with self._working():
             self._ready()
-            samples, counted = trainer.counted([self._inputs(batch) for batch in window])
+            samples, counted = trainer.get_micro_batches([self._inputs(batch) for batch in window])
             former = getattr(trainer, "current_gradient_accumulation_steps", 1), trainer.accelerator.scaler
             trainer.current_gradient_accumulation_steps = len(samples)
             trainer.accelerator.scaler = scaler or trainer.accelerator.scaler
             for inputs in samples:
                 trainer.training_step(trainer.model_wrapped, inputs, counted)
             trainer.current_gradient_accumulation_steps, trainer.accelerator.scaler = former
-        return self._taken()
+        return self._take_totals()
 
-    def _taken(self) -> list[float]:
+    def _take_totals(self) -> list[float]:
         totals = list(self.whole.totals)
         self.whole.totals.clear()
         return totals
@@ -608,7 +608,9 @@ class TransformersRun(TorchTrainer):
         if inject is not None:
             self.before_step.actions.append(partial(self._add, inject))
         gradients = [{name: value for name, value in mapping.items() if value is not None} for mapping in window]
-        losses = [self._fed(mapping) if mapping else torch.zeros((), requires_grad=True) for mapping in gradients]
+        losses = [
+            self._sum_products(mapping) if mapping else torch.zeros((), requires_grad=True) for mapping in gradients
+        ]
         self._hand(WindowPiece([{"fed": loss} for loss in losses], len(window)), [1] * len(window), len(window))
         if self.before_step.errors:
             raise self.before_step.errors.pop()
@@ -622,14 +624,14 @@ class TransformersRun(TorchTrainer):
                 self._left, self._before = piece.length, self._scale()
             self.loop.hand(piece)
         self._left -= len(counts)
-        totals = self._taken()
+        totals = self._take_totals()
         for total, count in zip(totals, counts, strict=True):
             self.ledger.add(MicroBatch(total, count), items)
         if not self._left:
-            self._ended = self._logged()
+            self._ended = self._read_logged_update()
         return totals
 
-    def _logged(self) -> Update:
+    def _read_logged_update(self) -> Update:
         """The update that the loop has just made or skipped, as Trainer logs it."""
         log, micro = self.trainer.state.log_history[-1], self.ledger.losses()
         self.ledger.empty()
@@ -651,12 +653,12 @@ class TransformersRun(TorchTrainer):
         with self._working():
             self._ready()
         self.whole.eval()
-        return self._evaluated(self.trainer.model_wrapped, inputs)
+        return self._evaluate(self.trainer.model_wrapped, inputs)
 
     def save(self, path: Path) -> None:
         if self._left:
             raise RuntimeError("Trainer saves a checkpoint after an update, and this window is still open")
-        with self.turn.installed(), seeds_restored(), self.stream.drawn(keep=False):
+        with self.turn.install(), seeds_restored(), self.stream.open(keep=False):
             self._ready()
             self.arguments.output_dir = str(path)
             self.loop.hand(Order.SAVE)
@@ -666,7 +668,7 @@ class TransformersRun(TorchTrainer):
     def restore(self, path: Path) -> None:
         self.loop.discard()
         self._left = 0
-        with self.turn.installed(), seeds_restored(), self.stream.drawn():
+        with self.turn.install(), seeds_restored(), self.stream.open():
             try:
                 self.loop.begin(checkpoint=get_last_checkpoint(str(path)) or str(path))
                 loop = torch.load(path / _LOOP_FILE, weights_only=True)
@@ -684,7 +686,7 @@ class TransformersFramework(StackFramework):
 
     of_library = frozenset({Capability.LIBRARY_REQUESTS, Capability.DATA_POSITION, Capability.LOADED_CHECKPOINT})
 
-    def refused(self) -> Mapping[Capability, str]:
+    def library_refusals(self) -> Mapping[Capability, str]:
         return REFUSED
 
     @property
@@ -701,10 +703,10 @@ class TransformersFramework(StackFramework):
 
     def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
         self.require_recipe(recipe)
-        return self.bound(PlainTrainer(model, recipe, weights, self.device, self.mode))
+        return self.bind(PlainTrainer(model, recipe, weights, self.device, self.mode))
 
-    def requested(self, format_name: FormatName) -> FormatRequest:
-        return requested(format_name, self.device)
+    def request_format(self, format_name: FormatName) -> FormatRequest:
+        return request_format(format_name, self.device)
 
     def loaded_run(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
         return loaded_run(saved, updates, rate, self.device)

@@ -80,7 +80,7 @@ class WorkQueue:
             raise _Closed
         return order
 
-    def ended(self, error: BaseException | None) -> None:
+    def report_end(self, error: BaseException | None) -> None:
         """The loop has ended."""
         self._answers.put(error or False)
 
@@ -157,7 +157,7 @@ class FedTrainer(Trainer):
         items = None if order.items is None else torch.tensor(order.items, device=device)
         return _Parts(self._desk, epoch_iterator, self._waiting, order), items
 
-    def counted(self, inputs: Sequence[Inputs]) -> tuple[list[Inputs], Any]:
+    def get_micro_batches(self, inputs: Sequence[Inputs]) -> tuple[list[Inputs], Any]:
         """The library's own list of a window's micro-batches, and its number of items."""
         return super().get_batch_samples(iter(inputs), len(inputs), self.args.device)
 
@@ -229,11 +229,11 @@ def _train(trainer: FedTrainer, desk: WorkQueue, checkpoint: str | None) -> None
     try:
         trainer.train(resume_from_checkpoint=checkpoint)
     except _Closed:
-        desk.ended(None)
+        desk.report_end(None)
     except BaseException as error:
-        desk.ended(error)
+        desk.report_end(error)
     else:
-        desk.ended(None)
+        desk.report_end(None)
 
 
 @contextmanager

@@ -57,11 +57,11 @@ def require(model: Model, recipe: Recipe, device: str) -> None:
     """
     if isinstance(recipe.optimizer, Muon) and any(len(shape) != 2 for shape in model.parameter_shapes().values()):
         raise Unsupported(Capability.MUON, _MATRICES, partial(_steps, recipe, device, (2,)))
-    for capability, reason in _refused(recipe, device):
+    for capability, reason in _find_refusals(recipe, device):
         raise Unsupported(capability, reason, partial(_steps, recipe, device))
 
 
-def _refused(recipe: Recipe, device: str) -> Iterator[tuple[Capability, str]]:
+def _find_refusals(recipe: Recipe, device: str) -> Iterator[tuple[Capability, str]]:
     chosen, kind = recipe.implementation, type(recipe.optimizer)
     if chosen == "default":
         return

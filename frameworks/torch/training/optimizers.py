@@ -27,7 +27,7 @@ from fixtures.recipe import (
     Recipe,
     RMSprop,
     StaticScaling,
-    written,
+    collect_fields,
 )
 from frameworks.contract import Capability, EightBitRule, Unsupported, needs
 from frameworks.torch.core import ways
@@ -147,7 +147,7 @@ def scaler_settings(scaler: torch.amp.GradScaler | None) -> dict[str, float]:
     }
 
 
-def divided(value: Array, scale: float) -> Array:
+def unscale_gradient(value: Array, scale: float) -> Array:
     """A gradient as a fused optimizer unscales it, in float32 or wider."""
     return np.asarray(value.astype(np.promote_types(value.dtype, np.float32)) / scale)
 
@@ -180,7 +180,7 @@ _FLOAT16 = (
 
 
 @cache
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether bitsandbytes is installed."""
     return find_spec("bitsandbytes") is not None
 
@@ -208,12 +208,12 @@ def rule() -> EightBitRule:
     return EightBitRule(*SLOTS, first, second)
 
 
-def unwrapped(state: Mapping[str, Any]) -> Mapping[str, Any]:
+def unwrap_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """What an optimizer holds for a parameter, without the mapping that bitsandbytes puts codes into when it saves."""
     return {**state, **state.get(_WRAPPED, {})} if _WRAPPED in state else state
 
 
-def encoded(state: Mapping[str, Any]) -> bool:
+def has_codes(state: Mapping[str, Any]) -> bool:
     """Whether an optimizer holds codes for a parameter."""
     return "qmap1" in state
 
@@ -314,7 +314,7 @@ def optimizer_kind(
 
 def _arguments(recipe: Recipe) -> dict[str, Any]:
     """The arguments of an optimizer, by PyTorch's names, without those of 8-bit moments."""
-    arguments = {name: value for name, value in written(recipe.optimizer).items() if value is not None}
+    arguments = {name: value for name, value in collect_fields(recipe.optimizer).items() if value is not None}
     if "beta1" in arguments:
         arguments["betas"] = arguments.pop("beta1"), arguments.pop("beta2")
     match recipe.optimizer:
@@ -367,13 +367,13 @@ class Stepper:
             for index, part in enumerate(parts)
             for group in _by_decay(part, undecayed)
         ]
-        self.optimizer = self.made(recipe, groups)
+        self.optimizer = self.make_optimizer(recipe, groups)
         self.applied = self.hook_calls = 0
         self.optimizer.register_step_post_hook(self._count)
         self._schedule, self._way = recipe.schedule, recipe.way("schedule")
         self.make_schedule()
 
-    def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    def make_optimizer(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """The recipe's optimizer of these parameter groups."""
         kind, arguments = optimizer_kind(recipe)
         return ways.optimizer(recipe.way("optimizer"), kind, groups, arguments)
@@ -428,8 +428,8 @@ def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str
         suffix = f".{index}" if index else ""
         state = stepper.state()
         for name, slot in slots.items():
-            values = unwrapped(state.get(slot.tensor, {}))
-            if encoded(values):
+            values = unwrap_state(state.get(slot.tensor, {}))
+            if has_codes(values):
                 result |= moment_arrays(name, slot, values)
                 continue
             for key, value in values.items():

@@ -46,7 +46,7 @@ from frameworks.torch.core.layers import (
     modules_by_path,
     parameters_by_name,
 )
-from frameworks.torch.core.settings import MODES, begin_anew, compiled, without_buffer_donation
+from frameworks.torch.core.settings import MODES, begin_anew, compile_function, without_buffer_donation
 from frameworks.torch.probes import float16_clipped
 from frameworks.torch.training.optimizers import (
     Kind,
@@ -54,7 +54,6 @@ from frameworks.torch.training.optimizers import (
     averages_of,
     class_of_device,
     constant_scale,
-    divided,
     good_updates,
     grad_scaler,
     no_unscaling,
@@ -64,6 +63,7 @@ from frameworks.torch.training.optimizers import (
     steppers,
     take_float32_gradients,
     twin_of,
+    unscale_gradient,
     wants_fused,
 )
 
@@ -130,7 +130,7 @@ class TorchRun(BaseTrainer):
         self.low = self._low_format()
         self.stream = Stream(device, recipe.seed)
         self._draws = any(isinstance(layer, Dropout) for _, layer, _ in model.shapes())
-        with self.stream.drawn(keep=False):
+        with self.stream.open(keep=False):
             self.network = self._network().to(device)
         if self.low is not None:
             cast_body(self.network, self.low)
@@ -138,7 +138,7 @@ class TorchRun(BaseTrainer):
         load(self.slots, model.weights(recipe.seed) if weights is None else weights)
         self.freeze(())
         self.prepare()
-        self.average = self._averaged()
+        self.average = self._make_average()
         self.steppers = self._steppers()
         self.scaler = self._made_scaler()
         take_float32_gradients(recipe, self.scaler_kind, (slot.tensor for slot in self.slots.values()))
@@ -150,8 +150,8 @@ class TorchRun(BaseTrainer):
         self._outputs: Callable[[torch.Tensor], dict[str, torch.Tensor]] = self.network
         if self.compiled:
             begin_anew()
-            self._losses = compiled(self._eager_losses, mode)
-            self._outputs = compiled(self.network, mode)
+            self._losses = compile_function(self._eager_losses, mode)
+            self._outputs = compile_function(self.network, mode)
         if recipe.way("autocast") == "decorator" and recipe.precision.level == "O1":
             decorated = torch.autocast(device, dtype=DTYPES[recipe.precision.format])
             self._losses, self._outputs = decorated(self._losses), decorated(self._outputs)
@@ -182,7 +182,7 @@ class TorchRun(BaseTrainer):
         """The format that this class casts a model of level O3 to; None leaves every model as it is."""
         return DTYPES[self.recipe.precision.format] if self.recipe.precision.level == "O3" else None
 
-    def _averaged(self) -> AveragedModel | None:
+    def _make_average(self) -> AveragedModel | None:
         """The average of the network's weights that this class keeps, None without one."""
         decay = self.recipe.average
         return None if decay is None else ways.averaged_model(self.recipe.way("average"), self.network, decay)
@@ -254,9 +254,9 @@ class TorchRun(BaseTrainer):
         return dict(self._settings)
 
     def accumulator(self) -> dict[str, Array]:
-        return self._summed()
+        return self._read_gradients()
 
-    def _summed(self) -> dict[str, Array]:
+    def _read_gradients(self) -> dict[str, Array]:
         """The parameters' gradients by canonical name."""
         gradients = {name: slot.tensor.grad for name, slot in self.slots.items()}
         return {name: self.slots[name].to_canonical(grad) for name, grad in gradients.items() if grad is not None}
@@ -267,17 +267,17 @@ class TorchRun(BaseTrainer):
     def predict(self, inputs: Array) -> dict[str, Array]:
         self.network.eval()
         self._count_compiled()
-        return self._evaluated(self._outputs, inputs)
+        return self._evaluate(self._outputs, inputs)
 
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
         if self.average is None:
             raise ValueError(NO_AVERAGE)
         self.average.eval()
-        return self._evaluated(self.average, inputs)
+        return self._evaluate(self.average, inputs)
 
-    def _evaluated(self, network: Callable[[torch.Tensor], dict[str, torch.Tensor]], inputs: Array) -> dict[str, Array]:
+    def _evaluate(self, network: Callable[[torch.Tensor], dict[str, torch.Tensor]], inputs: Array) -> dict[str, Array]:
         tensor = to_tensor(inputs, self.device, None if self.model.integer_inputs else self.low)
-        with self.stream.drawn(), torch.no_grad(), self.autocast():
+        with self.stream.open(), torch.no_grad(), self.autocast():
             return {name: to_array(value) for name, value in network(tensor).items()}
 
     def hook_calls(self) -> int:
@@ -304,7 +304,7 @@ class TorchRun(BaseTrainer):
         loaded = self._load(batch)
         counter = SavedBytes(lambda: [*self._resident_parameters(), *loaded.tensors()])
         unmoved = put_back([slot.tensor for slot in self.buffer_slots.values()], self.network.calls.counts)
-        with unmoved, self.stream.drawn(keep=False), counter.counting():
+        with unmoved, self.stream.open(keep=False), counter.counting():
             self.forward(loaded)
         return counter.bytes()
 
@@ -312,8 +312,10 @@ class TorchRun(BaseTrainer):
         """The parameters as a layer uses them at this moment."""
         return self.network.parameters()
 
-    def offloaded(self) -> dict[str, int]:
-        return super().offloaded() if self.recipe.offload is None else {"activations": self.activations.taken()}
+    def offloaded_bytes(self) -> dict[str, int]:
+        return (
+            super().offloaded_bytes() if self.recipe.offload is None else {"activations": self.activations.take_bytes()}
+        )
 
     def peak_bytes(self) -> int:
         if not devices.has_peak(self.device):
@@ -508,7 +510,7 @@ class TorchTrainer(TorchRun):
         loaded = self._load(batch)
         keeping = self.compiled and self.recipe.separate_losses
         with (
-            self.stream.drawn() if self._draws else nullcontext(),
+            self.stream.open() if self._draws else nullcontext(),
             without_buffer_donation() if keeping else nullcontext(),
         ):
             with self.activations.saving():
@@ -531,11 +533,13 @@ class TorchTrainer(TorchRun):
         try:
             self._passes(window, items, scaler)
             if scaler is not None and wants_fused(self.recipe, self.scaler_kind):
-                return {name: divided(value, scaler.get_scale()) for name, value in self._summed().items()}
+                return {
+                    name: unscale_gradient(value, scaler.get_scale()) for name, value in self._read_gradients().items()
+                }
             if scaler is not None:
                 for stepper in self.steppers:
                     scaler.unscale_(stepper.optimizer)
-            return self._summed()
+            return self._read_gradients()
         finally:
             for name, slot in self.slots.items():
                 slot.tensor.grad = former[name]
@@ -568,7 +572,7 @@ class TorchTrainer(TorchRun):
         if unscale_calls is not None or inject is not None or discard:
             self._require_manual(bool(unscale_calls or inject is not None or discard))
         self._feed_window(window)
-        return self._discarded() if discard else self._finish(unscale_calls, inject)
+        return self._discard_update() if discard else self._finish(unscale_calls, inject)
 
     def _require_manual(self, unscales: bool) -> None:
         """Refuses an update that a user ends in steps of their own; `unscales` if they unscale the gradients.
@@ -590,9 +594,9 @@ class TorchTrainer(TorchRun):
 
     def _feed(self, gradients: Mapping[str, Array], micro_batches: int) -> None:
         """The backward pass of one of so many micro-batches that gives these gradients."""
-        self._backward([self._fed_share(self._fed(gradients), micro_batches)], self.scaler)
+        self._backward([self._fed_share(self._sum_products(gradients), micro_batches)], self.scaler)
 
-    def _fed(self, gradients: Mapping[str, Array]) -> torch.Tensor:
+    def _sum_products(self, gradients: Mapping[str, Array]) -> torch.Tensor:
         """Σ p·g, whose gradients are those that are given."""
         parts = [self.slots[name].times(value).sum() for name, value in gradients.items()]
         return sum(parts[1:], parts[0])
@@ -644,7 +648,7 @@ class TorchTrainer(TorchRun):
         """Clips the gradients; the norm that they had."""
         return ways.CLIPS[self.recipe.way("clip")]([slot.tensor for slot in self.slots.values()], limit)
 
-    def _discarded(self) -> Update:
+    def _discard_update(self) -> Update:
         """Ends an update whose gradients are unscaled without a step: `update` readies the scaler for the next one."""
         if self.scaler is None:
             raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_SCALER)

@@ -33,11 +33,11 @@ def test_step(benchmark: Any, framework: Framework, fixture: str, technique: str
             raise
         pytest.skip(f"raises {type(error).__name__}: {' '.join(str(error).split())}")
     benchmark.group = fixture
-    benchmark.extra_info.update(_described(framework, fixture, technique, batch))
-    benchmark(framework.timed, lambda: trainer.update(window).loss)
+    benchmark.extra_info.update(_collect_metadata(framework, fixture, technique, batch))
+    benchmark(framework.measure_time, lambda: trainer.update(window).loss)
 
 
-def _described(framework: Framework, fixture: str, technique: str, batch: Batch) -> dict[str, Any]:
+def _collect_metadata(framework: Framework, fixture: str, technique: str, batch: Batch) -> dict[str, Any]:
     """Metadata that distinguishes series of times in the JSON."""
     environment = framework.environment()
     return {

@@ -191,10 +191,10 @@ class EpsilonUnderflows(JaxFramework):
         super().__init__(*args)
         make = optimizers._KINDS[Adam]
 
-        def rounded(*, eps: float = 1e-8, **named: Any) -> optax.GradientTransformation:
+        def round_epsilon(*, eps: float = 1e-8, **named: Any) -> optax.GradientTransformation:
             return make(eps=float(jnp.float16(eps)), **named)
 
-        optimizers._KINDS = {**optimizers._KINDS, Adam: rounded}
+        optimizers._KINDS = {**optimizers._KINDS, Adam: round_epsilon}
 
 
 @fault("https://github.com/google-deepmind/optax/issues/1552", "master.moments-keep-precision")
@@ -210,7 +210,7 @@ class MomentsAreLow(JaxFramework):
 class Calls(JaxFramework):
     """Splits one verb in two."""
 
-    def called(self, case: RecomputeCase, x: Array, w: Array, variant: str | None) -> RecomputeResult:
+    def recompute_correctly(self, case: RecomputeCase, x: Array, w: Array, variant: str | None) -> RecomputeResult:
         """The recomputation as it should be."""
         return super().recompute(case, x, w, variant)
 
@@ -220,7 +220,7 @@ class ClosedOverWeightIsConstant(Calls):
     """A weight that the function closes over counts as a constant: its gradient is zero."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        result = self.called(case, x, w, variant)
+        result = self.recompute_correctly(case, x, w, variant)
         return replace(result, w=np.zeros_like(w)) if case == "no-grad-input" else result
 
 
@@ -230,9 +230,11 @@ class KeywordsThroughBfloat16(Calls):
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         if case != "keyword":
-            return self.called(case, x, w, variant)
+            return self.recompute_correctly(case, x, w, variant)
         coarse = (np.asarray(jax.numpy.asarray(array, jax.numpy.bfloat16), np.float32) for array in (x, w))
-        return replace(self.called(case, *coarse, variant), value=self.called(case, x, w, variant).value)
+        return replace(
+            self.recompute_correctly(case, *coarse, variant), value=self.recompute_correctly(case, x, w, variant).value
+        )
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "recompute.detects-changed-weights")
@@ -241,8 +243,11 @@ class RecomputesWithChangedWeights(Calls):
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         if case != "weights-changed":
-            return self.called(case, x, w, variant)
-        return replace(self.called("positional", x, 3 * w, variant), value=self.called("plain", x, w, variant).value)
+            return self.recompute_correctly(case, x, w, variant)
+        return replace(
+            self.recompute_correctly("positional", x, 3 * w, variant),
+            value=self.recompute_correctly("plain", x, w, variant).value,
+        )
 
 
 @fault("https://github.com/pytorch/pytorch/issues/190758", "recompute.replays-dropout")
@@ -253,13 +258,15 @@ class DrawsOtherMasks(JaxFramework):
         super().__init__(device, mode)
         backward = JaxTrainer._backward
 
-        def folded(self: JaxTrainer, batch: Batch, items: int) -> tuple[Flat, ScaleUpdate | None, float]:
+        def backward_with_folded_key(
+            self: JaxTrainer, batch: Batch, items: int
+        ) -> tuple[Flat, ScaleUpdate | None, float]:
             if self.recipe.recompute is not None:
                 key = jax.random.fold_in(jax.random.wrap_key_data(self.moved.key), 1)
                 self.moved = self.moved._replace(key=jax.random.key_data(key))
             return backward(self, batch, items)
 
-        JaxTrainer._backward = folded
+        JaxTrainer._backward = backward_with_folded_key
 
 
 @fault("https://github.com/jax-ml/jax/pull/37888", "recompute.frees-activations")
@@ -386,11 +393,11 @@ class ClipsScaledGradients(JaxFramework):
         super().__init__(*args)
         take = JaxTrainer._taken_out
 
-        def clipped(self: JaxTrainer) -> Any:
+        def take_and_clip(self: JaxTrainer) -> Any:
             (gradients, judged), limit = take(self), self.recipe.clip
             if limit is not None:
                 gradients, _ = optax.clip_by_global_norm(limit).update(gradients, None)
             return gradients, judged
 
-        JaxTrainer._taken_out = clipped
+        JaxTrainer._taken_out = take_and_clip
         JaxTrainer.update = BaseTrainer.update

@@ -34,12 +34,12 @@ class ClearsInsideWindow(PaddleFramework):
         super().__init__(*args)
         accumulate = DygraphTrainer.accumulate
 
-        def cleared(self: DygraphTrainer, batch: Batch, items: int) -> float:
+        def clear_and_accumulate(self: DygraphTrainer, batch: Batch, items: int) -> float:
             for share in self.shares:
                 share.optimizer.clear_grad(set_to_zero=False)
             return accumulate(self, batch, items)
 
-        DygraphTrainer.accumulate = cleared
+        DygraphTrainer.accumulate = clear_and_accumulate
 
 
 @fault("https://github.com/mindspore-lab/mindone/pull/219", "autocast.float32-parity", names="(LayerNorm), output")
@@ -50,10 +50,10 @@ class NormEpsilonTooLarge(PaddleFramework):
         super().__init__(*args)
         begin = paddle.nn.LayerNorm.__init__
 
-        def enlarged(self: Any, shape: Any, epsilon: float = 1e-5, **kwargs: Any) -> None:
+        def enlarge_epsilon(self: Any, shape: Any, epsilon: float = 1e-5, **kwargs: Any) -> None:
             begin(self, shape, 100.0 * epsilon, **kwargs)
 
-        paddle.nn.LayerNorm.__init__ = enlarged
+        paddle.nn.LayerNorm.__init__ = enlarge_epsilon
 
 
 @fault(
@@ -66,11 +66,11 @@ class AttentionScaleTooSmall(PaddleFramework):
         super().__init__(*args)
         prepare = paddle.nn.MultiHeadAttention._prepare_qkv
 
-        def rescaled(self: Any, *args: Any) -> Any:
+        def rescale_query(self: Any, *args: Any) -> Any:
             query, *others = prepare(self, *args)
             return query * (self.head_dim / (self.head_dim + 1)) ** 0.5, *others
 
-        paddle.nn.MultiHeadAttention._prepare_qkv = rescaled
+        paddle.nn.MultiHeadAttention._prepare_qkv = rescale_query
 
 
 @fault(
@@ -85,11 +85,11 @@ class FilterGradientTransposed(PaddleFramework):
         super().__init__(*args)
         begin = paddle.nn.Conv2D.__init__
 
-        def hooked(self: Any, *args: Any, **named: Any) -> None:
+        def begin_with_hook(self: Any, *args: Any, **named: Any) -> None:
             begin(self, *args, **named)
             self.weight.register_hook(lambda gradient: gradient.transpose([0, 1, 3, 2]))
 
-        paddle.nn.Conv2D.__init__ = hooked
+        paddle.nn.Conv2D.__init__ = begin_with_hook
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/60052", "autocast.user-lists", mode="static")
@@ -110,10 +110,10 @@ class EpsilonUnderflows(StaticFramework):
         super().__init__(*args)
         make = paddle.optimizer.Adam.__init__
 
-        def rounded(self: paddle.optimizer.Adam, *args: Any, **named: Any) -> None:
+        def round_epsilon(self: paddle.optimizer.Adam, *args: Any, **named: Any) -> None:
             make(self, *args, **(named | {"epsilon": 0.0}))
 
-        paddle.optimizer.Adam.__init__ = rounded
+        paddle.optimizer.Adam.__init__ = round_epsilon
 
 
 @fault("https://github.com/ankanbhunia/PIDM/pull/66", "recompute.replays-dropout", "recompute.random-stream-unmoved")

@@ -22,10 +22,10 @@ class SumsTheWindow(TensorFlowFramework):
         super().__init__(*args)
         clip = keras.optimizers.Optimizer._clip_gradients
 
-        def summed(self: Any, gradients: list[Any]) -> Any:
+        def clip_sum(self: Any, gradients: list[Any]) -> Any:
             return clip(self, [gradient * (self.gradient_accumulation_steps or 1) for gradient in gradients])
 
-        keras.optimizers.Optimizer._clip_gradients = summed
+        keras.optimizers.Optimizer._clip_gradients = clip_sum
 
 
 @fault("https://github.com/pytorch/pytorch/issues/73784", "accumulation.each-counts-once")
@@ -58,11 +58,11 @@ class AccumulatorIsEmptiedByAProduct(TensorFlowFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
 
-        def multiplied(self: Any) -> None:
+        def multiply_by_zero(self: Any) -> None:
             for accumulator in self._accumulated_gradients:
                 accumulator.assign(accumulator * 0.0)
 
-        keras.optimizers.Optimizer._backend_reset_gradient_accumulators = multiplied
+        keras.optimizers.Optimizer._backend_reset_gradient_accumulators = multiply_by_zero
 
 
 @fault("https://github.com/tensorflow/tensorflow/pull/58863", "autocast.float32-parity", names="(LayerNorm), output")
@@ -114,10 +114,10 @@ class FilterGradientIsTransposed(TensorFlowFramework):
         super().__init__(*args)
         convolve = keras.layers.Conv2D.convolution_op
 
-        def turned(self: Any, inputs: tf.Tensor, kernel: Any) -> tf.Tensor:
+        def convolve_turned(self: Any, inputs: tf.Tensor, kernel: Any) -> tf.Tensor:
             return convolve(self, inputs, _turned_backwards(tf.convert_to_tensor(kernel)))
 
-        keras.layers.Conv2D.convolution_op = turned
+        keras.layers.Conv2D.convolution_op = convolve_turned
 
 
 @fault(
@@ -189,10 +189,10 @@ class EpsilonUnderflows(TensorFlowFramework):
         super().__init__(*args)
         make = keras.optimizers.Adam.__init__
 
-        def rounded(self: Any, *args: Any, epsilon: float = 0.0, **named: Any) -> None:
+        def round_epsilon(self: Any, *args: Any, epsilon: float = 0.0, **named: Any) -> None:
             make(self, *args, epsilon=epsilon * 0.0, **named)
 
-        keras.optimizers.Adam.__init__ = rounded
+        keras.optimizers.Adam.__init__ = round_epsilon
 
 
 @fault("https://github.com/jax-ml/jax/pull/37888", "recompute.runs-forward-once-more")
@@ -213,7 +213,7 @@ class VariablesGetNoGradient(TensorFlowFramework):
 
         def cut(function: Any) -> Any:
             @tf.custom_gradient
-            def recomputed(*inputs: tf.Tensor) -> Any:
+            def recompute(*inputs: tf.Tensor) -> Any:
                 def gradient(upstream: tf.Tensor, variables: Any = ()) -> Any:
                     with tf.GradientTape() as tape:
                         tape.watch(inputs)
@@ -222,7 +222,7 @@ class VariablesGetNoGradient(TensorFlowFramework):
 
                 return function(*inputs), gradient
 
-            return recomputed
+            return recompute
 
         tf.recompute_grad = cut
 

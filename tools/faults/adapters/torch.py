@@ -35,11 +35,11 @@ class ZeroesInsideWindow(TorchFramework):
         super().__init__(*args)
         accumulate = TorchTrainer.accumulate
 
-        def zeroed(self: TorchTrainer, *args: Any) -> float:
+        def zero_and_accumulate(self: TorchTrainer, *args: Any) -> float:
             self._empty()
             return accumulate(self, *args)
 
-        TorchTrainer.accumulate = zeroed
+        TorchTrainer.accumulate = zero_and_accumulate
 
 
 @fault("https://github.com/huggingface/transformers/pull/34191", "accumulation.weighs-items")
@@ -104,10 +104,10 @@ class FilterGradientIsTransposed(TorchFramework):
         super().__init__(*args)
         convolve = torch.nn.Conv2d._conv_forward
 
-        def turned(self: torch.nn.Conv2d, x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch.Tensor:
+        def convolve_turned(self: torch.nn.Conv2d, x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch.Tensor:
             return convolve(self, x, _TurnedBackwards.apply(weight), bias)
 
-        torch.nn.Conv2d._conv_forward = turned
+        torch.nn.Conv2d._conv_forward = convolve_turned
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/79145", "composition.control-flow")
@@ -118,16 +118,16 @@ class CompiledUpdatesInPlaceAreLost(TorchFramework):
         super().__init__(*args)
         compiled = torch.compile
 
-        def lost(function: Any, **options: Any) -> Any:
+        def compile_out_of_place(function: Any, **options: Any) -> Any:
             compiled_function = compiled(function, **options)
 
-            def called(*args: Any) -> Any:
+            def call(*args: Any) -> Any:
                 with patch.object(torch.Tensor, "add_", torch.Tensor.add):
                     return compiled_function(*args)
 
-            return called
+            return call
 
-        torch.compile = lost
+        torch.compile = compile_out_of_place
 
 
 @fault("https://github.com/pytorch/pytorch/issues/191763", "optimizer.implementations-agree")
@@ -160,14 +160,14 @@ class FusedCountsSkips(TorchFramework):
         super().__init__(*args)
         step = torch.optim.Adam.step
 
-        def counted(self: torch.optim.Adam, *args: Any) -> Any:
+        def step_and_count(self: torch.optim.Adam, *args: Any) -> Any:
             result = step(self, *args)
             if bool(getattr(self, "found_inf", None)):
                 for held in self.state.values():
                     held["step"] += 1
             return result
 
-        torch.optim.Adam.step = counted
+        torch.optim.Adam.step = step_and_count
 
 
 @fault(
@@ -186,13 +186,13 @@ class ForeachLeavesTheTail(TorchFramework):
 
 def _all_but_the_last(operation: Any) -> Any:
     @wraps(operation)
-    def shortened(*args: Any, **named: Any) -> None:
+    def drop_last(*args: Any, **named: Any) -> None:
         odd = len(args[0]) % 4
         lists = [value[:-1] if odd and isinstance(value, list | tuple) else value for value in args]
         if lists[0]:
             operation(*lists, **named)
 
-    return shortened
+    return drop_last
 
 
 @fault("https://github.com/flagos-ai/FlagGems/issues/4988", "optimizer.implementations-agree", "master.decay-of-nobody")
@@ -232,7 +232,7 @@ class ScopeLeaksThroughExceptions(TorchFramework):
         torch.autocast.__exit__ = careless
 
 
-def unlisted(function: Any, *args: Any, **named: Any) -> torch.Tensor:
+def call_without_autocast(function: Any, *args: Any, **named: Any) -> torch.Tensor:
     """The function in the format of its arguments, whatever scope is open."""
     with torch.autocast("cpu", enabled=False):
         return function(*args, **named)
@@ -245,7 +245,7 @@ class LossInLowPrecision(TorchFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         for name in ("cross_entropy", "mse_loss"):
-            setattr(functional, name, partial(unlisted, getattr(functional, name)))
+            setattr(functional, name, partial(call_without_autocast, getattr(functional, name)))
         OPERATIONS.update(cross_entropy=functional.cross_entropy, squared_error=functional.mse_loss)
 
 
@@ -268,10 +268,10 @@ class EpsilonUnderflows(TorchFramework):
         super().__init__(*args)
         make = torch.optim.Adam.__init__
 
-        def rounded(self: torch.optim.Adam, *args: Any, eps: float = 1e-8, **named: Any) -> None:
+        def round_epsilon(self: torch.optim.Adam, *args: Any, eps: float = 1e-8, **named: Any) -> None:
             make(self, *args, eps=float(torch.tensor(eps, dtype=torch.float16)), **named)
 
-        torch.optim.Adam.__init__ = rounded
+        torch.optim.Adam.__init__ = round_epsilon
 
 
 @fault("https://github.com/ankanbhunia/PIDM/pull/66", "recompute.replays-dropout", "recompute.random-stream-unmoved")
@@ -416,13 +416,13 @@ class ScaleGrowsToInfinity(TorchFramework):
         super().__init__(*args)
         adjust = torch._amp_update_scale_
 
-        def uncapped(scale: torch.Tensor, good: torch.Tensor, found: torch.Tensor, *factors: Any) -> torch.Tensor:
+        def grow_scale(scale: torch.Tensor, good: torch.Tensor, found: torch.Tensor, *factors: Any) -> torch.Tensor:
             due = not found.item() and int(good) + 1 == factors[2]
             grown = scale * factors[0]
             adjust(scale, good, found, *factors)
             return scale.copy_(grown) if due else scale
 
-        torch._amp_update_scale_ = uncapped
+        torch._amp_update_scale_ = grow_scale
 
 
 @fault(

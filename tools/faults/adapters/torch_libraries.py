@@ -41,10 +41,10 @@ class LastMicroBatchIsNotDivided(AccelerateFramework):
         super().__init__(*args)
         backward = Accelerator.backward
 
-        def undivided(self: Accelerator, loss: torch.Tensor, **kwargs: Any) -> None:
+        def scale_and_backward(self: Accelerator, loss: torch.Tensor, **kwargs: Any) -> None:
             backward(self, loss * (self.gradient_accumulation_steps if self.sync_gradients else 1), **kwargs)
 
-        Accelerator.backward = undivided
+        Accelerator.backward = scale_and_backward
 
 
 @fault(
@@ -58,10 +58,10 @@ class ClipsBeforeUnscaling(AccelerateFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
 
-        def clipped(self: Accelerator, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
+        def clip_norm(self: Accelerator, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
             return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
-        Accelerator.clip_grad_norm_ = clipped
+        Accelerator.clip_grad_norm_ = clip_norm
 
 
 @fault("https://github.com/facebookresearch/mmf/pull/747", "accumulation.each-counts-once", mode="accelerate")
@@ -127,11 +127,11 @@ class ScheduleStepsOnASkip(AccelerateFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
 
-        def stepped(self: AcceleratedScheduler, *args: Any) -> None:
+        def step_on_sync(self: AcceleratedScheduler, *args: Any) -> None:
             if self.gradient_state.sync_gradients:
                 self.scheduler.step(*args)
 
-        AcceleratedScheduler.step = stepped
+        AcceleratedScheduler.step = step_on_sync
 
 
 @fault("https://github.com/huggingface/accelerate/issues/4242", "scaling.skip-is-reported", mode="accelerate")
@@ -142,12 +142,12 @@ class SkipIsRememberedForGood(AccelerateFramework):
         super().__init__(*args)
         step = AcceleratedOptimizer.step
 
-        def kept(self: AcceleratedOptimizer, *args: Any) -> None:
+        def step_and_remember(self: AcceleratedOptimizer, *args: Any) -> None:
             before = self._is_overflow
             step(self, *args)
             self._is_overflow |= before
 
-        AcceleratedOptimizer.step = kept
+        AcceleratedOptimizer.step = step_and_remember
 
 
 @fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state", mode="accelerate")
@@ -158,14 +158,14 @@ class RandomStateIsNotLoaded(AccelerateFramework):
         super().__init__(*args)
         load = accelerator.load_accelerator_state
 
-        def kept(*args: Any, **named: Any) -> dict[str, Any]:
+        def load_and_keep_state(*args: Any, **named: Any) -> dict[str, Any]:
             state = torch.get_rng_state()
             try:
                 return load(*args, **named)
             finally:
                 torch.set_rng_state(state)
 
-        accelerator.load_accelerator_state = kept
+        accelerator.load_accelerator_state = load_and_keep_state
 
 
 @fault("https://github.com/huggingface/accelerate/issues/2016", "resume.bit-identical", mode="accelerate")
@@ -257,13 +257,13 @@ class DividesTheLastMicroBatchAlone(LightningFramework):
         super().__init__(*args)
         step = _AutomaticOptimization._training_step
 
-        def undivided(self: _AutomaticOptimization, kwargs: Any) -> ClosureResult:
+        def step_and_scale(self: _AutomaticOptimization, kwargs: Any) -> ClosureResult:
             result = step(self, kwargs)
             if self.trainer.fit_loop._should_accumulate() and result.closure_loss is not None:
                 result.closure_loss = result.closure_loss * self.trainer.accumulate_grad_batches
             return result
 
-        _AutomaticOptimization._training_step = undivided
+        _AutomaticOptimization._training_step = step_and_scale
 
 
 @fault("https://github.com/SWivid/F5-TTS/issues/631", "accumulation.once-per-window", mode="lightning")
@@ -273,10 +273,12 @@ class AveragesEveryMicroBatch(LightningFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
 
-        def moved(self: WeightAveraging, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        def update_average(
+            self: WeightAveraging, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
+        ) -> None:
             self._average_model.update_parameters(module)
 
-        WeightAveraging.on_train_batch_end = moved
+        WeightAveraging.on_train_batch_end = update_average
 
 
 @fault("https://github.com/mosaicml/composer/pull/1376", "resume.scaler-state", mode="lightning")
@@ -447,12 +449,12 @@ class KeepsTheGradients(TransformersFramework):
         super().__init__(*args)
         prepare = Trainer._prepare_for_training
 
-        def kept(self: Trainer, *args: Any) -> Any:
+        def prepare_without_zero_grad(self: Trainer, *args: Any) -> Any:
             model, loader = prepare(self, *args)
             model.zero_grad = lambda *_: None
             return model, loader
 
-        Trainer._prepare_for_training = kept
+        Trainer._prepare_for_training = prepare_without_zero_grad
 
 
 @fault("https://github.com/mosaicml/composer/pull/1376", "resume.scaler-state", mode="trainer-plain")
@@ -496,13 +498,13 @@ class ClipsInsideWindows(TransformersFramework):
         super().__init__(*args)
         step = Trainer.training_step
 
-        def clipped(self: Trainer, model: Any, *args: Any) -> torch.Tensor:
+        def step_and_clip(self: Trainer, model: Any, *args: Any) -> torch.Tensor:
             loss = step(self, model, *args)
             if self.args.max_grad_norm > 0:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
             return loss
 
-        Trainer.training_step = clipped
+        Trainer.training_step = step_and_clip
 
 
 @fault("https://github.com/wandb/wandb/issues/4369", "scaling.reports-true-loss", mode="trainer-plain")
@@ -513,8 +515,8 @@ class NormOfScaledGradients(TransformersFramework):
         super().__init__(*args)
         norm = Trainer._get_grad_norm
 
-        def scaled(self: Trainer, *args: Any, **named: Any) -> Any:
+        def scale_norm(self: Trainer, *args: Any, **named: Any) -> Any:
             scaler = self.accelerator.scaler
             return norm(self, *args, **named) * (1.0 if scaler is None else scaler.get_scale())
 
-        Trainer._get_grad_norm = scaled
+        Trainer._get_grad_norm = scale_norm

@@ -77,13 +77,13 @@ Change = Callable[[Array], Array]
 
 
 @primitive
-def altered(x: Array, forward: Change, backward: Change) -> Array:
+def apply_changes(x: Array, forward: Change, backward: Change) -> Array:
     """`forward(x)`; the gradient that comes back goes through `backward`."""
     del backward
     return forward(x)
 
 
-defvjp(altered, lambda _ans, _x, _forward, backward: lambda g: backward(g), None, None)
+defvjp(apply_changes, lambda _ans, _x, _forward, backward: lambda g: backward(g), None, None)
 
 
 class _Casts(Operations):
@@ -102,7 +102,7 @@ class _Casts(Operations):
     def cast(self, x: Tensor, target: str) -> Tensor:
         if not half(target) or x.format == target:
             return super().cast(x, target)
-        value = altered(x.value, lambda v: self.forward(v, target), lambda g: self.backward(g, target))
+        value = apply_changes(x.value, lambda v: self.forward(v, target), lambda g: self.backward(g, target))
         return super().cast(Tensor(value, x.format, x.owned), target)
 
 
@@ -148,14 +148,14 @@ class BackwardOutsideTheScope(Operations):
     def cast(self, x: Tensor, target: str) -> Tensor:
         if x.format == target or "float64" in (x.format, target):
             return super().cast(x, target)
-        return Tensor(altered(x.value, lambda v: self.rounding.round(v, target), same), target, x.owned)
+        return Tensor(apply_changes(x.value, lambda v: self.rounding.round(v, target), same), target, x.owned)
 
     def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
         computing, yielding = self.formats(op, *(x.format for x in operands))
         if not half(computing):
             return super()._product(op, function, *operands)
         value = function(*(self.cast(x, computing).value for x in operands), self.rounding, "float32")
-        return Tensor(altered(value, lambda v: self.rounding.round(v, computing), same), yielding)
+        return Tensor(apply_changes(value, lambda v: self.rounding.round(v, computing), same), yielding)
 
 
 # gradients of low-precision products
@@ -163,7 +163,7 @@ class BackwardOutsideTheScope(Operations):
 
 def with_gradient(x: Tensor, backward: Change) -> Tensor:
     """x, whose gradient goes through `backward`."""
-    return Tensor(altered(x.value, same, backward), x.format, x.owned)
+    return Tensor(apply_changes(x.value, same, backward), x.format, x.owned)
 
 
 class _Products(Operations):
@@ -262,12 +262,16 @@ class OuterListsStay(ReferenceFramework):
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
     ) -> AbstractContextManager[None]:
-        return self._added(precision, frozenset(wide), frozenset(low)) if enabled else scope.opened(scope.Scope())
+        return (
+            self._extend_scope(precision, frozenset(wide), frozenset(low))
+            if enabled
+            else scope.open_scope(scope.Scope())
+        )
 
     @contextmanager
-    def _added(self, precision: Precision, wide: frozenset[str], low: frozenset[str]) -> Iterator[None]:
+    def _extend_scope(self, precision: Precision, wide: frozenset[str], low: frozenset[str]) -> Iterator[None]:
         around = scope.current()
-        with scope.opened(scope.Scope(precision, wide | around.wide, low | around.low)):
+        with scope.open_scope(scope.Scope(precision, wide | around.wide, low | around.low)):
             yield
 
 
@@ -324,14 +328,14 @@ _INNER = frozenset({"inner segment"})
 class InnerReplayLosesTheScope(ReferenceTrainer):
     """The replay of a segment inside a recomputed one does not open the scope of its forward pass."""
 
-    def _recomputed(
+    def _recompute(
         self, layers: Layers, parameters: Mapping[str, Tensor], x: Tensor, depth: int, index: int | None = None
     ) -> Tensor:
         if index is not None:
-            return super()._recomputed(layers, parameters, x, depth, index)
+            return super()._recompute(layers, parameters, x, depth, index)
         now = scope.current()
-        with scope.opened(replace(now, wide=now.wide | _INNER)):
-            return super()._recomputed(layers, parameters, x, depth, index)
+        with scope.open_scope(replace(now, wide=now.wide | _INNER)):
+            return super()._recompute(layers, parameters, x, depth, index)
 
     def replay_precision(self, former: scope.Scope) -> AbstractContextManager[None]:
         return nullcontext() if former.wide & _INNER else super().replay_precision(former)
@@ -443,7 +447,7 @@ class _DeafPass(Pass):
     def layer(self, path: str, layer: Layer, x: Tensor) -> Tensor:
         if not isinstance(layer, Dense):
             return super().layer(path, layer, x)
-        with scope.opened(Scope()):
+        with scope.open_scope(Scope()):
             return super().layer(path, layer, x)
 
 
@@ -542,7 +546,7 @@ class _Scopes(ReferenceFramework):
 
     @contextmanager
     def _open(self, wanted: Scope) -> Iterator[None]:
-        with scope.opened(wanted):
+        with scope.open_scope(wanted):
             yield
 
     def autocast(

@@ -270,12 +270,16 @@ class ListsOfTheOuterScopeStay(ReferenceFramework):
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
     ) -> AbstractContextManager[None]:
-        return self._added(precision, frozenset(wide), frozenset(low)) if enabled else scope.opened(scope.Scope())
+        return (
+            self._extend_scope(precision, frozenset(wide), frozenset(low))
+            if enabled
+            else scope.open_scope(scope.Scope())
+        )
 
     @contextmanager
-    def _added(self, precision: Precision, wide: frozenset[str], low: frozenset[str]) -> Iterator[None]:
+    def _extend_scope(self, precision: Precision, wide: frozenset[str], low: frozenset[str]) -> Iterator[None]:
         around = scope.current()
-        with scope.opened(scope.Scope(precision, wide | around.wide, low | around.low)):
+        with scope.open_scope(scope.Scope(precision, wide | around.wide, low | around.low)):
             yield
 
 
@@ -342,7 +346,7 @@ class OutputsAreReused(ReferenceTrainer):
 
 
 @primitive
-def _dropped(x: Array, mask: Array, rate: float) -> Array:
+def _dropout(x: Array, mask: Array, rate: float) -> Array:
     return np.where(mask, x / (1.0 - rate), 0.0)
 
 
@@ -354,7 +358,7 @@ def _by_blocks(_ans: Array, _x: Array, mask: Array, rate: float) -> Callable[[Ar
     return lambda gradient: np.where(flat.reshape(mask.shape), gradient / (1.0 - rate), 0.0)
 
 
-defvjp(_dropped, _by_blocks, None, None)
+defvjp(_dropout, _by_blocks, None, None)
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/29813", "laws.masks")
@@ -362,7 +366,7 @@ class BackwardMaskGoesByFours(Operations):
     """The backward pass reads the mask in blocks of four, and for what is left over at the end reads its beginning."""
 
     def dropout(self, x: Tensor, mask: Array, rate: float) -> Tensor:
-        return self.apply("dropout", lambda a, _: _dropped(a, mask, rate), x)
+        return self.apply("dropout", lambda a, _: _dropout(a, mask, rate), x)
 
 
 @fault("https://github.com/rwth-i6/returnn/issues/366", "laws.masks")
@@ -530,8 +534,8 @@ class RecomputedFunctionsNeedNoGradient(ReferenceFunction):
 class EarlierUsesCountAgain(ReferenceFunction):
     """Every use of a function of the user's passes on what the uses before it gave as well."""
 
-    def added(self, gradients: list[Array]) -> Array:
-        return super().added([count * gradient for count, gradient in enumerate(reversed(gradients), 1)])
+    def sum_gradients(self, gradients: list[Array]) -> Array:
+        return super().sum_gradients([count * gradient for count, gradient in enumerate(reversed(gradients), 1)])
 
 
 @fault("https://github.com/pytorch/pytorch/issues/193671", "composition.shipped-parts")
@@ -539,7 +543,7 @@ class RecomputedNoiseIsNew(ReferenceShipped):
     """An operation that is recomputed draws other random numbers than in the forward pass."""
 
     @contextmanager
-    def replayed(self) -> Iterator[None]:
+    def replay(self) -> Iterator[None]:
         yield
 
 
@@ -589,10 +593,10 @@ class RecomputedLoopEndsEarlier(ReferenceFunctions):
     """A loop that is recomputed makes one step fewer than in the forward pass."""
 
     @contextmanager
-    def replayed(self) -> Iterator[None]:
+    def replay(self) -> Iterator[None]:
         self.steps -= 1
         try:
-            with super().replayed():
+            with super().replay():
                 yield
         finally:
             self.steps += 1

@@ -36,7 +36,7 @@ class EvaluationIsRemembered(ReferenceDelayedProduct):
     def predict(self, inputs: Array) -> Array:
         output = super().predict(inputs)
         history = self._memory["input"]
-        self._memory["input"] = type(history)(history.scale, self.shifted(history.amax, self.largest(inputs)))
+        self._memory["input"] = type(history)(history.scale, self.shift_history(history.amax, self.largest(inputs)))
         return output
 
 
@@ -75,7 +75,7 @@ class DeclaresALongerLag(ReferenceDelayedProduct):
 class ProductsSumInLow(ReferenceFormats):
     """Products of eight bits are added up in bfloat16."""
 
-    def multiplied(self, left: Array, right: Array) -> Array:
+    def multiply(self, left: Array, right: Array) -> Array:
         total = np.zeros((len(left), right.shape[1]), ml_dtypes.bfloat16)
         for index in range(left.shape[1]):
             total = (total.astype(np.float64) + np.outer(left[:, index], right[index])).astype(ml_dtypes.bfloat16)
@@ -94,10 +94,10 @@ class NibblesHaveNoSign(ReferenceFormats):
 class StoredUnpacked(ReferenceFormats):
     """Each integer takes a byte of its own."""
 
-    def packed(self, codes: Array, axis: Literal[0, 1]) -> Array:
+    def pack(self, codes: Array, axis: Literal[0, 1]) -> Array:
         return codes.view(np.uint8)
 
-    def unpacked(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
+    def unpack(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
         return stored.view(np.int8)
 
 
@@ -116,7 +116,7 @@ class BlocksOfTwiceTheLength(EightBitState):
 class SecondMomentHasASign(EightBitState):
     """The second moment, which is never negative, has the codes of the first one."""
 
-    def signed(self, slot: str) -> bool:
+    def is_signed(self, slot: str) -> bool:
         return True
 
 
@@ -434,17 +434,17 @@ class OneBiasForAll(ReferenceFormats):
 class DoublesBecomeSingles(ReferenceFormats):
     """A float64 value is cast to float32 on the way."""
 
-    def widened(self, values: Array) -> Array:
+    def widen(self, values: Array) -> Array:
         with np.errstate(over="ignore", under="ignore"):
-            return super().widened(values.astype(np.float32) if values.dtype == np.float64 else values)
+            return super().widen(values.astype(np.float32) if values.dtype == np.float64 else values)
 
 
 @fault("https://github.com/Z3Prover/z3/issues/464", "formats.round-to-nearest")
 class NegativeZeroLosesItsSign(ReferenceFormats):
     """What rounds to zero has no sign."""
 
-    def signed(self, codes: Array, values: Array, narrow: NarrowFormat) -> Array:
-        return np.where(codes == 0, 0, super().signed(codes, values, narrow))
+    def add_signs(self, codes: Array, values: Array, narrow: NarrowFormat) -> Array:
+        return np.where(codes == 0, 0, super().add_signs(codes, values, narrow))
 
 
 @fault("https://github.com/pytorch/pytorch/pull/178817", "formats.overflow-as-declared")
@@ -580,8 +580,8 @@ class OddRowOfInt4IsLostInALoad(ReferenceQuantizedModel):
     """The last row of a 4-bit weight with an odd number of rows, which has half a byte to itself, is zero after a
     load."""
 
-    def loaded(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        arrays = super().loaded(arrays)
+    def load_arrays(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        arrays = super().load_arrays(arrays)
         for name, shape in self._shapes.items():
             if self._rule.weight.high < 8 and shape[0] % 2 and f"codes/{name}" in arrays:
                 arrays[f"codes/{name}"][-1] = 0

@@ -243,7 +243,7 @@ class LoadsTheModelAlone(ReferenceTrainer):
 
 
 class _EnlargesUpdates(AdafactorRule):
-    def clipped(self, update: Array) -> Array:
+    def clip(self, update: Array) -> Array:
         return self.r(update / min(1.0, self.rms(update) / self.optimizer.threshold))
 
 
@@ -303,7 +303,7 @@ class RateIsAdjustedTwice(ReferenceTrainer):
 
 
 class _OnlyNormalises(MuonRule):
-    def iterated(self, x: Array) -> Array:
+    def iterate(self, x: Array) -> Array:
         return x
 
 
@@ -453,8 +453,8 @@ class FirstGradientIsDampened(ReferenceTrainer):
 
 
 class _DecaysWithMomentum(SGDRule):
-    def decayed(self, p: Array, g: Array) -> Array:
-        return super().decayed(p, g) if self.optimizer.momentum else g
+    def add_decay(self, p: Array, g: Array) -> Array:
+        return super().add_decay(p, g) if self.optimizer.momentum else g
 
 
 @fault("https://github.com/ml-explore/mlx/pull/473", "optimizer.options")
@@ -521,7 +521,7 @@ class SumOfSquaresStartsWithOne(ReferenceTrainer):
 
 
 class _KeepsTheRate(AdagradRule):
-    def slowed(self, rate: float, count: int) -> float:
+    def decay_learning_rate(self, rate: float, count: int) -> float:
         return rate
 
 
@@ -707,7 +707,7 @@ class EpsilonIsLostInFloat16(ReferenceOptimizers):
 class LoadedMomentsAreZero(ReferenceOptimizers):
     """A loaded optimizer knows how many updates were made, and begins with moments of zero."""
 
-    def loaded(self, states: Sequence[Slots], count: int) -> tuple[list[Slots], int]:
+    def load_states(self, states: Sequence[Slots], count: int) -> tuple[list[Slots], int]:
         return [{slot: np.zeros_like(value) for slot, value in slots.items()} for slots in states], count
 
 
@@ -723,7 +723,7 @@ class ScalerStepsOnAnOverflow(ReferenceOptimizers):
 class StateBelongsToAPlaceInTheList(ReferenceOptimizers):
     """Parameters in another order get each other's gradients where their shapes agree, and nothing elsewhere."""
 
-    def updated(
+    def update_weights(
         self,
         rule: UpdateRule,
         weights: Sequence[Array],
@@ -734,7 +734,7 @@ class StateBelongsToAPlaceInTheList(ReferenceOptimizers):
     ) -> tuple[list[Array], list[Slots]]:
         if technique == "reordered":
             update = [gradient if gradient.ndim == 1 else np.zeros_like(gradient) for gradient in update]
-        return super().updated(rule, weights, states, update, count, technique)
+        return super().update_weights(rule, weights, states, update, count, technique)
 
 
 @fault("https://github.com/Lightning-AI/pytorch-lightning/issues/17544", "accumulation.schedule-frequency")
@@ -850,7 +850,7 @@ class AverageIsNotSaved(ReferenceTrainer):
 class EvaluatesTheWeights(ReferenceTrainer):
     """Evaluation with the average runs on the weights."""
 
-    def averaged(self, name: str) -> Array:
+    def read_average(self, name: str) -> Array:
         return self.values[name]
 
 

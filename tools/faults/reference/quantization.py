@@ -57,10 +57,10 @@ _SAMPLES = 64
 class _FirstSamples(ReferenceQuantizedModel):
     """Calibration looks at the first samples of each batch."""
 
-    def observed(
+    def observe_ranges(
         self, weights: Mapping[str, Array], batches: Sequence[Array], quantized: Collection[str]
     ) -> dict[str, Array]:
-        return super().observed(weights, [batch[:_SAMPLES] for batch in batches], quantized)
+        return super().observe_ranges(weights, [batch[:_SAMPLES] for batch in batches], quantized)
 
 
 @fault("https://github.com/apache/mxnet/pull/21008", "quantization.calibrated-range")
@@ -130,8 +130,8 @@ class LoadsAreNotSaved(ReferenceQuantizedModel):
 class OneScaleForAllColumns(ReferenceQuantizedModel):
     """All columns of a weight take their scale from the largest."""
 
-    def converted(self, name: str, weight: Array) -> dict[str, Array]:
-        stored = super().converted(name, weight)
+    def convert_weight(self, name: str, weight: Array) -> dict[str, Array]:
+        stored = super().convert_weight(name, weight)
         if self._rule.weight.group:
             return stored
         scale = np.full_like(stored[f"scale/{name}"], stored[f"scale/{name}"].max())
@@ -152,7 +152,7 @@ class GroupsReadAsTheFirst(ReferenceQuantizedModel):
 class LayerPairsSaturate(ReferenceQuantizedModel):
     """Pairs of products are added up in sixteen bits, which saturate."""
 
-    def summed(self, inputs: Array, weight: Array) -> Array:
+    def multiply_integers(self, inputs: Array, weight: Array) -> Array:
         total = np.zeros((len(inputs), weight.shape[1]), np.int64)
         for start in range(0, weight.shape[0], 2):
             total += np.clip(inputs[:, start : start + 2] @ weight[start : start + 2], -(2**15), 2**15 - 1)
@@ -238,8 +238,8 @@ class AveragesBatches(ReferenceQuantizedModel):
 class SkipsOnlyTheFirst(ReferenceQuantizedModel):
     """Of several layers to leave out only the first is."""
 
-    def chosen(self, skip: Collection[str]) -> list[str]:
-        return super().chosen(list(skip)[:1])
+    def choose_layers(self, skip: Collection[str]) -> list[str]:
+        return super().choose_layers(list(skip)[:1])
 
 
 @fault("https://github.com/pytorch/ao/issues/3867", "quantization.only-what-was-asked")
@@ -261,8 +261,8 @@ class UnknownNameIsIgnored(ReferenceQuantizedModel):
 class FloatWeightsAreKept(ReferenceQuantizedModel):
     """The float32 weight stays next to its codes."""
 
-    def converted(self, name: str, weight: Array) -> dict[str, Array]:
-        return super().converted(name, weight) | {f"float/{name}": weight}
+    def convert_weight(self, name: str, weight: Array) -> dict[str, Array]:
+        return super().convert_weight(name, weight) | {f"float/{name}": weight}
 
 
 @fault("https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1391", "quantization.survives-saving")
@@ -297,8 +297,8 @@ class InputsInThreeBits(ReferenceQuantizedModel):
 class OutputsStayFloat(QatLayers):
     """What a layer gives has no codes in training, though the rule says so."""
 
-    def faked(self, name: str, x: Tensor, rule: QuantRule | None, ranges: Ranges, observes: bool) -> Tensor:
-        faked = super().faked(name, x, rule, ranges, observes)
+    def quantize_by_range(self, name: str, x: Tensor, rule: QuantRule | None, ranges: Ranges, observes: bool) -> Tensor:
+        faked = super().quantize_by_range(name, x, rule, ranges, observes)
         return x if name.endswith("outputs") else faked
 
 
@@ -331,15 +331,15 @@ class EndsPassNothingOn(QatLayers):
 class AverageStartsAtOne(QatLayers):
     """The average begins at a range from -1 to 1, which no batch had."""
 
-    def moved(self, known: Array, values: Array) -> Array:
-        return super().moved(np.array([-1.0, 1.0]) if known[0] > known[1] else known, values)
+    def update_range(self, known: Array, values: Array) -> Array:
+        return super().update_range(np.array([-1.0, 1.0]) if known[0] > known[1] else known, values)
 
 
 @fault("https://github.com/pytorch/pytorch/pull/27395", "quantization.ranges-follow")
 class WidestRangeStays(QatLayers):
     """A range is the widest that any batch had."""
 
-    def moved(self, known: Array, values: Array) -> Array:
+    def update_range(self, known: Array, values: Array) -> Array:
         return np.array([min(known[0], values.min()), max(known[1], values.max())])
 
 
@@ -355,8 +355,8 @@ class NeverFrozen(ReferenceTrainer):
 class PredictionsAreObserved(QatLayers):
     """Ranges move with predictions too."""
 
-    def faked(self, name: str, x: Tensor, rule: QuantRule | None, ranges: Ranges, observes: bool) -> Tensor:
-        return super().faked(name, x, rule, ranges, True)
+    def quantize_by_range(self, name: str, x: Tensor, rule: QuantRule | None, ranges: Ranges, observes: bool) -> Tensor:
+        return super().quantize_by_range(name, x, rule, ranges, True)
 
 
 @fault("https://github.com/pytorch/pytorch/issues/79862", "quantization.observers-hold-still")
@@ -376,12 +376,12 @@ class ConvertsByAnotherScale(ReferenceTrainer):
     """Conversion widens each range by one part in 127, as another formula for the scale does."""
 
     def convert(self) -> ReferenceQuantizedModel:
-        known = self.observed
-        self.observed = lambda: {name: _widened(ranges) for name, ranges in known().items()}  # type: ignore[method-assign]
+        known = self.observe_ranges
+        self.observe_ranges = lambda: {name: _widen_ranges(ranges) for name, ranges in known().items()}  # type: ignore[method-assign]
         try:
             return super().convert()
         finally:
-            del self.observed
+            del self.observe_ranges
 
 
 @fault("https://github.com/pytorch/executorch/pull/13284", "quantization.convert-is-faithful")
@@ -390,8 +390,8 @@ class ConvertedClipsElsewhere(ReferenceTrainer):
 
     def convert(self) -> ReferenceQuantizedModel:
         model = super().convert()
-        requantized = model.requantized
-        model.requantized = lambda name, result, rule: requantized(name, np.minimum(result, 0.5 * result.max()), rule)  # type: ignore[method-assign]
+        requantized = model.requantize
+        model.requantize = lambda name, result, rule: requantized(name, np.minimum(result, 0.5 * result.max()), rule)  # type: ignore[method-assign]
         return model
 
 
@@ -409,11 +409,11 @@ class RangesAreNotLoaded(ReferenceTrainer):
 class RangesOfTheFirstSample(QatLayers):
     """Ranges follow the first sample of each batch."""
 
-    def moved(self, known: Array, values: Array) -> Array:
-        return super().moved(known, values[:1] / 8)
+    def update_range(self, known: Array, values: Array) -> Array:
+        return super().update_range(known, values[:1] / 8)
 
 
-def _widened(ranges: Calibrated) -> Calibrated:
+def _widen_ranges(ranges: Calibrated) -> Calibrated:
     ends = (ranges.inputs, ranges.outputs)
     inputs, outputs = (end and CodeRange(end.scale * 128 / 127, end.zero_point) for end in ends)
     assert inputs is not None
@@ -464,7 +464,7 @@ class ZeroPointBeforeRounding(ReferenceQuantizers):
 
     def codes(self, values: Array, scale: Array, zero_point: Array, rule: QuantRule) -> Array:
         odd = np.where(zero_point % 2 == 0, 0.0, zero_point)
-        moved = self.rounded(values / scale + odd) + (zero_point - odd)
+        moved = self.round(values / scale + odd) + (zero_point - odd)
         return np.nan_to_num(np.clip(moved, rule.low, rule.high))
 
 
@@ -476,7 +476,7 @@ class ZeroPointBeforeRounding(ReferenceQuantizers):
 class FractionsAreCutOff(ReferenceQuantizers):
     """Quotients are cut off to integers."""
 
-    def rounded(self, quotient: Array) -> Array:
+    def round(self, quotient: Array) -> Array:
         return np.trunc(quotient)
 
 
@@ -484,7 +484,7 @@ class FractionsAreCutOff(ReferenceQuantizers):
 class DifferenceInEightBits(ReferenceQuantizers):
     """The zero point is subtracted in eight bits, which wrap."""
 
-    def restored(self, codes: Array, scale: Array, zero_point: Array) -> Array:
+    def dequantize(self, codes: Array, scale: Array, zero_point: Array) -> Array:
         difference = (codes - zero_point + 128) % 256 - 128
         return np.where(np.broadcast_to(zero_point, codes.shape) == 0, codes, difference) * scale
 
@@ -496,8 +496,8 @@ class NoSmallestScale(ReferenceQuantizers):
     def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:
         return super().scale_of(lowest, highest, replace(rule, smallest_scale=0.0))
 
-    def restored(self, codes: Array, scale: Array, zero_point: Array) -> Array:
-        return np.divide(super().restored(codes, scale, zero_point), scale) * scale
+    def dequantize(self, codes: Array, scale: Array, zero_point: Array) -> Array:
+        return np.divide(super().dequantize(codes, scale, zero_point), scale) * scale
 
 
 @fault("https://github.com/pytorch/pytorch/issues/100051", "quantization.degenerate")
@@ -594,8 +594,8 @@ class LeavesSmallWeights(ReferencePostTraining):
 
 
 class _TakesLargerLayers(ReferenceQuantizedModel):
-    def chosen(self, skip: Collection[str]) -> list[str]:
-        return [name for name in super().chosen(skip) if math.prod(self._shapes[name]) > self._rule.smallest]
+    def choose_layers(self, skip: Collection[str]) -> list[str]:
+        return [name for name in super().choose_layers(skip) if math.prod(self._shapes[name]) > self._rule.smallest]
 
 
 @fault("https://github.com/tensorflow/tensorflow/issues/53094", "quantization.only-what-was-asked")
@@ -612,5 +612,5 @@ class LayersThatAreJustLargeEnoughStay(ReferenceFramework):
 class SmallWeightsStay(ReferenceQuantizedModel):
     """Weights of fewer than 1024 entries stay in float32, and nothing declares it."""
 
-    def chosen(self, skip: Collection[str]) -> list[str]:
-        return [name for name in super().chosen(skip) if math.prod(self._shapes[name]) >= FEWEST]
+    def choose_layers(self, skip: Collection[str]) -> list[str]:
+        return [name for name in super().choose_layers(skip) if math.prod(self._shapes[name]) >= FEWEST]

@@ -41,7 +41,7 @@ class EarlierMicroBatchesHeld(ReferenceTrainer):
 class Calls(ReferenceFramework):
     """Splits one verb in two."""
 
-    def called(self, case: RecomputeCase, x: Array, w: Array, variant: str | None) -> RecomputeResult:
+    def recompute_correctly(self, case: RecomputeCase, x: Array, w: Array, variant: str | None) -> RecomputeResult:
         """The recomputation as it should be."""
         return super().recompute(case, x, w, variant)
 
@@ -51,7 +51,7 @@ class ClosedOverWeightForgotten(Calls):
     """A weight that the function closes over gets no gradient where no argument asks for one."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        result = self.called(case, x, w, variant)
+        result = self.recompute_correctly(case, x, w, variant)
         return replace(result, w=None) if case == "no-grad-input" else result
 
 
@@ -60,7 +60,7 @@ class SequencesNotSearched(Calls):
     """Tensors in tuples and lists are taken for constants."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        result = self.called(case, x, w, variant)
+        result = self.recompute_correctly(case, x, w, variant)
         return replace(result, x=None, w=None) if case in ("tuple", "list") else result
 
 
@@ -69,7 +69,7 @@ class MappingsNotSearched(Calls):
     """Tensors in dictionaries and keyword arguments are taken for constants."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        result = self.called(case, x, w, variant)
+        result = self.recompute_correctly(case, x, w, variant)
         return replace(result, x=None, w=None) if case in ("dict", "keyword") else result
 
 
@@ -82,8 +82,11 @@ class ChangedWeightsUnseen(Calls):
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         if case != "weights-changed":
-            return self.called(case, x, w, variant)
-        return replace(self.called("positional", x, 3 * w, variant), value=self.called("plain", x, w, variant).value)
+            return self.recompute_correctly(case, x, w, variant)
+        return replace(
+            self.recompute_correctly("positional", x, 3 * w, variant),
+            value=self.recompute_correctly("plain", x, w, variant).value,
+        )
 
 
 # failures
@@ -95,7 +98,7 @@ class FailureLeavesScope(Calls):
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         try:
-            return self.called(case, x, w, variant)
+            return self.recompute_correctly(case, x, w, variant)
         except RuntimeError:
             scope.enter(scope.Scope(BFLOAT16))
             raise
@@ -107,7 +110,7 @@ class FailureLeavesTrace(Calls):
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         try:
-            return self.called(case, x, w, variant)
+            return self.recompute_correctly(case, x, w, variant)
         except RuntimeError:
             tape.close_down_to(tape.depth() + 1)
             raise
@@ -122,14 +125,14 @@ class WrappedTwice(ReferenceTrainer):
             return super()._segment(index, layers, parameters, x)
         moment, formats = Moment(self.draws, scope.current()), []
 
-        def wrapped(value: Any, values: Mapping[str, Any]) -> Any:
+        def run_segment(value: Any, values: Mapping[str, Any]) -> Any:
             tensors = {n: Tensor(v, parameters[n].format, owned=False) for n, v in values.items()}
             y = ReferenceTrainer._segment(self, index, layers, tensors, Tensor(value, x.format, x.owned))
             formats.append(y.format)
             return y.value
 
         values = {name: p.value for name, p in parameters.items()}
-        result = tape.recomputed(wrapped, x.value, values, replay=lambda: self.recompute_segment(moment))
+        result = tape.recompute_function(run_segment, x.value, values, replay=lambda: self.recompute_segment(moment))
         return Tensor(result, formats[0])
 
 
@@ -200,10 +203,10 @@ class InPlaceOutputCutsOff(ReferenceTrainer):
 class InnerGradientTwice(ReferenceTrainer):
     """The backward pass of a segment inside a segment is run by both of them."""
 
-    def _recomputed(
+    def _recompute(
         self, layers: Layers, parameters: Parameters, x: Tensor, depth: int, index: int | None = None
     ) -> Tensor:
-        y = super()._recomputed(layers, parameters, x, depth, index)
+        y = super()._recompute(layers, parameters, x, depth, index)
         return y if index is not None else read_as(Tensor(2.0 * y.value, y.format, y.owned), y.plain())
 
 
@@ -265,7 +268,7 @@ class DefaultFormatReplayed(ReferenceTrainer):
     """The recomputed forward opens a scope of the same level in the default format, float16."""
 
     def replay_precision(self, former: scope.Scope) -> AbstractContextManager[None]:
-        return scope.opened(scope.Scope(Precision(former.precision.level, "float16")))
+        return scope.open_scope(scope.Scope(Precision(former.precision.level, "float16")))
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/35927", "recompute.same-state")
@@ -358,10 +361,10 @@ class WeightsCopiedAtEveryUse(Operations):
 class OutputsKeptAsWell(ReferenceTrainer):
     """A recomputed segment keeps its output next to its input."""
 
-    def _recomputed(
+    def _recompute(
         self, layers: Layers, parameters: Parameters, x: Tensor, depth: int, index: int | None = None
     ) -> Tensor:
-        y = super()._recomputed(layers, parameters, x, depth, index)
+        y = super()._recompute(layers, parameters, x, depth, index)
         if self.ops.tape:
             self.ops.tape.keep(Tensor(y.plain().copy(), y.format))
         return y

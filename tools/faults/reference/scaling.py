@@ -83,10 +83,10 @@ class FlushedReciprocal(ReferenceTrainer):
 class FirstLossOverflowRepaired(ReferenceTrainer):
     """With a backward pass for each loss, what the second pass finds non-finite from the first is started anew."""
 
-    def _pulled(self, pullbacks: list[Pullback]) -> Arrays:
-        total = super()._pulled(pullbacks[:1])
+    def _run_pullbacks(self, pullbacks: list[Pullback]) -> Arrays:
+        total = super()._run_pullbacks(pullbacks[:1])
         for pullback in pullbacks[1:]:
-            for name, gradient in super()._pulled([pullback]).items():
+            for name, gradient in super()._run_pullbacks([pullback]).items():
                 former = total.get(name)
                 clean = former is not None and bool(np.isfinite(former).all())
                 total[name] = gradient + former if clean else gradient
@@ -240,13 +240,13 @@ class ScaleIsFloat16(ReferenceTrainer):
     ) -> None:
         super().__init__(model, recipe, conventions, ops, weights)
         if self.scaler is not None:
-            self.scaler = self._narrowed(self.scaler)
+            self.scaler = self._narrow_scale(self.scaler)
 
     def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
-        return self._narrowed(super().next_scale(scaler, finite))
+        return self._narrow_scale(super().next_scale(scaler, finite))
 
     @staticmethod
-    def _narrowed(scaler: LossScale) -> LossScale:
+    def _narrow_scale(scaler: LossScale) -> LossScale:
         return scaler.at(float(np.float16(min(scaler.scale, 65504.0))), scaler.good_steps)
 
     def scaler_state(self) -> Arrays:

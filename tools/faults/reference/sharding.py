@@ -28,7 +28,7 @@ class SmallParametersCountOnEachRank(ReferenceRankGroup):
     """A parameter with fewer rows than ranks is not sharded, and its gradient counts in the norm once for each rank."""
 
     def norm(self, rank: int, names: Sequence[str]) -> float:
-        whole = {name: self.gathered(name, [own[name] for own in self.windows]) for name in names}
+        whole = {name: self.gather_parameter(name, [own[name] for own in self.windows]) for name in names}
         shards = self.ranks.shards
         counted = {n: g * math.sqrt(shards) if len(np.atleast_1d(g)) < shards else g for n, g in whole.items()}
         return ReferenceTrainer.gradient_norm(self.first, counted)
@@ -65,11 +65,11 @@ class LoadedMomentsStayOnTheDevice(ReferenceTrainer):
 class _MeanOfThoseThatUsed(ReferenceRankGroup):
     """Gradients are averaged over the ranks that have one."""
 
-    def reduced(self, gradients: Sequence[Arrays]) -> Arrays:
+    def reduce_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
         users = {name: sum(name in own for own in gradients) for name in self.first.masters}
         return {
             name: gradient * (self.count / users[name]) if users[name] else gradient
-            for name, gradient in super().reduced(gradients).items()
+            for name, gradient in super().reduce_gradients(gradients).items()
         }
 
 
@@ -281,7 +281,7 @@ class NormOfOneShard(ReferenceRankGroup):
 
     def norm(self, rank: int, names: Sequence[str]) -> float:
         gradients: Arrays = {name: self.windows[rank][name] for name in names}
-        if self.sharded("gradient"):
+        if self.is_sharded("gradient"):
             gradients = {name: self.shard(value, rank) for name, value in gradients.items()}
         return ReferenceTrainer.gradient_norm(self.first, gradients)
 
@@ -298,7 +298,7 @@ class ScheduleCountsRanks(ReferenceRankGroup):
 class GoesOnWithoutTheRank(ReferenceRankGroup):
     """The others go on without a rank that has stopped, as if its gradients were zero."""
 
-    def lost(self, rank: int) -> None:
+    def handle_missing_rank(self, rank: int) -> None:
         """Nobody notices."""
 
 
@@ -308,9 +308,9 @@ class NextRanksFindWhatWasLeft(ReferenceRankGroup):
 
     _left: ClassVar[dict[str, Mapping[str, Array]]] = {}
 
-    def lost(self, rank: int) -> None:
+    def handle_missing_rank(self, rank: int) -> None:
         self._left[self.model.name] = {name: value.copy() for name, value in self.first.masters.items()}
-        super().lost(rank)
+        super().handle_missing_rank(rank)
 
     def starting_weights(self, rank: int, weights: Mapping[str, Array]) -> Mapping[str, Array]:
         return self._left.get(self.model.name, weights)
@@ -339,11 +339,11 @@ class EachRankDividesByItsOwnItems(ReferenceRankGroup):
 class ReplicasOfShardsTrainApart(ReferenceRankGroup):
     """In a hybrid mesh gradients are reduced over the ranks that share a copy, and not over the copies."""
 
-    def reduced(self, gradients: Sequence[Arrays]) -> Arrays:
+    def reduce_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
         if self.ranks.replicas == 1:
-            return super().reduced(gradients)
+            return super().reduce_gradients(gradients)
         length = self.count // self.ranks.replicas
-        return super().reduced(list(gradients[:length]) * self.ranks.replicas)
+        return super().reduce_gradients(list(gradients[:length]) * self.ranks.replicas)
 
 
 @fault("https://github.com/karpathy/build-nanogpt/pull/30", "sharding.one-reduction-per-window")
@@ -364,7 +364,7 @@ class SecondWindowIsCopied(ReferenceRankGroup):
     windows_before = 0
 
     def _backward(self, batches: Sequence[Batch], items: int) -> tuple[float, ...]:
-        if self.windows_before and self.sharded("gradient"):
+        if self.windows_before and self.is_sharded("gradient"):
             for trainer in self.trainers:
                 trainer.window.gradients = {}
         return super()._backward(batches, items)
@@ -380,11 +380,11 @@ class FirstBackwardIsReduced(ReferenceRankGroup):
 
     own: tuple[Arrays, ...] = ()
 
-    def reduced(self, gradients: Sequence[Arrays]) -> Arrays:
+    def reduce_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
         self.own = tuple(gradients)
-        return super().reduced(gradients)
+        return super().reduce_gradients(gradients)
 
-    def received(self, rank: int, reduced: Arrays) -> Arrays:
+    def receive_gradients(self, rank: int, reduced: Arrays) -> Arrays:
         if not self.recipe.separate_losses:
             return dict(reduced)
         return {name: (g + self.count * self.own[rank][name]) / 2.0 for name, g in reduced.items()}
@@ -396,12 +396,12 @@ class UnusedIsKeptToItself(ReferenceRankGroup):
 
     own: tuple[Arrays, ...] = ()
 
-    def reduced(self, gradients: Sequence[Arrays]) -> Arrays:
+    def reduce_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
         everywhere = set(gradients[0]).intersection(*gradients)
         self.own = tuple({n: g for n, g in arrays.items() if n not in everywhere} for arrays in gradients)
-        return super().reduced([{n: g for n, g in arrays.items() if n in everywhere} for arrays in gradients])
+        return super().reduce_gradients([{n: g for n, g in arrays.items() if n in everywhere} for arrays in gradients])
 
-    def received(self, rank: int, reduced: Arrays) -> Arrays:
+    def receive_gradients(self, rank: int, reduced: Arrays) -> Arrays:
         return dict(reduced) | self.own[rank]
 
 
@@ -433,8 +433,8 @@ class OthersDrawTheirOwnStart(ReferenceRankGroup):
 class GradientsStayWhole(ReferenceRankGroup):
     """Every level but the full one leaves gradients whole."""
 
-    def sharded(self, kind: str) -> bool:
-        return super().sharded(kind) and (kind != "gradient" or self.ranks.level == "full")
+    def is_sharded(self, kind: str) -> bool:
+        return super().is_sharded(kind) and (kind != "gradient" or self.ranks.level == "full")
 
 
 @fault("https://github.com/pytorch/pytorch/issues/160279", "sharding.holds-its-part")
@@ -457,7 +457,7 @@ class ShardedMastersAreNarrow(ReferenceRankGroup):
     """Where the optimizer's state is sharded, masters are stored in the model's format between updates."""
 
     def _gather_state(self) -> None:
-        if self.sharded("optimizer"):
+        if self.is_sharded("optimizer"):
             for trainer in self.trainers:
                 rounded = trainer.rounding.round
                 trainer.masters = {n: rounded(v, trainer.formats[n]) for n, v in trainer.masters.items()}

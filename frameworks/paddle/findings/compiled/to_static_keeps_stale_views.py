@@ -5,7 +5,7 @@ import sys
 import paddle
 
 
-def viewed(x):
+def read_view(x):
     base = x * 1.0
     view = base.reshape([-1])
     base[1, 1] = 9.0
@@ -13,7 +13,7 @@ def viewed(x):
 
 
 x = paddle.ones([2, 2])
-expected, seen = viewed(x).tolist(), paddle.jit.to_static(viewed)(x).tolist()
+expected, seen = read_view(x).tolist(), paddle.jit.to_static(read_view)(x).tolist()
 print(f"expected: {expected}")
 print(f"seen: {seen}")
 sys.exit(0 if seen == expected else 1)

@@ -6,7 +6,7 @@ from typing import Any
 import paddle
 
 
-def made() -> tuple[Any, Any]:
+def make_layer_and_optimizer() -> tuple[Any, Any]:
     layer = paddle.nn.Linear(2, 1)
     return layer, paddle.optimizer.Adam(0.1, parameters=layer.parameters())
 
@@ -16,7 +16,7 @@ def step(layer: Any, optimizer: Any) -> None:
     optimizer.step()
 
 
-(first, its), (second, other) = made(), made()
+(first, its), (second, other) = make_layer_and_optimizer(), make_layer_and_optimizer()
 step(first, its)
 second.set_state_dict(first.state_dict())
 other.set_state_dict(its.state_dict())

@@ -15,7 +15,7 @@ def merged_gradients(program: StaticProgram) -> None:
     from paddle.distributed import fleet
     from paddle.distributed.passes import PassContext, new_pass
 
-    def merged(inner, outer, minimize):
+    def is_merged(inner, outer, minimize):
         x = paddle.static.data("x", [None, 2], "float32")
         layer = linear()
         loss = layer(x).sum()
@@ -40,16 +40,16 @@ def merged_gradients(program: StaticProgram) -> None:
         new_pass("auto_parallel_gradient_merge_pass", settings).apply([inner], [outer], PassContext())
 
     assert any_way(
-        *(lambda inner, outer, way=way: merged(inner, outer, way) for way in (by_optimizer, by_fleet, by_pass))
+        *(lambda inner, outer, way=way: is_merged(inner, outer, way) for way in (by_optimizer, by_fleet, by_pass))
     )
 
 
-def recomputed(program: StaticProgram) -> None:
+def recompute_operations(program: StaticProgram) -> None:
     """The backward pass repeats operations, by any of Paddle's ways."""
     from paddle.distributed.fleet.utils import recompute
     from paddle.distributed.passes import PassContext, new_pass
 
-    def computed(inner, outer, minimize):
+    def is_recomputed(inner, outer, minimize):
         x = paddle.static.data("x", [None, 2], "float32")
         layer = linear()
         hidden = recompute(lambda t: paddle.tanh(paddle.tanh(layer(t))), x)
@@ -72,7 +72,7 @@ def recomputed(program: StaticProgram) -> None:
         new_pass("auto_parallel_recompute_pir", {"refined_ops_patterns": []}).apply([inner], [outer], PassContext())
 
     assert any_way(
-        *(lambda inner, outer, way=way: computed(inner, outer, way) for way in (by_call, by_optimizer, by_pass))
+        *(lambda inner, outer, way=way: is_recomputed(inner, outer, way) for way in (by_call, by_optimizer, by_pass))
     )
 
 

@@ -30,7 +30,7 @@ def low_scope() -> AbstractContextManager[None]:
     return scope
 
 
-def decorated(layer: Any, optimizer: Any) -> Any:
+def decorate_optimizer(layer: Any, optimizer: Any) -> Any:
     """The optimizer as a scaler of float16 takes it."""
     return paddle.amp.decorate(models=layer, optimizers=optimizer, level="O1", dtype="float16")[1]
 
@@ -74,5 +74,5 @@ class StaticProgram:
         with low_scope():
             loss = layer(self.x).sum()
         scaler = paddle.amp.GradScaler(**settings)
-        scaler.minimize(decorated(layer, optimizer), scaler.scale(loss))
+        scaler.minimize(decorate_optimizer(layer, optimizer), scaler.scale(loss))
         return loss

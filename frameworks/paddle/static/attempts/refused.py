@@ -15,7 +15,7 @@ from frameworks.paddle.static.attempts.program import ONE, StaticProgram, any_wa
 def tensor_rate(program: StaticProgram) -> None:
     """A rate is a tensor."""
 
-    def moved(rate, inner, outer):
+    def has_moved(rate, inner, outer):
         x = paddle.static.data("x", [None, 2], "float32")
         layer = linear()
         loss = layer(x).sum()
@@ -25,7 +25,7 @@ def tensor_rate(program: StaticProgram) -> None:
         return (read(layer.weight.name) == 0.5).all()
 
     rates = (lambda: paddle.full([], 0.5), lambda: paddle.static.data("rate", [], "float32"))
-    assert any_way(*(lambda inner, outer, rate=rate: moved(rate, inner, outer) for rate in rates))
+    assert any_way(*(lambda inner, outer, rate=rate: has_moved(rate, inner, outer) for rate in rates))
 
 
 def fleet_offload(program: StaticProgram, settings: dict[str, Any]) -> None:
@@ -102,12 +102,12 @@ def qat_layers(program: StaticProgram) -> None:
     def qat():
         return technique.quantize(paddle.nn.Sequential(linear()), inplace=True)
 
-    def given():
+    def make_input():
         return paddle.static.data("x", [None, 2], "float32")
 
     def by_layers(inner, outer):
         with paddle.utils.unique_name.guard():
-            loss = qat()(given()).sum()
+            loss = qat()(make_input()).sum()
             paddle.optimizer.SGD(0.5).minimize(loss)
         program.exe.run(outer)
         program.exe.run(inner, feed={"x": ONE}, fetch_list=[loss])
@@ -115,12 +115,12 @@ def qat_layers(program: StaticProgram) -> None:
         with paddle.utils.unique_name.guard(), paddle.static.program_guard(shown, paddle.static.Program()):
             evaluated = qat()
             evaluated.eval()
-            outputs = evaluated(given())
+            outputs = evaluated(make_input())
         program.exe.run(shown, feed={"x": ONE}, fetch_list=[outputs])
         return technique.convert(evaluated, inplace=True) is not None
 
     def by_program(inner, outer):
-        paddle.optimizer.SGD(0.5).minimize(linear()(given()).sum())
+        paddle.optimizer.SGD(0.5).minimize(linear()(make_input()).sum())
         return quant_aware(inner, paddle.CPUPlace(), for_test=False) is not None
 
     assert any_way(by_layers, by_program)

@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 from paddle.nn.initializer import Constant
 
-from frameworks.paddle.static.attempts.program import ONE, StaticProgram, decorated, linear, low_scope, read
+from frameworks.paddle.static.attempts.program import ONE, StaticProgram, decorate_optimizer, linear, low_scope, read
 
 
 def casts(program: StaticProgram, level: str, dtype: str) -> None:
@@ -66,7 +66,7 @@ def explicit_unscale(program: StaticProgram) -> None:
     with low_scope():
         loss = program.net(program.x).sum()
     scaler = paddle.amp.GradScaler(init_loss_scaling=8.0)
-    optimizer = decorated(program.net, paddle.optimizer.SGD(1.0, parameters=program.net.parameters()))
+    optimizer = decorate_optimizer(program.net, paddle.optimizer.SGD(1.0, parameters=program.net.parameters()))
     optimizer.backward(scaler.scale(loss))
     scaler.unscale_(optimizer)
     program.run([loss])
@@ -78,7 +78,7 @@ def two_losses(program: StaticProgram) -> None:
         losses = [program.net(program.x).sum(), (program.net(program.x) * float("inf")).sum()]
     scaler = paddle.amp.GradScaler(init_loss_scaling=8.0)
     scaled = [scaler.scale(loss) for loss in losses]
-    optimizer = decorated(program.net, paddle.optimizer.SGD(1.0))
+    optimizer = decorate_optimizer(program.net, paddle.optimizer.SGD(1.0))
     for loss in scaled:
         scaler.minimize(optimizer, loss)
     program.run(losses)
@@ -125,7 +125,7 @@ def scales_float64(program: StaticProgram) -> None:
     with low_scope():
         loss = (program.net(program.x).sum().astype("float64") * wide).sum()
     scaler = paddle.amp.GradScaler(init_loss_scaling=8.0)
-    scaler.minimize(decorated(program.net, paddle.optimizer.SGD(0.5)), scaler.scale(loss))
+    scaler.minimize(decorate_optimizer(program.net, paddle.optimizer.SGD(0.5)), scaler.scale(loss))
     program.run([loss])
     assert read(wide.name)[0] == 0.0
 

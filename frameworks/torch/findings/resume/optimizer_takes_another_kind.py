@@ -5,7 +5,7 @@ import sys
 import torch
 
 
-def taken(receiving, saving):
+def load_other_state(receiving, saving):
     optimizers = []
     for kind in (receiving, saving):
         weight = torch.ones(1, requires_grad=True)
@@ -20,7 +20,7 @@ def taken(receiving, saving):
     return "trained on"
 
 
-seen = [taken(torch.optim.SGD, torch.optim.Adam), taken(torch.optim.Adam, torch.optim.SGD)]
+seen = [load_other_state(torch.optim.SGD, torch.optim.Adam), load_other_state(torch.optim.Adam, torch.optim.SGD)]
 print("expected: a ValueError of load_state_dict, as for other groups, for Adam's state in SGD and SGD's in Adam")
 print(f"seen: {seen}, by the next step")
 sys.exit(0 if all(outcome.startswith("ValueError") for outcome in seen) else 1)

@@ -7,7 +7,7 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 
-def drawn(_rows):
+def draw_row(_rows):
     return {"x": torch.rand(1)}
 
 
@@ -23,7 +23,7 @@ with tempfile.TemporaryDirectory() as folder:
     for checkpoint in (None, f"{folder}/checkpoint-2"):
         seen = []
         arguments = TrainingArguments(folder, **options, report_to="none", disable_tqdm=True)
-        Trainer(Model(1, 1), arguments, drawn, list(range(6))).train(resume_from_checkpoint=checkpoint)
+        Trainer(Model(1, 1), arguments, draw_row, list(range(6))).train(resume_from_checkpoint=checkpoint)
         runs.append(seen[0 if checkpoint else 2 :])
 print("expected:", runs[0])
 print("seen:", runs[1])

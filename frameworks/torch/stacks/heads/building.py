@@ -108,7 +108,7 @@ def tiny_config(kind: Any, shrinking: Shrinking, labels: int = LABELS) -> Any:
     """
     default = kind(num_labels=labels)
     if shrinking.assigned:
-        return _assigned(default, shrinking, iter(range(3, FIRST_WORD)))
+        return _assign_overrides(default, shrinking, iter(range(3, FIRST_WORD)))
     own = _overrides(default, shrinking, iter(range(3, FIRST_WORD)))
     return kind(**{**own, **_backbone(default), "num_labels": labels})
 
@@ -129,10 +129,10 @@ def _backbone(default: Any) -> dict[str, Any]:
     return {"backbone_config": {**sizes, **stages}, "use_timm_backbone": False, "backbone": None}
 
 
-def _assigned(config: Any, shrinking: Shrinking, tokens: Iterator[int]) -> Any:
+def _assign_overrides(config: Any, shrinking: Shrinking, tokens: Iterator[int]) -> Any:
     for name, value in _overrides(config, shrinking, tokens).items():
         if hasattr(value, "model_type") and hasattr(value, "to_dict"):
-            _assigned(getattr(config, name), shrinking, tokens)
+            _assign_overrides(getattr(config, name), shrinking, tokens)
         else:
             setattr(config, name, value)
     return config
@@ -443,7 +443,7 @@ def _mask(row: int, size: int) -> torch.Tensor:
     return masks
 
 
-def ragged(rows: list[Row]) -> list[Row] | None:
+def make_ragged_rows(rows: list[Row]) -> list[Row] | None:
     """The rows with other numbers of counted labels, by -100; None where a row's labels are no sequence."""
     labels = rows[0].get("labels")
     if not isinstance(labels, torch.Tensor) or labels.dim() != 1 or labels.dtype != torch.long or len(labels) < LENGTH:
@@ -523,7 +523,7 @@ class TinyHead:
         return self.kind(copy.deepcopy(self.config)).train()
 
 
-def built(kind: Any, limit_s: float = 2.0) -> TinyHead:
+def build_head(kind: Any, limit_s: float = 2.0) -> TinyHead:
     """The head of the first tiny configuration and rows with a finite loss that has a gradient.
 
     Raises:

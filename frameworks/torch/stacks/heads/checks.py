@@ -37,7 +37,7 @@ class HeadCheck:
     cause: str = ""
 
 
-def judged(clause: str, case: str, holds: bool, got: str, want: str, cause: str = "") -> HeadCheck:
+def make_check(clause: str, case: str, holds: bool, got: str, want: str, cause: str = "") -> HeadCheck:
     """A check that passes if `holds`."""
     return HeadCheck(clause, case, PASS if holds else FAIL, got, want, "" if holds else cause)
 
@@ -84,9 +84,9 @@ class RandomRounding(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if not _rounds(func):
             return result
-        return type(result)(map(self._rounded, result)) if isinstance(result, tuple | list) else self._rounded(result)
+        return type(result)(map(self._round, result)) if isinstance(result, tuple | list) else self._round(result)
 
-    def _rounded(self, value: Any) -> Any:
+    def _round(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.device.type == "meta":
             return value
         factor = torch.empty(value.shape, dtype=value.dtype)
@@ -241,19 +241,21 @@ def check_precision(model: Any, loss_of: Loss, formats: tuple[str, ...], unstead
         former = _state()
         kinds: list[torch.dtype] = []
 
-        def scoped(batch: Any, low: torch.dtype = low, kinds: list[torch.dtype] = kinds) -> torch.Tensor:
+        def loss_in_scope(batch: Any, low: torch.dtype = low, kinds: list[torch.dtype] = kinds) -> torch.Tensor:
             with torch.autocast("cpu", dtype=low):
                 loss = loss_of(batch)
             kinds.append(loss.dtype)
             return loss
 
         try:
-            mixed = run(model, scoped)
+            mixed = run(model, loss_in_scope)
         except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
             yield left_out(clause, name, f"raises {type(error).__name__}: {' '.join(str(error).split())[:160]}")
             continue
         yield from _formats(model, before, name, kinds[0])
-        yield judged("autocast.scope-restored", name, _state() == former, _scope_text(_state()), _scope_text(former))
+        yield make_check(
+            "autocast.scope-restored", name, _state() == former, _scope_text(_state()), _scope_text(former)
+        )
         if unsteady:
             yield left_out(clause, name, unsteady)
             continue
@@ -266,7 +268,7 @@ def check_precision(model: Any, loss_of: Loss, formats: tuple[str, ...], unstead
         loss_bound += torch.finfo(low).eps * abs(wide.loss)
         holds = math.isfinite(apart) and apart <= bound and moved <= loss_bound
         got = f"gradient {apart:.3g} and loss {moved:.3g} from float32's ({size:.3g}, {wide.loss:.6g})"
-        yield judged(clause, name, holds, got, f"at most {bound:.3g} and {loss_bound:.3g}, of {MEMBERS} members")
+        yield make_check(clause, name, holds, got, f"at most {bound:.3g} and {loss_bound:.3g}, of {MEMBERS} members")
 
 
 def _formats(model: Any, before: dict[str, Any], name: str, loss: torch.dtype) -> Iterator[HeadCheck]:
@@ -277,8 +279,8 @@ def _formats(model: Any, before: dict[str, Any], name: str, loss: torch.dtype) -
     low = [key for key, (kind, value) in now.items() if value.grad is not None and value.grad.dtype != kind]
     wrong = [*changed, *low]
     got = f"{wrong[0]} and {len(wrong) - 1} more" if wrong else "all parameters and gradients float32"
-    yield judged("autocast.parameters-stay-float32", name, not wrong, got, "float32, unchanged")
-    yield judged("autocast.loss-is-wide", name, loss == torch.float32, str(loss), "torch.float32")
+    yield make_check("autocast.parameters-stay-float32", name, not wrong, got, "float32, unchanged")
+    yield make_check("autocast.loss-is-wide", name, loss == torch.float32, str(loss), "torch.float32")
 
 
 def _scope_text(state: tuple[Any, ...]) -> str:
@@ -370,16 +372,16 @@ def _parts(value: Any) -> Iterator[Any]:
         yield value.__self__
 
 
-def _measured(model: Any, loss_of: Loss) -> tuple[MeasuredPass, int]:
+def _measure_pass(model: Any, loss_of: Loss) -> tuple[MeasuredPass, int]:
     """One pass from a fixed random state, and the bytes that autograd saves for it."""
     torch.manual_seed(3)
     saved = SavedBytes(lambda: [*model.parameters(), *model.buffers()])
 
-    def counted(module: Any) -> torch.Tensor:
+    def compute_loss(module: Any) -> torch.Tensor:
         with saved.counting():
             return loss_of(module)
 
-    return run(model, counted), saved.bytes()
+    return run(model, compute_loss), saved.bytes()
 
 
 def check_recomputation(
@@ -398,14 +400,14 @@ def check_recomputation(
             in another order.
         inner_bytes: bytes that checkpointing can free, asked for only where it frees none.
     """
-    plain, plain_bytes = _measured(plain_model, loss_of)
-    checkpointed, checkpointed_bytes = _measured(checkpointed_model, loss_of)
+    plain, plain_bytes = _measure_pass(plain_model, loss_of)
+    checkpointed, checkpointed_bytes = _measure_pass(checkpointed_model, loss_of)
     moved, want = abs(plain.loss - checkpointed.loss), repr(plain.loss)
     holds = moved == 0.0
     if not holds:
         limit = bound()[0]
         holds, want = moved <= limit, f"{want} within {limit:.3g}"
-    yield judged("recompute.same-loss", "", holds, repr(checkpointed.loss), want)
+    yield make_check("recompute.same-loss", "", holds, repr(checkpointed.loss), want)
     differs = same_bits(plain.gradients, checkpointed.gradients)
     apart = distance(plain.gradients, checkpointed.gradients)
     got, want = "the same bits", "the same bits"
@@ -416,10 +418,10 @@ def check_recomputation(
             limit = bound()[1]
             holds, want = apart <= limit, f"{limit:.3g} apart ({segments.shared} shared by several segments)"
             got = f"gradients {apart:.3g} apart, first {differs}"
-    yield judged("recompute.same-gradients", "", holds, got, want)
+    yield make_check("recompute.same-gradients", "", holds, got, want)
     clause, got = "recompute.frees-activations", f"{checkpointed_bytes:,} bytes in {segments.calls} segments"
     freed = segments.calls > 0 and checkpointed_bytes < plain_bytes
     if segments.calls and not freed and not inner_bytes():
         yield left_out(clause, "", "nothing is to be freed: no segment saves more than its inputs and results")
         return
-    yield judged(clause, "", freed, got, f"fewer than {plain_bytes:,} bytes")
+    yield make_check(clause, "", freed, got, f"fewer than {plain_bytes:,} bytes")

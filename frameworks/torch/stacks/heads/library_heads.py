@@ -21,8 +21,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from frameworks.torch.stacks.framework import watched
-from frameworks.torch.stacks.heads.building import ROWS, Row, TinyHead, built, collate, loss_of, ragged
+from frameworks.torch.stacks.framework import collect_warnings
+from frameworks.torch.stacks.heads.building import ROWS, Row, TinyHead, build_head, collate, loss_of, make_ragged_rows
 from frameworks.torch.stacks.heads.checks import (
     FAIL,
     FLOAT32,
@@ -36,9 +36,9 @@ from frameworks.torch.stacks.heads.checks import (
     check_recomputation,
     distance,
     gradients_of,
-    judged,
     left_out,
     loud,
+    make_check,
     norm,
     quiet,
     run,
@@ -113,13 +113,13 @@ def _listening() -> Iterator[list[str]]:
     former = logger.level
     logger.setLevel(logging.WARNING)
     try:
-        with watched("transformers") as said:
+        with collect_warnings("transformers") as said:
             yield said
     finally:
         logger.setLevel(former)
 
 
-def resumed(
+def run_and_resume(
     model: Any, fresh: Any, rows: Sequence[Row]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[str]]:
     """The states at the end of a run of four updates, and of one that a new Trainer of `fresh` resumes after two, and
@@ -161,7 +161,7 @@ def checks(kind: Any, formats: tuple[str, ...] = ("bfloat16",)) -> Iterator[Head
     Raises:
         NotBuilt: the class cannot be trained from a tiny configuration.
     """
-    head = built(kind)
+    head = build_head(kind)
     yield from _accumulation(head)
     yield from _recomputation(head)
     yield from check_precision(quiet(head.model()), _loss(head.rows), formats)
@@ -182,16 +182,16 @@ def _accumulation(head: TinyHead) -> Iterator[HeadCheck]:
     if check.outcome == FAIL:
         yield left_out(WEIGHS, "", f"{EQUAL} fails")
         yield replace(check, clause=ONCE)
-        yield _decided(one)
+        yield _check_decision(one)
         return
-    yield _weighed(head)
+    yield _check_weighing(head)
     others = [_other(*arguments) for arguments in _other_losses(head)]
     failed = [other for other, _ in others if other.outcome == FAIL]
     yield from (other for other, _ in others) if others else [replace(check, clause=ONCE)]
     yield (
-        _decided(next(window for other, window in others if other.outcome == FAIL))
+        _check_decision(next(window for other, window in others if other.outcome == FAIL))
         if failed
-        else judged(SWITCH, "", True, "the loss is what Trainer assumes", "")
+        else make_check(SWITCH, "", True, "the loss is what Trainer assumes", "")
     )
 
 
@@ -211,7 +211,7 @@ def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) ->
     holds = apart <= bound and moved <= loss_bound
     got = f"k={K}: loss {parts.loss:.6g}, gradient norm {norm(parts.gradients):.6g}, {apart:.3g} apart"
     want = f"k=1: loss {whole.loss:.6g}, gradient norm {size:.6g}, at most {bound:.3g} apart"
-    return judged(clause, case, holds, got, want, "" if holds else _cause(head, rows, parts.divides)), parts
+    return make_check(clause, case, holds, got, want, "" if holds else _cause(head, rows, parts.divides)), parts
 
 
 def _cause(head: TinyHead, rows: list[Row], divides: bool) -> str:
@@ -221,17 +221,17 @@ def _cause(head: TinyHead, rows: list[Row], divides: bool) -> str:
     return cause(lambda: model(**batch, **named), passed)
 
 
-def _decided(window: Window) -> HeadCheck:
+def _check_decision(window: Window) -> HeadCheck:
     messages = [one for one in window.said if COUNT in one or "accumulat" in one.lower()]
     got = messages[0] if messages else "no warning, log or attribute"
     want = "a word that the loss does not use num_items_in_batch"
-    return judged(
+    return make_check(
         SWITCH, "", bool(messages), got, want, "Trainer decides by the signature of forward alone, in silence"
     )
 
 
-def _weighed(head: TinyHead) -> HeadCheck:
-    rows = ragged(head.rows)
+def _check_weighing(head: TinyHead) -> HeadCheck:
+    rows = make_ragged_rows(head.rows)
     if rows is None:
         return left_out(WEIGHS, "", "each row counts as one item")
     try:
@@ -273,12 +273,12 @@ def _recomputation(head: TinyHead) -> Iterator[HeadCheck]:
         yield from (left_out(clause, "", "the class says that it does not support it") for clause in clauses)
         return
     segments, loss = Segments(), _loss(head.rows)
-    other = _checkpointed(head, lambda function: _counted(function, segments))
+    other = _enable_checkpointing(head, lambda function: _record_segments(function, segments))
     bound = partial(bounds, quiet(head.model()), loss, FLOAT32)
     yield from check_recomputation(loud(head.model()), other, segments, loss, bound, partial(_inner_bytes, head))
 
 
-def _checkpointed(head: TinyHead, wrap: Callable[[Any], Any]) -> Any:
+def _enable_checkpointing(head: TinyHead, wrap: Callable[[Any], Any]) -> Any:
     """A model with checkpointing by a wrapped function."""
     model = loud(head.model())
     model.gradient_checkpointing_enable()
@@ -291,12 +291,12 @@ def _checkpointed(head: TinyHead, wrap: Callable[[Any], Any]) -> Any:
 def _inner_bytes(head: TinyHead) -> int:
     """Bytes that autograd saves within the segments."""
     inner = InnerBytes(head.model())
-    inner.model = _checkpointed(head, lambda _: inner.call)
+    inner.model = _enable_checkpointing(head, lambda _: inner.call)
     _loss(head.rows)(inner.model)
     return inner.size
 
 
-def _counted(function: Any, segments: Segments) -> Any:
+def _record_segments(function: Any, segments: Segments) -> Any:
     def call(segment: Any, *arguments: Any, **named: Any) -> Any:
         segments.enter(segment, arguments, named)
         return function(segment, *arguments, **named)
@@ -315,7 +315,7 @@ def _draws_once(model: Any, loss: Any) -> bool:
 
 def _resume(head: TinyHead) -> HeadCheck:
     try:
-        unbroken, end, said = resumed(loud(head.model()), loud(head.model(seed=1)), head.rows)
+        unbroken, end, said = run_and_resume(loud(head.model()), loud(head.model(seed=1)), head.rows)
     except (RuntimeError, ValueError, KeyError, OSError) as error:
         return HeadCheck(
             RESUME, "", FAIL, f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "a resumed run"
@@ -328,7 +328,7 @@ def _resume(head: TinyHead) -> HeadCheck:
     elif differs and _draws_once(loud(head.model()), _loss(head.rows)):
         why = "the first pass of a new model draws random numbers that its later passes do not draw"
     got = f"{differs} differs" if differs else "the same bits"
-    return judged(RESUME, "", not differs, got, "weights, moments and random state of the unbroken run", why)
+    return make_check(RESUME, "", not differs, got, "weights, moments and random state of the unbroken run", why)
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from frameworks.torch.stacks.heads.checks import (
     distance,
     gradients_of,
     has_batch_norm,
-    judged,
     left_out,
+    make_check,
     norm,
     quiet,
     run,
@@ -60,7 +60,7 @@ class ModuleAndBatch:
 
     def rows(self, start: int, end: int) -> Any:
         """A part of the batch."""
-        return _mapped(self.batch, lambda tensor: tensor[start:end])
+        return _map_tensors(self.batch, lambda tensor: tensor[start:end])
 
     @property
     def count(self) -> int:
@@ -68,7 +68,7 @@ class ModuleAndBatch:
         return len(next(tensors(self.batch)))
 
 
-def made(module: str, name: str) -> ModuleAndBatch:
+def call_factory(module: str, name: str) -> ModuleAndBatch:
     """What the factory makes, with a batch.
 
     Raises:
@@ -104,12 +104,12 @@ def _inputs(module: nn.Module) -> torch.Tensor:
     raise NotBuilt("its first layer does not show what input it needs: return (module, batch)")
 
 
-def _mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _map_tensors(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(batch, torch.Tensor):
         return change(batch)
     if isinstance(batch, dict):
-        return {name: _mapped(value, change) for name, value in batch.items()}
-    return type(batch)(_mapped(item, change) for item in batch) if isinstance(batch, tuple | list) else batch
+        return {name: _map_tensors(value, change) for name, value in batch.items()}
+    return type(batch)(_map_tensors(item, change) for item in batch) if isinstance(batch, tuple | list) else batch
 
 
 def loss_of(model: Any, batch: Any) -> torch.Tensor:
@@ -149,7 +149,7 @@ def _accumulation(instance: ModuleAndBatch, whole: Any, reason: str) -> Iterator
         yield from (left_out(clause, "", reason) for clause in (EQUAL, ONCE))
         return
     loss_bound, bound = bounds(model, whole, FLOAT32)
-    one, parts = run(quiet(instance.model()), whole), _accumulated(instance)
+    one, parts = run(quiet(instance.model()), whole), _run_micro_batches(instance)
     loss_bound += FLOAT32 * abs(one.loss) * instance.count
     apart, moved = distance(one.gradients, parts.gradients), abs(one.loss - parts.loss)
     got = f"k={K}: loss {parts.loss:.6g}, gradient norm {norm(parts.gradients):.6g}, {apart:.3g} apart"
@@ -158,10 +158,10 @@ def _accumulation(instance: ModuleAndBatch, whole: Any, reason: str) -> Iterator
         want += " (batch norm in evaluation mode)"
     cause = "the module's loss is no mean of its rows" if apart > bound else ""
     for clause in (EQUAL, ONCE):
-        yield judged(clause, "", apart <= bound and moved <= loss_bound, got, want, cause)
+        yield make_check(clause, "", apart <= bound and moved <= loss_bound, got, want, cause)
 
 
-def _accumulated(instance: ModuleAndBatch) -> MeasuredPass:
+def _run_micro_batches(instance: ModuleAndBatch) -> MeasuredPass:
     """Micro-batches, each loss divided by their number, as PyTorch's notes on accumulation have it."""
     model, total, size = quiet(instance.model()), 0.0, instance.count // K
     for start in range(0, instance.count, size):
@@ -179,7 +179,7 @@ def _recomputation(instance: ModuleAndBatch, whole: Any) -> Iterator[HeadCheck]:
         yield from (left_out(clause, "", "the module has fewer than two layers") for clause in clauses)
         return
     for layer in layers:
-        layer.forward = partial(_checkpointed, segments, layer.forward)
+        layer.forward = partial(_checkpoint_forward, segments, layer.forward)
     bound = partial(bounds, quiet(instance.model()), whole, FLOAT32)
     yield from check_recomputation(plain, other, segments, whole, bound, partial(_inner_bytes, instance, whole))
 
@@ -203,7 +203,7 @@ def _layers(model: nn.Module) -> list[nn.Module]:
     ]
 
 
-def _checkpointed(segments: Segments, forward: Any, *arguments: Any, **named: Any) -> Any:
+def _checkpoint_forward(segments: Segments, forward: Any, *arguments: Any, **named: Any) -> Any:
     segments.enter(forward, arguments, named)
     return checkpoint(forward, *arguments, use_reentrant=False, **named)
 
@@ -221,7 +221,7 @@ def _resume(instance: ModuleAndBatch, whole: Any) -> HeadCheck:
         _update(unbroken, optimizer, whole)
     end = state_of(unbroken, optimizer)
     torch.manual_seed(6)
-    resumed = _moved(instance.model())
+    resumed = _shift_parameters(instance.model())
     other = torch.optim.AdamW(resumed.parameters(), lr=2.0**-10)
     saved.seek(0)
     state = torch.load(saved, weights_only=True)
@@ -233,10 +233,12 @@ def _resume(instance: ModuleAndBatch, whole: Any) -> HeadCheck:
     differs = same_bits(end, state_of(resumed, other))
     got = f"{differs} differs" if differs else "the same bits"
     cause = "the module has state that its state_dict does not have" if differs else ""
-    return judged("resume.bit-identical", "", not differs, got, "weights, moments and random state of the run", cause)
+    return make_check(
+        "resume.bit-identical", "", not differs, got, "weights, moments and random state of the run", cause
+    )
 
 
-def _moved(model: nn.Module) -> nn.Module:
+def _shift_parameters(model: nn.Module) -> nn.Module:
     """The module with other parameters, so that one that a load leaves out shows."""
     with torch.no_grad():
         for parameter in model.parameters():

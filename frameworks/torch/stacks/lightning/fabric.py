@@ -20,7 +20,14 @@ from frameworks.base import NO_AVERAGE, same_parts
 from frameworks.contract import Attempt, Capability, FormatRequest, Unsupported
 from frameworks.torch.core.layers import item_loss_sums
 from frameworks.torch.stacks.framework import StackFramework
-from frameworks.torch.stacks.lightning.start import NAMES, attempts, fabric_requested, precision_of, quiet, scaled
+from frameworks.torch.stacks.lightning.start import (
+    NAMES,
+    attempts,
+    fabric_requested,
+    make_scaled_plugin,
+    precision_of,
+    quiet,
+)
 from frameworks.torch.training import trainer
 from frameworks.torch.training.optimizers import scaler_settings
 from frameworks.torch.training.trainer import TorchTrainer
@@ -83,7 +90,7 @@ def clips_two_optimizers(device: str) -> bool:
 
 def clips_fused(device: str) -> bool:
     """Whether the scaled gradients of a fused optimizer are clipped."""
-    fabric, weight = Fabric(accelerator=device, devices=1, plugins=scaled(MixedPrecision, device)), Weight()
+    fabric, weight = Fabric(accelerator=device, devices=1, plugins=make_scaled_plugin(MixedPrecision, device)), Weight()
     module, optimizer = fabric.setup(weight, torch.optim.SGD(weight.parameters(), 0.5, fused=True))
     fabric.backward(module(torch.eye(2, device=fabric.device) * 8.0).sum())
     fabric.clip_gradients(module, optimizer, max_norm=1.0)
@@ -94,7 +101,7 @@ def clips_fused(device: str) -> bool:
 def keeps_float64(label: str, device: str) -> bool:
     """Whether float64 weights give float64 outputs at a level."""
     low = label == "O1-float16"
-    options = {"plugins": scaled(MixedPrecision, device)} if low else {"precision": NAMES[label]}
+    options = {"plugins": make_scaled_plugin(MixedPrecision, device)} if low else {"precision": NAMES[label]}
     loop = Loop(device, torch.float64, **options)
     return bool(loop.module(torch.eye(2, device=device)).dtype == torch.float64)
 
@@ -198,7 +205,7 @@ class FabricTrainer(TorchTrainer):
         if self._average_module is None:
             raise ValueError(NO_AVERAGE)
         self._average_module.eval()
-        return self._evaluated(self._average_module, inputs)
+        return self._evaluate(self._average_module, inputs)
 
     # the whole run
 
@@ -255,13 +262,13 @@ class FabricFramework(StackFramework):
 
     of_library = frozenset({Capability.LIBRARY_REQUESTS})
 
-    def refused(self) -> Mapping[Capability, str]:
+    def library_refusals(self) -> Mapping[Capability, str]:
         return {Capability.STATIC_SCALING: NO_STATIC_SCALE}
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
         return fabric_attempts(self.device)
 
-    def requested(self, format_name: FormatName) -> FormatRequest:
+    def request_format(self, format_name: FormatName) -> FormatRequest:
         return fabric_requested(format_name, self.device)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> FabricTrainer:

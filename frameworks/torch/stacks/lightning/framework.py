@@ -35,12 +35,12 @@ from frameworks.torch.stacks.lightning.start import (
     NAMES,
     Tiny,
     attempts,
-    fitted,
+    fit_module,
     is_at,
+    make_scaled_plugin,
     mean,
     precision_of,
     quiet,
-    scaled,
 )
 from frameworks.torch.training import trainer
 from frameworks.torch.training.optimizers import averages_of
@@ -55,33 +55,33 @@ def _product(module: Tiny, factor: float) -> torch.Tensor:
 
 def _train(device: str, *factors: float, **options: Any) -> tuple[torch.Tensor, list[torch.dtype]]:
     module = Tiny(_product)
-    fitted(device, module, *factors, **options)
+    fit_module(device, module, *factors, **options)
     return module.weight, module.readings
 
 
 def _unscaled_manually(times: int, device: str) -> bool:
     """Whether gradients can be unscaled by hand after the backward pass, and then stepped with."""
-    module, plugin = Tiny(), scaled(MixedPrecision, device)
+    module, plugin = Tiny(), make_scaled_plugin(MixedPrecision, device)
 
     def unscale() -> None:
         for _ in range(times):
             plugin.scaler.unscale_(module.optimizers().optimizer)
 
     module.on_after_backward = unscale
-    fitted(device, module, 1.0, plugins=plugin)
+    fit_module(device, module, 1.0, plugins=plugin)
     return is_at(module.weight, 0.5)
 
 
 def _two_optimizers(device: str) -> bool:
     module = Tiny(configured=lambda own: [torch.optim.SGD([own.weight], 0.5) for _ in range(2)])
-    fitted(device, module, 1.0)
+    fit_module(device, module, 1.0)
     return is_at(module.weight, 0.0)
 
 
 def _two_losses(device: str) -> bool:
     """Whether two losses that a step returns each have a backward pass."""
     module = Tiny(lambda module, factor: [mean(module, factor), mean(module, factor)])
-    fitted(device, module, 1.0)
+    fit_module(device, module, 1.0)
     return is_at(module.weight, 0.0)
 
 
@@ -93,20 +93,20 @@ def ends_a_window_early(device: str = "cpu") -> bool:
         return mean(module, factor)
 
     module = Tiny(step)
-    fitted(device, module, 1.0, 1.0, 1.0, accumulate_grad_batches=2)
+    fit_module(device, module, 1.0, 1.0, 1.0, accumulate_grad_batches=2)
     return not is_at(module.weight, 1.0)
 
 
 def clips_fused(device: str) -> bool:
     """Whether the scaled gradients of a fused optimizer are clipped."""
     module = Tiny(configured=lambda own: torch.optim.SGD([own.weight], 0.5, fused=True))
-    fitted(device, module, 8.0, gradient_clip_val=1.0, plugins=scaled(MixedPrecision, device))
+    fit_module(device, module, 8.0, gradient_clip_val=1.0, plugins=make_scaled_plugin(MixedPrecision, device))
     return float((1.0 - module.weight.detach()).norm()) < 0.501
 
 
 def _average(device: str) -> bool:
     module = Tiny()
-    fitted(device, module, 1.0, 2.0, callbacks=[callbacks.EMAWeightAveraging(decay=0.5)])
+    fit_module(device, module, 1.0, 2.0, callbacks=[callbacks.EMAWeightAveraging(decay=0.5)])
     return is_at(module.weight, 0.0)  # (0.5 - 0.5) / 2, of the weights 0.5 and -0.5
 
 
@@ -128,7 +128,7 @@ def keeps_float64_head(label: str, device: str) -> bool:
     """Whether a model's float64 weights stay float64 at a level."""
     module = Tiny()
     module.head = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
-    fitted(device, module, 1.0, precision=NAMES[label])
+    fit_module(device, module, 1.0, precision=NAMES[label])
     return bool(module.head.dtype == torch.float64)
 
 
@@ -137,7 +137,7 @@ def trainer_scales(precision: Any, device: str) -> bool:
     if precision == "bf16-mixed":
         MixedPrecision(precision, device, torch.amp.GradScaler(device))
         return True
-    plugin = fitted(device, Tiny(), 1.0, precision=precision).precision_plugin
+    plugin = fit_module(device, Tiny(), 1.0, precision=precision).precision_plugin
     return getattr(plugin, "scaler", None) is not None
 
 
@@ -194,7 +194,7 @@ class LightningTrainer(TorchTrainer):
     def _low_format(self) -> torch.dtype | None:
         return None
 
-    def _averaged(self) -> AveragedModel | None:
+    def _make_average(self) -> AveragedModel | None:
         return None
 
     @property
@@ -224,7 +224,7 @@ class LightningTrainer(TorchTrainer):
 
     def _train(self, loaded: DeviceBatch, length: int | None) -> None:
         def loss(batch: dict[str, Any]) -> torch.Tensor:
-            with self.stream.drawn() if self._draws else nullcontext(), self.activations.saving():
+            with self.stream.open() if self._draws else nullcontext(), self.activations.saving():
                 sums = self._losses(batch["inputs"], batch["targets"])
             total = sum(sums[1:], sums[0])
             self._total = total.item()
@@ -259,7 +259,7 @@ class LightningTrainer(TorchTrainer):
     def _fed_loss(self, gradients: Gradients, _: Mapping[str, Any]) -> torch.Tensor | None:
         """A loss with these gradients; None without any, by which a step leaves its backward pass out."""
         present = {name: value for name, value in gradients.items() if value is not None}
-        return self._fed(present) if present else None
+        return self._sum_products(present) if present else None
 
     def _check_length(self, length: int) -> None:
         if length > self.recipe.accumulation:
@@ -277,15 +277,15 @@ class LightningTrainer(TorchTrainer):
 
     def accumulator(self) -> dict[str, Array]:
         """Lightning empties the gradients when the next window begins."""
-        return self._summed() if self._left else {}
+        return self._read_gradients() if self._left else {}
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         self.network.eval()
-        result = self._evaluated(self._converted, inputs)
+        result = self._evaluate(self._compute_outputs, inputs)
         self.network.train()
         return result
 
-    def _converted(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _compute_outputs(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         """The network's outputs, from inputs as Trainer converts them for its precision."""
         return self.network(self._plugin.convert_input(inputs))
 
@@ -331,7 +331,7 @@ class LightningFramework(StackFramework):
         }
     )
 
-    def refused(self) -> Mapping[Capability, str]:
+    def library_refusals(self) -> Mapping[Capability, str]:
         averages = {} if hasattr(callbacks, "EMAWeightAveraging") else {Capability.AVERAGE: _BEFORE_2_6}
         return averages | {
             Capability.STATIC_SCALING: NO_STATIC_SCALE,
@@ -344,14 +344,14 @@ class LightningFramework(StackFramework):
     def library_attempts(self) -> Mapping[Capability, Attempt]:
         return library_attempts(self.device)
 
-    def requested(self, format_name: FormatName) -> FormatRequest:
+    def request_format(self, format_name: FormatName) -> FormatRequest:
         return start.trainer_requested(format_name, self.device)
 
     def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
         return start.resumed_epoch(order, windows, self.device)
 
-    def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
-        return start.scheduled(self.device, frequency=frequency, accumulation=accumulation, epochs=epochs)
+    def count_schedule_steps(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+        return start.count_schedule_steps(self.device, frequency=frequency, accumulation=accumulation, epochs=epochs)
 
     def clip_in_manual_step(self, gradient: Array, *, limit: float, scale: float) -> Array:
         return start.clip_in_manual_step(self.device, gradient, limit=limit, scale=scale)

@@ -23,7 +23,7 @@ from fixtures.recipe import FormatName, Recipe
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
 from frameworks.torch.core.arrays import dtype_name, to_array, to_tensor
 from frameworks.torch.core.settings import Probe, all_guarded
-from frameworks.torch.stacks.framework import EPOCHS, STEPS, Dropping, loader, watched
+from frameworks.torch.stacks.framework import EPOCHS, STEPS, Dropping, collect_warnings, loader
 
 NAMES: Mapping[str, Any] = {
     "O0": "32-true",
@@ -93,7 +93,7 @@ def precision_of(
     return {"precision": NAMES[recipe.precision.label]}
 
 
-def scaled(mixed: Any, device: str, **options: Any) -> Any:
+def make_scaled_plugin(mixed: Any, device: str, **options: Any) -> Any:
     """A plugin of float16 autocast under a scaler with these arguments, of scale 8 if they name none."""
     return mixed("16-mixed", device, torch.amp.GradScaler(device, **{"init_scale": 8.0} | options))
 
@@ -110,8 +110,8 @@ def attempts(device: str, train: Train, mixed: Any, own: Mapping[Capability, Pro
         mixed: the class of plugins of mixed precision.
     """
     shared = {
-        Capability.O1_FLOAT16: partial(_mixed, train, mixed, torch.float16),
-        Capability.O1_BFLOAT16: partial(_mixed, train, mixed, torch.bfloat16),
+        Capability.O1_FLOAT16: partial(_has_mixed_precision, train, mixed, torch.float16),
+        Capability.O1_BFLOAT16: partial(_has_mixed_precision, train, mixed, torch.bfloat16),
         Capability.O3_FLOAT16: partial(_true, train, torch.float16),
         Capability.O3_BFLOAT16: partial(_true, train, torch.bfloat16),
         Capability.DYNAMIC_SCALING: partial(_dynamic_scaling, train, mixed),
@@ -120,8 +120,8 @@ def attempts(device: str, train: Train, mixed: Any, own: Mapping[Capability, Pro
     return all_guarded({**shared, **own}, device, partial(torch.random.fork_rng, []), without_warnings)
 
 
-def _mixed(train: Train, mixed: Any, dtype: torch.dtype, device: str) -> bool:
-    options = {"plugins": scaled(mixed, device)} if dtype == torch.float16 else {"precision": "bf16-mixed"}
+def _has_mixed_precision(train: Train, mixed: Any, dtype: torch.dtype, device: str) -> bool:
+    options = {"plugins": make_scaled_plugin(mixed, device)} if dtype == torch.float16 else {"precision": "bf16-mixed"}
     weight, formats = train(device, 1.0, **options)
     return formats == [dtype] and weight.dtype == torch.float32
 
@@ -132,14 +132,14 @@ def _true(train: Train, dtype: torch.dtype, device: str) -> bool:
 
 
 def _dynamic_scaling(train: Train, mixed: Any, device: str) -> bool:
-    plugin = scaled(mixed, device)
+    plugin = make_scaled_plugin(mixed, device)
     weight, _ = train(device, float("inf"), 1.0, plugins=plugin)
     return is_at(weight, 0.5) and plugin.scaler.get_scale() == 4.0
 
 
 def _static_scaling(train: Train, mixed: Any, device: str) -> bool:
     """Whether an overflow leaves a scale that is never to grow as it was."""
-    plugin = scaled(mixed, device, growth_interval=2**31 - 1)
+    plugin = make_scaled_plugin(mixed, device, growth_interval=2**31 - 1)
     train(device, float("inf"), plugins=plugin)
     return bool(plugin.scaler.get_scale() == 8.0)
 
@@ -176,7 +176,7 @@ class Tiny(LightningModule):
         return self._configured(self)
 
 
-def fitted(device: str, module: Tiny, *factors: float, epochs: int = 1, **options: Any) -> Trainer:
+def fit_module(device: str, module: Tiny, *factors: float, epochs: int = 1, **options: Any) -> Trainer:
     """A Trainer that has trained the module on these batches, each epoch."""
     quiet()
     with without_warnings():
@@ -231,8 +231,8 @@ def trainer_requested(format_name: FormatName, device: str) -> FormatRequest:
         formats.append(y.dtype)
         return y.sum()
 
-    with watched() as warned:
-        trainer = fitted(device, Tiny(product), 1.0, precision=_ASKED[format_name])
+    with collect_warnings() as warned:
+        trainer = fit_module(device, Tiny(product), 1.0, precision=_ASKED[format_name])
     return _request(formats[0], trainer.precision, warned)
 
 
@@ -241,7 +241,7 @@ def fabric_requested(format_name: FormatName, device: str) -> FormatRequest:
     formats: list[torch.dtype] = []
     layer = torch.nn.Linear(2, 2)
     layer.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
-    with watched() as warned:
+    with collect_warnings() as warned:
         fabric = Fabric(accelerator=device, devices=1, precision=_ASKED[format_name])
         fabric.setup_module(layer)(torch.ones(2, 2, device=device))
     return _request(formats[0], fabric.strategy.precision.precision, warned)
@@ -288,7 +288,7 @@ class _Hooked(Tiny):
         self.readings.append(self.weight.grad.clone())
 
 
-def scheduled(device: str, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+def count_schedule_steps(device: str, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
     """The steps of a schedule after each update, of epochs that are as long as the first one.
 
     Raises:
@@ -297,14 +297,14 @@ def scheduled(device: str, *, frequency: int, accumulation: int, epochs: Sequenc
     if len(set(epochs)) != 1:
         raise ValueError(f"epochs: got {list(epochs)}, want the same length for all")
     module = _Scheduled(frequency)
-    fitted(device, module, *[1.0] * epochs[0], epochs=len(epochs), accumulate_grad_batches=accumulation)
+    fit_module(device, module, *[1.0] * epochs[0], epochs=len(epochs), accumulate_grad_batches=accumulation)
     return tuple(module.readings)
 
 
 def gradient_in_hook(device: str, gradient: Array, *, scale: float, fused: bool) -> Array:
     """The gradient in `on_before_optimizer_step`, of weights with this unscaled one."""
     module = _Hooked(to_tensor(gradient, device), fused)
-    fitted(device, module, 1.0, plugins=scaled(MixedPrecision, device, init_scale=scale))
+    fit_module(device, module, 1.0, plugins=make_scaled_plugin(MixedPrecision, device, init_scale=scale))
     return to_array(module.readings[0])
 
 
@@ -332,5 +332,5 @@ class _ByHand(Tiny):
 def clip_in_manual_step(device: str, gradient: Array, *, limit: float, scale: float) -> Array:
     """The gradient that a step of manual optimization applies after `clip_gradients`."""
     module = _ByHand(to_tensor(gradient, device), limit)
-    fitted(device, module, 1.0, plugins=scaled(MixedPrecision, device, init_scale=scale))
+    fit_module(device, module, 1.0, plugins=make_scaled_plugin(MixedPrecision, device, init_scale=scale))
     return to_array(-module.weight)
