@@ -260,7 +260,7 @@ _RECORDED = {"method": "recorded, not judged"}
 _CUT = {"method": "recorded, not judged: the run was too short to learn"}
 
 Watch = Callable[[range, str], Iterable[int]]
-"""Iterates over the rounds with a labelled progress bar, like `conformance.cli.options.watched`."""
+"""Iterates over the rounds with a labelled progress bar, like `conformance.cli.options.show_progress`."""
 
 
 @dataclass(eq=False)

@@ -1,7 +1,8 @@
 """Times of a call: the lesser cost of two, taken in turns, and while nobody else measures.
 
-A worker that has joined runs every test within `entered`; timing within it (`alone`) waits until the others are between
-two tests, and they wait for it. A run in a single process, or without POSIX locks, does not join and does not wait.
+A worker that has joined runs every test within `share_machine`; timing there (`alone`) waits until the others are
+between two tests, and they wait for it. A run in a single process, or without POSIX locks, does not join and does not
+wait.
 """
 
 import os
@@ -49,7 +50,7 @@ class Workers:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Has the room exclusively, from within `entered`."""
+        """Has the room exclusively, from within `share_machine`."""
         fcntl.flock(self._room, fcntl.LOCK_UN)
         with self._in_the_door():
             fcntl.flock(self._room, fcntl.LOCK_EX)
@@ -106,7 +107,7 @@ def time_interleaved(
     The order is random in every round, so that no workload benefits from its position.
 
     Args:
-        timed: runs a workload and returns its time, by the host's clock or by `Framework.timed`.
+        timed: runs a workload and returns its time, by the host's clock or by `Framework.measure_time`.
     """
     names = list(works)
     times: dict[str, list[int]] = {name: [] for name in names}

@@ -49,7 +49,7 @@ def optimizer_attempts(run: Make, *capabilities: Capability) -> dict[Capability,
         ValueError: there is no attempt of one of these.
     """
     if others := [str(capability) for capability in capabilities if capability not in _ATTEMPTS]:
-        raise ValueError(f"{', '.join(others)}: no shared attempt; name it in supported() or write one")
+        raise ValueError(f"{', '.join(others)}: no shared attempt; name it in supported_capabilities() or write one")
     return {capability: partial(_ATTEMPTS[capability], run) for capability in capabilities}
 
 

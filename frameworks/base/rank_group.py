@@ -259,7 +259,7 @@ class RankGroupTrainer(BaseTrainer):
     def offloaded_bytes(self) -> dict[str, int]:
         """Offloaded bytes of all ranks."""
         total: Counter[str] = Counter()
-        for own in self.rank_group.all("offloaded"):
+        for own in self.rank_group.all("offloaded_bytes"):
             total.update(own)
         return dict(total)
 

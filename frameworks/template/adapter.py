@@ -1,7 +1,7 @@
 """The adapter of template. It offers no capability yet, so that nearly every test of the suites ends as `not offered`.
 
-Grow it by one capability at a time: `supported` names it, `trainer` makes a run that follows the recipe, and the tests
-that need no more than that are judged.
+Grow it by one capability at a time: `supported_capabilities` names it, `trainer` makes a run that follows the recipe,
+and the tests that need no more than that are judged.
 """
 
 from __future__ import annotations

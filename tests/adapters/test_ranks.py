@@ -169,7 +169,7 @@ def test_worker_group_of_one_process_is_all_ranks() -> None:
 
 def test_a_trainer_of_one_rank_cannot_answer_for_several() -> None:
     run = rank_group(toy(2, "tests.support.toy_ranks:Lonely", processes=1))
-    with pytest.raises(TypeError, match=r"ToyTrainer needs ask\(verb, given\): its process has 2 ranks"):
+    with pytest.raises(TypeError, match=r"ToyTrainer needs ask\(verb, arguments\): its process has 2 ranks"):
         run.all("add", 1)
 
 

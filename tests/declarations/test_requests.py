@@ -14,7 +14,7 @@ SUPPORTED = frozenset(
 )
 LEFT_OUT = {
     Capability.PLATEAU: "plateau",
-    Capability.SCHEDULE_FREQUENCY: "scheduled",
+    Capability.SCHEDULE_FREQUENCY: "count_schedule_steps",
     Capability.FUNCTION_USES: "function_used",
     Capability.RECOMPUTE_CASES: "recompute",
     Capability.STEP_HOOK: "gradient_in_hook",

@@ -17,10 +17,13 @@ from conformance.generative import coverage, paste
 from conformance.generative.operations import WAYS
 from conformance.generative.programs import judge
 from conformance.generative.programs.case import (
+    Accumulate,
+    Apply,
     ApplyGradients,
     GeneratedBatch,
     GeneratedCase,
     GeneratedModel,
+    Gradients,
     Predict,
     Restore,
     Save,
@@ -37,6 +40,7 @@ from conformance.generative.programs.triage import find_broken_clause, reachable
 from conformance.generative.programs.variations import CutWindows, Program
 from conformance.generative.verdicts import LAWS, explore
 from conformance.known_failures.reading import Exclusion, load_known
+from conformance.search.arrays import distance
 from conformance.search.properties import Failure, Search, generative_settings
 from conformance.spec.clauses import load_clauses
 from conformance.techniques.registry import TECHNIQUES
@@ -168,6 +172,31 @@ def test_a_member_takes_the_mean_of_normalised_values_for_zero(values: list[floa
     expected = (slopes - slopes.mean() - y * (slopes * y).mean()) / np.std(values)
     assert result.sum() == pytest.approx(expected.sum(), rel=0.01, abs=0.1)
     assert (abs(expected.sum()) > 1.0) != even
+
+
+TOKENS = GeneratedModel((Embedding(17, 4), Heads((Head("a", 2),))), (67,), (("a", "cross_entropy"),), True, exact=False)
+TIED = replace(TOKENS, layers=(Embedding(17, 4), Heads((Head("a", 17, tied=0),))))
+SPARSE = Recipe(SGD(0.03))
+
+
+@pytest.mark.parametrize(
+    ("drawn", "recipe", "apart"),
+    [
+        (TOKENS, SPARSE, True),
+        (TOKENS, SPARSE.replace(scaling=DynamicScaling(initial=2.0)), True),
+        (TOKENS, SPARSE.replace(optimizer=SGD(0.03, 0.5)), False),
+        (TOKENS, SPARSE.replace(clip=8.0), False),
+        (TIED, SPARSE, False),
+    ],
+    ids=["plain", "scaled", "momentum", "clip", "tied"],
+)
+def test_a_member_subtracts_rows_of_an_embedding_one_by_one(drawn: GeneratedModel, recipe: Recipe, apart: bool) -> None:
+    rows = GeneratedBatch(64, constant=True)
+    program = (StartAgain(), Accumulate(rows, 64 * 67), Gradients((GeneratedBatch(2),)), Apply())
+    ensemble = Ensemble(subject().conventions, GeneratedCase(drawn, recipe, program), frozenset(), 0)
+    tables = [(play.observations[-1] or {})["master/0.weight"] for play in (ensemble.nearest, *ensemble.play_rounded(2))]
+    units = [distance(table, tables[0]) / np.spacing(np.abs(tables[0]).max()) for table in tables[1:]]
+    assert [count > 8.0 for count in units] == [False, apart]
 
 
 @pytest.mark.parametrize(("value", "overflowed"), [(70_000.0, True), (60_000.0, False), (np.inf, False)])

@@ -161,13 +161,13 @@ WRITER = """
 import sys
 from pathlib import Path
 from results.record.reading import Journal
-from tests.support.recorded import CLAUSE, header, judged
+from tests.support.recorded import CLAUSE, header, make_judged_test
 for run in range(10**6):
     journal = Journal.create(Path(sys.argv[1]), header())
     for index in range(5):
         test = f"{CLAUSE}/{run}.{index}"
         journal.start(test, CLAUSE)
-        journal.judged(judged(test))
+        journal.write_judged(make_judged_test(test))
         print(run, index, flush=True)
     journal.finish()
 """

@@ -104,7 +104,7 @@ def test_an_allocators_grain_is_allowed_on_a_device_alone(monkeypatch: pytest.Mo
 
 
 def test_what_takes_times_alone_is_what_runs_last() -> None:
-    """Other workers wait for the tests whose names lead to `interleaved`; the plugin puts those clauses last."""
+    """Other workers wait for the tests whose names lead to `time_interleaved`; the plugin puts those clauses last."""
     timing, timed = {"time_interleaved", "compare_times"}, set[str]()
     for path in sorted(SUITES.rglob("test_*.py")):
         functions = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]

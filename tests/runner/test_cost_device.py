@@ -213,7 +213,7 @@ def test_the_mark_selects_what_needs_a_device(tmp_path: Path) -> None:
 
 def test_a_clock_is_the_processors_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks: list[object] = []
-    monkeypatch.setattr("frameworks.base.framework.elapsed", lambda _, clock: clocks.append(clock) or 0)
+    monkeypatch.setattr("frameworks.base.framework.measure_elapsed", lambda _, clock: clocks.append(clock) or 0)
     framework = ReferenceFramework("cpu")
     for framework.device in ("cpu", "cuda"):
         framework.measure_time(lambda: None)

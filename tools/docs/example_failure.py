@@ -30,7 +30,7 @@ def blocks() -> Mapping[str, str]:
     parts = (
         f"`{BROKEN_CLAUSE}`: {requirement}",
         f"{_CODE}python\n{source}\n{_CODE}",
-        "`apply_gradients` back-propagates given gradients through the framework's own loss scaler; `spiked`\n"
+        "`apply_gradients` back-propagates given gradients through the framework's own loss scaler; `spike_gradients`\n"
         "makes one of them infinite or NaN. On a copy of the reference that applies the update instead:",
         f"{_CODE}text\n$ python -m {' '.join(command)}\n{_failure(command)}\n{_CODE}",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from typing import Any
 
@@ -26,8 +26,8 @@ from conformance.generative.programs.executor import Executor, NotPlayed, Play
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
 from conformance.search.arrays import REFERENCE_MOMENTS, Observation, canonical, ends_by_itself, equal, wide
 from fixtures.arrays import Array, format_of, wider
-from fixtures.model import BatchNorm
-from fixtures.recipe import DynamicScaling
+from fixtures.model import Batch, BatchNorm, Embedding
+from fixtures.recipe import SGD, DynamicScaling
 from frameworks.contract import Conventions, Trainer
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core import scope
@@ -35,6 +35,7 @@ from frameworks.reference.core.arithmetic import UNARY, Operations, Round, Varia
 from frameworks.reference.core.rounding import LANES, Exact, Rounding, Stochastic
 from frameworks.reference.core.scope import NORMS
 from frameworks.reference.core.tape import Tensor, plain, round_values
+from frameworks.reference.training.decisions import OpenWindow
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 
@@ -77,22 +78,27 @@ class NotesKinks(Operations):
         return super().activation(kind, x)
 
 
+Slice = tuple[Array, Array]
+"""Ids of a table's rows, and the gradients of these rows."""
+
+
 @primitive  # type: ignore[untyped-decorator]
-def _rows(table: Array, ids: Array, format_name: str) -> Array:  # noqa: ARG001
-    """Rows of a table, whose gradient is added up in a format, one row after the other."""
+def _rows(table: Array, ids: Array, format_name: str, slices: list[Slice]) -> Array:  # noqa: ARG001
+    """Rows of a table, whose gradient is added up in a format, one row after the other, and noted row by row."""
     return np.asarray(table[ids])
 
 
-def _added_up(_rows: Array, table: Array, ids: Array, format_name: str) -> Callable[[Array], Array]:
+def _added_up(_rows: Array, table: Array, ids: Array, name: str, slices: list[Slice]) -> Callable[[Array], Array]:
     def gradient(rows: Array) -> Array:
-        total = np.zeros(table.shape, format_of(format_name).dtype)
+        slices.append((ids, rows))
+        total = np.zeros(table.shape, format_of(name).dtype)
         np.add.at(total, ids, rows.astype(total.dtype))
         return total.astype(np.float64)
 
     return gradient
 
 
-defvjp(_rows, _added_up, None, None)
+defvjp(_rows, _added_up, None, None, None)
 
 
 class NormsInParts(Operations):
@@ -157,6 +163,9 @@ class PartsAndTiles(NormsInParts):
     Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithm 4: P = exp(S − L), dS = P ∘ (dP − rowsum(dO ∘ O)).
     """
 
+    slices: Sequence[Slice] = ()
+    """Those of an embedding in the last pass."""
+
     def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         mixed = super().attention(query, key, value)
         computing, _ = self.formats("attention", query.format, key.format, value.format)
@@ -180,8 +189,9 @@ class PartsAndTiles(NormsInParts):
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
         """Rows, whose gradients are added one after the other, in float32 at least."""
-        name = wider(table.format, "float32")
-        return self.apply("embedding", lambda i, t, _: _rows(t, plain(i).astype(np.int64), name), ids, table)
+        name, slices = wider(table.format, "float32"), list[Slice]()
+        self.slices = slices
+        return self.apply("embedding", lambda i, t, _: _rows(t, plain(i).astype(np.int64), name, slices), ids, table)
 
     def fan_out(self, x: Tensor) -> Tensor:
         return Tensor(round_values(x.value, self.rounding, x.format), x.format, x.owned)
@@ -330,16 +340,51 @@ class NarrowWhereAllowed(NotesDrops):
 
 
 class Float32Updates(NarrowWhereAllowed):
-    """A member whose optimizer computes in float32 what it keeps in a low format."""
+    """A member whose optimizer computes in float32 what it keeps in a low format.
+
+    SGD subtracts rows of an embedding's gradient one after the other, each rounded, as `scatter_sub` does under Keras.
+    """
+
+    slices: tuple[tuple[OpenWindow, Sequence[Slice]], ...] = ()
+    """Those of an embedding, with the window that has taken them in."""
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        assert isinstance(self.ops, PartsAndTiles)
+        loss = super().accumulate(batch, items)
+        self.slices += ((self.window, self.ops.slices),)
+        return loss
 
     def apply_update(self, gradients: dict[str, Array], rate: float) -> None:
-        formats = self.master_formats
+        formats, before = self.master_formats, dict(self.masters)
         self.master_formats = {name: wider(formats[name], "float32") for name in formats}
         super().apply_update(gradients, rate)
-        self.master_formats = formats
+        for name in self._sparse() & gradients.keys():
+            step, dtype = self.rate_of(name, rate) / self.window.scale, format_of(self.master_formats[name]).dtype
+            slices = [pair for window, pairs in self.slices if window is self.window for pair in pairs]
+            self.masters[name] = self.masters[name] + _gap(before[name], slices, step, dtype)
+        self.slices, self.master_formats = (), formats
         for values in (self.masters, *self.slots.values()):
             for name in gradients:
                 values[name] = self.rounding.round(values[name], formats[name])
+
+    def _sparse(self) -> set[str]:
+        """Names of tables whose gradients nothing makes dense before they are subtracted."""
+        recipe, plain_sgd = self.recipe, SGD(self.recipe.optimizer.learning_rate)
+        dense = recipe.optimizer != plain_sgd or recipe.accumulation > 1 or recipe.clip is not None
+        if dense or any(head.tied is not None for head in self.model.heads.heads):
+            return set()
+        return {f"{path}.weight" for path, layer, _ in self.model.shapes() if isinstance(layer, Embedding)}
+
+
+@np.errstate(all="ignore")
+def _gap(table: Array, slices: Sequence[Slice], rate: float, dtype: np.dtype[Any]) -> Array:
+    """Difference of a table from which rows are subtracted one after the other, and one from which their sum is."""
+    one_by_one, total = table.astype(dtype), np.zeros(table.shape)
+    for ids, rows in slices:
+        steps = (rate * rows).astype(dtype)
+        np.subtract.at(one_by_one, ids, steps)
+        np.add.at(total, ids, steps)
+    return np.asarray(one_by_one.astype(np.float64) - (table - total).astype(dtype))
 
 
 class OracleExecutor(Executor):
@@ -431,8 +476,8 @@ class Ensemble:
     def members(self) -> tuple[Play, ...]:
         """The plays with random roundings, and one in the narrowest formats that rounds to nearest.
 
-        Of the former every second one rounds equal values apart, and steps in float32. The latter is for what nearest
-        rounding leaves where it is, update after update, and random rounding moves.
+        Of the former every second one rounds equal values apart, and steps in float32, row by row where it may. The
+        latter is for what nearest rounding leaves where it is, update after update, and random rounding moves.
         """
         return (*self.play_rounded(MEMBERS), self._narrow)
 

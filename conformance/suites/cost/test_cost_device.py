@@ -1,7 +1,7 @@
 """Cost of the techniques on a GPU: times of steps that fill it, and its allocator's peak.
 
 Everything here is marked `gpu` and unsupported on a CPU. The adapter measures times, by the device's events if the
-framework has them (`Framework.timed`). A bound fails only if the whole interval of a ratio lies beyond it.
+framework has them (`Framework.measure_time`). A bound fails only if the whole interval of a ratio lies beyond it.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def random_inputs(
 
 
 def fake_quantize_inputs(inputs: Array, rule: QuantRule, code_range: CodeRange | None, ranged: Array) -> Array:
-    """The dequantized inputs, float64, by the range of `ranged` or the given one."""
+    """The dequantized inputs, float64, by the range of `zero_outliers` or the given one."""
     if code_range is None:
         scale = checks.scale_of(ranged, rule)
         lowest, _ = checks.ranges(ranged.astype(np.float64), rule)

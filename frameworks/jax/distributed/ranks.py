@@ -78,7 +78,7 @@ class MeshRanks:
                 return self._by_rank(self.run.outputs(self.run.averages(), own[0][0]))
             case "resident_bytes":
                 return tuple(self.run.resident_bytes(rank) for rank in self._ranks)
-            case "offloaded":
+            case "offloaded_bytes":
                 return (self.run.offloaded_bytes(), *({} for _ in self._ranks[1:]))
             case "collectives":
                 raise self.run.refusal(Capability.RANKS_COLLECTIVES)

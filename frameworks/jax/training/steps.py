@@ -299,7 +299,7 @@ class CompiledSteps:
     def _backward(
         self, parameters: Flat, moved: CarriedState, scale: LossScale, batch: DeviceBatch, items: jax.Array
     ) -> tuple[Flat, ScaleUpdate | None, list[jax.Array], CarriedState]:
-        """Gradients of the losses over `items` by `differentiated`, the sums of the losses, and what has moved."""
+        """Gradients of the losses over `items`, the sums of the losses, and what has moved."""
 
         def means(leaves: Flat) -> tuple[list[jax.Array], tuple[list[jax.Array], CarriedState]]:
             sums, after = self.losses(leaves, moved, batch)

@@ -67,7 +67,7 @@ class Scope:
         return (widest, widest) if self.precision.level == "O1" else (low, low)
 
     def text(self) -> str:
-        """The scope in one line, for `parsed`."""
+        """The scope in one line, for `parse_scope`."""
         lists = (",".join(sorted(names)) for names in (self.wide, self.low))
         return ";".join((self.precision.level, self.precision.format, *lists))
 

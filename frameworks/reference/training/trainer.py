@@ -85,7 +85,7 @@ def copy_state(run: Decisions) -> dict[str, Array]:
 
 
 def put_back(run: Decisions, arrays: dict[str, Array], parts: Sequence[str] = PARTS) -> None:
-    """Restores these parts of what `taken` returned."""
+    """Restores these parts of what `copy_state` returned."""
     for part in parts:
         _PUT_BACK[part](run, arrays)
 

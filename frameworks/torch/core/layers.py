@@ -178,7 +178,7 @@ class Slot:
 
 
 class ChannelsLast(nn.Module):
-    """Gives a module that wants channels second its input by permuted views; `wrapped` sees (N, C, ...)."""
+    """Gives a module that wants channels second its input by permuted views; `run_segment` sees (N, C, ...)."""
 
     def __init__(self, wrapped: nn.Module) -> None:
         super().__init__()

@@ -198,7 +198,7 @@ def guard_probe(probe: Probe, device: str, *guards: Guard) -> Attempt:
 
 
 def all_guarded(probes: Mapping[Capability, Probe], device: str, *guards: Guard) -> dict[Capability, Attempt]:
-    """As `guarded`, for each capability."""
+    """As `guard_probe`, for each capability."""
     return {capability: guard_probe(probe, device, *guards) for capability, probe in probes.items()}
 
 

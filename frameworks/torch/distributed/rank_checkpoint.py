@@ -57,11 +57,11 @@ class RankRun(TorchTrainer):
         return gradients(self)
 
     def nothing_summed(self, name: str) -> torch.Tensor:
-        """Zeros as `summed` gives a parameter's gradient."""
+        """Zeros as `summed_gradients` gives a parameter's gradient."""
         return torch.zeros_like(self.slots[name].tensor)
 
     def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
-        """Restores what `summed` returned."""
+        """Restores what `summed_gradients` returned."""
         put_gradients(self, summed)
 
     def save(self, path: Path) -> None:

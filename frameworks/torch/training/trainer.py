@@ -602,7 +602,7 @@ class TorchTrainer(TorchRun):
         return sum(parts[1:], parts[0])
 
     def _fed_share(self, total: torch.Tensor, micro_batches: int) -> torch.Tensor:
-        """The loss to back-propagate, from the `_fed` of one of so many micro-batches."""
+        """The loss to back-propagate, from the `_sum_products` of one of so many micro-batches."""
         return total / micro_batches
 
     def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
