@@ -82,10 +82,10 @@ def list_clauses(family: str | None, level: str | None) -> int:
 
 
 @spec.command(short_help="Find clauses by words.")
-@click.argument("words", nargs=-1, required=True)
-def search(words: tuple[str, ...]) -> int:
+@click.argument("terms", nargs=-1, required=True, metavar="WORDS...")
+def search(terms: tuple[str, ...]) -> int:
     """List clauses whose text, source or history contains all WORDS (case-insensitive)."""
-    return _print_clauses(c for c in load_clauses().values() if all(word.lower() in _text(c) for word in words))
+    return _print_clauses(c for c in load_clauses().values() if all(term.lower() in _text(c) for term in terms))
 
 
 def _text(clause: Clause) -> str:
@@ -325,13 +325,13 @@ def _load_known(framework: str) -> Known:
 
 @click.command()
 @click.argument("framework", shell_complete=names)
-@click.argument("words", nargs=-1, metavar="[WORD]...")
+@click.argument("terms", nargs=-1, metavar="[WORD]...")
 @click.option("--clause", metavar="ID", shell_complete=clause_ids, help="Only those by which this clause fails.")
 @click.option(
     "--class", "kind", type=click.Choice([kind.value for kind in FindingKind]), help="Only those of this class."
 )
 @click.option("--run", "tried", is_flag=True, help="Run the reproducers with the installed framework.")
-def findings(framework: str, words: tuple[str, ...], clause: str | None, kind: str | None, tried: bool) -> int:
+def findings(framework: str, terms: tuple[str, ...], clause: str | None, kind: str | None, tried: bool) -> int:
     """List the findings of FRAMEWORK, with WORDs those whose id, cause, clauses or link contain all of them, by class,
     the worst consequence first; with --run, run their reproducers.
 
@@ -356,13 +356,12 @@ def findings(framework: str, words: tuple[str, ...], clause: str | None, kind: s
     for entry in known.expectations:
         clauses.setdefault(entry.finding.id, set()).add(entry.clause)
     entries = {finding.id: _entry(finding, sorted(clauses.get(finding.id, ()))) for finding in known.findings}
+    ranked = sorted(known.findings, key=lambda finding: (finding.text.kind, finding.text.consequence.rank, finding.id))
     by_rank = [
         finding
-        for finding in sorted(
-            known.findings, key=lambda finding: (finding.text.kind, finding.text.consequence.rank, finding.id)
-        )
+        for finding in ranked
         if clause in (None, *clauses.get(finding.id, ())) and kind in (None, finding.text.kind)
-        if all(word.lower() in " ".join(entries[finding.id]).lower() for word in words)
+        if all(term.lower() in " ".join(entries[finding.id]).lower() for term in terms)
     ]
     if not by_rank:
         click.echo(f"conformance: no finding matches; `conformance findings {framework}` lists all of them", err=True)

@@ -22,6 +22,9 @@ _SUFFIXES = (".py", ".toml", ".html", ".js", ".jinja", ".j2")
 _NOT_PROSE = re.compile(r"```.*?```|<!-- ([\w' ]+): begin -->.*?<!-- \1: end -->|`[^`\n]*`|\]\([^)\n]*\)", re.DOTALL)
 
 _WORD = re.compile("[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+_PARTICIPLE = re.compile(
+    "_?(?!embed|exceed|feed|need|reseed|seed|speed)([a-z]+ed|made|taken|drawn|built|lost|sent|spent)"
+)
 _NAME = re.compile(r'"[^"\s]*"')
 """A string of TOML without spaces, such as an id; names in records do not change."""
 
@@ -47,13 +50,13 @@ class Phrase:
 
 @cache
 def _tables() -> dict[str, dict[str, str]]:
-    """What to write instead of each phrase, of each word of a name, and of each participle that is a name.
+    """What to write instead of each phrase, word of a name, participle that is a name, and whole name.
 
     Raises:
         ValueError: the file is invalid; the message is one line.
     """
     kind = Kind("find", frozenset({"find", "write"}))
-    tables = read_tables(FILE, dict.fromkeys(("phrase", "word", "participle"), kind))
+    tables = read_tables(FILE, dict.fromkeys(("phrase", "word", "participle", "name"), kind))
     return {name: {entry.text("find"): entry.text("write") for entry in entries} for name, entries in tables.items()}
 
 
@@ -86,6 +89,7 @@ def hits(paths: Iterable[Path], root: Path = ROOT) -> Iterator[Phrase]:
             tree = ast.parse(source)
             yield from _find_in_names(file, tree)
             yield from _find_participles(file, tree)
+            yield from _find_poor_names(file, tree)
 
 
 def _find_in_names(file: str, tree: ast.Module) -> Iterator[Phrase]:
@@ -114,6 +118,24 @@ def _find_participles(file: str, tree: ast.Module) -> Iterator[Phrase]:
                     names.append((node.lineno, node.id))
     own = [(line, name) for line, name in names if not name.startswith(("test_", "held_out_"))]
     yield from _containing(file, own, _tables()["participle"])
+
+
+def _find_poor_names(file: str, tree: ast.Module) -> Iterator[Phrase]:
+    """Variables and parameters with a name of the table, and functions that a bare participle names."""
+    fields = {id(node) for owner in ast.walk(tree) if isinstance(owner, ast.ClassDef) for node in _targets(owner)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name, decorator_list=[]) if _PARTICIPLE.fullmatch(name):
+                yield Phrase(file, node.lineno, name, "a verb")
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) if id(node) not in fields:
+                if better := _tables()["name"].get(name.strip("_")):
+                    yield Phrase(file, node.lineno, name, better)
+
+
+def _targets(owner: ast.ClassDef) -> Iterator[ast.expr]:
+    for statement in owner.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            yield from statement.targets if isinstance(statement, ast.Assign) else [statement.target]
 
 
 def _containing(file: str, names: Iterable[tuple[int, str]], table: Mapping[str, str]) -> Iterator[Phrase]:
