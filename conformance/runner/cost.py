@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from conformance.runner.baselines import BASELINES
 from frameworks.base.introspection import processor as processor_model
 
-FILE = Path(__file__).with_name("costs.toml")
+FILE = BASELINES / "costs.toml"
 MORE = 1.05
 """How many times as much as the file says a run may cost."""
 
