@@ -1,17 +1,14 @@
 """Installing frameworks and the suite: how uv and pip are called, locks, the wheel, and what cannot be done."""
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import threading
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -25,7 +22,7 @@ from frameworks.installer.distributions import DISTRIBUTIONS, Unavailable, bare,
 from frameworks.installer.pip import INSTALLER
 from results.record.reading import load
 from tests.support.suite_runs import ROOT, Ended, run
-from tests.support.wheels import write_wheel
+from tests.support.wheels import serve_index, write_wheel
 
 NUMPY, OLDER = "numpy==2.4.6", "numpy==2.3.5"
 SUITE = {"numpy": "2.4.6", "scipy": "1.17.1"}
@@ -389,32 +386,20 @@ DECLARED = {"frame": ["numpy>=1", "mate"], "mate": [], "numpy": []}
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An index of small wheels, with the day of each one's upload, as the only one that uv knows."""
-
-    class Handler(SimpleHTTPRequestHandler):
-        extensions_map = {".json": "application/vnd.pypi.simple.v1+json"}  # noqa: RUF012
-
-        def do_GET(self) -> None:
-            self.path += "index.json" if self.path.endswith("/") else ""
-            super().do_GET()
-
-        def log_message(self, *_: object) -> None:
-            """Prints nothing."""
-
-    for package, uploads in UPLOADS.items():
-        files, folder = [], tmp_path / "index" / package
-        for version, day in uploads.items():
-            name = write_wheel(folder, package, version, requires=DECLARED[package]).name
-            files.append({"filename": name, "url": name, "hashes": {}, "upload-time": f"{day}T00:00:00Z"})
-        page = {"meta": {"api-version": "1.1"}, "name": package, "files": files}
-        (folder / "index.json").write_text(json.dumps(page))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path / "index")))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{server.server_port}/")
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("UV_NO_CONFIG", "1")
-    yield
-    server.shutdown()
-    server.server_close()
+    files = {
+        package: [
+            {
+                "filename": write_wheel(tmp_path / package, package, version, requires=DECLARED[package]).name,
+                "upload-time": f"{day}T00:00:00Z",
+            }
+            for version, day in uploads.items()
+        ]
+        for package, uploads in UPLOADS.items()
+    }
+    with serve_index(tmp_path, files) as address:
+        for name, value in (("DEFAULT_INDEX", address), ("CACHE_DIR", str(tmp_path / "cache")), ("NO_CONFIG", "1")):
+            monkeypatch.setenv(f"UV_{name}", value)
+        yield
 
 
 @pytest.mark.skipif(uv.program() is None, reason="uv is not installed")

@@ -12,7 +12,7 @@ from conformance.cli import main
 from conformance.cli.versions import bisecting, sweeping
 from conformance.sweep import bisection
 from conformance.sweep import releases as releases_module
-from conformance.sweep.cell import CellRequest, CellResult, LostCell
+from conformance.sweep.cell import CellRequest, CellResult, LocalEngine, LostCell
 from conformance.sweep.plan import SweepCell
 from results.record.files import compress_content
 from results.record.model import Outcome
@@ -205,31 +205,19 @@ modes = ["emulated"]
 """
 
 
-class SureEngine:
-    """Every cell ends at once, in the way that its version says."""
-
-    outcomes: dict[str, str] = {}  # noqa: RUF012
-
-    def __init__(self, jobs: int) -> None:
-        self.jobs, self._due = jobs, list[CellRequest]()
-
-    def submit(self, request: CellRequest) -> None:
-        self._due.append(request)
-
-    def next(self) -> tuple[CellRequest, CellResult | str]:
-        request = self._due.pop()
-        outcome = self.outcomes.get(str(request.cell.version), "judged")
-        return request, CellResult(outcome, "" if outcome == "judged" else "it did not")
-
-    def close(self) -> None:
-        pass
+FAILED: dict[str, CellResult] = {}
+"""Results of the versions that are not judged."""
 
 
 @pytest.fixture
 def toy_plan(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A plan of a toy's versions, of which 9.0 does not exist; pip and uv know the wheels alone."""
     assert releases.is_dir()
-    monkeypatch.setattr(sweeping, "LocalEngine", SureEngine)
+    monkeypatch.setattr(
+        sweeping,
+        "LocalEngine",
+        lambda jobs: LocalEngine(jobs, lambda request, _: FAILED.get(request.cell.version, CellResult("judged"))),
+    )
     (tmp_path / "toys.toml").write_text(PLAN, encoding="utf-8")
     return tmp_path / "toys.toml"
 
@@ -252,14 +240,14 @@ def test_sweep_plan_lists_cells_and_runs_none(toy_plan: Path, capsys: pytest.Cap
 def test_sweep_reports_cells_and_says_whether_one_failed(
     toy_plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SureEngine, "outcomes", {"2.0": "out of time"})
+    monkeypatch.setitem(FAILED, "2.0", CellResult("out of time", "it did not"))
     assert main(sweep(toy_plan)) == 1
     output = capsys.readouterr().out
     assert f"{NAME}-2.0-cpu-emulated: out of time (it did not)" in output
     assert f"{NAME}-9.0-cpu-emulated: no solution (no index has {PACKAGE} 9.0)" in output
     assert "2 judged · 1 out of time · 1 no solution" in output
     assert main(sweep(toy_plan, f"--only={NAME}-1.0-cpu-emulated")) == 0
-    monkeypatch.setattr(SureEngine, "outcomes", {})
+    monkeypatch.delitem(FAILED, "2.0")
     assert main(sweep(toy_plan)) == 0
     document = json.loads((toy_plan.parent / "sweep" / "outcomes.json").read_bytes())
     assert [cell["outcome"] for cell in document["cells"]] == ["judged", "judged", "judged", "no solution"]

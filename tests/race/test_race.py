@@ -12,7 +12,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -165,15 +164,9 @@ def test_load_of_damaged_samples_is_refused(tmp_path: Path, content: bytes) -> N
         load(tmp_path / "race.json")
 
 
-@cache
-def load_samples(name: str) -> RaceSamples:
-    """The recorded processes."""
-    return load(Path(__file__).parent / f"{name}.json.gz")
-
-
 def replays(name: str, times: float) -> Iterator[RaceJudgement]:
     """A hundred races of recorded processes in which the new version takes so many times as long."""
-    rng, samples = np.random.default_rng(7), load_samples(name)
+    rng, samples = np.random.default_rng(7), load(Path(__file__).parent / f"{name}.json.gz")
 
     def slow_down(side: SideSamples) -> SideSamples:
         rounds = {

@@ -20,7 +20,6 @@ from results.record.reading import Curves, Outcome, Record, RunSetup, Tensors, T
 from results.show.differences import document, headline, markdown, to_text, verdict
 from tests.support.doctored import (
     baseline,
-    with_bytes,
     with_curves,
     with_errors,
     with_losses,
@@ -193,7 +192,8 @@ def test_what_a_comparison_fails_on_can_be_chosen(
     fail_on: FailOn, drift: int, worse: int, refused: int, parity: str, tmp_path: Path
 ) -> None:
     old, new = (with_errors(baseline(), parity, share) for share in (0.01, 0.99))
-    grown, other = with_bytes(old, lambda size: size + 1), replace(old, seed=1)
+    more = (replace(m, samples=tuple(b + 1 for b in m.samples)) if m.unit == "B" else m for m in old.measurements)
+    grown, other = replace(old, measurements=tuple(more)), replace(old, seed=1)
     for record, status in ((new, drift), (grown, worse), (other, refused), (old, 0)):
         assert Comparisons((compare(old, record),)).exit_status(fail_on) == status
     for name, record in (("old", old), ("new", new)):

@@ -18,8 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import cli
-from conformance.cli import main
 from results.record import files, values
 from results.record.encoding import schema
 from results.record.files import MAX_BYTES
@@ -241,7 +239,7 @@ def test_report_of_a_folder_with_a_broken_record_leaves_the_old_page(complete: P
     page, broken = complete.with_name("page.html"), complete.with_name("broken.json")
     page.write_text("old", "utf-8")
     broken.write_text("{", "utf-8")
-    assert_refused(call(main, "report", complete.parent, "--output", page), broken)
+    assert_refused(call("report", complete.parent, "--output", page), broken)
     assert page.read_text("utf-8") == "old"
 
 
@@ -308,11 +306,11 @@ def test_load_damaged_record_is_read_or_refused_in_one_line(tmp_path: Path) -> N
         path.write_bytes(damaged)
         pair = (path, good) if number % 2 else (good, path)
         style = ("table", "markdown", "json")[number % 3]
-        completed = call(cli.main, "compare", *pair, "--format", style)
+        completed = call("compare", *pair, "--format", style)
         counts[completed.errors == ""] += 1
         if completed.errors:
             assert_refused(completed, path)
-            assert_refused(call(cli.main, "table", path), path)
+            assert_refused(call("table", path), path)
         else:
             check_output(completed, 0, 1, 2)
             record = load(path)
@@ -390,7 +388,7 @@ def test_load_small_file_of_many_values_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "small.json.gz"
     path.write_bytes(gzip.compress(OVERSIZED["empty lists"](), 6))
     assert path.stat().st_size < 100_000
-    assert_refused(call(cli.main, "table", path), path)
+    assert_refused(call("table", path), path)
 
 
 def test_limits_are_twice_the_committed_records() -> None:
@@ -403,9 +401,9 @@ def test_limits_are_twice_the_committed_records() -> None:
 def test_messages_have_no_character_that_acts_on_a_terminal(tmp_path: Path) -> None:
     path = tmp_path / "a\n\x1b[31m\udcff\u202e.json"
     write(path, BASE)
-    assert check_output(call(cli.main, "compare", tmp_path, path, "--format", "json"))
+    assert check_output(call("compare", tmp_path, path, "--format", "json"))
     path.write_bytes(b"{")
-    completed = call(cli.main, "compare", path, path)
+    completed = call("compare", path, path)
     assert (completed.status, completed.errors[-1:]) == (2, "\n")
     assert completed.errors[:-1].isprintable()
 
@@ -425,5 +423,5 @@ def test_output_that_cannot_be_written_is_refused(output: str, tmp_path: Path) -
     write(good, BASE)
     target = tmp_path / output if output else Path()
     before = sorted(tmp_path.rglob("*"))
-    assert_refused(call(cli.main, "compare", good, good, "--output", target), Path(str(target)[:100]))
+    assert_refused(call("compare", good, good, "--output", target), Path(str(target)[:100]))
     assert sorted(tmp_path.rglob("*")) == before

@@ -55,32 +55,27 @@ mixed, block = (
     for test in (suite.test_mixed_precision_is_no_slower, suite.test_mixed_precision_speeds_up_transformer_block)
 )
 TIMED = {
-    "recomputation": (recomputation, 1.33, 1.0),
-    "products, default": (mixed["default"], 0.5, 1.0),
-    "products, off": (mixed["off"], 0.5, 1.0),
-    "products, on": (mixed["on"], 0.5 / 0.6, 0.6),
-    "block, default": (block["default"], 0.5, 1.0),
-    "block, off": (block["off"], 0.5, 1.0),
-    "block, on": (block["on"], 0.5 / 0.6, 0.6),
-    "example": (example, 0.5, 1.0),
+    "recomputation": (recomputation, 1.33, 1.0, []),
+    "products, default": (mixed["default"], 0.5, 1.0, [None]),
+    "products, off": (mixed["off"], 0.5, 1.0, [False]),
+    "products, on": (mixed["on"], 0.5 / 0.6, 0.6, [True]),
+    "block, default": (block["default"], 0.5, 1.0, [None]),
+    "block, off": (block["off"], 0.5, 1.0, [False]),
+    "block, on": (block["on"], 0.5 / 0.6, 0.6, [True]),
+    "example": (example, 0.5, 1.0, []),
 }
 
 
 @pytest.mark.parametrize("name", TIMED)
 def test_a_device_that_costs_what_it_should_passes(name: str) -> None:
-    run, factor, plain = TIMED[name]
-    (measured,) = run(own_loops.Device()).measurements.values()
+    run, factor, plain, scopes = TIMED[name]
+    framework = own_loops.Device()
+    (measured,) = run(framework).measurements.values()
+    assert framework.scopes == scopes
     unit, samples, control = measured
     assert (unit, len(samples), len(control)) == ("s", 60, 60)
     assert np.median(samples) / np.median(control) == pytest.approx(factor, rel=0.01)
     assert np.median(control) == pytest.approx(1e-3 * plain, rel=0.002)
-
-
-@pytest.mark.parametrize(("tf32", "scopes"), [("default", [None]), ("off", [False]), ("on", [True])])
-def test_float32_is_timed_as_it_comes_and_without_and_with_tf32(tf32: str, scopes: list[bool | None]) -> None:
-    framework = own_loops.Device()
-    mixed[tf32](framework)
-    assert framework.scopes == scopes
 
 
 @pytest.mark.parametrize(
@@ -147,25 +142,21 @@ def test_a_peak_that_follows_the_count_passes(technique: str, tmp_path: Path) ->
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
-    ("broken", "technique"),
+    ("broken", "technique", "signature"),
     [
-        (own_loops.KeepsFloat32, "O1-float16"),
-        (own_loops.KeepsFloat32, "O1-bfloat16"),
-        (own_loops.KeepsSegments, "recomputed"),
-        (own_loops.KeepsMicroBatches, "accumulated"),
+        (own_loops.KeepsFloat32, "O1-float16", "apart"),
+        (own_loops.KeepsFloat32, "O1-bfloat16", "apart"),
+        (own_loops.KeepsSegments, "recomputed", "apart"),
+        (own_loops.KeepsMicroBatches, "accumulated", "apart"),
+        (own_loops.NoPeak, "recomputed", "no-peak"),
     ],
 )
-def test_a_peak_that_stays_fails(broken: type[own_loops.Device], technique: str, tmp_path: Path) -> None:
+def test_a_peak_that_stays_or_is_of_weights_alone_fails(
+    broken: type[own_loops.Device], technique: str, signature: str, tmp_path: Path
+) -> None:
     with pytest.raises(Violation) as caught:
         peak(broken(), technique, tmp_path)
-    assert caught.value.signature == "apart"
-
-
-@pytest.mark.usefixtures("here")
-def test_a_peak_of_nothing_but_weights_fails(tmp_path: Path) -> None:
-    with pytest.raises(Violation) as caught:
-        peak(own_loops.NoPeak(), "recomputed", tmp_path)
-    assert caught.value.signature == "no-peak"
+    assert caught.value.signature == signature
 
 
 def test_a_peak_is_taken_in_a_process_of_its_own(tmp_path: Path) -> None:
@@ -183,18 +174,13 @@ def test_a_cpu_is_no_device_whatever_it_declares() -> None:
     need_device(Subject(own_loops.Device("cuda")))
 
 
-def test_a_device_without_a_peak_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_peak_or_the_switch_only_the_default_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     framework = own_loops.Device()
-    refused = {Capability.PEAK_BYTES: Declaration(False, "none here")}
+    refused = {Capability.PEAK_BYTES: Declaration(False, "none here"), Capability.TF32: Declaration(False, "no switch")}
     monkeypatch.setattr(framework, "declares", lambda capability: refused.get(capability, SUPPORTED))
     with pytest.raises(Unsupported, match="none here"):
         need_device(Subject(framework))
-
-
-def test_without_the_switch_only_the_default_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    framework = own_loops.Device()
-    refused = {Capability.TF32: Declaration(False, "no switch")}
-    monkeypatch.setattr(framework, "declares", lambda capability: refused.get(capability, SUPPORTED))
+    del refused[Capability.PEAK_BYTES]
     assert len(mixed["default"](framework).measurements) == 1
     for tf32 in ("off", "on"):
         with pytest.raises(Unsupported, match="no switch"):

@@ -32,15 +32,6 @@ from tests.support.suite_runs import (
 from tests.support.suite_runs import running as started
 
 SUITE = """
-import os
-import time
-
-import pytest
-
-from conformance.checks.api import Subject, Verdict, clause
-from fixtures.models import scalar
-
-
 @clause("scaling.automaton")
 @pytest.mark.parametrize("value", range(40))
 def test_step(subject: Subject, verdict: Verdict, value: int) -> None:
@@ -50,14 +41,6 @@ def test_step(subject: Subject, verdict: Verdict, value: int) -> None:
     verdict.equal(value % 4 == 3, False, "three of four pass", "fourth")
 """
 STUBBORN = """
-import os
-import time
-from contextlib import suppress
-from pathlib import Path
-
-from conformance.checks.api import Subject, clause
-
-
 @clause("scaling.automaton")
 def test_that_takes_no_interrupt(subject: Subject) -> None:
     Path("worker").write_text(str(os.getpid()))
@@ -66,12 +49,6 @@ def test_that_takes_no_interrupt(subject: Subject) -> None:
             time.sleep(3600.0)
 """
 WITH_RANKS = """
-import json
-import os
-import time
-from pathlib import Path
-
-from conformance.checks.api import Subject, clause
 from frameworks.ranks import worker_group_of
 
 
@@ -83,12 +60,6 @@ def test_with_ranks(subject: Subject) -> None:
     time.sleep(3600.0)
 """
 DYING = """
-import os
-import signal
-from pathlib import Path
-
-from conformance.checks.api import Subject, clause
-
 if os.environ.get("PYTEST_XDIST_WORKER") in os.environ["DYING"].split():
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -105,6 +76,7 @@ import sys
 if any("sys.stdin.readline" in word for word in sys.orig_argv):
     os.kill(os.getpid(), signal.SIGKILL)
 """
+ABORTING = "--framework=tests.support.misbehaving:AbortingAtOnce"
 PRINTED = re.compile(r"::(test_step\[\d+\]) (PASSED|FAILED)")
 
 
@@ -181,7 +153,13 @@ def test_pytest_and_ranks_end_soon_after_the_command_is_killed(tmp_path: Path) -
     wait_for(lambda: len([*tmp_path.glob("run.interrupted-*.json")]) == 1)
 
 
-def test_ctrl_c_leaves_an_interrupted_record(running: Running) -> None:
+def test_a_record_that_a_run_holds_is_refused_and_interrupted_by_ctrl_c(running: Running) -> None:
+    running.process.send_signal(signal.SIGSTOP)
+    refused = judge(f"--record={running.record}", root=running.root)
+    running.process.send_signal(signal.SIGCONT)
+    assert (refused.status, len(refused.lines)) == (2, 1), refused.lines
+    assert "another run is writing it" in refused.lines[0]
+    assert running.process.poll() is None
     running.process.send_signal(signal.SIGINT)
     assert running.process.wait(hang_limit()) == 2
     (path,) = running.interrupted_records()
@@ -202,37 +180,25 @@ def test_an_interrupted_run_interrupts_its_workers() -> None:
         assert process.wait(hang_limit()) != 0
 
 
-def test_a_record_that_another_run_holds_is_refused(running: Running) -> None:
-    running.process.send_signal(signal.SIGSTOP)
-    result = judge(f"--record={running.record}", root=running.root)
-    running.process.send_signal(signal.SIGCONT)
-    assert (result.status, len(result.lines)) == (2, 1), result.lines
-    assert "another run is writing it" in result.lines[0]
-    assert running.process.poll() is None
-
-
-def test_a_run_that_stops_at_the_first_failure_is_interrupted(copied: Path, tmp_path: Path) -> None:
-    result = judge("-x", f"--record={tmp_path / 'run.json'}", root=copied)
+@pytest.mark.parametrize(
+    ("arguments", "bad"),
+    [(["-x"], Outcome.FAIL), ([ABORTING, *WORKERS, "--numprocesses=1", "--max-worker-restart=0"], Outcome.CRASH)],
+    ids=["stops at the first failure", "gives up on its workers"],
+)
+def test_a_run_that_does_not_go_on_is_interrupted(
+    copied: Path, tmp_path: Path, arguments: list[str], bad: Outcome
+) -> None:
+    result = judge(*arguments, f"--record={tmp_path / 'run.json'}", root=copied)
     assert result.status == 1, result.lines
     (path,) = tmp_path.glob("*.json")
-    assert path.name == "run.interrupted-1.json"
-    assert list(by_case(load(path)).values()).count(Outcome.FAIL) == 1
-    assert load(path).status == "interrupted"
-
-
-def test_a_run_that_gives_up_on_its_workers_is_interrupted(copied: Path, tmp_path: Path) -> None:
-    arguments = ("--numprocesses=1", "--max-worker-restart=0", f"--record={tmp_path / 'run.json'}")
-    result = judge("--framework=tests.support.misbehaving:AbortingAtOnce", *WORKERS, *arguments, root=copied)
-    assert result.status == 1, result.lines
-    (path,) = tmp_path.glob("*.json")
-    assert path.name == "run.interrupted-1.json"
-    assert list(by_case(load(path)).values()) == [Outcome.CRASH]
+    assert (path.name, load(path).status) == ("run.interrupted-1.json", "interrupted")
+    assert [outcome for outcome in by_case(load(path)).values() if outcome is not Outcome.PASS] == [bad]
 
 
 def test_without_workers_a_crash_is_told_by_the_next_run(copied: Path, tmp_path: Path) -> None:
     record = tmp_path / "run.json"
     for _ in range(2):
-        result = judge("--framework=tests.support.misbehaving:AbortingAtOnce", f"--record={record}", root=copied)
+        result = judge(ABORTING, f"--record={record}", root=copied)
         assert result.status == -signal.SIGABRT, result.lines
     (path,) = tmp_path.glob("run.interrupted-*.json")
     (crash,) = load(path).verdicts
@@ -266,18 +232,19 @@ def test_a_worker_that_is_killed_as_it_collects_is_replaced(dying: Path, tmp_pat
     assert [v.outcome for v in load(tmp_path / "run.json").verdicts if "test_that_passes" in v.test] == [Outcome.PASS]
 
 
-def test_workers_that_are_all_killed_as_they_collect_end_the_run_in_one_line(dying: Path, tmp_path: Path) -> None:
-    result = with_workers(dying, tmp_path / "run.json", DYING=" ".join(f"gw{number}" for number in range(1000)))
+@pytest.mark.parametrize(
+    ("variable", "value", "text"),
+    [
+        ("DYING", " ".join(f"gw{number}" for number in range(1000)), f"{MOST} workers ended before they had collected"),
+        ("PYTHONPATH", "start", "Exit: a worker ended at its start; find"),
+    ],
+    ids=["all as they collect", "one as it starts"],
+)
+def test_workers_that_are_killed_end_the_run_in_one_line(
+    dying: Path, tmp_path: Path, variable: str, value: str, text: str
+) -> None:
+    result = with_workers(dying, tmp_path / "run.json", **{variable: value})
     assert result.status == 2, result.lines
-    (line,) = (line for line in result.lines if "find out what kills them" in line)
-    assert f"{MOST} workers ended before they had collected the tests" in line
-    assert "INTERNALERROR" not in result.output + result.errors
-    assert [load(path).status for path in tmp_path.glob("run.*")] == ["interrupted"]
-
-
-def test_a_worker_that_is_killed_as_it_starts_ends_the_run_in_one_line(dying: Path, tmp_path: Path) -> None:
-    result = with_workers(dying, tmp_path / "run.json", PYTHONPATH=str(dying / "start"))
-    assert result.status == 2, result.lines
-    assert result.errors.startswith("Exit: a worker ended at its start; find out what kills them")
+    assert {text in line for line in result.lines if "find out what kills them" in line} == {True}
     assert "INTERNALERROR" not in result.output + result.errors
     assert [load(path).status for path in tmp_path.glob("run.*")] == ["interrupted"]

@@ -23,10 +23,10 @@ from fixtures.models import exact_linear, exact_stack
 from fixtures.recipe import BFLOAT16, Adam, DynamicScaling, Offload, Recipe, Recompute
 from frameworks.reference import ReferenceFramework
 from results.compare.comparison import compare_sets
-from results.record.model import Outcome, RunSetup, TestVerdict
+from results.record.model import Outcome, Record, RunSetup, TestVerdict
 from results.record.reading import write
 from tests.runner.test_plugin import SUITE
-from tests.support.recorded import BASE, CLAUSE
+from tests.support.recorded import BASE, CLAUSE, change_verdict
 from tests.support.suite_runs import WORKERS, checkout, expect, judge
 
 
@@ -46,8 +46,8 @@ def test_every_test_has_its_properties(small: Path, tmp_path: Path, workers: Seq
         case.get("name", ""): {p.get("name", ""): p.get("value", "") for p in case.iterfind("properties/property")}
         for case in cases
     }
-    assert len(properties_of) == len(cases) == 8
-    assert Counter(name for properties in properties_of.values() for name in properties)["clause"] == 8
+    assert len(properties_of) == len(cases) == 9
+    assert Counter(name for properties in properties_of.values() for name in properties)["clause"] == 9
     assert properties_of["test_holds[1]"].pop("repro").endswith("conformance/suites/test_small.py::test_holds[1]'")
     assert properties_of["test_holds[1]"] == {"clause": "scaling.automaton", "outcome": "pass"}
     kinds = {name: (properties["outcome"], properties.get("signature")) for name, properties in properties_of.items()}
@@ -89,25 +89,46 @@ def test_each_of_several_modes_has_a_report_of_its_own(
         calls.append(asked[-1])
         return 2
 
+    monkeypatch.setattr(jobs, "_find_refusal", lambda *_: "")
     monkeypatch.setattr(jobs, "judge", stub_judge)
     assert jobs.job("reference", modes, "cpu", arguments) == 2
     assert calls == expected
 
 
-@pytest.mark.parametrize(("framework", "told"), [("my_training:Loop", False), ("reference", True)])
-def test_a_run_of_ones_own_loop_says_nothing_of_baselines(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], framework: str, told: bool
+FAILING = change_verdict(BASE, 0, outcome=Outcome.FAIL)
+
+
+@pytest.mark.parametrize(
+    ("framework", "record", "conclusions"),
+    [
+        ("my_training:Loop", BASE, []),
+        ("reference", BASE, ["baseline", "nothing is worse"]),
+        ("reference", FAILING, ["baseline", "1 test needs action"]),
+        ("reference", None, []),
+    ],
+)
+def test_a_run_concludes_from_its_record_and_ones_own_loop_has_no_baseline(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    framework: str,
+    record: Record | None,
+    conclusions: list[str],
 ) -> None:
+    status = int(record is not BASE)
+
     def stub_judge(*_: object) -> int:
-        write(tmp_path / "run.json", BASE)
-        return 0
+        if record:
+            write(tmp_path / "run.json", record)
+        return status
 
     monkeypatch.setattr(jobs, "LAST_RUNS", tmp_path)
     monkeypatch.setattr(jobs, "_find_refusal", lambda *_: "")
     monkeypatch.setattr(jobs, "former", lambda _: None)
     monkeypatch.setattr(jobs, "judge", stub_judge)
-    assert jobs.job(framework, [""], "cpu", []) == 0
-    assert ("baseline" in capsys.readouterr().out) == told
+    assert jobs.job(framework, [""], "cpu", []) == status
+    printed = capsys.readouterr().out
+    assert [text for text in ("baseline", "1 test needs action", "nothing is worse") if text in printed] == conclusions
 
 
 # ---------------------------------------------------------------- the end of a run
@@ -170,31 +191,8 @@ def test_last_line_counts_failures_on_a_processor_that_no_baseline_has_apart() -
     assert jobs.conclusion([here, there], []) == f"2 tests need action, 1 of them {FOREIGN}"
 
 
-def test_last_line_of_a_run_that_did_not_end_says_so() -> None:
+def test_last_line_names_what_is_worse_or_that_the_run_did_not_end() -> None:
     assert jobs.conclusion([replace(BASE, status="interrupted")], []) == "the run did not end"
-
-
-@pytest.mark.parametrize("recorded", [False, True], ids=["selection", "recorded"])
-def test_run_without_a_record_concludes_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], recorded: bool
-) -> None:
-    def fail(*_: object) -> int:
-        if recorded:
-            failed = replace(BASE.verdicts[0], outcome=Outcome.FAIL)
-            write(tmp_path / "run.json", replace(BASE, verdicts=(failed, *BASE.verdicts[1:])))
-        return 1
-
-    monkeypatch.setattr(jobs, "LAST_RUNS", tmp_path)
-    monkeypatch.setattr(jobs, "_find_refusal", lambda *_: "")
-    monkeypatch.setattr(jobs, "former", lambda _: None)
-    monkeypatch.setattr(jobs, "judge", fail)
-    assert jobs.job("reference", [""], "cpu", []) == 1
-    printed = capsys.readouterr().out
-    assert "nothing is worse" not in printed
-    assert ("1 test needs action" in printed) is recorded
-
-
-def test_last_line_names_what_is_worse() -> None:
     lowered = replace(BASE.clauses[CLAUSE], level="MAY")
     weaker = compare_sets([BASE], [replace(BASE, clauses={**BASE.clauses, CLAUSE: lowered})])
     assert jobs.conclusion([BASE], [weaker]) == "worse than in the baseline: 1 level lowered"

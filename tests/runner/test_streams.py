@@ -18,21 +18,14 @@ COMMAND = re.compile(r"^\s*::|##\[")
 """What the runner of GitHub takes for a command."""
 
 WARNING = """
-import warnings
-
-from conformance.checks.api import Verdict, clause
-
-
 @clause("scaling.stays-finite")
 def test_warns(verdict: Verdict) -> None:
     warnings.warn("a framework's warning")
     verdict.equal(1, 1, "number", "differs")
 """
 PRINTING = """
-import os
 import sys
 
-from conformance.checks.api import Subject, clause
 
 print("::error::as it is imported")
 os.write(2, b"::error::past Python\\n")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,11 +16,6 @@ from tests.support.suite_runs import WORKERS, by_case, checkout, judge, outcomes
 
 TESTS = 11
 SUITE = f"""
-import os
-
-import pytest
-
-from conformance.checks.api import Subject, Verdict, clause
 from conformance.runner import workers
 
 RAN = []
@@ -78,22 +74,6 @@ ORDERED = [
 ] + [f"{SUITES}/{name}" for name in ("test_master.py::test_c", "test_resume.py::test_d", "test_scaling.py::test_e")]
 
 
-class Node:
-    """A worker that notes the numbers of the tests that it is told to run."""
-
-    shutting_down = False
-
-    def __init__(self, name: str) -> None:
-        self.gateway = SimpleNamespace(id=name)
-        self.sent: list[int] = []
-
-    def send_runtest_some(self, numbers: list[int]) -> None:
-        self.sent += numbers
-
-    def shutdown(self) -> None:
-        self.shutting_down = True
-
-
 @pytest.fixture
 def ordering() -> Any:
     """The module of the order, which needs pytest-xdist."""
@@ -105,26 +85,20 @@ def shares(ordering: Any, workers: int) -> list[list[str]]:
     config: Any = SimpleNamespace(option=SimpleNamespace(tx=["popen"] * workers, loadscopereorder=True))
     config.getvalue = lambda name: getattr(config.option, name)
     scheduler = ordering.FixedShares(config)
-    nodes: list[Any] = [Node(f"gw{number}") for number in range(workers)]
+    nodes = [Mock(shutting_down=False, **{"gateway.id": f"gw{number}"}) for number in range(workers)]
     for node in nodes:
         scheduler.add_node(node)
     for node in reversed(nodes):
         scheduler.add_node_collection(node, ORDERED)
     scheduler.schedule()
-    return [[ORDERED[number] for number in node.sent] for node in nodes]
+    sent = ([number for call in node.send_runtest_some.call_args_list for number in call.args[0]] for node in nodes)
+    return [[ORDERED[number] for number in numbers] for numbers in sent]
 
 
-def test_two_workers_run_fixed_shares_in_the_order_of_collection(ordering: Any) -> None:
+def test_at_most_two_workers_run_fixed_shares_in_the_order_of_collection(ordering: Any) -> None:
     others = [test for test in ORDERED if "laws" not in test and "resume" not in test]
-    assert sorted(shares(ordering, 2)) == sorted([others, [test for test in ORDERED if test not in others]])
-
-
-def test_one_worker_runs_all_in_the_order_of_collection(ordering: Any) -> None:
-    assert shares(ordering, 1) == [ORDERED]
-
-
-def test_a_third_worker_runs_nothing(ordering: Any) -> None:
-    assert sorted(map(len, shares(ordering, 3))) == [0, 3, 3]
+    parts = sorted([others, [test for test in ORDERED if test not in others]])
+    assert [sorted(shares(ordering, count)) for count in (1, 2, 3)] == [[ORDERED], parts, [[], *parts]]
 
 
 def test_each_part_begins_with_tests_that_stop_the_others_and_goes_on_with_long_ones(ordering: Any) -> None:
@@ -145,20 +119,12 @@ def test_every_test_is_dealt_once(ordering: Any, workers: int) -> None:
 
 
 FIRST = """
-import pytest
-
-from conformance.checks.api import Subject, Verdict, clause
-
-
 @clause("scaling.automaton")
 @pytest.mark.parametrize("value", [1, 2])
 def test_holds(subject: Subject, verdict: Verdict, value: int) -> None:
     verdict.equal(value, value, "a value")
 """
 SECOND = """
-from conformance.checks.api import Subject, Verdict, clause
-
-
 @clause("scaling.stays-finite")
 def test_stands(subject: Subject, verdict: Verdict) -> None:
     verdict.equal(1, 1, "a value")

@@ -25,12 +25,6 @@ from results.record.model import Outcome
 BIG = 10 * 2**20
 """Characters of a text that is too long."""
 
-BEHAVIOURS: dict[str, Behaviour] = {}
-"""Actions that leave the process alive, by name."""
-
-DEADLY: dict[str, Behaviour] = {}
-"""Actions that end the process, by name."""
-
 
 @dataclass(frozen=True)
 class Behaviour:
@@ -38,20 +32,6 @@ class Behaviour:
 
     act: Callable[[], object]
     outcome: Outcome
-
-
-def behaves(outcome: Outcome, among: dict[str, Behaviour] = BEHAVIOURS) -> Callable[[Callable[[], object]], object]:
-    """Adds a function to the behaviours; where it returns, the framework's result is right."""
-
-    def add(act: Callable[[], object]) -> object:
-        def right() -> float:
-            act()
-            return 1.0
-
-        among[act.__name__] = Behaviour(right, outcome)
-        return act
-
-    return add
 
 
 def surroundings() -> dict[str, object]:
@@ -90,87 +70,54 @@ RAISED = {
     "pytest_skip": pytest.skip.Exception("not today"),
     "pytest_xfail": pytest.xfail.Exception("not today"),
 }
-BEHAVIOURS.update({name: Behaviour(partial(throw, error), Outcome.ERROR) for name, error in RAISED.items()})
-
 RETURNED = {"not_a_number": float("nan"), "nothing": None, "another_shape": np.ones((3, 0, 2))}
-BEHAVIOURS.update({name: Behaviour(lambda value=value: value, Outcome.FAIL) for name, value in RETURNED.items()})
 
 
-@behaves(Outcome.PASS)
 def fork_that_goes_on() -> None:
     child = os.fork()
     if child:
         os.waitpid(child, 0)
 
 
-@behaves(Outcome.PASS)
 def another_folder() -> None:
     os.makedirs("gone", exist_ok=True)
     os.chdir("gone")
     os.rmdir(os.getcwd())
 
 
-@behaves(Outcome.PASS)
 def replaced_streams() -> None:
     sys.stdout = sys.stderr = None  # type: ignore[assignment]
 
 
-@behaves(Outcome.PASS)
 def handlers_replaced() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: os._exit(7))
 
 
-@behaves(Outcome.PASS)
-def threads_left_running() -> None:
-    threading.Thread(target=time.sleep, args=(3600.0,), daemon=False).start()
-
-
-@behaves(Outcome.PASS)
 def warnings_are_errors() -> None:
     warnings.simplefilter("error")
     warnings.showwarning = None  # type: ignore[assignment]
 
 
-@behaves(Outcome.PASS)
 def variables_changed() -> None:
     os.environ.clear()
     os.environ["OMP_NUM_THREADS"] = "77"
 
 
-@behaves(Outcome.PASS)
-def floating_point_errors_raise() -> None:
-    np.seterr(all="raise")
+SURVIVED: dict[str, Callable[[], object]] = {
+    "fork_that_goes_on": fork_that_goes_on,
+    "another_folder": another_folder,
+    "replaced_streams": replaced_streams,
+    "handlers_replaced": handlers_replaced,
+    "threads_left_running": lambda: threading.Thread(target=time.sleep, args=(3600.0,), daemon=False).start(),
+    "warnings_are_errors": warnings_are_errors,
+    "variables_changed": variables_changed,
+    "floating_point_errors_raise": lambda: np.seterr(all="raise"),
+    "prints_much": lambda: [sys.stdout.write("x" * (BIG // 10)) for _ in range(10)],
+}
 
 
-@behaves(Outcome.PASS)
-def prints_much() -> None:
-    for _ in range(10):
-        sys.stdout.write("x" * (BIG // 10))
-
-
-@behaves(Outcome.CRASH, DEADLY)
-def ends_the_process() -> None:
-    os._exit(0)
-
-
-@behaves(Outcome.CRASH, DEADLY)
-def aborts() -> None:
-    os.abort()
-
-
-@behaves(Outcome.CRASH, DEADLY)
-def is_killed() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@behaves(Outcome.TIMEOUT, DEADLY)
-def sleeps() -> None:
-    time.sleep(3600.0)
-
-
-@behaves(Outcome.TIMEOUT, DEADLY)
-def swallows_every_exception() -> None:
+def swallow_every_exception() -> None:
     while True:
         try:
             time.sleep(3600.0)
@@ -178,6 +125,19 @@ def swallows_every_exception() -> None:
             continue
 
 
-@behaves(Outcome.TIMEOUT, DEADLY)
-def loops_in_c() -> None:
-    collections.deque(itertools.repeat(1), maxlen=0)
+BEHAVIOURS = {
+    **{name: Behaviour(partial(throw, error), Outcome.ERROR) for name, error in RAISED.items()},
+    **{name: Behaviour(lambda value=value: value, Outcome.FAIL) for name, value in RETURNED.items()},
+    **{name: Behaviour(lambda act=act: (act(), 1.0)[1], Outcome.PASS) for name, act in SURVIVED.items()},
+}
+"""Actions that leave the process alive, by name; with those of `SURVIVED` the framework's result is right."""
+
+DEADLY = {
+    "ends_the_process": Behaviour(partial(os._exit, 0), Outcome.CRASH),
+    "aborts": Behaviour(os.abort, Outcome.CRASH),
+    "is_killed": Behaviour(lambda: os.kill(os.getpid(), signal.SIGKILL), Outcome.CRASH),
+    "sleeps": Behaviour(partial(time.sleep, 3600.0), Outcome.TIMEOUT),
+    "swallows_every_exception": Behaviour(swallow_every_exception, Outcome.TIMEOUT),
+    "loops_in_c": Behaviour(lambda: collections.deque(itertools.repeat(1), maxlen=0), Outcome.TIMEOUT),
+}
+"""Actions that end the process, by name."""

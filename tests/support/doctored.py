@@ -90,12 +90,6 @@ def with_errors(record: Record, test: str, share: float) -> Record:
     return with_verdicts(record, change)
 
 
-def with_bytes(record: Record, change: Callable[[float], float]) -> Record:
-    """The record with every counted number of bytes changed."""
-    changed = (replace(m, samples=tuple(map(change, m.samples))) if m.unit == "B" else m for m in record.measurements)
-    return replace(record, measurements=tuple(changed))
-
-
 def with_variant(record: Record, **changes: Any) -> Record:
     """The record of another environment; mappings are added to what is there."""
     merged = {

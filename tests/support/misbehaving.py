@@ -6,8 +6,6 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +18,14 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from results.record.files import MAX_BYTES
 from results.record.reading import MAX_SIGNS, to_json
 from tests.support.recorded import BASE, CLAUSE
-from tests.support.suite_runs import Ended
+from tests.support.suite_runs import Ended, call_command
+
+
+class Unnamed(ReferenceFramework):
+    """Has no version."""
+
+    def version(self) -> str:
+        raise ZeroDivisionError("no version")
 
 
 class Leaky(ReferenceFramework):
@@ -70,38 +75,27 @@ class Restless(ReferenceFramework):
         return super().trainer(model, recipe, moved)
 
 
-class _AbortingTrainer(ReferenceTrainer):
-    def scaler_settings(self) -> dict[str, float]:
-        os.abort()
+def make_trainer(method: str, act: Callable[[object], Any]) -> type[ReferenceTrainer]:
+    """The reference's trainer with another method."""
+    return type("Trainer", (ReferenceTrainer,), {method: act})
 
 
 class Aborting(ReferenceFramework):
     """Reading its scaler's settings takes the interpreter with it."""
 
-    trainer_class = _AbortingTrainer
-
-
-class _AbortingTrainerAtOnce(ReferenceTrainer):
-    def sync_masters(self) -> None:
-        os.abort()
+    trainer_class = make_trainer("scaler_settings", lambda _: os.abort())
 
 
 class AbortingAtOnce(ReferenceFramework):
     """Making a trainer takes the interpreter with it."""
 
-    trainer_class = _AbortingTrainerAtOnce
-
-
-class _HangingTrainer(ReferenceTrainer):
-    def scaler_settings(self) -> dict[str, float]:
-        time.sleep(3600.0)
-        return super().scaler_settings()
+    trainer_class = make_trainer("sync_masters", lambda _: os.abort())
 
 
 class Hanging(ReferenceFramework):
     """Reading its scaler's settings takes an hour."""
 
-    trainer_class = _HangingTrainer
+    trainer_class = make_trainer("scaler_settings", lambda _: time.sleep(3600.0))
 
 
 class Flaky(ReferenceFramework):
@@ -128,13 +122,10 @@ PIECES = (
 )
 
 
-def call(main: Callable[[list[str]], int], *argv: str | Path) -> Ended:
-    """What a command prints in this process; a warning is an error."""
-    output, errors = StringIO(), StringIO()
-    with warnings.catch_warnings(), redirect_stdout(output), redirect_stderr(errors):
-        warnings.simplefilter("error")
-        status = main([str(argument) for argument in argv])
-    return Ended(status, output.getvalue(), errors.getvalue())
+def call(*argv: str | Path) -> Ended:
+    """Calls the command `conformance` in this process; a warning is an error."""
+    with warnings.catch_warnings(action="error"):
+        return call_command(*argv)
 
 
 def assert_refused(result: Ended, path: Path) -> None:

@@ -192,13 +192,6 @@ def checkout(folder: Path, **suite: str) -> Path:
     return folder
 
 
-def sources(folder: Path) -> Path:
-    """A copy of the packages that the code of a test depends on."""
-    for part in ("conformance", "fixtures", "frameworks"):
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
-    return folder
-
-
 def expect(root: Path, *entries: tuple[str, str], spoiling: bool = False) -> None:
     """Makes these, as test and signature, the known failures of the reference in a copy of the checkout.
 

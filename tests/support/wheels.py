@@ -1,8 +1,12 @@
 """Small wheels, and environment variables by which pip and uv install from a folder of them alone."""
 
+import json
 import sysconfig
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -62,6 +66,31 @@ def only_index(folder: Path, *versions: str) -> Iterator[None]:
         for function in (releases.releases, releases._settings_of_pip):
             function.cache_clear()
         yield
+
+
+@contextmanager
+def serve_index(folder: Path, packages: Mapping[str, Sequence[Mapping[str, object]]]) -> Iterator[str]:
+    """The address of an index that has these files of each package; wheels lie in a folder of the package's name."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        extensions_map = {".json": "application/vnd.pypi.simple.v1+json"}  # noqa: RUF012
+
+        def do_GET(self) -> None:
+            self.path += "index.json" if self.path.endswith("/") else ""
+            super().do_GET()
+
+        def log_message(self, *_: object) -> None:
+            """Prints nothing."""
+
+    for package, entries in packages.items():
+        files = [{"url": entry["filename"], "hashes": {}, **entry} for entry in entries]
+        page = {"meta": {"api-version": "1.1"}, "name": package, "files": files}
+        (folder / package).mkdir(parents=True, exist_ok=True)
+        (folder / package / "index.json").write_text(json.dumps(page))
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
 
 
 def here() -> str:

@@ -1,9 +1,6 @@
 """Releases: those that pip finds here, their dates, and why others cannot be had."""
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ from packaging.version import Version
 from conformance.sweep import releases as module
 from conformance.sweep.releases import Release, check_release, next_upload, releases
 from results.record.files import RecordError
-from tests.support.wheels import offline, write_wheel
+from tests.support.wheels import offline, serve_index, write_wheel
 
 FILES = (
     {"filename": "toy_kit-1.0-py3-none-any.whl", "upload-time": "2026-01-02T03"},
@@ -36,30 +33,13 @@ def fresh() -> Iterator[None]:
 
 
 @pytest.fixture
-def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An index with toy-kit alone, which pip asks."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            content = {"meta": {"api-version": "1.1"}, "name": "toy-kit"}
-            files = [{"hashes": {}, "url": file["filename"], **file} for file in FILES]
-            has = self.path == "/simple/toy-kit/"
-            self.send_response(200 if has else 404)
-            self.send_header("Content-Type", "application/vnd.pypi.simple.v1+json")
-            self.end_headers()
-            self.wfile.write(json.dumps({**content, "files": files}).encode() if has else b"")
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}/simple"
+    with serve_index(tmp_path, {"toy-kit": FILES}) as address:
         for name, value in (("CONFIG_FILE", "/dev/null"), ("INDEX_URL", address)):
             monkeypatch.setenv(f"PIP_{name}", value)
         monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
         yield "toy-kit"
-        server.shutdown()
 
 
 def test_releases_of_an_index_have_dates_and_reasons(index: str) -> None:

@@ -10,11 +10,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, call
 
 import pytest
 
@@ -44,7 +44,7 @@ from results.record.model import Outcome
 from results.record.reading import Journal, from_json, load, to_json
 from tests.support.recorded import fill_journal, header
 from tests.support.suite_runs import ROOT, hang_limit, running, wait_for
-from tests.support.wheels import PACKAGE, TOY, here, offline, write_wheel
+from tests.support.wheels import PACKAGE, TOY, only_index, write_wheel
 
 PLAN = SweepPlan(
     "toy", (), ("-k", "test_skipped_update_keeps_average or test_overflow_can_be_discarded"), workers=1, repeat=False
@@ -55,16 +55,23 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 
 
 @pytest.fixture
-def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Wheels of the toy, the only index; 4.0 has a fault, and 7.0 cannot be imported."""
-    write_wheel(tmp_path / "wheels", PACKAGE, "4.0")
     write_wheel(tmp_path / "wheels", PACKAGE, "7.0", source="raise ImportError('cannot load /opt/x/libtoy.so')")
-    for name, value in offline(tmp_path / "wheels").items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("CONFORMANCE_SUITE_PACKAGES", here())
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    return tmp_path / "wheels"
+    with only_index(tmp_path / "wheels", "4.0"):
+        yield tmp_path / "wheels"
+
+
+class Unconstrained(Commands):
+    """Commands of which those that make an environment for an installation under constraints fail."""
+
+    made = 0
+
+    def run(self, argv: Sequence[str], *arguments: Any) -> CommandEnd:
+        self.made += "venv" in argv
+        return CommandEnd(1, "") if "venv" in argv and self.made % 2 else super().run(argv, *arguments)
 
 
 def cell(version: str) -> SweepCell:
@@ -104,7 +111,7 @@ def test_run_cell_of_a_wheel_gives_the_record_of_its_version(wheels: Path, tmp_p
 )
 @pytest.mark.usefixtures("wheels")
 def test_run_cell_of_a_broken_version_has_a_reason(version: str, outcome: str, reason: str) -> None:
-    result = run_cell(request(version))
+    result = run_cell(request(version), Unconstrained())
     assert (result.outcome, result.record) == (outcome, b"")
     assert reason in result.reason
     assert result.log
@@ -163,13 +170,9 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
 
         monkeypatch.setattr(commands, "run", run)
         monkeypatch.delenv("CONFORMANCE_SUITE_PACKAGES", raising=False)
-        try:
-            make_environment(folder / "environment", WANTED, commands)
-        finally:
-            result.append(installs)
+        make_environment(folder / "environment", WANTED, commands)
         return installs
 
-    result: list[list[list[str]]] = []
     return attempt
 
 
@@ -450,78 +453,45 @@ class FakeRayError(Exception):
     """What Ray raises of a task that was lost."""
 
 
-class FakeRay(ModuleType):
-    """Ray's functions that the engine calls; tasks run when they are awaited."""
-
-    def __init__(self) -> None:
-        super().__init__("ray")
-        self.exceptions = SimpleNamespace(RayError=FakeRayError)
-        self.options: list[dict[str, Any]] = []
-        self.address = ""
-        self.cancelled: list[object] = []
-        self.ended = False
-
-    def init(self, *, address: str, **_: Any) -> None:
-        if address == "nowhere":
-            raise ConnectionError("no cluster\nthere")
-        self.address = address
-
-    def remote(self, **options: Any) -> Callable[[Callable[[CellRequest], CellResult]], Any]:
-        self.options.append(options)
-
-        def task(run: Callable[[CellRequest], CellResult]) -> Any:
-            def with_options(**more: Any) -> Any:
-                self.options.append(more)
-                return SimpleNamespace(remote=lambda request: (run, request.cell.version))
-
-            return SimpleNamespace(options=with_options)
-
-        return task
-
-    def nodes(self) -> list[dict[str, Any]]:
-        small = {"Alive": True, "Resources": {"CPU": 8.0, "bench": 1.0}}
-        return [small, {"Alive": False, "Resources": {"CPU": 8.0, "GPU": 8.0, "bench": 8.0}}]
-
-    def wait(self, tasks: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
-        assert timeout > 0
-        return tasks[:num_returns], tasks[num_returns:]
-
-    def get(self, task: Any) -> CellResult:
-        run, version = task
-        try:
-            result: CellResult = run(CPU if version == "1" else GPU)
-        except LostCell as lost:
-            raise FakeRayError(f"task failed\n{lost}") from lost
-        return result
-
-    def cancel(self, task: object, *, force: bool) -> None:
-        assert force
-        self.cancelled.append(task)
-
-    def shutdown(self) -> None:
-        self.ended = True
-
-
 def test_ray_engine_queues_and_repeats_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ray = FakeRay()
+    ray = MagicMock()
+    make_task, resources = ray.remote.return_value, {"CPU": 8.0, "bench": 1.0}
+
+    def get(version: str) -> CellResult:
+        try:
+            return make_task.call_args.args[0](CPU if version == "1" else GPU)
+        except LostCell as lost:
+            raise FakeRayError(f"task failed\n{lost}") from lost
+
+    ray.exceptions.RayError = FakeRayError
+    make_task.return_value.options.return_value.remote.side_effect = lambda request: request.cell.version
+    ray.wait.side_effect = lambda tasks, num_returns, **_: (tasks[:num_returns], tasks[num_returns:])
+    ray.get.side_effect = get
+    ray.nodes.return_value = [
+        {"Alive": True, "Resources": resources},
+        {"Alive": False, "Resources": dict.fromkeys(("CPU", "GPU", "bench"), 8.0)},
+    ]
     monkeypatch.setitem(sys.modules, "ray", ray)
     engine = RayEngine("127.0.0.1:1", {"bench": 0.5}, judge)
     assert answers(engine) == {"1": judge(CPU), "2": "FakeRayError: ended"}
-    task, cpu, gpu = ray.options
-    assert task == {"max_retries": 0}
-    assert cpu == {"num_cpus": 2, "num_gpus": 0, "resources": {"bench": 0.5}, "name": CPU.cell.name}
-    assert gpu["num_gpus"] == 1
+    assert ray.init.call_args.kwargs["address"] == "127.0.0.1:1"
+    assert ray.remote.call_args == call(max_retries=0)
+    cpu, gpu = make_task.return_value.options.call_args_list
+    assert cpu == call(num_cpus=2, num_gpus=0, resources={"bench": 0.5}, name=CPU.cell.name)
+    assert gpu.kwargs["num_gpus"] == 1
+    assert all(waiting.kwargs["timeout"] > 0 for waiting in ray.wait.call_args_list)
     assert capsys.readouterr().err == f"{GPU.cell.name} waits for a node that has CPU 2, GPU 1, bench 0.5\n"
     engine.submit(CPU)
     engine.close()
-    assert len(ray.cancelled) == 1
-    assert ray.ended
+    assert ray.cancel.call_args_list == [call("1", force=True)]
+    ray.shutdown.assert_called_once_with()
 
 
 def test_engine_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    ray = MagicMock(**{"init.side_effect": ConnectionError("no cluster\nthere")})
+    monkeypatch.setitem(sys.modules, "ray", ray)
     with pytest.raises(NoEngine, match=re.escape("does not answer (no cluster there); start it, or set RAY_ADDRESS")):
         RayEngine("nowhere")
     for name, start in (("ray", RayEngine), ("submitit", lambda: SlurmEngine(tmp_path, "s"))):
@@ -534,33 +504,15 @@ class RefusedError(Exception):
     """What submitit raises if sbatch refuses a job."""
 
 
-class FakeSubmitit(ModuleType):
-    """submitit with jobs that have ended when they are asked, but for those with GPUs, where Slurm has none."""
-
-    def __init__(self, *, gpus: bool = True) -> None:
-        super().__init__("submitit")
-        self.core = SimpleNamespace(utils=SimpleNamespace(FailedJobError=RefusedError))
-        self.AutoExecutor = self.executor
-        self.gpus = gpus
-        self.parameters: list[dict[str, Any]] = []
-        self.cancelled: list[CellRequest] = []
-
-    def executor(self, **values: str) -> "FakeSubmitit":
-        self.parameters.append(values)
-        return self
-
-    def update_parameters(self, **values: Any) -> None:
-        self.parameters.append(values)
-
-    def submit(self, run: Callable[[CellRequest], CellResult], request: CellRequest) -> Any:
-        if self.parameters[-1]["gpus_per_node"] and not self.gpus:
-            raise RefusedError("sbatch: error: first\nsbatch: error: Invalid generic resource\n")
-
-        def cancel(*, check: bool) -> None:
-            assert not check
-            self.cancelled.append(request)
-
-        return SimpleNamespace(done=lambda: True, result=lambda: run(request), cancel=cancel)
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """Slurm by a submitit whose jobs have ended when they are asked."""
+    submitit = MagicMock()
+    submitit.core.utils.FailedJobError = RefusedError
+    monkeypatch.setitem(sys.modules, "submitit", submitit)
+    slurm = submitit.AutoExecutor.return_value
+    slurm.submit.side_effect = lambda run, request: MagicMock(**{"result.side_effect": lambda: run(request)})
+    return slurm
 
 
 @pytest.fixture
@@ -575,26 +527,26 @@ def scancel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_slurm_engine_submits_a_job_for_each_cell(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scancel: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scancel: Path, slurm: MagicMock
 ) -> None:
-    submitit = FakeSubmitit()
-    monkeypatch.setitem(sys.modules, "submitit", submitit)
     monkeypatch.setattr(module, "run_cell", judge)
     engine = SlurmEngine(tmp_path, "sweep", {"partition": "cpu"})
     assert scancel.read_text() == "--me --name=sweep\n"
+    assert sys.modules["submitit"].AutoExecutor.call_args == call(folder=str(tmp_path), cluster="slurm")
     assert answers(engine) == {"1": judge(CPU), "2": "LostCell: the process ended"}
-    folder, cpu, gpu = submitit.parameters
-    assert folder == {"folder": str(tmp_path), "cluster": "slurm"}
+    cpu, gpu = slurm.update_parameters.call_args_list
     options = {"slurm_additional_parameters": {"partition": "cpu"}}
-    assert cpu == {"name": "sweep", "timeout_min": 91, "cpus_per_task": 2, "gpus_per_node": 0, **options}
-    assert gpu["gpus_per_node"] == 1
+    assert cpu == call(name="sweep", timeout_min=91, cpus_per_task=2, gpus_per_node=0, **options)
+    assert gpu.kwargs["gpus_per_node"] == 1
+    job = MagicMock()
+    slurm.submit.side_effect = [job]
     engine.submit(CPU)
     engine.close()
-    assert submitit.cancelled == [CPU]
+    job.cancel.assert_called_once_with(check=False)
 
 
 @pytest.mark.usefixtures("scancel")
-def test_slurm_engine_refused_job_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "submitit", FakeSubmitit(gpus=False))
+def test_slurm_engine_refused_job_is_one_line(tmp_path: Path, slurm: MagicMock) -> None:
+    slurm.submit.side_effect = RefusedError("sbatch: error: first\nsbatch: error: Invalid generic resource\n")
     with pytest.raises(NoEngine, match=r"^sbatch: error: Invalid generic resource; correct --reserve, or `workers`"):
         SlurmEngine(tmp_path, "s").submit(GPU)
