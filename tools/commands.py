@@ -1,15 +1,10 @@
-"""`python -m tools`: what develops the suite itself.
-
-python -m tools test -k scaling
-python -m tools faults ScaleGrowsToInfinity
-python -m tools bench --framework=torch
-"""
+"""`python -m tools`: what develops the suite itself."""
 
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -19,14 +14,8 @@ from tools.review import style as phrases
 ROOT = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True)
-class Tool:
-    """A program of the checkout.
-
-    Attributes:
-        purpose: what it does, in one line.
-        words: what Python is started with; the user's own words follow.
-    """
+class Tool(NamedTuple):
+    """What a program of the checkout does, in one line, and what Python is started with; the user's words follow."""
 
     purpose: str
     words: tuple[str, ...]
@@ -58,7 +47,6 @@ TOOLS: Mapping[str, Tool] = {
     "baselines": Tool("Were the baselines written by this suite?", ("tools.baselines",)),
     "processors": Tool("Frameworks as on processors with fewer instruction sets.", ("tools.processors",)),
     "limits": Tool("Is the tree as small as LIMITS.toml says?", ("tools.limits",)),
-    "schema": Tool("Make results/schema.json again, from the classes of a record.", ("results.record.encoding",)),
     "selections": Tool("Make the selections of tests again, from kills and seconds.", ("tools.selections",)),
     "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
     "screenshot": Tool("The picture of the report, taken in Chromium.", ("tools.browser",)),
@@ -81,26 +69,18 @@ def commands() -> None:
 
 
 @commands.command(short_help="Make the committed tables of README and docs, and results/schema.json, again.")
-@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a file is not as it would be made.")
-def pages(check: bool) -> int:
+def pages() -> None:
     """Makes README's tables, the summaries of docs, and results/schema.json. Each file is named as it starts; nothing
     is written before all of them are made. `python -m tools docs` makes the rest of the documentation.
-
-    \b
-    python -m tools pages
-    python -m tools pages --check
     """
     from tools.docs import generate
 
     try:
-        changed = generate.stale(
-            write=not check, report=lambda page: click.echo(f"{page.relative_to(generate.ROOT)} …")
-        )
+        changed = generate.stale(write=True, report=click.echo)
     except generate.PageError as error:
         raise click.ClickException(str(error)) from None
-    for page in changed:
-        click.echo(f"{page.relative_to(generate.ROOT)} {'is out of date' if check else 'is made again'}")
-    return 1 if check and changed else 0
+    for name in changed:
+        click.echo(f"{name} is made again")
 
 
 @commands.command(short_help="Build the documentation as an offline site, or print one page.")

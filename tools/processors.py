@@ -59,62 +59,51 @@ NUMPY = {"avx2": ("AVX512", "X86_V4"), "none": ("AVX512", "X86_V4", "AVX2", "FMA
 
 def environment(level: str, framework: str) -> dict[str, str]:
     """The variables of a level for a framework, added to those of this process."""
+    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+
     switches = {name: value for name, value in LEVELS[level].items() if (framework, name) not in APART}
     flags = [os.environ.get("XLA_FLAGS", "")] + ([f"{XLA}={switches.pop(XLA)}"] if XLA in switches else [])
-    features = [name for name in _list_features() if name.startswith(NUMPY.get(level, ()))]
+    dispatch = (name for name in __cpu_dispatch__ if __cpu_features__.get(name))
+    features = [name for name in dispatch if name.startswith(NUMPY.get(level, ()))]
     numpy = {"NPY_DISABLE_CPU_FEATURES": " ".join(features)} if features else {}
     return {**os.environ, **switches, **numpy, "XLA_FLAGS": " ".join(filter(None, flags))}
 
 
-def _list_features() -> Sequence[str]:
-    """The features that NumPy was built to choose by and this processor has."""
-    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
-
-    return [name for name in __cpu_dispatch__ if __cpu_features__.get(name)]
+def levels(framework: str) -> Sequence[str]:
+    """The levels at which a framework runs."""
+    return ["as it is"] if framework in WITHOUT_SWITCH else [*LEVELS]
 
 
-def levels(framework: str, chosen: Sequence[str]) -> Sequence[str]:
-    """The levels at which a framework runs, of those that were chosen, or of all."""
-    return ["as it is"] if framework in WITHOUT_SWITCH else chosen or [*LEVELS]
-
-
-def judge(framework: str, mode: str, level: str, arguments: Sequence[str], folder: Path) -> tuple[float, Record]:
+def judge(framework: str, mode: str, level: str, folder: Path) -> tuple[float, Record]:
     """Seconds and record of one run.
 
     Raises:
         RecordError: the run left no record.
     """
     path = folder / f"{framework}-{mode}-{level}.json".replace(" ", "-")
-    argv = [f"--mode={mode}", framework, f"--record={path}", *arguments]
+    argv = [f"--mode={mode}", framework, f"--record={path}", "--tests=core"]
     begun = time.monotonic()
-    subprocess.run(
-        [sys.executable, "-m", "conformance", "run", *argv],
-        cwd=ROOT,
-        env=environment(level, framework),
-        stdout=subprocess.DEVNULL,
-        check=False,
-    )
+    command = [sys.executable, "-m", "conformance", "run", *argv]
+    subprocess.run(command, cwd=ROOT, env=environment(level, framework), stdout=subprocess.DEVNULL, check=False)
     return time.monotonic() - begun, load(path)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs what the arguments choose; 1 if a test failed."""
+    """Runs the frameworks; 1 if a test failed."""
     parser = argparse.ArgumentParser(prog="python -m tools processors", description="Other processors, by switches.")
     parser.add_argument("frameworks", nargs="+", metavar="FRAMEWORK")
-    parser.add_argument("--level", action="append", choices=[*LEVELS], help="only this level; may be repeated")
-    parser.add_argument("--tests", default="core", choices=("quick", "core", "all"))
-    options = parser.parse_args(arguments)
+    frameworks = parser.parse_args(arguments).frameworks
     failed = False
     print("| framework | mode | instruction sets | seconds | tests | failing tests |\n|---|---|---|--:|--:|---|")
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
-        for framework in options.frameworks:
+        for framework in frameworks:
             info = ask(framework, "cpu")
             if isinstance(info, str):
                 print(info, file=sys.stderr)
                 return 2
             for mode in adapter_file(framework).modes or info.modes[:1]:
-                for level in levels(framework, options.level or ()):
-                    seconds, record = judge(framework, mode, level, [f"--tests={options.tests}"], Path(folder))
+                for level in levels(framework):
+                    seconds, record = judge(framework, mode, level, Path(folder))
                     bad = [f"{verdict.test} ({verdict.outcome})" for verdict in record.verdicts if verdict.outcome.bad]
                     failed = failed or bool(bad)
                     cells = (framework, mode, level, f"{seconds:.0f}", f"{len(record.verdicts)}")

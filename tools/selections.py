@@ -227,15 +227,15 @@ def cases(tests: Iterable[str]) -> dict[str, list[str]]:
     return result
 
 
-def make(record: Record, matrix: Mapping[str, Sequence[str]]) -> tuple[str, Selection, str]:
-    """The name of a record's selection, the selection, and one line with its counts."""
+def make(record: Record, matrix: Mapping[str, Sequence[str]]) -> None:
+    """Writes a record's selection, and prints one line with its counts."""
     loop = "." in record.series.framework
     framework = "torch" if loop else record.series.framework
     name = f"{framework}-{record.series.mode}"
     modes = 1 if loop else len(adapter_file(framework).modes) or 1
     candidates = candidates_of(record, caught_by(framework, matrix), changes_of(framework, record.series.mode))
     core, quick = core_of(candidates, CORE_S[name]), quick_of(candidates, QUICK_S / modes)
-    selection = Selection(cases(quick), cases({one.test for one in candidates} - core))
+    write(FOLDER / f"{name}.json", Selection(cases(quick), cases({one.test for one in candidates} - core)))
 
     def counts(tests: set[str]) -> str:
         some = [one for one in candidates if one.test in tests]
@@ -252,7 +252,7 @@ def make(record: Record, matrix: Mapping[str, Sequence[str]]) -> tuple[str, Sele
             f"{len(caught) - changes[0]} of {len(every) - changes[1]} faults, {changes[0]} of {changes[1]} changes"
         )
 
-    return name, selection, f"{name}: quick {counts(quick)}; core {counts(core)}"
+    print(f"{name}: quick {counts(quick)}; core {counts(core)}", flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -261,11 +261,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         for record in [load(Path(path)) for path in arguments] or read_committed_records():
             name = f"{record.series.framework}-{record.series.mode}"
-            if not arguments and (name not in CORE_S or record.series.device != "cpu"):
-                continue
-            name, selection, line = make(record, matrix)
-            write(FOLDER / f"{name}.json", selection)
-            print(line, flush=True)
+            if arguments or (name in CORE_S and record.series.device == "cpu"):
+                make(record, matrix)
     except RecordError as error:
         print(error, file=sys.stderr)
         return 2

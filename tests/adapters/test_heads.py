@@ -11,7 +11,7 @@ from torch import nn
 
 from frameworks.torch.stacks.heads import plain
 from frameworks.torch.stacks.heads.building import NotBuilt
-from frameworks.torch.stacks.heads.checks import KEEPS, _scope_text, check_precision, ensemble, quiet, run
+from frameworks.torch.stacks.heads.checks import KEEPS, ensemble, quiet
 
 EQUAL, RESUME = "accumulation.equals-full-batch", "resume.bit-identical"
 
@@ -56,6 +56,11 @@ class LowLoss(Network):
         return values.mean()
 
 
+class SpoiltByAutocast(Network):
+    def reduce(self, values: Any) -> Any:
+        return super().reduce(values) * (2.0 if torch.is_autocast_enabled("cpu") else 1.0)
+
+
 class DrawsTwice(Network):
     def forward(self, x: Any) -> Any:
         return super().forward(x + torch.rand(()))
@@ -68,11 +73,15 @@ class SavesNothingWithin(Network):
         return self.reduce(self.outer(self.inner(x)))
 
 
+def checks(module: Any, *formats: str) -> list[Any]:
+    """The checks of a module on a batch."""
+    torch.manual_seed(0)
+    return [*plain.checks(plain.ModuleAndBatch(module, torch.randn(8, 4)), formats)]
+
+
 def results(module: Any) -> dict[str, str]:
     """The result of each check, by clause."""
-    torch.manual_seed(0)
-    result = plain.ModuleAndBatch(module, torch.randn(8, 4))
-    return {check.clause: check.outcome for check in plain.checks(result, ("bfloat16",))}
+    return {check.clause: check.outcome for check in checks(module, "bfloat16")}
 
 
 def test_a_plain_module_passes_every_check() -> None:
@@ -82,7 +91,12 @@ def test_a_plain_module_passes_every_check() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "clauses"), [(SumOfRows, {EQUAL, "accumulation.normalised-once"}), (LowLoss, {"autocast.loss-is-wide"})]
+    ("kind", "clauses"),
+    [
+        (SumOfRows, {EQUAL, "accumulation.normalised-once"}),
+        (LowLoss, {"autocast.loss-is-wide"}),
+        (SpoiltByAutocast, {"autocast.bf16-parity"}),
+    ],
 )
 def test_a_fault_fails_its_clauses_alone(kind: Any, clauses: set[str]) -> None:
     assert {clause for clause, outcome in results(kind()).items() if outcome == "fail"} == clauses
@@ -91,14 +105,11 @@ def test_a_fault_fails_its_clauses_alone(kind: Any, clauses: set[str]) -> None:
 FREES = "recompute.frees-activations"
 
 
-def test_frees_activations_without_inner_tensors_is_not_judged() -> None:
-    torch.manual_seed(0)
-    model = plain.ModuleAndBatch(SavesNothingWithin(), torch.randn(8, 4))
-    (check,) = (check for check in plain.checks(model, ()) if check.clause == FREES)
+def test_frees_activations_without_inner_tensors_is_not_judged_and_fails_if_nothing_is_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (check,) = (check for check in checks(SavesNothingWithin()) if check.clause == FREES)
     assert (check.outcome, check.got[:24]) == ("not judged", "nothing is to be freed: ")
-
-
-def test_frees_activations_with_a_checkpoint_that_frees_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "checkpoint", lambda forward, *arguments, **_: forward(*arguments))
     assert results(Network())[FREES] == "fail"
 
@@ -107,16 +118,8 @@ def test_checks_of_modules_with_hidden_state_or_draws_are_failed_or_not_judged()
     assert results(CountsCalls())[RESUME] == "fail"
     result = results(DrawsTwice())
     assert {result[EQUAL], result["autocast.bf16-parity"]} == {"not judged"}
-    torch.manual_seed(0)
-    instance = plain.ModuleAndBatch(KeepsMean(), torch.randn(8, 4))
-    left = {check.clause: check.got for check in plain.checks(instance, ("float16",)) if check.outcome == "not judged"}
+    left = {check.clause: check.got for check in checks(KeepsMean(), "float16") if check.outcome == "not judged"}
     assert left == dict.fromkeys((EQUAL, "accumulation.normalised-once", "autocast.fp16-parity"), KEEPS)
-
-
-def test_states_of_a_scope_are_words() -> None:
-    state = (False, torch.bfloat16, torch.float32, True)
-    text = "autocast off, gradients on, autocast's format bfloat16, default format float32"
-    assert _scope_text(state) == text
 
 
 def test_a_frozen_batch_norm_stays_in_evaluation() -> None:
@@ -138,18 +141,6 @@ def test_an_ensemble_grows_with_the_format_and_leaves_infinities() -> None:
     of_loss, of_gradients = ensemble(masked, lambda module: torch.softmax(module(x[:, :2]) + mask, -1).sum(), 2.0**-7)
     assert of_loss == of_loss
     assert of_gradients == of_gradients
-
-
-def test_a_gradient_that_autocast_spoils_is_outside_the_bound() -> None:
-    class Spoilt(Network):
-        def reduce(self, values: Any) -> Any:
-            return values.mean() * (2.0 if torch.is_autocast_enabled("cpu") else 1.0)
-
-    torch.manual_seed(0)
-    x = torch.randn(8, 4)
-    result = {check.clause: check.outcome for check in check_precision(quiet(Spoilt()), lambda m: m(x), ("bfloat16",))}
-    assert result["autocast.bf16-parity"] == "fail"
-    assert run(Network(), lambda m: m(x)).gradients
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import importlib.util
 import subprocess
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -76,44 +76,33 @@ def test_compiled_for_all_sizes_has_one_program_but_for_sizes_that_pytorch_tells
 FOLDER = "deepspeed_shm_comm"
 
 
-class Builds:
-    """Stands for the compiler: counts its runs, and leaves what a build leaves unless it is told to fail."""
-
-    def __init__(self, root: Path) -> None:
-        self.count = 0
-        self.failure: Exception | None = None
-        self._root = root
-
-    def run(self, *args: Any, **kwargs: Any) -> None:
-        self.count += 1
-        if self.failure is not None:
-            raise self.failure
-        folder = self._root / FOLDER
-        folder.mkdir(exist_ok=True)
-        (folder / f"{FOLDER}.so").touch()
-
-
 @pytest.fixture
-def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
-    compiler = Builds(tmp_path)
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Stands for the compiler, and leaves what a build leaves."""
+
+    def leave(*_: Any, **__: Any) -> None:
+        (tmp_path / FOLDER).mkdir(exist_ok=True)
+        (tmp_path / FOLDER / f"{FOLDER}.so").touch()
+
+    compiler = Mock(side_effect=leave)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setattr(deepspeed_start, "version", {"deepspeed": "1.0", "torch": "1.0"}.get)
-    monkeypatch.setattr(subprocess, "run", compiler.run)
+    monkeypatch.setattr(subprocess, "run", compiler)
     return compiler
 
 
 def test_prepare_compiles_once_for_a_version_and_removes_the_lock_of_a_killed_build(
-    builds: Builds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    build: Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = tmp_path / FOLDER / "lock"
     lock.parent.mkdir()
     lock.touch()
     deepspeed_start._prepare()
     deepspeed_start._prepare()
-    assert (builds.count, lock.exists()) == (1, False)
+    assert (build.call_count, lock.exists()) == (1, False)
     monkeypatch.setattr(deepspeed_start, "version", {"deepspeed": "1.1", "torch": "1.0"}.get)
     deepspeed_start._prepare()
-    assert builds.count == 2
+    assert build.call_count == 2
 
 
 @pytest.mark.parametrize(
@@ -125,13 +114,13 @@ def test_prepare_compiles_once_for_a_version_and_removes_the_lock_of_a_killed_bu
     ],
     ids=["too-long", "fails", "does-not-start"],
 )
-def test_a_build_that_fails_is_reported_and_tried_again(builds: Builds, failure: Exception) -> None:
-    builds.failure = failure
+def test_a_build_that_fails_is_reported_and_tried_again(build: Mock, failure: Exception) -> None:
+    leave, build.side_effect = build.side_effect, failure
     with pytest.raises(RuntimeError, match="could not be compiled"):
         deepspeed_start._prepare()
-    builds.failure = None
+    build.side_effect = leave
     deepspeed_start._prepare()
-    assert builds.count == 2
+    assert build.call_count == 2
 
 
 def test_where_deepspeed_is_missing_its_ranks_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,22 +136,15 @@ def test_where_deepspeed_is_missing_its_ranks_say_what_to_install(monkeypatch: p
 # transformers: models loaded in eight bits, where the libraries for it are not installed, or one of them
 
 
-@pytest.fixture
-def missing(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[str, ...]:
+def remove(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """These libraries are not installed, all others are."""
-    names: tuple[str, ...] = request.param
-
-    def find(name: str) -> ModuleSpec | None:
-        return None if name in names else importlib.util.spec_from_loader(name, None)
-
-    monkeypatch.setattr(transformers_models, "find_spec", find)
-    return names
+    make_spec = importlib.util.spec_from_loader
+    monkeypatch.setattr(transformers_models, "find_spec", lambda name: None if name in names else make_spec(name, None))
 
 
-@pytest.mark.parametrize(
-    "missing", [("bitsandbytes",), ("transformers", "accelerate", "bitsandbytes")], indirect=True, ids=["one", "all"]
-)
-def test_what_is_not_installed_is_named(missing: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("missing", [("bitsandbytes",), ("transformers", "accelerate", "bitsandbytes")], ids=len)
+def test_what_is_not_installed_is_named(missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    remove(monkeypatch, *missing)
     framework = load("torch", "cpu", transformers_models.MODE)
     declared = framework.declares(Capability.LOAD_INT8)
     assert not declared.supported
@@ -170,9 +152,8 @@ def test_what_is_not_installed_is_named(missing: tuple[str, ...]) -> None:
     assert not framework.rule(PostTraining).rules()
 
 
-@pytest.mark.usefixtures("missing")
-@pytest.mark.parametrize("missing", [()], indirect=True, ids=["nothing"])
-def test_load_int8_is_offered_on_a_cpu_in_its_own_mode_alone() -> None:
+def test_load_int8_is_offered_on_a_cpu_in_its_own_mode_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove(monkeypatch)
     assert transformers_models.TransformersPostTraining("cpu").rules()
     assert not transformers_models.TransformersPostTraining("cuda").rules()
     assert not transformers_models.find_refusals()

@@ -1,5 +1,7 @@
 """Every capability that an adapter may name without an attempt is asked for, and a refusal of it is noticed."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from conformance.declarations.requests import request
@@ -9,9 +11,6 @@ from frameworks.contract import Capability, Declaration, Unsupported, needs
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
 
-SUPPORTED = frozenset(
-    capability for capability in Capability if ReferenceFramework("cpu").declares(capability).supported
-)
 LEFT_OUT = {
     Capability.PLATEAU: "plateau",
     Capability.SCHEDULE_FREQUENCY: "count_schedule_steps",
@@ -28,16 +27,13 @@ LEFT_OUT = {
     Capability.RANKS_COLLECTIVES: "rank_group",
     Capability.RANKS_LOST: "rank_group",
     Capability.RANKS_RESHAPE: "rank_group",
-}
-"""Methods of a framework whose inherited version refuses the capability."""
-LEFT_OUT_OF_RUNS = {
     Capability.FREEZE: "freeze",
     Capability.LIVE_STATE: "take",
     Capability.LOAD_ORDER: "restore_in",
     Capability.TRACE: "trace",
     Capability.CONVERT: "convert",
 }
-"""Methods of a run, likewise."""
+"""Methods of a framework, or of a run, whose inherited version refuses the capability."""
 
 
 def without(capability: Capability) -> ReferenceFramework:
@@ -57,19 +53,20 @@ def without(capability: Capability) -> ReferenceFramework:
 
 @pytest.mark.parametrize("capability", Capability, ids=str)
 def test_request_of_a_capability_asks_for_it(capability: Capability) -> None:
-    if capability in SUPPORTED:
-        request(ReferenceFramework("cpu"), capability)
-    else:
-        with pytest.raises(Unsupported):
-            request(ReferenceFramework("cpu"), capability)
+    framework = ReferenceFramework("cpu")
+    supported = framework.declares(capability).supported
+    assert framework.probe(capability) is (None if supported else False)
+    with nullcontext() if supported else pytest.raises(Unsupported):
+        request(framework, capability)
 
 
-@pytest.mark.parametrize(("capability", "method"), [*LEFT_OUT.items(), *LEFT_OUT_OF_RUNS.items()], ids=str)
+@pytest.mark.parametrize(("capability", "method"), LEFT_OUT.items(), ids=str)
 def test_request_of_a_method_that_an_adapter_lacks_is_refused(capability: Capability, method: str) -> None:
-    base = BaseTrainer if capability in LEFT_OUT_OF_RUNS else BaseFramework
-    parts = {method: getattr(base, method)}
-    if base is BaseTrainer:
-        parts = {"trainer_class": type("LackingRun", (ReferenceTrainer,), parts)}
+    if hasattr(BaseFramework, method):
+        parts = {method: getattr(BaseFramework, method)}
+    else:
+        run = type("LackingRun", (ReferenceTrainer,), {method: getattr(BaseTrainer, method)})
+        parts = {"trainer_class": run}
     with pytest.raises(Unsupported):
         request(type("Lacking", (ReferenceFramework,), parts)("cpu"), capability)
 

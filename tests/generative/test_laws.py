@@ -55,23 +55,21 @@ WIDE = RevealingModel((Dense(47), Dropout(0.5), Heads((Head("a", 2),))), (32,), 
 PASSES = (StartAgain(), Train((GeneratedBatch(4),)), Gradients((GeneratedBatch(4, 4),)))
 
 
-def masked_framework(trainer: Any) -> Any:
-    return (
-        type("Broken", (ReferenceFramework,), {"trainer_class": trainer})
-        if issubclass(trainer, ReferenceTrainer)
-        else trainer
-    )
+def make_subject(part: type = ReferenceTrainer) -> Subject:
+    """The reference with these trainers, or a framework of its own."""
+    trains = issubclass(part, ReferenceTrainer)
+    return Subject((type("Broken", (ReferenceFramework,), {"trainer_class": part}) if trains else part)("cpu"))
 
 
 def mask_failure(
-    trainer: Any,
+    part: type,
     model: RevealingModel = WIDE,
     program: tuple[Verb, ...] = PASSES,
     stride: int = 1,
     recipe: Recipe = Recipe(OPTIMIZER),
 ) -> Any:
-    broken = masked_framework(trainer)("cpu")
-    return MaskedCase(model, recipe, program, stride).failure(Subject(broken), generative_settings(broken))
+    subject = make_subject(part)
+    return MaskedCase(model, recipe, program, stride).failure(subject, generative_settings(subject.framework))
 
 
 class OppositeNext(ReferenceTrainer):
@@ -191,6 +189,9 @@ class LeavesEmptyOperandsOut(Operations):
         return super().apply(op, function, *operands, keep=keep)
 
 
+LeavesEmptyOut = type("LeavesEmptyOut", (ReferenceFramework,), {"operations_class": LeavesEmptyOperandsOut})
+
+
 class ListsAreWide(ReferenceFramework):
     """A scope that names any operation has all of them in float32."""
 
@@ -200,12 +201,11 @@ class ListsAreWide(ReferenceFramework):
 
 @pytest.mark.parametrize(("times", "to"), [(1, "disk"), (260, "host")])
 def test_few_files_of_many_updates_offloads_to_the_host(times: int, to: str) -> None:
-    model = GeneratedModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
     program = (StartAgain(), Train((GeneratedBatch(2),), times=times))
-    case = few_files(GeneratedCase(model, Recipe(offload=Offload(("optimizer",), "disk")), program))
+    case = few_files(GeneratedCase(MODEL, Recipe(offload=Offload(("optimizer",), "disk")), program))
     assert case.recipe.offload == Offload(("optimizer",), to)  # type: ignore[arg-type]
     often = ApplyGradients((SpikedGradient(1.0),), times=times)
-    moved = few_files(GeneratedCase(model, Recipe(), (StartAgain(), Save(), AWAY, often)))
+    moved = few_files(GeneratedCase(MODEL, Recipe(), (StartAgain(), Save(), AWAY, often)))
     assert moved.program[2] == Restore(under=RestoreOverrides(offload=replace(DISK, to=to)))  # type: ignore[arg-type]
 
 
@@ -233,13 +233,7 @@ class OpensWhereItIsMade(ReferenceFramework):
 @pytest.mark.parametrize(
     ("framework", "instance", "without", "name", "text"),
     [
-        (
-            type("Broken", (ReferenceFramework,), {"operations_class": LeavesEmptyOperandsOut}),
-            JOINED,
-            None,
-            "order",
-            "with an empty second operand",
-        ),
+        (LeavesEmptyOut, JOINED, None, "order", "with an empty second operand"),
         (ListsAreWide, NAMED, None, "lists", ""),
         (OpensWhereItIsMade, PREPARED, MADE, "format", ""),
         (autocast.PointwiseConvolutionsStayWide, POINTWISE, replace(POINTWISE, sizes=(4, 4)), "shape", ""),
@@ -284,10 +278,6 @@ PAIR = Ranks(2, "optimizer")
 TRAIN = Train(WINDOW)
 
 
-def make_broken_subject(trainer: type[ReferenceTrainer] = ReferenceTrainer) -> Subject:
-    return Subject(type("Broken", (ReferenceFramework,), {"trainer_class": trainer})("cpu"))
-
-
 def broken_clause(subject: Subject, recipe: Recipe, *verbs: Any) -> str | None:
     case, laws = GeneratedCase(MODEL, recipe, (StartAgain(), *verbs)), generative_settings(subject.framework)
     failure = against_the_oracle(subject, laws, case)
@@ -313,7 +303,7 @@ AWAY = Restore(under=RestoreOverrides(offload=DISK))
     ids=["mid-window", "there-and-back", "no-files", "files", "damage"],
 )
 def test_against_the_oracle_on_the_reference_moved_runs_hold(recipe: Recipe, verbs: tuple[Any, ...]) -> None:
-    assert broken_clause(make_broken_subject(), recipe, *verbs) is None
+    assert broken_clause(make_subject(), recipe, *verbs) is None
 
 
 class _LoadsIntoMemory(ReferenceTrainer):
@@ -362,9 +352,8 @@ REPLICAS = MOMENTUM.replace(ranks=Ranks(2), average=0.5)
 def test_against_the_oracle_with_a_broken_move_names_its_clause(
     framework: Any, recipe: Recipe, verbs: tuple[Any, ...], name: str
 ) -> None:
-    subject = make_broken_subject(framework) if issubclass(framework, ReferenceTrainer) else Subject(framework("cpu"))
-    assert broken_clause(subject, recipe, TRAIN, *verbs) == name
-    assert broken_clause(make_broken_subject(), recipe, TRAIN, *verbs) is None
+    assert broken_clause(make_subject(framework), recipe, TRAIN, *verbs) == name
+    assert broken_clause(make_subject(), recipe, TRAIN, *verbs) is None
 
 
 @pytest.mark.parametrize("into", ["same", "fresh", "used", "predicted"])
@@ -372,24 +361,21 @@ def test_resumed_case_of_a_save_by_other_ranks_holds(into: Target) -> None:
     model = replace(MODEL, layers=(Dropout(0.5), *MODEL.layers))
     moved = Restore(0, under=RestoreOverrides(Ranks(4, "optimizer")))
     case = GeneratedCase(model, MOMENTUM.replace(ranks=PAIR), (StartAgain(), Save(), moved, TRAIN))
-    assert (
-        ResumedCase(case, 3, into).failure(make_broken_subject(), generative_settings(make_broken_subject().framework))
-        is None
-    )
+    subject = make_subject()
+    assert ResumedCase(case, 3, into).failure(subject, generative_settings(subject.framework)) is None
 
 
 def test_against_the_oracle_with_a_load_that_is_not_played_keeps_the_ranks() -> None:
     """An open window is loaded by as many ranks alone; the first rank's part of one depends on how many there are."""
     moved = Restore(0, under=RestoreOverrides(Ranks(1)))
     window = (Accumulate(GeneratedBatch(2), 4), Save(), Restore(), Accumulate(GeneratedBatch(2, seed=5), 4))
-    assert broken_clause(make_broken_subject(), MOMENTUM.replace(ranks=Ranks(2)), Save(), moved, TRAIN, *window) is None
+    assert broken_clause(make_subject(), MOMENTUM.replace(ranks=Ranks(2)), Save(), moved, TRAIN, *window) is None
 
 
 class _OneFolder(DiskStore):
     """Every run below a folder has the same one there."""
 
     def __init__(self, folder: str | None) -> None:
-        assert folder is not None
         self.folder = Path(folder) / "swap"
         self.folder.mkdir(exist_ok=True)
         self._ending = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
@@ -402,6 +388,6 @@ class _SharesFiles(sharding.InStore):
 def test_second_run_in_a_shared_folder_has_its_own_files() -> None:
     case = GeneratedCase(MODEL, MOMENTUM.replace(offload=DISK), (StartAgain(), TRAIN, DamageOffloaded(), TRAIN))
     other = replace(case, program=(StartAgain(), TRAIN, TRAIN, TRAIN), drawn=replace(MODEL, seed=5))
-    pair, laws = SecondRun(case, other, in_turn=True), generative_settings(make_broken_subject().framework)
-    assert pair.failure(make_broken_subject(), laws) is None
-    assert pair.failure(make_broken_subject(_SharesFiles), laws) is not None
+    pair, laws = SecondRun(case, other, in_turn=True), generative_settings(make_subject().framework)
+    assert pair.failure(make_subject(), laws) is None
+    assert pair.failure(make_subject(_SharesFiles), laws) is not None

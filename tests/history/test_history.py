@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -88,7 +88,7 @@ def said(one: LineHistory, clause: str = CLAUSE) -> str:
 
 
 PASS, FAIL = {"test_a": "pass"}, {"test_a": "fail"}
-BOTH, OLD_A = {"test_a": "pass", "test_b": "pass"}, ("2.0", {"test_a": "pass"})
+BOTH, OLD_A = {"test_a": "pass", "test_b": "pass"}, ("2.0", PASS)
 RELEASES = ("2.10.0", "2.9.1", "2.10.0rc2", "2.10.0rc10", "2.10.0.post1")
 
 
@@ -111,19 +111,15 @@ RELEASES = ("2.10.0", "2.9.1", "2.10.0rc2", "2.10.0rc10", "2.10.0.post1")
         ("pass not-offered unsupported", "≤2.0 pass · 2.1 not offered · 2.2 unsupported", ["2.0 → 2.2"]),
         ("fail:raises known:raises fail:differs", "≤2.0–2.1 fail · 2.2 fail (otherwise)", ["2.1 → 2.2"]),
         (
-            [OLD_A, ("2.1", {"test_a": "pass", "test_new": "fail"}), ("2.2", {"test_a": "pass"})],
+            [OLD_A, ("2.1", {"test_a": "pass", "test_new": "fail"}), ("2.2", PASS)],
             "≤2.0 pass · 2.1 fail (by other tests) · 2.2 pass (by other tests)",
             [],
         ),
-        ([("2.0", BOTH), ("2.1", {"test_a": "pass"}), ("2.2", BOTH | {"test_b": "fail"})], None, ["2.0 → 2.2"]),
-        (
-            [("2.0", BOTH), ("2.1", {"test_a": "fail"}), ("2.2", {"test_a": "fail", "test_b": "pass"})],
-            None,
-            ["2.0 → 2.1"],
-        ),
-        ([("2.0", BOTH), ("2.1", BOTH), ("2.1", BOTH | {"test_a": "fail"})], "≤2.0–2.1 pass", []),
-        ([OLD_A, ("2.1", {"test_a": "pass"}), ("2.1", {"test_a": "fail"})], "≤2.0 pass · 2.1 unstable", []),
-        ([(version, {"test_a": "pass"}) for version in RELEASES], "≤2.9.1–2.10.0.post1 pass", []),
+        ([("2.0", BOTH), ("2.1", PASS), ("2.2", BOTH | {"test_b": "fail"})], None, ["2.0 → 2.2"]),
+        ([("2.0", BOTH), ("2.1", FAIL), ("2.2", {"test_a": "fail", "test_b": "pass"})], None, ["2.0 → 2.1"]),
+        ([("2.0", BOTH), ("2.1", BOTH), ("2.1", BOTH | FAIL)], "≤2.0–2.1 pass", []),
+        ([OLD_A, ("2.1", PASS), ("2.1", FAIL)], "≤2.0 pass · 2.1 unstable", []),
+        ([(version, PASS) for version in RELEASES], "≤2.9.1–2.10.0.post1 pass", []),
     ],
 )
 def test_statement_of_a_history_has_runs_of_equal_words_and_the_changes_between_them(
@@ -187,7 +183,7 @@ def test_a_gap_between_equal_words_is_not_claimed() -> None:
 
 
 def test_a_machine_that_lacks_an_instruction_set_explains_its_refusals() -> None:
-    old, new = make_judged_version("2.0", {"test_a": "pass"}), make_judged_version("2.1", {"test_a": "unsupported"})
+    old, new = make_judged_version("2.0", PASS), make_judged_version("2.1", {"test_a": "unsupported"})
     test, state = f"{CLAUSE}/test_a", new.cases[CLAUSE][f"{CLAUSE}/test_a"]
     needing = {CLAUSE: {test: replace(state, reason=frozenset({"needs", "avx512f"}))}}
     lacking = replace(new, instruction_sets=frozenset({"avx2"}), cases=needing)
@@ -365,35 +361,33 @@ def many() -> tuple[LineHistory, ...]:
                 name: {f"{name}/test_{test}": CaseState(word, (1, "")) for test in range(8)}
                 for name, word in outcomes.items()
             }
-            one = make_judged_version(f"2.{version}", {"test_a": "pass"})
+            one = make_judged_version(f"2.{version}", PASS)
             clauses = {name: ClauseFacts("MUST", name.partition(".")[0], text) for name in names}
             pool.append(replace(one, mode=f"mode {line}", cases=cases, clauses=clauses))
     return tuple(map(history, lines_of(*pool)))
 
 
-def hostile() -> Iterator[JudgedVersion]:
+def test_markdown_hostile_records_has_no_markup() -> None:
+    versions = []
     for text in HOSTILE:
         whole = make_infected_record(text)
         clauses = {"a.b": next(iter(whole.clauses.values()))}
-        verdicts = tuple(replace(v, clause="a.b", test=f"a.b/{v.test}") for v in whole.verdicts)
-        safe = replace(whole, clauses=clauses, verdicts=verdicts, findings={})
-        for version, verdicts_of_version in (
-            ("1", verdicts),
-            ("2", tuple(replace(v, signature=f"{text}2") for v in verdicts)),
-        ):
+        for version, ending in (("1", ""), ("2", "2")):
+            verdicts = tuple(
+                replace(v, clause="a.b", test=f"a.b/{v.test}", signature=f"{text}2" if ending else v.signature)
+                for v in whole.verdicts
+            )
             variant = replace(whole.variant, framework_version=f"{text}{version}")
-            yield condense(replace(safe, variant=variant, verdicts=verdicts_of_version))
-
-
-def test_markdown_hostile_records_has_no_markup() -> None:
-    result = [history(line) for line in lines_of(*hostile())]
+            parts = {"clauses": clauses, "findings": {}, "variant": variant, "verdicts": verdicts}
+            versions.append(condense(replace(whole, **parts)))
+    result = [history(line) for line in lines_of(*versions)]
     assert sum(len(one.points) for one in result) >= len(HOSTILE) - 1
     assert re.search(r"(?<!\\)<[a-z/!]", markdown(result), re.IGNORECASE) is None
     json.loads(compact(result))
 
 
 def test_the_data_says_what_the_page_says() -> None:
-    one = history_of(("2.0", {"test_a": "fail: x"}), ("2.1", {"test_a": "pass"}), ("2.2", {"test_a": "pass"}))
+    one = history_of(("2.0", {"test_a": "fail: x"}), ("2.1", PASS), ("2.2", PASS))
     (line,) = json.loads(compact([one]))["lines"]
     assert [entry["version"] for entry in line["versions"]] == ["2.0", "2.1", "2.2"]
     clause = line["clauses"]["scaling.skip"]
@@ -470,7 +464,7 @@ ENTRY = Explanation("torch", "torch", ("scaling.*",), ("2.0", "2.1"), "It was me
     ],
 )
 def test_an_explanation_is_of_its_versions_and_clauses(changes: dict[str, Any], explains: bool) -> None:
-    one = history_of(("2.0", {"test_a": "fail"}), ("2.1", {"test_a": "pass"}))
+    one = history_of(("2.0", FAIL), ("2.1", PASS))
     result = find_explanations(one.line, one.points[0], [structs.replace(ENTRY, **changes)])
     assert result == ((("It was mended", "https://example.org/1"),) if explains else ())
 
@@ -495,21 +489,15 @@ def test_a_wrong_entry_is_refused(tmp_path: Path, wrong: str) -> None:
         explanations(tmp_path / "e.toml")
 
 
-@pytest.mark.parametrize(("style", "begins"), [("json", '{"version":2'), ("markdown", "## torch, eager")])
-def test_the_command(tmp_path: Path, style: str, begins: str) -> None:
-    for index, outcome in enumerate(("pass", "fail")):
-        write(tmp_path / f"{index}.json.gz", record(f"2.{index}", {"test_a": outcome}))
-    assert main(["history", str(tmp_path), "--format", style, "--output", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out").read_text("utf-8").startswith(begins)
-
-
-def test_a_folder_may_have_histories_and_records(tmp_path: Path, written: Path) -> None:
-    write(tmp_path / "record.json.gz", record("2.0", {"test_a": "pass"}))
+def test_a_folder_may_have_histories_and_records_and_is_written_in_each_format(tmp_path: Path, written: Path) -> None:
+    write(tmp_path / "record.json.gz", record("2.0", PASS))
     out = tmp_path / "out" / "all.json"
     out.parent.mkdir()
     for path, lines_ in ((str(written), LINES), (str(tmp_path), LINES + 1)):
         assert main(["history", path, "--format", "json", "--output", str(out)]) == 0
         assert len(load(out)) == lines_
+    assert main(["history", str(written), "--format", "markdown", "--output", str(out)]) == 0
+    assert out.read_text("utf-8").startswith("## torch, mode 0")
 
 
 def test_history_into_a_pipe_prints_a_line_for_each_clause_that_changed(

@@ -1,5 +1,4 @@
-"""In a series that nobody has judged yet the snapshot of the nearest judged one applies, and its failures are
-marked."""
+"""In a series that nobody has judged the snapshot of the nearest judged one applies, and its failures are marked."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,37 +16,9 @@ from results.record.model import Outcome, TestVerdict
 from results.record.reading import Record, load
 from tests.support.suite_runs import ROOT, checkout, judge
 
-TORCH = ("2.6.0", "2.13.0", "2.15.0")
-KERAS = ("2.20.0+keras.3.11.3", "2.21.0+keras.3.15.1")
-
-
-@pytest.mark.parametrize(
-    ("judged", "version", "nearest"),
-    [
-        (TORCH, "2.13.0", ""),
-        (TORCH, "2.13.0+cpu", ""),
-        (TORCH, "2.13.0.dev20260101", "2.6.0"),
-        (TORCH, "2.13.1+cpu", "2.13.0"),
-        (TORCH, "2.16.0+cu132", "2.15.0"),
-        (TORCH, "2.2.0", "2.6.0"),
-        (TORCH, "2.14.1", "2.13.0"),
-        (KERAS, "2.21.0+keras.3.15.1", ""),
-        (KERAS, "2.21.0+keras.3.13.2", "2.21.0+keras.3.15.1"),
-        (KERAS, "2.22.0+keras.3.15.1", "2.21.0+keras.3.15.1"),
-        (KERAS, "2.19.1+keras.3.8.0", "2.20.0+keras.3.11.3"),
-        (("0.10.2",), "0.10.2+flax.0.12.8.optax.0.2.8.jmp.0.0.4", ""),
-        ((), "1.0", ""),
-    ],
-)
-def test_position_nearest_of_a_version_is_the_closest_judged(
-    judged: tuple[str, ...], version: str, nearest: str
-) -> None:
-    series = tuple(VersionSeries(release, "cpu", "eager") for release in judged)
-    position = Position(Version(version), "cpu", "eager", series)
-    assert position.confirmed is (nearest == "")
-    assert position.confirmed or position.nearest == nearest
-
-
+TORCH = tuple(VersionSeries(version, "cpu", "eager") for version in ("2.6.0", "2.13.0", "2.15.0"))
+KERAS = tuple(VersionSeries(f"2.{version}", "cpu", "eager") for version in ("20.0+keras.3.11.3", "21.0+keras.3.15.1"))
+JAX = (VersionSeries("0.10.2", "cpu", "eager"),)
 SERIES = tuple(
     VersionSeries(*line.split())
     for line in (
@@ -62,24 +33,38 @@ SERIES = tuple(
 
 
 @pytest.mark.parametrize(
-    ("version", "device", "mode", "nearest"),
+    ("judged", "series", "nearest"),
     [
-        ("2.13.0+cpu", "cpu", "eager", ""),
-        ("2.13.0+cpu", "cpu", "eager+optimizer.fused", ""),
-        ("2.13.0", "cuda", "eager", "2.11.0"),
-        ("2.12.0", "cpu", "eager", "2.6.0"),
-        ("2.13.0", "cuda", "compile", "2.13.0 cpu compile"),
-        ("2.14.0", "cuda", "compile", "2.14.0 xpu compile"),
-        ("2.14.1", "cuda", "compile", "2.13.0 cpu compile"),
-        ("2.11.0", "xpu", "eager", "2.11.0 cuda eager"),
-        ("2.13.0", "xpu", "eager", "2.13.0 cpu eager"),
-        ("2.13.0", "cpu", "fsdp", "2.13.0 cpu eager"),
-        ("2.14.0", "xpu", "fsdp", "2.14.0 xpu compile"),
-        ("2.15.0", "tpu", "fsdp", "2.13.0 cpu eager"),
+        (TORCH, "2.13.0 cpu eager", ""),
+        (TORCH, "2.13.0+cpu cpu eager", ""),
+        (TORCH, "2.13.0.dev20260101 cpu eager", "2.6.0"),
+        (TORCH, "2.13.1+cpu cpu eager", "2.13.0"),
+        (TORCH, "2.16.0+cu132 cpu eager", "2.15.0"),
+        (TORCH, "2.2.0 cpu eager", "2.6.0"),
+        (TORCH, "2.14.1 cpu eager", "2.13.0"),
+        (KERAS, "2.21.0+keras.3.15.1 cpu eager", ""),
+        (KERAS, "2.21.0+keras.3.13.2 cpu eager", "2.21.0+keras.3.15.1"),
+        (KERAS, "2.22.0+keras.3.15.1 cpu eager", "2.21.0+keras.3.15.1"),
+        (KERAS, "2.19.1+keras.3.8.0 cpu eager", "2.20.0+keras.3.11.3"),
+        (JAX, "0.10.2+flax.0.12.8.optax.0.2.8.jmp.0.0.4 cpu eager", ""),
+        ((), "1.0 cpu eager", ""),
+        (SERIES, "2.13.0+cpu cpu eager", ""),
+        (SERIES, "2.13.0+cpu cpu eager+optimizer.fused", ""),
+        (SERIES, "2.13.0 cuda eager", "2.11.0"),
+        (SERIES, "2.12.0 cpu eager", "2.6.0"),
+        (SERIES, "2.13.0 cuda compile", "2.13.0 cpu compile"),
+        (SERIES, "2.14.0 cuda compile", "2.14.0 xpu compile"),
+        (SERIES, "2.14.1 cuda compile", "2.13.0 cpu compile"),
+        (SERIES, "2.11.0 xpu eager", "2.11.0 cuda eager"),
+        (SERIES, "2.13.0 xpu eager", "2.13.0 cpu eager"),
+        (SERIES, "2.13.0 cpu fsdp", "2.13.0 cpu eager"),
+        (SERIES, "2.14.0 xpu fsdp", "2.14.0 xpu compile"),
+        (SERIES, "2.15.0 tpu fsdp", "2.13.0 cpu eager"),
     ],
 )
-def test_position_nearest_is_the_closest_judged(version: str, device: str, mode: str, nearest: str) -> None:
-    position = Position(Version(version), device, mode, SERIES, ("eager", "compile", "ddp", "fsdp"))
+def test_position_nearest_is_the_closest_judged(judged: tuple[VersionSeries, ...], series: str, nearest: str) -> None:
+    version, device, mode = series.split()
+    position = Position(Version(version), device, mode, judged, ("eager", "compile", "ddp", "fsdp"))
     assert position.confirmed is (nearest == "")
     assert position.confirmed or position.nearest == nearest
 
@@ -273,11 +258,6 @@ def classify(record: Record, known: Known) -> Iterator[tuple[TestVerdict, str, s
             yield verdict, now, entry.inferred_from if entry else ""
 
 
-def move(record: Record, device: str) -> Record:
-    """The record as it would be of another device."""
-    return replace(record, series=replace(record.series, device=device, device_kind="Other GPU"))
-
-
 def to_act_on(record: Record, known: Known) -> list[str]:
     """Verdicts that would need action."""
     return [f"{verdict.case}: {now}" for verdict, now, _ in classify(record, known) if now in ("fail", "fixed")]
@@ -300,7 +280,7 @@ def test_classify_on_another_device_needs_no_action(path: Path) -> None:
     assert not to_act_on(record, known), "in its own series"
     judged = {(one.device, one.mode) for one in known.judged.get(record.series.framework, ())}
     for device in ("cuda", "xpu"):
-        other = move(record, device)
+        other = replace(record, series=replace(record.series, device=device, device_kind="Other GPU"))
         if (device, record.series.mode) not in judged:
             assert not to_act_on(other, known), device
             origins = Counter(origin for _, now, origin in classify(other, known) if now == "known")

@@ -113,20 +113,20 @@ def test_update_keeps_lines_that_the_record_shows_or_cannot_tell(folder: Path, r
     assert [one.case for one in make_update(folder, run).unexplained] == unexplained
 
 
-@pytest.mark.parametrize(("function", "stays"), [("test_combination_matches_oracle", True), ("test_gone", False)])
-def test_update_keeps_a_test_that_the_record_lacks_while_its_function_exists(
-    folder: Path, function: str, stays: bool
+@pytest.mark.parametrize(
+    ("test", "case", "stays"),
+    [
+        ("test_combination_matches_oracle[elsewhere]  first  differs", "test_c", True),
+        ("test_gone[elsewhere]  first  differs", "test_c", False),
+        ("test_b  first  differs  [other-seeds]", "test_b", True),
+        ("test_b  first  differs  [kernels]", "test_b", True),
+    ],
+)
+def test_update_keeps_a_test_that_the_record_lacks_while_its_function_exists_and_a_condition_that_may_pass(
+    folder: Path, test: str, case: str, stays: bool
 ) -> None:
-    line = f"{CLAUSE}/{function}[elsewhere]  first  differs"
-    (folder / SNAPSHOTS / HERE).write_text(f"{line}\n", encoding="utf-8")
-    assert lines(folder, record("2.0", C)) == ([line] if stays else [])
-
-
-@pytest.mark.parametrize("condition", ["other-seeds", "kernels"])
-def test_update_of_a_pass_keeps_what_depends_on_seeds_or_kernels(folder: Path, condition: str) -> None:
-    line = f"{CLAUSE}/test_b  first  differs  [{condition}]"
-    (folder / SNAPSHOTS / HERE).write_text(f"{line}\n", encoding="utf-8")
-    assert lines(folder, record("2.0", verdict("test_b", Outcome.PASS))) == [line]
+    (folder / SNAPSHOTS / HERE).write_text(f"{CLAUSE}/{test}\n", encoding="utf-8")
+    assert lines(folder, record("2.0", verdict(case, Outcome.PASS))) == ([f"{CLAUSE}/{test}"] if stays else [])
 
 
 def test_update_of_a_known_verdict_names_its_finding_and_processors(folder: Path) -> None:
@@ -427,35 +427,30 @@ def test_read_known_of_a_wrong_finding_is_refused_in_one_line(tmp_path: Path, ol
     assert "\n" not in str(caught.value)
 
 
+SNAPSHOT = f"torch/{SNAPSHOTS}/{NAME}: line "
+
+
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    ("files", "place", "message"),
     [
-        ("scaling.stays-positive scale-zero differs", "line 1: got 'scaling.stays-positive scale-zero differs', want "),
-        (LINE.replace("not-finite", "it was 3.25"), "want 'TEST  FINDING  SIGNATURE' or"),
-        (LINE.replace("scaling.stays-positive", "scaling.stays-put"), "line 1: unknown clause 'scaling.stays-put'"),
-        (LINE.replace("scale-zero", "other"), "line 1: unknown finding 'other'; add it to findings.toml"),
-        (LINE.replace("avx2", "AVX-2"), "got [AVX-2, -avx512f, seed], want instruction sets such as"),
-        (LINE.replace("seed", "seed, kernels"), "and at most one of seed, other-seeds, kernels"),
-        (f"{LINE}\n{LINE}\n", "line 2: another line has the same test and finding"),
+        ({"lines": "scaling.automaton f s"}, SNAPSHOT, "line 1: got 'scaling.automaton f s', want "),
+        ({"lines": LINE.replace("not-finite", "it was 3.25")}, SNAPSHOT, "want 'TEST  FINDING  SIGNATURE' or"),
+        ({"lines": LINE.replace("positive", "put")}, SNAPSHOT, "line 1: unknown clause 'scaling.stays-put'"),
+        ({"lines": LINE.replace("scale-zero", "other")}, SNAPSHOT, "unknown finding 'other'; add it to findings.toml"),
+        ({"lines": LINE.replace("avx2", "AVX-2")}, SNAPSHOT, "got [AVX-2, -avx512f, seed], want instruction sets such"),
+        ({"lines": LINE.replace("seed", "seed, kernels")}, SNAPSHOT, "and at most one of seed, other-seeds, kernels"),
+        ({"lines": f"{LINE}\n{LINE}\n"}, SNAPSHOT, "line 2: another line has the same test and finding"),
+        ({"name": "notes.txt"}, "torch/expected: ", "got a file 'notes.txt', want FRAMEWORK-VERSION-DEVICE-MODE.txt"),
+        ({"name": "torch-2.x-cpu-eager.txt"}, "torch", "version '2.x' is not a PEP 440 version"),
     ],
 )
-def test_read_known_of_a_wrong_line_is_refused_in_one_line(tmp_path: Path, lines: str, message: str) -> None:
+def test_read_known_of_a_wrong_line_or_name_is_refused_in_one_line(
+    tmp_path: Path, files: dict[str, str], place: str, message: str
+) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        make_known(tmp_path, lines=lines)
-    assert str(caught.value).startswith(f"torch/{SNAPSHOTS}/{NAME}: line ")
+        make_known(tmp_path, **files)
+    assert str(caught.value).startswith(place)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("notes.txt", "torch/expected: got a file 'notes.txt', want FRAMEWORK-VERSION-DEVICE-MODE.txt"),
-        ("torch-2.x-cpu-eager.txt", "torch: version '2.x' is not a PEP 440 version"),
-    ],
-)
-def test_read_known_of_a_snapshot_with_a_wrong_name_is_refused(tmp_path: Path, name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        make_known(tmp_path, name=name)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from frameworks.reference.framework import CONVENTIONS, ReferenceFramework
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Recipe(SGD(2.0**-4), precision=FLOAT16)
+SPREADS = ("loss_spread", "gain_spread", "gradient_spread", "parameter_spread")
 
 
 def make_envelope() -> Envelope:
@@ -61,9 +62,8 @@ def test_stored_spreads_give_the_same_envelope_from_the_exact_run_alone(
     fresh = make_envelope()
     for name in ("losses", "gradient", "parameters"):
         assert np.array_equal(getattr(stored.exact, name), getattr(fresh.exact, name))
-    assert np.array_equal(stored.loss_spread, fresh.loss_spread)
-    assert np.array_equal(stored.gain_spread, fresh.gain_spread, equal_nan=True)
-    assert (stored.gradient_spread, stored.parameter_spread) == (fresh.gradient_spread, fresh.parameter_spread)
+    for name in SPREADS:
+        assert np.array_equal(getattr(stored, name), getattr(fresh, name), equal_nan=True), name
     assert stored.derivation == fresh.derivation
 
 
@@ -108,32 +108,26 @@ def test_a_folder_without_spreads_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert stored_spreads.main([]) == 2
 
 
-def copy_sources(tmp_path: Path) -> Path:
-    """The files that the oracle derives from, in another place."""
+def test_what_the_code_says_counts_and_neither_its_place_nor_its_comments(tmp_path: Path) -> None:
     for name in derivation_hash.modules():
         base = ROOT.joinpath(*name.split("."))
         path = base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
         target = tmp_path / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
-    return tmp_path
-
-
-def test_what_the_code_says_counts_and_neither_its_place_nor_its_comments(tmp_path: Path) -> None:
-    root = copy_sources(tmp_path)
-    file = root / "frameworks" / "reference" / "core" / "rounding.py"
+    file = tmp_path / "frameworks" / "reference" / "core" / "rounding.py"
     text = file.read_text("utf-8")
     behind = text.index("from __future__")
     file.write_text(f'"""Another docstring."""\n\n# a comment\n{text[behind:]}')
-    training = root / "frameworks" / "reference" / "training" / "quantized_training.py"
+    training = tmp_path / "frameworks" / "reference" / "training" / "quantized_training.py"
     message = training.read_text("utf-8").replace("the recipe has no QAT", "another message")
     training.write_text(message)
     assert "another message" in message
     derivation_hash.code_hash.cache_clear()
-    assert derivation_hash.code_hash(root) == derivation_hash.code_hash()
+    assert derivation_hash.code_hash(tmp_path) == derivation_hash.code_hash()
     file.write_text(text.replace("LANES = 16", "LANES = 17"))
     derivation_hash.code_hash.cache_clear()
-    assert derivation_hash.code_hash(root) != derivation_hash.code_hash()
+    assert derivation_hash.code_hash(tmp_path) != derivation_hash.code_hash()
 
 
 def test_attempts_do_not_count_and_do_not_change_a_derivation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,10 +174,6 @@ def test_stored_spreads_are_those_that_are_derived_anew(
     monkeypatch.setattr(bounds_cache, "load_spreads", dict)
     fresh = errormodel.envelope(*arguments)
     assert np.array_equal(ours.exact.parameters, fresh.exact.parameters)
-    for one, other in (
-        (ours.loss_spread, fresh.loss_spread),
-        (ours.gain_spread, fresh.gain_spread),
-        (np.array(ours.gradient_spread), np.array(fresh.gradient_spread)),
-        (np.array(ours.parameter_spread), np.array(fresh.parameter_spread)),
-    ):
-        assert np.all((one == other) | ((one < 4.0 * other) & (other < 4.0 * one)))
+    for name in SPREADS:
+        one, other = np.array(getattr(ours, name)), np.array(getattr(fresh, name))
+        assert np.all((one == other) | ((one < 4.0 * other) & (other < 4.0 * one))), name

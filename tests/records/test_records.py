@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from results.record import files, values
 from results.record.encoding import schema
 from results.record.files import MAX_BYTES
-from results.record.folders import find, read
+from results.record.folders import read
 from results.record.reading import (
     MAX_SIGNS,
     SIGNS,
@@ -39,7 +39,7 @@ from results.show import digest, portability
 from results.show.table import plain
 from tests.support.misbehaving import OVERSIZED, assert_refused, call, mutants
 from tests.support.recorded import BASE, CLAUSE, fill_journal, header
-from tests.support.suite_runs import ROOT, Ended, conformance, environment, hang_limit
+from tests.support.suite_runs import ROOT, conformance, environment, hang_limit
 
 
 def test_round_trip_is_byte_stable(complete: Path) -> None:
@@ -47,6 +47,7 @@ def test_round_trip_is_byte_stable(complete: Path) -> None:
     again = complete.with_name("again.json")
     write(again, record)
     assert again.read_bytes() == complete.read_bytes() == to_json(load(again))
+    assert to_json(replace(record, verdicts=record.verdicts[::-1])) == to_json(record)
     text = complete.read_text("utf-8")
     assert text.endswith("}\n")
     assert text == values.to_text(json.loads(text))
@@ -88,19 +89,11 @@ def test_from_json_fills_in_defaults(complete: Path) -> None:
     assert to_json(from_json(json.dumps(document).encode())) == to_json(expected)
 
 
-@pytest.mark.parametrize("text", ["0.015625", "-0.0", "1e-05", "512.0", "3", "-17"])
-def test_a_number_as_text_is_a_number(text: str) -> None:
-    assert repr(as_number(text)) == text
-
-
-@pytest.mark.parametrize("text", ["", "1.50", "1_000", "0x10", "007", "float32[1.0]", "1e5", " 1", "9" * 5000])
-def test_any_other_text_stays_one(text: str) -> None:
-    assert as_number(text) == text
-
-
-def test_order_of_verdicts_does_not_matter(complete: Path) -> None:
-    record = load(complete)
-    assert to_json(replace(record, verdicts=record.verdicts[::-1])) == to_json(record)
+def test_a_number_as_text_is_a_number_and_any_other_text_stays_one() -> None:
+    for text in ("0.015625", "-0.0", "1e-05", "512.0", "3", "-17"):
+        assert repr(as_number(text)) == text
+    for text in ("", "1.50", "1_000", "0x10", "007", "float32[1.0]", "1e5", " 1", "9" * 5000):
+        assert as_number(text) == text
 
 
 @given(st.floats())
@@ -116,11 +109,14 @@ def test_an_outcome_is_neither_true_nor_false() -> None:
     assert {o for o in Outcome if o.bad} == set(Outcome) - quiet
 
 
-def change(**parts: Any) -> Callable[[bytes], bytes]:
+Change = Callable[[bytes], bytes]
+
+
+def change(**parts: Any) -> Change:
     return lambda content: json.dumps(json.loads(content) | parts).encode()
 
 
-def change_at(path: str, **parts: Any) -> Callable[[bytes], bytes]:
+def change_at(path: str, **parts: Any) -> Change:
     """Replace fields of a part of a record, such as "verdicts.0"."""
 
     def damage(content: bytes) -> bytes:
@@ -133,21 +129,11 @@ def change_at(path: str, **parts: Any) -> Callable[[bytes], bytes]:
     return damage
 
 
-def put(value: bytes) -> Callable[[bytes], bytes]:
+def put(value: bytes) -> Change:
     return lambda content: content.replace(b'"inf"', value, 1)
 
 
-def repeat(content: bytes) -> bytes:
-    return change(verdicts=json.loads(content)["verdicts"] * 2)(content)
-
-
-def nest(content: bytes) -> bytes:
-    return change(observations=[{"clause": CLAUSE, "key": "k", "case": "", "value": json.loads("[" * 99 + "]" * 99)}])(
-        content
-    )
-
-
-Change = Callable[[bytes], bytes]
+NESTED = {"clause": CLAUSE, "key": "k", "case": "", "value": json.loads("[" * 99 + "]" * 99)}
 DAMAGE: list[tuple[str, Change, str]] = [
     ("x.json", lambda _: b"", "truncated"),
     ("x.json", lambda content: content[:1000], "truncated"),
@@ -181,13 +167,14 @@ DAMAGE: list[tuple[str, Change, str]] = [
     ("x.json", put(b"9" * 4000), "out of range"),
     ("x.json", put(b"9" * 5000), "not a valid record"),
     ("x.json", put(b'"\\ud800"'), "not a valid record"),
-    ("x.json", nest, "nested more than 56 deep"),
-    ("x.json", repeat, "occurs twice or out of order"),
+    ("x.json", change(observations=[NESTED]), "nested more than 56 deep"),
+    ("x.json", lambda content: change(verdicts=2 * json.loads(content)["verdicts"])(content), "occurs twice or out"),
     ("x.json.gz", lambda content: gzip.compress(content)[:-9], "not compressed by gzip"),
     ("x.json.gz", bytes, "not compressed by gzip"),
     ("x.json.gz", lambda content: gzip.compress(content) + b"x", "not compressed by gzip"),
     ("x.json.gz", lambda _: b"", "truncated"),
     ("x.json.gz", lambda _: gzip.compress(bytes(MAX_BYTES + 1)), "larger than 32 MiB"),
+    ("x.json.gz", lambda _: gzip.compress(OVERSIZED["empty lists"](), 6), "too many values"),
     ("x.json.gz", lambda _: gzip.compress(b"{}"), "no schema_version"),
     ("x.jsonl", bytes, "line 1 of the journal"),
     ("x.jsonl", lambda _: b"", "header is missing"),
@@ -267,10 +254,12 @@ def test_every_committed_record_is_of_this_schema() -> None:
         assert to_json(from_json(content)) == content, path
 
 
-def test_every_committed_record_is_compressed_and_names_no_folder() -> None:
+def test_every_committed_record_is_compressed_names_no_folder_and_has_half_of_what_is_read() -> None:
     for path in list_committed_files():
         assert path.name.endswith(".json.gz")
         content = files.read(path)
+        assert 2 * len(content) < MAX_BYTES, path
+        assert 2 * (len(content) - len(content.translate(None, SIGNS))) < MAX_SIGNS, path
         assert not re.search(rb'"/(tmp|home|root|work)/|pytest-of-', content), path
 
 
@@ -278,13 +267,6 @@ COUNT = 200
 MEMORY, SECONDS = 10**9, 5.0
 OWN_MODULES = {*sys.stdlib_module_names, "conformance", "frameworks", "results", "fixtures", "numpy", "rich", "click"}
 """Packages that a command may import while it reads a record, whatever the record contains."""
-
-
-def check_output(completed: Ended, *statuses: int) -> str:
-    """Asserts that a command succeeded and printed lines of visible characters; returns them."""
-    assert completed.status in (statuses or (0,))
-    assert completed.errors == ""
-    return visible(completed.output)
 
 
 def visible(text: str) -> str:
@@ -312,7 +294,8 @@ def test_load_damaged_record_is_read_or_refused_in_one_line(tmp_path: Path) -> N
             assert_refused(completed, path)
             assert_refused(call("table", path), path)
         else:
-            check_output(completed, 0, 1, 2)
+            assert completed.status in (0, 1, 2)
+            visible(completed.output)
             record = load(path)
             write(path.with_suffix(".json"), record)
             assert to_json(load(path.with_suffix(".json"))) == to_json(record)
@@ -358,15 +341,6 @@ def reader() -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=hang_limit())
 
 
-def cost(reader: subprocess.Popen[str], path: Path) -> tuple[int, float, str]:
-    """Peak bytes and seconds of processor time of reading a file, and the outcome."""
-    assert reader.stdin is not None
-    assert reader.stdout is not None
-    print(path, file=reader.stdin, flush=True)
-    memory, seconds, message = json.loads(reader.stdout.readline())
-    return memory, seconds, message
-
-
 @pytest.mark.parametrize("name", OVERSIZED)
 def test_load_oversized_file_ends_in_bounds(reader: subprocess.Popen[str], name: str, tmp_path: Path) -> None:
     path = tmp_path / ("large.jsonl" if name.startswith("journal") else "large.json")
@@ -377,13 +351,15 @@ def test_load_oversized_file_ends_in_bounds(reader: subprocess.Popen[str], name:
         journal.close()
     path.write_bytes(content)
     for _ in range(3):
-        memory, seconds, message = cost(reader, path)
+        print(path, file=reader.stdin, flush=True)
+        memory, seconds, message = json.loads(reader.stdout.readline())
         if seconds <= SECONDS:
             break
     assert "\n" not in message
     assert (memory <= MEMORY, seconds <= SECONDS) == (True, True), (memory, seconds, message)
 
 
+<<<<<<< HEAD
 def test_load_small_file_of_many_values_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "small.json.gz"
     path.write_bytes(gzip.compress(OVERSIZED["empty lists"](), 6))
@@ -402,6 +378,14 @@ def test_messages_have_no_character_that_acts_on_a_terminal(tmp_path: Path) -> N
     path = tmp_path / "a\n\x1b[31m\udcff\u202e.json"
     write(path, BASE)
     assert check_output(call("compare", tmp_path, path, "--format", "json"))
+=======
+def test_messages_have_no_character_that_acts_on_a_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "a\n\x1b[31m\udcff\u202e.json"
+    write(path, BASE)
+    completed = call(cli.main, "compare", tmp_path, path, "--format", "json")
+    assert (completed.status, completed.errors) == (0, "")
+    assert visible(completed.output)
+>>>>>>> cut-b
     path.write_bytes(b"{")
     completed = call("compare", path, path)
     assert (completed.status, completed.errors[-1:]) == (2, "\n")

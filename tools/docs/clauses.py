@@ -9,7 +9,6 @@ from conformance.generative import coverage
 from conformance.known_failures.reading import load_known
 from conformance.scenarios.table import markdown_table
 from conformance.spec.clauses import Clause, Level, load_clauses
-from conformance.spec.findings import Finding
 from frameworks.registry import built_in, load
 from results.show.clauses import is_url
 from tools.docs.generate import table
@@ -56,18 +55,13 @@ def blocks() -> Mapping[str, str]:
 
 def exclusions() -> str:
     """Every exclusion as a row: where, under which condition, and what goes wrong there."""
-    rows = [
-        (name, entry.mode, " and ".join(f"`{feature}`" for feature in entry.when), _link_finding(entry.finding))
-        for name in built_in()
-        for entry in load_known([name]).exclusions
-    ]
+    rows = []
+    for name in built_in():
+        for entry in load_known([name]).exclusions:
+            link = entry.finding.text.link
+            finding = f"[{entry.finding.id}]({link})" if is_url(link) else f"`{entry.finding.id}`"
+            rows.append((name, entry.mode, " and ".join(f"`{feature}`" for feature in entry.when), finding))
     return table(("framework", "mode", "a program that has", "finding"), rows)
-
-
-def _link_finding(finding: Finding) -> str:
-    """The id of a finding, as a link where somebody has reported it."""
-    link = finding.text.link
-    return f"[{finding.id}]({link})" if is_url(link) else f"`{finding.id}`"
 
 
 def ways() -> Mapping[str, str]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
+from itertools import chain, takewhile
 from pathlib import Path
 
 from conformance.runner.quickstart import BROKEN_CLAUSE, TWIN
@@ -51,20 +52,14 @@ def _first_test() -> tuple[Path, str, str]:
 
 def _failure(command: list[str]) -> str:
     """What pytest prints for the first failing case, wrapped; float64 arithmetic on exact fixtures repeats it."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CONFORMANCE_"))
-    }
+    variables = {name: text for name, text in os.environ.items() if not name.startswith(("PYTEST_", "CONFORMANCE_"))}
     argv = [sys.executable, "-m", *command, "-q", "-x", "--device=cpu", "--seed=0", "-p", "no:randomly"]
-    completed = subprocess.run(
-        argv, cwd=ROOT, env={**environment, "COLUMNS": "80"}, capture_output=True, text=True, check=False
-    )
+    variables["COLUMNS"] = "80"
+    completed = subprocess.run(argv, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     lines = completed.stdout.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith(f"{BROKEN_CLAUSE} [fail]")), None)
     if completed.returncode != 1 or start is None:
         raise ValueError(f"{' '.join(command)} did not fail: {lines[-1:] or completed.stderr[-200:]}")
-    result = []
-    for line in lines[start:]:
-        if line.startswith("=="):
-            break
-        result += textwrap.wrap(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    return "\n".join(result)
+    wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    section = takewhile(lambda line: not line.startswith("=="), lines[start:])
+    return "\n".join(chain.from_iterable(map(wrapper.wrap, section)))

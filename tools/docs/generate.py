@@ -99,30 +99,28 @@ def place(contents: Mapping[str, str]) -> None:
         raise PageError(f"no page has <!-- {missing[0]}: begin -->")
 
 
-def stale(*, write: bool, report: Callable[[Path], None] = lambda _: None) -> list[Path]:
+def stale(*, write: bool, report: Callable[[str], None] = lambda _: None) -> list[str]:
     """The pages and committed files that are not as they would be made now; they are written if `write`.
 
     Args:
-        report: called with each before it is made.
+        report: called with "NAME …" of each before it is made.
 
     Raises:
         PageError: a page has a block that nothing makes, or a package is missing for it.
         RecordError: a file cannot be read or written.
     """
-    changed: dict[Path, str] = {}
+    changed: dict[str, str] = {}
     for page in (*pages(), *(ROOT / name for name in COMMITTED if (ROOT / name).exists())):
-        text = read(page).decode()
-        source = COMMITTED.get(page.relative_to(ROOT).as_posix())
-        names = [name for name in markers(text) if page == ROOT / README or name in SUMMARIES]
-        if not source and not names:
-            continue
-        report(page)
-        new = resolve(source)() if source else insert_blocks(page, text, texts(names))
-        if new != text:
-            changed[page] = new
+        text, file = read(page).decode(), page.relative_to(ROOT).as_posix()
+        names = [name for name in markers(text) if file == README or name in SUMMARIES]
+        if file in COMMITTED or names:
+            report(f"{file} …")
+            new = resolve(COMMITTED[file])() if file in COMMITTED else insert_blocks(page, text, texts(names))
+            if new != text:
+                changed[file] = new
     if write:
-        for page, new in changed.items():
-            replace(page, new.encode())
+        for file, new in changed.items():
+            replace(ROOT / file, new.encode())
     return list(changed)
 
 

@@ -126,7 +126,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fills a page's blocks, and rewrites links that leave the site."""
     name = Path(page.file.src_uri).stem
-    filled = _from_docs(text(name)) if name == PROJECT else text(name)
+    filled = text(name)
+    if name == PROJECT:
+        filled = re.sub(r"\]\((?!docs/|[a-z]+:|#)", "](../", filled).replace("](docs/", "](")
     pieces = re.split(r"(^```.*?^```$)", filled, flags=re.DOTALL | re.MULTILINE)
     return "".join(piece if piece.startswith("```") else _OUTSIDE.sub(_replace_link, piece) for piece in pieces)
 
@@ -137,8 +139,3 @@ def _replace_link(link: re.Match[str]) -> str:
     if path == generate.README:
         return f"[{label}]({PROJECT}.md)"
     return label if label.strip("`") == path else f"{label} (`{path}`)"
-
-
-def _from_docs(markdown: str) -> str:
-    """README's text with links as docs would have them."""
-    return re.sub(r"\]\((?!docs/|[a-z]+:|#)", "](../", markdown).replace("](docs/", "](")

@@ -88,35 +88,27 @@ def hits(paths: Iterable[Path], root: Path = ROOT) -> Iterator[Phrase]:
         if path.suffix == ".py":
             tree = ast.parse(source)
             yield from _find_in_names(file, tree)
-            yield from _find_participles(file, tree)
             yield from _find_poor_names(file, tree)
 
 
 def _find_in_names(file: str, tree: ast.Module) -> Iterator[Phrase]:
-    """Words of the names that a module and its definitions, parameters and variables have."""
-    names = [(1, Path(file).stem)]
-    for node in ast.walk(tree):
-        match node:
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.arg(arg=name):
-                names.append((node.lineno, name))
-            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                names.append((node.lineno, name))
-    yield from _containing(file, names, _tables()["word"])
+    """Words of the names that a module and its definitions, parameters and variables have.
 
-
-def _find_participles(file: str, tree: ast.Module) -> Iterator[Phrase]:
-    """Participles in the names of a module, its classes and functions, and its own variables; not those of tests."""
-    names = [(1, Path(file).stem)]
+    And participles in those of a module, its classes and functions, and its own variables, but not of tests.
+    """
+    definitions, others = [(1, Path(file).stem)], []
     for node in ast.walk(tree):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
-                names.append((node.lineno, name))
+                definitions.append((node.lineno, name))
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                others.append((node.lineno, name))
+    yield from _containing(file, [*definitions, *others], _tables()["word"])
     for statement in tree.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign):
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                    names.append((node.lineno, node.id))
-    own = [(line, name) for line, name in names if not name.startswith(("test_", "held_out_"))]
+            names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+            definitions += [(node.lineno, node.id) for node in names if isinstance(node.ctx, ast.Store)]
+    own = [(line, name) for line, name in definitions if not name.startswith(("test_", "held_out_"))]
     yield from _containing(file, own, _tables()["participle"])
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fixtures.model import Batch
 from frameworks.contract import Framework, Unsupported
 from tools.benchmarks.steps.cases import FIXTURES, PLAIN, NotTheStep, reach_all, settle, techniques
 
@@ -33,14 +32,8 @@ def test_step(benchmark: Any, framework: Framework, fixture: str, technique: str
             raise
         pytest.skip(f"raises {type(error).__name__}: {' '.join(str(error).split())}")
     benchmark.group = fixture
-    benchmark.extra_info.update(_collect_metadata(framework, fixture, technique, batch))
-    benchmark(framework.measure_time, lambda: trainer.update(window).loss)
-
-
-def _collect_metadata(framework: Framework, fixture: str, technique: str, batch: Batch) -> dict[str, Any]:
-    """Metadata that distinguishes series of times in the JSON."""
     environment = framework.environment()
-    return {
+    benchmark.extra_info |= {
         "framework": framework.name,
         "version": framework.version(),
         "mode": framework.mode,
@@ -52,3 +45,4 @@ def _collect_metadata(framework: Framework, fixture: str, technique: str, batch:
         "threads": next((int(environment[name]) for name in _THREADS if name in environment), None),
         "thread_variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
     }
+    benchmark(framework.measure_time, lambda: trainer.update(window).loss)
