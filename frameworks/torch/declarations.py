@@ -145,7 +145,7 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
         refused[Capability.ADAM_8BIT] = optimizers.NOT_INSTALLED
     for library in (torchao_models, transformers_models):
         if mode == library.MODE:
-            refused |= library.refused()
+            refused |= library.find_refusals()
     if mode in ("fsdp", "fsdp1", deepspeed_start.MODE):
         refused = {c: reason for c, reason in refused.items() if reason != NO_MASTERS}
     if mode == deepspeed_start.MODE:

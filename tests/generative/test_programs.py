@@ -192,16 +192,9 @@ def test_a_member_subtracts_rows_of_an_embedding_one_by_one(drawn: GeneratedMode
     rows = GeneratedBatch(64, constant=True)
     program = (StartAgain(), Accumulate(rows, 64 * 67), Gradients((GeneratedBatch(2),)), Apply())
     ensemble = Ensemble(subject().conventions, GeneratedCase(drawn, recipe, program), frozenset(), 0)
-<<<<<<< HEAD
-    tables = [
-        (play.observations[-1] or {})["master/0.weight"] for play in (ensemble.nearest, *ensemble.play_rounded(2))
-    ]
-    units = [distance(table, tables[0]) / np.spacing(np.abs(tables[0]).max()) for table in tables[1:]]
-=======
     plays = (ensemble.nearest, *ensemble.play_rounded(2))
     nearest, *others = ((play.observations[-1] or {})["master/0.weight"] for play in plays)
     units = [distance(table, nearest) / np.spacing(np.abs(nearest).max()) for table in others]
->>>>>>> cut-b
     assert [count > 8.0 for count in units] == [False, apart]
 
 

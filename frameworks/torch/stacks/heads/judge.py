@@ -39,7 +39,7 @@ def checks(model: str, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
             yield from heads.checks(kind, formats)
         else:
             plain = import_module("frameworks.torch.stacks.heads.plain")
-            yield from plain.checks(plain.made(module, name), formats)
+            yield from plain.checks(plain.call_factory(module, name), formats)
     except NotBuilt:
         raise
     except Exception as error:
