@@ -69,19 +69,19 @@ def environment(level: str, framework: str) -> dict[str, str]:
     return {**os.environ, **switches, **numpy, "XLA_FLAGS": " ".join(filter(None, flags))}
 
 
-def levels(framework: str) -> Sequence[str]:
-    """The levels at which a framework runs."""
-    return ["as it is"] if framework in WITHOUT_SWITCH else [*LEVELS]
+def levels(framework: str, wanted: Sequence[str] = ()) -> Sequence[str]:
+    """The levels at which a framework runs, of those that are wanted, or of all."""
+    return ["as it is"] if framework in WITHOUT_SWITCH else wanted or [*LEVELS]
 
 
-def judge(framework: str, mode: str, level: str, folder: Path) -> tuple[float, Record]:
+def judge(framework: str, mode: str, level: str, tests: str, folder: Path) -> tuple[float, Record]:
     """Seconds and record of one run.
 
     Raises:
         RecordError: the run left no record.
     """
     path = folder / f"{framework}-{mode}-{level}.json".replace(" ", "-")
-    argv = [f"--mode={mode}", framework, f"--record={path}", "--tests=core"]
+    argv = [f"--mode={mode}", framework, f"--record={path}", f"--tests={tests}"]
     begun = time.monotonic()
     command = [sys.executable, "-m", "conformance", "run", *argv]
     subprocess.run(command, cwd=ROOT, env=environment(level, framework), stdout=subprocess.DEVNULL, check=False)
@@ -92,18 +92,20 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the frameworks; 1 if a test failed."""
     parser = argparse.ArgumentParser(prog="python -m tools processors", description="Other processors, by switches.")
     parser.add_argument("frameworks", nargs="+", metavar="FRAMEWORK")
-    frameworks = parser.parse_args(arguments).frameworks
+    parser.add_argument("--level", action="append", choices=[*LEVELS], help="only this level; may be repeated")
+    parser.add_argument("--tests", default="core", choices=("quick", "core", "all"))
+    options = parser.parse_args(arguments)
     failed = False
     print("| framework | mode | instruction sets | seconds | tests | failing tests |\n|---|---|---|--:|--:|---|")
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
-        for framework in frameworks:
+        for framework in options.frameworks:
             info = ask(framework, "cpu")
             if isinstance(info, str):
                 print(info, file=sys.stderr)
                 return 2
             for mode in adapter_file(framework).modes or info.modes[:1]:
-                for level in levels(framework):
-                    seconds, record = judge(framework, mode, level, Path(folder))
+                for level in levels(framework, options.level or ()):
+                    seconds, record = judge(framework, mode, level, options.tests, Path(folder))
                     bad = [f"{verdict.test} ({verdict.outcome})" for verdict in record.verdicts if verdict.outcome.bad]
                     failed = failed or bool(bad)
                     cells = (framework, mode, level, f"{seconds:.0f}", f"{len(record.verdicts)}")

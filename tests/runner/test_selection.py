@@ -47,6 +47,12 @@ def test_selection_has_its_tests_and_core_has_unknown_ones(tmp_path: Path) -> No
     assert read(None).has("a.b/test_c", CORE)
 
 
+def test_file_has_a_line_for_each_function_in_order(tmp_path: Path) -> None:
+    write(tmp_path / "x.json", Selection({"b.c/test_d": ["2", "1"], "a.b/test_c": [""]}, {}))
+    expected = '{"quick": {\n"a.b/test_c": [""],\n"b.c/test_d": ["1", "2"]\n},\n"left out of core": {\n\n}}\n'
+    assert (tmp_path / "x.json").read_text() == expected
+
+
 def test_selection_of_a_mode_without_a_file_is_the_frameworks_first(tmp_path: Path) -> None:
     assert path_of("torch", "eager", tmp_path) is None
     for name in ("paddle-static", "reference-emulated", "torch-eager", "torch-loop"):

@@ -32,7 +32,7 @@ from tests.support.suite_runs import ROOT, Ended, run
 from tools import limits
 from tools.baselines import default_baselines, stale
 from tools.benchmarks.steps.cases import AT_MOST, FIXTURES, SETTLING, NotTheStep, reach_all, settle, techniques
-from tools.commands import WITH_FRAMEWORKS
+from tools.commands import TOOLS, WITH_FRAMEWORKS
 from tools.docs.blocks import baselines, load_scenarios
 from tools.docs.promises import PROMISES, Promise, table
 from tools.faults import engine
@@ -117,8 +117,17 @@ def test_switches_join_the_flags_that_are_set(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_levels_of_a_framework_without_a_switch_are_the_processor_alone() -> None:
-    assert levels("paddle") == ["as it is"]
+    assert levels("paddle", ["avx2"]) == levels("paddle") == ["as it is"]
     assert levels("torch") == [*LEVELS]
+    assert levels("torch", ["avx2"]) == ["avx2"]
+
+
+def test_nightly_asks_tools_for_options_that_they_have() -> None:
+    asked = re.findall(r"-m tools (\w+)(.*)", (ROOT / ".ci" / "nightly").read_text())
+    assert asked
+    for name, arguments in asked:
+        source = (ROOT / TOOLS[name].words[0].replace(".", "/")).with_suffix(".py").read_text()
+        assert all(f'"{option}"' in source for option in re.findall("--[a-z-]+", arguments)), (name, arguments)
 
 
 CASE = "cost.mixed-speed", "seconds a step, O1-float16", "test_x[O1-float16]"
