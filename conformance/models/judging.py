@@ -12,13 +12,14 @@ from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from conformance.known_failures.reading import load_known
-from conformance.models.suite import REQUEST
+from conformance.models.suite import LATE, REQUEST
 from conformance.runner import machine
 from conformance.runner.identity import ROOT, suite
 from conformance.spec.clauses import Clause, load_clauses, read_clauses
@@ -103,10 +104,10 @@ def verdict_of(model: str, check: Mapping[str, str], seconds: float = 0.0) -> Te
 class _Collector:
     """A plugin of pytest that makes verdicts from the reports of workers."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, limit_s: float, late: Path) -> None:
         self.verdicts: list[TestVerdict] = []
         self.problem = ""
-        self._limit_s = limit_s
+        self._limit_s, self._late = limit_s, late
         self._begun: dict[str, float] = {}
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -128,8 +129,12 @@ class _Collector:
         checks = [value for name, value in properties if name == "check"]
         problem = "".join(value for name, value in properties if name == "problem")
         if report.failed:
-            late = lasted >= self._limit_s
-            problem = f"took more than {self._limit_s:.0f} s" if late else "its process ended"
+            late = self._late / model
+            problem = (
+                f"took more than {self._limit_s:.0f} s"
+                if late.exists() and late.stat().st_size
+                else "its process ended"
+            )
         if problem:
             checks.append(
                 {"clause": LAST, "outcome": "not judged", "got": problem, "want": "", "case": "", "cause": ""}
@@ -151,15 +156,17 @@ def judge(request: ModelRequest, jobs: int) -> Record:
     needed = ["torch"] if request.model and not request.model.startswith(f"{LIBRARY}:") else _list_packages()
     if missing := [name for name in needed if name not in packages]:
         raise CannotJudge(f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}")
-    collector, folder = _Collector(request.limit_s), Path(__file__).parent
+    folder = Path(__file__).parent
     options = ["-c", os.devnull, f"--rootdir={ROOT}", "--noconftest", "--assert=plain"]
     options += [f"-pno:{name}" for name in ("cacheprovider", "warnings", "benchmark", "timeout", "faulthandler")]
     options += ["-p", "xdist", "--max-worker-restart=100000", f"--numprocesses={jobs}"]
     options += ["-qq", "--tb=no"] if sys.stderr.isatty() else ["-pno:terminal"]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = {**_SETTINGS, "PYTHONPATH": path, REQUEST: json.dumps(asdict(request))}
-    with patch.dict(os.environ, variables), redirect_stdout(sys.stderr):
-        status = pytest.main([*options, str(folder / "suite.py")], [collector])
+    with TemporaryDirectory(prefix="conformance-") as late, patch.dict(os.environ, {**variables, LATE: late}):
+        collector = _Collector(request.limit_s, Path(late))
+        with redirect_stdout(sys.stderr):
+            status = pytest.main([*options, str(folder / "suite.py")], [collector])
     if not collector.verdicts:
         name = f"no class of {LIBRARY} {packages.get(LIBRARY)} has {','.join(request.only)} in its name"
         raise CannotJudge(collector.problem or name)

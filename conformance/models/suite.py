@@ -6,12 +6,16 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 REQUEST = "CONFORMANCE_MODELS"
 """Environment variable: a `ModelRequest` as JSON."""
+
+LATE = "CONFORMANCE_MODELS_LATE"
+"""Environment variable: folder of files by model, of which that of a model that takes too long is not empty."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -28,8 +32,8 @@ def test_model(model: str, record_property: Callable[[str, Any], None]) -> None:
     At the limit the process ends, whatever holds the interpreter.
     """
     request = json.loads(os.environ[REQUEST])
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        faulthandler.dump_traceback_later(request["limit_s"], exit=True, file=nowhere)
+    with open(Path(os.environ[LATE], model), "w", encoding="utf-8") as late:
+        faulthandler.dump_traceback_later(request["limit_s"], exit=True, file=late)
         try:
             for check in import_module(request["judge"]).checks(model, request["formats"]):
                 record_property("check", asdict(check))
