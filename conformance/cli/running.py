@@ -14,6 +14,10 @@ from frameworks.ways import load_ways, sets
 from results.record.files import one_line
 
 
+PYTEST_OPTIONS = ("--profile", "--record", "--seed", "--way")
+"""Options of the suite's plugin, whose value pytest takes for a path to tests where it is a word of its own."""
+
+
 def _scenarios() -> Iterable[str]:
     from conformance.scenarios.definitions import SCENARIOS
 
@@ -32,6 +36,8 @@ class RunCommand(click.Command):
         arguments = iter(args[:end])
         for word in arguments:
             name, equals, _ = word.partition("=")
+            if name in PYTEST_OPTIONS and not equals:
+                word += f"={next(arguments, '')}"
             (own if name in options else others).append(word)
             if name in options and not equals and not options[name].is_flag:
                 own.extend(value for value in [next(arguments, None)] if value is not None)

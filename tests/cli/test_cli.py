@@ -169,7 +169,7 @@ def test_a_comparison_has_three_statuses(tmp_path: Path) -> None:
 def test_options_of_run_may_follow_framework_and_modes_come_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(jobs, "job", lambda *args: calls.append(args) or 0)
-    assert main(["run", "torch", "-k", "a and b", "--ways", "clip.two-calls", "--mode=x,y", "--seed=1"]) == 0
+    assert main(["run", "torch", "-k", "a and b", "--ways", "clip.two-calls", "--mode=x,y", "--seed", "1"]) == 0
     assert main(["run", "reference", "--", "--mode", "z"]) == 0
     (framework, modes, _, arguments, ways), (_, _, _, others, _) = calls
     monkeypatch.setenv("CONFORMANCE_MODES", "a,b")
