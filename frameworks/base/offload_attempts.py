@@ -19,16 +19,16 @@ class OffloadedRun(Protocol):
     def offloaded_bytes(self) -> dict[str, int]: ...
 
 
-Make = Callable[[Model, Recipe], OffloadedRun]
+MakeOffloaded = Callable[[Model, Recipe], OffloadedRun]
 """Creates a run without the adapter's guards."""
 
 
-def offload_attempts(make: Make, offloads: Sequence[Offload]) -> dict[Capability, Attempt]:
+def offload_attempts(make: MakeOffloaded, offloads: Sequence[Offload]) -> dict[Capability, Attempt]:
     """Attempts for each capability that one of these offloads needs."""
     return {c: partial(_leaves, make, offload) for offload in offloads for c in Capability.of_offload(offload)}
 
 
-def _leaves(make: Make, offload: Offload) -> bool:
+def _leaves(make: MakeOffloaded, offload: Offload) -> bool:
     """Whether bytes of every kind are offloaded after an update, or were during it."""
     run = make(exact_stack(), Recipe(Adam(), offload=offload))
     run.update((exact_batch(8),))

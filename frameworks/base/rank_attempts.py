@@ -15,7 +15,7 @@ from fixtures.recipe import SGD, Adam, Ranks, Recipe, Sharding
 from frameworks.base.rank_group import BaseRankGroup, window_across_ranks
 from frameworks.contract import Attempt, Capability, RankFailed
 
-Make = Callable[[Model, Recipe], BaseRankGroup]
+MakeGroup = Callable[[Model, Recipe], BaseRankGroup]
 """Creates the ranks of a run without the adapter's guards."""
 
 _MESHES: Mapping[Capability, Ranks] = {
@@ -30,7 +30,7 @@ OF_ONE_PLACE = frozenset({Capability.TRACE, Capability.SAVED_BYTES})
 
 
 def with_ranks(
-    attempts: Mapping[Capability, Attempt], make: Make, always: Ranks | None, *, reshaped: Sharding = "full"
+    attempts: Mapping[Capability, Attempt], make: MakeGroup, always: Ranks | None, *, reshaped: Sharding = "full"
 ) -> Mapping[Capability, Attempt]:
     """Attempts if every recipe has ranks: the remaining ones without ranks, and one for each capability of ranks.
 
@@ -42,7 +42,7 @@ def with_ranks(
     return {c: attempt for c, attempt in attempts.items() if c not in hidden} | _attempts(make, reshaped)
 
 
-def _attempts(make: Make, reshaped: Sharding) -> dict[Capability, Attempt]:
+def _attempts(make: MakeGroup, reshaped: Sharding) -> dict[Capability, Attempt]:
     """Attempts for each capability of ranks."""
     levels: dict[Capability, Attempt] = {c: partial(_shards, make, ranks) for c, ranks in _MESHES.items()}
     return levels | {
@@ -54,14 +54,14 @@ def _attempts(make: Make, reshaped: Sharding) -> dict[Capability, Attempt]:
     }
 
 
-def _train_ranks(make: Make, ranks: Ranks) -> BaseRankGroup:
+def _train_ranks(make: MakeGroup, ranks: Ranks) -> BaseRankGroup:
     """A rank group after one update with different samples on every rank."""
     rank_group = make(exact_stack(), Recipe(Adam(), ranks=ranks))
     rank_group.update(window_across_ranks((exact_batch(8),), ranks.count))
     return rank_group
 
 
-def _shards(make: Make, ranks: Ranks) -> bool:
+def _shards(make: MakeGroup, ranks: Ranks) -> bool:
     """Whether ranks hold only a part of what the level shards."""
     size = 4 * sum(int(np.prod(shape)) for shape in exact_stack().parameter_shapes().values())
     copy = {"parameter": size, "gradient": size, "optimizer": 2 * size}
@@ -75,14 +75,14 @@ def _weight(rank_group: BaseRankGroup) -> Array:
     return weight
 
 
-def _reduces_low(make: Make) -> bool:
+def _reduces_low(make: MakeGroup) -> bool:
     """The sum of 1 and 2^-9 is not representable in bfloat16."""
     rank_group = make(scalar(0.0), Recipe(SGD(1.0), ranks=Ranks(2, reduce="bfloat16")))
     rank_group.apply_gradients([[{"0.output.weight": np.full((1, 1), 2.0 * g, np.float32)}] for g in (1.0, 2.0**-9)])
     return float(_weight(rank_group)[0, 0]) == -1.0
 
 
-def _takes_nothing(make: Make) -> bool:
+def _takes_nothing(make: MakeGroup) -> bool:
     """A rank without samples leaves the gradient to the other."""
     rank_group = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
     before = _weight(rank_group)
@@ -90,12 +90,12 @@ def _takes_nothing(make: Make) -> bool:
     return not any(own.skipped for own in updates) and not np.array_equal(before, _weight(rank_group))
 
 
-def _counts(make: Make) -> bool:
+def _counts(make: MakeGroup) -> bool:
     rank_group = _train_ranks(make, Ranks(2))
     return rank_group.collectives()[0]["gradients"] == len(exact_stack().parameter_shapes())
 
 
-def _loses_one(make: Make) -> bool:
+def _loses_one(make: MakeGroup) -> bool:
     """Whether the other ranks survive if one exits."""
     rank_group = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
     try:
@@ -105,7 +105,7 @@ def _loses_one(make: Make) -> bool:
     return False
 
 
-def _reshapes(make: Make, level: Sharding) -> bool:
+def _reshapes(make: MakeGroup, level: Sharding) -> bool:
     """Whether four ranks restore the weights that two ranks saved."""
     saved = _train_ranks(make, Ranks(2, level))
     with tempfile.TemporaryDirectory() as folder:

@@ -160,7 +160,7 @@ class TorchFramework(TorchProcess):
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         here = dict(attempts(self.device, self.mode)) | shipped_attempts(self.parts())
-        own = implementations.attempts(self.device, self._run)
+        own = implementations.implementation_attempts(self.device, self._run)
         if self.mode == deepspeed_start.MODE:
             own = {capability: own[capability] for capability in own.keys() & self.refusals().keys()}
         here |= own
@@ -223,7 +223,7 @@ class TorchFramework(TorchProcess):
         if not is_flat(self.mode, recipe):
             self.require_clipping(recipe)
         optimizers.require(recipe, self.device)
-        implementations.require(model, recipe, self.device)
+        implementations.require_implementation(model, recipe, self.device)
         ways.require(recipe)
         if recipe.ranks is None and recipe.precision.level == "O2":
             low = Capability(f"precision.{recipe.precision.label}")

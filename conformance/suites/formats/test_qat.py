@@ -71,7 +71,7 @@ def worst(measured: Array, exact: Array, bound: Array) -> float:
 
 def run_pass(
     subject: Subject, verdict: Verdict
-) -> tuple[Batch, dict[str, expected.Layer], dict[str, Array], dict[str, Array]]:
+) -> tuple[Batch, dict[str, expected.FakeLayer], dict[str, Array], dict[str, Array]]:
     """One pass through two layers: expected output of each for its inputs, its actual output, and gradients."""
     rule = rule_of(subject)
     samples, start = batch(1, rule=rule), weights()
@@ -81,7 +81,7 @@ def run_pass(
     output = trace.outputs["2.output"].astype(np.float64)
     back = 2.0 * (output - samples.targets["output"]) / output.shape[1] / ROWS
     inputs = {"0.weight": samples.inputs, "2.output.weight": trace.outputs["1"]}
-    layers: dict[str, expected.Layer] = {}
+    layers: dict[str, expected.FakeLayer] = {}
     for name, gradient in zip(NAMES[::-1], (back, None), strict=True):
         if gradient is None:
             relu = trace.outputs["1"] > 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, spike_gradients
-from conformance.techniques.optimizers.matrix_updates import gradients, judge_matrix_updates
+from conformance.techniques.optimizers.matrix_updates import matrix_gradients, judge_matrix_updates
 from fixtures.model import Model
 from fixtures.models import exact_linear, matrices
 from fixtures.recipe import (
@@ -98,7 +98,7 @@ def test_row_without_gradients_does_not_change(subject: Subject, verdict: Verdic
     trainer = subject.trainer(exact_linear(), Recipe(Adafactor(RATE, epsilon1=PAPERS_EPSILON)))
     name, *_ = before = trainer.parameters()
     for count in (1, 2):
-        grads = gradients(trainer, count)
+        grads = matrix_gradients(trainer, count)
         grads[name][0] = 0.0
         trainer.apply_gradients(grads)
     after = trainer.parameters()
@@ -114,7 +114,7 @@ def test_skipped_update_does_not_change_matrix_statistics(subject: Subject, verd
         update = skipping.apply_gradients(spike_gradients(skipping, bad, base=1.0))
         verdict.holds(update.skipped, f"{bad} is reported as a skip", update.skipped, True, "unreported")
         for run in (skipping, plain):
-            run.apply_gradients(gradients(run, count))
+            run.apply_gradients(matrix_gradients(run, count))
     states = subject.state(skipping), subject.state(plain)
     verdict.same_state(*states, "state after three finite updates", ignoring=("scaler/", "random/"))
 
@@ -123,10 +123,10 @@ def test_skipped_update_does_not_change_matrix_statistics(subject: Subject, verd
 def test_matrix_statistics_resume(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     through, resumed = (subject.trainer(exact_linear(), Recipe(OPTIMIZERS["adafactor"])) for _ in range(2))
     for count in (1, 2):
-        through.apply_gradients(gradients(through, count))
+        through.apply_gradients(matrix_gradients(through, count))
     through.save(tmp_path / "run")
     resumed.restore(tmp_path / "run")
     for count in (3, 4):
         for run in (through, resumed):
-            run.apply_gradients(gradients(run, count))
+            run.apply_gradients(matrix_gradients(run, count))
     verdict.same_state(subject.state(resumed), subject.state(through), "training state after two more updates")

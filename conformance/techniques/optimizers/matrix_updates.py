@@ -18,7 +18,7 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Stochastic
 
 
-def gradients(trainer: Trainer, count: int, exponent: int = 0) -> dict[str, Array]:
+def matrix_gradients(trainer: Trainer, count: int, exponent: int = 0) -> dict[str, Array]:
     """Gradients of update `count` times a power of two: ±1/4 or ±1/2 at random, and 1 more along a matrix' diagonal.
 
     The diagonal goes on at the first row or column where it leaves the matrix, so that no singular value is small.
@@ -54,7 +54,7 @@ def judge_matrix_updates(
     members = [framework.trainer(model, subject.in_place(recipe)) for framework in frameworks]
     spreads = dict.fromkeys(exact.parameters(), 0.0)
     for count, exponent in enumerate(exponents, start=1):
-        grads = gradients(trainer, count, exponent)
+        grads = matrix_gradients(trainer, count, exponent)
         for run in (trainer, exact, *members):
             run.apply_gradients(grads)
         result, after = [member.parameters() for member in members], exact.parameters()

@@ -66,9 +66,9 @@ def check_weights(verdict: Verdict, quantized: QuantizedModel, rule: LinearRule,
     """Each quantized weight has the rule's scales and codes."""
     for name, weight in quantized.weights().items():
         if weight is not None:
-            cast = expected_models.cast(weights[name], rule)
-            check_scale(verdict, cast, weight, rule.weight, f" of {name}")
-            check_codes(verdict, cast, weight, rule.weight, f" of {name}")
+            operand = expected_models.cast(weights[name], rule)
+            check_scale(verdict, operand, weight, rule.weight, f" of {name}")
+            check_codes(verdict, operand, weight, rule.weight, f" of {name}")
 
 
 def check_near(verdict: Verdict, measured: Array, exact: Array, bound: Array, what: str, signature: str) -> None:

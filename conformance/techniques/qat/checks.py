@@ -57,7 +57,7 @@ def fake_quantize(
 
 
 @dataclass(frozen=True)
-class Layer:
+class FakeLayer:
     """Output and gradients of a dense layer, each with its bound."""
 
     outputs: Array
@@ -75,7 +75,7 @@ def layer(
     rule: QatRule,
     ranges: tuple[CodeRange, CodeRange | None],
     passed_back: Array,
-) -> Layer:
+) -> FakeLayer:
     """A dense layer of float32 inputs (n, k) and weight (k, m) by the ranges of inputs and outputs.
 
     `passed_back` is the gradient of what the layer gives, (n, m). Where a code is uncertain, bounds are as wide as what
@@ -99,7 +99,7 @@ def layer(
         outputs = y.values
         bound = y.uncertain * y.step + 4 * U * (np.abs(y.values) + y.step)
         back, doubt = back * y.passes, np.abs(back) * y.uncertain
-    return Layer(
+    return FakeLayer(
         outputs,
         bound,
         (x.values.T @ back) * w.passes,

@@ -15,7 +15,7 @@ from paddle.quantization.quanters import FakeQuanterWithAbsMaxObserver
 from fixtures.arrays import Array
 from frameworks.base import BaseFormats
 from frameworks.contract import CastRule, FakeRule, Quantized, QuantRule, Unsupported
-from frameworks.contract.capabilities import Capability
+from frameworks.contract import Capability
 from frameworks.paddle.core.arrays import to_numpy, to_tensor
 
 _CASTS: Mapping[str, CastRule] = MappingProxyType(
@@ -46,7 +46,7 @@ def integer_products() -> bool:
     return bool((product.astype("int32") == 16 * 127 * 127).all())
 
 
-_RULES: Mapping[str, QuantRule] = MappingProxyType({"int8-tensor": QuantRule(-127, 127, 127.0)})
+_INT8_RULES: Mapping[str, QuantRule] = MappingProxyType({"int8-tensor": QuantRule(-127, 127, 127.0)})
 _FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
     {
         "fake-int8-tensor": FakeRule(-127, 127, ties="away", gradient="everywhere"),
@@ -74,7 +74,7 @@ class PaddleQuantizers:
     """The weight of a layer that `PTQ` has converted, and a `Stub` that `QAT` has given a fake quantizer."""
 
     def rules(self) -> Mapping[str, QuantRule]:
-        return _RULES
+        return _INT8_RULES
 
     def fake_rules(self) -> Mapping[str, FakeRule]:
         return _FAKE_RULES
@@ -93,7 +93,7 @@ class PaddleQuantizers:
             (converted,) = technique.convert(observed)
         largest = to_numpy(observed[0].weight_quanter.scales()).astype(np.float64)
         with np.errstate(invalid="ignore"):
-            return stored_codes(converted, largest / _RULES[name].divisor)
+            return stored_codes(converted, largest / _INT8_RULES[name].divisor)
 
     def fake_quantize(self, name: str, values: Array, scale: Array, zero_point: Array) -> tuple[Array, Array]:
         rule = _FAKE_RULES[name]

@@ -79,7 +79,7 @@ def eight_bits(axis: Literal[0, 1] | None) -> QuantRule:
 _GROUPS = {"int4-group": QuantRule(-8, 7, 15.0, symmetric=False, axis=0, group=32, epsilon=EPSILON)}
 """Quantizers that Keras 3.13 lacks."""
 
-_RULES: Mapping[str, QuantRule] = MappingProxyType(
+_CODE_RULES: Mapping[str, QuantRule] = MappingProxyType(
     {"int8-tensor": eight_bits(None), "int8-row": eight_bits(1), "int8-column": eight_bits(0)}
     | (_GROUPS if hasattr(keras.quantizers, "abs_max_quantize_grouped_with_zero_point") else {})
 )
@@ -108,7 +108,7 @@ class TensorFlowQuantizers:
         self._place = device
 
     def rules(self) -> Mapping[str, QuantRule]:
-        return _RULES if self._mode == "xla" else {**_RULES, **_AFFINE}
+        return _CODE_RULES if self._mode == "xla" else {**_CODE_RULES, **_AFFINE}
 
     def fake_rules(self) -> Mapping[str, FakeRule]:
         return _FAKE_RULES

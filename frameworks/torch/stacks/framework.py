@@ -110,7 +110,7 @@ class StackFramework(TorchFramework):
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
         self.require_recipe(recipe)
         self.require_clipping(recipe)
-        implementations.require(model, recipe, self.device)
+        implementations.require_implementation(model, recipe, self.device)
         return self.bind(self.run(model, recipe, weights))
 
     @abstractmethod

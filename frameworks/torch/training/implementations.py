@@ -37,19 +37,19 @@ REFUSED_OPTIONS = _OPTIONS | {
     if not hasattr(torch.optim, kind.__name__)
 }
 _MATRICES = "torch.optim.Muon takes matrices alone, and raises ValueError for other parameters"
-_FLOAT16 = (
+_FUSED_FLOAT16 = (
     "GradScaler.unscale_ refuses a float16 model's float16 gradients, which only a fused optimizer unscales itself"
 )
 _TENSOR_RATE = "foreach Adam and AdamW raise ValueError for a tensor as rate, unless they are capturable"
 
 
-def attempts(device: str, run: Make) -> dict[Capability, Attempt]:
+def implementation_attempts(device: str, run: Make) -> dict[Capability, Attempt]:
     """Attempts for each option that some version lacks, and for each implementation."""
     chosen = {capability: partial(_acts, name, device) for capability, name in CHOICES.items()}
     return optimizer_attempts(run, *_OPTIONS, Capability.ADAFACTOR, Capability.MUON, Capability.WIDTH_RATE) | chosen
 
 
-def require(model: Model, recipe: Recipe, device: str) -> None:
+def require_implementation(model: Model, recipe: Recipe, device: str) -> None:
     """Refuses an implementation that an optimizer lacks, and parameters that it does not take.
 
     Raises:
@@ -75,7 +75,7 @@ def _find_refusals(recipe: Recipe, device: str) -> Iterator[tuple[Capability, st
     if chosen == "foreach" and recipe.tensor_rate and kind in (Adam, AdamW):
         yield Capability.TENSOR_RATE, _TENSOR_RATE
     if chosen != "fused" and wants_fused(recipe):
-        yield asked, _FLOAT16
+        yield asked, _FUSED_FLOAT16
 
 
 def _steps(recipe: Recipe, device: str, shape: tuple[int, ...] = (2, 2)) -> bool:
