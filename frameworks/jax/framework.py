@@ -49,7 +49,8 @@ from frameworks.jax.declarations import capabilities_of, conventions, refusals
 from frameworks.jax.launch import rank_group
 from frameworks.jax.probes import ATTEMPTS
 from frameworks.jax.quantization.post_training import JaxFormats, QwixPostTraining, find_refusals, refused_attempts
-from frameworks.jax.shipped import operations_and_layers, optimizers
+from frameworks.jax.shipped import operations_and_layers
+from frameworks.jax.shipped import optimizers as shipped_optimizers
 from frameworks.jax.shipped.control_flow import JAXFunctions
 from frameworks.jax.training import options
 from frameworks.jax.training.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
@@ -122,7 +123,7 @@ class JaxFramework(OnDevice):
         return {
             "operations": operations_and_layers.Operations,
             "layers": operations_and_layers.Layers,
-            "optimizers": optimizers.OptaxOptimizers,
+            "optimizers": shipped_optimizers.OptaxOptimizers,
             "functions": JAXFunctions,
         }
 

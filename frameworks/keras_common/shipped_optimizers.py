@@ -58,12 +58,12 @@ class KerasOptimizers(ListedOptimizers):
         apply = _apply(optimizer, variables, technique)
         if technique == "compiled" and self.compiled is not None:
             apply = self.compiled(apply)
-        for number, values in enumerate(gradients(start, technique)):
+        for index, values in enumerate(gradients(start, technique)):
             update = _update(values, optimizer, technique)
-            if number == HALFWAY and technique in ("loaded", "rebuilt"):
+            if index == HALFWAY and technique in ("loaded", "rebuilt"):
                 optimizer = self._again(name, options, optimizer, variables, technique)
                 apply = _apply(optimizer, variables, technique)
-            if number == HALFWAY and technique == "scaled":
+            if index == HALFWAY and technique == "scaled":
                 apply(_update(infinite(start), optimizer, technique))
                 update = _update(values, optimizer, technique)
             for _ in range(2 if technique == "accumulated" else 1):
