@@ -200,8 +200,8 @@ class TensorFlowFunctions(BaseFunctions):
             if "xla" not in technique and technique != "compiled-inside":
                 raise
             raise Unsupported(Capability.CONTROL_FLOW, str(error)) from error
-        values = {f"value/{index}": _array(output) for index, output in enumerate(tf.nest.flatten(outputs))}
-        return {**values, "gradient/0": _array(gradient)}
+        values = {f"value/{index}": _make_array(output) for index, output in enumerate(tf.nest.flatten(outputs))}
+        return {**values, "gradient/0": _make_array(gradient)}
 
     def _apply_technique(self, function: Function, technique: str) -> Function:
         """Outputs and gradient by a function of x."""
@@ -253,5 +253,5 @@ def _in_a_loop(function: Function) -> Function:
     return run_in_loop
 
 
-def _array(value: Any) -> Array | None:
+def _make_array(value: Any) -> Array | None:
     return None if value is None else np.asarray(value)

@@ -191,7 +191,7 @@ class TorchFunctions(BaseFunctions):
             raise Unsupported(Capability.CONTROL_FLOW, "torch.func refuses the saved-tensor hooks of a checkpoint")
         torch.compiler.reset()
         x = torch.tensor(square(), device=self.device, requires_grad=True)
-        outputs = _leaves(self._apply_technique(self.functions[name], technique)(x))
+        outputs = _list_leaves(self._apply_technique(self.functions[name], technique)(x))
         values: dict[str, Any] = {f"value/{index}": to_array(output) for index, output in enumerate(outputs)}
         followed = [output for output in outputs if output.requires_grad]
         if followed:
@@ -219,8 +219,8 @@ class TorchFunctions(BaseFunctions):
         return torch.compile(function, backend=self._backend, dynamic=dynamic)
 
 
-def _leaves(nest: Any) -> list[Tensor]:
+def _list_leaves(nest: Any) -> list[Tensor]:
     if isinstance(nest, torch.Tensor):
         return [nest]
     parts = nest.values() if isinstance(nest, Mapping) else nest
-    return [leaf for part in parts for leaf in _leaves(part)]
+    return [leaf for part in parts for leaf in _list_leaves(part)]

@@ -88,7 +88,7 @@ class TorchOptimizers(BaseOptimizers):
             if number == HALFWAY:
                 match technique:
                     case "loaded":
-                        parameters, optimizer = _save_and_load(info, parameters, optimizer, options)
+                        parameters, optimizer = _reload_optimizer(info, parameters, optimizer, options)
                     case "copied":
                         parameters, optimizer = copy.deepcopy((parameters, optimizer))
                     case "scaled":
@@ -124,7 +124,7 @@ def _make_optimizer(info: Any, parameters: Parameters, options: Options, techniq
     return make(trained, **options)
 
 
-def _save_and_load(
+def _reload_optimizer(
     info: Any, parameters: Parameters, optimizer: torch.optim.Optimizer, options: Options
 ) -> tuple[Parameters, torch.optim.Optimizer]:
     """New parameters with the values of these, and a new optimizer with the saved state of this one."""
