@@ -13,7 +13,6 @@ from frameworks.registry import DEVICE_HELP, adapter_file
 from frameworks.ways import load_ways, sets
 from results.record.files import one_line
 
-
 PYTEST_OPTIONS = ("--profile", "--record", "--seed", "--way")
 """Options of the suite's plugin, whose value pytest takes for a path to tests where it is a word of its own."""
 

@@ -42,8 +42,7 @@ from conformance.generative.programs.features import PRECISIONS, features, is_of
 from conformance.generative.programs.judge import make_failure
 from conformance.generative.programs.subject_executor import SubjectExecutor
 from conformance.generative.programs.variations import MANY_UPDATES
-from conformance.search.arrays import Observation
-from conformance.search.properties import Failure, GenerativeSettings, generative_settings
+from conformance.search.properties import Failure, GenerativeSettings, Observation, generative_settings
 from fixtures.arrays import Array, format_of
 from fixtures.model import Batch, Dense, Dropout, Embedding, Flatten, Head, Heads, Layer, LossKind, Model
 from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe, Recompute, Scaling, StaticScaling

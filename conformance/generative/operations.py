@@ -14,8 +14,7 @@ from conformance.checks.subject import Subject
 from conformance.generative.programs.ensemble import MEMBERS
 from conformance.generative.programs.features import PRECISIONS, is_offered
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
-from conformance.search.arrays import LAYOUTS, Layout, gaps, laid_out, nth, unit
-from conformance.search.properties import Failure, GenerativeSettings
+from conformance.search.properties import LAYOUTS, Failure, GenerativeSettings, Layout, gaps, laid_out, nth, unit
 from conformance.techniques.recompute import function_bounds, of_two_runs
 from fixtures.arrays import FORMATS, Array, format_of
 from fixtures.recipe import FormatName, Precision, Recipe

@@ -57,8 +57,8 @@ from conformance.techniques.formats.cases import (
     QuantizerCall,
     SpoiltCall,
 )
-from conformance.techniques.post_training.cases import PredictBatch, QuantizedCase, RunLayers, SaveAndLoad
-from conformance.techniques.qat.cases import Convert, PredictQat, QatCase, Reload, SkipQat, TrainQat
+from conformance.techniques.post_training import PredictBatch, QuantizedCase, RunLayers, SaveAndLoad
+from conformance.techniques.qat import Convert, PredictQat, QatCase, Reload, SkipQat, TrainQat
 from fixtures.model import (
     Activation,
     BatchNorm,

@@ -21,7 +21,6 @@ from conformance.checks.subject import Profile, Subject
 from conformance.known_failures.reading import Exclusion, Expectation, Known, known_of
 from conformance.runner import machine
 from conformance.runner.baselines import foreign
-from conformance.runner.collection import check_expressions, parametrize
 from conformance.runner.isolation import (
     Interrupts,
     clip_text,
@@ -43,7 +42,7 @@ from conformance.runner.recorder import (
     show,
     to_property,
 )
-from conformance.runner.selection import ALL, NAMES, SelectedTests
+from conformance.runner.selection import ALL, NAMES, SelectedTests, check_expressions, parametrize
 from conformance.runner.subprocesses import no_commands
 from conformance.runner.ways import Ways, WayTests, chosen_ways, recorded_runs
 from conformance.runner.workers import CachedPrograms, FullWorkers, LostWorkers

@@ -15,14 +15,8 @@ from conformance.checks.evidence import Verdict
 from conformance.checks.subject import Subject, need
 from conformance.known_failures.reading import Exclusion
 from conformance.search.properties import Property
-from conformance.techniques.post_training.cases import (
-    PredictBatch,
-    QuantizedCase,
-    QuantizedVerb,
-    RunLayers,
-    SaveAndLoad,
-)
-from conformance.techniques.qat.cases import QatCase, beginnings, draw_case
+from conformance.techniques.post_training import PredictBatch, QuantizedCase, QuantizedVerb, RunLayers, SaveAndLoad
+from conformance.techniques.qat import QatCase, beginnings, draw_case
 from conformance.techniques.technique import Technique
 from fixtures.arrays import Array
 from fixtures.model import Activation, Dense, Head, Heads, Layer, LayerNorm, Model, dense_weights

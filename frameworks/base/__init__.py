@@ -1,20 +1,21 @@
 """Shared code of adapters."""
 
-from frameworks.base.framework import GPU, BaseFormats, BaseFramework, gpu_name, named_device
-from frameworks.base.introspection import has_effect, measure_elapsed, processor
-from frameworks.base.offload_attempts import offload_attempts
-from frameworks.base.optimizer_attempts import OPTIONS, optimizer_attempts
-from frameworks.base.quantizing_attempts import (
+from frameworks.base.attempts import (
     KERNEL,
+    OF_ONE_PLACE,
+    OPTIONS,
     casts_of,
     delayed_attempts,
     float8_attempts,
+    offload_attempts,
+    optimizer_attempts,
     quantizer_attempts,
     quantizers_of,
     technique_attempts,
     techniques_of,
+    with_ranks,
 )
-from frameworks.base.rank_attempts import OF_ONE_PLACE, with_ranks
+from frameworks.base.framework import GPU, BaseFormats, BaseFramework, gpu_name, named_device
 from frameworks.base.rank_group import (
     Arguments,
     BaseRankGroup,
@@ -25,7 +26,7 @@ from frameworks.base.rank_group import (
     with_items,
 )
 from frameworks.base.recompute import Bounds, inner_bounds, segment_bounds
-from frameworks.base.shipped import BaseShipped, shipped_attempts, ships, takes
+from frameworks.base.shipped import BaseShipped, has_effect, measure_elapsed, processor, shipped_attempts, ships, takes
 from frameworks.base.trainer import (
     NO_AVERAGE,
     NO_SCALER,

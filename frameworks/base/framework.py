@@ -14,9 +14,8 @@ from fixtures.arrays import Array
 from fixtures.model import FunctionUse, Model
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from fixtures.schedules import Plateau
-from frameworks.base.introspection import has_effect, measure_elapsed
 from frameworks.base.rank_group import BaseRankGroup
-from frameworks.base.shipped import BaseShipped, has_appeared
+from frameworks.base.shipped import BaseShipped, has_appeared, has_effect, measure_elapsed
 from frameworks.base.trainer import BaseTrainer
 from frameworks.contract import (
     NOT_OFFERED,

@@ -1,15 +1,18 @@
-"""Base of the operations, layers, optimizers and functions that a framework ships, with inputs of their examples."""
+"""Observation of a framework: attempts, times, and the processor."""
 
 from __future__ import annotations
 
 import inspect
+import platform
 import tomllib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from operator import attrgetter
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,48 @@ from fixtures.arrays import FORMATS, Array
 from frameworks.contract import SHIPPED, Attempt, Capability, Part, Values
 from frameworks.registry import Absence
 from frameworks.ways import resolve
+
+_LISTING = Path("/proc/cpuinfo")
+_DEPRECATIONS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
+
+
+def measure_elapsed(work: Callable[[], object], clock: Callable[[], int] = perf_counter_ns) -> int:
+    """Nanoseconds that pass by a clock, the host's by default, until `work` returns."""
+    begin = clock()
+    work()
+    return clock() - begin
+
+
+def elapsed_between(work: Callable[[], object], wait: Callable[[], object]) -> int:
+    """Nanoseconds of the host's clock that work takes between two waits for a device."""
+
+    def work_and_wait() -> None:
+        work()
+        wait()
+
+    wait()
+    return measure_elapsed(work_and_wait)
+
+
+def has_effect(attempt: Attempt) -> bool:
+    """Whether an attempt took effect: it returned True, and did not raise or warn of anything but a deprecation."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            acted = attempt()
+        except Exception:
+            return False
+    return bool(acted) and all(issubclass(warning.category, _DEPRECATIONS) for warning in warned)
+
+
+def processor() -> str:
+    """The processor's model name, or its architecture if the system does not report one."""
+    if _LISTING.is_file():
+        for line in _LISTING.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
 
 FACTOR = 2.0**10
 """By which technique "scaled" multiplies incoming gradients, and divides those that it gets."""

@@ -8,8 +8,7 @@ import numpy as np
 from frameworks.base import OF_ONE_PLACE, OPTIONS
 from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.jax.core.settings import JIT, PINNED_HOST, SHARDED
-from frameworks.jax.training.optimizers import INITIAL, MINIMUM
-from frameworks.jax.training.options import REFUSED_OPTIONS
+from frameworks.jax.training.optimizers import INITIAL, MINIMUM, REFUSED_OPTIONS
 
 _SUPPORTED = OPTIONS | {
     Capability.FLOAT64_HEADS,

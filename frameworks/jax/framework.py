@@ -48,11 +48,11 @@ from frameworks.jax.core.settings import JIT, NOJIT, OFFLOAD, SHARDED, WHOLE, On
 from frameworks.jax.declarations import capabilities_of, conventions, refusals
 from frameworks.jax.launch import rank_group
 from frameworks.jax.probes import ATTEMPTS
-from frameworks.jax.quantization.post_training import JaxFormats, QwixPostTraining, find_refusals, refused_attempts
+from frameworks.jax.quantization import JaxFormats, QwixPostTraining, find_refusals, refused_attempts
 from frameworks.jax.shipped import operations_and_layers
 from frameworks.jax.shipped import optimizers as shipped_optimizers
 from frameworks.jax.shipped.control_flow import JAXFunctions
-from frameworks.jax.training import options
+from frameworks.jax.training import optimizers
 from frameworks.jax.training.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
 from frameworks.jax.training.recompute import function_used, recompute
 from frameworks.jax.training.trainer import JaxTrainer
@@ -84,7 +84,7 @@ class JaxFramework(OnDevice):
     def attempts(self) -> Mapping[Capability, Attempt]:
         refused = {Capability.OFFLOAD_DISK: disk_is_a_memory} | (_NOT_ON_A_CPU if self.device == "cpu" else {})
         here: dict[Capability, Attempt] = {
-            c: partial(self._here, attempt) for c, attempt in (ATTEMPTS | refused | options.attempts()).items()
+            c: partial(self._here, attempt) for c, attempt in (ATTEMPTS | refused | optimizers.attempts()).items()
         }
         here |= refused_attempts() | shipped_attempts(self.parts())
         if self.mode == "nojit":
@@ -138,7 +138,7 @@ class JaxFramework(OnDevice):
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
     ) -> JaxTrainer | RankGroupTrainer:
         self.require_recipe(recipe)
-        options.require(recipe)
+        optimizers.require(recipe)
         if recipe.ranks is not None:
             recipe = recipe.replace(ways=())
             return self.bind(RankGroupTrainer(rank_group(model, recipe, weights)))

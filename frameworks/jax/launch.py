@@ -10,7 +10,7 @@ from frameworks.base import BaseRankGroup, ranks_of
 from frameworks.jax.core.settings import KERAS, SHARDED
 from frameworks.ranks import RemoteRankGroup, worker_group_of
 
-_MEMBERS = {SHARDED: "frameworks.jax.distributed.ranks:JaxWorker", KERAS: "frameworks.jax.keras.ranks:KerasWorker"}
+_MEMBERS = {SHARDED: "frameworks.jax.distributed:JaxWorker", KERAS: "frameworks.jax.keras.mesh:KerasWorker"}
 
 
 def rank_group(

@@ -35,19 +35,23 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
+from frameworks.paddle import shipped
 from frameworks.paddle.core import layers
-from frameworks.paddle.core.arrays import format_name, to_numpy, to_tensor
-from frameworks.paddle.core.devices import ONE_PAIR, hooks_nest, shards_leave
+from frameworks.paddle.core.devices import ONE_PAIR, format_name, hooks_nest, shards_leave, to_numpy, to_tensor
 from frameworks.paddle.core.layers import DYNAMIC_WAYS, HOOKS, OPERATIONS, REENTRANT
 from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH, FORCED
 from frameworks.paddle.declarations import capabilities_of, refusals
 from frameworks.paddle.launch import has_ranks
 from frameworks.paddle.probes import dynamic_attempts
-from frameworks.paddle.quantization.formats import NO_PRODUCTS, PaddleFormats, PaddleQuantizers, integer_products
-from frameworks.paddle.quantization.post_training import PaddlePostTraining, gpu_kernel_attempts
-from frameworks.paddle.shipped import operations_and_layers
-from frameworks.paddle.shipped.control_flow import PaddleFunctions
-from frameworks.paddle.shipped.optimizers import PaddleOptimizers
+from frameworks.paddle.quantization import (
+    NO_PRODUCTS,
+    PaddleFormats,
+    PaddlePostTraining,
+    PaddleQuantizers,
+    gpu_kernel_attempts,
+    integer_products,
+)
+from frameworks.paddle.shipped import PaddleFunctions, PaddleOptimizers
 from frameworks.paddle.training import optimizers
 from frameworks.paddle.training.one_graph import OneGraph
 from frameworks.paddle.training.optimizers import scales_by_itself
@@ -99,8 +103,8 @@ class PaddleFramework(OneGraph):
             return {}
         optimizers = partial(PaddleOptimizers, forced=self.mode == FORCED)
         shared: dict[Part, Callable[[], BaseShipped]] = {
-            "operations": operations_and_layers.Operations,
-            "layers": operations_and_layers.Layers,
+            "operations": shipped.Operations,
+            "layers": shipped.Layers,
             "optimizers": optimizers,
         }
         return shared | ({"functions": PaddleFunctions} if self.mode == DYGRAPH else {})

@@ -12,7 +12,7 @@ import paddle
 from frameworks.contract import Attempt, Capability
 from frameworks.operations import CATALOGUE
 from frameworks.paddle.core import settings
-from frameworks.paddle.core.arrays import format_name, to_tensor
+from frameworks.paddle.core.devices import format_name, to_tensor
 from frameworks.paddle.core.layers import OPERATIONS
 from frameworks.paddle.training.optimizers import forced_scaler, quiet
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from frameworks.contract import Capability, Conventions
-from frameworks.keras_common.declarations import CONVENTIONS, REFUSED
 from frameworks.keras_common.operations import NO_LISTS
+from frameworks.keras_common.probes import CONVENTIONS, REFUSED
 from frameworks.tf.core.settings import has_tf32
 from frameworks.tf.quantization import tflite
 

@@ -28,7 +28,7 @@ from frameworks.base import (
     techniques_of,
     with_ranks,
 )
-from frameworks.base.introspection import elapsed_between
+from frameworks.base.shipped import elapsed_between
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -44,22 +44,26 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
-from frameworks.keras_common.declarations import SUPPORTED
 from frameworks.keras_common.operations import ScopeOfPolicies
-from frameworks.keras_common.optimizers import option_attempts, rates
+from frameworks.keras_common.optimizers import KerasOptimizers, option_attempts, rates
+from frameworks.keras_common.probes import SUPPORTED
 from frameworks.keras_common.settings import dtype_policy, policy_of
-from frameworks.keras_common.shipped_optimizers import KerasOptimizers
+from frameworks.tf import shipped
 from frameworks.tf.core import settings, ways
 from frameworks.tf.core.layers import VARIANTS, function_used, graph_operations, recompute, run_op
 from frameworks.tf.declarations import conventions, has_ranks, refusals
 from frameworks.tf.launch import rank_group, start_rank_group
 from frameworks.tf.probes import attempts
 from frameworks.tf.quantization import tflite
-from frameworks.tf.quantization.float8 import RULE, KerasDelayedProduct
-from frameworks.tf.quantization.formats import TensorFlowFormats, TensorFlowQuantizers, packing
-from frameworks.tf.quantization.post_training import KerasPostTraining
-from frameworks.tf.shipped import operations_and_layers
-from frameworks.tf.shipped.control_flow import TensorFlowFunctions
+from frameworks.tf.quantization.formats import (
+    RULE,
+    KerasDelayedProduct,
+    KerasPostTraining,
+    TensorFlowFormats,
+    TensorFlowQuantizers,
+    packing,
+)
+from frameworks.tf.shipped import TensorFlowFunctions
 from frameworks.tf.training import TensorFlowTrainer
 
 _OF_PARTS = ("graph", "xla")
@@ -131,8 +135,8 @@ class TensorFlowFramework(ScopeOfPolicies):
             return {}
         by_xla = self.mode == "xla"
         return {
-            "operations": partial(operations_and_layers.Operations, compiled_by_xla=by_xla),
-            "layers": partial(operations_and_layers.Layers, compiled_by_xla=by_xla),
+            "operations": partial(shipped.Operations, compiled_by_xla=by_xla),
+            "layers": partial(shipped.Layers, compiled_by_xla=by_xla),
             "optimizers": partial(KerasOptimizers, partial(tf.function, jit_compile=by_xla)),
             "functions": TensorFlowFunctions,
         }

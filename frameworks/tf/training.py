@@ -29,7 +29,7 @@ from frameworks.tf.core.layers import WRAPPERS, SegmentCounts, as_array, capture
 from frameworks.tf.core.settings import graph_rewrite
 from frameworks.tf.core.steps import TapeBackend, TracedSteps
 from frameworks.tf.probes import shows_recomputed
-from frameworks.tf.quantization import float8
+from frameworks.tf.quantization import formats
 
 
 def _parts(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer) -> dict[str, dict[str, Any]]:
@@ -160,7 +160,7 @@ class TensorFlowTrainer(StatefulRun):
         return np.array(tensor.numpy())
 
     def buffers(self) -> dict[str, Array]:
-        return super().buffers() | float8.delayed_scaling_state(self.bound.memory, self.gathered)
+        return super().buffers() | formats.delayed_scaling_state(self.bound.memory, self.gathered)
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
         return {**super().views(), AmaxHistories: self.amax_histories}
@@ -168,7 +168,7 @@ class TensorFlowTrainer(StatefulRun):
     def amax_histories(self) -> dict[str, dict[Operand, AmaxHistory]]:
         if not self.bound.memory:
             raise self.refusal(Capability.FLOAT8_TRAINING)
-        return float8.amax_histories(self.bound.memory)
+        return formats.amax_histories(self.bound.memory)
 
     def scaler_settings(self) -> dict[str, float]:
         return scaler_settings(self.optimizer, TapeBackend("eager"))

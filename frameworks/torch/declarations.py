@@ -9,7 +9,7 @@ from frameworks.torch.core.settings import MODES, multiplies_in_tf32
 from frameworks.torch.distributed import deepspeed_probes, deepspeed_start
 from frameworks.torch.quantization import torchao_models, transformers_models
 from frameworks.torch.training import optimizers
-from frameworks.torch.training.implementations import NOT_CAPTURABLE, REFUSED_OPTIONS
+from frameworks.torch.training.optimizers import NOT_CAPTURABLE, REFUSED_OPTIONS
 
 NO_MASTERS = (
     "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"

@@ -44,9 +44,9 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
+from frameworks.torch import shipped
 from frameworks.torch.core import devices, settings, ways
-from frameworks.torch.core.arrays import DTYPES, dtype_name, to_array, to_tensor
-from frameworks.torch.core.devices import parameters_leave
+from frameworks.torch.core.devices import DTYPES, dtype_name, parameters_leave, to_array, to_tensor
 from frameworks.torch.core.layers import OPERATIONS, VARIANTS, WAYS, function_used, recompute
 from frameworks.torch.core.schedules import plateau_rates
 from frameworks.torch.core.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
@@ -58,10 +58,8 @@ from frameworks.torch.probes import attempts, float16_clipped, scope_of_everythi
 from frameworks.torch.quantization import torchao_models, transformers_models
 from frameworks.torch.quantization.formats import TorchFormats, TorchQuantizers, products
 from frameworks.torch.quantization.post_training import RULE, QatTrainer, TorchPostTraining, converts
-from frameworks.torch.shipped import operations_and_layers
-from frameworks.torch.shipped.control_flow import TorchFunctions
-from frameworks.torch.shipped.optimizers import TorchOptimizers
-from frameworks.torch.training import implementations, optimizers
+from frameworks.torch.shipped import TorchFunctions, TorchOptimizers
+from frameworks.torch.training import optimizers
 from frameworks.torch.training.optimizers import no_clipping, wants_fused
 from frameworks.torch.training.trainer import TorchTrainer
 
@@ -141,11 +139,7 @@ class TorchFramework(TorchProcess):
             deepspeed_start.problem()  # what it may compile takes longer than a test may
 
     def refusals(self) -> Mapping[Capability, str]:
-        missing = (
-            {}
-            if operations_and_layers.available()
-            else {SHIPPED[part]: operations_and_layers.MISSING for part in operations_and_layers.PARTS}
-        )
+        missing = {} if shipped.available() else {SHIPPED[part]: shipped.MISSING for part in shipped.PARTS}
         return refusals(self.device, self.mode) | missing
 
     def supported_capabilities(self) -> Collection[Capability]:
@@ -160,7 +154,7 @@ class TorchFramework(TorchProcess):
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         here = dict(attempts(self.device, self.mode)) | shipped_attempts(self.parts())
-        own = implementations.implementation_attempts(self.device, self._run)
+        own = optimizers.implementation_attempts(self.device, self._run)
         if self.mode == deepspeed_start.MODE:
             own = {capability: own[capability] for capability in own.keys() & self.refusals().keys()}
         here |= own
@@ -179,8 +173,7 @@ class TorchFramework(TorchProcess):
         if self.mode != "eager" and not self._compiles:
             return {}
         parts: dict[Part, Callable[[], BaseShipped]] = {
-            part: partial(make, self.device, compiles=self._compiles)
-            for part, make in operations_and_layers.PARTS.items()
+            part: partial(make, self.device, compiles=self._compiles) for part, make in shipped.PARTS.items()
         }
         parts["functions"] = partial(TorchFunctions, self.device, compiles=self._compiles)
         return parts if self._compiles else parts | {"optimizers": partial(TorchOptimizers, self.device)}
@@ -223,7 +216,7 @@ class TorchFramework(TorchProcess):
         if not is_flat(self.mode, recipe):
             self.require_clipping(recipe)
         optimizers.require(recipe, self.device)
-        implementations.require_implementation(model, recipe, self.device)
+        optimizers.require_implementation(model, recipe, self.device)
         ways.require(recipe)
         if recipe.ranks is None and recipe.precision.level == "O2":
             low = Capability(f"precision.{recipe.precision.label}")

@@ -20,7 +20,7 @@ from frameworks.base import (
     shipped_attempts,
     technique_attempts,
 )
-from frameworks.base.introspection import has_effect
+from frameworks.base.shipped import has_effect
 from frameworks.contract import (
     SUPPORTED,
     Attempt,

@@ -36,8 +36,7 @@ from conformance.generative.programs.judge import against_the_oracle
 from conformance.generative.programs.strategies import few_files
 from conformance.generative.programs.triage import find_broken_clause
 from conformance.generative.programs.variations import ResumedCase, SecondRun
-from conformance.search.arrays import Layout
-from conformance.search.properties import generative_settings
+from conformance.search.properties import Layout, generative_settings
 from fixtures.arrays import Array
 from fixtures.model import Dense, Dropout, Embedding, Flatten, Head, Heads
 from fixtures.recipe import SGD, DynamicScaling, Offload, Ranks, Recipe

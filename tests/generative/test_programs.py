@@ -40,8 +40,7 @@ from conformance.generative.programs.triage import find_broken_clause, reachable
 from conformance.generative.programs.variations import CutWindows, Program
 from conformance.generative.verdicts import LAWS, explore
 from conformance.known_failures.reading import Exclusion, load_known
-from conformance.search.arrays import distance
-from conformance.search.properties import Search, generative_settings
+from conformance.search.properties import Search, distance, generative_settings
 from conformance.spec.clauses import load_clauses
 from conformance.techniques.registry import TECHNIQUES
 from fixtures.arrays import Array

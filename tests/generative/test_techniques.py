@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from conformance.checks.subject import Subject
-from conformance.search.arrays import Layout
-from conformance.search.properties import generative_settings
+from conformance.search.properties import Layout, generative_settings
 from conformance.techniques.delayed_scaling import DelayedCase, DelayedStep
 from conformance.techniques.formats.cases import (
     CastCall,
@@ -20,14 +19,8 @@ from conformance.techniques.formats.cases import (
     QuantizerCall,
     SpoiltCall,
 )
-from conformance.techniques.post_training.cases import (
-    PredictBatch,
-    QuantizedCase,
-    QuantizedVerb,
-    RunLayers,
-    SaveAndLoad,
-)
-from conformance.techniques.qat.cases import Convert, PredictQat, QatCase, QatVerb, Reload, SkipQat, TrainQat
+from conformance.techniques.post_training import PredictBatch, QuantizedCase, QuantizedVerb, RunLayers, SaveAndLoad
+from conformance.techniques.qat import Convert, PredictQat, QatCase, QatVerb, Reload, SkipQat, TrainQat
 from fixtures.arrays import Array
 from fixtures.model import Activation, Dense, Head, Heads, Layer, Model
 from frameworks.contract import Operand, Quantized, QuantRule

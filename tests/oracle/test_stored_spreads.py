@@ -133,7 +133,7 @@ def test_what_the_code_says_counts_and_neither_its_place_nor_its_comments(tmp_pa
 def test_attempts_do_not_count_and_do_not_change_a_derivation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = derivation_hash.modules()
     assert "frameworks.base.trainer" in names
-    assert not {"frameworks.base.introspection", "frameworks.base.rank_attempts"} & names.keys()
+    assert not {"frameworks.base.shipped", "frameworks.base.attempts"} & names.keys()
     monkeypatch.setattr(bounds_cache, "load_spreads", dict)
     results = []
     for folder in ("with", "without"):

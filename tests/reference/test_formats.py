@@ -15,8 +15,17 @@ from conformance.checks.evidence import Verdict, Violation
 from conformance.runner.ways import run_of
 from conformance.techniques.eight_bit_state import MomentBeforeEncoding, block_maxima, paper_values, state_bytes
 from conformance.techniques.formats import checks
-from conformance.techniques.post_training.cases import MIXED, QuantizedCase, RunLayers, foreign, make_mixed_model
-from conformance.techniques.post_training.checks import check_dense, quantized_layers, small_layers, unlike_weights
+from conformance.techniques.post_training import (
+    MIXED,
+    QuantizedCase,
+    RunLayers,
+    check_dense,
+    foreign,
+    make_mixed_model,
+    quantized_layers,
+    small_layers,
+    unlike_weights,
+)
 from conformance.techniques.shipped import large_enough
 from fixtures.arrays import CODES, FORMATS, NARROW, Array
 from fixtures.model import Activation, Dense, Flatten, Head, Heads, Layer, Model, dense_weights

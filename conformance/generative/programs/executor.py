@@ -31,7 +31,7 @@ from conformance.generative.programs.case import (
     cut_otherwise,
     step_text,
 )
-from conformance.search.arrays import Observation
+from conformance.search.properties import Observation
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from frameworks.contract import Trainer, Unsupported, Update

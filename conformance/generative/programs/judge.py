@@ -41,8 +41,19 @@ from conformance.generative.programs.case import (
 from conformance.generative.programs.ensemble import MEMBERS, Ensemble
 from conformance.generative.programs.executor import Play, PlayFailed
 from conformance.generative.programs.subject_executor import SubjectExecutor
-from conformance.search.arrays import Observation, canonical, distance, ends_by_itself, equal, gaps, narrow, unit, wide
-from conformance.search.properties import Failure, GenerativeSettings
+from conformance.search.properties import (
+    Failure,
+    GenerativeSettings,
+    Observation,
+    canonical,
+    distance,
+    ends_by_itself,
+    equal,
+    gaps,
+    narrow,
+    unit,
+    wide,
+)
 from fixtures.arrays import Array
 from fixtures.model import BatchNorm
 from fixtures.recipe import DynamicScaling, StaticScaling

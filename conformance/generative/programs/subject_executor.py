@@ -22,7 +22,7 @@ from conformance.generative.programs.case import (
     RestoreDamaged,
 )
 from conformance.generative.programs.executor import Executor, LoadMismatch, NotPlayed, Play, PlayFailed, RankMismatch
-from conformance.search.arrays import Observation, laid_out, nth
+from conformance.search.properties import Observation, laid_out, nth
 from conformance.techniques.sharding import apart
 from fixtures.arrays import Array
 from fixtures.model import Batch

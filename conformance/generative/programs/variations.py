@@ -45,8 +45,7 @@ from conformance.generative.programs.judge import (
 )
 from conformance.generative.programs.strategies import TARGETS, cases, few_files
 from conformance.generative.programs.triage import find_broken_clause
-from conformance.search.arrays import Observation
-from conformance.search.properties import Failure, GenerativeSettings
+from conformance.search.properties import Failure, GenerativeSettings, Observation
 from fixtures.model import BatchNorm, Dropout, LayerNorm, walk
 from fixtures.recipe import DynamicScaling, Recompute, Scaling, StaticScaling
 from frameworks.contract import Capability, Framework, Unsupported

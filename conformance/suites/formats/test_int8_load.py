@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Bound, Subject, Verdict, clause, need
-from conformance.techniques.post_training import expected_models
-from conformance.techniques.post_training.checks import check_layer, check_near, check_weights, unlike_weights
+from conformance.techniques import post_training
+from conformance.techniques.post_training import check_layer, check_near, check_weights, unlike_weights
 from fixtures.arrays import Array
 from fixtures.model import Activation, Dense, Head, Heads, Model
 from frameworks.contract import Capability, LinearRule, PostTraining, QuantizedModel
@@ -17,7 +17,7 @@ WIDTH, ROWS = 96, 8
 LAYERS = (Dense(64), Activation("relu"), Heads((Head("output", 5),)))
 MODEL = Model("loaded", LAYERS, (WIDTH,), (("output", "squared_error"),))
 FIRST = "0.weight"
-each_case = pytest.mark.parametrize("case", expected_models.CASES)
+each_case = pytest.mark.parametrize("case", post_training.CASES)
 
 
 def rule_of(subject: Subject) -> LinearRule:
@@ -35,7 +35,7 @@ def inputs_of(rule: LinearRule, verdict: Verdict, case: str) -> Array:
     """A matrix with outliers for the first layer; abstains if they would make ranges uncertain."""
     if rule.inputs is not None and not np.isfinite(rule.outliers):
         verdict.abstain("inputs have codes and no column is declared to be left out")
-    return expected_models.CASES[case](ROWS, WIDTH, rule, 1)
+    return post_training.CASES[case](ROWS, WIDTH, rule, 1)
 
 
 @clause("quantization.int8-load")
@@ -51,7 +51,7 @@ def test_outlier_columns_are_not_quantized(subject: Subject, verdict: Verdict, c
 def test_int8_layer_is_near_float32(subject: Subject, verdict: Verdict, case: str) -> None:
     rule = rule_of(subject)
     inputs, weights = inputs_of(rule, verdict, case), unlike_weights(MODEL)
-    exact, bound = expected_models.from_float(inputs, weights[FIRST], weights["0.bias"], rule)
+    exact, bound = post_training.from_float(inputs, weights[FIRST], weights["0.bias"], rule)
     measured = load_int8_model(subject, weights).layer(FIRST, inputs)
     check_near(verdict, measured, exact, bound, "the layer, against float32", "far-from-float")
 

@@ -8,32 +8,30 @@ from hypothesis import strategies as st
 
 from conformance.checks.api import Bound, Subject, Verdict, clause
 from conformance.search.properties import explore
+from conformance.techniques import post_training as expected
 from conformance.techniques.formats import checks
-from conformance.techniques.post_training import expected_models as expected
-from conformance.techniques.post_training.cases import (
+from conformance.techniques.post_training import (
     DYNAMIC,
     MIXED,
+    OF_ITS_BOUND,
     ROWS,
     STATIC,
     batches,
-    each_technique,
-    make_mixed_model,
-    make_quantized,
-    rule_of,
-    try_predict,
-)
-from conformance.techniques.post_training.checks import (
-    OF_ITS_BOUND,
     check_chosen,
     check_dense,
     check_float_layer,
     check_ranges,
     check_weights,
     collect_arrays,
+    each_technique,
     float_result,
     input_values,
+    make_mixed_model,
+    make_quantized,
     quantized_layers,
+    rule_of,
     small_layers,
+    try_predict,
     unlike_weights,
 )
 from fixtures.data import digits_batch

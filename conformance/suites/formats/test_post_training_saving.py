@@ -8,17 +8,18 @@ import pytest
 
 from conformance.checks import subprocesses
 from conformance.checks.api import Subject, Verdict, clause
-from conformance.techniques.post_training.cases import (
+from conformance.techniques.post_training import (
     MIXED,
     batches,
+    collect_arrays,
     each_technique,
     foreign,
     make_mixed_model,
     make_quantized,
     rule_of,
     try_predict,
+    unlike_weights,
 )
-from conformance.techniques.post_training.checks import collect_arrays, unlike_weights
 from fixtures.arrays import Array
 from frameworks.contract import QuantizedModel
 

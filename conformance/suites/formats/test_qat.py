@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Bound, Subject, Verdict, clause, need, spike_gradients
+from conformance.techniques import qat as expected
 from conformance.techniques.formats import checks
-from conformance.techniques.post_training.checks import check_same_ranges
-from conformance.techniques.post_training.expected_models import random_inputs
-from conformance.techniques.qat import checks as expected
-from conformance.techniques.qat.checks import check_following, ranges_of
+from conformance.techniques.post_training import check_same_ranges, random_inputs
+from conformance.techniques.qat import check_following, ranges_of
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
 from fixtures.model import Activation, Batch, Dense, Head, Heads, Model

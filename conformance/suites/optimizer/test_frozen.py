@@ -12,7 +12,7 @@ import pytest
 from conformance.checks import combinations
 from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
 from conformance.checks.combinations import Row
-from conformance.techniques.optimizers.documented_updates import judge_updates
+from conformance.techniques.optimizers import judge_updates
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.model import Model

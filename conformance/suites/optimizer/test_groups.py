@@ -9,7 +9,7 @@ import pytest
 from conformance.checks import combinations
 from conformance.checks.api import Subject, Verdict, clause
 from conformance.checks.combinations import Row
-from conformance.techniques.optimizers.documented_updates import judge_updates
+from conformance.techniques.optimizers import judge_updates
 from fixtures.models import two_heads
 from fixtures.recipe import SGD, AdamW, Optimizer, Recipe, Steps
 from frameworks.ways import Way

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, spike_gradients
-from conformance.techniques.optimizers.matrix_updates import matrix_gradients, judge_matrix_updates
+from conformance.techniques.optimizers import judge_matrix_updates, matrix_gradients
 from fixtures.model import Model
 from fixtures.models import exact_linear, matrices
 from fixtures.recipe import (

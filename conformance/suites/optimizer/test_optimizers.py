@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
-from conformance.techniques.optimizers.documented_updates import judge_updates
+from conformance.techniques.optimizers import judge_updates
 from fixtures.models import two_heads, vectors
 from fixtures.recipe import (
     FLOAT32,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
-from conformance.techniques.optimizers.documented_updates import judge_updates
+from conformance.techniques.optimizers import judge_updates
 from fixtures.models import exact_linear, two_heads, vectors
 from fixtures.recipe import (
     BFLOAT16,

@@ -13,8 +13,7 @@ from hypothesis.strategies import SearchStrategy
 
 from conformance.checks.evidence import same_bits
 from conformance.checks.subject import Subject
-from conformance.search.arrays import LAYOUTS, Layout, laid_out
-from conformance.search.properties import CheckedInstance, ClauseBroken, breaking
+from conformance.search.properties import LAYOUTS, CheckedInstance, ClauseBroken, Layout, breaking, laid_out
 from conformance.techniques.formats import checks
 from conformance.techniques.formats.checks import (
     SOURCES,

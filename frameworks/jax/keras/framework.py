@@ -20,9 +20,9 @@ from frameworks.jax.core.settings import KERAS, OnDevice
 from frameworks.jax.keras.probes import ATTEMPTS, CONVENTIONS, refusals, remat_case
 from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.jax.launch import rank_group
-from frameworks.keras_common.declarations import SUPPORTED
 from frameworks.keras_common.operations import OF_SCOPES, ScopeOfPolicies
 from frameworks.keras_common.optimizers import option_attempts
+from frameworks.keras_common.probes import SUPPORTED
 from frameworks.keras_common.settings import read_settings, write_settings
 
 _rank_group = partial(rank_group, mode=KERAS)

@@ -13,17 +13,18 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import Recipe
-from frameworks.base import LossLedger, ranks_of
+from fixtures.recipe import Ranks, Recipe
+from frameworks.base import Arguments, LossLedger, ranks_of
 from frameworks.contract import Gradients
-from frameworks.jax.distributed import mesh
-from frameworks.jax.distributed.mesh import GatheredBatch, gather_batch, gathered_window
+from frameworks.jax import distributed
+from frameworks.jax.distributed import READINGS, AllRanks, GatheredBatch, gather_batch, gathered_window
 from frameworks.jax.keras import trainer
-from frameworks.jax.keras.steps import DeviceBatch, Values, load_parts, micro_batch
+from frameworks.jax.keras.framework import KerasFramework
+from frameworks.jax.keras.steps import DeviceBatch, Values, divide_axes, load_parts, micro_batch
 from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.jax.training.steps import layout_of
 from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
-from frameworks.keras_common.run import RunOfRanks
+from frameworks.keras_common.run import KerasRanks, RunOfRanks
 
 
 class DistributedTrainer(RunOfRanks, StatelessRun):
@@ -117,10 +118,10 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
     def save(self, path: Path) -> None:
         first, *_ = windows = [ledger.micro_batches for ledger in self.ledgers]
         trainer.save(self.steps, self.run_state, first, path)
-        mesh.save(list(zip(*windows, strict=True)), len(windows), path)
+        distributed.save(list(zip(*windows, strict=True)), len(windows), path)
 
     def restore(self, path: Path) -> None:
-        parts = mesh.restore(path, len(self.ledgers))
+        parts = distributed.restore(path, len(self.ledgers))
         with self.scope():
             self.run_state, window = trainer.restore(self.steps, self.run_state, path)
         for rank, ledger in enumerate(self.ledgers):
@@ -129,3 +130,31 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
                 for micro, shares in zip(window, parts, strict=True)
             ]
             ledger.replace(own, sum(micro.items for micro in own))
+
+
+class KerasWorker(AllRanks):
+    """The process of all ranks of Keras' distribution."""
+
+    made = KerasFramework
+    nothing_to_shard = (
+        "a TensorLayout divides an axis into equal parts alone, and these ranks divide no axis of this model's "
+        "variables evenly"
+    )
+
+    def divides(self, model: Model, ranks: Ranks) -> bool:
+        return bool(divide_axes(model.parameter_shapes(), ranks.shards))
+
+    def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> DistributedRanks:
+        run = self.framework.bind(DistributedTrainer(model, recipe, weights))
+        return DistributedRanks(run, READINGS | {"resident_bytes"})
+
+
+class DistributedRanks(KerasRanks):
+    """The ranks of Keras' distribution."""
+
+    run: DistributedTrainer
+
+    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
+        if verb == "predict_averaged":
+            return self.run.by_each(self.run.averages(), arguments[0].arguments[0])
+        return super().ask(verb, arguments)

@@ -15,7 +15,7 @@ from frameworks.contract import Attempt, Capability, RecomputeCase, RecomputeRes
 from frameworks.jax.core.arrays import has_peak
 from frameworks.jax.keras.backend import BACKEND
 from frameworks.jax.training.recompute import differentiate_case
-from frameworks.keras_common import declarations as keras_parts
+from frameworks.keras_common import probes as keras_parts
 from frameworks.keras_common.operations import NO_LISTS, Function, wrap_in_remat
 from frameworks.keras_common.probes import OF_POLICIES, optimizer_attempts
 

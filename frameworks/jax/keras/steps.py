@@ -22,7 +22,7 @@ from fixtures.model import Batch, Model
 from fixtures.recipe import Ranks, Recipe
 from frameworks.jax.core import ways
 from frameworks.jax.core.layers import count_call
-from frameworks.jax.distributed.mesh import NOBODY, GatheredBatch
+from frameworks.jax.distributed import NOBODY, GatheredBatch
 from frameworks.jax.keras.backend import BACKEND
 from frameworks.keras_common.layers import Begins, BuiltNetwork, NetworkBuilder, Outputs, collected_outputs, losses_of
 from frameworks.keras_common.optimizers import is_dynamic, make_optimizer, readable_optimizer

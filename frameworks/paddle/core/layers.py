@@ -24,7 +24,7 @@ from frameworks.base import inner_bounds, segment_bounds, unscaled_in_trace
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import FunctionFormat, FunctionResult, LayerTrace, RecomputeCase, RecomputeResult
 from frameworks.paddle.core import ways
-from frameworks.paddle.core.arrays import to_numpy, to_paddle_layout
+from frameworks.paddle.core.devices import to_numpy, to_paddle_layout
 
 DYNAMIC_WAYS: dict[str, FunctionFormat] = {"PyLayer": "input"}
 STATIC_WAYS: dict[str, FunctionFormat] = {"static_pylayer": "input"}

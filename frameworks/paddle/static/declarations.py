@@ -4,7 +4,7 @@ from paddle.base import core
 
 from frameworks.contract import Capability
 from frameworks.paddle.declarations import refused_in_both_graphs
-from frameworks.paddle.quantization.formats import NO_PRODUCTS
+from frameworks.paddle.quantization import NO_PRODUCTS
 from frameworks.paddle.training.optimizers import REFUSED_IN_BOTH
 
 _FLOAT16 = "on a CPU matmul has no float16 kernel in the static graph: building the program raises TypeError"

@@ -24,8 +24,7 @@ from frameworks.paddle.core.layers import OPERATIONS, STATIC_WAYS
 from frameworks.paddle.core.settings import STATIC
 from frameworks.paddle.declarations import IN_BOTH_GRAPHS
 from frameworks.paddle.launch import has_ranks
-from frameworks.paddle.quantization.formats import PaddleQuantizers
-from frameworks.paddle.quantization.post_training import PaddlePostTraining, gpu_kernel_attempts
+from frameworks.paddle.quantization import PaddlePostTraining, PaddleQuantizers, gpu_kernel_attempts
 from frameworks.paddle.static.attempts import training
 from frameworks.paddle.static.declarations import refusals
 from frameworks.paddle.static.probes import acts, static_attempts

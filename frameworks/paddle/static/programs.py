@@ -21,8 +21,7 @@ from fixtures.recipe import Ranks, Recipe
 from frameworks.base import BaseFormats
 from frameworks.call_stacks import short_call_stacks
 from frameworks.contract import Capability, CastRule, FunctionResult, OpResult, Unsupported
-from frameworks.paddle.core.arrays import format_name
-from frameworks.paddle.core.devices import Stream, current, place
+from frameworks.paddle.core.devices import Stream, current, format_name, place
 from frameworks.paddle.core.layers import Network, add, hook_layers, item_losses, missing_kernel
 from frameworks.paddle.core.schedules import PlateauRun
 from frameworks.paddle.static.attempts import training as attempts

@@ -16,9 +16,8 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer, of_same_class, same_parts
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Update
-from frameworks.paddle.core import arrays
-from frameworks.paddle.core.arrays import canonical, to_paddle_layout
-from frameworks.paddle.core.devices import Stream
+from frameworks.paddle.core import devices
+from frameworks.paddle.core.devices import Stream, canonical, to_paddle_layout
 from frameworks.paddle.static.programs import MASTER, BuiltProgram, Programs, ProgramState, Reduction
 from frameworks.paddle.training.optimizers import (
     UpdateAfterLosses,
@@ -345,6 +344,6 @@ class StaticTrainer(SavedRun):
         self.programs.frozen = frozenset(self.recipe.frozen) | frozenset(names)
 
     def peak_bytes(self) -> int:
-        if (peak := arrays.peak_bytes()) is None:
+        if (peak := devices.peak_bytes()) is None:
             raise self.refusal(Capability.PEAK_BYTES)
         return peak

@@ -14,7 +14,7 @@ from fixtures.model import Model
 from fixtures.recipe import LEVELS_OF, DynamicScaling, Precision, Recipe
 from fixtures.schedules import Plateau
 from frameworks.base import BaseFramework, BaseRankGroup, BaseTrainer, RankGroupTrainer
-from frameworks.base.introspection import elapsed_between
+from frameworks.base.shipped import elapsed_between
 from frameworks.contract import Capability, OpResult, Trainer, Unsupported
 from frameworks.paddle.core import devices, settings, ways
 from frameworks.paddle.core.layers import listed_names, missing_kernel

@@ -43,7 +43,7 @@ from fixtures.recipe import (
 )
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.paddle.core import ways
-from frameworks.paddle.core.arrays import canonical, format_name, to_numpy
+from frameworks.paddle.core.devices import canonical, format_name, to_numpy
 from frameworks.paddle.core.settings import in_dynamic_mode
 
 _MIXED_FORMATS = (

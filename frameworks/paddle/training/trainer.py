@@ -19,8 +19,10 @@ from fixtures.recipe import Recipe
 from frameworks.base import NO_SCALER, BaseTrainer, LossLedger, MicroBatch, of_same_class, same_parts
 from frameworks.base.recompute import SavedActivations
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
-from frameworks.paddle.core import arrays, ways
-from frameworks.paddle.core.arrays import (
+from frameworks.paddle.core import devices, ways
+from frameworks.paddle.core.devices import (
+    Stream,
+    activations_of,
     canonical,
     copy_of_gradient,
     put_gradient,
@@ -28,7 +30,6 @@ from frameworks.paddle.core.arrays import (
     to_paddle_layout,
     to_tensor,
 )
-from frameworks.paddle.core.devices import Stream, activations_of
 from frameworks.paddle.core.layers import BatchTensors, Network, add, batch_tensors, item_losses, watch_passes
 from frameworks.paddle.training import optimizers
 from frameworks.paddle.training.optimizers import (
@@ -526,7 +527,7 @@ class DygraphTrainer(ReadRun):
         try:
             with self._running():
                 tensors = self._batch(batch)
-                return arrays.allocated_bytes(lambda: add(self._losses(tensors)))
+                return devices.allocated_bytes(lambda: add(self._losses(tensors)))
         finally:
             self.stream.state = state
             for segment, count in zip(self.network.segments, calls, strict=True):
@@ -535,6 +536,6 @@ class DygraphTrainer(ReadRun):
                 self.network.statistics[name].set_value(value)
 
     def peak_bytes(self) -> int:
-        if (peak := arrays.peak_bytes()) is None:
+        if (peak := devices.peak_bytes()) is None:
             raise self.refusal(Capability.PEAK_BYTES)
         return peak

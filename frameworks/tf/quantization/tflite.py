@@ -30,7 +30,7 @@ from frameworks.contract import (
     Unsupported,
 )
 from frameworks.tf.core.settings import THREADS
-from frameworks.tf.quantization.post_training import trained_network
+from frameworks.tf.quantization.formats import trained_network
 
 _DENSE = "FULLY_CONNECTED"
 

@@ -46,7 +46,7 @@ from frameworks.base import inner_bounds, segment_bounds
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import FunctionFormat, FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.torch.core import devices, ways
-from frameworks.torch.core.arrays import DTYPES, to_array, to_tensor
+from frameworks.torch.core.devices import DTYPES, to_array, to_tensor
 from frameworks.torch.core.settings import MODES, begin_anew, compile_function
 
 Function = Callable[[torch.Tensor], torch.Tensor]

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten
 from frameworks.cache_folder import cache_folder
 from frameworks.contract import Attempt, Capability
 from frameworks.torch.core import devices
-from frameworks.torch.core.arrays import dtype_name
+from frameworks.torch.core.devices import dtype_name
 
 _OTHERS = ("accelerate", "bitsandbytes", "deepspeed", "torchao", "transformers")
 """Optional libraries of modes and recipes."""

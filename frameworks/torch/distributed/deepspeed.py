@@ -18,7 +18,7 @@ from fixtures.model import Batch, Window
 from fixtures.recipe import DynamicScaling, Ranks, Recipe, StaticScaling
 from frameworks.base import NO_SCALER, same_parts
 from frameworks.contract import Capability, Gradients, Unsupported, Update
-from frameworks.torch.core.arrays import DTYPES
+from frameworks.torch.core.devices import DTYPES
 from frameworks.torch.core.layers import Network
 from frameworks.torch.distributed.rank_checkpoint import run_collectively
 from frameworks.torch.distributed.ranks import RankTrainer, TorchWorker

@@ -20,7 +20,7 @@ from fixtures.recipe import Ranks, Recipe
 from frameworks.base import MicroBatch
 from frameworks.contract import Gradients, Update
 from frameworks.ranks import group_seconds
-from frameworks.torch.core.arrays import DTYPES, to_array, to_tensor
+from frameworks.torch.core.devices import DTYPES, to_array, to_tensor
 from frameworks.torch.core.layers import Network, parameters_by_name
 from frameworks.torch.distributed.rank_checkpoint import RankRun
 from frameworks.torch.distributed.sharding import (

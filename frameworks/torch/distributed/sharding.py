@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fixtures.recipe import Ranks
 from frameworks.contract import Capability, Unsupported
-from frameworks.torch.core.arrays import DTYPES
+from frameworks.torch.core.devices import DTYPES
 from frameworks.torch.core.layers import Network
 
 OF_DDP: Mapping[str, Mapping[str, Any]] = {

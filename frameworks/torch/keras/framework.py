@@ -23,13 +23,11 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
-from frameworks.keras_common.declarations import CONVENTIONS, REFUSED, SUPPORTED
 from frameworks.keras_common.layers import VARIANTS, WAYS
 from frameworks.keras_common.operations import NO_LISTS, OF_SCOPES, Function, ScopeOfPolicies, wrap_in_remat
-from frameworks.keras_common.optimizers import has_factors_of, option_attempts
-from frameworks.keras_common.probes import OF_POLICIES, optimizer_attempts
+from frameworks.keras_common.optimizers import KerasOptimizers, has_factors_of, option_attempts
+from frameworks.keras_common.probes import CONVENTIONS, OF_POLICIES, REFUSED, SUPPORTED, optimizer_attempts
 from frameworks.keras_common.settings import read_settings, scalars, write_settings
-from frameworks.keras_common.shipped_optimizers import KerasOptimizers
 from frameworks.torch.core.layers import differentiate_case
 from frameworks.torch.keras.trainer import BACKEND, AutogradRun
 from frameworks.torch.stacks.framework import StackFramework

@@ -28,7 +28,7 @@ from frameworks.keras_common.optimizers import is_dynamic, make_optimizer, reada
 from frameworks.keras_common.run import KerasMicroBatch, StatefulRun, TracedPass, micro_batches_of, rows_of
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.torch.core import devices
-from frameworks.torch.core.arrays import SavedBytes, put_back, to_array, to_tensor
+from frameworks.torch.core.devices import SavedBytes, put_back, to_array, to_tensor
 
 Gradients = dict[str, torch.Tensor | None]
 """Scaled gradients by parameter, in model order."""

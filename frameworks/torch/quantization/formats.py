@@ -12,7 +12,7 @@ from torch.ao.quantization import observer
 from fixtures.arrays import Array
 from frameworks.base import BaseFormats
 from frameworks.contract import Capability, CastRule, FakeRule, Quantized, QuantRule
-from frameworks.torch.core.arrays import to_array, to_tensor
+from frameworks.torch.core.devices import to_array, to_tensor
 
 _SATURATES_FROM = (2, 12)
 """The version from which what overflows float8_e4m3fn is its largest value; it was NaN before."""

@@ -26,7 +26,7 @@ from frameworks.contract import (
     QuantRule,
     Update,
 )
-from frameworks.torch.core.arrays import to_array, to_tensor
+from frameworks.torch.core.devices import to_array, to_tensor
 from frameworks.torch.core.layers import Slot, build, linear_slots, load, parameter_slots
 from frameworks.torch.training.trainer import TorchTrainer
 

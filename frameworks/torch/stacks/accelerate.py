@@ -20,7 +20,7 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import DynamicScaling, FormatName, Recipe
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Gradients, RowOrder, Unsupported, Update
 from frameworks.torch.core import devices
-from frameworks.torch.core.arrays import dtype_name, whole
+from frameworks.torch.core.devices import dtype_name, whole
 from frameworks.torch.core.settings import Probe, all_guarded
 from frameworks.torch.probes import weight_of
 from frameworks.torch.stacks.framework import EPOCHS, ROWS, STEPS, Dropping, StackFramework, collect_warnings, loader

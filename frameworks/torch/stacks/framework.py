@@ -29,12 +29,12 @@ from frameworks.contract import (
     RecomputeResult,
     RowOrder,
 )
-from frameworks.torch.core.arrays import to_array
+from frameworks.torch.core.devices import to_array
 from frameworks.torch.declarations import TRAINING
 from frameworks.torch.framework import TorchFramework
 from frameworks.torch.libraries import STACKS
 from frameworks.torch.probes import attempts
-from frameworks.torch.training import implementations
+from frameworks.torch.training import optimizers
 from frameworks.torch.training.optimizers import IMPLEMENTATIONS
 from frameworks.torch.training.trainer import TorchTrainer
 
@@ -86,7 +86,7 @@ class StackFramework(TorchFramework):
 
     @property
     def _choices(self) -> Mapping[Capability, Implementation]:
-        return implementations.CHOICES if self.takes_any_optimizer else {}
+        return optimizers.CHOICES if self.takes_any_optimizer else {}
 
     def _steps_by(self, name: Implementation) -> bool:
         """Whether the library steps an optimizer of this implementation; warnings are about so small a run."""
@@ -110,7 +110,7 @@ class StackFramework(TorchFramework):
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
         self.require_recipe(recipe)
         self.require_clipping(recipe)
-        implementations.require_implementation(model, recipe, self.device)
+        optimizers.require_implementation(model, recipe, self.device)
         return self.bind(self.run(model, recipe, weights))
 
     @abstractmethod

@@ -44,7 +44,7 @@ from frameworks.contract import (
     Update,
 )
 from frameworks.torch.core import devices
-from frameworks.torch.core.arrays import dtype_name
+from frameworks.torch.core.devices import dtype_name
 from frameworks.torch.core.layers import DeviceBatch, Network, item_loss_sums
 from frameworks.torch.core.settings import Probe, guard_probe
 from frameworks.torch.stacks.accelerate import SharedState, first_state

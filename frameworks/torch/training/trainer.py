@@ -32,8 +32,16 @@ from frameworks.base import (
 )
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
 from frameworks.torch.core import devices, ways
-from frameworks.torch.core.arrays import DTYPES, SavedBytes, put_back, to_array, to_tensor, whole
-from frameworks.torch.core.devices import Stream, activations_of
+from frameworks.torch.core.devices import (
+    DTYPES,
+    SavedBytes,
+    Stream,
+    activations_of,
+    put_back,
+    to_array,
+    to_tensor,
+    whole,
+)
 from frameworks.torch.core.layers import (
     DeviceBatch,
     Network,

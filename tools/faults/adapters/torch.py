@@ -16,7 +16,7 @@ from fixtures.recipe import Recipe
 from frameworks.contract import Gradients, Update
 from frameworks.torch import TorchFramework
 from frameworks.torch.core import devices, layers
-from frameworks.torch.core.arrays import DTYPES
+from frameworks.torch.core.devices import DTYPES
 from frameworks.torch.core.layers import OPERATIONS
 from frameworks.torch.training import trainer as checkpoint_files
 from frameworks.torch.training.trainer import TorchTrainer

@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from frameworks.torch.core.arrays import SavedBytes
+from frameworks.torch.core.devices import SavedBytes
 
 PASS, FAIL, NOT_JUDGED = "pass", "fail", "not judged"
 UNBOUNDED = "a randomly rounded pass is not finite, so that there is no bound"

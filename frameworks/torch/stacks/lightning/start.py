@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from fixtures.arrays import Array
 from fixtures.recipe import FormatName, Recipe
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
-from frameworks.torch.core.arrays import dtype_name, to_array, to_tensor
+from frameworks.torch.core.devices import dtype_name, to_array, to_tensor
 from frameworks.torch.core.settings import Probe, all_guarded
 from frameworks.torch.stacks.framework import EPOCHS, STEPS, Dropping, collect_warnings, loader
 

@@ -1,4 +1,4 @@
-"""PyTorch's operations and layers with the examples of `torch.testing`, and what techniques make of them."""
+"""What PyTorch ships: operations, layers, optimizers and control flow, with examples."""
 
 import copy
 import io
@@ -7,18 +7,34 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
+from inspect import signature
 from itertools import islice
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
 from fixtures.arrays import Array
-from frameworks.base.shipped import FACTOR, BaseShipped
-from frameworks.contract import Part, Values
-from frameworks.torch.core.arrays import to_array
+from frameworks.base.shipped import (
+    FACTOR,
+    FROZEN,
+    HALFWAY,
+    BaseFunctions,
+    BaseOptimizers,
+    BaseShipped,
+    Function,
+    Options,
+    gradients,
+    incoming,
+    infinite,
+    square,
+)
+from frameworks.contract import Capability, Part, Unsupported, Values
+from frameworks.torch.core.devices import to_array, to_tensor
 
 Call = Callable[[Callable[..., Any], Sequence[Any]], Any]
 Tensors = Sequence[torch.Tensor]
@@ -344,3 +360,339 @@ _TRANSFORMED: Mapping[str, Callable[[torch.nn.Module, Build], torch.nn.Module]] 
 
 
 PARTS: Mapping[Part, type[Operations | Layers]] = {"operations": Operations, "layers": Layers}
+
+
+Parameters = list[torch.Tensor]
+_IMPLEMENTATIONS = ("single", "foreach", "fused")
+_SCALE = 1024.0
+
+
+@cache
+def _infos() -> Mapping[str, Any]:
+    with patch.object(torch.backends, "disable_global_flags"):
+        from torch.testing._internal.common_optimizers import optim_db
+
+    return {info.optim_cls.__name__: info for info in optim_db}
+
+
+class TorchOptimizers(BaseOptimizers):
+    """Optimizers of `optim_db`, with each set of options there.
+
+    Args:
+        device: where the parameters are.
+    """
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(_infos())
+
+    def techniques(self) -> tuple[str, ...]:
+        own = ("loaded", "copied", "grouped", "reordered", "beside-frozen", "strided", "closure", "scaled")
+        return (*own, *_IMPLEMENTATIONS)
+
+    def options(self, name: str, technique: str) -> Sequence[Options]:
+        del technique
+        return [case.kwargs for case in _infos()[name].optim_inputs_func(device=self.device)]
+
+    def get_options_without_decay(self, name: str) -> Options:
+        taken = signature(_infos()[name].optim_cls).parameters
+        return {decay: 0.0 for decay in ("weight_decay", "lambd") if decay in taken}
+
+    def matrices_only(self, name: str) -> bool:
+        return name == "Muon"
+
+    def train(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
+        info = _infos()[name]
+        if technique in _IMPLEMENTATIONS:
+            options = {**options, **_implementation(info, options, technique)}
+        if technique == "scaled" and info.step_requires_closure:
+            raise Unsupported(Capability.SHIPPED_OPTIMIZERS, "GradScaler.step takes no closure")
+        parameters = [_parameter(array, self.device, strided=technique == "strided") for array in start]
+        optimizer = _make_optimizer(info, parameters, options, technique)
+        scaler = torch.amp.GradScaler(torch.device(self.device).type, init_scale=_SCALE, enabled=technique == "scaled")
+        scaler.scale(torch.ones((), device=self.device))
+
+        def step(update: Sequence[Array]) -> None:
+            def closure() -> torch.Tensor:
+                loss = torch.zeros((), device=self.device)
+                for parameter, value in zip(parameters, update, strict=True):
+                    gradient = to_tensor(value, self.device) * scaler.get_scale()
+                    parameter.grad = gradient.to_sparse() if info.only_supports_sparse_grads else gradient
+                    loss += (gradient * parameter.detach()).sum()
+                return loss
+
+            if technique == "closure" or info.step_requires_closure:
+                optimizer.step(closure)
+                return
+            closure()
+            scaler.step(optimizer)
+            scaler.update()
+
+        for number, update in enumerate(gradients(start, technique)):
+            if number == HALFWAY:
+                match technique:
+                    case "loaded":
+                        parameters, optimizer = _reload_optimizer(info, parameters, optimizer, options)
+                    case "copied":
+                        parameters, optimizer = copy.deepcopy((parameters, optimizer))
+                    case "scaled":
+                        step(infinite(start))
+            step(update)
+        return [to_array(parameter.detach()) for parameter in parameters]
+
+
+def _implementation(info: Any, options: Options, technique: str) -> Mapping[str, bool]:
+    if technique == "single":
+        return {"foreach": False} if "foreach" in info.supported_impls else {}
+    if technique not in info.supported_impls or (technique == "foreach" and torch.is_tensor(options.get("lr"))):
+        raise Unsupported(Capability.SHIPPED_OPTIMIZERS, f"{info.optim_cls.__name__} has no {technique} implementation")
+    return {technique: True}
+
+
+def _parameter(value: Array, device: str, *, strided: bool) -> torch.Tensor:
+    """A leaf with these numbers, in the memory order of its transpose if `strided`."""
+    tensor = to_tensor(value.T, device).T if strided else to_tensor(value, device)
+    return tensor.detach().requires_grad_()
+
+
+def _make_optimizer(info: Any, parameters: Parameters, options: Options, technique: str) -> torch.optim.Optimizer:
+    trained: list[Any] = list(parameters)
+    match technique:
+        case "grouped" if not info.step_requires_closure:
+            trained = [{"params": [parameter]} for parameter in parameters]
+        case "reordered":
+            trained = parameters[::-1]
+        case "beside-frozen":
+            trained.insert(1, torch.ones(FROZEN, device=parameters[0].device))
+    make: Callable[..., torch.optim.Optimizer] = info.optim_cls
+    return make(trained, **options)
+
+
+def _reload_optimizer(
+    info: Any, parameters: Parameters, optimizer: torch.optim.Optimizer, options: Options
+) -> tuple[Parameters, torch.optim.Optimizer]:
+    """New parameters with the values of these, and a new optimizer with the saved state of this one."""
+    file = io.BytesIO()
+    torch.save({"parameters": [tensor.detach() for tensor in parameters], "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file)
+    others = [parameter.requires_grad_() for parameter in saved["parameters"]]
+    other = _make_optimizer(info, others, options, "")
+    other.load_state_dict(saved["optimizer"])
+    return others, other
+
+
+class _SineWithHalf(torch.autograd.Function):
+    """A sine whose backward pass gives a half, so that a derivative of the forward pass is another one."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return torch.sin(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        del ctx, inputs, output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        del ctx
+        return gradients[0] * 0.5
+
+
+def _in_place(x: Tensor) -> Any:
+    y = x.clone()
+    y.add_(1.0).mul_(x)
+    y[0] = 2.0 * y[1]
+    return y
+
+
+def _views(x: Tensor) -> Any:
+    base = x * 2.0
+    flat, row, diagonal = base.reshape(-1), base[1], base.diagonal()
+    base[1, 1] = 9.0
+    return flat * x.sum(), row + 1.0, diagonal.sum()
+
+
+def _scatter_rows(x: Tensor) -> Any:
+    places = torch.tensor([[0, 2, 1, 3], [3, 3, 0, 0], [1, 0, 2, 2], [2, 1, 1, 0]], device=x.device)
+    return torch.zeros_like(x).scatter_add_(1, places, x * x)
+
+
+def _fill_columns(x: Tensor) -> Any:
+    out = torch.empty_like(x)
+    for column in range(x.shape[1]):
+        out[:, column] = x[:, : column + 1].prod(1)
+    return out
+
+
+def _branch(x: Tensor) -> Any:
+    return x.exp() if x.sum() > 0 else x.sin()
+
+
+def _loop(x: Tensor) -> Any:
+    steps = 0
+    while x.norm() < 40.0:
+        x, steps = x * 1.5, steps + 1
+    return x * steps
+
+
+def _where_branches(x: Tensor) -> Any:
+    y = torch.where(x > x.mean(1, keepdim=True), x.sin(), x.cos())
+    return y * torch.linspace(0.25, 1.25, y.numel(), device=x.device).reshape_as(y)
+
+
+def _own_backward(x: Tensor) -> Any:
+    return _SineWithHalf.apply(x), torch.func.grad(lambda y: _SineWithHalf.apply(y).sum())(x)
+
+
+def _jacobian(x: Tensor) -> Any:
+    return torch.func.jacfwd(lambda y: (y @ y).prod(0))(x)
+
+
+def _hessian(x: Tensor) -> Any:
+    return torch.func.hessian(lambda y: (y * y.sin()).sum().tanh())(x[0])
+
+
+def _low_jacobian(x: Tensor) -> Any:
+    def sums(y: Tensor) -> Tensor:
+        return torch.sum(torch.mm(torch.mm(torch.prod(y) + y, torch.sum(y) + y), torch.sum(y) + y))
+
+    return torch.func.jacfwd(sums)(x[:3, :3].half() / 2.0).float()
+
+
+def _containers(x: Tensor) -> Any:
+    return {"a": x * 2.0, "b": [x.sum(), (x - 1.0,)]}
+
+
+def _aliases(x: Tensor) -> Any:
+    y = x * 3.0
+    return y, y, y.t()
+
+
+def _stop_gradient(x: Tensor) -> Any:
+    with torch.no_grad():
+        deviation = x.std()
+    return x / deviation * x.detach()
+
+
+def _determinant(x: Tensor) -> Any:
+    return tuple(torch.linalg.slogdet(x + 3.0 * torch.eye(4, device=x.device)))
+
+
+def _sort_rows(x: Tensor) -> Any:
+    values, places = x.sort(1)
+    return values.cumsum(1).flip(0), x.gather(1, places[:, :2]), x.topk(2).values
+
+
+def _use_shape(x: Tensor) -> Any:
+    return x.sum(0) / x.shape[0], x.new_full((x.shape[0],), 2.0) * x[:, 0]
+
+
+def _low(x: Tensor) -> Any:
+    with torch.autocast(x.device.type, torch.bfloat16):
+        y = x @ x
+    return y.float() * (x.half() * x.half()).float()
+
+
+def _resize_images(x: Tensor) -> Any:
+    image = x.reshape(-1, 1, 2, 2)
+    low = functional.interpolate(image.half().tanh(), (5, 3), mode="bilinear")
+    return low.float(), *(functional.interpolate(image, (5, 3), mode=mode) for mode in ("nearest", "area"))
+
+
+def _catch_error(x: Tensor) -> Any:
+    try:
+        if x.shape[1] == 4:
+            raise ValueError("four columns")
+    except ValueError:
+        return x * 2.0
+    return x
+
+
+_FUNCTIONS: Mapping[str, Function] = {
+    "in-place": _in_place,
+    "views": _views,
+    "scattered": _scatter_rows,
+    "filled": _fill_columns,
+    "branch": _branch,
+    "loop": _loop,
+    "chosen": _where_branches,
+    "own-backward": _own_backward,
+    "jacobian": _jacobian,
+    "hessian": _hessian,
+    "low-jacobian": _low_jacobian,
+    "containers": _containers,
+    "aliases": _aliases,
+    "stopped": _stop_gradient,
+    "determinant": _determinant,
+    "ordered": _sort_rows,
+    "sized": _use_shape,
+    "low": _low,
+    "resized": _resize_images,
+    "caught": _catch_error,
+}
+
+_DERIVATIVES = ("own-backward", "jacobian", "hessian", "low-jacobian")
+"""Functions with a derivative inside."""
+
+
+class TorchFunctions(BaseFunctions):
+    """Compiled by the backend "aot_eager", or by the default one and in more ways.
+
+    Args:
+        device: where the input is.
+        compiles: whether by the default backend.
+    """
+
+    functions = _FUNCTIONS
+
+    def __init__(self, device: str, *, compiles: bool) -> None:
+        super().__init__()
+        self.device = device
+        self._backend = "inductor" if compiles else "aot_eager"
+
+    def techniques(self) -> tuple[str, ...]:
+        more = ("compiled-inside", "unknown-batch") if self._backend == "inductor" else ()
+        return ("compiled", *more, "recomputed", "recomputed-compiled")
+
+    def compute(self, name: str, technique: str) -> Values:
+        if technique.startswith("recomputed") and name in _DERIVATIVES:
+            raise Unsupported(Capability.CONTROL_FLOW, "torch.func refuses the saved-tensor hooks of a checkpoint")
+        torch.compiler.reset()
+        x = torch.tensor(square(), device=self.device, requires_grad=True)
+        outputs = _list_leaves(self._apply_technique(self.functions[name], technique)(x))
+        values: dict[str, Any] = {f"value/{index}": to_array(output) for index, output in enumerate(outputs)}
+        followed = [output for output in outputs if output.requires_grad]
+        if followed:
+            output_gradients = [torch.tensor(incoming(tuple(output.shape)), device=self.device) for output in followed]
+            torch.autograd.backward(followed, output_gradients)
+            values["gradient/0"] = None if x.grad is None else to_array(x.grad)
+        return values
+
+    def _apply_technique(self, function: Function, technique: str) -> Function:
+        match technique:
+            case "compiled":
+                return self._compile(function)
+            case "compiled-inside":
+                inner = self._compile(function)
+                return self._compile(lambda x: inner(x))
+            case "unknown-batch":
+                return self._compile(function, dynamic=True)
+            case "recomputed":
+                return lambda x: checkpoint(function, x, use_reentrant=False)
+            case "recomputed-compiled":
+                return self._compile(lambda x: checkpoint(function, x, use_reentrant=False))
+        return function
+
+    def _compile(self, function: Function, *, dynamic: bool | None = None) -> Function:
+        return torch.compile(function, backend=self._backend, dynamic=dynamic)
+
+
+def _list_leaves(nest: Any) -> list[Tensor]:
+    if isinstance(nest, torch.Tensor):
+        return [nest]
+    parts = nest.values() if isinstance(nest, Mapping) else nest
+    return [leaf for part in parts for leaf in _list_leaves(part)]

@@ -1,10 +1,11 @@
-"""TensorFlow's operations and Keras' layers with examples, and what techniques make of them."""
+"""What TensorFlow and Keras ship: operations, layers and control flow, with examples."""
 
 import inspect
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -12,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from fixtures.arrays import Array
-from frameworks.base.shipped import FACTOR, ListedParts, incoming
+from frameworks.base.shipped import FACTOR, SIZE, BaseFunctions, Function, ListedParts, incoming, square
 from frameworks.contract import Capability, Unsupported, Values
 from frameworks.keras_common.settings import dtype_policy
 
@@ -198,3 +199,246 @@ def _call_layer(layer: keras.Layer, *arguments: Any) -> Any:
 def _model(layer: keras.Layer, arguments: Sequence[Any]) -> keras.Model:
     inputs = tf.nest.map_structure(lambda x: keras.Input(batch_shape=x.shape, dtype=x.dtype.name), [*arguments])
     return keras.Model(tf.nest.flatten(inputs), layer(*inputs))
+
+
+@tf.custom_gradient
+def _sine_with_half(x: Any) -> Any:
+    return tf.sin(x), lambda gradient: gradient * 0.5
+
+
+def _update_slices(x: Any) -> Any:
+    y = tf.tensor_scatter_nd_update(x, [[0], [2]], 2.0 * x[1:3])
+    return tf.concat([y[:1] * x[1:2], y[1:]], 0)
+
+
+def _scatter_rows(x: Any) -> Any:
+    return tf.math.unsorted_segment_sum(x * x, tf.constant([3, 0, 3, 1]), 4)
+
+
+def _branch(x: Any) -> Any:
+    return tf.cond(tf.reduce_sum(x) > 0.0, lambda: tf.exp(x), lambda: tf.sin(x))
+
+
+def _loop(x: Any) -> Any:
+    _, y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, tf.tanh(tf.matmul(y, x))), (tf.constant(0), x))
+    return y
+
+
+def _map_rows(x: Any) -> Any:
+    return tf.map_fn(lambda row: row * tf.reduce_sum(row), x), tf.scan(lambda total, row: total + row * row, x)
+
+
+def _collect_rows(x: Any) -> Any:
+    rows = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[SIZE])
+    for index in range(SIZE):
+        rows = rows.write(index, x[index] * float(index + 1))
+    return rows.stack()
+
+
+def _where_branches(x: Any) -> Any:
+    y = tf.where(x > tf.reduce_mean(x, axis=1, keepdims=True), tf.sin(x), tf.cos(x))
+    return y * tf.reshape(tf.linspace(0.25, 1.25, tf.size(y)), tf.shape(y))
+
+
+def _own_gradient(x: Any) -> Any:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.reduce_sum(_sine_with_half(x))
+    return _sine_with_half(x), tape.gradient(y, x)
+
+
+def _second(x: Any) -> Any:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.reduce_sum(tf.tanh(x * tf.sin(x)))
+    return tape.gradient(y, x)
+
+
+def _jacobian(x: Any) -> Any:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.reduce_prod(tf.matmul(x, x), axis=0)
+    return tape.jacobian(y, x, experimental_use_pfor=False)
+
+
+def _containers(x: Any) -> Any:
+    return {"a": x * 2.0, "b": [tf.reduce_sum(x), (x - 1.0,)]}
+
+
+def _stop_gradient(x: Any) -> Any:
+    return x / tf.stop_gradient(tf.math.reduce_std(x)) * tf.stop_gradient(x)
+
+
+def _determinant(x: Any) -> Any:
+    return tf.linalg.slogdet(x + 3.0 * tf.eye(4))
+
+
+def _sort_rows(x: Any) -> Any:
+    places = tf.argsort(x, axis=1)
+    return tf.cumsum(tf.sort(x, axis=1), axis=1), tf.gather(x, places[:, :2], batch_dims=1), tf.math.top_k(x, 2).values
+
+
+def _use_shape(x: Any) -> Any:
+    rows = tf.shape(x)[0]
+    return tf.reduce_sum(x, 0) / tf.cast(rows, tf.float32), tf.fill([rows], 2.0) * x[:, 0]
+
+
+def _low(x: Any) -> Any:
+    half = tf.cast(x, tf.float16)
+    return tf.cast(tf.cast(x, tf.bfloat16) * 3, tf.float32) * tf.cast(half * half, tf.float32)
+
+
+def _image(x: Any) -> Any:
+    return tf.reshape(x, [-1, 2, 2, 1])
+
+
+def _resize_images(x: Any) -> Any:
+    return tf.image.resize(_image(x), (5, 3))
+
+
+def _resized_by_others(x: Any) -> Any:
+    return [tf.image.resize(_image(x), (5, 3), method) for method in ("nearest", "bicubic", "lanczos3")]
+
+
+def _low_resized(x: Any) -> Any:
+    return tf.image.resize(tf.tanh(tf.cast(_image(x), tf.float16)), (5, 3))
+
+
+@cache
+def _layer() -> keras.Layer:
+    layer = keras.layers.Dense(4)
+    layer.build((None, SIZE))
+    layer.kernel.assign(square()[::-1])
+    return layer
+
+
+def _through_a_layer(x: Any) -> Any:
+    return _layer()(x)
+
+
+class _CompiledLayer(keras.layers.Layer):
+    """A layer whose own call is a tf.function, in which its inner layer makes its weights."""
+
+    def __init__(self) -> None:
+        super().__init__(name="compiled_layer")
+        self.inner = keras.layers.Dense(4)
+
+    @tf.function
+    def call(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+_compiled_layer = cache(_CompiledLayer)
+
+
+def _through_a_compiled_layer(x: Any) -> Any:
+    return _compiled_layer()(x)
+
+
+_FUNCTIONS: Mapping[str, Function] = MappingProxyType(
+    {
+        "updated": _update_slices,
+        "scattered": _scatter_rows,
+        "branch": _branch,
+        "loop": _loop,
+        "mapped": _map_rows,
+        "collected": _collect_rows,
+        "chosen": _where_branches,
+        "own-gradient": _own_gradient,
+        "second": _second,
+        "jacobian": _jacobian,
+        "containers": _containers,
+        "stopped": _stop_gradient,
+        "determinant": _determinant,
+        "ordered": _sort_rows,
+        "sized": _use_shape,
+        "low": _low,
+        "resized": _resize_images,
+        "resized-by-others": _resized_by_others,
+        "low-resized": _low_resized,
+        "through-a-layer": _through_a_layer,
+        "through-a-compiled-layer": _through_a_compiled_layer,
+    }
+)
+_NO_KERNEL = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
+
+
+class TensorFlowFunctions(BaseFunctions):
+    """Compiled by tf.function, and by XLA too."""
+
+    functions = _FUNCTIONS
+
+    def techniques(self) -> tuple[str, ...]:
+        return (
+            "compiled",
+            "compiled-by-xla",
+            "compiled-inside",
+            "unknown-batch",
+            "unknown-batch-by-xla",
+            "recomputed",
+            "recomputed-in-a-loop",
+        )
+
+    def compute(self, name: str, technique: str) -> Values:
+        x = tf.constant(square())
+        try:
+            outputs, gradient = self._apply_technique(self.functions[name], technique)(x)
+        except _NO_KERNEL as error:
+            if "xla" not in technique and technique != "compiled-inside":
+                raise
+            raise Unsupported(Capability.CONTROL_FLOW, str(error)) from error
+        values = {f"value/{index}": _make_array(output) for index, output in enumerate(tf.nest.flatten(outputs))}
+        return {**values, "gradient/0": _make_array(gradient)}
+
+    def _apply_technique(self, function: Function, technique: str) -> Function:
+        """Outputs and gradient by a function of x."""
+        known = tf.TensorSpec([None, SIZE], tf.float32)
+        match technique:
+            case "compiled":
+                return tf.function(_with_gradient(function))
+            case "compiled-by-xla":
+                return tf.function(_with_gradient(function), jit_compile=True)
+            case "compiled-inside":
+                return tf.function(_with_gradient(tf.function(function)), jit_compile=True)
+            case "unknown-batch":
+                return tf.function(_with_gradient(function), input_signature=[known])
+            case "unknown-batch-by-xla":
+                return tf.function(_with_gradient(function), input_signature=[known], jit_compile=True)
+            case "recomputed":
+                return tf.function(_with_gradient(tf.recompute_grad(function)))
+            case "recomputed-in-a-loop":
+                return tf.function(_with_gradient(_in_a_loop(tf.recompute_grad(function))))
+        return _with_gradient(function)
+
+
+def _with_gradient(function: Function) -> Function:
+    def both(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs = function(x)
+        flat = tf.nest.flatten(outputs)
+        output_gradients = [tf.constant(incoming((SIZE,) * len(output.shape)), output.dtype) for output in flat]
+        output_gradients = [
+            tf.reshape(tf.reshape(g, [-1])[: tf.size(output)], tf.shape(output))
+            for g, output in zip(output_gradients, flat, strict=True)
+        ]
+        return outputs, tape.gradient(flat, x, output_gradients, unconnected_gradients="zero")
+
+    return both
+
+
+def _in_a_loop(function: Function) -> Function:
+    """The function, called once in a loop of the graph."""
+
+    def run_in_loop(x: Any) -> Any:
+        first = tf.nest.flatten(function(x))
+        outputs = [tf.zeros_like(output) for output in first]
+        for _ in tf.range(1):
+            outputs = tf.nest.flatten(function(x))
+        return tf.nest.pack_sequence_as(function(x), outputs)
+
+    return run_in_loop
+
+
+def _make_array(value: Any) -> Array | None:
+    return None if value is None else np.asarray(value)

@@ -1,7 +1,8 @@
-"""The law of QAT: ranges follow the batches, predictions change nothing, and conversions match the run."""
+"""QAT as one technique."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,11 +12,14 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from conformance.checks.evidence import Verdict
 from conformance.checks.subject import Subject, full, need
-from conformance.search.arrays import laid_out, nth
-from conformance.search.properties import CheckedInstance, breaking
-from conformance.techniques.post_training import expected_models
-from conformance.techniques.post_training.checks import (
+from conformance.oracle.bound import Bound
+from conformance.search.properties import CheckedInstance, breaking, laid_out, nth
+from conformance.techniques import post_training
+from conformance.techniques.formats import checks
+from conformance.techniques.formats.checks import NEAR_A_TIE, U
+from conformance.techniques.post_training import (
     check_chosen,
     check_dense,
     check_layer,
@@ -29,11 +33,45 @@ from conformance.techniques.post_training.checks import (
     small_layers,
     unlike_weights,
 )
-from conformance.techniques.qat.checks import check_following, ranges_of
+from conformance.techniques.technique import Technique
 from fixtures.arrays import Array
 from fixtures.model import Activation, Batch, Dense, Flatten, Head, Heads, Layer, Model
 from fixtures.recipe import Adam, DynamicScaling, Qat, Recipe
-from frameworks.contract import CalibratedRanges, Capability, Framework, QatRule, Trainer, needs
+from frameworks.contract import (
+    Calibrated,
+    CalibratedRanges,
+    Capability,
+    CodeRange,
+    Framework,
+    QatRule,
+    QuantRule,
+    Trainer,
+    needs,
+)
+from frameworks.reference.quantization.post_training import QatLayers
+from frameworks.reference.training.trainer import ReferenceTrainer
+
+_RUNS = ("converts", "averages", "beyond", "predicts", "loads", "freezes", "window", "skips")
+
+QAT = Technique(
+    recipes=(Recipe(quantization=Qat()),),
+    rows={"aware": "QAT", "convert": "conversion after QAT"},
+    clauses={
+        "quantization.aware-*": "aware",
+        "quantization.ranges-follow": "aware",
+        "quantization.observers-hold-still": "aware",
+        "quantization.convert-is-faithful": "convert",
+    },
+    breaks=(
+        "quantization.ranges-follow",
+        "quantization.observers-hold-still",
+        "quantization.convert-is-faithful",
+        "quantization.aware-survives-saving",
+    ),
+    features=tuple(f"aware-run={kind}" for kind in _RUNS),
+    places={QatLayers: ("qat_class", ReferenceTrainer)},
+)
+
 
 RATE = 2.0**-6
 
@@ -220,7 +258,7 @@ class _QatPlay:
                 check_dense(verdict, rule, converted, name, verb.rows, index, weights)
             samples = case.batch(verb.rows, 0, 10 * index).inputs
             measured = converted.predict(samples)
-            values = expected_models.predict_outputs(case.model, converted, weights, rule, samples)
+            values = post_training.predict_outputs(case.model, converted, weights, rule, samples)
             for head, (exact, bound) in values.items():
                 check_near(verdict, measured[head], exact, bound, f"converted {head}", "prediction")
             verdict.same_state(collect_arrays(converted), collect_arrays(again), "a second conversion", "differs")
@@ -307,3 +345,153 @@ def _verbs(accumulation: int, scaled: bool) -> SearchStrategy[QatVerb]:
     reload = st.builds(Reload, st.sampled_from(["itself", "fresh", "used"]))
     skip: list[SearchStrategy[QatVerb]] = [st.just(SkipQat())] if scaled else []
     return st.one_of(update, update, convert, convert, still, reload, *skip)
+
+
+@dataclass(frozen=True)
+class FakeQuantized:
+    """Fake-quantized values.
+
+    Attributes:
+        values: float64.
+        passes: 1.0 where the gradient is passed on, else 0.0.
+        step: the scale of each value.
+        uncertain: where a value is so near to half-way that its code or gradient may differ.
+    """
+
+    values: Array
+    passes: Array
+    step: Array
+    uncertain: Array
+
+
+def fake_quantize(
+    values: Array, rule: QuantRule, gradient: str, code_range: CodeRange | None = None, error: Array | float = 0.0
+) -> FakeQuantized:
+    """Fake quantization by the values' own range, or by a given one; `error` is the error of the values."""
+    wide = values.astype(np.float64)
+    if code_range is None:
+        scale, zero = checks.scale_of(values, rule), np.zeros(values.shape)
+    else:
+        scale, zero = np.full(values.shape, code_range.scale), np.full(values.shape, float(code_range.zero_point))
+    quotient = wide / scale
+    unclipped = checks.round_quotient(quotient, rule.ties) + zero
+    inside = (unclipped >= rule.low) & (unclipped <= rule.high)
+    ends = (rule.low - zero, rule.high - zero)
+    near = np.abs(quotient - np.floor(quotient) - 0.5) <= NEAR_A_TIE * np.abs(quotient) + error / scale
+    if gradient == "everywhere":
+        inside = np.ones(values.shape, bool)
+    elif gradient == "range":
+        inside = (quotient >= ends[0]) & (quotient <= ends[1])
+        near |= np.minimum(np.abs(quotient - ends[0]), np.abs(quotient - ends[1])) <= NEAR_A_TIE * np.abs(quotient)
+    return FakeQuantized(
+        (np.clip(unclipped, rule.low, rule.high) - zero) * scale, inside.astype(np.float64), scale, near
+    )
+
+
+@dataclass(frozen=True)
+class FakeLayer:
+    """Output and gradients of a dense layer, each with its bound."""
+
+    outputs: Array
+    outputs_bound: Array
+    weight_gradient: Array
+    weight_bound: Array
+    input_gradient: Array
+    input_bound: Array
+
+
+def layer(
+    inputs: Array,
+    weight: Array,
+    bias: Array,
+    rule: QatRule,
+    ranges: tuple[CodeRange, CodeRange | None],
+    passed_back: Array,
+) -> FakeLayer:
+    """A dense layer of float32 inputs (n, k) and weight (k, m) by the ranges of inputs and outputs.
+
+    `passed_back` is the gradient of what the layer gives, (n, m). Where a code is uncertain, bounds are as wide as what
+    it decides.
+    """
+    linear, gradient = rule.linear, rule.gradient
+    x = FakeQuantized(
+        inputs.astype(np.float64), np.ones(inputs.shape), np.zeros(inputs.shape), np.zeros(inputs.shape, bool)
+    )
+    if linear.inputs is not None:
+        x = fake_quantize(inputs, linear.inputs, gradient, ranges[0])
+    w = fake_quantize(weight, linear.weight, gradient)
+    k, n, m = weight.shape[0], len(inputs), weight.shape[1]
+    exact = x.values @ w.values + bias
+    loose = (x.uncertain * x.step) @ np.abs(w.values) + np.abs(x.values) @ (w.uncertain * w.step)
+    rounding = (k + 8) * U * (np.abs(x.values) @ np.abs(w.values) + np.abs(bias)) + loose
+    back, doubt = passed_back.astype(np.float64), np.zeros((n, m))
+    outputs, bound = exact, rounding
+    if linear.outputs is not None and ranges[1] is not None:
+        y = fake_quantize(exact, linear.outputs, gradient, ranges[1], rounding)
+        outputs = y.values
+        bound = y.uncertain * y.step + 4 * U * (np.abs(y.values) + y.step)
+        back, doubt = back * y.passes, np.abs(back) * y.uncertain
+    return FakeLayer(
+        outputs,
+        bound,
+        (x.values.T @ back) * w.passes,
+        _gradient_bound(x.values.T, back, doubt, n)
+        + np.abs(x.values.T @ back) * w.uncertain
+        + (x.uncertain * x.step).T @ np.abs(back),
+        (back @ w.values.T) * x.passes,
+        _gradient_bound(back, w.values.T, None, m)
+        + doubt @ np.abs(w.values.T)
+        + np.abs(back @ w.values.T) * x.uncertain
+        + np.abs(back) @ (w.uncertain * w.step).T,
+    )
+
+
+def _gradient_bound(left: Array, right: Array, doubt: Array | None, terms: int) -> Array:
+    """Bound of a product of two matrices, where some gradients of the right one are uncertain."""
+    bound = (terms + 16) * U * (np.abs(left) @ np.abs(right))
+    return bound if doubt is None else bound + np.abs(left) @ doubt
+
+
+def following(batches: Sequence[tuple[float, float]], average: float) -> list[tuple[float, float]]:
+    """The range after each batch, from the lowest and the highest value of each; the first is taken whole."""
+    result = [batches[0]]
+    for ends in batches[1:]:
+        last = result[-1]
+        result.append((last[0] + average * (ends[0] - last[0]), last[1] + average * (ends[1] - last[1])))
+    return result
+
+
+def codes_of(ends: tuple[float, float], rule: QuantRule) -> tuple[float, float]:
+    """Scale of a range, and its unrounded zero point."""
+    row = np.array([ends])
+    whole = QuantRule(rule.low, rule.high, rule.divisor, rule.symmetric, epsilon=rule.epsilon)
+    scale = float(checks.scale_of(row, whole)[0, 0])
+    return scale, 0.0 if rule.symmetric else float(np.clip(rule.low - min(ends[0], 0.0) / scale, rule.low, rule.high))
+
+
+def ranges_of(observed: Mapping[str, Calibrated]) -> dict[str, Array]:
+    """Ranges of inputs and outputs, bit for bit."""
+    result: dict[str, Array] = {}
+    for name, calibrated in observed.items():
+        result[f"inputs of {name}"] = np.array([calibrated.inputs.scale, calibrated.inputs.zero_point])
+        if calibrated.outputs is not None:
+            result[f"outputs of {name}"] = np.array([calibrated.outputs.scale, calibrated.outputs.zero_point])
+    return result
+
+
+def check_following(
+    verdict: Verdict, rule: QatRule, code_range: CodeRange, batch_ranges: Sequence[tuple[float, float]], what: str
+) -> None:
+    """An input range is the moving average of the batches' ranges, each given as (lowest, highest).
+
+    Raises:
+        ValueError: inputs have no codes.
+    """
+    if rule.linear.inputs is None:
+        raise ValueError("inputs have no codes")
+    scale, zero = codes_of(following(batch_ranges, rule.average)[-1], rule.linear.inputs)
+    derivation = {"method": "roundings of float32, three a batch and four of the scale", "u": checks.U}
+    roundings = Bound((3 * len(batch_ranges) + 4) * checks.U, derivation)
+    verdict.within(abs(code_range.scale - scale) / scale, roundings, f"scale {what}", "scale")
+    half = Bound(0.5 + 512 * roundings.value, {"method": "half a code, from low - min / scale"})
+    verdict.within(abs(code_range.zero_point - zero), half, f"zero point {what}", "zero-point")

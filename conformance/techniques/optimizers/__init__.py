@@ -1,1 +1,0 @@
-"""Updates by the documented rules."""

@@ -1,0 +1,786 @@
+"""Post-training quantization as one technique."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from conformance.checks.evidence import Verdict
+from conformance.checks.subject import Subject, need
+from conformance.oracle.bound import Bound
+from conformance.search.properties import CheckedInstance, breaking, laid_out, nth
+from conformance.techniques.formats import checks
+from conformance.techniques.formats.checks import NEAR_A_TIE, U, check_codes, check_scale
+from conformance.techniques.technique import Technique
+from fixtures.arrays import Array
+from fixtures.model import Activation, Dense, Flatten, Head, Heads, LayerNorm, Model, dense_weights
+from frameworks.contract import (
+    Calibrated,
+    Capability,
+    CodeRange,
+    LinearRule,
+    PostTraining,
+    Quantized,
+    QuantizedModel,
+    QuantRule,
+)
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
+
+POST_TRAINING = Technique(
+    rows={
+        "dynamic-int8": "dynamic int8 quantization",
+        "static-int8": "static int8 quantization",
+        "weight-int8": "weight-only int8",
+        "weight-int4": "weight-only int4",
+        "load-int8": "8-bit loading, outlier columns in floating point",
+    },
+    clauses={"quantization.calibrat*": "static-int8", "quantization.int8-load": "load-int8"},
+    breaks=(
+        "quantization.calibrated-range",
+        "quantization.dynamic-scale",
+        "quantization.linear-arithmetic",
+        "quantization.only-what-was-asked",
+        "quantization.survives-saving",
+        "quantization.weights-as-declared",
+    ),
+    features=tuple(f"quantized={kind}" for kind in ("skips", "loads", "small-weights", "bias-before-dense")),
+    places={ReferenceQuantizedModel: ("quantized_model_class", ReferenceFramework)},
+)
+
+
+STEP = 0.0137
+"""The scale of drawn inputs, far from any power of two."""
+_MOVE, _MOVES = 2.0**-20, 4
+"""Relative size and number of the perturbations of samples."""
+_FURTHEST = 0.4
+"""Largest distance of a generated quotient from an integer."""
+
+
+def random_inputs(
+    rows: int, width: int, rule: QuantRule | None, code_range: CodeRange | None, seed: int, step: float = STEP
+) -> Array:
+    """A float32 matrix whose quotients are within 0.4 of a code; rows have unlike magnitudes, and both signs.
+
+    Ranges of the call end where the divisor says, so that their scale is `step` times a power of two for each row that
+    has a range of its own. Calibrated ones, `code_range`, are exceeded at both ends by some values, whose
+    neighbours are small: where both are large, sums of two products are documented to saturate at 16 bits on processors
+    without VNNI.
+    """
+    rng = np.random.default_rng([seed, 7])
+    smaller = 2.0 ** -(np.arange(rows)[:, None] % 4)
+    if rule is None:
+        return np.asarray(rng.standard_normal((rows, width)) * smaller, np.float32)
+    between = rng.uniform(-_FURTHEST, _FURTHEST, (rows, width))
+    if code_range is not None:
+        whole = rule.divisor * (2 if rule.symmetric else 1)
+        codes = np.rint(rng.uniform(0.0, whole * smaller, (rows, width)))
+        codes[3::4, ::8] = whole + np.rint(rng.uniform(1.0, 20.0, codes[3::4, ::8].shape))
+        codes[3::4, 4::8] = -np.rint(rng.uniform(1.0, 20.0, codes[3::4, 4::8].shape))
+        lowest = -rule.divisor // 1 if rule.symmetric else rule.low
+        return np.asarray((codes + lowest - code_range.zero_point + between) * code_range.scale, np.float32)
+    below = 0.0 if rule.symmetric else float(int(rule.divisor * 0.4) | 1)
+    lowest, highest = (-(rule.divisor // 1), rule.divisor) if rule.symmetric else (-below, rule.divisor - below)
+    shrunk = smaller if rule.axis is None else np.ones_like(smaller)
+    quotients = np.rint(rng.uniform((lowest + 1) * shrunk, (highest - 1) * shrunk, (rows, width))) + between
+    ends = [highest] if rule.symmetric else [highest, lowest]
+    for row in range(1 if rule.axis is None else rows):
+        quotients[row, rng.permutation(width)[: len(ends)]] = ends
+    steps = step * (np.ones_like(smaller) if rule.axis is None else smaller)
+    return np.asarray(quotients * steps, np.float32)
+
+
+def fake_quantize_inputs(inputs: Array, rule: QuantRule, code_range: CodeRange | None, ranged: Array) -> Array:
+    """The dequantized inputs, float64, by the range of `zero_outliers` or the given one."""
+    if code_range is None:
+        scale = checks.scale_of(ranged, rule)
+        lowest, _ = checks.ranges(ranged.astype(np.float64), rule)
+        zero = np.zeros_like(scale) if rule.symmetric else np.rint(rule.low - np.minimum(lowest, 0.0) / scale)
+    else:
+        scale, zero = np.array(code_range.scale), np.array(float(code_range.zero_point))
+    return np.asarray((checks.codes(inputs.astype(np.float64) / scale, zero, rule) - zero) * scale)
+
+
+def cast(operand: Array, rule: LinearRule) -> Array:
+    """A weight, or inputs, float32, in the format from which codes are computed."""
+    with np.errstate(over="ignore"):
+        return operand.astype(rule.operands).astype(np.float32)
+
+
+def step_of(rule: LinearRule, largest: float | None = None) -> float:
+    """A scale of drawn inputs whose largest value, near `STEP` times the divisor or given, no cast rounds."""
+    divisor = 1.0 if rule.inputs is None else rule.inputs.divisor
+    return float(cast(np.array(STEP * divisor if largest is None else largest, np.float32), rule)) / divisor
+
+
+def outlying(inputs: Array, rule: LinearRule) -> Array:
+    """Which columns of the inputs reach the outlier threshold."""
+    return np.asarray((np.abs(cast(inputs, rule)) >= rule.outliers).any(axis=0))
+
+
+def zero_outliers(inputs: Array, rule: LinearRule) -> Array:
+    """The inputs from which ranges are computed, float32, with zeros for outliers."""
+    narrow = cast(inputs, rule)
+    without = outlying(inputs, rule) if rule.without == "columns" else np.abs(narrow) >= rule.outliers
+    return np.where(without, np.float32(0.0), narrow)
+
+
+def entering(inputs: Array, rule: LinearRule, code_range: CodeRange | None) -> Array:
+    """The left operand of the product, float64: dequantized inputs, and outlier columns as they are."""
+    x = inputs.astype(np.float64)
+    if rule.inputs is None:
+        return x
+    outliers = outlying(inputs, rule)
+    rest = np.where(outliers, np.float32(0.0), cast(inputs, rule))
+    return np.where(outliers, x, fake_quantize_inputs(rest, rule.inputs, code_range, zero_outliers(inputs, rule)))
+
+
+def linear(
+    inputs: Array, weight: Quantized, bias: Array | None, rule: LinearRule, calibrated: Calibrated | None
+) -> tuple[Array, Array]:
+    """The layer's output before it is quantized, float64, and the bound of a float32 one.
+
+    (k + 8)·u·Σ|x||w| for k terms: their sum, and roundings of two scales, of products with them and of the bias.
+    """
+    x = entering(inputs, rule, calibrated.inputs if calibrated else None)
+    w = (weight.codes - weight.zero_point.astype(np.float64)) * weight.scale
+    added = np.zeros(w.shape[1]) if bias is None else bias.astype(np.float64)
+    terms = w.shape[0] + 8
+    return x @ w + added, terms * U * (np.abs(x) @ np.abs(w) + np.abs(added))
+
+
+def wrong_output_codes(measured: Array, exact: Array, bound: Array, rule: QuantRule, code_range: CodeRange) -> int:
+    """Number of results that are not the exact result's code, nor, where the bound reaches half-way, an adjacent
+    one."""
+    quotient = exact / code_range.scale
+    expected = checks.codes(quotient, np.array(float(code_range.zero_point)), rule)
+    result = measured.astype(np.float64) / code_range.scale + code_range.zero_point
+    to_a_half = np.abs(quotient - np.floor(quotient) - 0.5)
+    allowed = np.where(to_a_half <= bound / code_range.scale + NEAR_A_TIE * np.abs(quotient), 1.0, 0.0)
+    return int(np.sum(~(np.abs(result - expected) <= allowed + 1e-3)))
+
+
+def layer_inputs_and_outputs(
+    model: Model, weights: Mapping[str, Array], batches: Sequence[Array]
+) -> dict[str, tuple[Array, Array]]:
+    """Inputs and outputs of each dense layer of the float model, float64, over all batches, by weight."""
+    result: dict[str, tuple[Array, Array]] = {}
+    x = np.concatenate(batches).astype(np.float64)
+
+    def dense(name: str, inputs: Array) -> Array:
+        bias = weights.get(name.replace(".weight", ".bias"))
+        outputs = inputs @ weights[name].astype(np.float64) + (0.0 if bias is None else bias.astype(np.float64))
+        result[name] = (inputs, outputs)
+        return np.asarray(outputs)
+
+    for index, layer in enumerate(model.layers[:-1]):
+        match layer:
+            case Dense():
+                x = dense(f"{index}.weight", x)
+            case Activation(kind="relu"):
+                x = np.maximum(x, 0.0)
+            case Activation(kind="tanh"):
+                x = np.tanh(x)
+            case LayerNorm(epsilon=epsilon):
+                centred = x - x.mean(-1, keepdims=True)
+                normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+                x = normal * weights[f"{index}.scale"] + weights[f"{index}.shift"]
+            case Flatten():
+                x = x.reshape(len(x), -1)
+            case _:
+                raise ValueError(f"no {type(layer).__name__} here")
+    for head in model.heads.heads:
+        dense(f"{len(model.layers) - 1}.{head.name}.weight", x)
+    return result
+
+
+def conditions(
+    model: Model, weights: Mapping[str, Array], batches: Sequence[Array], by_layer: Mapping[str, tuple[Array, Array]]
+) -> dict[str, float]:
+    """Amplification: how far the ranges of a dense layer's inputs and outputs move, relative to the samples.
+
+    By weight, at least 1, of a few random moves the furthest: a norm of values that are nearly equal magnifies them.
+
+    Args:
+        by_layer: what `layer_inputs_and_outputs` gives for the same batches.
+    """
+    rng = np.random.default_rng(7)
+    result = dict.fromkeys(by_layer, 1.0)
+    for _ in range(_MOVES):
+        moved = [batch * (1.0 + _MOVE * rng.uniform(-1.0, 1.0, batch.shape)) for batch in batches]
+        for name, arrays in layer_inputs_and_outputs(model, weights, moved).items():
+            for before, after in zip(by_layer[name], arrays, strict=True):
+                furthest = max(abs(before.max() - after.max()), abs(before.min() - after.min()))
+                largest = float(np.abs(before).max())
+                result[name] = max(result[name], furthest / largest / _MOVE if largest else 1.0)
+    return result
+
+
+def range_gaps(values: Array, rule: QuantRule, code_range: CodeRange) -> tuple[float, float]:
+    """Errors of scale (relative) and zero point (in codes) for the values' range.
+
+    Of a range that has a scale of 0, as one of zeros may, the former is not relative.
+    """
+    row = values.reshape(1, -1)
+    whole = rule if rule.axis is None else QuantRule(rule.low, rule.high, rule.divisor, rule.symmetric)
+    wanted = float(checks.scale_of(row, whole)[0, 0])
+    exact = 0.0 if rule.symmetric else rule.low - min(float(row.min()), 0.0) / (wanted or 1.0)
+    apart = abs(code_range.scale - wanted)
+    return apart / wanted if wanted else apart, abs(code_range.zero_point - exact)
+
+
+def predict_outputs(
+    model: Model, quantized: QuantizedModel, weights: Mapping[str, Array], rule: LinearRule, samples: Array
+) -> dict[str, tuple[Array, Array]]:
+    """The output of each head of a model without norms, by its layers in sequence, and the bound.
+
+    What enters a layer is known up to the roundings before it, so that any of its codes may be one next to it; that
+    error goes on through the absolute values of the weights.
+    """
+    x: Array = samples.astype(np.float64)
+    off: Array = np.zeros(samples.shape)
+
+    def dense(name: str) -> tuple[Array, Array]:
+        stored, calibrated = quantized.weights()[name], quantized.calibrated_ranges().get(name)
+        weight, code = weights[name].astype(np.float64), 0.0
+        if stored is not None:
+            weight = (stored.codes - stored.zero_point.astype(np.float64)) * stored.scale
+            if calibrated is not None:
+                code = calibrated.inputs.scale
+            elif rule.inputs is not None:
+                code = 2.0 * float((np.abs(x) + off).max(initial=0.0)) / rule.inputs.divisor
+        entering = off + code if off.any() else off
+        bias = weights.get(name.replace(".weight", ".bias"), np.zeros(weight.shape[1]))
+        rounding = 2 * (len(weight) + 8) * U * ((np.abs(x) + entering + code) @ np.abs(weight) + np.abs(bias))
+        outputs = calibrated.outputs.scale if calibrated is not None and calibrated.outputs is not None else 0.0
+        result = quantized.layer(name, x.astype(np.float32)).astype(np.float64)
+        return result, entering @ np.abs(weight) + rounding + outputs
+
+    for index, layer in enumerate(model.layers[:-1]):
+        match layer:
+            case Dense():
+                x, off = dense(f"{index}.weight")
+            case Activation(kind="relu"):
+                x = np.maximum(x, 0.0)
+            case Activation(kind="tanh"):
+                x, off = np.tanh(x), off + 16 * U * np.abs(np.tanh(x))
+            case Flatten():
+                x, off = (array.reshape(len(x), -1) for array in (x, off))
+            case _:
+                raise ValueError(f"no {type(layer).__name__} here")
+    return {head.name: dense(f"{len(model.layers) - 1}.{head.name}.weight") for head in model.heads.heads}
+
+
+USUAL = 6.0
+"""The threshold of a rule that has none: Dettmers et al. 2022, arXiv:2208.07339, section 3.2."""
+_COLUMN = 20
+
+
+def threshold(rule: LinearRule) -> float:
+    """The outlier threshold."""
+    return rule.outliers if np.isfinite(rule.outliers) else USUAL
+
+
+def below(rule: LinearRule) -> float:
+    """The largest value of the operands' format below the outlier threshold."""
+    return float(np.nextafter(np.dtype(rule.operands).type(threshold(rule)), np.dtype(rule.operands).type(0.0)))
+
+
+def _plain(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
+    return random_inputs(rows, width, rule.inputs, None, seed, step_of(rule))
+
+
+def _with_column(rows: int, width: int, rule: LinearRule, seed: int, outlier: float) -> Array:
+    """One row has the outlier; what others have in its column is none, and three times as large as all else of theirs.
+
+    A row's codes are certain whether or not its range takes that in: a third of what is 0.4 of a code from an integer
+    is no half.
+    """
+    quarter = threshold(rule) / 4
+    rest = random_inputs(rows, width - 1, rule.inputs, None, seed, step_of(rule, quarter))
+    column = 3 * quarter * 2.0 ** -(np.arange(rows) % 4) * (-1.0) ** np.arange(rows)
+    column[rows // 2] = outlier
+    return np.insert(rest, min(_COLUMN, width - 1), column.astype(np.float32), axis=1)
+
+
+def _one(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
+    return _with_column(rows, width, rule, seed, 20.0 * threshold(rule))
+
+
+def _negative(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
+    return _with_column(rows, width, rule, seed, -20.0 * threshold(rule))
+
+
+def _at(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
+    return _with_column(rows, width, rule, seed, threshold(rule))
+
+
+def _below(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
+    """The largest value below the threshold, with both signs."""
+    values = random_inputs(rows, width, rule.inputs, None, seed, step_of(rule, below(rule)))
+    values[rows // 2 :] *= -1.0
+    return values
+
+
+def _all(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
+    """Each column has an outlier in a different row."""
+    rng = np.random.default_rng([seed, 8])
+    values = _plain(rows, width, rule, seed)
+    places = np.arange(width)
+    signs = np.where(places % 2, -1.0, 1.0)
+    values[places % rows, places] = signs * rng.uniform(1.0, 3.0, width) * threshold(rule)
+    return values
+
+
+CASES: Mapping[str, Callable[[int, int, LinearRule, int], Array]] = MappingProxyType(
+    {"none": _plain, "below": _below, "at": _at, "one": _one, "negative": _negative, "all": _all}
+)
+"""Which columns of a float32 matrix (rows, width) reach the threshold; all that has codes has certain ones."""
+
+
+def from_float(inputs: Array, weight: Array, bias: Array, rule: LinearRule) -> tuple[Array, Array]:
+    """The float32 layer's output, and the bound of an int8 layer's distance from it, both float64.
+
+    A weight is off by half a code and its cast, |w|·2⁻¹¹ in float16; so are inputs that have codes. Of inputs that have
+    none that is ‖x‖₁·amax·(1/254 + 2⁻¹¹) for each output. What float32 rounds comes on top.
+    """
+    x, w, added = (array.astype(np.float64) for array in (inputs, weight, bias))
+    narrow, off_x = cast(weight, rule), np.zeros(inputs.shape)
+    off_w = checks.scale_of(narrow, rule.weight) / 2 + np.abs(narrow - w)
+    if rule.inputs is not None:
+        code = checks.scale_of(zero_outliers(inputs, rule), rule.inputs)
+        off_x = np.where(outlying(inputs, rule), 0.0, code / 2 + np.abs(cast(inputs, rule) - x))
+    rounding = (len(w) + 8) * checks.U * ((np.abs(x) + off_x) @ (np.abs(w) + off_w) + np.abs(added))
+    return x @ w + added, np.abs(x) @ off_w + off_x @ (np.abs(w) + off_w) + rounding
+
+
+Receiver = Literal["itself", "other", "used"]
+
+
+@dataclass(frozen=True)
+class PredictBatch:
+    """A prediction of samples, of which the largest values are about 2 to the power."""
+
+    rows: int
+    power: int = 0
+
+
+@dataclass(frozen=True)
+class RunLayers:
+    """Each dense layer alone, on a matrix of as many rows."""
+
+    rows: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class SaveAndLoad:
+    """A save, and a load into the model itself, another one, or another used one, which then continues."""
+
+    into: Receiver
+
+
+QuantizedVerb = PredictBatch | RunLayers | SaveAndLoad
+
+
+@dataclass(frozen=True)
+class QuantizedCase(CheckedInstance):
+    """A trained model, a technique that quantizes it, and the verbs that follow.
+
+    Attributes:
+        skip: dense layers that are left as they are, by weight.
+        power: weights are multiplied by 2 to it.
+        batches: rows of each batch that it is calibrated with.
+        seed: of weights and samples.
+    """
+
+    technique: str
+    model: Model
+    skip: tuple[str, ...]
+    power: int
+    batches: tuple[int, ...]
+    verbs: tuple[QuantizedVerb, ...]
+    seed: int
+
+    def words(self) -> frozenset[str]:
+        """What exclusions may name."""
+        flags = {
+            "quantized=skips": bool(self.skip),
+            "quantized=loads": any(isinstance(verb, SaveAndLoad) for verb in self.verbs),
+            "quantized=small-weights": self.power < 0,
+            "quantized=bias-before-dense": _has_bias_before_dense(self.model),
+        }
+        return frozenset({f"technique={self.technique}", *(word for word, there in flags.items() if there)})
+
+    def check(self, subject: Subject) -> None:
+        """Checks the model at first and after every verb."""
+        need(subject, Capability(f"quantization.{self.technique}"))
+        with TemporaryDirectory() as folder:
+            self._check(subject, Path(folder))
+
+    def weights(self, seed: int) -> dict[str, Array]:
+        """The trained weights."""
+        drawn = unlike_weights(self.model, seed)
+        dense = dense_weights(self.model)
+        scaled = {name: v * np.float32(2.0**self.power) if name in dense else v for name, v in drawn.items()}
+        return {name: laid_out(value, nth(self.seed + index)) for index, (name, value) in enumerate(scaled.items())}
+
+    def samples(self, rows: int, power: int, index: int) -> Array:
+        """A batch of samples (rows, ...), float32."""
+        rng = np.random.default_rng([self.seed, 51, index])
+        values = np.asarray(rng.standard_normal((rows, *self.model.sample)) * 2.0**power, np.float32)
+        return laid_out(values, nth(self.seed + index))
+
+    def _make_model(self, subject: Subject, seed: int) -> QuantizedModel:
+        post_training, batches = subject.framework.rule(PostTraining), self._calibration()
+        return post_training.quantize(self.technique, self.model, self.weights(seed), batches, self.skip)
+
+    def _calibration(self) -> tuple[Array, ...]:
+        return tuple(self.samples(rows, index % 3 - 1, 100 + index) for index, rows in enumerate(self.batches))
+
+    def _check(self, subject: Subject, folder: Path) -> None:
+        rule, weights = subject.framework.rule(PostTraining).rules()[self.technique], self.weights(self.seed)
+        current = self._make_model(subject, self.seed)
+        self._check_stored(current, rule, weights)
+        if _saw_nothing(current):
+            return
+        state = collect_arrays(current)
+        for index, verb in enumerate(self.verbs):
+            clause = "quantization.dynamic-scale"
+            match verb:
+                case PredictBatch():
+                    samples = self.samples(verb.rows, verb.power, index)
+                    self._check_prediction(subject, current, rule, weights, samples)
+                case RunLayers():
+                    self._check_layers(current, rule, weights, verb)
+                case SaveAndLoad():
+                    clause = "quantization.survives-saving"
+                    current = self._save_and_load(subject, current, verb, folder / str(index))
+            with breaking(clause) as verdict:
+                verdict.same_state(collect_arrays(current), state, f"the model after step {index + 1}", "differs")
+
+    def _save_and_load(
+        self, subject: Subject, current: QuantizedModel, verb: SaveAndLoad, folder: Path
+    ) -> QuantizedModel:
+        current.save(folder)
+        receiver = current if verb.into == "itself" else self._make_model(subject, self.seed + 1)
+        if verb.into == "used":
+            receiver.predict(self.samples(2, 0, 200))
+        receiver.restore(folder)
+        return receiver
+
+    def _check_stored(self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
+        """The selected layers have the rule's codes, and the calibrated ranges."""
+        wanted = sorted(set(quantized_layers(self.model, rule)) - set(self.skip))
+        with breaking("quantization.only-what-was-asked") as verdict:
+            check_chosen(verdict, quantized, weights, wanted)
+        with breaking("quantization.weights-as-declared") as verdict:
+            check_weights(verdict, quantized, rule, weights)
+        if rule.ranges != "calibration":
+            return
+        batches = self._calibration()
+        by_layer = layer_inputs_and_outputs(self.model, weights, batches)
+        terms = sum(shape[0] + 8 for shape in dense_weights(self.model).values())
+        times = conditions(self.model, weights, batches, by_layer)
+        with breaking("quantization.calibrated-range") as verdict:
+            for name, ranges in quantized.calibrated_ranges().items():
+                check_ranges(verdict, rule, name, ranges, by_layer[name], math.ceil(terms * times[name]))
+
+    def _check_layers(
+        self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], verb: RunLayers
+    ) -> None:
+        """Each single layer computes the result of its codes, or of its weight if it is not quantized."""
+        with breaking("quantization.linear-arithmetic") as verdict:
+            for name, weight in quantized.weights().items():
+                bias, width = weights.get(name.replace(".weight", ".bias")), len(weights[name])
+                if weight is not None:
+                    inputs = _inputs(rule, quantized, name, verb, width)
+                    check_layer(verdict, rule, quantized, name, inputs, bias)
+                    continue
+                drawn = np.random.default_rng([verb.seed, 52]).standard_normal((verb.rows, width))
+                check_float_layer(verdict, quantized, name, drawn.astype(np.float32), weights[name], bias)
+
+    def _check_prediction(
+        self, subject: Subject, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], samples: Array
+    ) -> None:
+        """A prediction equals its layers in sequence, as far as codes may differ, and the prediction of a fresh model.
+
+        The former of models without norms; the latter where a model is no program of its own, whose last digits differ.
+        """
+        measured = quantized.predict(samples)
+        if not any(isinstance(layer, LayerNorm) for layer in self.model.layers):
+            with breaking("quantization.linear-arithmetic") as verdict:
+                expected = predict_outputs(self.model, quantized, weights, rule, samples)
+                for head, (values, bound) in expected.items():
+                    check_near(verdict, measured[head], values, bound, f"prediction of {head}", "prediction")
+        if not subject.conventions.compiled:
+            with breaking("quantization.dynamic-scale") as verdict:
+                fresh = self._make_model(subject, self.seed).predict(samples)
+                verdict.same_state(measured, fresh, "a prediction, compared with a fresh model", "differs")
+
+
+def _inputs(rule: LinearRule, quantized: QuantizedModel, name: str, verb: RunLayers, width: int) -> Array:
+    """What a layer is asked for, by the seed with outliers of one kind or another where the rule has any."""
+    if math.isinf(rule.outliers):
+        return input_values(rule, quantized, name, verb.rows, width, verb.seed)
+    cases = tuple(CASES.values())
+    return cases[verb.seed % len(cases)](verb.rows, width, rule, verb.seed)
+
+
+def _has_bias_before_dense(model: Model) -> bool:
+    """Whether a dense layer with a bias is followed by another one, or by the heads, with nothing between."""
+    return any(
+        isinstance(layer, Dense) and layer.bias and isinstance(after, Dense | Heads)
+        for layer, after in pairwise(model.layers)
+    )
+
+
+def _saw_nothing(quantized: QuantizedModel) -> bool:
+    """Whether calibration saw only zeros, so that the layer has an empty range."""
+    return any(
+        code_range is not None and code_range.scale == 0.0
+        for ranges in quantized.calibrated_ranges().values()
+        for code_range in (ranges.inputs, ranges.outputs)
+    )
+
+
+TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")
+DYNAMIC, STATIC = TECHNIQUES[:2]
+each_technique = pytest.mark.parametrize("technique", TECHNIQUES)
+LAYERS = (Dense(33), Activation("relu"), LayerNorm(), Dense(17), Activation("tanh"), Heads((Head("output", 5),)))
+MIXED = Model("mixed", LAYERS, (160,), (("output", "squared_error"),))
+"""Sizes that no group divides, and a norm between layers."""
+ROWS = 9
+
+
+def make_mixed_model(rule: LinearRule) -> Model:
+    """`MIXED`, or where small weights stay as they are, a model of such sizes that every layer but one head has codes.
+
+    The weight of its other head has as many entries as it needs for codes, and no more, where 32 divides that.
+    """
+    if not rule.smallest:
+        return MIXED
+    fewest = -(-rule.smallest // 32)
+    heads = Heads((Head("output", max(5, fewest)), Head("small", min(5, max(1, fewest - 1)))))
+    layers = (Dense(max(33, fewest + 1)), *LAYERS[1:3], Dense(32), LAYERS[4], heads)
+    return Model("large", layers, MIXED.sample, tuple((head.name, "squared_error") for head in heads.heads))
+
+
+def foreign(model: Model, how: str) -> Model:
+    """A model unlike the given one: its first layers, or its only dense layer, have another output width."""
+    first, *between, heads = model.layers
+    assert isinstance(first, Dense)
+    assert isinstance(heads, Heads)
+    if how == "other-shape":
+        return replace(model, name="wider", layers=(replace(first, units=first.units + 1), *between, heads))
+    head, *others = heads.heads
+    wider = replace(heads, heads=(replace(head, units=head.units + 1), *others))
+    return replace(model, name="wider", layers=(first, *between, wider))
+
+
+def rule_of(subject: Subject, technique: str) -> LinearRule:
+    """The declared rule of a technique; ends the test if there is none."""
+    need(subject, Capability(f"quantization.{technique}"))
+    return subject.framework.rule(PostTraining).rules()[technique]
+
+
+def batches(model: Model, seed: int = 0) -> tuple[Array, ...]:
+    """Three batches of samples, the largest values in the second."""
+    rng = np.random.default_rng([seed, 4])
+    drawn = (rng.standard_normal((size, *model.sample)) for size in (7, 5, 8))
+    return tuple((values * factor).astype(np.float32) for values, factor in zip(drawn, (1.0, 3.0, 0.5), strict=True))
+
+
+def make_quantized(
+    subject: Subject, technique: str, model: Model | None = None, seed: int = 0, **more: Sequence[str]
+) -> QuantizedModel:
+    """The quantized and calibrated model, by default the one for the technique, with its own weights."""
+    post_training = subject.framework.rule(PostTraining)
+    model = model or make_mixed_model(post_training.rules()[technique])
+    return post_training.quantize(technique, model, unlike_weights(model, seed), batches(model, seed), **more)
+
+
+def try_predict(make: Callable[[], QuantizedModel], samples: Array) -> tuple[str, dict[str, Array]]:
+    """The message that refuses a model, or "" and its predictions."""
+    try:
+        return "", make().predict(samples)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", {}
+
+
+OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
+
+
+def unlike_weights(model: Model, seed: int = 0) -> dict[str, Array]:
+    """Weights whose columns differ in magnitude, with biases other than 0 and norms other than 1."""
+    rng = np.random.default_rng([seed, 3])
+    weights = model.weights(seed)
+    for name, value in weights.items():
+        moved = value * 2.0 ** -(np.arange(value.shape[-1]) % 5) if name.endswith("weight") else value
+        noise = 0.0 if name.endswith("weight") else 0.3 * rng.standard_normal(value.shape)
+        weights[name] = np.asarray(moved + noise, np.float32)
+    return weights
+
+
+def quantized_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights that a technique quantizes."""
+    last, small = f"{len(model.layers) - 1}.", small_layers(model, rule)
+    return {n: s for n, s in dense_weights(model).items() if n not in small and (rule.heads or not n.startswith(last))}
+
+
+def small_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights that are too small for a technique."""
+    return {name: shape for name, shape in dense_weights(model).items() if math.prod(shape) < rule.smallest}
+
+
+def collect_arrays(quantized: QuantizedModel) -> dict[str, Array]:
+    """Every array of a quantized model, bit for bit."""
+    arrays = dict(quantized.unquantized_parameters())
+    for name, weight in quantized.weights().items():
+        if weight is not None:
+            arrays |= {f"codes/{name}": weight.codes, f"scale/{name}": weight.scale, f"zero/{name}": weight.zero_point}
+    for name, ranges in quantized.calibrated_ranges().items():
+        for what, code_range in (("inputs", ranges.inputs), ("outputs", ranges.outputs)):
+            if code_range is not None:
+                arrays[f"{what}/{name}"] = np.array([code_range.scale, code_range.zero_point])
+    return arrays
+
+
+def check_chosen(verdict: Verdict, quantized: QuantizedModel, weights: dict[str, Array], wanted: Sequence[str]) -> None:
+    """Exactly these layers are quantized, and every other parameter is unchanged."""
+    result = sorted(name for name, weight in quantized.weights().items() if weight is not None)
+    verdict.equal(result, sorted(wanted), "quantized layers", "other-layers")
+    others = {name: value for name, value in weights.items() if name not in wanted}
+    verdict.same_state(quantized.unquantized_parameters(), others, "other parameters", "kept-differ")
+
+
+def check_weights(verdict: Verdict, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
+    """Each quantized weight has the rule's scales and codes."""
+    for name, weight in quantized.weights().items():
+        if weight is not None:
+            operand = cast(weights[name], rule)
+            check_scale(verdict, operand, weight, rule.weight, f" of {name}")
+            check_codes(verdict, operand, weight, rule.weight, f" of {name}")
+
+
+def check_near(verdict: Verdict, measured: Array, exact: Array, bound: Array, what: str, signature: str) -> None:
+    """Each value is within its own bound; one without a bound is exact."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        worst = float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound), initial=0.0))
+    verdict.within(worst, Bound(1.0, OF_ITS_BOUND), what, signature)
+
+
+def check_layer(
+    verdict: Verdict, rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array | None
+) -> None:
+    """A layer's output follows from its codes."""
+    weight, calibrated = model.weights()[name], model.calibrated_ranges().get(name)
+    assert weight is not None
+    measured = model.layer(name, inputs)
+    exact, bound = linear(inputs, weight, bias, rule, calibrated)
+    if rule.outputs is None or calibrated is None or calibrated.outputs is None:
+        check_near(verdict, measured, exact, bound, f"what {name} gives", "layer-differs")
+    else:
+        wrong = wrong_output_codes(measured, exact, bound, rule.outputs, calibrated.outputs)
+        verdict.equal(wrong, 0, f"wrong output codes of {name}", "layer-differs")
+
+
+def float_result(inputs: Array, weight: Array, bias: Array | None) -> tuple[Array, Array]:
+    """Output of a layer that is not quantized, float64, and how far a float32 result may be from it."""
+    added = np.zeros(weight.shape[1]) if bias is None else bias
+    exact = inputs.astype(np.float64) @ weight + added
+    return exact, (len(weight) + 2) * checks.U * (np.abs(inputs) @ np.abs(weight) + np.abs(added))
+
+
+def check_float_layer(
+    verdict: Verdict, model: QuantizedModel, name: str, inputs: Array, weight: Array, bias: Array | None
+) -> None:
+    """The output of a layer that is not quantized follows from its weight."""
+    exact, bound = float_result(inputs, weight, bias)
+    check_near(
+        verdict, model.layer(name, inputs), exact, bound, f"what {name} gives, which was left out", "skipped-differs"
+    )
+
+
+def check_dense(
+    verdict: Verdict,
+    rule: LinearRule,
+    model: QuantizedModel,
+    name: str,
+    rows: int,
+    seed: int,
+    weights: dict[str, Array],
+) -> None:
+    """A layer's output for generated inputs (rows, ...) follows from the rule for a weight of its size."""
+    weight, bias = weights[name], weights.get(name.replace(".weight", ".bias"))
+    if weight.size < rule.smallest:
+        inputs = np.random.default_rng([seed, 8]).standard_normal((rows, len(weight))).astype(np.float32)
+        verdict.equal(model.weights()[name], None, f"codes of {name}", "other-layers")
+        check_float_layer(verdict, model, name, inputs, weight, bias)
+    else:
+        check_layer(verdict, rule, model, name, input_values(rule, model, name, rows, len(weight), seed), bias)
+
+
+def check_ranges(
+    verdict: Verdict, rule: LinearRule, name: str, calibrated: Calibrated, arrays: tuple[Array, Array], terms: int
+) -> None:
+    """A layer's calibrated ranges are those of its inputs and outputs, up to the rounding of sums of `terms` terms."""
+    for what, values, wanted, result in (
+        ("inputs", arrays[0], rule.inputs, calibrated.inputs),
+        ("outputs", arrays[1], rule.outputs, calibrated.outputs),
+    ):
+        if wanted is None or result is None:
+            continue
+        scale, zero = range_gaps(values, wanted, result)
+        rounding = 3.2 * terms * checks.U
+        derivation = {"method": f"float32 sums of at most {terms} terms through the layers", "u": checks.U}
+        verdict.within(scale, Bound(rounding, derivation), f"scale of the {what} of {name}", "scale")
+        half = Bound(0.5 + 256 * rounding, {"method": "half a code, from low - min / scale"})
+        verdict.within(zero, half, f"zero point of the {what} of {name}", "zero-point")
+
+
+def check_same_ranges(verdict: Verdict, name: str, converted: Calibrated, known: Calibrated) -> None:
+    """A converted layer has the run's ranges."""
+    rounding = Bound(4 * checks.U, {"method": "four roundings of float32", "u": checks.U})
+    for what, theirs, ours in (
+        ("inputs", converted.inputs, known.inputs),
+        ("outputs", converted.outputs, known.outputs),
+    ):
+        if theirs is not None and ours is not None:
+            verdict.equal(theirs.zero_point, ours.zero_point, f"zero point of the {what} of {name}", "other-ranges")
+            apart = abs(theirs.scale - ours.scale) / ours.scale
+            verdict.within(apart, rounding, f"scale of the {what} of {name}", "other-ranges")
+
+
+def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array | None) -> Array:
+    """The rows of a layer's inputs whose values and results all lie within their ranges."""
+    weight, calibrated = model.weights()[name], model.calibrated_ranges().get(name)
+    if weight is None or calibrated is None:
+        return inputs
+    exact, _ = linear(inputs, weight, bias, rule, calibrated)
+    inside = np.ones(len(inputs), bool)
+    for values, codes, code_range in (
+        (inputs, rule.inputs, calibrated.inputs),
+        (exact, rule.outputs, calibrated.outputs),
+    ):
+        if codes is not None and code_range is not None:
+            unclipped = values / code_range.scale + code_range.zero_point
+            inside &= ((unclipped >= codes.low) & (unclipped <= codes.high)).all(axis=1)
+    return np.asarray(inputs[inside])
+
+
+def input_values(rule: LinearRule, model: QuantizedModel, name: str, rows: int, width: int, seed: int) -> Array:
+    """Inputs of a layer whose codes no rounding can change."""
+    calibrated = model.calibrated_ranges().get(name)
+    code_range = calibrated.inputs if calibrated else None
+    step = STEP if rule.operands == "float32" else step_of(rule)
+    return random_inputs(rows, width, rule.inputs, code_range, seed, step)

@@ -1,0 +1,333 @@
+"""Options of optimizers, and attempts of those that some framework lacks: an update of a weight each."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.data import exact_batch
+from fixtures.model import Model, Window
+from fixtures.models import digits_mlp, exact_linear, exact_stack, scalar, tied_embedding
+from fixtures.recipe import SGD, Adafactor, Adam, Float8, Muon, Offload, Ranks, Recipe, Sharding
+from frameworks.base.rank_group import BaseRankGroup, window_across_ranks
+from frameworks.contract import (
+    AmaxHistories,
+    Attempt,
+    Capability,
+    DelayedProduct,
+    NumberFormats,
+    PostTraining,
+    Quantizers,
+    RankFailed,
+    Trainer,
+    Update,
+)
+
+Make = Callable[[Model, Recipe], Trainer]
+"""Creates a run without the adapter's guards."""
+
+_WEIGHT = "0.output.weight"
+OPTIONS = frozenset(
+    {
+        Capability.NESTEROV,
+        Capability.DAMPENING,
+        Capability.COUPLED_DECAY,
+        Capability.DECAY_EXCLUDED,
+        Capability.FROZEN,
+        Capability.AMSGRAD,
+        Capability.MAXIMIZE,
+        Capability.TENSOR_RATE,
+        Capability.ADAGRAD,
+        Capability.RATE_DECAY,
+        Capability.RMSPROP,
+        Capability.ADAFACTOR,
+        Capability.ABSOLUTE_RATE,
+        Capability.SMALLEST_FACTORED,
+        Capability.MUON,
+        Capability.WIDTH_RATE,
+        Capability.UNADJUSTED_RATE,
+        Capability.GROUP_RATES,
+    }
+)
+"""Every option and kind of optimizers."""
+
+
+def optimizer_attempts(run: Make, *capabilities: Capability) -> dict[Capability, Attempt]:
+    """Attempts for options and kinds that some framework, or version of it, lacks.
+
+    Args:
+        capabilities: ADAFACTOR, ABSOLUTE_RATE, SMALLEST_FACTORED, MUON, WIDTH_RATE, UNADJUSTED_RATE, GROUP_RATES.
+    Raises:
+        ValueError: there is no attempt of one of these.
+    """
+    if others := [str(capability) for capability in capabilities if capability not in _ATTEMPTS]:
+        raise ValueError(f"{', '.join(others)}: no shared attempt; name it in supported_capabilities() or write one")
+    return {capability: partial(_ATTEMPTS[capability], run) for capability in capabilities}
+
+
+def _adapts(optimizer: Adafactor, run: Make) -> bool:
+    """Whether the first update moves a weight from 1 by the rate."""
+    trainer = run(scalar(1.0), Recipe(optimizer))
+    trainer.apply_gradients({name: np.full_like(array, 2.0) for name, array in trainer.parameters().items()})
+    return abs(float(trainer.parameters()[_WEIGHT].item()) - 0.5) < 2.0**-20
+
+
+def _has_own_rates(run: Make) -> bool:
+    """Whether the second group, a bias, moves by a rate of its own."""
+    trainer = run(scalar(1.0), Recipe(SGD(1.0), groups=2, second_rate=0.5))
+    trainer.apply_gradients({name: np.ones_like(array) for name, array in trainer.parameters().items()})
+    return [float(value.item()) for value in trainer.parameters().values()] == [0.0, -0.5]
+
+
+def _factors_from(run: Make) -> bool:
+    """Whether a short matrix has a second moment of every element."""
+    optimizer = Adafactor(0.5, smallest=9)
+    trainer = run(tied_embedding(), Recipe(optimizer))
+    (name, weight), *_ = trainer.parameters().items()
+    trainer.apply_gradients({name: np.ldexp(np.ones_like(weight), np.arange(8) * np.arange(8)[:, None] % 3)})
+    moved = np.abs(trainer.parameters()[name] - weight)
+    return float(moved.max() - moved.min()) < 2.0**-20
+
+
+def _makes_orthogonal(adjustment: Literal["rms", "width", "none"], factor: float, run: Make) -> bool:
+    """Whether the update by a matrix of ones, whose one singular value is not zero, has a norm near the rate's."""
+    trainer = run(tied_embedding(), Recipe(Muon(1.0, adjustment=adjustment)))
+    (name, weight), *_ = trainer.parameters().items()
+    trainer.apply_gradients({name: np.ones_like(weight)})
+    moved = np.linalg.norm((trainer.parameters()[name] - weight).astype(np.float64))
+    return bool(0.6 < moved / factor < 1.3)
+
+
+_ATTEMPTS: Mapping[Capability, Callable[[Make], bool]] = {
+    Capability.ADAFACTOR: partial(_adapts, Adafactor(0.5)),
+    Capability.ABSOLUTE_RATE: partial(_adapts, Adafactor(0.5, relative_step=False)),
+    Capability.SMALLEST_FACTORED: _factors_from,
+    Capability.MUON: partial(_makes_orthogonal, "rms", 0.2 * 8.0**0.5),
+    Capability.WIDTH_RATE: partial(_makes_orthogonal, "width", 1.0),
+    Capability.UNADJUSTED_RATE: partial(_makes_orthogonal, "none", 1.0),
+    Capability.GROUP_RATES: _has_own_rates,
+}
+
+
+class OffloadedRun(Protocol):
+    """The methods of a run that are used here."""
+
+    def update(self, window: Window) -> Update: ...
+
+    def offloaded_bytes(self) -> dict[str, int]: ...
+
+
+MakeOffloaded = Callable[[Model, Recipe], OffloadedRun]
+"""Creates a run without the adapter's guards."""
+
+
+def offload_attempts(make: MakeOffloaded, offloads: Sequence[Offload]) -> dict[Capability, Attempt]:
+    """Attempts for each capability that one of these offloads needs."""
+    return {c: partial(_leaves, make, offload) for offload in offloads for c in Capability.of_offload(offload)}
+
+
+def _leaves(make: MakeOffloaded, offload: Offload) -> bool:
+    """Whether bytes of every kind are offloaded after an update, or were during it."""
+    run = make(exact_stack(), Recipe(Adam(), offload=offload))
+    run.update((exact_batch(8),))
+    away = run.offloaded_bytes()
+    return set(away) == set(offload.what) and all(size > 0 for size in away.values())
+
+
+KERNEL = np.full((16, 16), 0.5, np.float32)
+_VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, -1.5, -4.0]], np.float32)
+
+
+def casts_of(formats: NumberFormats) -> frozenset[Capability]:
+    """The capabilities of casts to integers and to each format that a framework casts to."""
+    return frozenset(Capability(f"formats.{name}") for name in (*formats.casts(), "int8"))
+
+
+def quantizers_of(quantizers: Quantizers) -> frozenset[Capability]:
+    """The capabilities of quantizers, fake ones too."""
+    return frozenset(Capability(f"quantization.{name}") for name in (*quantizers.rules(), *quantizers.fake_rules()))
+
+
+def techniques_of(post_training: PostTraining) -> frozenset[Capability]:
+    """The capabilities of post-training quantization."""
+    return frozenset(Capability(f"quantization.{name}") for name in post_training.rules())
+
+
+def delayed_attempts(factory: Callable[[], DelayedProduct]) -> dict[Capability, Attempt]:
+    """An attempt of delayed scaling; `factory` creates a product with the kernel `KERNEL`."""
+    return {Capability.DELAYED_SCALING: partial(_scales_late, factory)}
+
+
+def quantizer_attempts(quantizers: Quantizers) -> dict[Capability, Attempt]:
+    """Attempts for each offered quantizer, fake or not."""
+    attempts: dict[Capability, Attempt] = {}
+    for name in quantizers.rules():
+        attempts[Capability(f"quantization.{name}")] = partial(_quantizes, quantizers, name)
+    for name in quantizers.fake_rules():
+        attempts[Capability(f"quantization.{name}")] = partial(_fakes, quantizers, name)
+    return attempts
+
+
+def technique_attempts(post_training: PostTraining) -> dict[Capability, Attempt]:
+    """Attempts for each offered post-training quantization."""
+    rules = post_training.rules()
+    return {Capability(f"quantization.{name}"): partial(_quantizes_a_model, post_training, name) for name in rules}
+
+
+def float8_attempts(trainer: Callable[[Model, Recipe], Trainer]) -> dict[Capability, Attempt]:
+    """An attempt of float8 training."""
+    return {Capability.FLOAT8_TRAINING: partial(_trains_in_eighths, trainer)}
+
+
+def _trains_in_eighths(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
+    """Whether a window enters the amax history, and predictions have fewer distinct values than inputs."""
+    run = trainer(exact_linear(), Recipe(SGD(), quantization=Float8(4)))
+    run.update((exact_batch(),))
+    (history,) = run.view(AmaxHistories).values()
+    fine = np.repeat(np.linspace(1.0, 1.0625, 9, dtype=np.float32)[:, None], 8, axis=1)
+    (outputs,) = run.predict(fine).values()
+    return bool(history["input"].amax.any()) and len(np.unique(outputs[:, 0])) <= 2
+
+
+def _quantizes_a_model(post_training: PostTraining, name: str) -> bool:
+    """Whether a model's weights become integer codes and its predictions are finite and depend on the samples."""
+    model = digits_mlp((max(8, -(-post_training.rules()[name].smallest // 64)),))
+    samples = np.linspace(-1.0, 1.0, 4 * model.sample[0], dtype=np.float32).reshape(4, *model.sample)
+    quantized = post_training.quantize(name, model, model.weights(0), (samples,))
+    (predicted,) = quantized.predict(samples).values()
+    stored = [weight for weight in quantized.weights().values() if weight is not None]
+    coded = bool(stored) and all(
+        weight.codes.dtype.kind == "i" and len(np.unique(weight.codes)) > 2 for weight in stored
+    )
+    return coded and bool(np.isfinite(predicted).all()) and bool(np.ptp(predicted, axis=0).any())
+
+
+def _scales_late(factory: Callable[[], DelayedProduct]) -> bool:
+    """Whether after some steps a value beyond the first scale's range is preserved."""
+    product = factory()
+    inputs, gradient = np.full((1, 16), 1000.0, np.float32), np.ones((1, 16), np.float32)
+    outputs = [product.train((inputs, gradient))[0].output for _ in range(4)]
+    exact = inputs @ KERNEL
+    return bool(np.all(np.abs(outputs[-1] - exact) <= 0.1 * exact) and np.any(np.abs(outputs[0] - exact) > 0.1 * exact))
+
+
+def _quantizes(quantizers: Quantizers, name: str) -> bool:
+    """Whether there are several integer codes that dequantize to nearby values."""
+    quantized = quantizers.quantize(name, _VALUES)
+    near = np.abs(quantized.values - _VALUES) <= np.broadcast_to(quantized.scale, _VALUES.shape)
+    return quantized.codes.dtype.kind == "i" and len(np.unique(quantized.codes)) > 2 and bool(near.all())
+
+
+def _fakes(quantizers: Quantizers, name: str) -> bool:
+    """Whether a value between two codes is moved to one of them, with a gradient."""
+    axis = quantizers.fake_rules()[name].axis
+    places = 1 if axis is None else _VALUES.shape[1 - axis]
+    scale, zero = np.full(places, 1.0, np.float32), np.zeros(places, np.int32)
+    values, gradient = quantizers.fake_quantize(name, _VALUES, scale, zero)
+    return bool((values == np.trunc(values)).all()) and gradient.shape == _VALUES.shape and bool(gradient.any())
+
+
+MakeGroup = Callable[[Model, Recipe], BaseRankGroup]
+"""Creates the ranks of a run without the adapter's guards."""
+
+_MESHES: Mapping[Capability, Ranks] = {
+    Capability.RANKS_REPLICATED: Ranks(2),
+    Capability.RANKS_OPTIMIZER: Ranks(2, "optimizer"),
+    Capability.RANKS_GRADIENTS: Ranks(2, "gradients"),
+    Capability.RANKS_FULL: Ranks(2, "full"),
+    Capability.RANKS_HYBRID: Ranks(4, "full", replicas=2),
+}
+OF_ONE_PLACE = frozenset({Capability.TRACE, Capability.SAVED_BYTES})
+"""Capabilities without ranks only: a rank's pass covers only its own samples, and gathers weights."""
+
+
+def with_ranks(
+    attempts: Mapping[Capability, Attempt], make: MakeGroup, always: Ranks | None, *, reshaped: Sharding = "full"
+) -> Mapping[Capability, Attempt]:
+    """Attempts if every recipe has ranks: the remaining ones without ranks, and one for each capability of ranks.
+
+    Args:
+        always: the mode's ranks, None for none.
+        reshaped: sharding level of a run that another number of ranks restores.
+    """
+    hidden = OF_ONE_PLACE if always is not None else frozenset()
+    return {c: attempt for c, attempt in attempts.items() if c not in hidden} | _attempts(make, reshaped)
+
+
+def _attempts(make: MakeGroup, reshaped: Sharding) -> dict[Capability, Attempt]:
+    """Attempts for each capability of ranks."""
+    levels: dict[Capability, Attempt] = {c: partial(_shards, make, ranks) for c, ranks in _MESHES.items()}
+    return levels | {
+        Capability.RANKS_LOW_REDUCTION: partial(_reduces_low, make),
+        Capability.RANKS_EMPTY: partial(_takes_nothing, make),
+        Capability.RANKS_COLLECTIVES: partial(_counts, make),
+        Capability.RANKS_LOST: partial(_loses_one, make),
+        Capability.RANKS_RESHAPE: partial(_reshapes, make, reshaped),
+    }
+
+
+def _train_ranks(make: MakeGroup, ranks: Ranks) -> BaseRankGroup:
+    """A rank group after one update with different samples on every rank."""
+    rank_group = make(exact_stack(), Recipe(Adam(), ranks=ranks))
+    rank_group.update(window_across_ranks((exact_batch(8),), ranks.count))
+    return rank_group
+
+
+def _shards(make: MakeGroup, ranks: Ranks) -> bool:
+    """Whether ranks hold only a part of what the level shards."""
+    size = 4 * sum(int(np.prod(shape)) for shape in exact_stack().parameter_shapes().values())
+    copy = {"parameter": size, "gradient": size, "optimizer": 2 * size}
+    sizes = _train_ranks(make, ranks).resident_bytes()
+    below = {kind: size if kind in ranks.sharded else size + 1 for kind, size in copy.items()}
+    return all(0 < own[kind] < below[kind] for own in sizes for kind in copy)
+
+
+def _weight(rank_group: BaseRankGroup) -> Array:
+    weight: Array = rank_group.states()[0]["parameter/0.output.weight"]
+    return weight
+
+
+def _reduces_low(make: MakeGroup) -> bool:
+    """The sum of 1 and 2^-9 is not representable in bfloat16."""
+    rank_group = make(scalar(0.0), Recipe(SGD(1.0), ranks=Ranks(2, reduce="bfloat16")))
+    rank_group.apply_gradients([[{"0.output.weight": np.full((1, 1), 2.0 * g, np.float32)}] for g in (1.0, 2.0**-9)])
+    return float(_weight(rank_group)[0, 0]) == -1.0
+
+
+def _takes_nothing(make: MakeGroup) -> bool:
+    """A rank without samples leaves the gradient to the other."""
+    rank_group = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
+    before = _weight(rank_group)
+    updates = rank_group.update(window_across_ranks((exact_batch(1),), 2))
+    return not any(own.skipped for own in updates) and not np.array_equal(before, _weight(rank_group))
+
+
+def _counts(make: MakeGroup) -> bool:
+    rank_group = _train_ranks(make, Ranks(2))
+    return rank_group.collectives()[0]["gradients"] == len(exact_stack().parameter_shapes())
+
+
+def _loses_one(make: MakeGroup) -> bool:
+    """Whether the other ranks survive if one exits."""
+    rank_group = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
+    try:
+        rank_group.fail_rank(window_across_ranks((exact_batch(8),), 2), 1, "exits")
+    except RankFailed as failed:
+        return failed.ranks == (1,)
+    return False
+
+
+def _reshapes(make: MakeGroup, level: Sharding) -> bool:
+    """Whether four ranks restore the weights that two ranks saved."""
+    saved = _train_ranks(make, Ranks(2, level))
+    with tempfile.TemporaryDirectory() as folder:
+        saved.save(Path(folder))
+        expected = saved.states()[0]
+        loaded = make(exact_stack(), Recipe(Adam(), ranks=Ranks(4, level)))
+        loaded.restore(Path(folder))
+        state = loaded.states()[0]
+    return all(np.array_equal(state[name], expected[name]) for name in expected if name.startswith("parameter/"))

@@ -1,1 +1,0 @@
-"""Ranks of JAX: groups of workers, sharded state and checkpoints."""
