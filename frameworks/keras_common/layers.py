@@ -220,7 +220,7 @@ class KerasUserFunction(_PlainLayer):
 class KerasTiedHead(_PlainLayer):
     """The product with an embedding's table, transposed, by Keras' own layer for both."""
 
-    def __init__(self, table: keras.layers.ReversibleEmbedding, **keywords: Any) -> None:
+    def __init__(self, table: "keras.layers.ReversibleEmbedding", **keywords: Any) -> None:
         super().__init__(**keywords)
         self.table = table
 
