@@ -13,16 +13,34 @@ runs it. The decorator's arguments are literals: `tools.faults.catalogue` reads 
 from collections.abc import Callable, Mapping
 
 from conformance.techniques.registry import TECHNIQUES
+from fixtures.recipe import Offload
 from fixtures.schedules import PlateauRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.network import ReferenceFunction
 from frameworks.reference.distributed import ReferenceRankGroup
+from frameworks.reference.quantization.float8 import DelayedScaling, Float8Layers
 from frameworks.reference.shipped import ReferenceFunctions, ReferenceOptimizers, ReferenceShipped
+from frameworks.reference.training.offload import ArrayStore, DiskStore, HostStore
+from frameworks.reference.training.optimizers import RULES
 from frameworks.reference.training.trainer import ReferenceLoop, ReferenceTrainer
+
+
+class _StoringTrainer(ReferenceTrainer):
+    """A run whose stores of offloaded arrays are of these types."""
+
+    host_class: type[HostStore] = HostStore
+    disk_class: type[DiskStore] = DiskStore
+
+    def make_store(self, offload: Offload) -> ArrayStore:
+        return self.host_class() if offload.to == "host" else self.disk_class(offload.folder)
+
 
 PLACES: Mapping[type, tuple[str, type]] = {
     **{base: attribute for technique in TECHNIQUES for base, attribute in technique.places.items()},
+    HostStore: ("host_class", _StoringTrainer),
+    DiskStore: ("disk_class", _StoringTrainer),
+    DelayedScaling: ("scaling_class", Float8Layers),
     ReferenceTrainer: ("trainer_class", ReferenceFramework),
     ReferenceRankGroup: ("rank_group_class", ReferenceFramework),
     Operations: ("operations_class", ReferenceFramework),
@@ -39,7 +57,8 @@ PLACES: Mapping[type, tuple[str, type]] = {
 def fault(link: str, *clauses: str, raises: bool = False, mode: str = "", names: str = "") -> Callable[[type], type]:
     """Makes a framework of a class that overrides part of one.
 
-    A subclass of one of `PLACES` replaces that class in the reference; a framework stays as it is.
+    A subclass of one of `PLACES`, or of an optimizer's update rule, replaces that class in the reference; a framework
+    stays as it is.
 
     Args:
         link: the real bug that the fault brings back, "" for an invented one.
@@ -54,8 +73,10 @@ def fault(link: str, *clauses: str, raises: bool = False, mode: str = "", names:
 
 
 def _framework(broken: type) -> type:
+    own = {"__doc__": broken.__doc__, "__module__": broken.__module__}
+    if rules := {optimizer: broken for optimizer, rule in RULES.items() if issubclass(broken, rule)}:
+        broken = type(broken.__name__, (ReferenceTrainer,), {**own, "rules": {**RULES, **rules}})
     while base := next((base for base in PLACES if issubclass(broken, base)), None):
         attribute, owner = PLACES[base]
-        own = {"__doc__": broken.__doc__, "__module__": broken.__module__}
         broken = type(broken.__name__, (owner,), {**own, attribute: broken})
     return broken

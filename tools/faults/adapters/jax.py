@@ -207,46 +207,35 @@ class MomentsAreLow(JaxFramework):
         optimizers._KINDS = {**optimizers._KINDS, Adam: low}
 
 
-class Calls(JaxFramework):
-    """Splits one verb in two."""
-
-    def recompute_correctly(self, case: RecomputeCase, x: Array, w: Array, variant: str | None) -> RecomputeResult:
-        """The recomputation as it should be."""
-        return super().recompute(case, x, w, variant)
-
-
 @fault("https://github.com/PaddlePaddle/Paddle/issues/62981", "recompute.no-grad-input")
-class ClosedOverWeightIsConstant(Calls):
+class ClosedOverWeightIsConstant(JaxFramework):
     """A weight that the function closes over counts as a constant: its gradient is zero."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        result = self.recompute_correctly(case, x, w, variant)
+        result = super().recompute(case, x, w, variant)
         return replace(result, w=np.zeros_like(w)) if case == "no-grad-input" else result
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/62363", "recompute.containers")
-class KeywordsThroughBfloat16(Calls):
+class KeywordsThroughBfloat16(JaxFramework):
     """Arrays in keyword arguments are recomputed from bfloat16 copies."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         if case != "keyword":
-            return self.recompute_correctly(case, x, w, variant)
+            return super().recompute(case, x, w, variant)
         coarse = (np.asarray(jax.numpy.asarray(array, jax.numpy.bfloat16), np.float32) for array in (x, w))
-        return replace(
-            self.recompute_correctly(case, *coarse, variant), value=self.recompute_correctly(case, x, w, variant).value
-        )
+        return replace(super().recompute(case, *coarse, variant), value=super().recompute(case, x, w, variant).value)
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "recompute.detects-changed-weights")
-class RecomputesWithChangedWeights(Calls):
+class RecomputesWithChangedWeights(JaxFramework):
     """The recomputed forward reads weights that changed after the first one."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         if case != "weights-changed":
-            return self.recompute_correctly(case, x, w, variant)
+            return super().recompute(case, x, w, variant)
         return replace(
-            self.recompute_correctly("positional", x, 3 * w, variant),
-            value=self.recompute_correctly("plain", x, w, variant).value,
+            super().recompute("positional", x, 3 * w, variant), value=super().recompute("plain", x, w, variant).value
         )
 
 
