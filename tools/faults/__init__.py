@@ -11,6 +11,7 @@ runs it. The decorator's arguments are literals: `tools.faults.catalogue` reads 
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from conformance.techniques.registry import TECHNIQUES
 from fixtures.recipe import Offload
@@ -72,8 +73,40 @@ def fault(link: str, *clauses: str, raises: bool = False, mode: str = "", names:
     return _framework
 
 
+class _Replacement(NamedTuple):
+    owner: Any
+    name: str
+    function: Callable[..., Any]
+
+
+def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], Any]:
+    """Marks a function of a fault that takes the place of an attribute of a library once the framework is made.
+
+    Its first argument is what was there before, and a method's `self` follows:
+
+        @replaces(torch.optim.Adam, "step")
+        def step_twice(step, self, *args): ...
+    """
+    return lambda function: _Replacement(owner, name, function)
+
+
+def _replace(replacement: _Replacement) -> None:
+    owner, name, function = replacement
+    original = getattr(owner, name)
+    setattr(owner, name, lambda *args, **named: function(original, *args, **named))
+
+
 def _framework(broken: type) -> type:
     own = {"__doc__": broken.__doc__, "__module__": broken.__module__}
+    if replacements := [value for value in vars(broken).values() if isinstance(value, _Replacement)]:
+        make = broken.__init__
+
+        def make_and_replace(self: Any, *args: Any) -> None:
+            make(self, *args)
+            for replacement in replacements:
+                _replace(replacement)
+
+        broken = type(broken.__name__, (broken,), {**own, "__init__": make_and_replace})
     if rules := {optimizer: broken for optimizer, rule in RULES.items() if issubclass(broken, rule)}:
         broken = type(broken.__name__, (ReferenceTrainer,), {**own, "rules": {**RULES, **rules}})
     while base := next((base for base in PLACES if issubclass(broken, base)), None):
