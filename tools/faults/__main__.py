@@ -26,10 +26,10 @@ from conformance.runner.selection import ALL, NAMES
 from conformance.spec.clauses import load_clauses
 from frameworks.registry import adapter_file
 from tools.docs import generate
-from tools.faults import alone, engine
+from tools.faults import engine
 from tools.faults.catalogue import Fault, faults
 from tools.faults.engine import ROOT, Baselines, Engine, Fate, Group, RunError
-from tools.faults.score import Score, must_clauses
+from tools.faults.score import Score, must_clauses, run_alone, tabulate_alone
 
 
 def run(chosen: Sequence[Fault], workers: int, selection: str = ALL) -> list[Fate]:
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{m.name}: {m.text} [{', '.join(m.clauses)}] {m.link}")
         return 0
     if options.alone:
-        print("", alone.table(alone.run(chosen, options.workers)), sep="\n")
+        print("", tabulate_alone(run_alone(chosen, options.workers)), sep="\n")
         return 0
     if options.matrix:
         return _measure(chosen, every, options.workers)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import autograd.numpy as anp
@@ -65,13 +64,6 @@ class CastsLiveAsLongAsTheScope(ReferenceTrainer):
             super().sync_masters()
 
 
-def toward_zero(x: Array, format_name: str) -> Array:
-    """x cut off behind the format's last bit."""
-    fraction, exponent = np.frexp(x)
-    bits = FORMATS[format_name].bits
-    return np.asarray(np.ldexp(np.trunc(np.ldexp(fraction, bits)), exponent - bits))
-
-
 Change = Callable[[Array], Array]
 
 
@@ -108,7 +100,9 @@ class CastsTowardZero(_Casts):
     """A cast cuts bits off instead of rounding to nearest."""
 
     def forward(self, value: Array, target: str) -> Array:
-        return toward_zero(value, target)
+        fraction, exponent = np.frexp(value)
+        bits = FORMATS[target].bits
+        return np.asarray(np.ldexp(np.trunc(np.ldexp(fraction, bits)), exponent - bits))
 
 
 @fault("https://github.com/pytorch/pytorch/issues/125186", "autocast.matmul-is-low", "autocast.fp16-parity")
@@ -153,35 +147,19 @@ class BackwardOutsideTheScope(Operations):
         return Tensor(apply_changes(value, lambda v: self.rounding.round(v, computing), same), yielding)
 
 
-def with_gradient(x: Tensor, backward: Change) -> Tensor:
-    """x, whose gradient goes through `backward`."""
-    return Tensor(apply_changes(x.value, same, backward), x.format, x.owned)
-
-
-class _Products(Operations):
-    """Changes the gradients of low products by operand."""
-
-    def wrong(self, index: int, gradient: Array) -> Array:
-        """The gradient of operand `index`."""
-        return gradient
-
-    def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
-        if low_here([x.format for x in operands]) is None:
-            return super()._product(op, function, *operands)
-        changed = [with_gradient(x, partial(self.wrong, index)) for index, x in enumerate(operands)]
-        return super()._product(op, function, *changed)
-
-
 @fault(
     "https://github.com/PaddlePaddle/Paddle/issues/38126",
     "autocast.bf16-parity",
     names="(Convolution), gradient of weight",
 )
-class FilterGradientIsTransposed(_Products):
+class FilterGradientIsTransposed(Operations):
     """The filter gradient of a low convolution has height and width in each other's place."""
 
-    def wrong(self, index: int, gradient: Array) -> Array:
-        return gradient.swapaxes(0, 1) if index == 1 and gradient.ndim == 4 else gradient
+    def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
+        first, weight, *others = operands
+        if len(weight.shape) == 4 and low_here([x.format for x in operands]) is not None:
+            weight = replace(weight, value=apply_changes(weight.value, same, lambda g: g.swapaxes(0, 1)))
+        return super()._product(op, function, first, weight, *others)
 
 
 @fault("https://github.com/keras-team/keras/issues/15479", "autocast.fp16-parity")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import ml_dtypes
@@ -398,11 +398,8 @@ class GradientsOfBiasesAreCast(Float8Layers):
         ones = np.ones((*x.shape[:-1], 1))
         bent = super().dense(path, x, weight, None, memory, magnitudes)
         shift = self.ops.apply("fake_quantize", lambda b, _: ones * b, bias)
-        return self.ops.apply("add", lambda y, b, _: y + b, bent, _cast_back(shift, back))
-
-
-def _cast_back(x: Tensor, back: Callable[[Array], Array]) -> Tensor:
-    return Tensor(with_gradient(x.value, back), x.format)
+        cast = Tensor(with_gradient(shift.value, back), shift.format)
+        return self.ops.apply("add", lambda y, b, _: y + b, bent, cast)
 
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/123", "formats.float8-values", "formats.float8-accuracy")

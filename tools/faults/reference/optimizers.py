@@ -297,24 +297,17 @@ class PlainMomentumLooksAhead(MuonRule):
         return self.r(g + self.r(self.r.number(self.optimizer.momentum) * velocity))
 
 
-class _AsStored(Arithmetic):
+class _EpsilonIsRounded(Arithmetic):
     def epsilon(self, value: float) -> float:
-        return float(self(np.asarray(value)))
-
-
-class _AdamInFormat(ReferenceTrainer):
-    """Computes an update in the format that `arithmetic` names."""
-
-    def arithmetic(self, name: str) -> str:
-        return self.master_formats[name]
-
-    def arithmetic_of(self, name: str) -> Arithmetic:
-        return _AsStored(self.rounding, self.arithmetic(name))
+        return float(self.rounding.round(np.array(value), self.format))
 
 
 @fault("https://github.com/google-deepmind/optax/issues/1754", "master.adam-epsilon-survives")
-class EpsilonIsRoundedToZero(_AdamInFormat):
+class EpsilonIsRoundedToZero(ReferenceTrainer):
     """Adam's epsilon is rounded to the weights' format, where 1e-8 is zero if that is float16."""
+
+    def arithmetic_of(self, name: str) -> Arithmetic:
+        return _EpsilonIsRounded(self.rounding, self.master_formats[name])
 
 
 @fault("https://github.com/nntrainer/nntrainer/pull/3565", "master.decay-survives", "autocast.float32-parity")
@@ -618,11 +611,6 @@ class FirstMetricIsBestWhateverItIs(PlateauRule):
 
     def improves(self, metric: float) -> bool:
         return self.best is None or super().improves(metric)
-
-
-class _EpsilonIsRounded(Arithmetic):
-    def epsilon(self, value: float) -> float:
-        return float(self.rounding.round(np.array(value), self.format))
 
 
 @fault("https://github.com/google-deepmind/optax/issues/1784", "optimizer.shipped")
