@@ -7,7 +7,7 @@
     python -m tools faults --alone                  those of the reference by drawn programs alone, which is no score
     python -m tools faults --tests core             by the tests of a selection alone
     python -m tools faults --sample 40              so many of them, others for each commit
-    python -m tools faults --matrix                 measures again which tests fail on each, kills.json.gz
+    python -m tools faults --matrix                 measures again which tests fail on each of the reference's
     python -m tools faults --list                   names them
 
 Exit status 0 if every fault is caught by every clause that is about it and no MUST clause is unproven; 1 if not; 2 if
@@ -72,10 +72,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--write", action="store_true", help="puts the table into the page with the block `faults`")
     parser.add_argument("--alone", action="store_true", help="by drawn programs alone; the reference's faults only")
     parser.add_argument("--sample", type=int, metavar="COUNT", help="only so many of them, others for each commit")
-    parser.add_argument("--matrix", action="store_true", help="which tests fail on each")
+    parser.add_argument("--matrix", action="store_true", help="which tests fail on each; the reference's only")
     parser.add_argument("--list", action="store_true", help="names the faults and runs none")
     options = parser.parse_args(arguments)
-    every = [m for m in faults() if m.framework == "reference" or not options.alone]
+    every = [m for m in faults() if m.framework == "reference" or not (options.alone or options.matrix)]
     chosen = [
         m
         for m in every
