@@ -51,7 +51,7 @@ TOOLS: Mapping[str, Tool] = {
     "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
     "screenshot": Tool("The picture of the report, taken in Chromium.", ("tools.browser",)),
     "lock": Tool("Make locks/*.txt again.", ("frameworks.installer.locks",)),
-    "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("pytest", "tools/benchmarks/steps", "-rs")),
+    "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("pytest", "tools/benchmarks", "-rs")),
 }
 """By the name of the command."""
 
