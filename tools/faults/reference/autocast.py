@@ -478,23 +478,19 @@ class TrainsInFloat32InSilence(ReferenceFramework):
         return outputs["output"].dtype == np.float16
 
 
-class PolicyOfAll:
-    """Where `PolicyIsGlobal` keeps its policy."""
-
-    latest = Scope()
-
-
 @fault("https://github.com/keras-team/keras/pull/20014", "autocast.policy-does-not-leak")
 class PolicyIsGlobal(ReferenceTrainer):
     """The precision of the model that was made last holds for every model."""
 
+    latest = Scope()
+
     @property
     def scope(self) -> Scope:
-        return PolicyOfAll.latest
+        return self.latest
 
     @scope.setter
     def scope(self, value: Scope) -> None:
-        PolicyOfAll.latest = value
+        type(self).latest = value
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/35927", "autocast.scope-restored", "autocast.settings-restored")

@@ -1,7 +1,7 @@
 """Faults of checkpoints: what they contain, refuse and change."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -138,10 +138,8 @@ class DamageIsIgnored(ReferenceTrainer):
     """A file that cannot be read is taken for no file, and the run goes on with what it has."""
 
     def restore(self, path: Path) -> None:
-        try:
+        with suppress(ValueError):
             super().restore(path)
-        except ValueError:
-            return
 
 
 @fault("https://github.com/ScrollPrize/villa/pull/1475", "resume.truncated-file", "resume.refusal-changes-nothing")
