@@ -27,20 +27,20 @@ from frameworks.reference.training.optimizers import RULES
 from frameworks.reference.training.trainer import ReferenceLoop, ReferenceTrainer
 
 
-class _StoringTrainer(ReferenceTrainer):
+class InStore(ReferenceTrainer):
     """A run whose stores of offloaded arrays are of these types."""
 
-    host_class: type[HostStore] = HostStore
-    disk_class: type[DiskStore] = DiskStore
+    host: type[HostStore] = HostStore
+    disk: type[DiskStore] = DiskStore
 
     def make_store(self, offload: Offload) -> ArrayStore:
-        return self.host_class() if offload.to == "host" else self.disk_class(offload.folder)
+        return self.host() if offload.to == "host" else self.disk(offload.folder)
 
 
 PLACES: Mapping[type, tuple[str, type]] = {
     **{base: attribute for technique in TECHNIQUES for base, attribute in technique.places.items()},
-    HostStore: ("host_class", _StoringTrainer),
-    DiskStore: ("disk_class", _StoringTrainer),
+    HostStore: ("host", InStore),
+    DiskStore: ("disk", InStore),
     DelayedScaling: ("scaling_class", Float8Layers),
     ReferenceTrainer: ("trainer_class", ReferenceFramework),
     ReferenceRankGroup: ("rank_group_class", ReferenceFramework),
