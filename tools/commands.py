@@ -9,7 +9,7 @@ from typing import NamedTuple
 import click
 
 from results.record.files import one_line
-from tools.review import style as phrases
+from tools import style as phrases
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,7 +51,7 @@ TOOLS: Mapping[str, Tool] = {
     "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
     "screenshot": Tool("The picture of the report, taken in Chromium.", ("tools.browser",)),
     "lock": Tool("Make locks/*.txt again.", ("frameworks.installer.locks",)),
-    "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("pytest", "tools/benchmarks/steps", "-rs")),
+    "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("pytest", "tools/benchmarks", "-rs")),
 }
 """By the name of the command."""
 
@@ -109,7 +109,7 @@ def docs(folder: Path, page: str | None) -> None:
 
 @commands.command(short_help="Find phrases that need a second reading.")
 def style() -> int:
-    """Search messages, docstrings, documentation and TOML texts for phrases of tools/review/style.toml, which
+    """Search messages, docstrings, documentation and TOML texts for phrases of tools/style.toml, which
     CONTRIBUTING.md explains.
 
     Exit status: 0, there are none; 1, each is listed with what to write instead.

@@ -47,6 +47,7 @@ from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.tape import Tensor
 from frameworks.reference.training.offload import DiskStore
 from frameworks.reference.training.trainer import ReferenceTrainer
+from tools.faults import InStore
 from tools.faults.reference import autocast, sharding
 from tools.faults.reference.accumulation import OneMaskForTheWholeWindow
 
@@ -328,7 +329,7 @@ class _NeverRecovers(DiskStore):
         return np.zeros_like(value) if key in lost else value
 
 
-class _LosesWhatWasDamaged(sharding.InStore):
+class _LosesWhatWasDamaged(InStore):
     disk = _NeverRecovers
 
 
@@ -380,7 +381,7 @@ class _OneFolder(DiskStore):
         self._ending = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
 
-class _SharesFiles(sharding.InStore):
+class _SharesFiles(InStore):
     disk = _OneFolder
 
 

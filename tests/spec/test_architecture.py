@@ -14,7 +14,7 @@ from conformance.test_ids.inventory import inventory
 from frameworks.registry import adapter_file, built_in
 from tests.support.suite_runs import ROOT, environment
 from tools.commands import style
-from tools.review.style import Phrase, hits, texts
+from tools.style import Phrase, hits, texts
 
 ROOMS = ("fixtures", "frameworks", "conformance", "results")
 ADAPTERS = tuple(built_in())
@@ -151,7 +151,7 @@ def test_style_prints_hits_and_leaves_programs_of_findings_out(monkeypatch: pyte
     assert {"README.md", "conformance/cli/main.py", "results/report/text.py"} - searched == set()
     assert not any("/findings/" in name for name in searched)
     for phrases in ([Phrase("a.py", 3, "mend", "fix"), Phrase("b.md", 1, "told", "reported")], []):
-        monkeypatch.setattr("tools.review.style.hits", lambda _, phrases=phrases: phrases)
+        monkeypatch.setattr("tools.style.hits", lambda _, phrases=phrases: phrases)
         result = CliRunner().invoke(style, standalone_mode=False)
         assert (result.return_value, result.output.splitlines()) == (1 if phrases else 0, list(map(str, phrases)))
     assert str(Phrase("a.py", 3, "mend", "fix")) == "a.py:3: 'mend': write 'fix'"

@@ -20,10 +20,9 @@ from results.record.reading import Outcome, TestVerdict
 from tests.support.suite_runs import ROOT, run
 from tools.faults import engine
 from tools.faults.__main__ import main
-from tools.faults.alone import Alone, alone, table
 from tools.faults.catalogue import Fault, faults
 from tools.faults.engine import Baseline, Engine, Fate, RunError, first_failure
-from tools.faults.score import Score, must_clauses
+from tools.faults.score import Alone, Score, alone, must_clauses, tabulate_alone
 
 EVERY = faults()
 RESERVED = frozenset({"example", "invalid", "localhost", "test"})
@@ -169,7 +168,7 @@ def test_what_drawn_programs_alone_say_of_a_fault(verdicts: list[TestVerdict], b
 
 def test_the_share_that_drawn_programs_alone_catch_is_by_family() -> None:
     other = replace(FAULT, clauses=("resume.c",))
-    lines = table([Alone(FAULT, "scaling.b"), Alone(FAULT, ""), Alone(other, "scaling.a")]).splitlines()
+    lines = tabulate_alone([Alone(FAULT, "scaling.b"), Alone(FAULT, ""), Alone(other, "scaling.a")]).splitlines()
     assert lines[2:] == [
         "| resume | 1 | 1 (100 %) | 0 |",
         "| scaling | 2 | 1 (50 %) | 1 |",

@@ -31,7 +31,7 @@ from tests.support.recorded import BASE
 from tests.support.suite_runs import ROOT, Ended, run
 from tools import limits
 from tools.baselines import default_baselines, stale
-from tools.benchmarks.steps.cases import AT_MOST, FIXTURES, SETTLING, NotTheStep, reach_all, settle, techniques
+from tools.benchmarks.cases import AT_MOST, FIXTURES, SETTLING, NotTheStep, reach_all, settle, techniques
 from tools.commands import TOOLS, WITH_FRAMEWORKS
 from tools.docs.blocks import baselines, load_scenarios
 from tools.docs.promises import PROMISES, Promise, table
@@ -261,7 +261,7 @@ class Counted:
 
 def steps(framework: str, *arguments: str | Path) -> Ended:
     few = ("-p", "pytest_benchmark.plugin", "--benchmark-max-time=0.01", "--benchmark-min-rounds=2")
-    suite = ("tools/benchmarks/steps", "-rs", f"--framework={framework}")
+    suite = ("tools/benchmarks", "-rs", f"--framework={framework}")
     return run([sys.executable, "-m", "pytest", *suite, *few, *map(str, arguments)])
 
 

@@ -22,7 +22,7 @@ PLACEHOLDER = "*Generated: `python -m tools docs --page {}` prints it.*"
 """What a committed page of docs has in the place of a block, by the page's name."""
 
 SOURCES: Mapping[str, tuple[str, ...]] = {
-    "tools.docs.example_failure:blocks": ("failure",),
+    "tools.docs.summaries:failure": ("failure",),
     "tools.docs.summaries:blocks": ("techniques", "outcomes", "failing clauses"),
     "tools.docs.blocks:times_taken": ("seconds by family", "seconds by clause", "slowest tests"),
     "tools.docs.findings:blocks": ("finding counts", "silent defects"),

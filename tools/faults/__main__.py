@@ -7,7 +7,7 @@
     python -m tools faults --alone                  those of the reference by drawn programs alone, which is no score
     python -m tools faults --tests core             by the tests of a selection alone
     python -m tools faults --sample 40              so many of them, others for each commit
-    python -m tools faults --matrix                 measures again which tests fail on each, kills.json.gz
+    python -m tools faults --matrix                 measures again which tests fail on each of the reference's
     python -m tools faults --list                   names them
 
 Exit status 0 if every fault is caught by every clause that is about it and no MUST clause is unproven; 1 if not; 2 if
@@ -26,10 +26,10 @@ from conformance.runner.selection import ALL, NAMES
 from conformance.spec.clauses import load_clauses
 from frameworks.registry import adapter_file
 from tools.docs import generate
-from tools.faults import alone, engine
+from tools.faults import engine
 from tools.faults.catalogue import Fault, faults
 from tools.faults.engine import ROOT, Baselines, Engine, Fate, Group, RunError
-from tools.faults.score import Score, must_clauses
+from tools.faults.score import Score, must_clauses, run_alone, tabulate_alone
 
 
 def run(chosen: Sequence[Fault], workers: int, selection: str = ALL) -> list[Fate]:
@@ -72,10 +72,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--write", action="store_true", help="puts the table into the page with the block `faults`")
     parser.add_argument("--alone", action="store_true", help="by drawn programs alone; the reference's faults only")
     parser.add_argument("--sample", type=int, metavar="COUNT", help="only so many of them, others for each commit")
-    parser.add_argument("--matrix", action="store_true", help="which tests fail on each")
+    parser.add_argument("--matrix", action="store_true", help="which tests fail on each; the reference's only")
     parser.add_argument("--list", action="store_true", help="names the faults and runs none")
     options = parser.parse_args(arguments)
-    every = [m for m in faults() if m.framework == "reference" or not options.alone]
+    every = [m for m in faults() if m.framework == "reference" or not (options.alone or options.matrix)]
     chosen = [
         m
         for m in every
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{m.name}: {m.text} [{', '.join(m.clauses)}] {m.link}")
         return 0
     if options.alone:
-        print("", alone.table(alone.run(chosen, options.workers)), sep="\n")
+        print("", tabulate_alone(run_alone(chosen, options.workers)), sep="\n")
         return 0
     if options.matrix:
         return _measure(chosen, every, options.workers)

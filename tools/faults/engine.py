@@ -18,15 +18,13 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 import pytest
 
-from conformance.runner.baselines import nearest
 from conformance.runner.recorder import SETTINGS
 from conformance.runner.selection import ALL
-from conformance.runner.subprocesses import ask
 from conformance.spec.clauses import load_clauses
 from conformance.test_ids.inventory import inventory, node_of
 from results.record.reading import Outcome, RecordError, TestVerdict, load
@@ -366,10 +364,10 @@ QUICK_S = 0.2
 
 
 def measure_faults(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Fault, list[str]]]:
-    """Each fault with the tests that fail on it, as its runs end.
+    """Each of some faults of the reference with the tests that fail on it, as its runs end.
 
-    The tests are those of the clauses about a fault, and of the reference also the quick ones of their families. Where
-    none of them fails, the drawn programs run up to the first that does, the quickest first.
+    The tests are those of the clauses about a fault and the quick ones of their families. Where none of them fails, the
+    drawn programs run up to the first that does, the quickest first.
     """
     passed = [verdict for verdict in load(BASELINE).verdicts if verdict.outcome is Outcome.PASS]
     passed.sort(key=lambda verdict: verdict.duration_s)
@@ -377,21 +375,7 @@ def measure_faults(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Faul
     others = [verdict for verdict in passed if not verdict.clause.startswith(LAWS)]
     engine = Engine()
 
-    def of_adapter(fault: Fault) -> list[str]:
-        known = _passing(fault)
-        nodes = [node for v in known if v.clause in fault.clauses if (node := node_of(v.test)) is not None]
-        verdicts = engine.run(fault.name, fault.mode, nodes, QUICK)
-        outcomes = RAISED if fault.raises else DETECTED
-        failing = [v.test for v in verdicts if v.outcome in outcomes or v.leaks]
-        if not failing:
-            nodes = [node for v in known if v.clause.startswith(LAWS) if (node := node_of(v.test)) is not None]
-            verdicts = engine.run(fault.name, fault.mode, nodes, FIRST)
-            failing = [failed.test] if (failed := first_failure(verdicts)) else []
-        return failing
-
     def killers(fault: Fault) -> list[str]:
-        if fault.framework != "reference":
-            return of_adapter(fault)
         outcomes = RAISED if fault.raises else DETECTED
         verdicts = _run(engine, fault, [v for v in others if _concerns(v, fault)], QUICK)
         failing = [v.test for v in verdicts if v.outcome in outcomes or v.leaks]
@@ -406,21 +390,6 @@ def measure_faults(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Faul
                 yield jobs[job], job.result()
             except RunError as error:
                 print(f"not measured: {error}", flush=True)
-
-
-def _passing(fault: Fault) -> list[TestVerdict]:
-    """The tests that pass in the baseline of a fault's adapter and mode, the quickest first."""
-    path = nearest(fault.framework, fault.mode or _first_mode(fault.framework), "cpu")
-    verdicts = load(path).verdicts if path is not None else ()
-    return sorted((v for v in verdicts if v.outcome is Outcome.PASS), key=lambda v: v.duration_s)
-
-
-@cache
-def _first_mode(framework: str) -> str:
-    answer = ask(framework, "cpu")
-    if isinstance(answer, str):
-        raise RunError(answer)
-    return answer.modes[0]
 
 
 def _concerns(verdict: TestVerdict, fault: Fault) -> bool:

@@ -1,8 +1,7 @@
 """Faults of the JAX adapter."""
 
-import math
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +10,6 @@ import jmp
 import numpy as np
 import optax
 from flax import linen as nn
-from flax import nnx
 from flax.nnx.tracers import TraceState
 
 from fixtures.arrays import Array
@@ -22,11 +20,10 @@ from frameworks.contract import RecomputeCase, RecomputeResult
 from frameworks.jax import JaxFramework
 from frameworks.jax.core import layers
 from frameworks.jax.core.arrays import Flat
-from frameworks.jax.shipped import operations_and_layers
 from frameworks.jax.training import optimizers, steps, trainer
 from frameworks.jax.training.optimizers import ScaleUpdate
 from frameworks.jax.training.trainer import JaxTrainer
-from tools.faults import fault
+from tools.faults import fault, replaces
 
 
 @fault("https://github.com/huggingface/transformers/pull/34191", "accumulation.weighs-items")
@@ -43,14 +40,9 @@ class MeanOfMeans(JaxFramework):
 class AccumulatesLow(JaxFramework):
     """`optax.MultiSteps` holds its sums in bfloat16."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        make = optax.MultiSteps.__init__
-
-        def low(self: optax.MultiSteps, *args: Any, accumulator_dtype: Any, **named: Any) -> None:
-            make(self, *args, accumulator_dtype=jnp.bfloat16, **named)
-
-        optax.MultiSteps.__init__ = low
+    @replaces(optax.MultiSteps, "__init__")
+    def low(make: Any, self: optax.MultiSteps, *args: Any, accumulator_dtype: Any, **named: Any) -> None:
+        make(self, *args, accumulator_dtype=jnp.bfloat16, **named)
 
 
 @fault(
@@ -61,16 +53,9 @@ class AccumulatesLow(JaxFramework):
 class ForgetsTheWindow(JaxFramework):
     """`optax.MultiSteps` begins its sum again with every micro-batch."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        update = optax.MultiSteps.update
-
-        def forgetful(self: optax.MultiSteps, updates: Any, state: Any, *rest: Any, **named: Any) -> Any:
-            return update(
-                self, updates, state._replace(acc_grads=optax.tree.zeros_like(state.acc_grads)), *rest, **named
-            )
-
-        optax.MultiSteps.update = forgetful
+    @replaces(optax.MultiSteps, "update")
+    def forgetful(update: Any, self: optax.MultiSteps, updates: Any, state: Any, *rest: Any, **named: Any) -> Any:
+        return update(self, updates, state._replace(acc_grads=optax.tree.zeros_like(state.acc_grads)), *rest, **named)
 
 
 @fault("https://github.com/google-research/vision_transformer/issues/286", "accumulation.fresh-dropout")
@@ -80,34 +65,6 @@ class DrawsTheSameMasks(JaxFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         jax.random.split = lambda key, *_: (key, key)
-
-
-@fault("https://github.com/apple/axlearn/pull/397", "autocast.float32-parity", names="(LayerNorm), output")
-class NormalisesWithAnotherEpsilon(JaxFramework):
-    """`nn.LayerNorm` adds a hundred times the epsilon that it was given."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        make = nn.LayerNorm
-        layers.nn.LayerNorm = lambda *, epsilon, **named: make(epsilon=100.0 * epsilon, **named)
-
-
-@fault(
-    "https://github.com/AI-Hypercomputer/maxtext/pull/3312", "autocast.float32-parity", names="(SelfAttention), output"
-)
-class AttentionScaledByAnotherWidth(JaxFramework):
-    """Products of queries and keys of width d are divided by √(d + 1)."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        attend = nn.dot_product_attention
-
-        @wraps(attend)
-        def narrower(query: jax.Array, *rest: Any, **named: Any) -> jax.Array:
-            width = query.shape[-1]
-            return attend(query * math.sqrt(width / (width + 1)), *rest, **named)
-
-        layers.nn.MultiHeadDotProductAttention = partial(nn.MultiHeadDotProductAttention, attention_fn=narrower)
 
 
 @jax.custom_vjp
@@ -143,20 +100,6 @@ class CapturedModulesMayChange(JaxFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         TraceState.is_valid = lambda _: True
-
-
-@fault("https://github.com/google/flax/issues/3997", "composition.shipped-parts")
-class CompiledModulesKeepTheirState(JaxFramework):
-    """A function that nnx.jit compiles leaves the state of its modules as it was."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        by_nnx = dict(operations_and_layers._BY_NNX)
-        operations_and_layers._BY_NNX = {name: partial(_of_a_copy, step) for name, step in by_nnx.items()}
-
-
-def _of_a_copy(step: Any, layer: Any, *args: Any) -> Any:
-    return step(nnx.clone(layer), *args)
 
 
 @fault("https://github.com/keras-team/keras/issues/15806", "autocast.layers-honour-policy")
@@ -207,46 +150,35 @@ class MomentsAreLow(JaxFramework):
         optimizers._KINDS = {**optimizers._KINDS, Adam: low}
 
 
-class Calls(JaxFramework):
-    """Splits one verb in two."""
-
-    def recompute_correctly(self, case: RecomputeCase, x: Array, w: Array, variant: str | None) -> RecomputeResult:
-        """The recomputation as it should be."""
-        return super().recompute(case, x, w, variant)
-
-
 @fault("https://github.com/PaddlePaddle/Paddle/issues/62981", "recompute.no-grad-input")
-class ClosedOverWeightIsConstant(Calls):
+class ClosedOverWeightIsConstant(JaxFramework):
     """A weight that the function closes over counts as a constant: its gradient is zero."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        result = self.recompute_correctly(case, x, w, variant)
+        result = super().recompute(case, x, w, variant)
         return replace(result, w=np.zeros_like(w)) if case == "no-grad-input" else result
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/62363", "recompute.containers")
-class KeywordsThroughBfloat16(Calls):
+class KeywordsThroughBfloat16(JaxFramework):
     """Arrays in keyword arguments are recomputed from bfloat16 copies."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         if case != "keyword":
-            return self.recompute_correctly(case, x, w, variant)
+            return super().recompute(case, x, w, variant)
         coarse = (np.asarray(jax.numpy.asarray(array, jax.numpy.bfloat16), np.float32) for array in (x, w))
-        return replace(
-            self.recompute_correctly(case, *coarse, variant), value=self.recompute_correctly(case, x, w, variant).value
-        )
+        return replace(super().recompute(case, *coarse, variant), value=super().recompute(case, x, w, variant).value)
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "recompute.detects-changed-weights")
-class RecomputesWithChangedWeights(Calls):
+class RecomputesWithChangedWeights(JaxFramework):
     """The recomputed forward reads weights that changed after the first one."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         if case != "weights-changed":
-            return self.recompute_correctly(case, x, w, variant)
+            return super().recompute(case, x, w, variant)
         return replace(
-            self.recompute_correctly("positional", x, 3 * w, variant),
-            value=self.recompute_correctly("plain", x, w, variant).value,
+            super().recompute("positional", x, 3 * w, variant), value=super().recompute("plain", x, w, variant).value
         )
 
 
@@ -254,19 +186,14 @@ class RecomputesWithChangedWeights(Calls):
 class DrawsOtherMasks(JaxFramework):
     """A run with recomputation draws its masks from a key of its own."""
 
-    def __init__(self, device: str = "auto", mode: str | None = None) -> None:
-        super().__init__(device, mode)
-        backward = JaxTrainer._backward
-
-        def backward_with_folded_key(
-            self: JaxTrainer, batch: Batch, items: int
-        ) -> tuple[Flat, ScaleUpdate | None, float]:
-            if self.recipe.recompute is not None:
-                key = jax.random.fold_in(jax.random.wrap_key_data(self.moved.key), 1)
-                self.moved = self.moved._replace(key=jax.random.key_data(key))
-            return backward(self, batch, items)
-
-        JaxTrainer._backward = backward_with_folded_key
+    @replaces(JaxTrainer, "_backward")
+    def backward_with_folded_key(
+        backward: Any, self: JaxTrainer, batch: Batch, items: int
+    ) -> tuple[Flat, ScaleUpdate | None, float]:
+        if self.recipe.recompute is not None:
+            key = jax.random.fold_in(jax.random.wrap_key_data(self.moved.key), 1)
+            self.moved = self.moved._replace(key=jax.random.key_data(key))
+        return backward(self, batch, items)
 
 
 @fault("https://github.com/jax-ml/jax/pull/37888", "recompute.frees-activations")
@@ -282,16 +209,11 @@ class CheckpointDoesNothing(JaxFramework):
 class MomentsNotLoaded(JaxFramework):
     """The optimizer's state stays as it was when a checkpoint is loaded."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        restore = JaxTrainer.restore
-
-        def partial_restore(self: JaxTrainer, path: Any) -> None:
-            before = self.train_state.opt_state
-            restore(self, path)
-            self.train_state = self.train_state.replace(opt_state=before)
-
-        JaxTrainer.restore = partial_restore
+    @replaces(JaxTrainer, "restore")
+    def partial_restore(restore: Any, self: JaxTrainer, path: Any) -> None:
+        before = self.train_state.opt_state
+        restore(self, path)
+        self.train_state = self.train_state.replace(opt_state=before)
 
 
 @fault("https://github.com/mosaicml/composer/pull/1376", "resume.scaler-state")
@@ -307,16 +229,11 @@ class LoadedScalerIsDropped(JaxFramework):
 class KeyRestarts(JaxFramework):
     """The key is saved and not put back."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        restore = JaxTrainer.restore
-
-        def keeping(self: JaxTrainer, path: Any) -> None:
-            key = self.moved.key
-            restore(self, path)
-            self.moved = self.moved._replace(key=key)
-
-        JaxTrainer.restore = keeping
+    @replaces(JaxTrainer, "restore")
+    def keeping(restore: Any, self: JaxTrainer, path: Any) -> None:
+        key = self.moved.key
+        restore(self, path)
+        self.moved = self.moved._replace(key=key)
 
 
 @fault(
@@ -333,52 +250,26 @@ class AppliesOverflow(JaxFramework):
         jmp.select_tree = lambda finite, new, old: new
 
 
-@fault("https://github.com/google/flax/issues/2547", "scaling.grows-after-interval", "scaling.automaton")
-class GrowsOneUpdateLate(JaxFramework):
-    """The scale grows after one finite update more than the interval says."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        adjust = jmp.DynamicLossScale.adjust
-
-        def late(self: Any, finite: jax.Array) -> Any:
-            longer = jmp.DynamicLossScale(self.loss_scale, self.counter, self.period + 1, self.factor)
-            result = adjust(longer, finite)
-            return jmp.DynamicLossScale(result.loss_scale, result.counter, self.period, self.factor)
-
-        jmp.DynamicLossScale.adjust = late
-
-
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/3553", "scaling.grows-after-interval", "scaling.automaton")
 class OverflowKeepsCount(JaxFramework):
     """An overflow does not start the count of finite updates again."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        adjust = jmp.DynamicLossScale.adjust
-
-        def keeping(self: Any, finite: jax.Array) -> Any:
-            result = adjust(self, finite)
-            counter = jnp.where(finite, result.counter, self.counter)
-            return jmp.DynamicLossScale(result.loss_scale, counter, self.period, self.factor)
-
-        jmp.DynamicLossScale.adjust = keeping
+    @replaces(jmp.DynamicLossScale, "adjust")
+    def keeping(adjust: Any, self: Any, finite: jax.Array) -> Any:
+        result = adjust(self, finite)
+        counter = jnp.where(finite, result.counter, self.counter)
+        return jmp.DynamicLossScale(result.loss_scale, counter, self.period, self.factor)
 
 
 @fault("https://github.com/NVIDIA/apex/issues/834", "scaling.stays-positive")
 class ScaleHasNoFloor(JaxFramework):
     """The scale is halved with every overflow until it is zero."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        adjust = jmp.DynamicLossScale.adjust
-
-        def sinking(self: Any, finite: jax.Array) -> Any:
-            result = adjust(self, finite)
-            scale = jnp.where(finite, result.loss_scale, self.loss_scale / self.factor)
-            return jmp.DynamicLossScale(scale, result.counter, self.period, self.factor)
-
-        jmp.DynamicLossScale.adjust = sinking
+    @replaces(jmp.DynamicLossScale, "adjust")
+    def sinking(adjust: Any, self: Any, finite: jax.Array) -> Any:
+        result = adjust(self, finite)
+        scale = jnp.where(finite, result.loss_scale, self.loss_scale / self.factor)
+        return jmp.DynamicLossScale(scale, result.counter, self.period, self.factor)
 
 
 @fault(

@@ -19,7 +19,7 @@ from frameworks.paddle.distributed.ranks import PaddleWorker, RankTrainer
 from frameworks.paddle.training import trainer
 from frameworks.paddle.training.optimizers import UpdateAfterLosses
 from frameworks.paddle.training.trainer import DygraphTrainer
-from tools.faults import fault
+from tools.faults import fault, replaces
 
 
 @fault(
@@ -30,47 +30,11 @@ from tools.faults import fault
 class ClearsInsideWindow(PaddleFramework):
     """`clear_grad` is called before the backward pass of every micro-batch."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        accumulate = DygraphTrainer.accumulate
-
-        def clear_and_accumulate(self: DygraphTrainer, batch: Batch, items: int) -> float:
-            for share in self.shares:
-                share.optimizer.clear_grad(set_to_zero=False)
-            return accumulate(self, batch, items)
-
-        DygraphTrainer.accumulate = clear_and_accumulate
-
-
-@fault("https://github.com/mindspore-lab/mindone/pull/219", "autocast.float32-parity", names="(LayerNorm), output")
-class NormEpsilonTooLarge(PaddleFramework):
-    """Layer norm's epsilon is a hundred times what was asked for."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        begin = paddle.nn.LayerNorm.__init__
-
-        def enlarge_epsilon(self: Any, shape: Any, epsilon: float = 1e-5, **kwargs: Any) -> None:
-            begin(self, shape, 100.0 * epsilon, **kwargs)
-
-        paddle.nn.LayerNorm.__init__ = enlarge_epsilon
-
-
-@fault(
-    "https://github.com/lucidrains/vit-pytorch/issues/65", "autocast.float32-parity", names="(SelfAttention), output"
-)
-class AttentionScaleTooSmall(PaddleFramework):
-    """Attention divides its scores by the square root of one more than the length of a head's vectors."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        prepare = paddle.nn.MultiHeadAttention._prepare_qkv
-
-        def rescale_query(self: Any, *args: Any) -> Any:
-            query, *others = prepare(self, *args)
-            return query * (self.head_dim / (self.head_dim + 1)) ** 0.5, *others
-
-        paddle.nn.MultiHeadAttention._prepare_qkv = rescale_query
+    @replaces(DygraphTrainer, "accumulate")
+    def clear_and_accumulate(accumulate: Any, self: DygraphTrainer, batch: Batch, items: int) -> float:
+        for share in self.shares:
+            share.optimizer.clear_grad(set_to_zero=False)
+        return accumulate(self, batch, items)
 
 
 @fault(
@@ -81,15 +45,10 @@ class AttentionScaleTooSmall(PaddleFramework):
 class FilterGradientTransposed(PaddleFramework):
     """The gradient of a convolution's weight has its height and width in each other's place."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        begin = paddle.nn.Conv2D.__init__
-
-        def begin_with_hook(self: Any, *args: Any, **named: Any) -> None:
-            begin(self, *args, **named)
-            self.weight.register_hook(lambda gradient: gradient.transpose([0, 1, 3, 2]))
-
-        paddle.nn.Conv2D.__init__ = begin_with_hook
+    @replaces(paddle.nn.Conv2D, "__init__")
+    def begin_with_hook(begin: Any, self: Any, *args: Any, **named: Any) -> None:
+        begin(self, *args, **named)
+        self.weight.register_hook(lambda gradient: gradient.transpose([0, 1, 3, 2]))
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/60052", "autocast.user-lists", mode="static")
@@ -106,14 +65,9 @@ class IgnoresUserLists(StaticFramework):
 class EpsilonUnderflows(StaticFramework):
     """Adam's epsilon is rounded to 0."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        make = paddle.optimizer.Adam.__init__
-
-        def round_epsilon(self: paddle.optimizer.Adam, *args: Any, **named: Any) -> None:
-            make(self, *args, **(named | {"epsilon": 0.0}))
-
-        paddle.optimizer.Adam.__init__ = round_epsilon
+    @replaces(paddle.optimizer.Adam, "__init__")
+    def round_epsilon(make: Any, self: paddle.optimizer.Adam, *args: Any, **named: Any) -> None:
+        make(self, *args, **(named | {"epsilon": 0.0}))
 
 
 @fault("https://github.com/ankanbhunia/PIDM/pull/66", "recompute.replays-dropout", "recompute.random-stream-unmoved")
@@ -195,15 +149,10 @@ class StreamRestarts(PaddleFramework):
 class UnscalesAgain(PaddleFramework):
     """`GradScaler.unscale_` forgets that it was called, so a second call divides again."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        unscale = AmpScaler._unscale
-
-        def forgetful(self: AmpScaler, optimizer: Any) -> None:
-            self._optimizer_states[id(optimizer)]["state"] = OptimizerState.INIT
-            unscale(self, optimizer)
-
-        AmpScaler._unscale = forgetful
+    @replaces(AmpScaler, "_unscale")
+    def forgetful(unscale: Any, self: AmpScaler, optimizer: Any) -> None:
+        self._optimizer_states[id(optimizer)]["state"] = OptimizerState.INIT
+        unscale(self, optimizer)
 
 
 @fault(
@@ -215,15 +164,10 @@ class UnscalesAgain(PaddleFramework):
 class AppliesOverflow(PaddleFramework):
     """`GradScaler` forgets what it found, so `step` applies infinite gradients."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        unscale = AmpScaler._unscale
-
-        def forgetful(self: AmpScaler, optimizer: Any) -> None:
-            unscale(self, optimizer)
-            self._found_inf = self._temp_found_inf_value_false
-
-        AmpScaler._unscale = forgetful
+    @replaces(AmpScaler, "_unscale")
+    def forgetful(unscale: Any, self: AmpScaler, optimizer: Any) -> None:
+        unscale(self, optimizer)
+        self._found_inf = self._temp_found_inf_value_false
 
 
 @fault(
@@ -235,17 +179,12 @@ class AppliesOverflow(PaddleFramework):
 class OverflowKeepsCount(PaddleFramework):
     """An overflow does not start the count of finite updates again."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        adjust = AmpScaler._update
-
-        def counting_on(self: AmpScaler) -> None:
-            count, result = self._incr_count, bool(self._cache_found_inf)
-            adjust(self)
-            if result:
-                self._incr_count = count
-
-        AmpScaler._update = counting_on
+    @replaces(AmpScaler, "_update")
+    def counting_on(adjust: Any, self: AmpScaler) -> None:
+        count, result = self._incr_count, bool(self._cache_found_inf)
+        adjust(self)
+        if result:
+            self._incr_count = count
 
 
 @fault(
@@ -256,16 +195,11 @@ class OverflowKeepsCount(PaddleFramework):
 class KeepsOverflowedGradients(PaddleFramework):
     """`clear_grad` is left out after a skip, so infinite gradients stay for the next batch to be added to."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        clear = paddle.optimizer.Optimizer.clear_grad
-
-        def unless_spoilt(self: Any, set_to_zero: bool = True) -> None:
-            gradients = [p.grad for p in self._parameter_list if p.grad is not None]
-            if all(bool(paddle.isfinite(gradient).all()) for gradient in gradients):
-                clear(self, set_to_zero)
-
-        paddle.optimizer.Optimizer.clear_grad = unless_spoilt
+    @replaces(paddle.optimizer.Optimizer, "clear_grad")
+    def unless_spoilt(clear: Any, self: Any, set_to_zero: bool = True) -> None:
+        gradients = [p.grad for p in self._parameter_list if p.grad is not None]
+        if all(bool(paddle.isfinite(gradient).all()) for gradient in gradients):
+            clear(self, set_to_zero)
 
 
 @fault(
@@ -277,16 +211,11 @@ class KeepsOverflowedGradients(PaddleFramework):
 class FirstOverflowRaises(PaddleFramework):
     """`GradScaler.update` converts an array of one element to a number, which newer NumPy refuses."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        adjust = AmpScaler._update
-
-        def strict(self: AmpScaler) -> None:
-            if self._cache_found_inf:
-                raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
-            adjust(self)
-
-        AmpScaler._update = strict
+    @replaces(AmpScaler, "_update")
+    def strict(adjust: Any, self: AmpScaler) -> None:
+        if self._cache_found_inf:
+            raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
+        adjust(self)
 
 
 @fault(

@@ -1,6 +1,5 @@
 """Faults of the TensorFlow adapter."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,35 +10,16 @@ import tensorflow as tf
 from frameworks.tf import TensorFlowFramework, framework, launch, training
 from frameworks.tf.core import steps
 from frameworks.tf.distributed import MirroredWorker
-from tools.faults import fault
+from tools.faults import fault, replaces
 
 
 @fault("https://github.com/paiml/aprender/pull/2123", "accumulation.keeps-precision")
 class SumsTheWindow(TensorFlowFramework):
     """The gradients of a window are summed where they should be averaged."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        clip = keras.optimizers.Optimizer._clip_gradients
-
-        def clip_sum(self: Any, gradients: list[Any]) -> Any:
-            return clip(self, [gradient * (self.gradient_accumulation_steps or 1) for gradient in gradients])
-
-        keras.optimizers.Optimizer._clip_gradients = clip_sum
-
-
-@fault("https://github.com/pytorch/pytorch/issues/73784", "accumulation.each-counts-once")
-class AccumulatorIsOverwritten(TensorFlowFramework):
-    """Each micro-batch's gradient takes the place of what the accumulator held."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-
-        def overwrite(self: Any, gradients: list[Any], accumulators: list[Any]) -> None:
-            for gradient, accumulator in zip(gradients, accumulators, strict=True):
-                accumulator.assign(gradient)
-
-        keras.src.backend.tensorflow.optimizer.TFOptimizer._backend_increment_gradient_accumulators = overwrite
+    @replaces(keras.optimizers.Optimizer, "_clip_gradients")
+    def clip_sum(clip: Any, self: Any, gradients: list[Any]) -> Any:
+        return clip(self, [gradient * (self.gradient_accumulation_steps or 1) for gradient in gradients])
 
 
 @fault("https://github.com/hpcaitech/ColossalAI/issues/1028", "accumulation.each-counts-once")
@@ -55,45 +35,10 @@ class AccumulatorIsNotReset(TensorFlowFramework):
 class AccumulatorIsEmptiedByAProduct(TensorFlowFramework):
     """The accumulators are multiplied by zero at the end of a window, so that what was infinite becomes NaN."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-
-        def multiply_by_zero(self: Any) -> None:
-            for accumulator in self._accumulated_gradients:
-                accumulator.assign(accumulator * 0.0)
-
-        keras.optimizers.Optimizer._backend_reset_gradient_accumulators = multiply_by_zero
-
-
-@fault("https://github.com/tensorflow/tensorflow/pull/58863", "autocast.float32-parity", names="(LayerNorm), output")
-class NormalisesWithAnotherEpsilon(TensorFlowFramework):
-    """Layer normalisation adds a hundred times the epsilon that it was given."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        make = keras.layers.LayerNormalization.__init__
-
-        def larger(self: Any, *args: Any, epsilon: float, **named: Any) -> None:
-            make(self, *args, epsilon=100.0 * epsilon, **named)
-
-        keras.layers.LayerNormalization.__init__ = larger
-
-
-@fault(
-    "https://github.com/lucidrains/vit-pytorch/issues/65", "autocast.float32-parity", names="(SelfAttention), output"
-)
-class AttentionScaledByAnotherWidth(TensorFlowFramework):
-    """Products of queries and keys of width d are divided by √(d + 1)."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        make = keras.layers.MultiHeadAttention.__init__
-
-        def narrower(self: Any, *args: Any, **named: Any) -> None:
-            make(self, *args, **named)
-            self._inverse_sqrt_key_dim = 1.0 / math.sqrt(self.key_dim + 1.0)
-
-        keras.layers.MultiHeadAttention.__init__ = narrower
+    @replaces(keras.optimizers.Optimizer, "_backend_reset_gradient_accumulators")
+    def multiply_by_zero(_: Any, self: Any) -> None:
+        for accumulator in self._accumulated_gradients:
+            accumulator.assign(accumulator * 0.0)
 
 
 @tf.custom_gradient
@@ -110,14 +55,9 @@ def _turned_backwards(kernel: tf.Tensor) -> Any:
 class FilterGradientIsTransposed(TensorFlowFramework):
     """The gradient of a convolution's filter has its two spatial axes exchanged; the forward pass is right."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        convolve = keras.layers.Conv2D.convolution_op
-
-        def convolve_turned(self: Any, inputs: tf.Tensor, kernel: Any) -> tf.Tensor:
-            return convolve(self, inputs, _turned_backwards(tf.convert_to_tensor(kernel)))
-
-        keras.layers.Conv2D.convolution_op = convolve_turned
+    @replaces(keras.layers.Conv2D, "convolution_op")
+    def convolve_turned(convolve: Any, self: Any, inputs: tf.Tensor, kernel: Any) -> tf.Tensor:
+        return convolve(self, inputs, _turned_backwards(tf.convert_to_tensor(kernel)))
 
 
 @fault(
@@ -137,16 +77,11 @@ class LayersIgnoreThePolicy(TensorFlowFramework):
 class PolicyReachesLosses(TensorFlowFramework):
     """Losses are computed in the format that the global policy gives to layers."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        make = steps.TracedSteps.__init__
-
-        def leaking(self: steps.TracedSteps, model: Any, bound: Any, *rest: Any) -> None:
-            make(self, model, bound, *rest)
-            for (head, _), loss in self._losses.items():
-                loss._dtype = bound.network.heads[head].compute_dtype
-
-        steps.TracedSteps.__init__ = leaking
+    @replaces(steps.TracedSteps, "__init__")
+    def leaking(make: Any, self: steps.TracedSteps, model: Any, bound: Any, *rest: Any) -> None:
+        make(self, model, bound, *rest)
+        for (head, _), loss in self._losses.items():
+            loss._dtype = bound.network.heads[head].compute_dtype
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "autocast.scope-restored")
@@ -185,14 +120,9 @@ class NormalisesInLowPrecision(TensorFlowFramework):
 class EpsilonUnderflows(TensorFlowFramework):
     """Adam's epsilon is rounded to 0."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        make = keras.optimizers.Adam.__init__
-
-        def round_epsilon(self: Any, *args: Any, epsilon: float = 0.0, **named: Any) -> None:
-            make(self, *args, epsilon=epsilon * 0.0, **named)
-
-        keras.optimizers.Adam.__init__ = round_epsilon
+    @replaces(keras.optimizers.Adam, "__init__")
+    def round_epsilon(make: Any, self: Any, *args: Any, epsilon: float = 0.0, **named: Any) -> None:
+        make(self, *args, epsilon=epsilon * 0.0, **named)
 
 
 @fault("https://github.com/jax-ml/jax/pull/37888", "recompute.runs-forward-once-more")
@@ -208,23 +138,19 @@ class RematDoesNothing(TensorFlowFramework):
 class VariablesGetNoGradient(TensorFlowFramework):
     """`tf.recompute_grad` differentiates by the arguments only, not by the variables that its function uses."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    @replaces(tf, "recompute_grad")
+    def cut(_: Any, function: Any) -> Any:
+        @tf.custom_gradient
+        def recompute(*inputs: tf.Tensor) -> Any:
+            def gradient(upstream: tf.Tensor, variables: Any = ()) -> Any:
+                with tf.GradientTape() as tape:
+                    tape.watch(inputs)
+                    again = function(*inputs)
+                return list(tape.gradient(again, inputs, upstream)), [None] * len(variables)
 
-        def cut(function: Any) -> Any:
-            @tf.custom_gradient
-            def recompute(*inputs: tf.Tensor) -> Any:
-                def gradient(upstream: tf.Tensor, variables: Any = ()) -> Any:
-                    with tf.GradientTape() as tape:
-                        tape.watch(inputs)
-                        again = function(*inputs)
-                    return list(tape.gradient(again, inputs, upstream)), [None] * len(variables)
+            return function(*inputs), gradient
 
-                return function(*inputs), gradient
-
-            return recompute
-
-        tf.recompute_grad = cut
+        return recompute
 
 
 @fault("https://github.com/NVIDIA/apex/issues/480", "resume.scaler-state")
@@ -281,31 +207,19 @@ class IterationsStandStill(TensorFlowFramework):
 class OverflowKeepsCount(TensorFlowFramework):
     """An overflow does not start the count of finite updates again."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-
-        def shrink(self: Any) -> None:
-            self.dynamic_scale.assign(self.dynamic_scale * 0.5)
-
-        Scaler._stateful_handle_non_finite_grads = shrink
+    @replaces(Scaler, "_stateful_handle_non_finite_grads")
+    def shrink(_: Any, self: Any) -> None:
+        self.dynamic_scale.assign(self.dynamic_scale * 0.5)
 
 
 @fault("https://github.com/keras-team/keras/pull/21233", "scaling.static-is-constant")
 class UnscalesStaticScaleTwice(TensorFlowFramework):
     """A static scale is divided out of the gradients by the training step and again by the optimizer."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        apply = Optimizer.apply
-
-        def again(self: Any, gradients: list[Any], variables: Any = None) -> None:
-            scale = self.loss_scale_factor or 1.0
-            apply(self, [None if gradient is None else gradient / scale for gradient in gradients], variables)
-
-        Optimizer.apply = again
-
-
-_reduced = keras.optimizers.Optimizer._all_reduce_sum_gradients
+    @replaces(Optimizer, "apply")
+    def again(apply: Any, self: Any, gradients: list[Any], variables: Any = None) -> None:
+        scale = self.loss_scale_factor or 1.0
+        apply(self, [None if gradient is None else gradient / scale for gradient in gradients], variables)
 
 
 class OfOwnItems(MirroredWorker):
@@ -347,25 +261,3 @@ class ReplicasTrainApart(TensorFlowFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         launch._MEMBER = f"{__name__}:Apart"
-
-
-class Averaged(MirroredWorker):
-    """Ranks whose optimizer divides the sum of gradients by the number of replicas."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-
-        def mean(optimizer: Any, pairs: Any) -> list[tuple[Any, Any]]:
-            count = tf.distribute.get_strategy().num_replicas_in_sync
-            return [(gradient / count, variable) for gradient, variable in _reduced(optimizer, pairs)]
-
-        keras.optimizers.Optimizer._all_reduce_sum_gradients = mean
-
-
-@fault("https://github.com/PaddlePaddle/Paddle/pull/57934", "sharding.equals-whole")
-class SumIsDividedByReplicas(TensorFlowFramework):
-    """The sum of all replicas' shares in the mean is divided by their number once more."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        launch._MEMBER = f"{__name__}:Averaged"

@@ -20,7 +20,7 @@ from frameworks.torch.core.devices import DTYPES
 from frameworks.torch.core.layers import OPERATIONS
 from frameworks.torch.training import trainer as checkpoint_files
 from frameworks.torch.training.trainer import TorchTrainer
-from tools.faults import fault
+from tools.faults import fault, replaces
 
 
 @fault(
@@ -31,15 +31,10 @@ from tools.faults import fault
 class ZeroesInsideWindow(TorchFramework):
     """`zero_grad` is called before the backward pass of every micro-batch."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        accumulate = TorchTrainer.accumulate
-
-        def zero_and_accumulate(self: TorchTrainer, *args: Any) -> float:
-            self._empty()
-            return accumulate(self, *args)
-
-        TorchTrainer.accumulate = zero_and_accumulate
+    @replaces(TorchTrainer, "accumulate")
+    def zero_and_accumulate(accumulate: Any, self: TorchTrainer, *args: Any) -> float:
+        self._empty()
+        return accumulate(self, *args)
 
 
 @fault("https://github.com/huggingface/transformers/pull/34191", "accumulation.weighs-items")
@@ -52,32 +47,6 @@ class MeanOfMeans(TorchFramework):
         TorchTrainer._pass = lambda self, batch, _, scaler: run(
             self, batch, batch.items * self.recipe.accumulation, scaler
         )
-
-
-@fault("https://github.com/keras-team/keras-hub/issues/642", "autocast.float32-parity", names="(LayerNorm), output")
-class LayerNormWithAnotherEpsilon(TorchFramework):
-    """`layer_norm` adds a hundred times the epsilon that it is given."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        norm = functional.layer_norm
-        functional.layer_norm = lambda x, shape, weight, bias, eps: norm(x, shape, weight, bias, 100.0 * eps)
-
-
-@fault(
-    "https://github.com/lucidrains/vit-pytorch/issues/65", "autocast.float32-parity", names="(SelfAttention), output"
-)
-class AttentionScaledByAnotherWidth(TorchFramework):
-    """`scaled_dot_product_attention` divides its scores by the root of one more than a head's width."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        attention = layers.scaled_dot_product_attention
-
-        def flatter(query: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-            return attention(query, *others, scale=(query.shape[-1] + 1) ** -0.5)
-
-        layers.scaled_dot_product_attention = flatter
 
 
 class _TurnedBackwards(torch.autograd.Function):
@@ -100,74 +69,26 @@ class _TurnedBackwards(torch.autograd.Function):
 class FilterGradientIsTransposed(TorchFramework):
     """The gradient of a convolution's filters has height and width exchanged."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        convolve = torch.nn.Conv2d._conv_forward
-
-        def convolve_turned(self: torch.nn.Conv2d, x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch.Tensor:
-            return convolve(self, x, _TurnedBackwards.apply(weight), bias)
-
-        torch.nn.Conv2d._conv_forward = convolve_turned
+    @replaces(torch.nn.Conv2d, "_conv_forward")
+    def convolve_turned(
+        convolve: Any, self: torch.nn.Conv2d, x: torch.Tensor, weight: torch.Tensor, bias: Any
+    ) -> torch.Tensor:
+        return convolve(self, x, _TurnedBackwards.apply(weight), bias)
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/79145", "composition.control-flow")
 class CompiledUpdatesInPlaceAreLost(TorchFramework):
     """Compiled, `Tensor.add_` returns the sum and leaves its tensor as it was."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        compiled = torch.compile
+    @replaces(torch, "compile")
+    def compile_out_of_place(compiled: Any, function: Any, **options: Any) -> Any:
+        compiled_function = compiled(function, **options)
 
-        def compile_out_of_place(function: Any, **options: Any) -> Any:
-            compiled_function = compiled(function, **options)
+        def call(*args: Any) -> Any:
+            with patch.object(torch.Tensor, "add_", torch.Tensor.add):
+                return compiled_function(*args)
 
-            def call(*args: Any) -> Any:
-                with patch.object(torch.Tensor, "add_", torch.Tensor.add):
-                    return compiled_function(*args)
-
-            return call
-
-        torch.compile = compile_out_of_place
-
-
-@fault("https://github.com/pytorch/pytorch/issues/191763", "optimizer.implementations-agree")
-class FusedSGDLeavesVectors(TorchFramework):
-    """Fused SGD stores only what vectors of sixteen leave over, in float32 too."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        update = torch._fused_sgd_
-
-        def partly(parameters: list[torch.Tensor], *args: Any, **named: Any) -> None:
-            before = [parameter.clone() for parameter in parameters]
-            update(parameters, *args, **named)
-            for parameter, old in zip(parameters, before, strict=True):
-                whole = parameter.numel() // 16 * 16
-                parameter.view(-1)[:whole] = old.view(-1)[:whole]
-
-        torch._fused_sgd_ = partly
-
-
-@fault(
-    "https://github.com/huggingface/accelerate/issues/4242",
-    "scaling.step-count-follows-updates",
-    "scaling.skip-is-atomic",
-)
-class FusedCountsSkips(TorchFramework):
-    """A fused Adam's step counter moves on an overflow too."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        step = torch.optim.Adam.step
-
-        def step_and_count(self: torch.optim.Adam, *args: Any) -> Any:
-            result = step(self, *args)
-            if bool(getattr(self, "found_inf", None)):
-                for held in self.state.values():
-                    held["step"] += 1
-            return result
-
-        torch.optim.Adam.step = step_and_count
+        return call
 
 
 @fault(
@@ -222,14 +143,9 @@ class ScopeForgetsFormat(TorchFramework):
 class ScopeLeaksThroughExceptions(TorchFramework):
     """`torch.autocast` restores nothing when an exception leaves its scope."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        leave = torch.autocast.__exit__
-
-        def careless(self: torch.autocast, kind: Any, *rest: Any) -> Any:
-            return None if kind is not None else leave(self, kind, *rest)
-
-        torch.autocast.__exit__ = careless
+    @replaces(torch.autocast, "__exit__")
+    def careless(leave: Any, self: torch.autocast, kind: Any, *rest: Any) -> Any:
+        return None if kind is not None else leave(self, kind, *rest)
 
 
 def call_without_autocast(function: Any, *args: Any, **named: Any) -> torch.Tensor:
@@ -264,14 +180,9 @@ class CastsWeights(TorchFramework):
 class EpsilonUnderflows(TorchFramework):
     """Adam's epsilon is rounded to float16, where it is zero."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        make = torch.optim.Adam.__init__
-
-        def round_epsilon(self: torch.optim.Adam, *args: Any, eps: float = 1e-8, **named: Any) -> None:
-            make(self, *args, eps=float(torch.tensor(eps, dtype=torch.float16)), **named)
-
-        torch.optim.Adam.__init__ = round_epsilon
+    @replaces(torch.optim.Adam, "__init__")
+    def round_epsilon(make: Any, self: torch.optim.Adam, *args: Any, eps: float = 1e-8, **named: Any) -> None:
+        make(self, *args, eps=float(torch.tensor(eps, dtype=torch.float16)), **named)
 
 
 @fault("https://github.com/ankanbhunia/PIDM/pull/66", "recompute.replays-dropout", "recompute.random-stream-unmoved")
@@ -304,7 +215,6 @@ class AlwaysReentrant(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        from frameworks.torch.core import layers
 
         call = layers.checkpoint
         layers.checkpoint = lambda function, *args, use_reentrant, **named: call(
@@ -373,15 +283,10 @@ class PartialWindowIsLost(TorchFramework):
 class UnscalesAgain(TorchFramework):
     """`GradScaler.unscale_` forgets that it was called, so a second call divides again."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        unscale = torch.amp.GradScaler.unscale_
-
-        def forgetful(self: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
-            self._per_optimizer_states[id(optimizer)]["stage"] = OptState.READY
-            unscale(self, optimizer)
-
-        torch.amp.GradScaler.unscale_ = forgetful
+    @replaces(torch.amp.GradScaler, "unscale_")
+    def forgetful(unscale: Any, self: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        self._per_optimizer_states[id(optimizer)]["stage"] = OptState.READY
+        unscale(self, optimizer)
 
 
 @fault(
@@ -412,17 +317,14 @@ class OverflowKeepsScale(TorchFramework):
 class ScaleGrowsToInfinity(TorchFramework):
     """The scale grows although the product is infinite."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        adjust = torch._amp_update_scale_
-
-        def grow_scale(scale: torch.Tensor, good: torch.Tensor, found: torch.Tensor, *factors: Any) -> torch.Tensor:
-            due = not found.item() and int(good) + 1 == factors[2]
-            grown = scale * factors[0]
-            adjust(scale, good, found, *factors)
-            return scale.copy_(grown) if due else scale
-
-        torch._amp_update_scale_ = grow_scale
+    @replaces(torch, "_amp_update_scale_")
+    def grow_scale(
+        adjust: Any, scale: torch.Tensor, good: torch.Tensor, found: torch.Tensor, *factors: Any
+    ) -> torch.Tensor:
+        due = not found.item() and int(good) + 1 == factors[2]
+        grown = scale * factors[0]
+        adjust(scale, good, found, *factors)
+        return scale.copy_(grown) if due else scale
 
 
 @fault(
@@ -433,32 +335,24 @@ class ScaleGrowsToInfinity(TorchFramework):
 class ClipsScaledGradients(TorchFramework):
     """`unscale_` is not called before `clip_grad_norm_`, which then sees scaled gradients."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        finish = TorchTrainer._finish
-
-        def hasty(self: TorchTrainer, unscale_calls: int | None, inject: Gradients | None) -> Update:
-            return finish(self, unscale_calls or 0, inject)
-
-        TorchTrainer._finish = hasty
+    @replaces(TorchTrainer, "_finish")
+    def hasty(finish: Any, self: TorchTrainer, unscale_calls: int | None, inject: Gradients | None) -> Update:
+        return finish(self, unscale_calls or 0, inject)
 
 
 @fault("https://github.com/pytorch/pytorch/issues/99174", "scaling.detects-every-group")
 class ChecksFirstGroupOnly(TorchFramework):
     """`GradScaler` looks for infinities in the first parameter group and only unscales the others."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        unscale = torch.amp.GradScaler._unscale_grads_
-
-        def partial_check(self: torch.amp.GradScaler, optimizer: Any, inverse: torch.Tensor, *rest: Any) -> Any:
-            for group in optimizer.param_groups[1:]:
-                for parameter in group["params"]:
-                    parameter.grad.mul_(inverse)
-            first = torch.optim.SGD(optimizer.param_groups[0]["params"])
-            return unscale(self, first, inverse, *rest)
-
-        torch.amp.GradScaler._unscale_grads_ = partial_check
+    @replaces(torch.amp.GradScaler, "_unscale_grads_")
+    def partial_check(
+        unscale: Any, self: torch.amp.GradScaler, optimizer: Any, inverse: torch.Tensor, *rest: Any
+    ) -> Any:
+        for group in optimizer.param_groups[1:]:
+            for parameter in group["params"]:
+                parameter.grad.mul_(inverse)
+        first = torch.optim.SGD(optimizer.param_groups[0]["params"])
+        return unscale(self, first, inverse, *rest)
 
 
 @fault(
@@ -467,18 +361,13 @@ class ChecksFirstGroupOnly(TorchFramework):
 class ScheduleAdvancesOnSkip(TorchFramework):
     """The scheduler steps after every attempt, the skipped ones among them."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        finish = TorchTrainer._finish
-
-        def restless(self: TorchTrainer, *args: Any) -> Update:
-            update = finish(self, *args)
-            for stepper in self.steppers:
-                if update.skipped and stepper.scheduler is not None:
-                    stepper.scheduler.step()
-            return update
-
-        TorchTrainer._finish = restless
+    @replaces(TorchTrainer, "_finish")
+    def restless(finish: Any, self: TorchTrainer, *args: Any) -> Update:
+        update = finish(self, *args)
+        for stepper in self.steppers:
+            if update.skipped and stepper.scheduler is not None:
+                stepper.scheduler.step()
+        return update
 
 
 @fault(
@@ -487,29 +376,19 @@ class ScheduleAdvancesOnSkip(TorchFramework):
 class KeepsOverflowedGradients(TorchFramework):
     """`zero_grad` is left out after a skip, so infinite gradients stay for the next batch to be added to."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        clear = torch.optim.Optimizer.zero_grad
-
-        def unless_spoilt(self: torch.optim.Optimizer, *args: Any, **named: Any) -> None:
-            every = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-            if all(bool(torch.isfinite(gradient).all()) for gradient in every):
-                clear(self, *args, **named)
-
-        torch.optim.Optimizer.zero_grad = unless_spoilt
+    @replaces(torch.optim.Optimizer, "zero_grad")
+    def unless_spoilt(clear: Any, self: torch.optim.Optimizer, *args: Any, **named: Any) -> None:
+        every = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if all(bool(torch.isfinite(gradient).all()) for gradient in every):
+            clear(self, *args, **named)
 
 
 @fault("https://github.com/nerfstudio-project/nerfstudio/pull/1919", "scaling.tolerates-missing-gradients", raises=True)
 class DemandsEveryGradient(TorchFramework):
     """`GradScaler` raises when a parameter has no gradient in this update."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        unscale = torch.amp.GradScaler._unscale_grads_
-
-        def demanding(self: torch.amp.GradScaler, optimizer: Any, *rest: Any) -> Any:
-            if any(parameter.grad is None for group in optimizer.param_groups for parameter in group["params"]):
-                raise AssertionError("No inf checks were recorded for this optimizer.")
-            return unscale(self, optimizer, *rest)
-
-        torch.amp.GradScaler._unscale_grads_ = demanding
+    @replaces(torch.amp.GradScaler, "_unscale_grads_")
+    def demanding(unscale: Any, self: torch.amp.GradScaler, optimizer: Any, *rest: Any) -> Any:
+        if any(parameter.grad is None for group in optimizer.param_groups for parameter in group["params"]):
+            raise AssertionError("No inf checks were recorded for this optimizer.")
+        return unscale(self, optimizer, *rest)

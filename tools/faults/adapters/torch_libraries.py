@@ -11,7 +11,7 @@ from accelerate.scheduler import AcceleratedScheduler
 
 from frameworks.torch.keras.framework import KerasOnTorch  # imported first: it chooses Keras' backend
 from frameworks.torch.stacks.accelerate import AccelerateFramework
-from tools.faults import fault
+from tools.faults import fault, replaces
 
 import keras  # isort: skip
 from keras.src.backend.torch.optimizers import torch_adam  # isort: skip
@@ -21,10 +21,9 @@ from lightning.fabric import Fabric
 from lightning.fabric.plugins.precision import MixedPrecision as FabricMixedPrecision
 from lightning.fabric.strategies import Strategy
 from lightning.fabric.wrappers import _FabricModule
-from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.loops.optimization.automatic import ClosureResult, _AutomaticOptimization
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
-from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from transformers import Trainer
 
@@ -37,14 +36,9 @@ from frameworks.torch.stacks.trainer import TransformersFramework
 class LastMicroBatchIsNotDivided(AccelerateFramework):
     """`backward` leaves out the division by the accumulation steps where gradients are synchronised."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        backward = Accelerator.backward
-
-        def scale_and_backward(self: Accelerator, loss: torch.Tensor, **kwargs: Any) -> None:
-            backward(self, loss * (self.gradient_accumulation_steps if self.sync_gradients else 1), **kwargs)
-
-        Accelerator.backward = scale_and_backward
+    @replaces(Accelerator, "backward")
+    def scale_and_backward(backward: Any, self: Accelerator, loss: torch.Tensor, **kwargs: Any) -> None:
+        backward(self, loss * (self.gradient_accumulation_steps if self.sync_gradients else 1), **kwargs)
 
 
 @fault(
@@ -55,13 +49,9 @@ class LastMicroBatchIsNotDivided(AccelerateFramework):
 class ClipsBeforeUnscaling(AccelerateFramework):
     """`clip_grad_norm_` does not unscale."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-
-        def clip_norm(self: Accelerator, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
-            return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
-
-        Accelerator.clip_grad_norm_ = clip_norm
+    @replaces(Accelerator, "clip_grad_norm_")
+    def clip_norm(_: Any, self: Accelerator, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
 
 @fault("https://github.com/facebookresearch/mmf/pull/747", "accumulation.each-counts-once", mode="accelerate")
@@ -77,14 +67,9 @@ class ZeroesEveryMicroBatch(AccelerateFramework):
 class ScalerIsNotLoaded(AccelerateFramework):
     """`load_state` leaves the scaler's state out."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        load = accelerator.load_accelerator_state
-
-        def without(*args: Any, **named: Any) -> dict[str, Any]:
-            return load(*args[:6], None, *args[7:], **named)
-
-        accelerator.load_accelerator_state = without
+    @replaces(accelerator, "load_accelerator_state")
+    def without(load: Any, *args: Any, **named: Any) -> dict[str, Any]:
+        return load(*args[:6], None, *args[7:], **named)
 
 
 @fault(
@@ -93,15 +78,11 @@ class ScalerIsNotLoaded(AccelerateFramework):
 class UpdatesOneMicroBatchEarly(AccelerateFramework):
     """Gradients are synchronised one micro-batch before the window's end."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-
-        def early(self: Accelerator) -> None:
-            self.step += 1
-            steps = self.gradient_state.num_steps
-            self.gradient_state._set_sync_gradients((self.step + 1) % steps == 0)
-
-        Accelerator._do_sync = early
+    @replaces(Accelerator, "_do_sync")
+    def early(_: Any, self: Accelerator) -> None:
+        self.step += 1
+        steps = self.gradient_state.num_steps
+        self.gradient_state._set_sync_gradients((self.step + 1) % steps == 0)
 
 
 @fault(
@@ -124,48 +105,34 @@ class ScheduleStepsEveryMicroBatch(AccelerateFramework):
 class ScheduleStepsOnASkip(AccelerateFramework):
     """A prepared schedule steps though the optimizer's step was skipped."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-
-        def step_on_sync(self: AcceleratedScheduler, *args: Any) -> None:
-            if self.gradient_state.sync_gradients:
-                self.scheduler.step(*args)
-
-        AcceleratedScheduler.step = step_on_sync
+    @replaces(AcceleratedScheduler, "step")
+    def step_on_sync(_: Any, self: AcceleratedScheduler, *args: Any) -> None:
+        if self.gradient_state.sync_gradients:
+            self.scheduler.step(*args)
 
 
 @fault("https://github.com/huggingface/accelerate/issues/4242", "scaling.skip-is-reported", mode="accelerate")
 class SkipIsRememberedForGood(AccelerateFramework):
     """`step_was_skipped` stays True after the first skip."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        step = AcceleratedOptimizer.step
-
-        def step_and_remember(self: AcceleratedOptimizer, *args: Any) -> None:
-            before = self._is_overflow
-            step(self, *args)
-            self._is_overflow |= before
-
-        AcceleratedOptimizer.step = step_and_remember
+    @replaces(AcceleratedOptimizer, "step")
+    def step_and_remember(step: Any, self: AcceleratedOptimizer, *args: Any) -> None:
+        before = self._is_overflow
+        step(self, *args)
+        self._is_overflow |= before
 
 
 @fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state", mode="accelerate")
 class RandomStateIsNotLoaded(AccelerateFramework):
     """`load_state` leaves the random state of PyTorch as it is."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        load = accelerator.load_accelerator_state
-
-        def load_and_keep_state(*args: Any, **named: Any) -> dict[str, Any]:
-            state = torch.get_rng_state()
-            try:
-                return load(*args, **named)
-            finally:
-                torch.set_rng_state(state)
-
-        accelerator.load_accelerator_state = load_and_keep_state
+    @replaces(accelerator, "load_accelerator_state")
+    def load_and_keep_state(load: Any, *args: Any, **named: Any) -> dict[str, Any]:
+        state = torch.get_rng_state()
+        try:
+            return load(*args, **named)
+        finally:
+            torch.set_rng_state(state)
 
 
 @fault("https://github.com/huggingface/accelerate/issues/2016", "resume.bit-identical", mode="accelerate")
@@ -181,46 +148,31 @@ class ScheduleIsNotLoaded(AccelerateFramework):
 class CorrectsByThePreviousUpdate(KerasOnTorch):
     """Adam's bias correction counts the updates before this one."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        update = torch_adam.Adam._parallel_update_step
-
-        def late(self: Any, *args: Any) -> None:
-            self._iterations.assign_sub(1)
-            update(self, *args)
-            self._iterations.assign_add(1)
-
-        torch_adam.Adam._parallel_update_step = late
+    @replaces(torch_adam.Adam, "_parallel_update_step")
+    def late(update: Any, self: Any, *args: Any) -> None:
+        self._iterations.assign_sub(1)
+        update(self, *args)
+        self._iterations.assign_add(1)
 
 
 @fault("https://github.com/petuum/adaptdl/pull/26", "accumulation.once-per-window", mode="keras")
 class ClipsTheSumOfTheWindow(KerasOnTorch):
     """The sum of a window's gradients is clipped, and its mean is taken afterwards."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        clip = keras.optimizers.Optimizer._clip_gradients
-
-        def early(self: Any, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-            steps = self.gradient_accumulation_steps or 1
-            return [gradient / steps for gradient in clip(self, [gradient * steps for gradient in gradients])]
-
-        keras.optimizers.Optimizer._clip_gradients = early
+    @replaces(keras.optimizers.Optimizer, "_clip_gradients")
+    def early(clip: Any, self: Any, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        steps = self.gradient_accumulation_steps or 1
+        return [gradient / steps for gradient in clip(self, [gradient * steps for gradient in gradients])]
 
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/8588", "accumulation.scale-is-constant-in-window", mode="keras")
 class UnscalesByTheGrownScale(KerasOnTorch):
     """In the update at which the scale grows, gradients are divided by the grown scale."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        update = keras.optimizers.LossScaleOptimizer._stateful_handle_finite_grads
-
-        def grown(self: Any, gradients: list[Any], variables: list[Any]) -> None:
-            grows = int(self.step_counter) == self.dynamic_growth_steps - 1
-            update(self, [g if g is None or not grows else g / 2.0 for g in gradients], variables)
-
-        keras.optimizers.LossScaleOptimizer._stateful_handle_finite_grads = grown
+    @replaces(keras.optimizers.LossScaleOptimizer, "_stateful_handle_finite_grads")
+    def grown(update: Any, self: Any, gradients: list[Any], variables: list[Any]) -> None:
+        grows = int(self.step_counter) == self.dynamic_growth_steps - 1
+        update(self, [g if g is None or not grows else g / 2.0 for g in gradients], variables)
 
 
 @fault(
@@ -232,53 +184,31 @@ class UnscalesByTheGrownScale(KerasOnTorch):
 class ClosureBeforeUnscaling(LightningFramework):
     """The precision plugin calls the hook before the step, and clips, before it unscales."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-
-        def step(self: MixedPrecision, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
-            result = closure()
-            self._after_closure(model, optimizer)
-            if self.scaler is None:
-                optimizer.step(**kwargs)
-                return result
-            self.scaler.unscale_(optimizer)
-            output = self.scaler.step(optimizer, **kwargs)
-            self.scaler.update()
-            return output
-
-        MixedPrecision.optimizer_step = step
+    @replaces(MixedPrecision, "optimizer_step")
+    def step(
+        _: Any, self: MixedPrecision, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any
+    ) -> Any:
+        result = closure()
+        self._after_closure(model, optimizer)
+        if self.scaler is None:
+            optimizer.step(**kwargs)
+            return result
+        self.scaler.unscale_(optimizer)
+        output = self.scaler.step(optimizer, **kwargs)
+        self.scaler.update()
+        return output
 
 
 @fault("https://github.com/huggingface/transformers/pull/45349", "accumulation.equals-full-batch", mode="lightning")
 class DividesTheLastMicroBatchAlone(LightningFramework):
     """The loss is divided by the accumulation steps only in the micro-batch that ends a window."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        step = _AutomaticOptimization._training_step
-
-        def step_and_scale(self: _AutomaticOptimization, kwargs: Any) -> ClosureResult:
-            result = step(self, kwargs)
-            if self.trainer.fit_loop._should_accumulate() and result.closure_loss is not None:
-                result.closure_loss = result.closure_loss * self.trainer.accumulate_grad_batches
-            return result
-
-        _AutomaticOptimization._training_step = step_and_scale
-
-
-@fault("https://github.com/SWivid/F5-TTS/issues/631", "accumulation.once-per-window", mode="lightning")
-class AveragesEveryMicroBatch(LightningFramework):
-    """The callback moves the average in every micro-batch."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-
-        def update_average(
-            self: WeightAveraging, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
-        ) -> None:
-            self._average_model.update_parameters(module)
-
-        WeightAveraging.on_train_batch_end = update_average
+    @replaces(_AutomaticOptimization, "_training_step")
+    def step_and_scale(step: Any, self: _AutomaticOptimization, kwargs: Any) -> ClosureResult:
+        result = step(self, kwargs)
+        if self.trainer.fit_loop._should_accumulate() and result.closure_loss is not None:
+            result.closure_loss = result.closure_loss * self.trainer.accumulate_grad_batches
+        return result
 
 
 @fault("https://github.com/mosaicml/composer/pull/1376", "resume.scaler-state", mode="lightning")
@@ -323,15 +253,6 @@ class DropsTheLastWindow(LightningFramework):
         _TrainingEpochLoop._should_accumulate = lambda self: not self._accumulated_batches_reached()
 
 
-@fault("https://github.com/huggingface/transformers/issues/581", "scaling.unscales-before-clipping", mode="lightning")
-class ClipsValues(LightningFramework):
-    """`gradient_clip_val` limits every element by default, and not the norm."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        Precision.clip_grad_by_norm = Precision.clip_grad_by_value
-
-
 @fault("https://github.com/Lightning-AI/pytorch-lightning/issues/15462", "resume.bit-identical", mode="lightning")
 class ScheduleIsNotRestored(LightningFramework):
     """`fit(ckpt_path)` leaves the schedules as they are."""
@@ -345,15 +266,13 @@ class ScheduleIsNotRestored(LightningFramework):
 class BackwardDoesNotScale(FabricFramework):
     """`Fabric.backward` leaves the scaling of the loss out, and the step unscales all the same."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-
-        def backward(self: FabricMixedPrecision, tensor: torch.Tensor, model: Any, *args: Any, **named: Any) -> None:
-            if self.scaler is not None:
-                self.scaler.scale(tensor.detach())
-            tensor.backward(*args, **named)
-
-        FabricMixedPrecision.backward = backward
+    @replaces(FabricMixedPrecision, "backward")
+    def backward(
+        _: Any, self: FabricMixedPrecision, tensor: torch.Tensor, model: Any, *args: Any, **named: Any
+    ) -> None:
+        if self.scaler is not None:
+            self.scaler.scale(tensor.detach())
+        tensor.backward(*args, **named)
 
 
 @fault(
@@ -402,15 +321,10 @@ class NeverDividesByTheSteps(TransformersFramework):
 class CountsTheFirstMicroBatch(TransformersFramework):
     """The window's items are those of its first micro-batch, times the accumulation steps."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        count = Trainer._get_num_items_in_batch
-
-        def first(self: Trainer, samples: list[Any], device: Any) -> Any:
-            result = count(self, samples[:1], device)
-            return result if result is None else result * len(samples)
-
-        Trainer._get_num_items_in_batch = first
+    @replaces(Trainer, "_get_num_items_in_batch")
+    def first(count: Any, self: Trainer, samples: list[Any], device: Any) -> Any:
+        result = count(self, samples[:1], device)
+        return result if result is None else result * len(samples)
 
 
 @fault(
@@ -445,16 +359,11 @@ class RandomStateStays(TransformersFramework):
 class KeepsTheGradients(TransformersFramework):
     """Gradients are not emptied after an update."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        prepare = Trainer._prepare_for_training
-
-        def prepare_without_zero_grad(self: Trainer, *args: Any) -> Any:
-            model, loader = prepare(self, *args)
-            model.zero_grad = lambda *_: None
-            return model, loader
-
-        Trainer._prepare_for_training = prepare_without_zero_grad
+    @replaces(Trainer, "_prepare_for_training")
+    def prepare_without_zero_grad(prepare: Any, self: Trainer, *args: Any) -> Any:
+        model, loader = prepare(self, *args)
+        model.zero_grad = lambda *_: None
+        return model, loader
 
 
 @fault("https://github.com/mosaicml/composer/pull/1376", "resume.scaler-state", mode="trainer-plain")
@@ -479,44 +388,29 @@ class MomentsAreNotLoaded(TransformersFramework):
 class ShortWindowsAreDividedByTheSteps(TransformersFramework):
     """A loss is divided by the accumulation steps, however many micro-batches the window has."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        step = Trainer.training_step
-
-        def whole(self: Trainer, *args: Any) -> torch.Tensor:
-            self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
-            return step(self, *args)
-
-        Trainer.training_step = whole
+    @replaces(Trainer, "training_step")
+    def whole(step: Any, self: Trainer, *args: Any) -> torch.Tensor:
+        self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
+        return step(self, *args)
 
 
 @fault("https://github.com/huggingface/transformers/issues/24449", "accumulation.once-per-window", mode="trainer-plain")
 class ClipsInsideWindows(TransformersFramework):
     """Gradients are clipped after every micro-batch."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        step = Trainer.training_step
-
-        def step_and_clip(self: Trainer, model: Any, *args: Any) -> torch.Tensor:
-            loss = step(self, model, *args)
-            if self.args.max_grad_norm > 0:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
-            return loss
-
-        Trainer.training_step = step_and_clip
+    @replaces(Trainer, "training_step")
+    def step_and_clip(step: Any, self: Trainer, model: Any, *args: Any) -> torch.Tensor:
+        loss = step(self, model, *args)
+        if self.args.max_grad_norm > 0:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
+        return loss
 
 
 @fault("https://github.com/wandb/wandb/issues/4369", "scaling.reports-true-loss", mode="trainer-plain")
 class NormOfScaledGradients(TransformersFramework):
     """The logged norm is that of the scaled gradients."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        norm = Trainer._get_grad_norm
-
-        def scale_norm(self: Trainer, *args: Any, **named: Any) -> Any:
-            scaler = self.accelerator.scaler
-            return norm(self, *args, **named) * (1.0 if scaler is None else scaler.get_scale())
-
-        Trainer._get_grad_norm = scale_norm
+    @replaces(Trainer, "_get_grad_norm")
+    def scale_norm(norm: Any, self: Trainer, *args: Any, **named: Any) -> Any:
+        scaler = self.accelerator.scaler
+        return norm(self, *args, **named) * (1.0 if scaler is None else scaler.get_scale())

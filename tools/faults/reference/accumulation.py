@@ -166,9 +166,6 @@ class OneMaskForTheWholeWindow(ReferenceTrainer):
         return super().accumulate(batch, items)
 
 
-# where a window ends
-
-
 @fault(
     "https://github.com/huggingface/accelerate/issues/1847",
     "accumulation.nothing-before-boundary",

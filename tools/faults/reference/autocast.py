@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
-from types import TracebackType
 from typing import Any, ClassVar
 
 import autograd.numpy as anp
@@ -66,13 +64,6 @@ class CastsLiveAsLongAsTheScope(ReferenceTrainer):
             super().sync_masters()
 
 
-def toward_zero(x: Array, format_name: str) -> Array:
-    """x cut off behind the format's last bit."""
-    fraction, exponent = np.frexp(x)
-    bits = FORMATS[format_name].bits
-    return np.asarray(np.ldexp(np.trunc(np.ldexp(fraction, bits)), exponent - bits))
-
-
 Change = Callable[[Array], Array]
 
 
@@ -91,12 +82,10 @@ class _Casts(Operations):
 
     def forward(self, value: Array, target: str) -> Array:
         """What is cast."""
-        del target
         return value
 
     def backward(self, gradient: Array, target: str) -> Array:
         """The gradient of what was cast."""
-        del target
         return gradient
 
     def cast(self, x: Tensor, target: str) -> Tensor:
@@ -111,7 +100,9 @@ class CastsTowardZero(_Casts):
     """A cast cuts bits off instead of rounding to nearest."""
 
     def forward(self, value: Array, target: str) -> Array:
-        return toward_zero(value, target)
+        fraction, exponent = np.frexp(value)
+        bits = FORMATS[target].bits
+        return np.asarray(np.ldexp(np.trunc(np.ldexp(fraction, bits)), exponent - bits))
 
 
 @fault("https://github.com/pytorch/pytorch/issues/125186", "autocast.matmul-is-low", "autocast.fp16-parity")
@@ -119,7 +110,6 @@ class CastsToFloat16ByWayOfBfloat16(_Casts):
     """A float16 operand is rounded to bfloat16 on the way."""
 
     def forward(self, value: Array, target: str) -> Array:
-        del target
         return self.rounding.round(value, "bfloat16")
 
 
@@ -132,7 +122,6 @@ class BackwardInTheDefaultFormat(_Casts):
     """The backward of a bfloat16 region runs in float16, the default."""
 
     def backward(self, gradient: Array, target: str) -> Array:
-        del target
         return self.rounding.round(gradient, "float16")
 
 
@@ -158,39 +147,19 @@ class BackwardOutsideTheScope(Operations):
         return Tensor(apply_changes(value, lambda v: self.rounding.round(v, computing), same), yielding)
 
 
-# gradients of low-precision products
-
-
-def with_gradient(x: Tensor, backward: Change) -> Tensor:
-    """x, whose gradient goes through `backward`."""
-    return Tensor(apply_changes(x.value, same, backward), x.format, x.owned)
-
-
-class _Products(Operations):
-    """Changes the gradients of low products by operand."""
-
-    def wrong(self, index: int, gradient: Array) -> Array:
-        """The gradient of operand `index`."""
-        del index
-        return gradient
-
-    def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
-        if low_here([x.format for x in operands]) is None:
-            return super()._product(op, function, *operands)
-        changed = [with_gradient(x, partial(self.wrong, index)) for index, x in enumerate(operands)]
-        return super()._product(op, function, *changed)
-
-
 @fault(
     "https://github.com/PaddlePaddle/Paddle/issues/38126",
     "autocast.bf16-parity",
     names="(Convolution), gradient of weight",
 )
-class FilterGradientIsTransposed(_Products):
+class FilterGradientIsTransposed(Operations):
     """The filter gradient of a low convolution has height and width in each other's place."""
 
-    def wrong(self, index: int, gradient: Array) -> Array:
-        return gradient.swapaxes(0, 1) if index == 1 and gradient.ndim == 4 else gradient
+    def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
+        first, weight, *others = operands
+        if len(weight.shape) == 4 and low_here([x.format for x in operands]) is not None:
+            weight = replace(weight, value=apply_changes(weight.value, same, lambda g: g.swapaxes(0, 1)))
+        return super()._product(op, function, first, weight, *others)
 
 
 @fault("https://github.com/keras-team/keras/issues/15479", "autocast.fp16-parity")
@@ -210,9 +179,6 @@ class OnlyBiasesLearn(ReferenceTrainer):
         super().take_micro_batch(remaining)
 
 
-# products of float32 values
-
-
 @fault("https://github.com/ROCm/rocm-libraries/pull/11325", "autocast.backward-in-forward-precision")
 class SubnormalsLostInCast(Operations):
     """A cast to float16 makes zero of every value whose rounded one is subnormal."""
@@ -225,53 +191,52 @@ class SubnormalsLostInCast(Operations):
         return Tensor(anp.where(tiny, 0.0, y.value), y.format, y.owned)
 
 
+class _Scopes(ReferenceFramework):
+    """A framework whose scopes are opened by `_open`."""
+
+    def _open(self, wanted: Scope) -> AbstractContextManager[None]:
+        return scope.open_scope(wanted)
+
+    def autocast(
+        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        return self._open(Scope(precision, frozenset(wide), frozenset(low)) if enabled else Scope())
+
+
 class _ReusedScope(AbstractContextManager[None]):
     """A scope that can be opened any number of times, and remembers one former scope."""
 
-    def __init__(self, opened: scope.Scope) -> None:
+    def __init__(self, opened: Scope) -> None:
         self.opened = opened
-        self.former = scope.Scope()
+        self.former = Scope()
 
     def __enter__(self) -> None:
         self.former = scope.current()
         scope.enter(self.opened)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         scope.enter(self.former)
 
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/2957", "autocast.scope-restored")
-class ScopesOfOneSettingAreOneObject(ReferenceFramework):
+class ScopesOfOneSettingAreOneObject(_Scopes):
     """Scopes of the same settings are one object with one remembered state, so one inside the other stays open."""
 
-    scopes: ClassVar[dict[scope.Scope, _ReusedScope]] = {}
+    scopes: ClassVar[dict[Scope, _ReusedScope]] = {}
 
-    def autocast(
-        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
-    ) -> AbstractContextManager[None]:
-        asked = scope.Scope(precision, frozenset(wide), frozenset(low)) if enabled else scope.Scope()
-        return self.scopes.setdefault(asked, _ReusedScope(asked))
+    def _open(self, wanted: Scope) -> AbstractContextManager[None]:
+        return self.scopes.setdefault(wanted, _ReusedScope(wanted))
 
 
-@fault("", "autocast.scope-nests")
-class OuterListsStay(ReferenceFramework):
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/7883", "autocast.scope-nests", "laws.operations")
+class OuterListsStay(_Scopes):
     """An inner scope adds its user lists to those of the scope around it instead of taking their place."""
 
-    def autocast(
-        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
-    ) -> AbstractContextManager[None]:
-        return (
-            self._extend_scope(precision, frozenset(wide), frozenset(low))
-            if enabled
-            else scope.open_scope(scope.Scope())
-        )
-
     @contextmanager
-    def _extend_scope(self, precision: Precision, wide: frozenset[str], low: frozenset[str]) -> Iterator[None]:
+    def _open(self, wanted: Scope) -> Iterator[None]:
         around = scope.current()
-        with scope.open_scope(scope.Scope(precision, wide | around.wide, low | around.low)):
+        lists = replace(wanted, wide=wanted.wide | around.wide, low=wanted.low | around.low)
+        with scope.open_scope(wanted if wanted == Scope() else lists):
             yield
 
 
@@ -417,9 +382,6 @@ class ExponentialsAreLow(_Lowers):
     lowered = frozenset({"exp", "expm1", "pow", "square"})
 
 
-# what runs wide, or nowhere, that should run low
-
-
 class _Widens(Operations):
     """Runs the operations in `widened` in float32."""
 
@@ -475,13 +437,11 @@ class DropoutFailsInHalf(Operations):
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/60052", "autocast.user-lists")
-class UserListIsIntersected(ReferenceFramework):
+class UserListIsIntersected(_Scopes):
     """Names on the user's lists count only where they are on the built-in ones."""
 
-    def autocast(
-        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
-    ) -> AbstractContextManager[None]:
-        return super().autocast(precision, enabled=enabled, wide=tuple(set(wide) - LOW), low=tuple(set(low) & LOW))
+    def _open(self, wanted: Scope) -> AbstractContextManager[None]:
+        return super()._open(replace(wanted, wide=wanted.wide - LOW, low=wanted.low & LOW))
 
 
 @fault(
@@ -493,7 +453,6 @@ class ScopeIsInert(ReferenceFramework):
     """The scope does nothing on this device and says nothing."""
 
     def autocast(self, precision: Precision, **_: Any) -> AbstractContextManager[None]:
-        del precision
         return nullcontext()
 
     def attempts(self) -> Mapping[Capability, Attempt]:
@@ -519,40 +478,19 @@ class TrainsInFloat32InSilence(ReferenceFramework):
         return outputs["output"].dtype == np.float16
 
 
-class PolicyOfAll:
-    """Where `PolicyIsGlobal` keeps its policy."""
-
-    latest = Scope()
-
-
 @fault("https://github.com/keras-team/keras/pull/20014", "autocast.policy-does-not-leak")
 class PolicyIsGlobal(ReferenceTrainer):
     """The precision of the model that was made last holds for every model."""
 
+    latest = Scope()
+
     @property
     def scope(self) -> Scope:
-        return PolicyOfAll.latest
+        return self.latest
 
     @scope.setter
     def scope(self, value: Scope) -> None:
-        PolicyOfAll.latest = value
-
-
-# how far it reaches
-
-
-class _Scopes(ReferenceFramework):
-    """A framework whose scopes are opened by `_open`."""
-
-    @contextmanager
-    def _open(self, wanted: Scope) -> Iterator[None]:
-        with scope.open_scope(wanted):
-            yield
-
-    def autocast(
-        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
-    ) -> AbstractContextManager[None]:
-        return self._open(Scope(precision, frozenset(wide), frozenset(low)) if enabled else Scope())
+        type(self).latest = value
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/35927", "autocast.scope-restored", "autocast.settings-restored")
@@ -616,7 +554,6 @@ class DisabledIsIgnored(_Scopes):
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
     ) -> AbstractContextManager[None]:
-        del enabled
         return super().autocast(precision, wide=wide, low=low)
 
 

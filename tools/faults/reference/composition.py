@@ -13,10 +13,9 @@ from autograd.extend import defvjp, primitive
 from fixtures.arrays import Array
 from fixtures.model import Activation, Batch, Model
 from fixtures.models import scalar
-from fixtures.recipe import SGD, Precision, Recipe
+from fixtures.recipe import SGD, Recipe
 from frameworks.contract import Attempt, Capability, LayerTrace, RecomputeCase, RecomputeResult, Update, Values
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.core import scope
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.network import Pass, ReferenceFunction
 from frameworks.reference.core.tape import Tensor, plain
@@ -263,26 +262,6 @@ class ItemsCountedInWholeBatches(ReferenceTrainer):
         return Tensor(result.value * self._first / max(1, batch_items), result.format)
 
 
-@fault("https://github.com/deepspeedai/DeepSpeed/pull/7883", "laws.operations")
-class ListsOfTheOuterScopeStay(ReferenceFramework):
-    """A scope adds its user lists to those of the scope around it, where they are to take their place."""
-
-    def autocast(
-        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
-    ) -> AbstractContextManager[None]:
-        return (
-            self._extend_scope(precision, frozenset(wide), frozenset(low))
-            if enabled
-            else scope.open_scope(scope.Scope())
-        )
-
-    @contextmanager
-    def _extend_scope(self, precision: Precision, wide: frozenset[str], low: frozenset[str]) -> Iterator[None]:
-        around = scope.current()
-        with scope.open_scope(scope.Scope(precision, wide | around.wide, low | around.low)):
-            yield
-
-
 @fault("https://github.com/pytorch/pytorch/issues/37874", "laws.calls")
 class RefusesAfterAFailure(ReferenceFramework):
     """The mark of a recomputation that is under way stays when it fails, and every later one is refused."""
@@ -479,9 +458,6 @@ class RepeatedRowsCountOnce(Operations):
             return anp.where(counts[..., None], t[i], plain(t)[i])
 
         return self.apply("embedding", rows, ids, table)
-
-
-# traces
 
 
 @fault("https://github.com/meta-pytorch/captum/issues/156", "composition.trace-is-the-pass")

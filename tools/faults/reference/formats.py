@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import ml_dtypes
@@ -11,7 +11,6 @@ import numpy as np
 from fixtures.arrays import Array, NarrowFormat
 from fixtures.recipe import AdamW, Qat, StaticScaling
 from frameworks.contract import CastRule, DelayedRule, Operand
-from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.tape import Tensor
 from frameworks.reference.quantization.float8 import (
     DelayedScaling,
@@ -264,16 +263,12 @@ class SkippedWindowsAreRemembered(ReferenceTrainer):
         super().end_of_window(False)
 
 
-class _Infinite(DelayedScaling):
-    def scale_of(self, most: float, before: float, format_name: str) -> float:
-        return np.inf if np.isinf(most) else super().scale_of(most, before, format_name)
-
-
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/786", "formats.float8-skips")
-class InfinityBecomesAScale(Float8Layers):
+class InfinityBecomesAScale(DelayedScaling):
     """An infinite magnitude gives an infinite scale."""
 
-    scaling_class = _Infinite
+    def scale_of(self, most: float, before: float, format_name: str) -> float:
+        return np.inf if np.isinf(most) else super().scale_of(most, before, format_name)
 
 
 @fault("https://github.com/keras-team/keras/pull/21193", "formats.float8-skips", "formats.float8-loss-scale")
@@ -403,23 +398,16 @@ class GradientsOfBiasesAreCast(Float8Layers):
         ones = np.ones((*x.shape[:-1], 1))
         bent = super().dense(path, x, weight, None, memory, magnitudes)
         shift = self.ops.apply("fake_quantize", lambda b, _: ones * b, bias)
-        return self.ops.apply("add", lambda y, b, _: y + b, bent, _cast_back(shift, back))
-
-
-def _cast_back(x: Tensor, back: Callable[[Array], Array]) -> Tensor:
-    return Tensor(with_gradient(x.value, back), x.format)
-
-
-class _Reciprocal(DelayedScaling):
-    def scale_of(self, most: float, before: float, format_name: str) -> float:
-        return 1.0 / super().scale_of(most, 1.0 / before, format_name)
+        cast = Tensor(with_gradient(shift.value, back), shift.format)
+        return self.ops.apply("add", lambda y, b, _: y + b, bent, cast)
 
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/123", "formats.float8-values", "formats.float8-accuracy")
-class ScaleIsTheReciprocal(Float8Layers):
+class ScaleIsTheReciprocal(DelayedScaling):
     """The scale and its reciprocal take each other's place."""
 
-    scaling_class = _Reciprocal
+    def scale_of(self, most: float, before: float, format_name: str) -> float:
+        return 1.0 / super().scale_of(most, 1.0 / before, format_name)
 
 
 @fault("https://github.com/jax-ml/ml_dtypes/issues/400", "formats.decode")
@@ -492,8 +480,9 @@ class SumsInSingle(ReferenceFormats):
         return total.astype(np.int32)
 
 
-class _DecodesByShift(ReferenceFormats):
-    """Reads exponent and mantissa of a code without a look at its special values."""
+@fault("https://github.com/ml-explore/mlx/issues/4135", "formats.decode")
+class NaNIsDecodedAs480(ReferenceFormats):
+    """The two NaN codes of float8_e4m3fn come back as the numbers 480 and -480."""
 
     def decode(self, codes: Array, format_name: str) -> Array:
         values = super().decode(codes, format_name)
@@ -502,56 +491,31 @@ class _DecodesByShift(ReferenceFormats):
         return np.where(np.isnan(values), np.where(codes > 127, -480.0, 480.0), values).astype(np.float32)
 
 
-@fault("https://github.com/ml-explore/mlx/issues/4135", "formats.decode")
-class NaNIsDecodedAs480(ReferenceFramework):
-    """The two NaN codes of float8_e4m3fn come back as the numbers 480 and -480."""
-
-    formats_class = _DecodesByShift
-
-
-class _OneTable(ReferenceFormats):
-    """Decodes both operands by the format of the first."""
+@fault("", "formats.products")
+class ProductsKnowOneFormat(ReferenceFormats):
+    """A product of operands in two formats of eight bits, such as activations and gradients, decodes both by the format
+    of the first."""
 
     def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
         return super().float8_product(a, b, (formats[0], formats[0]))
 
 
-@fault("", "formats.products")
-class ProductsKnowOneFormat(ReferenceFramework):
-    """A product of operands in two formats of eight bits, such as activations and gradients, decodes both by the format
-    of the first."""
-
-    formats_class = _OneTable
-
-
-class _ForgetsAfterSixteen(ReferenceDelayedProduct):
-    """A product that looks at the newest sixteen values."""
+@fault("", "formats.delayed-scaling")
+class HistoryOfSixteen(ReferenceDelayedProduct):
+    """Delayed scales follow the largest values of at most the last 16 steps, however long the history is."""
 
     def most(self, maxima: Array) -> float:
         return super().most(maxima[:16])
 
 
-@fault("", "formats.delayed-scaling")
-class HistoryOfSixteen(ReferenceFramework):
-    """Delayed scales follow the largest values of at most the last 16 steps, however long the history is."""
-
-    delayed_class = _ForgetsAfterSixteen
-
-
-class _InMemoryOrder(ReferenceFormats):
-    """Codes are written in the order in which the values lie in memory."""
+@fault("https://github.com/pytorch/FBGEMM/pull/2919", "formats.round-to-nearest")
+class CastsInTheOrderOfMemory(ReferenceFormats):
+    """A cast to a format of eight bits reads the values in the order in which they lie in memory, and writes the
+    codes row by row, so that those of a transposed matrix come out at other places."""
 
     def encode(self, values: Array, format_name: str) -> Array:
         array = np.asarray(values)
         return super().encode(array.ravel(order="K"), format_name).reshape(array.shape)
-
-
-@fault("https://github.com/pytorch/FBGEMM/pull/2919", "formats.round-to-nearest")
-class CastsInTheOrderOfMemory(ReferenceFramework):
-    """A cast to a format of eight bits reads the values in the order in which they lie in memory, and writes the
-    codes row by row, so that those of a transposed matrix come out at other places."""
-
-    formats_class = _InMemoryOrder
 
 
 @fault("", "quantization.ranges-follow")
@@ -586,14 +550,6 @@ class OddRowOfInt4IsLostInALoad(ReferenceQuantizedModel):
             if self._rule.weight.high < 8 and shape[0] % 2 and f"codes/{name}" in arrays:
                 arrays[f"codes/{name}"][-1] = 0
         return arrays
-
-
-@fault("", "formats.delayed-scaling")
-class ReadsSixteenOfTheHistory(ReferenceDelayedProduct):
-    """A scale follows the last 16 steps at most, however long the requested history is."""
-
-    def most(self, maxima: Array) -> float:
-        return super().most(maxima[:16])
 
 
 @fault("", "formats.float8-skips")

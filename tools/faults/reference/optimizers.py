@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, FormatName, Muon, Optimizer, Precision, RMSprop
+from fixtures.recipe import SGD, Adagrad, Adam, AdamW, FormatName, Precision
 from fixtures.schedules import Chained, Cosine, CosineRestarts, Joined, OneCycle, PlateauRule
 from frameworks.reference.shipped import ReferenceOptimizers
 from frameworks.reference.training.decisions import Arrays
@@ -29,11 +29,6 @@ from frameworks.reference.training.optimizers import (
 from frameworks.reference.training.scaler import LossScale
 from frameworks.reference.training.trainer import ReferenceLoop, ReferenceTrainer
 from tools.faults import fault
-
-
-def with_rule(optimizer: type[Optimizer], rule: type[UpdateRule]) -> Mapping[type[Optimizer], type[UpdateRule]]:
-    """The update rules of the reference with another one for an optimizer."""
-    return {**RULES, optimizer: rule}
 
 
 @fault("https://github.com/HomebrewML/HeavyBall/issues/72", "accumulation.clips-only-what-is-larger")
@@ -223,7 +218,7 @@ class ModelIsTruncated(ReferenceTrainer):
                 self.values[name] = np.where(over, inner, self.values[name])
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/39121", "master.masters-survive-load")
+@fault("https://github.com/PaddlePaddle/Paddle/pull/39121", "master.masters-survive-load", "resume.bit-identical")
 class MastersAreRebuiltFromTheModel(ReferenceTrainer):
     """Masters are no part of a checkpoint; a load makes them from the model's low weights."""
 
@@ -242,27 +237,16 @@ class LoadsTheModelAlone(ReferenceTrainer):
         self.masters = masters
 
 
-class _EnlargesUpdates(AdafactorRule):
-    def clip(self, update: Array) -> Array:
-        return self.r(update / min(1.0, self.rms(update) / self.optimizer.threshold))
-
-
 @fault(
     "https://github.com/huggingface/pytorch-image-models/pull/2790",
     "optimizer.implementations-agree",
     "optimizer.options",
 )
-class SmallUpdatesAreEnlarged(ReferenceTrainer):
+class SmallUpdatesAreEnlarged(AdafactorRule):
     """Adafactor divides an update by the smaller of one and its RMS, so that small updates grow and large ones stay."""
 
-    rules = with_rule(Adafactor, _EnlargesUpdates)
-
-
-class _ForgetsRows(AdafactorRule):
-    def root(self, means: Mapping[str, Array]) -> Array:
-        rows = means.get("rows", np.ones(1))
-        tall = "rows" in means and len(rows) > means["columns"].shape[-1]
-        return super().root({**means, "rows": np.ones_like(rows)} if tall else means)
+    def clip(self, update: Array) -> Array:
+        return self.r(update / min(1.0, self.rms(update) / self.optimizer.threshold))
 
 
 @fault(
@@ -270,80 +254,60 @@ class _ForgetsRows(AdafactorRule):
     "optimizer.implementations-agree",
     "optimizer.options",
 )
-class RowsOfTallMatricesDoNotCount(ReferenceTrainer):
+class RowsOfTallMatricesDoNotCount(AdafactorRule):
     """Adafactor's estimate for a matrix with more rows than columns is that of its columns alone."""
 
-    rules = with_rule(Adafactor, _ForgetsRows)
-
-
-class _MuonKeepsTheRate(MuonRule):
-    def factor(self, shape: Shape) -> float:
-        return 1.0 if self.optimizer.adjustment == "width" else super().factor(shape)
+    def root(self, means: Mapping[str, Array]) -> Array:
+        rows = means.get("rows", np.ones(1))
+        tall = "rows" in means and len(rows) > means["columns"].shape[-1]
+        return super().root({**means, "rows": np.ones_like(rows)} if tall else means)
 
 
 @fault("https://github.com/google-deepmind/optax/pull/1249", "optimizer.options")
-class WidthAdjustsNoRate(ReferenceTrainer):
+class WidthAdjustsNoRate(MuonRule):
     """Muon's rate is the same for matrices of every shape, where it is asked to follow the ratio of their sides."""
 
-    rules = with_rule(Muon, _MuonKeepsTheRate)
-
-
-class _AdjustsTwice(MuonRule):
     def factor(self, shape: Shape) -> float:
-        return super().factor(shape) * max(1.0, shape[1] / shape[0]) ** 0.5
+        return 1.0 if self.optimizer.adjustment == "width" else super().factor(shape)
 
 
 @fault(
     "https://github.com/kozistr/pytorch_optimizer/issues/371", "optimizer.implementations-agree", "optimizer.options"
 )
-class RateIsAdjustedTwice(ReferenceTrainer):
+class RateIsAdjustedTwice(MuonRule):
     """Muon's rate follows the ratio of a matrix' sides besides the adjustment that matches AdamW's RMS."""
 
-    rules = with_rule(Muon, _AdjustsTwice)
+    def factor(self, shape: Shape) -> float:
+        return super().factor(shape) * max(1.0, shape[1] / shape[0]) ** 0.5
 
 
-class _OnlyNormalises(MuonRule):
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/8442", "optimizer.implementations-agree", "optimizer.options")
+class MatricesAreNotOrthogonalised(MuonRule):
+    """Muon divides the velocity by its norm and makes no iteration of Newton and Schulz."""
+
     def iterate(self, x: Array) -> Array:
         return x
 
 
-@fault("https://github.com/deepspeedai/DeepSpeed/pull/8442", "optimizer.implementations-agree", "optimizer.options")
-class MatricesAreNotOrthogonalised(ReferenceTrainer):
-    """Muon divides the velocity by its norm and makes no iteration of Newton and Schulz."""
+@fault("https://github.com/zichongli5/NorMuon/issues/5", "optimizer.options")
+class PlainMomentumLooksAhead(MuonRule):
+    """Muon's update takes Nesterov's momentum where the plain one is asked for."""
 
-    rules = with_rule(Muon, _OnlyNormalises)
-
-
-class _LooksAheadAlways(MuonRule):
     def ahead(self, velocity: Array, g: Array, count: int) -> Array:
         return self.r(g + self.r(self.r.number(self.optimizer.momentum) * velocity))
 
 
-@fault("https://github.com/zichongli5/NorMuon/issues/5", "optimizer.options")
-class PlainMomentumLooksAhead(ReferenceTrainer):
-    """Muon's update takes Nesterov's momentum where the plain one is asked for."""
-
-    rules = with_rule(Muon, _LooksAheadAlways)
-
-
-class _AsStored(Arithmetic):
+class _EpsilonIsRounded(Arithmetic):
     def epsilon(self, value: float) -> float:
-        return float(self(np.asarray(value)))
-
-
-class _AdamInFormat(ReferenceTrainer):
-    """Computes an update in the format that `arithmetic` names."""
-
-    def arithmetic(self, name: str) -> str:
-        return self.master_formats[name]
-
-    def arithmetic_of(self, name: str) -> Arithmetic:
-        return _AsStored(self.rounding, self.arithmetic(name))
+        return float(self.rounding.round(np.array(value), self.format))
 
 
 @fault("https://github.com/google-deepmind/optax/issues/1754", "master.adam-epsilon-survives")
-class EpsilonIsRoundedToZero(_AdamInFormat):
+class EpsilonIsRoundedToZero(ReferenceTrainer):
     """Adam's epsilon is rounded to the weights' format, where 1e-8 is zero if that is float16."""
+
+    def arithmetic_of(self, name: str) -> Arithmetic:
+        return _EpsilonIsRounded(self.rounding, self.master_formats[name])
 
 
 @fault("https://github.com/nntrainer/nntrainer/pull/3565", "master.decay-survives", "autocast.float32-parity")
@@ -416,97 +380,62 @@ class MissingGradientsAreZero(ReferenceTrainer):
         super().apply_update({**{n: np.zeros_like(v) for n, v in self.masters.items()}, **gradients}, rate)
 
 
-class _ClassicalMomentum(SGDRule):
+@fault("https://github.com/ooples/AiDotNet.Tensors/pull/949", "optimizer.options")
+class NesterovIsIgnored(SGDRule):
+    """Nesterov's momentum is accepted and runs as the classical one."""
+
     def ahead(self, velocity: Array, g: Array) -> Array:
         return velocity
 
 
-@fault("https://github.com/ooples/AiDotNet.Tensors/pull/949", "optimizer.options")
-class NesterovIsIgnored(ReferenceTrainer):
-    """Nesterov's momentum is accepted and runs as the classical one."""
+@fault("https://github.com/PaddlePaddle/Paddle/pull/12231", "optimizer.options")
+class NesterovLooksBack(SGDRule):
+    """Nesterov's step subtracts the momentum's share of the velocity from the gradient."""
 
-    rules = with_rule(SGD, _ClassicalMomentum)
-
-
-class _LooksBack(SGDRule):
     def ahead(self, velocity: Array, g: Array) -> Array:
         return self.r(2.0 * g - super().ahead(velocity, g)) if self.optimizer.nesterov else velocity
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/12231", "optimizer.options")
-class NesterovLooksBack(ReferenceTrainer):
-    """Nesterov's step subtracts the momentum's share of the velocity from the gradient."""
+@fault("https://github.com/ml-explore/mlx/pull/473", "optimizer.options")
+class FirstGradientIsDampened(SGDRule):
+    """Dampening acts on the first gradient too."""
 
-    rules = with_rule(SGD, _LooksBack)
-
-
-class _DampensTheFirst(SGDRule):
     def joining(self, g: Array, count: int) -> Array:
         return super().joining(g, count + 1)
 
 
 @fault("https://github.com/ml-explore/mlx/pull/473", "optimizer.options")
-class FirstGradientIsDampened(ReferenceTrainer):
-    """Dampening acts on the first gradient too."""
+class DecayNeedsMomentum(SGDRule):
+    """SGD's weight decay has no effect without momentum."""
 
-    rules = with_rule(SGD, _DampensTheFirst)
-
-
-class _DecaysWithMomentum(SGDRule):
     def add_decay(self, p: Array, g: Array) -> Array:
         return super().add_decay(p, g) if self.optimizer.momentum else g
 
 
-@fault("https://github.com/ml-explore/mlx/pull/473", "optimizer.options")
-class DecayNeedsMomentum(ReferenceTrainer):
-    """SGD's weight decay has no effect without momentum."""
+@fault("https://github.com/PaddlePaddle/Paddle/pull/79341", "optimizer.options")
+class MaximizationIsIgnored(SGDRule):
+    """Maximization is accepted, and the update goes down the gradient."""
 
-    rules = with_rule(SGD, _DecaysWithMomentum)
-
-
-class _Descends(SGDRule):
     def ascent(self, g: Array) -> Array:
         return g
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/79341", "optimizer.options")
-class MaximizationIsIgnored(ReferenceTrainer):
-    """Maximization is accepted, and the update goes down the gradient."""
+@fault("https://github.com/flagos-ai/FlagGems/issues/4988", "optimizer.options")
+class CoupledDecayIsDecoupled(AdamRule):
+    """Adam's weight decay follows AdamW's rule."""
 
-    rules = with_rule(SGD, _Descends)
-
-
-class _DecaysApart(AdamRule):
     def __call__(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
         return self.step(self.r(p * self.r.number(1.0 - rate * self.decay)), slots, self.ascent(g), rate, count)
 
 
-@fault("https://github.com/flagos-ai/FlagGems/issues/4988", "optimizer.options")
-class CoupledDecayIsDecoupled(ReferenceTrainer):
-    """Adam's weight decay follows AdamW's rule."""
+@fault("https://github.com/pytorch/pytorch/issues/78807", "optimizer.options")
+class LargestMomentIsNotStored(AdamRule):
+    """AMSGrad takes the larger of two moments and does not store it."""
 
-    rules = with_rule(Adam, _DecaysApart)
-
-
-class _LosesLargest(AdamRule):
     def largest(self, held: Array, second: Array, correction: float, moved: Slots) -> tuple[Array, float]:
         result = super().largest(held, second, correction, moved)
         moved["largest_second_moment"] = held
         return result
-
-
-@fault("https://github.com/pytorch/pytorch/issues/78807", "optimizer.options")
-class LargestMomentIsNotStored(ReferenceTrainer):
-    """AMSGrad takes the larger of two moments and does not store it."""
-
-    rules = with_rule(Adam, _LosesLargest)
-
-
-class _StartsWithOne(AdagradRule):
-    @classmethod
-    def start(cls, optimizer: Adagrad, slot: str) -> float:
-        del optimizer, slot
-        return 1.0
 
 
 @fault(
@@ -514,37 +443,31 @@ class _StartsWithOne(AdagradRule):
     "optimizer.implementations-agree",
     "optimizer.options",
 )
-class SumOfSquaresStartsWithOne(ReferenceTrainer):
+class SumOfSquaresStartsWithOne(AdagradRule):
     """Adagrad's sum of squares begins with one, whatever its initial value is."""
 
-    rules = with_rule(Adagrad, _StartsWithOne)
+    @classmethod
+    def start(cls, optimizer: Adagrad, slot: str) -> float:
+        return 1.0
 
 
-class _KeepsTheRate(AdagradRule):
+@fault("https://github.com/eaplatanios/tensorflow_scala/pull/55", "optimizer.options")
+class RateDecayIsIgnored(AdagradRule):
+    """Adagrad's own decay of the rate has no effect."""
+
     def decay_learning_rate(self, rate: float, count: int) -> float:
         return rate
 
 
-@fault("https://github.com/eaplatanios/tensorflow_scala/pull/55", "optimizer.options")
-class RateDecayIsIgnored(ReferenceTrainer):
-    """Adagrad's own decay of the rate has no effect."""
+@fault("https://github.com/UselessToys/Ecosystem_WebUI/pull/383", "optimizer.options")
+class CentringIsStored(RMSpropRule):
+    """Centred RMSprop subtracts the squared mean from the stored mean of squares itself."""
 
-    rules = with_rule(Adagrad, _KeepsTheRate)
-
-
-class _CentresInPlace(RMSpropRule):
     def step(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
         after, moved = super().step(p, slots, g, rate, count)
         if self.optimizer.centred:
             moved["squares"] = self.r(moved["squares"] - self.r(moved["gradients"] * moved["gradients"]))
         return after, moved
-
-
-@fault("https://github.com/UselessToys/Ecosystem_WebUI/pull/383", "optimizer.options")
-class CentringIsStored(ReferenceTrainer):
-    """Centred RMSprop subtracts the squared mean from the stored mean of squares itself."""
-
-    rules = with_rule(RMSprop, _CentresInPlace)
 
 
 @fault("https://github.com/pytorch/pytorch/issues/191763", "optimizer.implementations-agree")
@@ -690,11 +613,6 @@ class FirstMetricIsBestWhateverItIs(PlateauRule):
         return self.best is None or super().improves(metric)
 
 
-class _EpsilonIsRounded(Arithmetic):
-    def epsilon(self, value: float) -> float:
-        return float(self.rounding.round(np.array(value), self.format))
-
-
 @fault("https://github.com/google-deepmind/optax/issues/1784", "optimizer.shipped")
 class EpsilonIsLostInFloat16(ReferenceOptimizers):
     """Default epsilons are 0 in float16, where a gradient of zero gives 0/0."""
@@ -822,9 +740,6 @@ class AverageMovesOnSkip(ReferenceTrainer):
         return super().next_scale(scaler, finite)
 
 
-# how it is kept
-
-
 @fault("https://github.com/d8ahazard/sd_dreambooth_extension/pull/1417", "master.average-keeps-precision")
 class KeptInTheComputeFormat(ReferenceTrainer):
     """The average is kept in the recipe's low-precision format."""
@@ -841,9 +756,6 @@ class AverageIsNotSaved(ReferenceTrainer):
         super().load_state(arrays)
         if self.averages:
             self.averages = dict(self.masters)
-
-
-# what evaluation does with it
 
 
 @fault("https://github.com/keras-team/keras/issues/18949", "master.average-is-evaluated")

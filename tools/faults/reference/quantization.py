@@ -29,7 +29,11 @@ from tools.faults import fault
 _LANES = 16
 
 
-class _TailTiesAway(ReferenceQuantizers):
+@fault("https://github.com/microsoft/onnxruntime/pull/28606", "quantization.ties")
+class TailOfARowRoundsTiesAway(ReferenceQuantizers):
+    """Quantizers take the values of a row sixteen at a time, and those that are left over at its end by another loop,
+    in which a quotient half-way between two codes goes away from zero instead of to the even one."""
+
     def codes(self, values: Array, scale: Array, zero_point: Array, rule: QuantRule) -> Array:
         codes = np.array(super().codes(values, scale, zero_point, rule))
         tail = values.shape[-1] % _LANES
@@ -42,33 +46,19 @@ class _TailTiesAway(ReferenceQuantizers):
         return codes
 
 
-@fault("https://github.com/microsoft/onnxruntime/pull/28606", "quantization.ties")
-class TailOfARowRoundsTiesAway(ReferenceFramework):
-    """Quantizers take the values of a row sixteen at a time, and those that are left over at its end by another loop,
-    in which a quotient half-way between two codes goes away from zero instead of to the even one."""
-
-    quantizers_class = _TailTiesAway
-
-
 _SAMPLES = 64
 """Samples of a batch that calibration looks at."""
 
 
-class _FirstSamples(ReferenceQuantizedModel):
-    """Calibration looks at the first samples of each batch."""
+@fault("https://github.com/apache/mxnet/pull/21008", "quantization.calibrated-range")
+class CalibrationSeesFirstSamples(ReferenceQuantizedModel):
+    """Calibration of static quantization looks at the first 64 samples of each batch, and at none that comes after
+    them."""
 
     def observe_ranges(
         self, weights: Mapping[str, Array], batches: Sequence[Array], quantized: Collection[str]
     ) -> dict[str, Array]:
         return super().observe_ranges(weights, [batch[:_SAMPLES] for batch in batches], quantized)
-
-
-@fault("https://github.com/apache/mxnet/pull/21008", "quantization.calibrated-range")
-class CalibrationSeesFirstSamples(ReferenceFramework):
-    """Calibration of static quantization looks at the first 64 samples of each batch, and at none that comes after
-    them."""
-
-    quantized_model_class = _FirstSamples
 
 
 @fault("https://github.com/rajveer43/VeloxQuant-MLX/pull/167", "quantization.int8-load")

@@ -38,79 +38,64 @@ class EarlierMicroBatchesHeld(ReferenceTrainer):
         return super().saved_bytes(batch) * (1 + self.window.micro_batches)
 
 
-class Calls(ReferenceFramework):
-    """Splits one verb in two."""
-
-    def recompute_correctly(self, case: RecomputeCase, x: Array, w: Array, variant: str | None) -> RecomputeResult:
-        """The recomputation as it should be."""
-        return super().recompute(case, x, w, variant)
-
-
 @fault("https://github.com/PaddlePaddle/Paddle/issues/62981", "recompute.no-grad-input")
-class ClosedOverWeightForgotten(Calls):
+class ClosedOverWeightForgotten(ReferenceFramework):
     """A weight that the function closes over gets no gradient where no argument asks for one."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        result = self.recompute_correctly(case, x, w, variant)
+        result = super().recompute(case, x, w, variant)
         return replace(result, w=None) if case == "no-grad-input" else result
 
 
 @fault("https://github.com/pytorch/pytorch/issues/124725", "recompute.containers")
-class SequencesNotSearched(Calls):
+class SequencesNotSearched(ReferenceFramework):
     """Tensors in tuples and lists are taken for constants."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        result = self.recompute_correctly(case, x, w, variant)
+        result = super().recompute(case, x, w, variant)
         return replace(result, x=None, w=None) if case in ("tuple", "list") else result
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/62363", "recompute.containers")
-class MappingsNotSearched(Calls):
+class MappingsNotSearched(ReferenceFramework):
     """Tensors in dictionaries and keyword arguments are taken for constants."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        result = self.recompute_correctly(case, x, w, variant)
+        result = super().recompute(case, x, w, variant)
         return replace(result, x=None, w=None) if case in ("dict", "keyword") else result
 
 
-# weights
-
-
 @fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "recompute.detects-changed-weights")
-class ChangedWeightsUnseen(Calls):
+class ChangedWeightsUnseen(ReferenceFramework):
     """Weights that change before the backward pass are recomputed with in silence."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         if case != "weights-changed":
-            return self.recompute_correctly(case, x, w, variant)
+            return super().recompute(case, x, w, variant)
         return replace(
-            self.recompute_correctly("positional", x, 3 * w, variant),
-            value=self.recompute_correctly("plain", x, w, variant).value,
+            super().recompute("positional", x, 3 * w, variant), value=super().recompute("plain", x, w, variant).value
         )
 
 
-# failures
-
-
 @fault("https://github.com/PaddlePaddle/Paddle/pull/35927", "recompute.failure-leaves-no-trace")
-class FailureLeavesScope(Calls):
+class FailureLeavesScope(ReferenceFramework):
     """An error in the recomputed forward leaves its precision scope open."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         try:
-            return self.recompute_correctly(case, x, w, variant)
+            return super().recompute(case, x, w, variant)
         except RuntimeError:
             scope.enter(scope.Scope(BFLOAT16))
             raise
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "recompute.failure-leaves-no-trace")
-class FailureLeavesTrace(Calls):
+class FailureLeavesTrace(ReferenceFramework):
     """An error in the recomputed forward leaves the trace that it ran in open."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         try:
-            return self.recompute_correctly(case, x, w, variant)
+            return super().recompute(case, x, w, variant)
         except RuntimeError:
             tape.close_down_to(tape.depth() + 1)
             raise
@@ -149,9 +134,6 @@ class WeightsDonated(ReferenceTrainer):
 Parameters = Mapping[str, Tensor]
 
 
-# values
-
-
 def read_as(x: Tensor, value: Array) -> Tensor:
     """A tensor on the tape of x that holds another value."""
     return Tensor(x.value + (value - plain(x.value)), x.format, x.owned)
@@ -184,9 +166,6 @@ class IdsKeptInFloat16(ReferenceTrainer):
     def _pass(self, parameters: Parameters, training: bool) -> Pass:
         pass_class = self.Coarse if self._replaying else Pass
         return pass_class(self.ops, parameters, self, training)
-
-
-# gradients
 
 
 @fault("https://github.com/pytorch/pytorch/issues/36383", "recompute.same-gradients")
@@ -241,9 +220,6 @@ class InnerStreamNotPutBack(ReferenceTrainer):
         nested = self.recipe.recompute is not None and self.recipe.recompute.depth > 1
         with nullcontext() if nested else super().replay_random(draws):
             yield
-
-
-# buffers and modes
 
 
 @fault("https://github.com/pytorch/pytorch/issues/96136", "recompute.statistics-once")

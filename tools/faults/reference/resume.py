@@ -1,19 +1,17 @@
 """Faults of checkpoints: what they contain, refuse and change."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.model import Model
-from fixtures.recipe import SGD, Adam, Precision, Recipe
+from fixtures.recipe import SGD, Adam, Precision
 from frameworks.base import of_same_class
-from frameworks.contract import Conventions, Trainer
+from frameworks.contract import Trainer
 from frameworks.reference.core import checkpoint, scope
-from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.tape import Tensor
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.trainer import ReferenceTrainer
@@ -28,15 +26,6 @@ class GrowthCounterIsNotSaved(ReferenceTrainer):
         super().load_state(arrays)
         if self.scaler is not None:
             self.scaler = self.scaler.at(self.scaler.scale, 0)
-
-
-@fault("https://github.com/PaddlePaddle/Paddle/pull/39121", "resume.bit-identical")
-class MastersAreNotSaved(ReferenceTrainer):
-    """Float32 masters are made again from the low-precision weights."""
-
-    def load_state(self, arrays: Arrays) -> None:
-        super().load_state(arrays)
-        self.masters = dict(self.values)
 
 
 @fault("https://github.com/NVlabs/stylegan2-ada-pytorch/issues/108", "resume.bit-identical")
@@ -149,10 +138,8 @@ class DamageIsIgnored(ReferenceTrainer):
     """A file that cannot be read is taken for no file, and the run goes on with what it has."""
 
     def restore(self, path: Path) -> None:
-        try:
+        with suppress(ValueError):
             super().restore(path)
-        except ValueError:
-            return
 
 
 @fault("https://github.com/ScrollPrize/villa/pull/1475", "resume.truncated-file", "resume.refusal-changes-nothing")
@@ -216,24 +203,14 @@ class ScaleIsMissingUntilTheFirstLoss(ReferenceTrainer):
 class SharesTheGivenWeights(ReferenceTrainer):
     """The weights that a run starts from are trained in place."""
 
-    def __init__(
-        self,
-        model: Model,
-        recipe: Recipe,
-        conventions: Conventions,
-        ops: Operations,
-        weights: Mapping[str, Array] | None = None,
-    ) -> None:
-        super().__init__(model, recipe, conventions, ops, weights)
-        self.given = weights or {}
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.given: Mapping[str, Array] = args[-1] or {}
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         super().apply_update(gradients, rate)
         for name, value in self.given.items():
             value[...] = self.masters[name]
-
-
-# the state of another run
 
 
 @fault("https://github.com/pytorch/pytorch/issues/196083", "resume.live-state")
@@ -327,25 +304,6 @@ class OpenWindowIsShared(ReferenceTrainer):
             self.window.gradients = other.window.gradients
 
 
-@fault("https://github.com/m2lines/Samudra/issues/282", "resume.bit-identical")
-class AverageRestartsAfterLoad(ReferenceTrainer):
-    """The number of updates that the average has taken in is not restored: it comes back whole, and the first update
-    after the load replaces it with a copy of the weights."""
-
-    _anew = False
-
-    def load_state(self, arrays: Arrays) -> None:
-        super().load_state(arrays)
-        self._anew = True
-
-    def move_average(self) -> None:
-        if self._anew and self.averages:
-            self.averages = dict(self.masters)
-        else:
-            super().move_average()
-        self._anew = False
-
-
 @fault("", "resume.unclaimed-is-refused")
 class SaveOfAnotherOptimizerIsTaken(ReferenceTrainer):
     """Which optimizer a save is of is not looked at: a run of plain gradient descent takes one of Adam and drops its
@@ -397,7 +355,6 @@ class ScheduleMadeThereBeginsAnew(ReferenceTrainer):
     """A schedule that is made at a later update begins with the first one."""
 
     def make_schedule(self, applied: int = 0) -> None:
-        del applied
         super().make_schedule()
 
 

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from fixtures.arrays import FORMATS, Array
-from fixtures.model import Model
-from fixtures.recipe import DynamicScaling, Recipe, StaticScaling
-from frameworks.contract import Conventions, Update
-from frameworks.reference.core.arithmetic import Operations
+from fixtures.recipe import DynamicScaling, StaticScaling
+from frameworks.contract import Update
 from frameworks.reference.core.tape import Pullback, Tensor
 from frameworks.reference.training.decisions import Arrays, OpenWindow
 from frameworks.reference.training.scaler import LossScale
@@ -185,16 +184,9 @@ class SkipsInSilenceAtTheFloor(ReferenceTrainer):
 class StartsAt2To32(ReferenceTrainer):
     """Without settings the scale begins at 2^32, where another default is documented and read back."""
 
-    def __init__(
-        self,
-        model: Model,
-        recipe: Recipe,
-        conventions: Conventions,
-        ops: Operations,
-        weights: Mapping[str, Array] | None,
-    ) -> None:
-        super().__init__(model, recipe, conventions, ops, weights)
-        if self.scaler is not None and getattr(recipe.scaling, "initial", 1.0) is None:
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        if self.scaler is not None and getattr(self.recipe.scaling, "initial", 1.0) is None:
             self.scaler = self.scaler.at(2.0**32, 0)
 
 
@@ -230,15 +222,8 @@ class OverflowKeepsTheCount(ReferenceTrainer):
 class ScaleIsFloat16(ReferenceTrainer):
     """The scale is held in float16, whose largest value is 65504."""
 
-    def __init__(
-        self,
-        model: Model,
-        recipe: Recipe,
-        conventions: Conventions,
-        ops: Operations,
-        weights: Mapping[str, Array] | None,
-    ) -> None:
-        super().__init__(model, recipe, conventions, ops, weights)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         if self.scaler is not None:
             self.scaler = self._narrow_scale(self.scaler)
 
@@ -339,9 +324,6 @@ class OverflowedGradientsStay(ReferenceTrainer):
         return update
 
 
-# how a skip is reported
-
-
 @fault("https://github.com/huggingface/accelerate/issues/4242", "scaling.skip-is-reported")
 class SkipReadFromCallCount(ReferenceTrainer):
     """An update counts as applied because the optimizer's step was called."""
@@ -356,9 +338,6 @@ class StepCounterStandsStill(ReferenceTrainer):
 
     def optimizer_state(self) -> Arrays:
         return super().optimizer_state() | {"steps": np.array(0)}
-
-
-# abandoned updates
 
 
 @fault("https://github.com/Haian-Jin/LVSM/pull/19", "scaling.abandoned-update-leaves-no-trace")

@@ -12,13 +12,12 @@ from autograd.core import VJPNode
 
 from fixtures.arrays import Array
 from fixtures.model import Batch
-from fixtures.recipe import Offload, OffloadedKind
+from fixtures.recipe import OffloadedKind
 from frameworks.contract import Update
-from frameworks.reference import ReferenceFramework
 from frameworks.reference.distributed import ReferenceRankGroup
 from frameworks.reference.quantization.float8 import EightBitMoments
 from frameworks.reference.training.decisions import Arrays
-from frameworks.reference.training.offload import ArrayStore, DiskStore, HostStore, StoredArrays
+from frameworks.reference.training.offload import DiskStore, HostStore, StoredArrays
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
@@ -62,8 +61,9 @@ class LoadedMomentsStayOnTheDevice(ReferenceTrainer):
         self.slots = {s: m if isinstance(m, EightBitMoments) else dict(m) for s, m in self.slots.items()}
 
 
-class _MeanOfThoseThatUsed(ReferenceRankGroup):
-    """Gradients are averaged over the ranks that have one."""
+@fault("", "sharding.missing-gradient")
+class MissingGradientsAreNotZeros(ReferenceRankGroup):
+    """The gradient of a parameter that only some ranks use is averaged over these, so it is too large by all / some."""
 
     def reduce_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
         users = {name: sum(name in own for own in gradients) for name in self.first.masters}
@@ -73,49 +73,23 @@ class _MeanOfThoseThatUsed(ReferenceRankGroup):
         }
 
 
-@fault("", "sharding.missing-gradient")
-class MissingGradientsAreNotZeros(ReferenceFramework):
-    """The gradient of a parameter that only some ranks use is averaged over these, so it is too large by all / some."""
+@fault("", "offload.same-bits")
+class OffloadedMomentsAreFloat32(HostStore):
+    """Moments in the host's memory are float32, those of float64 weights too."""
 
-    rank_group_class = _MeanOfThoseThatUsed
-
-
-class _Float32Moments(HostStore):
     def put(self, key: str, array: Array) -> None:
         super().put(key, array.astype(np.float32).astype(np.float64) if key.startswith("slot.") else array)
 
 
-@fault("", "offload.same-bits")
-class OffloadedMomentsAreFloat32(ReferenceTrainer):
-    """Moments in the host's memory are float32, those of float64 weights too."""
+@fault("https://github.com/meta-pytorch/torchtune/issues/1867", "offload.same-bits")
+class FreedAfterTheFirstUse(HostStore):
+    """What a backward pass has fetched once is gone when a second loss needs it."""
 
-    def make_store(self, offload: Offload) -> ArrayStore:
-        return _Float32Moments() if offload.to == "host" else super().make_store(offload)
-
-
-class InStore(ReferenceTrainer):
-    """A run whose stores are of these types."""
-
-    host: type[HostStore] = HostStore
-    disk: type[DiskStore] = DiskStore
-
-    def make_store(self, offload: Offload) -> ArrayStore:
-        return self.host() if offload.to == "host" else self.disk(offload.folder)
-
-
-class _WithoutEmptying(HostStore):
     def get(self, key: str) -> Array:
         result = super().get(key)
         if key.startswith("activation/"):
             self.copies[key] = np.zeros_like(result)
         return result
-
-
-@fault("https://github.com/meta-pytorch/torchtune/issues/1867", "offload.same-bits")
-class FreedAfterTheFirstUse(InStore):
-    """What a backward pass has fetched once is gone when a second loss needs it."""
-
-    host = _WithoutEmptying
 
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/6550", "offload.same-bits")
@@ -172,32 +146,27 @@ class SavesEmptyMoments(ReferenceTrainer):
         return {n: np.zeros_like(a) if away and n.startswith("slot.") else a for n, a in state.items()}
 
 
-class _Keeping(DiskStore):
+@fault("https://github.com/vllm-project/llm-compressor/pull/2605", "offload.gives-back")
+class FilesStay(DiskStore):
+    """Files of activations stay in the folder after their backward pass."""
+
     def drop(self, key: str) -> None:
         """Nothing."""
 
 
-@fault("https://github.com/vllm-project/llm-compressor/pull/2605", "offload.gives-back")
-class FilesStay(InStore):
-    """Files of activations stay in the folder after their backward pass."""
+@fault("https://github.com/deepspeedai/DeepSpeed/pull/4416", "offload.gives-back")
+class FoldersStay(DiskStore):
+    """Each run leaves its folder behind."""
 
-    disk = _Keeping
-
-
-class _Staying(DiskStore):
     def __init__(self, folder: str | None) -> None:
         super().__init__(folder)
         self._ending.detach()
 
 
-@fault("https://github.com/deepspeedai/DeepSpeed/pull/4416", "offload.gives-back")
-class FoldersStay(InStore):
-    """Each run leaves its folder behind."""
+@fault("https://github.com/nntrainer/nntrainer/pull/4342", "offload.disk-fault")
+class FilesAreTrusted(DiskStore):
+    """What a file holds is taken as it is: a changed bit is another weight."""
 
-    disk = _Staying
-
-
-class _Trusting(DiskStore):
     def put(self, key: str, array: Array) -> None:
         order = np.argsort([-abs(stride) for stride in array.strides], kind="stable").astype(int)
         self.orders = {**getattr(self, "orders", {}), key: (order, array.shape)}
@@ -209,14 +178,10 @@ class _Trusting(DiskStore):
         return values.reshape([shape[axis] for axis in order]).transpose(np.argsort(order)).copy(order="K")
 
 
-@fault("https://github.com/nntrainer/nntrainer/pull/4342", "offload.disk-fault")
-class FilesAreTrusted(InStore):
-    """What a file holds is taken as it is: a changed bit is another weight."""
+@fault("https://github.com/deepspeedai/DeepSpeed/issues/1627", "offload.disk-fault")
+class MissingFilesAreZeros(DiskStore):
+    """A file that is missing stands for zeros."""
 
-    disk = _Trusting
-
-
-class _Filling(DiskStore):
     def put(self, key: str, array: Array) -> None:
         self.shapes = {**getattr(self, "shapes", {}), key: array.shape}
         super().put(key, array)
@@ -225,14 +190,10 @@ class _Filling(DiskStore):
         return super().get(key) if self.path(key).exists() else np.zeros(self.shapes[key])
 
 
-@fault("https://github.com/deepspeedai/DeepSpeed/issues/1627", "offload.disk-fault")
-class MissingFilesAreZeros(InStore):
-    """A file that is missing stands for zeros."""
+@fault("https://github.com/deepspeedai/DeepSpeed/issues/1070", "offload.disk-fault")
+class FailedWritesAreIgnored(DiskStore):
+    """Where a file cannot be written, zeros come back."""
 
-    disk = _Filling
-
-
-class _Ignoring(DiskStore):
     def put(self, key: str, array: Array) -> None:
         try:
             super().put(key, array)
@@ -242,13 +203,6 @@ class _Ignoring(DiskStore):
     def get(self, key: str) -> Array:
         lost: dict[str, Array] = getattr(self, "lost", {})
         return lost[key] if key in lost else super().get(key)
-
-
-@fault("https://github.com/deepspeedai/DeepSpeed/issues/1070", "offload.disk-fault")
-class FailedWritesAreIgnored(InStore):
-    """Where a file cannot be written, zeros come back."""
-
-    disk = _Ignoring
 
 
 @fault("https://github.com/pytorch/pytorch/issues/99174", "sharding.one-decision")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from conformance.spec.clauses import Kind, read_tables
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_suffix(".toml")
 PACKAGES = ("conformance", "frameworks", "results", "fixtures", "tools")
 _SUFFIXES = (".py", ".toml", ".html", ".js", ".jinja", ".j2")

@@ -1,1 +1,0 @@
-"""Absolute times of one training step, as an ordinary pytest-benchmark suite."""

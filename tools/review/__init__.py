@@ -1,1 +1,0 @@
-"""Checks of the suite itself: reviews of clauses whose tests changed, and phrases that need a second reading."""
