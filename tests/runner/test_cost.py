@@ -3,6 +3,8 @@
 Times are taken in turns while no other worker's test runs, and the cost of a whole run has a limit.
 """
 
+from __future__ import annotations
+
 import ast
 import multiprocessing
 import time
