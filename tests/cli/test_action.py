@@ -214,12 +214,10 @@ def test_tell_same_run_beside_other_series_is_no_worse(compared_runner: Runner) 
 
 
 def test_tell_drift_counts_where_it_was_asked_for(compared_runner: Runner) -> None:
-    near, far = (change_verdict(BASE, 0, checks=(replace(BOUND, measured=error),)) for error in (0.01, 0.99))
-    write(compared_runner.folder / "base" / "old.json", near)
+    far = change_verdict(BASE, 0, checks=(replace(BOUND, measured=2.0),))
     write(compared_runner.folder / "out" / "records" / "new.json", far)
     assert compared_runner.step("tell.sh", FAIL_ON="drift") == {"comparison": "1"}, compared_runner.log
     assert "nothing is worse, 1 test drifted" in compared_runner.summary
-    assert "| drift |" in compared_runner.summary
 
 
 @pytest.mark.slow
@@ -229,17 +227,17 @@ def test_tell_compares_with_the_committed_baselines(compared_runner: Runner) -> 
     assert compared_runner.step("tell.sh", BASELINE="") == {"comparison": "0"}, compared_runner.log
 
 
-def test_tell_without_a_baseline_writes_the_rest(compared_runner: Runner) -> None:
-    assert compared_runner.step("tell.sh", BASELINE="nowhere") == {"comparison": "2"}, compared_runner.log
+@pytest.mark.parametrize(
+    ("variables", "text"), [({"BASELINE": "nowhere"}, r"^    conformance: .*nowhere"), ({"PYTHON": "false"}, "")]
+)
+def test_tell_without_a_comparison_writes_the_rest(
+    compared_runner: Runner, variables: dict[str, str], text: str
+) -> None:
+    assert compared_runner.step("tell.sh", **variables) == {"comparison": "2"}, compared_runner.log
     assert compared_runner.status == 0
     assert "the comparison cannot be judged" in compared_runner.summary
-    assert re.search(r"^    conformance: .*nowhere", compared_runner.summary, re.MULTILINE)
-    assert "(1 of 3 tests)" in compared_runner.summary
-
-
-def test_tell_broken_command_is_no_comparison(compared_runner: Runner) -> None:
-    assert compared_runner.step("tell.sh", PYTHON="false") == {"comparison": "2"}, compared_runner.log
-    assert "the comparison cannot be judged" in compared_runner.summary
+    assert re.search(text, compared_runner.summary, re.MULTILINE)
+    assert "(1 of 3 tests)" in compared_runner.summary or "PYTHON" in variables
 
 
 def test_tell_unreadable_record_is_a_warning(compared_runner: Runner) -> None:
@@ -325,13 +323,6 @@ def test_actions_of_others_are_pinned() -> None:
         for line in path.read_text().splitlines():
             if "uses:" in line and "uses: ./" not in line:
                 assert re.search(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
-
-
-def test_workflow_inputs_are_those_of_the_action() -> None:
-    inputs = yaml.safe_load((ACTION / "action.yml").read_text())["inputs"]
-    used = [step for _, step in steps() if step.get("uses") == "./.github/actions/conformance"]
-    assert len(used) == 4
-    assert all(step["with"].keys() <= inputs.keys() for step in used)
 
 
 def test_workflow_has_one_right_to_write() -> None:

@@ -1,14 +1,14 @@
 """Journals, whole to the last line that was written, and folders of records, of which few are kept."""
 
-import gc
 import json
+import os
 import random
 import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,6 @@ from results.record.reading import (
     Journal,
     Observation,
     Outcome,
-    Record,
     RecordError,
     TestVerdict,
     load,
@@ -102,6 +101,14 @@ def test_create_twice_is_refused(tmp_path: Path) -> None:
         assert len(str(caught.value).splitlines()) == 1
         assert journal.path.read_bytes() == content
     Journal.create(tmp_path / "x.json", header()).close()
+
+
+@pytest.mark.parametrize(("make", "ending"), [(os.mkfifo, "jsonl"), (Path.mkdir, "json")])
+def test_create_over_a_pipe_or_a_folder_is_refused(make: Callable[[Path], object], ending: str, tmp_path: Path) -> None:
+    make(tmp_path / f"x.{ending}")
+    with pytest.raises(RecordError, match="is not a regular file, which a record cannot replace") as refusal:
+        Journal.create(tmp_path / "x.json", header())
+    assert len(str(refusal.value).splitlines()) == 1
 
 
 def test_journal_refuses_mistakes(tmp_path: Path) -> None:
@@ -215,21 +222,6 @@ def test_folders_are_compared_as_their_records_are_and_only_two_are_kept(folders
     assert [pair.compared for pair in result.pairs] == [3, 3, 3]
     assert not any(record.verdicts for pair in result.pairs for record in (pair.old, pair.new))
     assert [line[:11] for line in compare_files(find([old]), find([new]), partial=True).unmatched] == ["torch eager"]
-
-
-def test_the_garbage_collector_pauses_while_records_are_read(folders: tuple[Path, Path]) -> None:
-    paused: list[bool] = []
-
-    def convert(record: Record) -> Record:
-        paused.append(not gc.isenabled())
-        return record
-
-    assert read([folders[0]], convert=convert)
-    assert paused == [True] * 4
-    assert gc.isenabled()
-    with pytest.raises(ValueError, match="complete"):
-        read([folders[0]], convert=lambda record: int(record.status))
-    assert gc.isenabled()
 
 
 def test_a_broken_record_without_a_partner_is_refused(folders: tuple[Path, Path]) -> None:

@@ -8,7 +8,7 @@ from packaging.utils import canonicalize_name
 
 from frameworks.installer import locks
 from frameworks.installer.distributions import DISTRIBUTIONS, bare, variable_of
-from results.compare.environment import COMPANIONS, OWN, ChangedSetting, Environment, environment, variable
+from results.compare.environment import COMPANIONS, OWN, ChangedSetting, environment, variable
 from results.record.reading import ClauseText, Observation, Outcome, Record, Series, TestVerdict, Variant
 from results.show.portability import Portability, libraries, list_clauses, owners, words
 from tests.support.recorded import BASE, record
@@ -55,26 +55,6 @@ def test_two_frameworks_give_a_word(torch: tuple[Outcome, ...], tf: tuple[Outcom
     assert word(run("torch", *torch), run("tf", *tf)) == said
 
 
-def test_the_reference_counts_only_where_nothing_else_is_there() -> None:
-    assert word(run("torch", P), run("tf", P), run("reference", F)) == "portable"
-    assert word(run("torch", P), run("reference", P)) == "held"
-    assert word(run("reference", F)) == "broken in reference 1"
-
-
-def test_runs_of_one_version_are_taken_together() -> None:
-    eager, static, torch = run("paddle", P, mode="eager"), run("paddle", K, mode="static"), run("torch", P)
-    assert word(eager, static, torch) == "broken in paddle 1 (static cpu)"
-    assert word(eager, run("paddle", U, mode="static"), torch) == "portable"
-    for refused in (U, N):
-        assert word(run("paddle", refused, mode="eager"), static, torch) == "broken in paddle 1", "no other run has it"
-
-
-def test_only_the_newest_version_of_a_framework_is_judged() -> None:
-    old = run("torch", F, version="2.9.0+cpu")
-    assert word(old, run("torch", P, version="2.10.0"), run("tf", P)) == "portable"
-    assert word(old, run("torch", P, version="not a version"), run("tf", P)) == "broken in torch 2.9.0+cpu"
-
-
 @pytest.mark.parametrize(
     ("older", "said"),
     [
@@ -96,22 +76,43 @@ def test_it_began_with_the_first_record_that_breaks_after_one_that_held(
     assert word(*(records if forward else records[::-1])) == f"broken in torch {said}"
 
 
-def test_what_was_not_the_same_test_tells_nothing_of_the_beginning() -> None:
-    new = run("torch", P, F, version="2.0")
-    assert word(run("torch", P, P, version="1.0"), new) == "broken in torch since 2.0"
-    assert word(run("torch", P, version="1.0"), new) == "broken in torch 2.0", "the test that fails is new"
-    assert word(run("torch", P, P, version="1.0", revision=2), new) == "broken in torch 2.0"
-    assert word(run("torch", P, P, version="1.0", mode="other"), new) == "broken in torch 2.0"
-    assert word(run("torch", F, P, version="1.0"), new) == "broken in torch 2.0", "it was broken in another way"
-    assert word(run("tf", P, P, version="1.0"), new) == "broken in torch 2.0"
+def run_tf(version: str, eager: Outcome, graph: Outcome) -> list[Record]:
+    return [run("tf", eager, version=version, mode="eager"), run("tf", graph, version=version, mode="graph")]
 
 
-def test_runs_that_began_apart_give_the_oldest_and_one_unknown_gives_none() -> None:
-    def both(version: str, eager: Outcome, graph: Outcome) -> list[Record]:
-        return [run("tf", eager, version=version, mode="eager"), run("tf", graph, version=version, mode="graph")]
+BROKEN = run("torch", P, F, version="2.0")
+EAGER, STATIC = run("paddle", P, mode="eager"), run("paddle", K, mode="static")
 
-    assert word(*both("1", P, P), *both("2", F, P), *both("3", F, F)) == "broken in tf since 2"
-    assert word(*both("1", P, F), *both("2", F, F)) == "broken in tf 2"
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        # the reference counts only where nothing else is there
+        ([run("torch", P), run("tf", P), run("reference", F)], "portable"),
+        ([run("torch", P), run("reference", P)], "held"),
+        ([run("reference", F)], "broken in reference 1"),
+        # runs of one version are taken together
+        ([EAGER, STATIC, run("torch", P)], "broken in paddle 1 (static cpu)"),
+        ([EAGER, run("paddle", U, mode="static"), run("torch", P)], "portable"),
+        ([run("paddle", U, mode="eager"), STATIC, run("torch", P)], "broken in paddle 1"),
+        ([run("paddle", N, mode="eager"), STATIC, run("torch", P)], "broken in paddle 1"),
+        # only the newest version of a framework is judged
+        ([run("torch", F, version="2.9.0+cpu"), run("torch", P, version="2.10.0"), run("tf", P)], "portable"),
+        ([run("torch", F, version="2.9.0+cpu"), run("torch", P, version="main")], "broken in torch 2.9.0+cpu"),
+        # what was not the same test tells nothing of the beginning
+        ([run("torch", P, P, version="1.0"), BROKEN], "broken in torch since 2.0"),
+        ([run("torch", P, version="1.0"), BROKEN], "broken in torch 2.0"),
+        ([run("torch", P, P, version="1.0", revision=2), BROKEN], "broken in torch 2.0"),
+        ([run("torch", P, P, version="1.0", mode="other"), BROKEN], "broken in torch 2.0"),
+        ([run("torch", F, P, version="1.0"), BROKEN], "broken in torch 2.0"),
+        ([run("tf", P, P, version="1.0"), BROKEN], "broken in torch 2.0"),
+        # runs that began apart give the oldest, and one unknown gives none
+        ([*run_tf("1", P, P), *run_tf("2", F, P), *run_tf("3", F, F)], "broken in tf since 2"),
+        ([*run_tf("1", P, F), *run_tf("2", F, F)], "broken in tf 2"),
+    ],
+)
+def test_word_of_several_runs(records: list[Record], said: str) -> None:
+    assert word(*records) == said
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_libraries_are_read_from_the_local_label(version: str, named: set[str]) 
     assert libraries(version) == named
 
 
-EAGER = run("torch", P, version="2.13.0+cpu", mode="eager")
+TORCH_EAGER = run("torch", P, version="2.13.0+cpu", mode="eager")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,7 @@ EAGER = run("torch", P, version="2.13.0+cpu", mode="eager")
         ([keras_run("tf", F, P), keras_run("torch", F, F)], ["keras on every backend", "keras on torch"]),
         ([keras_run("tf", F), keras_run("jax", U), keras_run("torch", F)], ["keras on every backend"]),
         ([keras_run("tf", U), keras_run("torch", F)], []),
-        ([keras_run("tf", F), EAGER], []),
+        ([keras_run("tf", F), TORCH_EAGER], []),
     ],
 )
 def test_owners_of_a_failure_are_the_library_or_its_backends(records: list[Record], result: list[str]) -> None:
@@ -184,7 +185,7 @@ def test_owners_of_a_failure_are_the_library_or_its_backends(records: list[Recor
 
 
 def test_words_of_a_clause_name_the_version_and_the_owner() -> None:
-    word = words([keras_run("tf", P), keras_run("torch", F), EAGER])[CLAUSE]
+    word = words([keras_run("tf", P), keras_run("torch", F), TORCH_EAGER])[CLAUSE]
     assert str(word) == "broken in torch 2.13.0+cpu.keras.3.15.1 (keras cpu); keras on torch"
     eager, keras = run("torch", F, version="2.13.0+cpu", mode="eager"), keras_run("torch", P)
     assert str(words([eager, keras])[CLAUSE]) == "broken in torch 2.13.0+cpu (eager cpu)"
@@ -194,12 +195,6 @@ def make_record(framework: str, version: str, packages: dict[str, str] | None = 
     device = str(more.pop("device", "cpu"))
     variant = replace(Variant(version, packages=packages or {}), **more)  # type: ignore[arg-type]
     return replace(BASE, series=Series(framework, device, device, "m"), variant=variant)
-
-
-def test_nothing_differs_between_a_run_and_itself() -> None:
-    record = make_record("jax", "0.10.2+flax.0.12.8", {"numpy": "2.4", "flax": "0.12.8"}, variables={"A": "1"})
-    assert environment(record, record) == Environment()
-    assert environment(record, record).same
 
 
 def test_companions_are_told_apart_from_packages_that_compute_nothing() -> None:
@@ -219,71 +214,45 @@ def test_companions_are_told_apart_from_packages_that_compute_nothing() -> None:
     ]
 
 
-def test_what_comes_with_the_wheel_is_crossed_only_under_the_same_framework() -> None:
-    packages, gpu = {"nvidia-cudnn-cu12": "9.1", "triton": "3.4"}, {"device": "cuda"}
-    old, new = (
-        make_record("torch", "2.13.0", {**packages, "nvidia-cudnn-cu12": version}, **gpu) for version in ("9.1", "9.2")
-    )
-    assert environment(old, new).crossing == "TORCH_VERSION=2.13.0 NVIDIA_CUDNN_CU12_VERSION=9.1 tox -e torch"
-    assert environment(old, new).crossed == "the same framework with the old companion packages"
-    later = make_record("torch", "2.15.0", {**packages, "nvidia-cudnn-cu12": "9.2"}, **gpu)
-    assert environment(old, later).crossing == ""
-    assert [step.name for step in environment(old, later).companions] == ["nvidia-cudnn-cu12"]
+def make_torch(version: str = "2.13.0", device: str = "cpu", **packages: str) -> Record:
+    return make_record("torch", version, packages, device=device)
 
 
-def test_what_computes_on_a_gpu_is_no_companion_on_a_cpu_nor_is_a_flag_of_its_name() -> None:
-    old, new = (
-        make_record("torch", "2.13.0", {"numpy": "2"}),
-        make_record("torch", "2.13.0", {"numpy": "2", "nvidia-cublas": "13"}),
-    )
-    assert environment(old, new).companions == ()
-    assert environment(old, new).packages == (ChangedSetting("nvidia-cublas", "", "13"),)
+CUDNN = "nvidia-cudnn-cu12"
+WHEEL, LATER_WHEEL = (make_torch("2.13.0", "cuda", **{CUDNN: version, "triton": "3.4"}) for version in ("9.1", "9.2"))
+TF_KERAS, TF_LATER_KERAS = (make_record("tf", f"2.20.0+keras.{version}") for version in ("3.8.0", "3.15.1"))
+TRAINER, LATER_TRAINER = (
+    make_torch(f"2.13.0+cpu.accelerate.{version}", accelerate=version) for version in ("1.12", "1.15")
+)
+BY_ACCELERATE = "CONFORMANCE_MODES=m TORCH_VERSION=2.13.0 ACCELERATE_VERSION=1.12 tox -e torch"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "companions", "crossing"),
+    [
+        (WHEEL, LATER_WHEEL, [CUDNN], "TORCH_VERSION=2.13.0 NVIDIA_CUDNN_CU12_VERSION=9.1 tox -e torch"),
+        (WHEEL, make_torch("2.15.0", "cuda", **{CUDNN: "9.2", "triton": "3.4"}), [CUDNN], ""),
+        (make_torch(numpy="2"), make_torch(numpy="2", **{"nvidia-cublas": "13"}), [], ""),
+        (TF_KERAS, TF_LATER_KERAS, ["keras"], "TF_VERSION=2.20.0 KERAS_VERSION=3.8.0 tox -e tf"),
+        (TRAINER, LATER_TRAINER, ["accelerate"], BY_ACCELERATE),
+        (make_torch(accelerate="1.12"), make_torch(accelerate="1.15"), [], ""),
+    ],
+    ids=["wheel", "other wheel", "gpu on a cpu", "version names it", "mode trains by it", "no mode trains by it"],
+)
+def test_companions_are_those_that_compute_in_the_run(
+    old: Record, new: Record, companions: list[str], crossing: str
+) -> None:
+    changes = environment(old, new)
+    assert ([step.name for step in changes.companions], changes.crossing) == (companions, crossing)
+    assert environment(old, old).same
+
+
+def test_builds_are_versions_and_a_flag_of_a_companions_name_is_a_switch() -> None:
+    builds = environment(make_torch("2.13+cpu"), make_torch("2.13+cu130"))
+    assert builds.framework == ChangedSetting("torch", "2.13+cpu", "2.13+cu130")
     old, new = (make_record("torch", "2.13.0", environment={"mkl": value}) for value in ("True", "False"))
     assert environment(old, new).switches == (ChangedSetting("mkl", "True", "False"),)
     assert environment(old, new).companions == ()
-
-
-def test_a_companion_in_the_version_is_the_companion_and_not_the_framework() -> None:
-    changes = environment(make_record("tf", "2.20.0+keras.3.8.0"), make_record("tf", "2.20.0+keras.3.15.1"))
-    assert changes.framework is None
-    assert changes.companions == (ChangedSetting("keras", "3.8.0", "3.15.1"),)
-    assert changes.crossing == "TF_VERSION=2.20.0 KERAS_VERSION=3.8.0 tox -e tf"
-
-
-def test_a_library_counts_in_the_modes_that_train_by_it() -> None:
-    old, new = (
-        make_record("torch", f"2.13.0+cpu.accelerate.{version}", {"accelerate": version})
-        for version in ("1.12", "1.15")
-    )
-    assert environment(old, new).companions == (ChangedSetting("accelerate", "1.12", "1.15"),)
-    assert environment(old, new).crossing == (
-        "CONFORMANCE_MODES=m TORCH_VERSION=2.13.0 ACCELERATE_VERSION=1.12 tox -e torch"
-    )
-    apart = environment(*(make_record("torch", "2.13.0+cpu", {"accelerate": version}) for version in ("1.12", "1.15")))
-    assert apart.companions == ()
-
-
-def test_another_build_of_a_version_is_another_framework() -> None:
-    for old, new in (("2.13+cpu", "2.13+cu130"), ("2.13", "2.13")):
-        changes = environment(make_record("torch", old), make_record("torch", new))
-        assert changes.framework == (None if old == new else ChangedSetting("torch", old, new))
-
-
-def test_an_older_record_is_compared_by_what_it_names() -> None:
-    old = make_record(
-        "tf", "2.20.0+keras.3.15.1", environment={"numpy": "2.3.5", "tensorflow": "2.20.0", "device": "x"}
-    )
-    new = make_record(
-        "tf", "2.20.0+keras.3.15.1", {"numpy": "2.4.6", "keras": "3.15.1", "scipy": "1"}, environment={"device": "x"}
-    )
-    changes = environment(old, new)
-    assert (changes.companions, changes.packages, changes.switches) == (
-        (ChangedSetting("numpy", "2.3.5", "2.4.6"),),
-        (),
-        (),
-    )
-    assert changes.missing == ("the old record does not list its packages, variables and instruction sets",)
-    assert environment(new, old).missing[0].startswith("the new record")
 
 
 def test_switches_that_one_record_alone_tells_are_one_line() -> None:

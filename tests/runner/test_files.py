@@ -54,14 +54,6 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
     assert sorted(int(path.name) for path in paths if path.is_file()) == [4, 5]
 
 
-def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
-    outside = write(tmp_path / "outside", 1000, 1)
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "link").symlink_to(outside)
-    prune(tmp_path / "cache", 10)
-    assert outside.stat().st_size == 1000
-
-
 def steps(cache: Path, **variables: str) -> tuple[str, str, list[int]]:
     """What three updates print in a new process: numbers, the folder of programs, and how many were asked and found."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}

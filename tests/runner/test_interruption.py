@@ -1,12 +1,13 @@
-"""A run that is killed, stopped or in another run's way costs at most the test that it was in."""
+"""A run that is killed, stopped, refused or in another run's way costs at most the test that it was in."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,29 +25,26 @@ from tests.support.suite_runs import (
     by_case,
     checkout,
     command,
+    conformance,
     hang_limit,
     heed_signals,
     judge,
+    running,
     wait_for,
 )
-from tests.support.suite_runs import running as started
 
 SUITE = """
 @clause("scaling.automaton")
 @pytest.mark.parametrize("value", range(40))
 def test_step(subject: Subject, verdict: Verdict, value: int) -> None:
     subject.trainer(scalar())
-    if "STAYING" in os.environ and value >= 8:
-        time.sleep(3600.0)
-    verdict.equal(value % 4 == 3, False, "three of four pass", "fourth")
-"""
-STUBBORN = """
-@clause("scaling.automaton")
-def test_that_takes_no_interrupt(subject: Subject) -> None:
-    Path("worker").write_text(str(os.getpid()))
-    while True:
-        with suppress(KeyboardInterrupt):
+    while "STAYING" in os.environ and value >= 8:
+        try:
             time.sleep(3600.0)
+        except KeyboardInterrupt:
+            if "STUBBORN" not in os.environ:
+                raise
+    verdict.equal(value % 4 == 3, False, "three of four pass", "fourth")
 """
 WITH_RANKS = """
 from frameworks.ranks import worker_group_of
@@ -80,22 +78,21 @@ ABORTING = "--framework=tests.support.misbehaving:AbortingAtOnce"
 PRINTED = re.compile(r"::(test_step\[\d+\]) (PASSED|FAILED)")
 
 
-@dataclass(frozen=True)
-class Running:
-    """A run of 40 tests that stays in one of them after it has finished some."""
+def children(process: int) -> set[int]:
+    """Processes of the process group of any child of this one."""
+    result = set()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == process or int(fields[2]) in result:
+                result.add(int(folder.name))
+    return result
 
-    process: subprocess.Popen[bytes]
-    root: Path
-    log: Path
-    record: Path
 
-    def printed_words(self) -> dict[str, str]:
-        """What the run has told so far: the word for each case."""
-        return dict(PRINTED.findall(self.log.read_text("utf-8")))
-
-    def interrupted_records(self) -> list[Path]:
-        """Records of interrupted runs beside the record."""
-        return sorted(self.record.parent.glob("run.interrupted-*.json"))
+needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked for in /proc")
 
 
 @pytest.fixture(scope="module")
@@ -103,72 +100,37 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkout(tmp_path_factory.mktemp("checkout"), steps=SUITE)
 
 
-@pytest.fixture
-def running(copied: Path, tmp_path: Path) -> Iterator[Running]:
+def test_kill_9_loses_no_verdict_that_was_told(copied: Path, tmp_path: Path) -> None:
     record, log = tmp_path / "run.json", tmp_path / "log"
-    with started(command("-vv", f"--record={record}"), copied, log, STAYING="1") as process:
-        run = Running(process, copied, log, record)
-        wait_for(lambda: len(run.printed_words()) >= 6 or process.poll() is not None)
+    with running(command("-vv", f"--record={record}"), copied, log, STAYING="1") as process:
+        wait_for(lambda: len(PRINTED.findall(log.read_text("utf-8"))) >= 6 or process.poll() is not None)
         assert process.poll() is None, log.read_text("utf-8")
-        yield run
-
-
-def test_kill_9_loses_no_verdict_that_was_told(running: Running) -> None:
-    running.process.kill()
-    running.process.wait()
-    printed, journal = running.printed_words(), running.record.with_suffix(".jsonl")
+        refused = judge(f"--record={record}", root=copied)
+        assert (refused.status, len(refused.lines)) == (2, 1), refused.lines
+        assert "another run is writing it" in refused.lines[0]
+        process.kill()
+        process.wait()
+    printed, journal = dict(PRINTED.findall(log.read_text("utf-8"))), record.with_suffix(".jsonl")
     saved = by_case(load(journal))
     expected = {case: Outcome.PASS if word == "PASSED" else Outcome.FAIL for case, word in printed.items()}
     assert expected.items() <= saved.items()
     assert len(saved) <= len(printed) + 2
-    assert judge("-k", "3", f"--record={running.record}", root=running.root).status == 1
+    assert judge("-k", "3", f"--record={record}", root=copied).status == 1
     assert not journal.exists()
-    assert by_case(load(running.record)).keys() == {f"test_step[{n}]" for n in range(40) if "3" in str(n)}
-    (path,) = running.interrupted_records()
+    assert by_case(load(record)).keys() == {f"test_step[{n}]" for n in range(40) if "3" in str(n)}
+    (path,) = tmp_path.glob("run.interrupted-*.json")
     assert by_case(load(path)) == saved
     assert load(path).status == "interrupted"
-
-
-def test_a_worker_ends_soon_after_its_run_is_killed(tmp_path: Path) -> None:
-    root, log, record = checkout(tmp_path / "checkout", stubborn=STUBBORN), tmp_path / "log", tmp_path / "run.json"
-    argv = command("--framework=reference", "--numprocesses=1", *WORKERS, f"--record={record}")
-    with started(argv, root, log) as process:
-        wait_for(lambda: (root / "worker").is_file() and (root / "worker").read_text() != "")
-        wait_for(lambda: "test_that_takes_no_interrupt" in record.with_suffix(".jsonl").read_text("utf-8"))
-        worker = int((root / "worker").read_text())
-        process.kill()
-        process.wait()
-        assert_gone([worker])
-    (crash,) = load(record.with_suffix(".jsonl")).verdicts
-    assert crash.outcome == Outcome.CRASH
 
 
 def test_pytest_and_ranks_end_soon_after_the_command_is_killed(tmp_path: Path) -> None:
     root, record = checkout(tmp_path / "checkout", ranks=WITH_RANKS), tmp_path / "run.json"
     argv = [sys.executable, "-m", "conformance", "run", "reference", *WORKERS, *TIMEOUTS, f"--record={record}"]
-    with started(argv, root, tmp_path / "log") as process:
+    with running(argv, root, tmp_path / "log") as process:
         wait_for(lambda: (root / "processes").is_file() or process.poll() is not None)
         processes = json.loads((root / "processes").read_text("utf-8"))
     assert_gone(processes)
     wait_for(lambda: len([*tmp_path.glob("run.interrupted-*.json")]) == 1)
-
-
-def test_a_record_that_a_run_holds_is_refused_and_interrupted_by_ctrl_c(running: Running) -> None:
-    running.process.send_signal(signal.SIGSTOP)
-    refused = judge(f"--record={running.record}", root=running.root)
-    running.process.send_signal(signal.SIGCONT)
-    assert (refused.status, len(refused.lines)) == (2, 1), refused.lines
-    assert "another run is writing it" in refused.lines[0]
-    assert running.process.poll() is None
-    running.process.send_signal(signal.SIGINT)
-    assert running.process.wait(hang_limit()) == 2
-    (path,) = running.interrupted_records()
-    result, printed = load(path), running.printed_words()
-    assert result.status == "interrupted"
-    assert printed.keys() <= by_case(result).keys()
-    assert set(by_case(result).values()) <= {Outcome.PASS, Outcome.FAIL}
-    assert not running.record.exists()
-    assert not running.record.with_suffix(".jsonl").exists()
 
 
 def test_an_interrupted_run_interrupts_its_workers() -> None:
@@ -248,3 +210,73 @@ def test_workers_that_are_killed_end_the_run_in_one_line(
     assert {text in line for line in result.lines if "find out what kills them" in line} == {True}
     assert "INTERNALERROR" not in result.output + result.errors
     assert [load(path).status for path in tmp_path.glob("run.*")] == ["interrupted"]
+
+
+REFUSED = "pytest refuses its arguments"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nonsense"], REFUSED),
+        (["--maxfail=many"], REFUSED),
+        (["-p", "no_such_plugin"], REFUSED),
+        (["-k", "and"], "-k: got 'and', want an expression such as 'a and not b'"),
+        (["--numprocesses=0", "-m", "gpu or ("], "-m: got 'gpu or (', want an expression"),
+        (["--numprocesses=0", "-k", "no_such_test"], "no test is selected; correct the selection"),
+    ],
+)
+def test_arguments_that_pytest_cannot_use_end_in_one_line(copied: Path, arguments: list[str], message: str) -> None:
+    result = conformance("run", "--device=cpu", "reference", *arguments, root=copied)
+    assert result.status == 2, result.lines
+    assert message in result.errors.splitlines()[-1], result.lines
+    assert len(result.lines) == 1 or message != REFUSED, result.lines
+    assert not any("INTERNALERROR" in line for line in result.lines)
+
+
+@contextmanager
+def start_run(root: Path, folder: Path, **changes: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A run that stays in a test after two have passed; its record and output are in the folder."""
+    arguments = ("--device=cpu", "reference", "--numprocesses=1", f"--record={folder}/run.json")
+    journal = folder / "run.jsonl"
+    argv = [sys.executable, "-m", "conformance", "run", *arguments]
+    with running(argv, root, folder / "log", PYTEST_DISABLE_PLUGIN_AUTOLOAD="", STAYING="1", **changes) as process:
+        wait_for(lambda: journal.exists() and journal.read_bytes().count(b'"pass"') >= 2)
+        yield process
+
+
+@needs_proc
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+def test_a_run_that_is_ended_ends_its_processes_and_leaves_a_record(
+    copied: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    log = tmp_path / "log"
+    with start_run(copied, tmp_path) as process:
+        started = children(process.pid)
+        assert started
+        process.send_signal(number)
+        assert process.wait(hang_limit()) == 2, log.read_text()
+    (path,) = tmp_path.glob("run*.json*")
+    record = load(path)
+    assert (path.name.startswith("run.interrupted-1"), record.status) == (True, "interrupted")
+    assert 2 <= len(record.verdicts) < 40
+    assert set(by_case(record).values()) <= {Outcome.PASS, Outcome.FAIL}
+    assert not [number for number in started if Path(f"/proc/{number}").exists()]
+    assert log.read_text().rstrip().endswith("conformance: interrupted")
+
+
+@needs_proc
+def test_a_run_whose_pytest_is_killed_says_by_what_and_how_to_read_its_verdicts(copied: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with start_run(copied, tmp_path, STUBBORN="1") as process:
+        started = children(process.pid)
+        (controller,) = (n for n in started if b"pytest" in Path(f"/proc/{n}/cmdline").read_bytes().split(b"\0"))
+        os.kill(controller, signal.SIGKILL)
+        assert process.wait(hang_limit()) == 2, log.read_text()
+    assert_gone([*started])
+    (line,) = (line for line in log.read_text().splitlines() if line.startswith("conformance: "))
+    told, _, how = line.partition("its verdicts so far are in its journal: ")
+    assert told == "conformance: SIGKILL killed the run; "
+    assert how == f"conformance table {tmp_path / 'run.jsonl'}"
+    assert conformance(*how.split()[1:]).status == 0
+    assert Outcome.CRASH in by_case(load(tmp_path / "run.jsonl")).values()

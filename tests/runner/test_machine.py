@@ -14,6 +14,7 @@ from conformance.runner.identity import variant
 from frameworks import registry
 from results.record.reading import Journal, load, write
 from tests.support.recorded import BASE, header
+from tests.support.suite_runs import ROOT
 
 AMD = "processor\t: 0\nmodel name\t: X\nflags\t\t: fpu sse2 sse4_2 avx avx2 fma f16c avx512f avx_vnni amx_bf16 ht\n"
 
@@ -31,19 +32,6 @@ def test_a_record_holds_the_whole_environment(tmp_path: Path, monkeypatch: pytes
     with Journal.create(tmp_path / "r.json", replace(header(), variant=taken)) as journal:
         journal.finish("partial")
     assert load(tmp_path / "r.json").variant == taken
-
-
-def test_a_distribution_without_a_name_is_left_out_and_the_first_of_two_counts(tmp_path: Path) -> None:
-    for folder, text in (
-        ("a", "Name: Some.Pack_age\nVersion: 1.0+cpu\n"),
-        ("b", "Name: some-pack-age\nVersion: 2.0\n"),
-        ("c", "Version: 3.0\n"),
-        ("d", "Name: unfinished\n"),
-    ):
-        (tmp_path / f"{folder}.dist-info").mkdir()
-        (tmp_path / f"{folder}.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\n{text}")
-    installed = [metadata.PathDistribution(tmp_path / f"{folder}.dist-info") for folder in "abcd"]
-    assert machine.packages(installed) == {"some-pack-age": "1.0+cpu"}
 
 
 TAKEN = """
@@ -193,3 +181,11 @@ def test_digest_of_a_folder_changes_with_a_definition_and_not_with_its_module(tm
     assert identity.digest(identity.files_of([together])) == before
     (together / "steps.py").write_text(merged.replace("2", "3"))
     assert identity.digest(identity.files_of([together])) != before
+
+
+def test_every_area_is_there_and_every_package_that_judges_is_in_one() -> None:
+    places = {path for area in identity.AREAS.values() for path in area}
+    assert [path for path in places if not (ROOT / path).exists()] == []
+    packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "conformance").glob("*/__init__.py")}
+    others = ("cli", "models", "race", "scenarios", "spec", "sweep")
+    assert packages - places == {f"conformance/{name}" for name in others}

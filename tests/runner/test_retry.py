@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from conformance.runner import jobs, retry
-from conformance.runner.retry import due, repeatable, settle
+from conformance.runner.retry import due, settle
 from conformance.test_ids.inventory import inventory
 from results.record.model import Outcome, TestVerdict
-from results.record.reading import Record, load, write
+from results.record.reading import Record, load
 from tests.support.recorded import BASE
 from tests.support.suite_runs import checkout, conformance, hang_limit
 
@@ -167,33 +167,11 @@ def test_what_is_worse_than_the_baseline_is_due(
     assert len(due(new)) == new.verdicts[0].outcome.bad
 
 
-def test_an_interrupted_repeat_leaves_the_record(monkeypatch: pytest.MonkeyPatch, real: Record, tmp_path: Path) -> None:
-    bad = replace(real, verdicts=tuple(replace(verdict, outcome=Outcome.FAIL) for verdict in real.verdicts))
-    path = tmp_path / "r.json"
-    write(path, bad)
-    content = path.read_bytes()
-
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(retry, "former", lambda _: None)
-    monkeypatch.setattr(retry, "run_to_end", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        retry.repeat(path, ["pytest"])
-    assert path.read_bytes() == content
-
-
 def test_judge_without_a_record_repeats_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(jobs, "LAST_RUNS", tmp_path)
     monkeypatch.setattr(jobs, "run_to_end", lambda *_: 1)
     monkeypatch.setattr(jobs, "repeat", lambda *_: pytest.fail("something is repeated"))
     assert jobs.judge("reference", "", "cpu", 1, ["-k", "flaky"]) == 1
-
-
-def test_runs_that_draw_their_own_cases_are_not_repeated() -> None:
-    assert repeatable(["-k", "scaling"])
-    assert not repeatable(["--profile=nightly"])
-    assert not repeatable(["--profile", "nightly"])
 
 
 def test_what_is_left_out_is_told_whatever_became_of_the_others() -> None:

@@ -9,33 +9,15 @@ import pytest
 from conformance.runner.jobs import selects
 from conformance.runner.selection import ALL, CORE, QUICK, Selection, durations, path_of, read, write
 from conformance.runner.ways import WayTests, chosen_ways, may_use
-from fixtures.recipe import LEVELS_OF, SGD, Precision, Ranks, Recipe, Recompute, Sharding
+from fixtures.recipe import SGD, Precision, Ranks, Recipe, Recompute
 from frameworks.reference import ReferenceFramework
 from frameworks.registry import UnknownFramework
 from frameworks.ways import FILE, GIVEN, Way, find_installed_ways, load_ways, require_calls, resolve, sets, watch_calls
 from results.record.model import Outcome, RunSetup, TestVerdict
 from results.record.reading import load
-from results.show.clauses import title
-from tests.support.suite_runs import WORKERS, by_case, checkout, judge
+from tests.support.suite_runs import judge
 
-SUITE = """
-@clause("scaling.stays-finite")
-@pytest.mark.parametrize("value", range(3))
-def test_holds(subject: Subject, verdict: Verdict, value: int) -> None:
-    verdict.equal(value, value, "the value")
-"""
 TEST = "scaling.stays-finite/test_holds"
-
-
-@pytest.fixture(scope="module")
-def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = checkout(tmp_path_factory.mktemp("checkout"), first=SUITE)
-    for path in (root / "conformance" / "runner" / "selections").glob("*.json"):
-        path.unlink()
-    write(root / "conformance" / "runner" / "selections" / "reference-emulated.json", CHOSEN)
-    return root
-
-
 CHOSEN = Selection(quick={TEST: ["1"]}, left_out={TEST: ["0"]})
 
 
@@ -76,32 +58,6 @@ def test_words_of_pytest_that_select_tests(tmp_path: Path) -> None:
     assert not selects(["-x", "--seed=1", "--timeout=5"])
 
 
-@pytest.mark.parametrize("workers", [(), (*WORKERS, "-n2")], ids=["one process", "workers"])
-def test_run_of_a_selection_writes_a_partial_record(workers: tuple[str, ...], copied: Path, tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    result = judge("--tests=core", f"--record={path}", *workers, root=copied)
-    record = load(path)
-    assert (result.status, record.status, record.selection) == (0, "partial", "--tests=core"), result.lines
-    assert {*by_case(record)} == {"every test", "test_holds[1]", "test_holds[2]"}
-    assert record.notes == ("--tests=core: 2 of 3 tests",)
-    assert title(record)[-1] == "core"
-
-
-def test_default_record_of_core_is_the_last_run_and_of_quick_lies_beside_it(copied: Path) -> None:
-    for name in (CORE, QUICK):
-        result = judge(f"--tests={name}", root=copied)
-        assert result.status == 0, result.lines
-    paths = {path.name: [*by_case(load(path))] for path in (copied / "results" / "records").glob("*")}
-    assert paths.keys() == {"reference-1-cpu-emulated.json", "reference-1-cpu-emulated.quick.json"}
-    assert paths["reference-1-cpu-emulated.quick.json"] == ["test_holds[1]"]
-
-
-def test_unknown_selection_is_refused(copied: Path) -> None:
-    result = judge("--tests=most", root=copied)
-    assert result.status in (2, 4)
-    assert "invalid choice: 'most'" in " ".join(result.lines)
-
-
 def test_nearest_baseline_gives_the_seconds(tmp_path: Path) -> None:
     forced = durations("paddle", "dygraph-forced-scaler", "cpu")
     assert forced != durations("paddle", "dygraph", "cpu") != durations("paddle", "nothing", "cpu")
@@ -131,6 +87,11 @@ def test_a_recipe_names_the_way_of_each_technique() -> None:
         ("autocast", Recipe(precision=Precision("O1", "float16")), True),
         ("recompute", Recipe(recompute=Recompute(2)), True),
         ("backward", Recipe(SGD()), True),
+        ("data-parallel", Recipe(ranks=Ranks(2, "optimizer")), True),
+        ("data-parallel", Recipe(ranks=Ranks(2, "full")), False),
+        ("sharding", Recipe(ranks=Ranks(2, "full")), True),
+        ("sharding", Recipe(ranks=Ranks(2, "optimizer")), False),
+        ("sharding", Recipe(), False),
     ],
 )
 def test_a_recipe_says_which_techniques_it_may_use(technique: str, recipe: Recipe, used: bool) -> None:
@@ -286,10 +247,3 @@ def test_ranks_must_call_what_their_way_declares(tmp_path: Path, monkeypatch: py
         require_calls(adapter, recipe, "sharding"),
     ):
         resolve("json.dumps")({})
-
-
-@pytest.mark.parametrize(("level", "technique"), [("optimizer", "data-parallel"), ("full", "sharding")])
-def test_a_technique_of_ranks_is_that_of_a_level(level: Sharding, technique: str) -> None:
-    used = [name for name in LEVELS_OF if Recipe(ranks=Ranks(2, level)).uses(name)]
-    assert used == [technique]
-    assert not any(Recipe().uses(name) for name in LEVELS_OF)

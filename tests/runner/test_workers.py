@@ -9,9 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from conformance.runner import workers
+from conformance.runner import selection, workers
+from conformance.runner.selection import Selection
 from results.record.model import Outcome, Record
 from results.record.reading import load
+from results.show.clauses import title
 from tests.support.suite_runs import WORKERS, by_case, checkout, judge, outcomes
 
 TESTS = 11
@@ -53,16 +55,14 @@ def test_a_run_that_cannot_hand_tests_on_replaces_no_worker(tmp_path: Path) -> N
     assert len({one.value for one in load(record).observations}) == 1
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="mappings are counted in /proc")
 def test_mappings_are_counted() -> None:
     before, maps = workers.mappings(), []
     for index in range(50):  # neighbours of one kind would be one mapping
         access = mmap.PROT_READ if index % 2 else mmap.PROT_READ | mmap.PROT_WRITE
         maps.append(mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=access))
-    if Path("/proc/self/maps").exists():
-        assert workers.mappings() >= before + 40
-        assert workers.most_mappings() > before
-    else:
-        assert workers.mappings() == 0
+    assert workers.mappings() >= before + 40
+    assert workers.most_mappings() > before
     for mapping in maps:
         mapping.close()
 
@@ -154,6 +154,10 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = checkout(tmp_path_factory.mktemp("checkout"), first=FIRST, second=SECOND)
     for name, source in (("dropping", DROPPING), ("stopping", STOPPING)):
         (root / f"{name}.py").write_text(source)
+    selections, test = root / "conformance" / "runner" / "selections", "scaling.automaton/test_holds"
+    for path in selections.glob("*.json"):
+        path.unlink()
+    selection.write(selections / "reference-emulated.json", Selection({test: ["1"]}, {test: ["2"]}))
     return root
 
 
@@ -204,6 +208,21 @@ def test_a_selection_is_partial(arguments: list[str], copied: Path, tmp_path: Pa
 def test_a_selection_writes_no_default_record(arguments: list[str], copied: Path, folder: Path) -> None:
     assert judge(*arguments, root=copied).status == 0
     assert not list(folder.glob("*"))
+
+
+@pytest.mark.parametrize("workers", [(), (*WORKERS, "-n2")], ids=["one process", "workers"])
+def test_core_is_the_last_run_and_quick_lies_beside_it(workers: tuple[str, ...], copied: Path, folder: Path) -> None:
+    for name in ("core", "quick"):
+        result = judge(f"--tests={name}", *workers, root=copied)
+        assert result.status == 0, result.lines
+    paths = {path.name: path for path in folder.glob("*")}
+    assert paths.keys() == {"reference-1-cpu-emulated.json", "reference-1-cpu-emulated.quick.json"}
+    core, quick = load(paths["reference-1-cpu-emulated.json"]), load(paths["reference-1-cpu-emulated.quick.json"])
+    assert by_case(core).keys() == {"every test", "test_holds[1]", "test_stands"}
+    assert by_case(quick).keys() == {"test_holds[1]"}
+    assert (core.status, core.selection) == ("partial", "--tests=core")
+    assert core.notes == ("--tests=core: 2 of 3 tests",)
+    assert title(core)[-1] == "core"
 
 
 @pytest.mark.parametrize("workers", [(), (*WORKERS, "-n1")], ids=["one process", "worker"])

@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +16,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from results.record.files import MAX_BYTES
 from results.record.reading import MAX_SIGNS, to_json
 from tests.support.recorded import BASE, CLAUSE
-from tests.support.suite_runs import Ended, call_command
+from tests.support.suite_runs import Ended
 
 
 class Unnamed(ReferenceFramework):
@@ -75,27 +73,11 @@ class Restless(ReferenceFramework):
         return super().trainer(model, recipe, moved)
 
 
-def make_trainer(method: str, act: Callable[[object], Any]) -> type[ReferenceTrainer]:
-    """The reference's trainer with another method."""
-    return type("Trainer", (ReferenceTrainer,), {method: act})
-
-
-class Aborting(ReferenceFramework):
-    """Reading its scaler's settings takes the interpreter with it."""
-
-    trainer_class = make_trainer("scaler_settings", lambda _: os.abort())
-
-
 class AbortingAtOnce(ReferenceFramework):
     """Making a trainer takes the interpreter with it."""
 
-    trainer_class = make_trainer("sync_masters", lambda _: os.abort())
-
-
-class Hanging(ReferenceFramework):
-    """Reading its scaler's settings takes an hour."""
-
-    trainer_class = make_trainer("scaler_settings", lambda _: time.sleep(3600.0))
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
+        os.abort()
 
 
 class Flaky(ReferenceFramework):
@@ -120,12 +102,6 @@ PIECES = (
     *(b"\0", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\r", b"\n", b'"', b"\\", b"\\ud800", b"{", b"}", b"[", b"]"),
     *(b",", b":", b"-", b"0", b"NaN", b"Infinity", b"1e400", b"null", b"9" * 400, b"\x1b[2J", b"[" * 5000),
 )
-
-
-def call(*argv: str | Path) -> Ended:
-    """Calls the command `conformance` in this process; a warning is an error."""
-    with warnings.catch_warnings(action="error"):
-        return call_command(*argv)
 
 
 def assert_refused(result: Ended, path: Path) -> None:

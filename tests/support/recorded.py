@@ -12,6 +12,7 @@ import numpy as np
 from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import Comparison, Comparisons
 from results.compare.ratio import FEWEST
+from results.record.arrays import fingerprint
 from results.record.fingerprints import Fingerprint
 from results.record.folders import list_records
 from results.record.model import CheckResult, Header, JudgedTest, Measurement, Observation, RunSetup, Series, Suite
@@ -98,6 +99,23 @@ def change_verdict(record: Record, index: int, **changes: Any) -> Record:
     verdicts = list(record.verdicts)
     verdicts[index] = replace(verdicts[index], **changes)
     return replace(record, verdicts=tuple(verdicts))
+
+
+VALUES = np.linspace(1.0, 1.9, 5, dtype=np.float32)
+ARRAYS = (fingerprint("output/a", VALUES), fingerprint("gradient/a", VALUES))
+LOSSES = (1.0, 2.0, 3.0)
+FULL = replace(
+    BASE,
+    suite=replace(BASE.suite, commit="a" * 40, areas={**BASE.suite.areas, "adapter": "2" * 16}),
+    verdicts=tuple(replace(verdict, runs=(RunSetup("sincos", {"seed": 3}),)) for verdict in BASE.verdicts),
+    traces=(
+        Trace("loss", "test_a", {"loss": LOSSES, "exact": LOSSES, "spread": (0.05,) * 3, "bound": (0.1, 0.2, 0.2)}),
+    ),
+    tensors=(Tensors("layers", "test_a", ARRAYS),),
+)
+ERROR = CheckResult("the loss at update 2", 0.1, 1.0, None, True, {"multiplier": 4.0, "spread": 0.25})
+FULL = change_verdict(FULL, 0, checks=(ERROR, BOUND))
+"""The base with everything that a comparison reads in its first test."""
 
 
 def replace_observations(**changes: Any) -> Record:
