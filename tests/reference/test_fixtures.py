@@ -171,14 +171,6 @@ def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     digits.cache_clear()
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("values", [IMAGES, LABELS], ids=["images", "labels"])
-def test_read_idx_of_a_file_is_its_values(tmp_path: Path, values: Array, packed: bool) -> None:
-    path = tmp_path / ("file.gz" if packed else "file")
-    path.write_bytes(gzip.compress(idx(values)) if packed else idx(values))
-    assert np.array_equal(read_idx(path), values)
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
