@@ -464,12 +464,15 @@ def test_rendezvous_ends_with_whoever_started_it(tmp_path: Path) -> None:
     program = ROOT / "frameworks" / "paddle" / "distributed" / "rendezvous.py"
     command = [sys.executable, "-I", "-S", str(program), str(tmp_path / "port")]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as server:
-        wait_for((tmp_path / "port").exists)
-        address = ("127.0.0.1", int((tmp_path / "port").read_text("utf-8")))
-        with socket.create_connection(address, timeout=hang_limit()) as rank:
-            rank.sendall(struct.pack("=iQ", 4, 6) + b"/never")
-            assert server.stdin is not None
-            server.stdin.close()
-            assert server.wait(hang_limit()) == 0
+        try:
+            wait_for((tmp_path / "port").exists)
+            address = ("127.0.0.1", int((tmp_path / "port").read_text("utf-8")))
+            with socket.create_connection(address, timeout=hang_limit()) as rank:
+                rank.sendall(struct.pack("=iQ", 4, 6) + b"/never")
+                assert server.stdin is not None
+                server.stdin.close()
+                assert server.wait(hang_limit()) == 0
+        finally:
+            server.kill()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address)

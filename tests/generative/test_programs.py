@@ -112,8 +112,8 @@ def test_explore_of_the_reference_at_another_seed_passes(clause: str, monkeypatc
             train_and(MOMENTUM.replace(ranks=Ranks(2), average=0.5), TRAIN),
             "sharding.replicas-equal",
         ),
-        ("SavesEmptyMoments", train_and(FILES, Save(), TO_FILES, TRAIN), "offload.trains"),
-        ("MissingFilesAreZeros", train_and(FILES, DamageOffloaded()), "offload.disk-fault"),
+        ("UpdatesACopy", train_and(FILES, TRAIN), "offload.trains"),
+        ("MissingFilesAreZeros", train_and(MOMENTUM, Save(), TO_FILES, DamageOffloaded()), "offload.disk-fault"),
         ("FilesAreTrusted", train_and(FILES, DamageOffloaded(0.3, 0.9)), "offload.disk-fault"),
     ],
 )

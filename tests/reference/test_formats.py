@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from conformance.techniques.eight_bit_state import block_maxima, paper_values
+from conformance.techniques.eight_bit_state import MomentBeforeEncoding, block_maxima, paper_values
 from conformance.techniques.formats import checks
 from conformance.techniques.post_training.cases import MIXED, make_mixed_model
 from conformance.techniques.post_training.checks import quantized_layers, small_layers
@@ -268,6 +268,20 @@ def test_the_paper_s_values_are_those_of_the_reference() -> None:
         expected = paper_values(signed)
         assert len(expected) == 256
         np.testing.assert_allclose(values, expected, rtol=2.0**-23)
+
+
+def test_off_of_codes_is_above_one_beside_the_nearest_and_zero_in_a_block_of_zeros() -> None:
+    values = np.array([-1.0, 0.0, 0.5, 1.0], np.float32)
+    moment = MomentBeforeEncoding(np.array([1.0, 0.25, 0.4, 0.0]), np.array([1.0, 0.25, 0.4, 0.0]))
+    largest = np.ones(1, np.float32)
+    for codes in ([3, 2, 2, 1], [3, 1, 2, 1]):
+        assert moment.off(np.array(codes), largest, values, 4) <= 1.0
+    for codes in ([2, 2, 2, 1], [3, 2, 1, 1], [3, 2, 2, 2]):
+        assert moment.off(np.array(codes), largest, values, 4) > 1.0
+    zeros, values, zero = MomentBeforeEncoding(np.zeros(2), np.zeros(2)), values[[0, 1, 3]], np.zeros(1, np.float32)
+    assert (zeros.off(np.array([1, 2]), zero, values, 2), zeros.largest_off(zero, 2)) == (0.0, 0.0)
+    assert not zeros.off(np.array([1, 2]), largest, values, 2) <= 1.0
+    assert not zeros.largest_off(largest, 2) <= 1.0
 
 
 FEWEST = 1024

@@ -93,6 +93,20 @@ def test_gradients_are_finite_differences(fixture: str, recompute: Recompute | N
 
 
 class TestPrecision:
+    @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+    @pytest.mark.parametrize("name", ["float16", "bfloat16"])
+    def test_formats_of_a_level(self, level: str, name: str) -> None:
+        precision = Precision(level, name)
+        run = make_trainer(digits_convolution(0.0, 2), Recipe(Adam(), precision))
+        run.update((digits_batch(4, image=True),))
+        formats = {n: v.dtype.name for n, v in run.parameters().items()}
+        assert formats["0.weight"] == ("float32" if level == "O1" else name)
+        assert formats["1.scale"] == (name if level == "O3" else "float32")
+        assert run.optimizer_state()["second_moment/0.weight"].dtype.name == (name if level == "O3" else "float32")
+        assert {v.dtype.name for v in run.buffers().values()} == {"float32"}
+        rounded = {n: v.astype(run.parameters()[n].dtype) for n, v in run.master_parameters().items()}
+        np.testing.assert_equal(rounded, run.parameters())
+
     def test_exact_rounding_ignores_the_recipes_precision(self) -> None:
         batch = digits_batch(4)
         runs = [
