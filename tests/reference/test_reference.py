@@ -26,6 +26,7 @@ from fixtures.recipe import (
     FLOAT32,
     SGD,
     Adam,
+    AdamW,
     DynamicScaling,
     Optimizer,
     Precision,
@@ -158,6 +159,11 @@ class TestConventions:
         inside = math.sqrt(1 - 0.999**t) / (1 - 0.9**t) * first / (math.sqrt(second) + 0.5)
         assert self.run_updates(adam, [2.0], adam_epsilon="outside") == pytest.approx(-0.1 * outside, rel=1e-12)
         assert self.run_updates(adam, [2.0], adam_epsilon="inside") == pytest.approx(-0.1 * inside, rel=1e-12)
+
+    def test_decay_is_decoupled(self) -> None:
+        run = make_trainer(scalar(1.0), Recipe(AdamW(0.5, weight_decay=0.25)), rounding=Exact())
+        run.apply_gradients({"0.output.weight": np.zeros((1, 1))})
+        assert run.parameters()["0.output.weight"][0, 0] == 1.0 - 0.5 * 0.25
 
     @pytest.mark.parametrize("rule", ["drop-window", "drop-micro-batch"])
     def test_what_a_non_finite_micro_batch_costs(self, rule: str) -> None:
