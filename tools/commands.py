@@ -23,10 +23,8 @@ class Tool(NamedTuple):
 
 WITH_FRAMEWORKS = (
     "tests/adapters/test_heads.py",
-    "tests/adapters/test_keras_mode.py",
     "tests/adapters/test_named_devices.py",
     "tests/adapters/test_own_loop.py",
-    "tests/adapters/test_traces.py",
     "tests/adapters/test_torch_modes.py",
     "tests/runner/test_files.py",
     "tests/runner/test_machine.py",

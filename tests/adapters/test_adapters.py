@@ -1,12 +1,11 @@
 """What adapters share: files, tables, refusals, the window, segments, recomputation, contract version, short stacks."""
 
-import math
 import sys
 import tomllib
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -17,11 +16,10 @@ from conformance.cli import main
 from conformance.declarations import requests
 from conformance.runner import jobs
 from conformance.runner.identity import suite_version
-from fixtures.data import exact_batch
 from fixtures.models import exact_linear
-from fixtures.recipe import Recipe, Recompute
-from frameworks.base import LossLedger, MicroBatch, ending, inner_bounds, over_window, segment_bounds
-from frameworks.base.recompute import CLOSED_OVER, FailingRerun, recomputed_call
+from fixtures.recipe import Recipe
+from frameworks.base import ending
+from frameworks.base.recompute import CLOSED_OVER, recomputed_call
 from frameworks.base.trainer import AppliedMicroBatch
 from frameworks.call_stacks import short_call_stacks
 from frameworks.contract import CONTRACT_VERSION, NOT_OFFERED, Capability, RecomputeCase, Unsupported
@@ -101,80 +99,33 @@ def test_compare_of_an_inherited_refusal_alone_holds_without_a_try(monkeypatch: 
             requests.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
 
 
-def test_a_verb_that_an_adapter_leaves_out_refuses_for_the_declared_reason() -> None:
-    framework = ReferenceFramework()
-    with pytest.raises(Unsupported) as refusal:
-        framework.trainer(exact_linear(), Recipe()).peak_bytes()
-    assert refusal.value.reason == framework.declares(Capability.PEAK_BYTES).reason
-
-
-def recorded_call(case: RecomputeCase) -> tuple[Any, list[Any]]:
-    """The value of a case on numbers, and how the recomputation call was called."""
+@pytest.mark.parametrize(
+    ("case", "arguments"),
+    [
+        ("plain", []),
+        ("positional", [((2, 3), {})]),
+        ("tuple", [(((2, 3),), {})]),
+        ("list", [(([2, 3],), {})]),
+        ("dict", [(({"x": 2, "w": 3},), {})]),
+        ("keyword", [((), {"x": 2, "w": 3})]),
+        ("no-grad-input", [((2,), {})]),
+        ("weights-changed", [((2,), {})]),
+        ("raises", [((2, 3), {})]),
+    ],
+)
+def test_recomputed_call_passes_arguments_as_the_case_is_named(case: RecomputeCase, arguments: list[Any]) -> None:
     calls: list[Any] = []
 
     def run(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
         calls.append((args, named))
         return function(*args, **named)
 
-    rerun = FailingRerun()
-
-    def failing(x: int, w: int) -> int:
-        rerun.begin()
+    def multiply(x: int, w: int) -> int:
         return x * w
 
-    return recomputed_call(case, run, lambda x, w: x * w, failing, 2, 3), calls
-
-
-PASSED: dict[str, list[Any]] = {
-    "plain": [],
-    "positional": [((2, 3), {})],
-    "tuple": [(((2, 3),), {})],
-    "list": [(([2, 3],), {})],
-    "dict": [(({"x": 2, "w": 3},), {})],
-    "keyword": [((), {"x": 2, "w": 3})],
-    "no-grad-input": [((2,), {})],
-    "weights-changed": [((2,), {})],
-    "raises": [((2, 3), {})],
-}
-
-
-@pytest.mark.parametrize("case", get_args(RecomputeCase))
-def test_each_recomputation_case_passes_its_arguments_as_it_is_named(case: RecomputeCase) -> None:
-    assert recorded_call(case) == (6, PASSED[case])
-    assert (case in CLOSED_OVER) == (PASSED[case] == [((2,), {})])
-
-
-def test_recomputed_call_of_an_unknown_or_failing_case_raises() -> None:
-    with pytest.raises(ValueError, match="no recomputation case 'backwards'"):
-        recorded_call("backwards")  # type: ignore[arg-type]
-    rerun = FailingRerun()
-    rerun.begin()
-    with pytest.raises(RuntimeError, match="the second run"):
-        rerun.begin()
-
-
-def test_segments_follow_one_another_and_cover_all_layers() -> None:
-    assert segment_bounds(7, None) == ((0, 7),)
-    assert segment_bounds(7, Recompute(3)) == ((0, 3), (3, 5), (5, 7))
-    assert inner_bounds((3, 6)) == ((3, 5), (5, 6))
-    assert inner_bounds((3, 4)) == ((3, 4),)
-
-
-def test_a_window_gives_each_step_the_items_of_the_whole_window() -> None:
-    window = exact_batch().into(4)
-    total = sum(batch.items for batch in window)
-    assert over_window(window, lambda batch, items: (batch, items)) == [(batch, total) for batch in window]
-
-
-def test_the_loss_of_a_window_weighs_micro_batches_by_their_items() -> None:
-    ledger: LossLedger[MicroBatch] = LossLedger()
-    assert math.isnan(ledger.loss())
-    assert ledger.add(MicroBatch(6.0, 3), 4) == 2.0
-    assert ledger.add(MicroBatch(6.0, 1), 4) == 6.0
-    assert (ledger.loss(), ledger.losses()) == (3.0, (2.0, 6.0))
-    assert math.isnan(ledger.add(MicroBatch(0.0, 0), 4))
-    ledger.empty()
-    assert ledger.losses() == ()
+    assert recomputed_call(case, run, multiply, multiply, 2, 3) == 6
+    assert calls == arguments
+    assert (case in CLOSED_OVER) == (arguments == [((2,), {})])
 
 
 def test_a_window_that_its_framework_ends_reports_the_update_that_was_made() -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from frameworks.torch.stacks.heads import plain
 from frameworks.torch.stacks.heads.building import NotBuilt
-from frameworks.torch.stacks.heads.checks import KEEPS, ensemble, quiet
+from frameworks.torch.stacks.heads.checks import KEEPS, quiet
 
 EQUAL, RESUME = "accumulation.equals-full-batch", "resume.bit-identical"
 
@@ -126,21 +126,6 @@ def test_a_frozen_batch_norm_stays_in_evaluation() -> None:
     model = quiet(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))).train()
     assert not model[1].training
     assert model[2].p == 0.0
-
-
-def test_an_ensemble_grows_with_the_format_and_leaves_infinities() -> None:
-    torch.manual_seed(0)
-    model, x = Network(), torch.randn(8, 4)
-    quiet(model)
-    narrow, wide = (
-        ensemble(model, lambda module: module(x), torch.finfo(kind).eps) for kind in (torch.float32, torch.bfloat16)
-    )
-    assert 0.0 < narrow[1] < wide[1]
-    mask = torch.tensor([0.0, float("-inf")])
-    masked = nn.Linear(2, 2)
-    of_loss, of_gradients = ensemble(masked, lambda module: torch.softmax(module(x[:, :2]) + mask, -1).sum(), 2.0**-7)
-    assert of_loss == of_loss
-    assert of_gradients == of_gradients
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
-"""`--device` takes every device that a framework has."""
+"""`--device` takes every device that a framework has; variables that JAX reads; mode keras without Keras."""
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
+from runpy import run_path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,7 +17,7 @@ from frameworks.contract import Capability, MissingDevice
 from frameworks.reference import ReferenceFramework
 from frameworks.registry import load
 from results.record.reading import load as read
-from tests.support.suite_runs import judge
+from tests.support.suite_runs import ROOT, judge
 
 
 class OnNpu(ReferenceFramework):
@@ -42,8 +45,7 @@ def test_named_device_takes_names_of_the_framework(asked: str, available: tuple[
 
 
 def test_gpu_name_is_that_of_its_platform() -> None:
-    assert gpu_name(cuda=True, rocm=False) == "cuda"
-    assert gpu_name(cuda=False, rocm=True) == "rocm"
+    assert [gpu_name(cuda=cuda, rocm=not cuda) for cuda in (True, False)] == ["cuda", "rocm"]
     assert gpu_name(cuda=False, rocm=False) == "gpu"
 
 
@@ -85,82 +87,47 @@ class Clock:
         return other.at - self.at
 
 
-def fake_backend(**parts: Any) -> SimpleNamespace:
-    """The module of an accelerator, such as `torch.xpu`, with one generator."""
-    import torch
-
-    states = [torch.zeros(8, dtype=torch.uint8)]
-
-    def keep(state: torch.Tensor, index: int) -> None:
-        states[index] = state.clone()
-
+def install_xpu(monkeypatch: pytest.MonkeyPatch, **parts: Any) -> None:
+    """Installs an XPU, whose module of PyTorch has these parts and those that every accelerator has."""
+    torch = pytest.importorskip("torch")
     common = {
         "is_available": lambda: True,
-        "synchronize": lambda: None,
-        "get_rng_state": lambda index: states[index].clone(),
-        "set_rng_state": keep,
-        "manual_seed_all": lambda seed: keep(torch.full((8,), seed, dtype=torch.uint8), 0),
+        "get_rng_state": Mock(return_value=torch.zeros(8, dtype=torch.uint8)),
         "_is_in_bad_fork": lambda: False,
+        **{name: Mock() for name in ("synchronize", "set_rng_state", "manual_seed_all")},
     }
-    return SimpleNamespace(**common | parts)
+    monkeypatch.setattr(torch, "xpu", SimpleNamespace(**common | parts))
+    monkeypatch.setattr(torch, "get_device_module", partial(getattr, torch))  # which remembers modules
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
 
 
-@pytest.fixture
-def xpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """An XPU with all that PyTorch's module of it has."""
-    torch = pytest.importorskip("torch")
-    module = fake_backend(
+def test_load_of_torch_has_the_accelerator_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    install_xpu(
+        monkeypatch,
         current_device=lambda: 0,
         get_device_name=lambda: "Fake Max 1550",
         Event=Clock,
         max_memory_allocated=lambda: 4096,
         reset_peak_memory_stats=lambda: None,
     )
-    monkeypatch.setattr(torch, "xpu", module)
-    monkeypatch.setattr(torch, "get_device_module", partial(getattr, torch))  # which remembers modules
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
-    return module
-
-
-@pytest.mark.usefixtures("xpu")
-def test_load_of_torch_has_the_accelerator_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     from frameworks.torch.core import devices
-    from frameworks.torch.core.devices import Stream
 
     framework = load("torch", "auto")
     assert (framework.device, devices.available()) == ("xpu", ("cpu", "xpu"))
     assert framework.environment()["device"] == "Fake Max 1550"
     assert devices.has_peak("xpu")
     assert framework.measure_time(lambda: None) == 1_000_000
-    stream = Stream("xpu", 7)
-    assert set(stream.states["xpu"].tolist()) == {7}
-    before = devices.module("xpu").get_rng_state(0)
-    with stream.open():
-        devices.module("xpu").set_rng_state(before + 1, 0)
-    assert set(stream.states["xpu"].tolist()) == {1}
-    assert devices.module("xpu").get_rng_state(0).equal(before)
     with pytest.raises(MissingDevice, match="torch sees no device 'cuda' here; it sees cpu, xpu"):
         load("torch", "cuda")
-    import torch
-
-    monkeypatch.delattr(torch, "accelerator")
+    monkeypatch.delattr("torch.accelerator")
     assert devices.available() == ("cpu", "xpu")
 
 
-def test_load_of_torch_on_an_accelerator_without_events_peak_and_model(
-    monkeypatch: pytest.MonkeyPatch, xpu: SimpleNamespace
-) -> None:
-    import torch
-
-    from frameworks.torch import declarations
-    from frameworks.torch.core import devices
-
-    monkeypatch.setattr(torch, "xpu", fake_backend())
-    monkeypatch.setattr(declarations, "multiplies_in_tf32", lambda _: False)
-    del xpu
+def test_load_of_torch_on_an_accelerator_without_events_peak_and_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    install_xpu(monkeypatch)
+    monkeypatch.setattr("frameworks.torch.declarations.multiplies_in_tf32", lambda _: False)
     framework = load("torch", "xpu")
-    assert not devices.has_peak("xpu")
     assert framework.environment()["device"] == "xpu"
     assert framework.measure_time(lambda: None) > 0
     for capability in (Capability.PEAK_BYTES, Capability.TF32):
@@ -240,3 +207,48 @@ def test_available_of_paddle_are_the_listed_devices(
     monkeypatch.setattr(paddle.device, "is_compiled_with_rocm", lambda: rocm)
     monkeypatch.setattr(paddle.device.cuda, "device_count", lambda: gpus)
     assert {name: devices.own_name(name) for name in devices.available()} == want
+
+
+# By its path: its package imports JAX, which the suite's own tests do without.
+_MODULE = run_path(str(ROOT / "frameworks" / "jax" / "core" / "gpu_variables.py"))
+KERNELS, variables = _MODULE["KERNELS"], _MODULE["variables"]
+
+
+def test_variables_on_a_gpu_add_to_those_of_the_user_and_without_one_are_no_flags(tmp_path: Path) -> None:
+    none, driver = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, tmp_path / "version"
+    assert variables({"XLA_FLAGS": "--a"}, driver) == none
+    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15\n")
+    first = variables({}, driver)
+    assert first["XLA_FLAGS"] == KERNELS
+    user = "--xla_gpu_autotune_level=4"
+    assert variables({"XLA_FLAGS": user}, driver)["XLA_FLAGS"] == f"{KERNELS} {user}", "the last one counts"
+    assert variables(first, driver) == none, "a process of such a process"
+    assert variables({"XLA_PYTHON_CLIENT_PREALLOCATE": "true"}, driver)["XLA_PYTHON_CLIENT_PREALLOCATE"] == "true"
+
+
+ELSEWHERE = SimpleNamespace(config=SimpleNamespace(backend=lambda: "tensorflow"))
+
+
+@pytest.mark.parametrize(
+    ("framework", "installed", "reason", "default"),
+    [
+        ("jax", False, "needs Keras, which is not installed: pip install --no-deps keras h5py namex optree", "jit"),
+        ("jax", True, "needs Keras on JAX, and in this process it runs on tensorflow", "jit"),
+        ("torch", True, "needs Keras on PyTorch, and in this process it runs on tensorflow", "eager"),
+    ],
+)
+def test_adapter_in_mode_keras_without_keras_on_the_framework_is_refused(
+    framework: str, installed: bool, reason: str, default: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(framework)
+    module: Any = pytest.importorskip(f"frameworks.{framework}")
+    if framework == "jax":
+        monkeypatch.setattr(module, "is_installed", lambda _: installed)
+    else:
+        libraries: Any = pytest.importorskip("frameworks.torch.libraries")
+        monkeypatch.setattr(libraries, "version", lambda _: "3.15.1")
+    if installed:
+        monkeypatch.setitem(sys.modules, "keras", ELSEWHERE)
+    with pytest.raises(ValueError, match=f"{reason}$"):
+        module.adapter("cpu", "keras")
+    assert module.adapter("cpu").mode == default

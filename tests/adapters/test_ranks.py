@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,13 @@ import numpy as np
 import pytest
 
 from conformance.checks.subject import Subject
-from fixtures.data import digits_batch, exact_batch
-from fixtures.models import digits_convolution, exact_linear, exact_stack
+from fixtures.data import exact_batch
+from fixtures.models import exact_linear
 from fixtures.recipe import SGD, Adam, Ranks, Recipe
-from frameworks.base import Arguments, RankGroupTrainer, has_effect, split_across_ranks, with_ranks
+from frameworks.base import Arguments, split_across_ranks
 from frameworks.contract import Capability, RankFailed, Unsupported
 from frameworks.ranks import Limits, RemoteRankGroup, WorkerGroup, close_all, worker_group_of
+from frameworks.ranks.worker_group import WorkerGroupFolder
 from frameworks.reference import ReferenceFramework
 from tests.support.suite_runs import ROOT, assert_gone, environment, gone, hang_limit, wait_for
 from tests.support.suite_runs import run as run_to_its_end
@@ -51,36 +51,6 @@ def test_ranks_that_hold_no_whole_number_of_replicas_are_refused(count: int, rep
         Ranks(count, "full", replicas)
 
 
-def test_label_of_ranks_names_the_mesh() -> None:
-    assert [Ranks(2).label, Ranks(4, "full", 2).label] == ["replicated-2", "full-2x2"]
-    assert Ranks(2, "gradients", reduce="bfloat16").label == "gradients-2-bfloat16"
-
-
-def test_the_view_of_a_company_is_a_run_of_the_whole_batch() -> None:
-    reference = ReferenceFramework("cpu")
-    alone, spread = (
-        reference.trainer(exact_linear(), EXACT.replace(ranks=ranks)) for ranks in (None, Ranks(2, "full"))
-    )
-    assert isinstance(spread, RankGroupTrainer)
-    assert alone.update((exact_batch(8),)) == spread.update((exact_batch(8),))
-    for name, value in alone.parameters().items():
-        assert np.array_equal(spread.parameters()[name], value)
-
-
-def test_the_view_saves_the_losses_of_an_open_window(tmp_path: Path) -> None:
-    recipe = EXACT.replace(accumulation=2, ranks=Ranks(2))
-    saved, loaded = (ReferenceFramework("cpu").trainer(exact_stack(), recipe) for _ in range(2))
-    first, second = exact_batch(8).into(2)
-    saved.accumulate(first, 8)
-    saved.save(tmp_path)
-    loaded.restore(tmp_path)
-    assert loaded.accumulate(second, 8) == saved.accumulate(second, 8)
-    assert loaded.apply() == saved.apply()
-    (tmp_path / "window.npy").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"window\.npy cannot be loaded"):
-        loaded.restore(tmp_path)
-
-
 def test_a_mode_with_ranks_trains_everything_with_them_and_nothing_else_does() -> None:
     for mode, ranks in (("emulated", None), ("ranks", Ranks(2))):
         subject = Subject(ReferenceFramework("cpu", mode), 0)
@@ -88,34 +58,9 @@ def test_a_mode_with_ranks_trains_everything_with_them_and_nothing_else_does() -
         assert subject.complete_recipe(Recipe(ranks=Ranks(4))).ranks == Ranks(4)
 
 
-def test_every_capability_of_ranks_is_seen_to_act() -> None:
-    attempts = with_ranks({}, ReferenceFramework("cpu").rank_group, None)
-    assert {capability: has_effect(attempt) for capability, attempt in attempts.items()} == {
-        capability: True for capability in Capability if capability.startswith("ranks.")
-    }
-
-
 def test_a_company_without_ranks_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"recipe\.ranks is required, e\.g\. Recipe\(ranks=Ranks\(2\)\)"):
         ReferenceFramework("cpu").rank_group(exact_linear(), Recipe(Adam()))
-
-
-def test_trainer_of_ranks_that_an_adapter_does_not_name_is_refused() -> None:
-    class WithoutRanks(ReferenceFramework):
-        def supported_capabilities(self):  # type: ignore[no-untyped-def]
-            return [c for c in super().supported_capabilities() if not c.startswith("ranks.")]
-
-    with pytest.raises(Unsupported, match=r"ranks\.full"):
-        WithoutRanks("cpu").trainer(exact_linear(), Recipe(ranks=Ranks(2, "full")))
-
-
-def test_a_rank_without_samples_goes_through_a_convolution() -> None:
-    batch = digits_batch(1, image=True)
-    losses = [
-        ReferenceFramework("cpu").trainer(digits_convolution(), EXACT.replace(ranks=ranks)).update((batch,)).loss
-        for ranks in (None, Ranks(2))
-    ]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 PARENT = """
@@ -129,7 +74,6 @@ print(json.dumps({"pids": [*crew.pids, crew._guardian.pid, child], "folder": str
 verb, seconds = sys.argv[1:]
 crew.ask(run, verb, [Arguments((int(seconds),))] * 2)
 """
-needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="descriptors are read in /proc")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -165,12 +109,6 @@ def test_worker_group_of_one_process_is_all_ranks() -> None:
         run.all("leave", "exit")
     with pytest.raises(ValueError, match="cannot divide 3 ranks equally among 2 processes"):
         WorkerGroup(TOY, 3, "cpu", "", {}, processes=2)
-
-
-def test_a_trainer_of_one_rank_cannot_answer_for_several() -> None:
-    run = rank_group(toy(2, "tests.support.toy_ranks:Lonely", processes=1))
-    with pytest.raises(TypeError, match=r"ToyTrainer needs ask\(verb, arguments\): its process has 2 ranks"):
-        run.all("add", 1)
 
 
 def test_all_takes_large_values_variables_and_output_of_ranks() -> None:
@@ -370,46 +308,24 @@ def test_a_forked_copy_leaves_its_parents_ranks_alone(worker_group: WorkerGroup)
     assert toy() is worker_group
 
 
-@needs_proc
-def test_a_rank_has_its_own_connection_only(worker_group: WorkerGroup) -> None:
-    links_by_rank = [set(links) for links in rank_group(worker_group).all("descriptors")]
-    ours = {os.readlink(f"/proc/self/fd/{process.connection.fileno()}") for process in worker_group._processes}
-    ends = [{link for link in links if link.startswith(("socket", "pipe"))} for links in links_by_rank]
-    assert [len(own) for own in ends] == [2, 2]
-    assert not ends[0] & ends[1]
-    assert not (ends[0] | ends[1]) & ours
-
-
-def test_folders_of_killed_crews_are_removed_by_the_next_crew_and_others_stay(
+def test_worker_group_folder_removes_those_of_dead_processes_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    command = [sys.executable, "-c", PARENT, "sleep", "3600"]
-    parents = [
-        subprocess.Popen(command, cwd=ROOT, env=environment(TMPDIR=str(tmp_path)), stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    said = [json.loads(parent.stdout.readline()) for parent in parents if parent.stdout]
-    killed, living = (Path(report["folder"]) for report in said)
-    guardian = said[0]["pids"][2]
-    for pid in (guardian, *said[0]["pids"], parents[0].pid):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    parents[0].wait()
-    assert_gone(said[0]["pids"])
-    assert killed.is_dir()
+    living = WorkerGroupFolder()
+    child = os.fork()
+    if child == 0:
+        WorkerGroupFolder()
+        os._exit(0)
+    os.waitpid(child, 0)
+    others = {"ranks-of-nobody", "ranks-linked"}
     (tmp_path / "ranks-of-nobody").mkdir()
-    (tmp_path / "ranks-linked").symlink_to(living)
-    worker_group = WorkerGroup("tests.support.toy_ranks:Toy", 1, "cpu", "", {})
-    mine = worker_group._folder
-    try:
-        assert {path.name for path in tmp_path.iterdir()} == {living.name, mine.name, "ranks-of-nobody", "ranks-linked"}
-    finally:
-        worker_group.close()
-        parents[1].kill()
-        parents[1].wait()
-    assert not mine.exists()
-    assert_gone(said[1]["pids"])
+    (tmp_path / "ranks-linked").symlink_to(living.path)
+    assert len(list(tmp_path.iterdir())) == 4
+    following = WorkerGroupFolder()
+    assert {path.name for path in tmp_path.iterdir()} == {living.path.name, following.path.name, *others}
+    for folder in (living, following):
+        folder.remove()
 
 
 # failing
@@ -543,57 +459,20 @@ def test_all_interrupted_ends_the_ranks(worker_group: WorkerGroup) -> None:
     assert_clean(worker_group, pids)
 
 
-STORE = Path(__file__).parents[2] / "frameworks" / "paddle" / "distributed" / "rendezvous.py"
-ADD, GET, CHECK, SET, WAIT = range(5)
-IS_THERE, READY, NOT_READY = 1, 2, 3
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    file = tmp_path / "port"
-    command = [sys.executable, "-I", "-S", str(STORE), str(file)]
+# Paddle's rendezvous
+def test_rendezvous_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    program = ROOT / "frameworks" / "paddle" / "distributed" / "rendezvous.py"
+    command = [sys.executable, "-I", "-S", str(program), str(tmp_path / "port")]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as server:
-        wait_for(file.exists)
-        yield server, int(file.read_text("utf-8"))
-
-
-def client(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=hang_limit())
-
-
-def ask(rank: socket.socket, command: int, key: str, value: bytes = b"") -> None:
-    rank.sendall(struct.pack("=iQ", command, len(key)) + key.encode() + value)
-
-
-def answer(rank: socket.socket, form: str) -> int:
-    number: int = struct.unpack(form, rank.recv(struct.calcsize(form), socket.MSG_WAITALL))[0]
-    return number
-
-
-def test_ranks_count_themselves_and_find_what_others_have_told(store: tuple[subprocess.Popen[bytes], int]) -> None:
-    with client(store[1]) as first, client(store[1]) as second:
-        for rank, count in ((first, 1), (second, 2)):
-            ask(rank, ADD, "/init/", struct.pack("=q", 1))
-            assert answer(rank, "=q") == count
-        ask(second, CHECK, "/address")
-        assert answer(second, "=i") == NOT_READY
-        ask(second, WAIT, "/address")
-        ask(first, SET, "/address", struct.pack("=Q", 3) + b"\x00ab")
-        assert answer(second, "=i") == IS_THERE
-        ask(second, CHECK, "/address")
-        assert answer(second, "=i") == READY
-        ask(second, GET, "/address")
-        assert second.recv(answer(second, "=Q"), socket.MSG_WAITALL) == b"\x00ab"
-        ask(second, GET, "/init/")
-        assert second.recv(answer(second, "=Q"), socket.MSG_WAITALL) == b"2"
-
-
-def test_it_ends_with_whoever_started_it(store: tuple[subprocess.Popen[bytes], int]) -> None:
-    server, port = store
-    with client(port) as rank:
-        ask(rank, WAIT, "/never")
-        assert server.stdin is not None
-        server.stdin.close()
-        assert server.wait(hang_limit()) == 0
+        try:
+            wait_for((tmp_path / "port").exists)
+            address = ("127.0.0.1", int((tmp_path / "port").read_text("utf-8")))
+            with socket.create_connection(address, timeout=hang_limit()) as rank:
+                rank.sendall(struct.pack("=iQ", 4, 6) + b"/never")
+                assert server.stdin is not None
+                server.stdin.close()
+                assert server.wait(hang_limit()) == 0
+        finally:
+            server.kill()
     with pytest.raises(ConnectionRefusedError):
-        client(port)
+        socket.create_connection(address)

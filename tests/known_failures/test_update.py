@@ -137,11 +137,7 @@ def test_update_of_a_known_verdict_names_its_finding_and_processors(folder: Path
 
 @pytest.mark.parametrize(
     ("version", "mode", "name"),
-    [
-        ("3.0+cpu", "eager", "twin-3.0-cpu-eager.txt"),
-        ("3.0+k.3", "keras", "twin-3.0+k.3-cpu-keras.txt"),
-        ("3.0+k.3", "other", "twin-3.0+k.3-cpu-other.txt"),
-    ],
+    [("3.0+cpu", "eager", "twin-3.0-cpu-eager.txt"), ("3.0+k.3", "keras", "twin-3.0+k.3-cpu-keras.txt")],
 )
 def test_update_name_has_a_local_label_where_judged_versions_have_one(
     folder: Path, version: str, mode: str, name: str
@@ -242,7 +238,6 @@ def test_accept_of_repairs_names_findings_that_nothing_rests_on(
     [
         (("--clause", CLAUSE), "need --finding"),
         (("--finding", "new-one", "--text", "error", "error", "x"), "got 'error', want one of defect, "),
-        (("--finding", "new-one", "--text", "limitation", "error", " "), "the reason is empty"),
         (
             ("--finding", "broken", "--text", "defect", "error", "x"),
             "a defect needs a program that shows it, findings/broken.py",
@@ -278,9 +273,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("elsewhere", None)
 
 
-@pytest.mark.parametrize(
-    "arguments", [(), ("--dry-run",), ("--framework", "torch"), ("--framework", "elsewhere:Adapter")]
-)
+@pytest.mark.parametrize("arguments", [(), ("--framework", "torch")])
 def test_accept_of_a_record_imports_nothing_and_takes_no_folder_from_it(
     arguments: tuple[str, ...], stranger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -398,23 +391,17 @@ def test_load_known_of_the_committed_files_has_no_idle_finding_and_sorted_snapsh
     [
         ('reason = "The scale reaches zero."', "", "reason is missing"),
         ("https://example.org/1", "somewhere", "link: got 'somewhere', want an address or 'none found'"),
-        ("https://example.org/1", "none found", "link_shows needs a link that is an address"),
         ('"defect"', '"bug"', "class: got 'bug', want one of defect, documented, numerics, limitation"),
         ('"defect"', '"defect"\nprocessor = "AVX-512"', "processor 'AVX-512' is not a list such as"),
         ('"defect"', '"defect"\ndevice = "gpu"', "device: got 'gpu', want 'cpu' or 'cuda'"),
         ('"defect"', '"defect"\nspoils_process = 1', "spoils_process: got 1, want true or false"),
-        ('"defect"', '"defect"\nclauses = ["a.b"]', "finding scale-zero: unknown clause 'a.b'"),
         ('"defect"', '"numerics"', "the consequence of the class numerics is last-bits, not silent-corruption"),
-        ('"silent-corruption"', '"bad"', "consequence: got 'bad', want one of silent-corruption, silent-loss"),
         ('id = "scale-zero"', 'id = "Scale zero"', "finding 1 (Scale zero): the id is not a slug"),
         ('id = "scale-zero"', 'id = "scale-one"', "a defect needs a program that shows it, findings/scale_one.py"),
         (FINDING, FINDING + FINDING, "finding 2 (scale-zero): duplicate id"),
-        ('"call"', '"trick"', "workaround: kind: got 'trick', want one of call, check, state"),
         ("trainer.py", "none.py", "no module 'none.py'"),
-        ("[finding.workaround]", "[[finding.workaround]]", "want a table"),
         ("[[finding]]", "[[found]]", "findings.toml: unknown key 'found'"),
         ("[[finding]]", "[[finding", "findings.toml: not TOML"),
-        ('["clip"]', "[]", "exclusion 1: when is empty"),
         (">=2.4,<3", "one", "versions: got 'one', want a PEP 440 specifier"),
     ],
 )
@@ -434,11 +421,9 @@ SNAPSHOT = f"torch/{SNAPSHOTS}/{NAME}: line "
     ("files", "place", "message"),
     [
         ({"lines": "scaling.automaton f s"}, SNAPSHOT, "line 1: got 'scaling.automaton f s', want "),
-        ({"lines": LINE.replace("not-finite", "it was 3.25")}, SNAPSHOT, "want 'TEST  FINDING  SIGNATURE' or"),
         ({"lines": LINE.replace("positive", "put")}, SNAPSHOT, "line 1: unknown clause 'scaling.stays-put'"),
         ({"lines": LINE.replace("scale-zero", "other")}, SNAPSHOT, "unknown finding 'other'; add it to findings.toml"),
         ({"lines": LINE.replace("avx2", "AVX-2")}, SNAPSHOT, "got [AVX-2, -avx512f, seed], want instruction sets such"),
-        ({"lines": LINE.replace("seed", "seed, kernels")}, SNAPSHOT, "and at most one of seed, other-seeds, kernels"),
         ({"lines": f"{LINE}\n{LINE}\n"}, SNAPSHOT, "line 2: another line has the same test and finding"),
         ({"name": "notes.txt"}, "torch/expected: ", "got a file 'notes.txt', want FRAMEWORK-VERSION-DEVICE-MODE.txt"),
         ({"name": "torch-2.x-cpu-eager.txt"}, "torch", "version '2.x' is not a PEP 440 version"),

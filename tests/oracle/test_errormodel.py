@@ -1,8 +1,6 @@
 """The oracle: the scaler's automaton, envelopes of correct runs, and models quantized by rules."""
 
 import math
-import os
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -27,7 +25,7 @@ from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, DynamicScaling, Pre
 from frameworks.cache_folder import CACHE_FOLDER
 from frameworks.contract import Conventions
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.core.rounding import Nearest, Rounding, Stochastic
+from frameworks.reference.core.rounding import Rounding, Stochastic
 from frameworks.reference.quantization.post_training import RULES
 from frameworks.reference.training.trainer import ReferenceTrainer
 
@@ -38,14 +36,10 @@ G, B = True, False
 @pytest.mark.parametrize(
     ("start", "schedule", "scales", "good"),
     [
-        (Scale(1024.0, interval=1), [G, G, B, G], [2048.0, 4096.0, 2048.0, 4096.0], [0, 0, 0, 0]),
         (Scale(1024.0, interval=3), [G, G, G, G], [1024.0, 1024.0, 2048.0, 2048.0], [1, 2, 0, 1]),
         (Scale(64.0, interval=3), [G, G, B, G, G, G], [64.0, 64.0, 32.0, 32.0, 32.0, 64.0], [1, 2, 0, 1, 2, 0]),
-        (Scale(1024.0, interval=2), [B, B, B], [512.0, 256.0, 128.0], [0, 0, 0]),
         (Scale(64.0, growth=4.0, backoff=0.25, interval=1), [B, G, G], [16.0, 64.0, 256.0], [0, 0, 0]),
         (Scale(1024.0, interval=2, good=1), [G], [2048.0], [0]),
-        (Scale(1024.0, growth=1.0, backoff=1.0, interval=1), [G, B], [1024.0, 1024.0], [0, 0]),
-        (Scale(4.0, minimum=1.0), [B] * 4, [2.0, 1.0, 1.0, 1.0], [0] * 4),
         (Scale(4.0, minimum=1.5), [B, B], [2.0, 1.5], [0, 0]),
         (Scale(0.5, minimum=1.0), [B], [0.5], [0]),
         (Scale(2.0**125, interval=1, maximum=2.0**127), [G] * 4, [2.0**126, *[2.0**127] * 3], [0] * 4),
@@ -94,13 +88,6 @@ class SteepTrainer(ReferenceTrainer):
         super().accumulate_gradient(name, 1.001 * gradient)
 
 
-class Coarse(Nearest):
-    """Rounds to bfloat16 wherever float32 is asked for."""
-
-    def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
-        return super().round(array, "bfloat16" if format_name == "float32" else format_name, terms)
-
-
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of this module's own, the same for its tests."""
@@ -147,13 +134,6 @@ def beyond(case: Case, measured: Run) -> list[str]:
 
 # ---------------------------------------------------------------- silent and caught
 @each_precision
-@pytest.mark.parametrize("seed", range(5))
-def test_envelope_holds_rounding_to_nearest(precision: Precision, seed: int) -> None:
-    case = digits_case(precision, seed)
-    assert beyond(case, ran(case)) == []
-
-
-@each_precision
 @pytest.mark.parametrize("make", [digits_case, exact_case])
 def test_envelope_holds_rounding_at_random(make: Callable[[Precision], Case], precision: Precision) -> None:
     """20 fresh members of the ensemble; one in a hundred outside would show in some of the six cases."""
@@ -169,12 +149,6 @@ def test_envelope_excludes_a_small_fault(trainer: type[ReferenceTrainer], quanti
     for case in (digits_case(FLOAT32), exact_case(FLOAT32), exact_case(FLOAT16)):
         twin = type("Twin", (ReferenceFramework,), {"trainer_class": trainer})
         assert quantities <= set(beyond(case, ran(case, twin)))
-
-
-@pytest.mark.parametrize("make", [digits_case, exact_case])
-def test_envelope_of_float32_excludes_bfloat16(make: Callable[[Precision], Case]) -> None:
-    case = make(FLOAT32)
-    assert beyond(case, ran(case, rounding=Coarse())) == ["loss", "gradient", "parameters"]
 
 
 def test_envelope_excludes_nan() -> None:
@@ -246,14 +220,12 @@ def test_envelope_origin_differs_with_what_it_derives_from() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda content: content[:0],
-        lambda content: content[:0] + b"no archive",
+        lambda _: b"no archive",
         lambda content: content[: len(content) // 2],
         lambda content: content[:200] + bytes(60) + content[260:],
-        lambda content: content[4:],
         lambda content: content.replace(b"gradient.npy", b"graduate.npy"),
     ],
-    ids=["empty", "foreign", "cut", "zeros", "shifted", "renamed"],
+    ids=["foreign", "cut", "zeros", "renamed"],
 )
 def test_envelope_is_read_from_the_cache_unless_it_is_damaged(own: Path, damage: Callable[[bytes], bytes]) -> None:
     first = make_envelope(exact_case(FLOAT16))
@@ -265,19 +237,6 @@ def test_envelope_is_read_from_the_cache_unless_it_is_damaged(own: Path, damage:
     assert same(make_envelope(exact_case(FLOAT16)), first)
     assert same(make_envelope(exact_case(FLOAT16)), first)
     assert list(own.iterdir()) == [file]
-
-
-def test_envelope_derived_by_two_processes_at_once_is_one_file(own: Path) -> None:
-    expected = make_envelope(exact_case(FLOAT16)).loss_spread.tolist()
-    shutil.rmtree(own)
-    children = []
-    for _ in range(2):
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if make_envelope(exact_case(FLOAT16)).loss_spread.tolist() == expected else 1)
-        children.append(child)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
-    assert [path.suffix for path in own.iterdir()] == [".npz"]
 
 
 ROWS, WIDTH = 8, 96
@@ -306,13 +265,6 @@ def test_no_code_is_near_to_another(rule, case: str, seed: int) -> None:  # type
     scale = scale_of(zero_outliers(inputs, rule), rule.inputs)[:, :1]
     assert np.abs(coded / scale - np.floor(coded / scale) - 0.5).min(initial=1.0) > 0.01
     assert np.abs(coded / scale).max(initial=0.0) < 127.5
-
-
-@pytest.mark.parametrize("case", ["at", "one", "negative"])
-def test_a_range_of_whole_columns_is_another_one(case: str) -> None:
-    inputs = post_training.CASES[case](ROWS, WIDTH, COLUMNS, 0)
-    columns, values = (scale_of(zero_outliers(inputs, rule), COLUMNS.inputs)[:, 0] for rule in (COLUMNS, VALUES))
-    assert np.allclose(np.delete(values / columns, ROWS // 2), 3.0)
 
 
 def test_the_bound_is_that_of_half_a_code_and_a_cast() -> None:

@@ -5,10 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, sincos_batch, token_batch, wide_batch
 from fixtures.model import Batch, Model
 from fixtures.models import (
@@ -41,8 +38,6 @@ from frameworks.contract import Conventions, ScalerRule
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact
-from frameworks.reference.core.tape import depth, recompute_function, record_pullbacks
-from frameworks.reference.training.scaler import LossScale
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 
@@ -98,42 +93,6 @@ def test_gradients_are_finite_differences(fixture: str, recompute: Recompute | N
     assert measured == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-class TestRecomputation:
-    def test_bytes_are_the_segments_inputs_and_the_heads(self) -> None:
-        model, batch = exact_stack(8, 4), exact_batch(16)
-        head = 16 * 8 * 4 + 16 * 4 * 4
-        assert make_trainer(model, Recipe()).saved_bytes(batch) == 3 * 16 * 8 * 4 + head
-        assert make_trainer(model, Recipe(recompute=Recompute(2))).saved_bytes(batch) == 1 * 16 * 8 * 4 + head
-
-    def test_errors_leave_no_trace(self) -> None:
-        x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
-        framework = ReferenceFramework()
-        before = framework.global_state()
-        with framework.autocast(FLOAT16), pytest.raises(RuntimeError, match="fails"):
-            framework.recompute("raises", x, w)
-        with pytest.raises(RuntimeError, match="changed"):
-            framework.recompute("weights-changed", x, w)
-        assert framework.global_state() == before
-        assert depth() == -1
-
-    def test_a_hidden_traced_value_is_refused(self) -> None:
-        holder = type("Holder", (), {})()
-
-        def outer(x: Array) -> list[Array]:
-            holder.value = x
-            return [recompute_function(lambda y: (y * holder.value).sum(), np.ones(3))]
-
-        with pytest.raises(RuntimeError, match="neither an argument"):
-            record_pullbacks(outer, np.ones(3))
-
-
-def test_taped_gives_each_array_of_a_container_its_gradient() -> None:
-    arrays = {"used": np.array([1.0, 2.0]), "twice": np.array([3.0, 4.0]), "unused": np.ones((2, 1))}
-    _, (pull,) = record_pullbacks(lambda x: [(x["used"] + x["twice"] * x["twice"]).sum()], arrays)
-    gradients = {name: gradient.tolist() for name, gradient in pull(np.ones(())).items()}
-    assert gradients == {"used": [1.0, 1.0], "twice": [6.0, 8.0], "unused": [[0.0], [0.0]]}
-
-
 class TestPrecision:
     @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
     @pytest.mark.parametrize("name", ["float16", "bfloat16"])
@@ -156,8 +115,7 @@ class TestPrecision:
             for p in (FLOAT32, FLOAT16, Precision("O3", "bfloat16"))
         ]
         losses = [[run.update((batch,)).loss for _ in range(3)] for run in runs]
-        assert losses[1] == pytest.approx(losses[0], rel=1e-12)
-        assert losses[0] == losses[1] or max(losses[0]) < math.inf
+        assert losses[1] == losses[2] == pytest.approx(losses[0], rel=1e-12)
 
     @pytest.mark.parametrize("op", CATALOGUE)
     def test_an_operation_is_its_float64_self_rounded(self, op: str) -> None:
@@ -172,39 +130,6 @@ class TestPrecision:
 
 
 class TestScaler:
-    @given(
-        st.lists(st.booleans(), max_size=300),
-        st.integers(1, 5),
-        st.integers(-126, 127),
-        st.sampled_from([1.5, 2.0, 3.0]),
-        st.sampled_from([0.5, 0.25, 0.8]),
-    )
-    def test_the_scale_stays_finite_and_positive(
-        self, schedule: list[bool], interval: int, exponent: int, growth: float, backoff: float
-    ) -> None:
-        scale = LossScale(2.0**exponent, growth, backoff, interval, 2.0**-126, 2.0**127)
-        for finite in schedule:
-            scale = scale.adjust(finite)
-            assert 0.0 < scale.scale < math.inf
-            assert math.isfinite(float(np.float32(1.0 / scale.scale)))
-            assert scale.scale == float(np.float32(scale.scale))
-            assert 0 <= scale.good_steps < interval
-
-    @settings(max_examples=25)
-    @given(st.lists(st.sampled_from([1.0, math.inf, -math.inf, math.nan]), max_size=40), st.integers(1, 4))
-    def test_a_run_follows_the_closed_form(self, schedule: list[float], interval: int) -> None:
-        run = make_trainer(scalar(), Recipe(SGD(2.0**-6), scaling=DynamicScaling(2.0**10, interval=interval)))
-        exponent, good, applied = 10, 0, 0
-        for value in schedule:
-            update = run.apply_gradients({"0.output.weight": np.ones((1, 1)), "0.output.bias": np.array([value])})
-            good = good + 1 if value == 1.0 else 0
-            applied += value == 1.0
-            exponent = max(exponent + (good == interval) - (value != 1.0), -14)
-            good %= interval
-            assert (update.scale_after, update.good_steps) == (2.0**exponent, good)
-            assert update.skipped == (value != 1.0)
-            assert run.parameters()["0.output.bias"][0] == -applied * 2.0**-6
-
     @pytest.mark.parametrize("latched", [False, True])
     def test_poison_after_unscaling_is_judged_by_the_rule(self, latched: bool) -> None:
         rule = ScalerRule(minimum=2.0**-126, maximum=2.0**127, latched=latched)

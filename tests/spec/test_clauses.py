@@ -12,7 +12,6 @@ from conformance.spec.clauses import SPECIFICATION, Clause, Level, load_clauses,
 from conformance.test_ids.inventory import id_of, inventory, node_of, read_inventory
 from frameworks.reference import ReferenceFramework
 from tests.support.suite_runs import ROOT
-from tools.docs.clauses import page
 from tools.faults.reference import accumulation
 
 CLAUSES = load_clauses()
@@ -66,10 +65,6 @@ def test_clauses_of_free_rules_are_beside_one_that_demands_a_rule() -> None:
         assert CLAUSES[rule.id.removesuffix("-rule")].level is Level.MUST
 
 
-def test_levels_of_observations_and_measurements_are_not_judged() -> None:
-    assert [level for level in Level if not level.judged] == [Level.OBSERVATION, Level.MEASUREMENT]
-
-
 def test_read_clauses_joins_lines_and_shortens_threads(tmp_path: Path) -> None:
     text = GOOD.replace('"A scale is one number."', '"""\nA scale is\n  one number."""')
     text += 'history = [{ url = "https://github.com/a-b/c.d/pull/7", what = "it broke" }]\n'
@@ -84,18 +79,13 @@ def test_read_clauses_joins_lines_and_shortens_threads(tmp_path: Path) -> None:
         ("level", "levle", "scaling.toml: clause 1 (scaling.one): unknown key 'levle'"),
         ("MUST", "WILL", "scaling.toml: clause 1 (scaling.one): level: got 'WILL', want one of MUST, SHOULD, MAY"),
         ("scaling.one", "Scaling.One", "is not family.slug"),
-        ("scaling.one", "scaling", "is not family.slug"),
-        ("scaling.one", "scaling.one.two", "is not family.slug"),
         ("scaling.one", "scaling.one_two", "is not family.slug"),
         ("scaling.one", "master.one", "begins with 'master', but the family of the file is 'scaling'"),
         ('source = "https://example.org/scale"', "", "source is missing"),
-        ('source = "https://example.org/scale"', 'source = " "', "source is empty"),
         ('id = "scaling.one"', "", "scaling.toml: clause 1 (no id): id is missing"),
         ('"It is read."', "3", "observed_by: got 3, want a string"),
         ("[[clause]]", "[clause]", "clause is not an array of tables"),
-        ("[[clause]]", "[[clauses]]", "unknown key 'clauses'"),
         ("[[clause]]", "[[clause", "scaling.toml: not TOML"),
-        ("[[clause]]", "", "unknown key 'id'"),
     ],
 )
 def test_read_clauses_of_a_wrong_entry_is_refused_in_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -113,7 +103,6 @@ INCIDENT = '{ url = "https://github.com/a/b/issues/1", what = "x" }'
     [
         ('"https://github.com/a/b/issues/1"', "want an array of tables"),
         ('[{ url = "https://example.org/1", what = "x" }]', "is not the address of an issue or a pull request"),
-        ('[{ url = "https://github.com/a/b/issues/1" }]', "history 1: what is missing"),
         ('[{ url = "https://github.com/a/b/issues/1", what = "x", by = "y" }]', "history 1: unknown key 'by'"),
         (f"[{INCIDENT}, {INCIDENT}]", "names an address twice"),
         (f"[{', '.join(INCIDENT.replace('/1', f'/{n}') for n in range(5))}]", "history has 5 entries, more than 4"),
@@ -130,10 +119,6 @@ def test_read_clauses_of_a_wrong_history_is_refused(tmp_path: Path, history: str
 def test_read_clauses_of_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         read(tmp_path, text)
-
-
-def test_page_escapes_a_bar(tmp_path: Path) -> None:
-    assert r"\|x\| is read." in page(read(tmp_path, GOOD.replace("It is read.", "|x| is read.")))
 
 
 def test_id_of_and_node_of_name_the_same_test() -> None:

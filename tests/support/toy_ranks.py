@@ -44,11 +44,6 @@ class ToyTrainer:
     def environment(self, name: str) -> str | None:
         return os.environ.get(name)
 
-    def descriptors(self) -> tuple[str, ...]:
-        """Where the open sockets and pipes of this process lead."""
-        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-        return tuple(os.readlink(link) for link in links if os.path.exists(link) or os.path.islink(link))
-
     def sleep(self, seconds: float) -> int:
         time.sleep(seconds)
         return self.rank
@@ -169,13 +164,6 @@ class ToyTogether(Toy):
 
     def barrier(self) -> None:
         """All are here."""
-
-
-class Lonely(Toy):
-    """One process for several ranks, whose trainer is one for one rank."""
-
-    def barrier(self) -> None:
-        """Nobody to wait for."""
 
 
 TOY = "tests.support.toy_ranks:Toy"

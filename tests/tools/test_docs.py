@@ -15,8 +15,6 @@ from results.history.changes import LineHistory, find_explanations
 from results.history.documents import load
 from results.record import reading
 from results.record.folders import list_records
-from results.show.clauses import FAILURE_OUTCOMES
-from results.show.findings import findings as known_findings
 from tests.support.suite_runs import ROOT
 from tools.browser import chromium, in_browser
 from tools.commands import commands
@@ -48,16 +46,6 @@ def test_a_committed_page_has_no_block_that_the_site_fills(page: Path) -> None:
     text = page.read_text("utf-8")
     for name in set(generate.markers(text)) - generate.MEASURED - generate.SUMMARIES:
         assert generate.between(page, text, name) == generate.PLACEHOLDER.format(page.stem), name
-
-
-@pytest.mark.parametrize("name", ["results", "findings", "upgrades", "history"])
-def test_a_page_of_results_has_its_summary_and_no_placeholder(name: str) -> None:
-    page = ROOT / "docs" / f"{name}.md"
-    text = page.read_text("utf-8")
-    summaries = {block: generate.between(page, text, block) for block in generate.markers(text)}
-    assert summaries.keys() <= generate.SUMMARIES
-    assert all(re.search(r"\d", block) for block in summaries.values())
-    assert summaries
 
 
 @pytest.mark.slow
@@ -190,12 +178,6 @@ def test_a_measured_block_is_placed_and_a_placeholder_stays(tmp_path: Path, monk
         generate.place({"such a block": ""})
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate, "SOURCES", {"no_such_package.tables:blocks": ("such a block",)})
-    with pytest.raises(generate.PageError, match="no_such_package is not installed"):
-        generate.texts(["such a block"])
-
-
 # ---------------------------------------------------------------- the page of findings
 
 
@@ -209,53 +191,11 @@ def test_every_finding_is_one_item_every_workaround_a_row_and_every_clause_is_na
     assert all(workaround.does in "\n".join(rows) for workaround in known.workarounds)
 
 
-def test_a_finding_by_which_no_clause_fails_says_so() -> None:
-    known = load_known()
-    page = findings.page()
-    failing = {(entry.framework, entry.finding.id) for entry in known.expectations}
-    without = {(finding.framework, finding.id) for finding in known.findings} - failing
-    said = {line for line in page.splitlines() if "No clause fails: generated programs" in line}
-    assert len(said) == len(without) > 0
-    assert all(any(f"**{framework}** [{name}]" in line for line in said) for framework, name in without)
-    (counts,) = re.findall(r"^\| `python -m tools programs`.*", findings.blocks()["finding counts"], re.MULTILINE)
-    assert sum(map(int, re.findall(r"\| (\d+)", counts))) == len(without)
-
-
-def test_the_summary_lists_the_silent_defects_of_a_record() -> None:
-    block = findings.blocks()["silent defects"]
-    records = [record for theirs in summaries.by_framework().values() for record in theirs]
-    cases = [(record.series.framework, finding) for record in records for finding in known_findings(record)]
-    silent = {
-        (framework, finding.id)
-        for framework, finding in cases
-        if finding.text and (finding.text.kind, finding.text.consequence) == ("defect", "silent-corruption")
-    }
-    section = block.split("### ")[1]
-    assert set(re.findall(r"^- (\w+) \[([\w-]+)\]\(", section, re.MULTILINE)) == silent
-    assert section.startswith(f"Silent corruption: {len(silent)} of ")
-
-
 # ---------------------------------------------------------------- what holds, and what fails where
 
 
 def test_the_rows_of_the_readme_are_the_families() -> None:
     assert {*summaries.TECHNIQUES} == {clause.family for clause in load_clauses().values()}
-
-
-def test_every_clause_that_fails_in_a_default_mode_is_a_row() -> None:
-    rows = summaries.blocks()["failing clauses"].splitlines()[2:]
-    by_clause = {row.split("`")[1]: row.split(" | ")[1:] for row in rows}
-    failing = {
-        (name, verdict.clause)
-        for name, records in summaries.by_framework().items()
-        for record in records
-        for verdict in record.verdicts
-        if verdict.outcome in FAILURE_OUTCOMES
-    }
-    assert {*by_clause} == {clause for _, clause in failing}
-    columns = [*summaries.by_framework()]
-    shown = {(columns[at], name) for name, cells in by_clause.items() for at, cell in enumerate(cells) if "/" in cell}
-    assert shown == failing
 
 
 def test_a_record_of_every_series_is_a_row_of_the_outcomes() -> None:

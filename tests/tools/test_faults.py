@@ -20,9 +20,10 @@ from results.record.reading import Outcome, TestVerdict
 from tests.support.suite_runs import ROOT, run
 from tools.faults import engine
 from tools.faults.__main__ import main
+from tools.faults.alone import alone
 from tools.faults.catalogue import Fault, faults
-from tools.faults.engine import Baseline, Engine, Fate, RunError, first_failure
-from tools.faults.score import Alone, Score, alone, must_clauses, tabulate_alone
+from tools.faults.engine import Baseline, Engine, Fate, RunError
+from tools.faults.score import Score, must_clauses
 
 EVERY = faults()
 RESERVED = frozenset({"example", "invalid", "localhost", "test"})
@@ -74,15 +75,6 @@ def is_placeholder(link: str) -> bool:
     """Whether a link's host is one that RFC 2606 reserves for examples and tests, or no name of a host at all."""
     labels = (urlsplit(link).hostname or "").split(".")
     return len(labels) < 2 or labels[-1] in RESERVED or labels[-2] == "example"
-
-
-@pytest.mark.parametrize(
-    "link",
-    ["https://example.org/1", "https://www.example.com", "https://bugs.test/1", "https://localhost/1", "https://…"],
-)
-def test_is_placeholder_host_for_examples_is_one(link: str) -> None:
-    assert is_placeholder(link)
-    assert not is_placeholder("https://github.com/pytorch/pytorch/issues/1")
 
 
 def test_every_fault_is_declared_whole() -> None:
@@ -166,16 +158,6 @@ def test_what_drawn_programs_alone_say_of_a_fault(verdicts: list[TestVerdict], b
     assert (result.breaks, result.named) == (breaks, named)
 
 
-def test_the_share_that_drawn_programs_alone_catch_is_by_family() -> None:
-    other = replace(FAULT, clauses=("resume.c",))
-    lines = tabulate_alone([Alone(FAULT, "scaling.b"), Alone(FAULT, ""), Alone(other, "scaling.a")]).splitlines()
-    assert lines[2:] == [
-        "| resume | 1 | 1 (100 %) | 0 |",
-        "| scaling | 2 | 1 (50 %) | 1 |",
-        "| all | 3 | 2 (66 %) | 1 |",
-    ]
-
-
 def test_the_score_names_whatever_is_not_perfect() -> None:
     good = Fate(FAULT, FAULT.clauses)
     bad = Fate(replace(FAULT, name="tools.faults.m:Sly"), (), ("resume.c",))
@@ -251,21 +233,6 @@ def test_a_run_that_is_ended_says_nothing_and_leaves_nothing(monkeypatch: pytest
     assert not list(tmp_path.glob("faults-*"))
 
 
-@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.CRASH])
-def test_a_test_that_does_not_end_is_no_failure(outcome: Outcome) -> None:
-    slow, failing = verdict("laws.programs", outcome), verdict("scaling.a")
-    assert first_failure([slow]) is None
-    assert first_failure([slow, failing]) is failing
-
-
-def test_the_law_that_failed_before_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    law = "laws.masks/test_generated_dropout_masks"
-    monkeypatch.setattr(engine, "read", lambda: {FAULT.id: [law, "scaling.a/test"]})
-    result, runs = fate([verdict("scaling.a")], [replace(verdict("laws.masks"), signature="scaling.b")])
-    assert result.word == "caught"
-    assert [nodes[0].rpartition("::")[2] for nodes in runs.asked[1:]] == [law.rpartition("/")[2]]
-
-
 def test_kills_are_kept_and_a_fault_that_is_easier_to_catch_than_another_is_dominated(tmp_path: Path) -> None:
     path = tmp_path / "kills.json.gz"
     assert engine.read(path) == {}
@@ -279,20 +246,6 @@ def test_every_fault_whose_kills_are_kept_exists_and_is_caught() -> None:
     known = engine.read()
     assert known.keys() <= {fault.id for fault in EVERY if fault.framework == "reference"}
     assert all(known.values())
-
-
-class Recorded(Engine):
-    """An engine on which every test of the laws fails, and no other."""
-
-    def run(self, *args: Any, **_: Any) -> tuple[TestVerdict, ...]:
-        law = "test_laws.py" in args[2][0]
-        return (verdict("laws.calls"),) if law else (verdict("scaling.a", Outcome.PASS),)
-
-
-def test_drawn_programs_are_measured_where_nothing_else_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "Engine", Recorded)
-    fault = replace(FAULT, clauses=("scaling.stays-finite",))
-    assert list(engine.measure_faults([fault], 1)) == [(fault, ["laws.calls/test"])]
 
 
 MODULES = [path.relative_to(ROOT) for path in sorted((ROOT / "tools" / "faults" / "adapters").rglob("*.py"))]

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -17,21 +16,18 @@ from conformance.runner.identity import DEMANDS, suite_areas
 from conformance.runner.selection import CORE, FOLDER, QUICK, Selection
 from conformance.runner.selection import read as read_selection
 from fixtures.arrays import Array
-from fixtures.data import exact_batch
 from fixtures.model import Model
-from fixtures.models import exact_linear
 from fixtures.recipe import Recipe
-from frameworks.contract import Capability, Declaration, Trainer
+from frameworks.contract import Capability, Declaration
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
 from frameworks.registry import adapter_file, built_in
 from results.record.folders import list_records
-from results.record.reading import Measurement, Record, load
+from results.record.reading import Record, load
 from tests.support.recorded import BASE
 from tests.support.suite_runs import ROOT, Ended, run
 from tools import limits
 from tools.baselines import default_baselines, stale
-from tools.benchmarks.cases import AT_MOST, FIXTURES, SETTLING, NotTheStep, reach_all, settle, techniques
 from tools.commands import TOOLS, WITH_FRAMEWORKS
 from tools.docs.blocks import baselines, load_scenarios
 from tools.docs.promises import PROMISES, Promise, table
@@ -47,9 +43,7 @@ from tools.selections import (
     caught_by,
     changes_of,
     core_of,
-    order_candidates,
     quick_of,
-    select_needed,
 )
 
 
@@ -130,9 +124,6 @@ def test_nightly_asks_tools_for_options_that_they_have() -> None:
         assert all(f'"{option}"' in source for option in re.findall("--[a-z-]+", arguments)), (name, arguments)
 
 
-CASE = "cost.mixed-speed", "seconds a step, O1-float16", "test_x[O1-float16]"
-
-
 @pytest.mark.parametrize("name", PROMISES)
 def test_table_has_every_quantity_of_a_promise(name: str) -> None:
     promise = PROMISES[name]
@@ -142,43 +133,8 @@ def test_table_has_every_quantity_of_a_promise(name: str) -> None:
         assert f"| {scenario}, " in table(replace(promise, scenarios=(scenario,)), baselines(), load_scenarios())
 
 
-def rows(*records: Record) -> list[list[str]]:
-    text = table(Promise({"cost.mixed-speed .*": "0.5"}), records, {})
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
-
-
-def test_table_shows_intervals_counts_and_short_runs_of_equal_records_once() -> None:
-    torch = next(record for record in baselines() if record.series.framework == "torch")
-    times = replace(torch, measurements=(Measurement(*CASE, "s", (1.5,) * 60, (1.0,) * 60),))
-    short = replace(torch, measurements=(Measurement(*CASE, "s", (1.5, 1.5, 1.6), (1.0, 1.0, 1.0)),))
-    count = replace(torch, measurements=(Measurement(*CASE, "1", (0.25,)),))
-    quantity = "seconds a step, O1-float16 (O1-float16)"
-    ((*first, names, text),) = rows(times, replace(times, series=replace(torch.series, mode="compile")))
-    assert (first, text) == ([quantity, "0.5"], "1.50 to 1.50")
-    assert [mode in names for mode in ("eager", "compile")] == [True, True]
-    assert [row[3] for row in (*rows(short), *rows(count))] == ["1.5 of 3 pairs", "0.25"]
-
-
 def one(test: str, seconds: float, faults: str = "", *, must: bool = False, judged: bool = True) -> Candidate:
     return Candidate(test, seconds, frozenset(faults), test.partition("/")[0] if must else "", judged)
-
-
-def test_order_is_by_what_is_caught_per_second() -> None:
-    slow, quick, other = one("a.a/slow", 10, "abcd"), one("a.a/quick", 1, "abc"), one("a.a/other", 1, "d")
-    assert order_candidates([slow, quick, other]) == [quick, other, slow], "what others catch already counts less"
-    first, second = one("s.a/first", 5, must=True), one("s.a/second", 1, must=True)
-    assert order_candidates([first, second, quick]) == [second, quick, first], "a clause is tried by its quickest test"
-
-
-def test_needed_tests_cover_every_clause_and_every_fault() -> None:
-    tests = [
-        one("a.a/quick", 1, must=True),
-        one("a.a/slow", 9, "xy", must=True),
-        one("a.b/refused", 1, judged=False),
-        one("a.b/judged", 5, must=True),
-        one("a.c/y", 2, "y"),
-    ]
-    assert {test.test for test in select_needed(tests)} == {"a.a/quick", "a.b/judged", "a.c/y", "a.a/slow"}
 
 
 def test_core_fills_its_time_and_quick_has_judged_tests_alone() -> None:
@@ -222,9 +178,6 @@ def test_kills_are_of_tests_that_exist() -> None:
     assert named - recorded == set()
 
 
-BATCH = exact_batch(8)
-
-
 class Narrow(ReferenceFramework):
     """A twin of the reference that declares no bfloat16 and raises where a recipe recomputes, or does nothing."""
 
@@ -239,24 +192,6 @@ class Narrow(ReferenceFramework):
         if (recipe.precision.level, recipe.accumulation) == ("O0", 1):
             raise TypeError(f"{model.name} cannot be trained")
         return super().trainer(model, recipe, weights)
-
-
-class Cut(ReferenceTrainer):
-    """Its backward pass ends before the first parameter."""
-
-    def gradients(self, window: Any) -> dict[str, Array]:
-        return dict(list(super().gradients(window).items())[1:])
-
-
-class Counted:
-    """Counts updates; the first ones, as many as are asked for, are skipped."""
-
-    def __init__(self, skipped: int) -> None:
-        self.skipped, self.updates = skipped, 0
-
-    def update(self, window: Any) -> Any:
-        self.updates += 1
-        return type("Update", (), {"skipped": self.updates <= self.skipped, "loss": float(len(window))})
 
 
 def steps(framework: str, *arguments: str | Path) -> Ended:
@@ -297,30 +232,3 @@ def test_steps_of_an_unknown_framework_or_mode_are_refused_in_one_line() -> None
     for result in (steps("nowhere"), steps("reference", "--mode=nowhere")):
         assert (result.status, len(result.lines)) == (2, 1), result.lines
         assert "nowhere" in result.lines[0]
-
-
-def test_updates_are_made_until_three_were_applied_and_a_scale_that_never_fits_is_told() -> None:
-    trainer, blocker = Counted(skipped=5), Counted(skipped=AT_MOST)
-    settle(cast(Trainer, trainer), (BATCH,))
-    with pytest.raises(NotTheStep, match=f"{AT_MOST} of {AT_MOST} updates were skipped"):
-        settle(cast(Trainer, blocker), (BATCH,))
-    assert (trainer.updates, blocker.updates) == (5 + SETTLING, AT_MOST)
-
-
-def test_a_backward_pass_that_leaves_a_parameter_out_is_told() -> None:
-    whole = ReferenceFramework("cpu").trainer(exact_linear(), Recipe())
-    reach_all(whole, (BATCH,))
-    framework = type("Cutting", (ReferenceFramework,), {"trainer_class": Cut})("cpu")
-    with pytest.raises(NotTheStep, match=r"1 parameters no gradient, the first is 0\.output\.weight"):
-        reach_all(framework.trainer(exact_linear(), Recipe()), (BATCH,))
-
-
-@pytest.mark.parametrize("fixture", FIXTURES)
-def test_every_technique_takes_the_same_samples(fixture: str) -> None:
-    _, batch = FIXTURES[fixture]()
-    for recipe in techniques(("one", "two")).values():
-        window = batch.into(recipe.accumulation)
-        assert len(window) == recipe.accumulation
-        assert sum(len(part) for part in window) == len(batch)
-    assert [*techniques(("one", "two"))][-2:] == ["recomputation-one", "recomputation-two"]
-    assert [*techniques(())][-1] == "recomputation"
