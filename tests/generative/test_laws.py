@@ -13,8 +13,7 @@ from conformance.checks.subject import Subject
 from conformance.generative.masks import OPTIMIZER, MaskedCase, ObservedMask, RevealingModel, Shares
 from conformance.generative.operations import NestedScope, ScopedOperation
 from conformance.generative.programs.case import GeneratedBatch, GeneratedModel, Gradients, StartAgain, Train, Verb
-from conformance.search.arrays import Layout
-from conformance.search.properties import generative_settings
+from conformance.search.properties import Layout, generative_settings
 from fixtures.arrays import Array
 from fixtures.model import Dense, Dropout, Embedding, Flatten, Head, Heads
 from fixtures.recipe import DynamicScaling, Recipe

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from tools.faults.alone import alone
 
 from conformance.spec.clauses import Level, load_clauses
 from frameworks.contract import Framework
@@ -20,7 +21,6 @@ from results.record.reading import Outcome, TestVerdict
 from tests.support.suite_runs import ROOT, run
 from tools.faults import engine
 from tools.faults.__main__ import main
-from tools.faults.alone import alone
 from tools.faults.catalogue import Fault, faults
 from tools.faults.engine import Baseline, Engine, Fate, RunError
 from tools.faults.score import Score, must_clauses
