@@ -8,7 +8,7 @@ from packaging.version import Version
 from conformance.runner.subprocesses import check_mode
 from conformance.sweep import plan as plan_module
 from conformance.sweep.cell import requirements_of
-from conformance.sweep.plan import SweepCell, SweepPlan, cells_of, check_device, choose, read_plan, selection_text
+from conformance.sweep.plan import SweepCell, SweepPlan, cells_of, check_device, choose, read_plan
 from conformance.sweep.releases import Release, Releases, newest_at
 from frameworks.registry import UnknownFramework
 from results.record.files import RecordError
@@ -44,7 +44,6 @@ def test_read_plan_every_key_is_kept(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, WHOLE)
     assert (plan.name, plan.limit_s, plan.seed, plan.repeat) == ("both", 1200.0, 3, False)
     assert plan.selection == ("--tests=quick", "-k", "scaling and not laws")
-    assert selection_text(plan.selection) == "--tests=quick -k scaling and not laws"
     (group,) = plan.groups
     assert (group.framework, group.package, group.framework_version) == ("tf", "keras", "2.21.0")
     assert group.versions == ("3.14.0", "minor >=3.3", "latest 2")
@@ -86,12 +85,11 @@ def test_read_plan_without_keys_has_defaults(tmp_path: Path) -> None:
         (f"{CELLS}modes = []", "cells[0].modes: Expected `array` of length >= 1"),
         (f"{CELLS}mode = 'x'", "cells[0]: Object contains unknown field `mode`"),
         (f"{CELLS}{CELLS}modes = 'x'", "cells[1].modes: Expected `array`, got `str`"),
-        (f"{CELLS}modes = ['-x']", "cells[0].modes: got '-x', want a name"),
-        (f"{CELLS}ways = []", "cells[0].ways: got [], want at least one entry"),
-        (f"{CELLS}devices = []", "cells[0].devices: Expected `array` of length >= 1"),
+        (f"{CELLS}modes = ['-x']", "cells[0].modes[0]: Expected `str` matching regex"),
+        (f"{CELLS}ways = []", "cells[0].ways: Expected `array` of length >= 1"),
         (f"{CELLS}companions = [{{ flax = '?' }}]", "cells[0].companions.flax: got '?', want a version"),
-        (f"{CELLS}companions = [{{ '-e' = '1' }}]", "cells[0].companions: got '-e', want the name of a package"),
-        (f"{CELLS}package = '-r x'", "cells[0].package: got '-r x', want the name of a package"),
+        (f"{CELLS}companions = [{{ '-e' = '1' }}]", "Expected `str` matching regex"),
+        (f"{CELLS}package = '-r x'", "cells[0].package: Expected `str` matching regex"),
         (f"{CELLS}framework-version = '1'", "cells[0].framework-version: got '1', want it next to `package` alone"),
         (
             f"{CELLS}package = 'x'\nframework-version = 'new'",
@@ -99,10 +97,7 @@ def test_read_plan_without_keys_has_defaults(tmp_path: Path) -> None:
         ),
         ('[[cells]]\nframework = "jax"\nversions = ["1.x"]', "cells[0].versions: got '1.x', want a version, a range"),
         ('[[cells]]\nframework = "jax"\nversions = ["latest 0"]', "cells[0].versions: got 'latest 0', want"),
-        (
-            CELLS.replace("jax", "fixtures:/../../x"),
-            "cells[0].framework: got 'fixtures:/../../x', want an adapter's name",
-        ),
+        (CELLS.replace("jax", "fixtures:/../../x"), "cells[0].framework: Expected `str` matching regex"),
         ("[[cells]", "Expected ']]'"),
     ],
 )
@@ -119,7 +114,7 @@ def test_read_plan_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(RecordError, match=r"is no text in UTF-8; name a plan's \.toml file"):
         read_plan(tmp_path / "plan.toml")
-    with pytest.raises(RecordError, match="name a plan"):
+    with pytest.raises(RecordError, match=r"nowhere\.toml: cannot be read"):
         read_plan(tmp_path / "nowhere.toml")
 
 
