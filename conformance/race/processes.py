@@ -48,7 +48,6 @@ FIXTURES = ("encoder", "digits-mlp", "small-mlp")
 """Models that can be raced; `conformance.race.worker` makes them."""
 
 _MOST_STEPS = 1000
-_LONGEST = 64 * 2**10
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 Watch = Callable[[range], Iterator[int]]
@@ -120,7 +119,7 @@ class RaceProcess:
         """The answer to a question; the first line that the process prints answers "".
 
         Raises:
-            RaceError: the process refused, died, took too long or answered something else.
+            RaceError: the process refused, died or took too long.
         """
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
@@ -130,7 +129,7 @@ class RaceProcess:
         assert output is not None
         if not select.select([output], [], [], limit_s)[0]:
             raise RaceError(f"{self._side}: no answer within {limit_s:.0f} s; choose a smaller --fixture")
-        line = output.readline(_LONGEST)
+        line = output.readline()
         if not line.endswith(b"\n"):
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
@@ -138,26 +137,14 @@ class RaceProcess:
             lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
             text = lines[-1] if lines else f"exit status {self._process.poll()}"
             raise RaceError(f"{self._side}: its process ended: {' '.join(text.split())[:300]}")
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise RaceError(f"{self._side}: got {line[:80]!r} from its process, want JSON")
+        answer: dict[str, Any] = json.loads(line)
         if "refused" in answer:
-            raise RaceError(f"{self._side}: {what}: {str(answer['refused'])[:300]}")
+            raise RaceError(f"{self._side}: {what}: {answer['refused'][:300]}")
         return answer
 
     def value(self, what: str, count: int = 1, limit_s: float = WORK_S) -> int:
-        """The number that answers a question.
-
-        Raises:
-            RaceError: as `ask`, or it is no positive number.
-        """
-        value = self.ask(what, count, limit_s).get("value")
-        if not isinstance(value, int) or value <= 0:
-            raise RaceError(f"{self._side}: {what}: got {str(value)[:40]!r}, want a positive number")
-        return value
+        """The number that answers a question; errors as of `ask`."""
+        return int(self.ask(what, count, limit_s)["value"])
 
 
 @contextmanager
@@ -206,8 +193,6 @@ def race(
     if facts[OLD]["place"] != facts[NEW]["place"]:
         raise RaceError(f"the sides run on {facts[OLD]['place']} and {facts[NEW]['place']}; choose --device and --mode")
     kinds = [kind for kind in facts[OLD]["kinds"] if kind in facts[NEW]["kinds"]]
-    if kinds[:1] != ["step"]:
-        raise RaceError(f"the sides can do {', '.join(kinds) or 'nothing'} in rounds, want step first")
     count = min(max(1, math.ceil(SAMPLE_NS / facts[OLD]["step_ns"])), _MOST_STEPS)
     order = Random(0)
     start, load, when = time.monotonic(), os.getloadavg()[0], datetime.now(UTC).isoformat(timespec="seconds")

@@ -12,7 +12,7 @@ one of the versions.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -235,7 +235,14 @@ def table(samples: RaceSamples, judgement: RaceJudgement) -> str:
     conclusion = f"Worse: {', '.join(worse)}." if worse else "Nothing is worse."
     if judgement.status == 2:
         conclusion = "Cannot be judged; free a core, or race more --pairs."
-    return "".join(f"{one_line(line)}\n" for line in (*_heading(samples, judgement), *lines, conclusion))
+    loads = f"; load {' to '.join(f'{load:.1f}' for load in samples.load)}" if samples.load else ""
+    heading = [
+        f"{samples.framework} {samples.old} → {samples.new}, {samples.place}, {samples.fixture}{loads}",
+        f"yardstick, the same NumPy work: {judgement.yardstick}",
+        *judgement.notes,
+        *(f"{verdict.cost.title}: {verdict.why}" for verdict in judgement.verdicts if verdict.why),
+    ]
+    return "".join(f"{one_line(line)}\n" for line in (*heading, *lines, conclusion))
 
 
 def to_json(samples: RaceSamples, judgement: RaceJudgement) -> str:
@@ -243,14 +250,6 @@ def to_json(samples: RaceSamples, judgement: RaceJudgement) -> str:
     names = ("framework", "place", "fixture", "old", "new", "load")
     raced = {name: getattr(samples, name) for name in names}
     return to_text(plain({**raced, "status": judgement.status, **vars(judgement)}))
-
-
-def _heading(samples: RaceSamples, judgement: RaceJudgement) -> Iterator[str]:
-    loads = f"; load {' to '.join(f'{load:.1f}' for load in samples.load)}" if samples.load else ""
-    yield f"{samples.framework} {samples.old} → {samples.new}, {samples.place}, {samples.fixture}{loads}"
-    yield f"yardstick, the same NumPy work: {judgement.yardstick}"
-    yield from judgement.notes
-    yield from (f"{verdict.cost.title}: {verdict.why}" for verdict in judgement.verdicts if verdict.why)
 
 
 def _row(verdict: RaceVerdict) -> tuple[str, ...]:
