@@ -6,12 +6,9 @@ judged. A version is compared with the nearest older one. If that one lacks some
 have them are compared too, and a difference is a change within that wider interval. Upstream changes that explain a
 change are in `explanations.toml`, written by hand.
 
-In words it is `≤2.6.0 fail · 2.7.0–2.12.0 pass (2.7.0: 2025-04-23) · 2.13.0 fail`. `≤V` is the first judged version:
-what older versions do is unknown. A run names judged versions alone; those between them that were not judged stand
-apart, with the reason.
+In words it is `≤2.6.0 fail · 2.7.0–2.12.0 pass (from 2025-04-23) · 2.13.0 fail`. `≤V` is the first judged version:
+what older versions do is unknown. A run names judged versions alone.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -267,16 +264,9 @@ class _Explanations(Struct, forbid_unknown_fields=True):
 
 
 @cache
-def explanations(path: Path = EXPLANATIONS) -> tuple[Explanation, ...]:
-    """The entries of a file.
-
-    Raises:
-        ValueError: an entry lacks a key, has another, or a value of another kind.
-    """
-    try:
-        return msgspec.toml.decode(path.read_bytes(), type=_Explanations).explanation
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"{path.name}: {error}") from None
+def explanations() -> tuple[Explanation, ...]:
+    """The entries of `EXPLANATIONS`."""
+    return msgspec.toml.decode(EXPLANATIONS.read_bytes(), type=_Explanations).explanation
 
 
 def find_explanations(
@@ -288,21 +278,16 @@ def find_explanations(
     return listed or tuple((text, link) for text, link in point.links if link.startswith(("http://", "https://")))
 
 
-_LONGEST_REASON = 80
 _GAPS = 12
 
 
-def statement(line: VersionLine, clause: ClauseHistory, *, gaps: bool = True) -> str:
-    """The history of a clause in one line of text: its runs, and the versions between and around them.
-
-    Args:
-        gaps: whether versions that were not judged are named.
-    """
+def statement(line: VersionLine, clause: ClauseHistory) -> str:
+    """The history of a clause in one line of text: its runs, and judged versions that have none of its tests."""
     points = {point.after: point for point in reversed(clause.points)}
     parts: list[str] = []
     start, first = 0, True
     for run in clause.runs:
-        parts += _apart(line.columns[start : run.first], gaps)
+        parts += _list_untested(line.columns[start : run.first])
         columns, point = line.columns[run.first : run.last + 1], points.get(run.first)
         says = run.word in STATEMENTS
         text = f"{'≤' if first and says else ''}{_range(columns)} {run.word}"
@@ -314,17 +299,14 @@ def statement(line: VersionLine, clause: ClauseHistory, *, gaps: bool = True) ->
             text += f" (from {columns[0].released})"
         parts.append(text)
         start, first = run.last + 1, first and not says
-    return " · ".join((*parts, *_apart(line.columns[start:], gaps)))
+    return " · ".join((*parts, *_list_untested(line.columns[start:])))
 
 
-def _apart(columns: Sequence[VersionColumn], gaps: bool) -> Iterator[str]:
-    """Neighbouring versions without a judgement, those of one reason together."""
-    for gap, group in groupby(columns, key=lambda column: column.gap):
-        if not gap:
+def _list_untested(columns: Sequence[VersionColumn]) -> Iterator[str]:
+    """Neighbouring judged versions together."""
+    for judged, group in groupby(columns, key=lambda column: column.judged):
+        if judged:
             yield f"{_range([*group])} not tested"
-        elif gaps:
-            reason = gap if len(gap) <= _LONGEST_REASON else f"{gap[: _LONGEST_REASON - 1]}…"
-            yield f"{_range([*group])} not judged ({reason})"
 
 
 def _range(columns: Sequence[VersionColumn]) -> str:
@@ -388,11 +370,7 @@ def rows(one: LineHistory, *, unchanged: bool = False) -> Iterator[tuple[str, st
         if clause.points or unchanged:
             reasons = dict.fromkeys(reason for point in clause.points for reason in find_explanations(one.line, point))
             texts = [f"{text} {link}".strip() for text, link in reasons]
-            yield (
-                name,
-                statement(one.line, clause, gaps=False),
-                "; ".join(texts) or ("unexplained" if clause.points else ""),
-            )
+            yield (name, statement(one.line, clause), "; ".join(texts) or ("unexplained" if clause.points else ""))
 
 
 def markdown(histories: Sequence[LineHistory]) -> str:
@@ -448,5 +426,5 @@ def _item(one: LineHistory, point: ChangePoint) -> str:
     text = "; ".join((change(point), *signatures))
     why = find_explanations(one.line, point)
     because = "; ".join(f"{words(text)}{source(link)}" for text, link in why) if why else "*unexplained*"
-    history = words(statement(one.line, one.clauses[point.clause], gaps=False))
+    history = words(statement(one.line, one.clauses[point.clause]))
     return f"{code(point.clause)} {words(text)}. History: {history}. {because}"

@@ -65,7 +65,7 @@ def _change_points() -> Iterator[str]:
         alike: dict[str, list[str]] = {}
         for name, clause in one.clauses.items():
             if clause.points:
-                alike.setdefault(statement(one.line, clause, gaps=False), []).append(f"`{name}`")
+                alike.setdefault(statement(one.line, clause), []).append(f"`{name}`")
         judged = [column.version for column in one.line.columns if column.judged]
         none = "" if alike else " No clause changed."
         yield f"### {_title(one)}\n\n{number(len(judged), 'judged version')}: {', '.join(judged)}.{none}\n"
