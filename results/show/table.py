@@ -1,12 +1,11 @@
 """The summary: families of clauses down, frameworks across; clauses counted first, tests second, denominators shown."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from itertools import takewhile
+from typing import Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -51,7 +50,7 @@ class _Column:
     known: Mapping[FindingKind, Counter[Consequence]]
 
     @classmethod
-    def of(cls, record: Record) -> _Column:
+    def of(cls, record: Record) -> Self:
         return cls(record, tally(record), total(record), by_consequence(record))
 
 
