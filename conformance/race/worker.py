@@ -33,7 +33,7 @@ FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
     **NATIVE,
     "small-mlp": lambda: (digits_mlp((32,)), digits_batch(32)),
 }
-"""Models and their batches, by the names of `conformance.race.processes.FIXTURES`."""
+"""Models and their batches, by the names of `conformance.race.race.FIXTURES`."""
 
 RATE = 1e-6
 """So small that the weights hardly move: the last step has the work of the first."""

@@ -16,13 +16,15 @@ from results.history.changes import (
     LineHistory,
     alongside,
     change,
+    compact,
     find_explanations,
     history,
     interval,
+    is_history,
+    load,
     markdown,
     statement,
 )
-from results.history.documents import compact, is_history, load
 from results.history.versions import FolderContents, JudgedLine, JudgedVersion, PlannedCell, condense, gather, lines
 from results.record.reading import ClauseText, Outcome, Record, RecordError, Series, Suite, TestVerdict, Variant, write
 from tests.support.recorded import DATE, HOSTILE, make_infected_record
@@ -412,7 +414,7 @@ def test_history_of_a_damaged_file_or_of_none_is_refused(
     written.write_text(text.replace(old, new, 1), "utf-8")
     for name in ("committed", "empty"):
         (written.parent / name).mkdir()
-    monkeypatch.setattr("conformance.cli.versions.sweeping.COMMITTED", written.parent / "committed")
+    monkeypatch.setattr("conformance.cli.sweeping.COMMITTED", written.parent / "committed")
     argv = [str(written)] if old else [str(written.parent / "empty")] if new else []
     assert message in run_refused(capsys, "history", *argv)
 

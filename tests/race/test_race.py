@@ -19,26 +19,31 @@ import numpy as np
 import pytest
 from packaging.version import Version
 
+from conformance.cli import racing
 from conformance.cli.main import main
-from conformance.cli.versions import racing
-from conformance.race.processes import FEWEST_PAIRS, PAIRS, RaceError, Racer, race, start_process
-from conformance.race.statistics import (
+from conformance.race.race import (
     COSTS,
+    FEWEST_PAIRS,
     NEW,
     OLD,
+    PAIRS,
     TWIN,
+    RaceError,
     RaceJudgement,
     RaceOutcome,
+    Racer,
     RaceSamples,
     SideSamples,
     estimate,
     judge,
     load,
+    race,
+    start_process,
     write,
 )
 from conformance.sweep import plan
 from conformance.sweep.cell import Commands, NotJudged, Requirements
-from conformance.sweep.releases import Release
+from conformance.sweep.plan import Release
 from results.record.files import RecordError
 from tests.support.suite_runs import run_refused
 

@@ -35,8 +35,8 @@ from results.record.reading import (
     write,
 )
 from results.record.values import as_number, encode_number
-from results.show import digest, portability
-from results.show.table import plain
+from results.show import portability
+from results.show.table import digest, plain
 from tests.support.misbehaving import OVERSIZED, assert_refused, call, mutants
 from tests.support.recorded import BASE, CLAUSE, fill_journal, header
 from tests.support.suite_runs import ROOT, conformance, environment, hang_limit
@@ -301,7 +301,7 @@ def test_load_damaged_record_is_read_or_refused_in_one_line(tmp_path: Path) -> N
             assert to_json(load(path.with_suffix(".json"))) == to_json(record)
             assert "clauses" in visible(plain([record], 20 + number % 150))
             assert "clause" in visible("\n".join(portability.list_clauses([record, load(good)])))
-            assert "## Conformance" in visible(digest.markdown([record]))
+            assert "## Conformance" in visible(digest([record]))
         for left in folder.iterdir():
             left.unlink()
     assert min(counts.values()) > COUNT // 10, "too few are read, or refused, to show anything"

@@ -22,13 +22,12 @@ from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import compare, compare_sets
 from results.record import folders
 from results.record.reading import ClauseText, Outcome, Record, Series, TestVerdict, Variant, write
-from results.show import times
+from results.show import table as times
 from results.show.clauses import cut, html, outcome, source, tally, total
 from results.show.clauses import words as unlinked
 from results.show.differences import document, draw, group_changes, headline, markdown, to_text
-from results.show.digest import markdown as digest
 from results.show.findings import findings, list_by_class
-from results.show.table import CAPTION, layout, plain, troubles
+from results.show.table import CAPTION, digest, layout, plain, troubles
 from tests.support.recorded import BASE, CLAUSE, change_verdict, make_infected_record, make_measured_record
 from tests.support.suite_runs import ROOT
 
@@ -413,7 +412,7 @@ def timed_run(**durations: float) -> Record:
 
 def draw_times(*records: Record, width: int = 80) -> list[str]:
     console = Console(file=StringIO(), width=width, color_system=None)
-    times.draw(records, console)
+    times.draw_times(records, console)
     assert isinstance(console.file, StringIO)
     return [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
 
@@ -438,15 +437,15 @@ def test_the_slowest_tests_come_first_and_no_more_than_ten() -> None:
 
 def test_a_page_has_what_took_longest_first_and_all_sums() -> None:
     runs = timed_run(scaling_a=0.5, scaling_b=0.25, resume_a=2.0), timed_run(scaling_a=3.0)
-    assert times.by_clause(runs[0]) == {"scaling.slug": 0.75, "resume.slug": 2.0}
-    assert times.markdown(runs, times.by_clause, most=1).splitlines() == [
+    assert times.seconds_by_clause(runs[0]) == {"scaling.slug": 0.75, "resume.slug": 2.0}
+    assert times.list_times(runs, times.seconds_by_clause, most=1).splitlines() == [
         "| seconds | some eager | some eager |",
         "|---|--:|--:|",
         "| scaling.slug | 0.75 | 3.00 |",
         "| all tests | 2.75 | 3.00 |",
         "| the whole run | 1.00 | 1.00 |",
     ]
-    assert "| resume | 2.00 | – |" in times.markdown(runs, times.seconds)
+    assert "| resume | 2.00 | – |" in times.list_times(runs, times.seconds)
 
 
 def test_the_command_tells_them_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -263,23 +263,6 @@ class Killed(BaseException):
 
 
 @dataclass
-class AnsweredJob:
-    """A job that has ended with an answer: a result, or why its cell was lost."""
-
-    answer: CellResult | str | Killed
-
-    def done(self) -> bool:
-        return True
-
-    def result(self) -> CellResult:
-        if isinstance(self.answer, Killed):
-            raise self.answer
-        if isinstance(self.answer, str):
-            raise LostCell(self.answer)
-        return self.answer
-
-
-@dataclass
 class AnsweringEngine:
     """Answers at once.
 
@@ -294,12 +277,18 @@ class AnsweringEngine:
     asked: list[CellRequest] = field(default_factory=list)
     closed: bool = False
 
-    def submit(self, request: CellRequest) -> AnsweredJob:
+    def submit(self, request: CellRequest) -> Future[CellResult]:
         self.asked.append(request)
-        if len(self.asked) > self.most:
-            return AnsweredJob(Killed())
         answers = self.answers.get(f"{request.cell.version}-{request.cell.mode}")
-        return AnsweredJob(answers.pop(0) if answers else CellResult("judged", record=self.content))
+        answer = answers.pop(0) if answers else CellResult("judged", record=self.content)
+        job: Future[CellResult] = Future()
+        if len(self.asked) > self.most:
+            job.set_exception(Killed())
+        elif isinstance(answer, str):
+            job.set_exception(LostCell(answer))
+        else:
+            job.set_result(answer)
+        return job
 
     def close(self) -> None:
         self.closed = True

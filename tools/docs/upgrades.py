@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from conformance.runner.baselines import BASELINES
 from results.compare.comparison import Comparison, Comparisons, compare, series
 from results.history.changes import LineHistory, by_interval, find_explanations, interval, markdown, statement
-from results.history.documents import load as load_history
+from results.history.changes import load as load_history
 from results.record.folders import list_records
 from results.record.reading import load
 from results.show.clauses import number, source, words

@@ -26,9 +26,8 @@ from conformance.sweep.cell import (
     Sweep,
 )
 from conformance.sweep.plan import CellGroup, SweepCell, SweepPlan, cells_of, read_plan
-from results.history.changes import LineHistory, markdown, rows, summary
+from results.history.changes import LineHistory, compact, is_history, load, markdown, rows, summary
 from results.history.changes import history as history_of
-from results.history.documents import compact, is_history, load
 from results.history.versions import OUTCOMES, gather, lines
 from results.record.files import RecordError, one_line
 from results.record.folders import WRITTEN, list_records
@@ -182,7 +181,7 @@ def _tell(total: int) -> Callable[[SweepCell, CellResult, bool], None]:
     return tell
 
 
-COMMITTED = Path(__file__).parents[3] / "results" / "sweeps"
+COMMITTED = Path(__file__).parents[2] / "results" / "sweeps"
 
 
 @click.command()

@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from conformance.cli.options import PATH, names
 from conformance.cli.specifying import clause_lines, clause_of, failed_checks
-from conformance.cli.versions.sweeping import check_suite_packages, tell_verdicts
+from conformance.cli.sweeping import check_suite_packages, tell_verdicts
 from conformance.spec.clauses import Clause
 from conformance.sweep.bisection import (
     FAILED,
@@ -28,8 +28,16 @@ from conformance.sweep.bisection import (
     search,
 )
 from conformance.sweep.cell import CellFolder
-from conformance.sweep.plan import OF_ITS_TIME, CellGroup, SweepCell, SweepPlan, cells_of, check_group
-from conformance.sweep.releases import check_release, releases
+from conformance.sweep.plan import (
+    OF_ITS_TIME,
+    CellGroup,
+    SweepCell,
+    SweepPlan,
+    cells_of,
+    check_group,
+    check_release,
+    releases,
+)
 from conformance.test_ids.inventory import id_of, inventory, node_of
 from frameworks.cache_folder import cache_folder
 from frameworks.installer.distributions import distribution_of, package_of, variable_of

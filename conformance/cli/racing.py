@@ -11,7 +11,21 @@ from tempfile import TemporaryDirectory
 import click
 
 from conformance.cli.options import OUTPUT, PATH, put, show_progress
-from conformance.race.processes import FEWEST_PAIRS, FIXTURES, NEW, OLD, PAIRS, RaceError, Racer, race
+from conformance.race.race import (
+    FEWEST_PAIRS,
+    FIXTURES,
+    NEW,
+    OLD,
+    PAIRS,
+    RaceError,
+    Racer,
+    judge,
+    load,
+    race,
+    table,
+    to_json,
+    write,
+)
 from conformance.sweep.cell import Commands, NotJudged, make_environment, requirements_of
 from conformance.sweep.plan import CellGroup, SweepCell, cells_of_group, check_group
 from frameworks.installer.distributions import distribution_of
@@ -61,8 +75,6 @@ def race_command(
         raise click.UsageError(f"got {old} and {new or 'nothing'}, want two versions of one framework")
     try:
         sides = {name: side_of(name, text, device, mode) for name, text in ((OLD, old), (NEW, new))} if old else {}
-        from conformance.race import statistics  # takes NumPy
-
         if sides:
             with ExitStack() as stack:
                 pythons = [stack.enter_context(interpreter(name, side)) for name, side in sides.items()]
@@ -71,14 +83,14 @@ def race_command(
                     racers[0], racers[1], pairs, watch=lambda numbers: show_progress(numbers, "pairs of processes")
                 )
             if samples is not None:
-                statistics.write(samples, raced)
+                write(samples, raced)
     except RaceError as error:
         raise click.ClickException(str(error)) from None
     if not sides:
         assert samples is not None
-        raced = statistics.load(samples)
-    judgement = statistics.judge(raced)
-    put(statistics.to_json(raced, judgement) if style == "json" else statistics.table(raced, judgement), output)
+        raced = load(samples)
+    judgement = judge(raced)
+    put(to_json(raced, judgement) if style == "json" else table(raced, judgement), output)
     return judgement.status
 
 
