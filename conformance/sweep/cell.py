@@ -614,9 +614,9 @@ class Sweep:
         attempts = dict.fromkeys((cell.name for cell in due), 1)
         running = [(cell, engine.submit(self.folder.request(cell))) for cell in due]
         while running:
-            ended = [(cell, job) for cell, job in running if job.done()]
-            running = [pair for pair in running if pair not in ended]
-            for cell, job in ended:
+            finished = [(cell, job) for cell, job in running if job.done()]
+            running = [pair for pair in running if pair not in finished]
+            for cell, job in finished:
                 try:
                     result = job.result()
                 except Exception as error:
@@ -629,7 +629,7 @@ class Sweep:
                     lost = f"lost {attempts[cell.name]} times ({': '.join(last_line)})"
                     result = CellResult("crash", one_line(lost))
                 self._end(cell, result)
-            if not ended:
+            if not finished:
                 time.sleep(POLL_S)
 
     def _end(self, cell: SweepCell, result: CellResult, *, now: bool = True) -> None:
