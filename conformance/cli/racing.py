@@ -11,21 +11,8 @@ from tempfile import TemporaryDirectory
 import click
 
 from conformance.cli.options import OUTPUT, PATH, put, show_progress
-from conformance.race.race import (
-    FEWEST_PAIRS,
-    FIXTURES,
-    NEW,
-    OLD,
-    PAIRS,
-    RaceError,
-    Racer,
-    judge,
-    load,
-    race,
-    table,
-    to_json,
-    write,
-)
+from conformance.race import race as races
+from conformance.race.race import FEWEST_PAIRS, FIXTURES, NEW, OLD, PAIRS, RaceError, Racer
 from conformance.sweep.cell import Commands, NotJudged, make_environment, requirements_of
 from conformance.sweep.plan import CellGroup, SweepCell, cells_of_group, check_group
 from frameworks.installer.distributions import distribution_of
@@ -79,18 +66,18 @@ def race_command(
             with ExitStack() as stack:
                 pythons = [stack.enter_context(interpreter(name, side)) for name, side in sides.items()]
                 racers = [Racer(python, framework, device, mode, fixture) for python in pythons]
-                raced = race(
+                raced = races.race(
                     racers[0], racers[1], pairs, watch=lambda numbers: show_progress(numbers, "pairs of processes")
                 )
             if samples is not None:
-                write(samples, raced)
+                races.write(samples, raced)
     except RaceError as error:
         raise click.ClickException(str(error)) from None
     if not sides:
         assert samples is not None
-        raced = load(samples)
-    judgement = judge(raced)
-    put(to_json(raced, judgement) if style == "json" else table(raced, judgement), output)
+        raced = races.load(samples)
+    judgement = races.judge(raced)
+    put(races.to_json(raced, judgement) if style == "json" else races.table(raced, judgement), output)
     return judgement.status
 
 
