@@ -412,7 +412,7 @@ class RayEngine:
         resources: Mapping[str, float] | None = None,
         run: Callable[[CellRequest], CellResult] = run_cell,
     ) -> None:
-        self._ray = _import_engine("ray", "ray")
+        self._ray = _import_engine("ray")
         try:
             self._ray.init(address=address, log_to_driver=False, configure_logging=False)
         except Exception as error:
@@ -457,7 +457,7 @@ class SlurmEngine:
     """
 
     def __init__(self, folder: Path, name: str, options: Mapping[str, str] | None = None) -> None:
-        self._submitit = _import_engine("submitit", "submitit")
+        self._submitit = _import_engine("submitit")
         logging.getLogger("submitit").setLevel(logging.ERROR)
         try:
             self._executor = self._submitit.AutoExecutor(folder=str(folder), cluster="slurm")
@@ -495,11 +495,11 @@ class SlurmEngine:
                 job.cancel(check=False)
 
 
-def _import_engine(module: str, package: str) -> Any:
+def _import_engine(name: str) -> Any:
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(name)
     except ImportError:
-        raise NoEngine(f"{package} is not installed: pip install {package}") from None
+        raise NoEngine(f"{name} is not installed: pip install {name}") from None
 
 
 RECORDS, OUTCOMES, LOGS = "records", "outcomes.json", "logs"
