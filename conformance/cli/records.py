@@ -157,11 +157,10 @@ def compare(
     than half of OLD's tests can be compared.
     """
     files = [find([Path(text)]) if Path(text).exists() or "==" not in text else [] for text in (old, new)]
-    for index, text in enumerate((old, new)):
-        if not files[index]:
-            from conformance.cli.sweeping import judge_version  # takes pip
+    if not all(files):
+        from conformance.cli.sweeping import judge_version  # takes pip
 
-            files[index] = judge_version(text, mode, device)
+        files = [paths or judge_version(text, mode, device) for text, paths in zip((old, new), files, strict=True)]
     comparisons = compare_files(files[0], files[1], partial)
     if style == "table" and output is None:
         differences.draw(comparisons, Console())

@@ -76,16 +76,13 @@ def _findings() -> Mapping[str, Finding]:
     return {cause: finding for finding in load_known().findings for cause in finding.causes}
 
 
-def finding_of(model: str, cause: str) -> Finding | None:
-    """The finding that names a cause, or a model whose failure has none."""
-    return next((known for pattern, known in _findings().items() if fnmatchcase(cause or model, pattern)), None)
-
-
 def verdict_of(model: str, check: Mapping[str, str], seconds: float = 0.0) -> TestVerdict:
-    """The verdict of one check."""
+    """The verdict of one check; a failure is known if a finding names its cause, or the model where it has none."""
     outcome, cause, known = _OUTCOMES[check["outcome"]], check["cause"], None
-    if outcome is Outcome.FAIL and (known := finding_of(model, cause)):
-        outcome = Outcome.KNOWN
+    if outcome is Outcome.FAIL:
+        named = (finding for pattern, finding in _findings().items() if fnmatchcase(cause or model, pattern))
+        known = next(named, None)
+        outcome = Outcome.KNOWN if known else outcome
     text = f"got {check['got']}, want {check['want']}" if check["want"] else check["got"]
     case = f"[{check['case']}]" if check["case"] else ""
     return TestVerdict(
