@@ -268,14 +268,14 @@ def cross(
     mixed = f"{package} {bad.version} with the companions of {good.version}"
     with_old = side(bad, old, mixed)
     with_new = side(good, new, f"{package} {good.version} with the companions of {bad.version}")
-    if (with_old, with_new) == ("bad", "good"):
-        return conclude(package, f"{package} decides, whatever its companions")
-    if (with_old, with_new) == ("bad", ""):
-        fails = f"{package} {bad.version} fails with the companions of {good.version}"
-        return conclude(package, f"{fails}; the reverse cannot be judged")
-    if (with_old, with_new) == ("", "good"):
-        passes = f"{package} {good.version} passes with the companions of {bad.version}"
-        return conclude(package, f"{passes}; the reverse cannot be judged")
+    unknown = "the reverse cannot be judged"
+    alone = {
+        ("bad", "good"): f"{package} decides, whatever its companions",
+        ("bad", ""): f"{package} {bad.version} fails with the companions of {good.version}; {unknown}",
+        ("", "good"): f"{package} {good.version} passes with the companions of {bad.version}; {unknown}",
+    }
+    if why := alone.get((with_old, with_new)):
+        return conclude(package, why)
     if with_old == "good" or (with_old, with_new) == ("", "bad"):
         for name in [companion for companion in companions if old.get(companion)][:MOST]:
             what = f"{package} {bad.version} and its companions, but {name} {old[name]}"
@@ -288,13 +288,13 @@ def cross(
                 return conclude("", f"{together}: either of them reverted alone passes")
             if result == "good":
                 reverse = f"; {package} of the good environment fails with the bad companions" if with_new else ""
-                alone = f"of the companions {name} alone decides next to the {package} of the bad environment"
-                return conclude(name, f"{alone}{reverse}")
-    if (with_old, with_new) == ("bad", "bad"):
-        return conclude("", f"either {package} or its companions alone give the failure")
-    if (with_old, with_new) == ("good", "good"):
-        return conclude("", f"only {package} and several companions together give the failure")
-    return conclude("", "no package decides alone")
+                decides = f"of the companions {name} alone decides next to the {package} of the bad environment"
+                return conclude(name, f"{decides}{reverse}")
+    several = {
+        ("bad", "bad"): f"either {package} or its companions alone give the failure",
+        ("good", "good"): f"only {package} and several companions together give the failure",
+    }
+    return conclude("", several.get((with_old, with_new), "no package decides alone"))
 
 
 def search(cells: Sequence[SweepCell], judge: CellJudge, tests: Sequence[str]) -> Boundary:
