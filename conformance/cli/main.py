@@ -49,22 +49,10 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("compare", "records:compare", "Show what changed between two records, or two sets of records."),
     ),
     "Compare versions": (
-        Entry(
-            "sweep",
-            "versions.sweeping:sweep",
-            "Judge many versions of frameworks and companions, each in an environment.",
-        ),
-        Entry(
-            "history", "versions.sweeping:history", "Show what each clause does in each version, and where it changed."
-        ),
-        Entry(
-            "bisect", "versions.bisecting:bisection", "Find the release with which a clause began to fail, or to hold."
-        ),
-        Entry(
-            "race",
-            "versions.racing:race_command",
-            "Measure whether a version is slower than another, or takes more memory.",
-        ),
+        Entry("sweep", "sweeping:sweep", "Judge many versions of frameworks and companions, each in an environment."),
+        Entry("history", "sweeping:history", "Show what each clause does in each version, and where it changed."),
+        Entry("bisect", "bisecting:bisection", "Find the release with which a clause began to fail, or to hold."),
+        Entry("race", "racing:race_command", "Measure whether a version is slower than another, or takes more memory."),
     ),
     "Act on failures": (
         Entry("findings", "specifying:findings", "List the known defects of a framework, with reproducers."),

@@ -1,9 +1,8 @@
 """What several commands share: options and their types, progress bars, and where output goes."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
@@ -15,16 +14,6 @@ PATH = click.Path(path_type=Path)
 
 _LONGEST = 10_000
 """Characters of a part of an entry in a pipe."""
-
-
-class FiniteRange(click.FloatRange):
-    """A range of numbers without NaN and infinity."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = float(super().convert(value, param, ctx))
-        if not math.isfinite(number):
-            self.fail(f"got {value}, want a finite number", param, ctx)
-        return number
 
 
 FORMAT = click.option(
@@ -53,6 +42,22 @@ def put(content: str | bytes, output: Path | None) -> None:
         click.echo(content, nl=False)
     else:
         replace(output, content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
+
+
+def put_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table in a terminal, and one line for each row, as `put_entries` does, into a pipe."""
+    from rich.box import SIMPLE_HEAD  # takes a tenth of a second
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    console = Console()
+    if not console.is_terminal:
+        return put_entries(rows)
+    table = Table(*(Column(name, overflow="fold") for name in header), box=SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(one_line(cell, 2000)) for cell in row))
+    return console.print(table)
 
 
 def put_entries(entries: Iterable[Sequence[str]]) -> None:

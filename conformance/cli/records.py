@@ -20,7 +20,7 @@ from results.record.files import RecordError, one_line, replace
 from results.record.folders import INSTALLED, SHIPPED, Outlines, find, read
 from results.record.reading import load
 from results.record.values import Consequence, FindingKind
-from results.show import differences, digest, portability, times
+from results.show import differences, portability
 from results.show import table as tables
 from results.show.clauses import title
 
@@ -67,14 +67,14 @@ def table(
     records = read(paths) if style == "markdown" else read(paths, convert=Outlines())
     console = Console(width=width)
     if style == "markdown":
-        put(digest.markdown(records), output)
+        put(tables.digest(records), output)
     elif clauses:
         for line in portability.list_clauses(records):
             click.echo(line)
     else:
         tables.draw(records, console)
     if timed:
-        times.draw(records, console)
+        tables.draw_times(records, console)
     problems = [(record, tables.troubles(record)) for record in records] if strict else []
     for record, troubles in problems:
         if troubles:
@@ -157,11 +157,10 @@ def compare(
     than half of OLD's tests can be compared.
     """
     files = [find([Path(text)]) if Path(text).exists() or "==" not in text else [] for text in (old, new)]
-    for index, text in enumerate((old, new)):
-        if not files[index]:
-            from conformance.cli.versions.sweeping import judge_version  # takes pip
+    if not all(files):
+        from conformance.cli.sweeping import judge_version  # takes pip
 
-            files[index] = judge_version(text, mode, device)
+        files = [paths or judge_version(text, mode, device) for text, paths in zip((old, new), files, strict=True)]
     comparisons = compare_files(files[0], files[1], partial)
     if style == "table" and output is None:
         differences.draw(comparisons, Console())

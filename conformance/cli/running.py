@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.options import PATH, FiniteRange, completing, names, put, show_progress
+from conformance.cli.options import PATH, completing, names, put, show_progress
 from conformance.runner.selection import NAMES
 from frameworks.registry import DEVICE_HELP, adapter_file
 from frameworks.ways import load_ways, sets
@@ -177,9 +177,9 @@ LIBRARY = "transformers"
 @click.option("--record", "path", type=PATH, metavar="FILE", help="Write the record to FILE (NAME.json or .json.gz).")
 @click.option("--output", type=PATH, metavar="FILE", help="Write the table of --all to FILE instead of printing it.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="Number of processes.")
-@click.option("--limit", type=FiniteRange(1), default=60.0, show_default=True, help="Seconds for a model.")
+@click.option("--limit", type=click.IntRange(1), default=60, show_default=True, help="Seconds for a model.")
 def judge_model(
-    model: str, library: str | None, only: str | None, path: Path | None, output: Path | None, jobs: int, limit: float
+    model: str, library: str | None, only: str | None, path: Path | None, output: Path | None, jobs: int, limit: int
 ) -> int:
     """Check that gradient accumulation, recomputation, precision scopes and resuming leave the training of MODEL as it
     is. MODEL is transformers:CLASS, built from a tiny random configuration and trained by its Trainer, or

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from conformance.checks import reproducers
 from conformance.checks.reproducers import ProgramResult
-from conformance.cli.options import completing, names, put_entries, show_progress
+from conformance.cli.options import completing, names, put_entries, put_table, show_progress
 from conformance.known_failures.reading import Expectation, Known, load_known
 from conformance.runner.machine import devices, instruction_sets
 from conformance.spec.clauses import Clause, Level, load_clauses
@@ -22,7 +20,6 @@ from conformance.test_ids.inventory import ROOT, read_inventory
 from frameworks.installer.install import installed_version
 from frameworks.registry import built_in, find_adapters, folder_of, path_of
 from frameworks.ways import load_ways
-from results.record.files import RecordError
 from results.record.folders import LAST_RUNS, SHIPPED, list_records
 from results.record.model import Outcome
 from results.record.reading import Record, TestVerdict, load
@@ -98,16 +95,7 @@ def _print_clauses(clauses: Iterable[Clause]) -> int:
     if not rows:
         click.echo("conformance: no clause matches; `conformance spec list` lists all of them", err=True)
         return 2
-    console = Console()
-    if not console.is_terminal:
-        put_entries(rows)
-        return 0
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for _ in ("id", "level"):
-        table.add_column(no_wrap=True)
-    for name, level, requirement in rows:
-        table.add_row(Text(name, style="bold"), level, Text(requirement))
-    console.print(table)
+    put_table(("clause", "level", "requirement"), rows)
     return 0
 
 
@@ -159,21 +147,6 @@ def _line(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 
-def newest(framework: str = "") -> list[Record]:
-    """One record of every series, of one framework or of all: the last run in this checkout, or else the baseline."""
-    by_series: dict[tuple[str, str, str], Record] = {}
-    for path in (*list_records(BASELINES), *list_records(LAST_RUNS)):
-        if framework and not path.name.startswith(f"{framework}-"):
-            continue
-        try:
-            record = load(path)
-        except RecordError as error:
-            click.echo(str(error), err=True)
-            continue
-        by_series[record.series.framework, record.series.device_kind, record.series.mode] = record
-    return list(by_series.values())
-
-
 @click.command()
 @click.argument("frameworks", nargs=-1, metavar="[FRAMEWORK]...")
 def ways(frameworks: tuple[str, ...]) -> int:
@@ -187,7 +160,6 @@ def ways(frameworks: tuple[str, ...]) -> int:
 
     Into a pipe: one line for each, with tabs between framework, way, calls and documented limits.
     """
-    console = Console()
     for name in frameworks:
         path = path_of(name)
         if name not in built_in() and folder_of(path) is None:
@@ -195,16 +167,8 @@ def ways(frameworks: tuple[str, ...]) -> int:
             raise click.UsageError(f"no module {module} can be imported from here; want package.module:Class")
     for name in frameworks or sorted(find_adapters()):
         lines = ways_rows(name)
-        if lines and not console.is_terminal:
-            put_entries((name, *line) for line in lines)
-        elif lines:
-            table = Table(box=SIMPLE_HEAD, title=name)
-            for heading in WAYS_HEADER:
-                table.add_column(heading, overflow="fold")
-            table.columns[0].no_wrap = True
-            for line in lines:
-                table.add_row(*line)
-            console.print(table)
+        if lines:
+            put_table(("framework", *WAYS_HEADER), [(name, *line) for line in lines])
         elif frameworks:
             click.echo(f"{name}: its adapter declares no ways")
     return 0
@@ -307,11 +271,6 @@ def _environment(evidence: Sequence[Evidence], record: Record | None) -> Iterato
     yield f"- {framework} {record.variant.framework_version}, {record.series.mode}, {record.series.device_kind}"
     yield f"- known in {framework} {', '.join(versions)}"
     yield from (f"- {name}: {value}" for name, value in sorted(record.variant.environment.items()) if value)
-
-
-def failing(record: Record, clause: str) -> bool:
-    """Whether the record has a known failure of the clause."""
-    return any(verdict.clause == clause and verdict.outcome is Outcome.KNOWN for verdict in record.verdicts)
 
 
 def _load_known(framework: str) -> Known:
@@ -439,10 +398,22 @@ def issue(identifier: str, framework: str) -> int:
         )
         for finding in concerned.values()
     ]
-    click.echo(report(clause, evidence, _record(framework, identifier)), nl=False)
+    click.echo(report(clause, evidence, _find_record(framework, identifier)), nl=False)
     return 0
 
 
-def _record(framework: str, clause: str) -> Record | None:
-    """The newest record of the framework in which the clause fails."""
-    return next((record for record in newest(framework) if failing(record, clause)), None)
+def _find_record(framework: str, clause: str) -> Record | None:
+    """A record with a known failure of the clause: of each series the last run in this checkout, or else the baseline.
+
+    Raises:
+        RecordError: one cannot be read.
+    """
+    by_series: dict[tuple[str, str], Record] = {}
+    for path in (*list_records(BASELINES), *list_records(LAST_RUNS)):
+        if path.name.startswith(f"{framework}-"):
+            record = load(path)
+            by_series[record.series.device_kind, record.series.mode] = record
+    for record in by_series.values():
+        if any(verdict.clause == clause and verdict.outcome is Outcome.KNOWN for verdict in record.verdicts):
+            return record
+    return None

@@ -74,10 +74,7 @@ def adapter(folder: Path, name: str | None) -> None:
     """Create an adapter in the new FOLDER: a package without capabilities, for which nearly every test ends as `not
     offered`. docs/adapters.md explains how to add capabilities.
     """
-    _write_adapter(os.path.basename(os.path.realpath(folder)) if name is None else name, folder)
-
-
-def _write_adapter(name: str, folder: Path) -> None:
+    name = os.path.basename(os.path.realpath(folder)) if name is None else name
     try:
         files = write_adapter(name, folder)
     except ValueError as error:

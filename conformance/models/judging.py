@@ -28,6 +28,7 @@ from results.record.model import Outcome, Record, Series, TestVerdict, Variant
 from results.record.reading import now
 
 LIBRARY = "transformers"
+PACKAGES = ["torch", LIBRARY, "accelerate"]
 JUDGE = "frameworks.torch.stacks.heads.judge"
 """Module with the names of a library's models, and with the checks of one model."""
 
@@ -38,7 +39,6 @@ MOST_NAMES = 6
 _OWN = Path(__file__).parent / "clauses"
 _SETTINGS = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1"}
 _OUTCOMES = {"pass": Outcome.PASS, "fail": Outcome.FAIL, "not judged": Outcome.ABSTAIN}
-_UNTRAINED = {"clause": LAST, "outcome": "not judged", "want": "", "case": "", "cause": ""}
 _TEXTS = {Outcome.FAIL: "failed", Outcome.KNOWN: "known", Outcome.PASS: "passed", Outcome.ABSTAIN: "not judged"}
 
 
@@ -60,7 +60,7 @@ class ModelRequest:
     model: str = ""
     only: tuple[str, ...] = ()
     formats: tuple[str, ...] = ("bfloat16",)
-    limit_s: float = 60.0
+    limit_s: int = 60
     judge: str = field(default_factory=lambda: JUDGE)
 
 
@@ -76,16 +76,13 @@ def _findings() -> Mapping[str, Finding]:
     return {cause: finding for finding in load_known().findings for cause in finding.causes}
 
 
-def finding_of(model: str, cause: str) -> Finding | None:
-    """The finding that names a cause, or a model whose failure has none."""
-    return next((known for pattern, known in _findings().items() if fnmatchcase(cause or model, pattern)), None)
-
-
 def verdict_of(model: str, check: Mapping[str, str], seconds: float = 0.0) -> TestVerdict:
-    """The verdict of one check."""
+    """The verdict of one check; a failure is known if a finding names its cause, or the model where it has none."""
     outcome, cause, known = _OUTCOMES[check["outcome"]], check["cause"], None
-    if outcome is Outcome.FAIL and (known := finding_of(model, cause)):
-        outcome = Outcome.KNOWN
+    if outcome is Outcome.FAIL:
+        named = (finding for pattern, finding in _findings().items() if fnmatchcase(cause or model, pattern))
+        known = next(named, None)
+        outcome = Outcome.KNOWN if known else outcome
     text = f"got {check['got']}, want {check['want']}" if check["want"] else check["got"]
     case = f"[{check['case']}]" if check["case"] else ""
     return TestVerdict(
@@ -104,7 +101,7 @@ def verdict_of(model: str, check: Mapping[str, str], seconds: float = 0.0) -> Te
 class _Collector:
     """A plugin of pytest that makes verdicts from the reports of workers."""
 
-    def __init__(self, limit_s: float, late: Path) -> None:
+    def __init__(self, limit_s: int, late: Path) -> None:
         self.verdicts: list[TestVerdict] = []
         self.problem = ""
         self._limit_s, self._late = limit_s, late
@@ -131,14 +128,11 @@ class _Collector:
         if report.failed:
             late = self._late / model
             problem = (
-                f"took more than {self._limit_s:.0f} s"
-                if late.exists() and late.stat().st_size
-                else "its process ended"
+                f"took more than {self._limit_s} s" if late.exists() and late.stat().st_size else "its process ended"
             )
         if problem:
-            checks.append(
-                {"clause": LAST, "outcome": "not judged", "got": problem, "want": "", "case": "", "cause": ""}
-            )
+            untrained = {"clause": LAST, "outcome": "not judged", "got": problem}
+            checks.append({**untrained, "want": "", "case": "", "cause": ""})
         seconds = round(lasted / max(len(checks), 1), 3)
         self.verdicts += [verdict_of(model, check, seconds) for check in checks]
 
@@ -153,7 +147,7 @@ def judge(request: ModelRequest, jobs: int) -> Record:
         CannotJudge: a library is missing, or no class has such a name.
     """
     started, start, packages = now(), time.monotonic(), machine.packages()
-    needed = ["torch"] if request.model and not request.model.startswith(f"{LIBRARY}:") else _list_packages()
+    needed = ["torch"] if request.model and not request.model.startswith(f"{LIBRARY}:") else PACKAGES
     if missing := [name for name in needed if name not in packages]:
         raise CannotJudge(f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}")
     folder = Path(__file__).parent
@@ -186,10 +180,6 @@ def judge(request: ModelRequest, jobs: int) -> Record:
         status="interrupted" if interrupted else "complete",
         verdicts=tuple(collector.verdicts),
     ).sort_parts()
-
-
-def _list_packages() -> list[str]:
-    return ["torch", LIBRARY, "accelerate"]
 
 
 def problem_of(record: Record) -> str:
@@ -227,14 +217,14 @@ def count_outcomes(record: Record) -> str:
 
 def _versions(record: Record) -> str:
     packages = record.variant.packages
-    return ", ".join(f"{name} {packages[name]}" for name in _list_packages() if name in packages)
+    return ", ".join(f"{name} {packages[name]}" for name in PACKAGES if name in packages)
 
 
 def table(record: Record) -> Iterator[str]:
     """Markdown of a library's classes: results by clause, failures by cause, and what was not trained."""
     models: dict[str, list[TestVerdict]] = {}
     for verdict in record.verdicts:
-        models.setdefault(_model(verdict), []).append(verdict)
+        models.setdefault(verdict.case.partition("[")[0].partition(":")[2], []).append(verdict)
     reasons: dict[str, list[str]] = {}
     for name, verdicts in [*models.items()]:
         for verdict in filter(_is_untrained, verdicts):
@@ -263,10 +253,6 @@ def table(record: Record) -> Iterator[str]:
     for reason, names in sorted(reasons.items(), key=lambda group: -len(group[1])):
         yield f"- {reason} ({_classes(names)}): {_some(names)}"
     yield from ("", count_outcomes(record))
-
-
-def _model(verdict: TestVerdict) -> str:
-    return verdict.case.partition("[")[0].partition(":")[2]
 
 
 def _classes(names: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
     **NATIVE,
     "small-mlp": lambda: (digits_mlp((32,)), digits_batch(32)),
 }
-"""Models and their batches, by the names of `conformance.race.processes.FIXTURES`."""
+"""Models and their batches, by the names of `conformance.race.race.FIXTURES`."""
 
 RATE = 1e-6
 """So small that the weights hardly move: the last step has the work of the first."""
@@ -71,7 +71,8 @@ class TimedWork:
 
     def step(self, count: int) -> int:
         """So many updates."""
-        trainer = self._running()
+        trainer = self._trainer
+        assert trainer is not None, "the first step comes first"
 
         def work() -> None:
             for _ in range(count):
@@ -85,7 +86,8 @@ class TimedWork:
         Raises:
             Unsupported: the framework updates in the call that computes the gradients.
         """
-        trainer, spent = self._running(), 0
+        trainer, spent = self._trainer, 0
+        assert trainer is not None, "the first step comes first"
         for _ in range(count):
             trainer.accumulate(self._batch, len(self._batch))
             spent += self._framework.measure_time(trainer.apply)
@@ -118,11 +120,6 @@ class TimedWork:
             return "step", "yardstick"
         return "step", "optimizer", "yardstick"
 
-    def _running(self) -> Trainer:
-        if self._trainer is None:
-            raise RuntimeError("the first step comes first")
-        return self._trainer
-
 
 def serve(answers: TextIO, name: str, device: str, mode: str, fixture: str) -> None:
     """Answers every line of standard input."""
@@ -137,8 +134,7 @@ def serve(answers: TextIO, name: str, device: str, mode: str, fixture: str) -> N
             works = TimedWork(framework, fixture)
             target = f"{framework.device} {framework.mode}"
             return {"value": spent, "version": framework.version(), "numpy": np.__version__, "place": target}
-        if works is None:
-            raise RuntimeError("load comes first")
+        assert works is not None, "load comes first"
         return {"kinds": works.kinds()} if what == "kinds" else {"value": getattr(works, what)(count)}
 
     print(json.dumps({"ready": os.getpid()}), file=answers, flush=True)

@@ -1,6 +1,6 @@
 """Bisection of releases by the tests of one clause, and the crossing of environments that names the guilty package.
 
-The releases are taken to change their state once. Those that cannot be judged are skipped; those next to the change
+The releases are taken to turn from good to bad once. Those that cannot be judged are skipped; those next to the change
 make the answer a range.
 """
 
@@ -16,11 +16,11 @@ from results.compare.environment import BUNDLED, COMPANIONS, LIBRARIES, ON_A_GPU
 from results.record.model import Outcome
 from results.record.reading import Record, TestVerdict
 
-State = Literal["old", "new", "skip"]
-"""The state of the first end, that of the last, or none."""
-
 Side = Literal["good", "bad", ""]
-"""The state of a mixed environment, "" if it cannot be judged."""
+"""What a release or a mixed environment is, "" if it cannot be judged."""
+
+Answer = tuple[Side, str]
+"""A side, and why there is none."""
 
 FAILED = frozenset({Outcome.FAIL, Outcome.KNOWN, Outcome.ERROR, Outcome.MISDECLARED, Outcome.TIMEOUT, Outcome.CRASH})
 PASSED = frozenset({Outcome.PASS, Outcome.FIXED})
@@ -28,72 +28,67 @@ PASSED = frozenset({Outcome.PASS, Outcome.FIXED})
 MOST = 8
 """Companions that are reverted one by one."""
 
-StateAnswer = tuple[State, str]
-"""A state, and why there is none."""
-
 
 class UnstableEnd(Exception):
-    """An end has another state when it is judged again; the arguments are its index and the reason."""
+    """An end is of another side when it is judged again; the arguments are its index and the reason."""
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """Where the state changes.
+    """Where good turns into bad.
 
     Attributes:
-        old: the last member with the old state.
-        new: the first one with the new state.
-        skipped: reasons of all members that were asked and have no state, by index.
+        good: the last good member.
+        bad: the first bad one after it.
+        skipped: reasons of all members that were asked and are neither, by index.
     """
 
-    old: int
-    new: int
+    good: int
+    bad: int
     skipped: Mapping[int, str]
 
     @property
     def between(self) -> Mapping[int, str]:
-        """Members without a state between the two, which may be the first with the new state."""
-        return {index: reason for index, reason in sorted(self.skipped.items()) if self.old < index < self.new}
+        """Members between the two that cannot be judged, of which one may be the first bad one."""
+        return {index: reason for index, reason in sorted(self.skipped.items()) if self.good < index < self.bad}
 
 
-def bisect(
-    count: int, ask: Callable[[int], StateAnswer], confirm: Callable[[int], StateAnswer] | None = None
-) -> Boundary:
-    """The boundary in a sequence of at least two, whose first member has the old state and whose last has the new one.
+def bisect(count: int, ask: Callable[[int], Answer], confirm: Callable[[int], Answer]) -> Boundary:
+    """The boundary in a sequence of at least two, whose first member is good and whose last is bad.
 
     Args:
-        ask: the state of a member, asked at most once for each.
-        confirm: judges a member again that is next to the boundary. One whose state differs then is skipped.
+        ask: the side of a member, asked at most once for each.
+        confirm: judges a member again that is next to the boundary. One whose side differs then is skipped.
 
     Raises:
-        UnstableEnd: an end has another state when it is judged again.
+        UnstableEnd: an end is of another side when it is judged again.
     """
-    states: dict[int, State] = {0: "old", count - 1: "new"}
+    sides: dict[int, Side] = {0: "good", count - 1: "bad"}
     skipped: dict[int, str] = {}
     confirmed: set[int] = set()
     while True:
-        old = max(index for index, state in states.items() if state == "old")
-        new = min(index for index, state in states.items() if state == "new" and index > old)
-        waiting = [index for index in range(old + 1, new) if index not in skipped]
+        good = max(index for index, side in sides.items() if side == "good")
+        bad = min(index for index, side in sides.items() if side == "bad" and index > good)
+        waiting = [index for index in range(good + 1, bad) if index not in skipped]
         if waiting:
-            middle = min(waiting, key=lambda index: (abs(2 * index - old - new), index))
-            state, reason = ask(middle)
-        elif confirm is not None and (unconfirmed := [index for index in (new, old) if index not in confirmed]):
+            middle = min(waiting, key=lambda index: (abs(2 * index - good - bad), index))
+            side, reason = ask(middle)
+        elif unconfirmed := [index for index in (bad, good) if index not in confirmed]:
             middle = unconfirmed[0]
-            state, reason = confirm(middle)
+            side, reason = confirm(middle)
             confirmed.add(middle)
-            if state == states[middle]:
+            if side == sides[middle]:
                 continue
             if middle in (0, count - 1):
                 raise UnstableEnd(middle, reason)
-            state, reason = "skip", reason or "another state when it was judged again"
+            side, reason = "", reason or "another state when it was judged again"
         else:
-            return Boundary(old, new, dict(sorted(skipped.items())))
-        if state == "skip":
+            return Boundary(good, bad, skipped)
+        if side:
+            sides[middle] = side
+        else:
             skipped[middle] = reason
-            states.pop(middle, None)
-        else:
-            states[middle] = state
+            sides.pop(middle, None)
 
 
 @dataclass(frozen=True)
@@ -176,7 +171,7 @@ def changed_tests(good: CellVerdicts, bad: CellVerdicts) -> list[str]:
     return sorted(good.tests(PASSED) & bad.tests(FAILED))
 
 
-def classify(result: CellVerdicts, tests: Iterable[str]) -> tuple[Side, str]:
+def classify(result: CellVerdicts, tests: Iterable[str]) -> Answer:
     """Bad if any of these tests fails, good if all that were judged pass; else why it is neither."""
     if result.record is None:
         return "", result.problem
@@ -244,7 +239,7 @@ def cross(
     good: SweepCell,
     bad: SweepCell,
     packages: tuple[Mapping[str, str], Mapping[str, str]],
-    judge: Callable[[SweepCell], tuple[Side, str]],
+    judge: Callable[[SweepCell], Answer],
 ) -> Crossing:
     """Judge mixed environments until one package is left.
 
@@ -273,14 +268,14 @@ def cross(
     mixed = f"{package} {bad.version} with the companions of {good.version}"
     with_old = side(bad, old, mixed)
     with_new = side(good, new, f"{package} {good.version} with the companions of {bad.version}")
-    if (with_old, with_new) == ("bad", "good"):
-        return conclude(package, f"{package} decides, whatever its companions")
-    if (with_old, with_new) == ("bad", ""):
-        fails = f"{package} {bad.version} fails with the companions of {good.version}"
-        return conclude(package, f"{fails}; the reverse cannot be judged")
-    if (with_old, with_new) == ("", "good"):
-        passes = f"{package} {good.version} passes with the companions of {bad.version}"
-        return conclude(package, f"{passes}; the reverse cannot be judged")
+    unknown = "the reverse cannot be judged"
+    alone = {
+        ("bad", "good"): f"{package} decides, whatever its companions",
+        ("bad", ""): f"{package} {bad.version} fails with the companions of {good.version}; {unknown}",
+        ("", "good"): f"{package} {good.version} passes with the companions of {bad.version}; {unknown}",
+    }
+    if why := alone.get((with_old, with_new)):
+        return conclude(package, why)
     if with_old == "good" or (with_old, with_new) == ("", "bad"):
         for name in [companion for companion in companions if old.get(companion)][:MOST]:
             what = f"{package} {bad.version} and its companions, but {name} {old[name]}"
@@ -293,35 +288,24 @@ def cross(
                 return conclude("", f"{together}: either of them reverted alone passes")
             if result == "good":
                 reverse = f"; {package} of the good environment fails with the bad companions" if with_new else ""
-                alone = f"of the companions {name} alone decides next to the {package} of the bad environment"
-                return conclude(name, f"{alone}{reverse}")
-    if (with_old, with_new) == ("bad", "bad"):
-        return conclude("", f"either {package} or its companions alone give the failure")
-    if (with_old, with_new) == ("good", "good"):
-        return conclude("", f"only {package} and several companions together give the failure")
-    return conclude("", "no package decides alone")
+                decides = f"of the companions {name} alone decides next to the {package} of the bad environment"
+                return conclude(name, f"{decides}{reverse}")
+    several = {
+        ("bad", "bad"): f"either {package} or its companions alone give the failure",
+        ("good", "good"): f"only {package} and several companions together give the failure",
+    }
+    return conclude("", several.get((with_old, with_new), "no package decides alone"))
 
 
-def search(
-    cells: Sequence[SweepCell], judge: CellJudge, tests: Sequence[str], *, fix: bool, once: bool = False
-) -> Boundary:
-    """The boundary between cells whose ends differ in these tests.
-
-    Args:
-        fix: whether the good end is the newer one.
-        once: whether the boundary is judged once.
+def search(cells: Sequence[SweepCell], judge: CellJudge, tests: Sequence[str]) -> Boundary:
+    """The boundary between cells, of which the first is good by these tests and the last is bad.
 
     Raises:
-        UnstableEnd: an end has another state when it is judged again.
+        UnstableEnd: an end is of another side when it is judged again.
     """
-    states: dict[Side, State] = {"good": "new" if fix else "old", "bad": "old" if fix else "new", "": "skip"}
 
-    def answer(result: CellVerdicts) -> StateAnswer:
-        side, reason = classify(result, tests)
-        return states[side], reason
+    def confirm(index: int) -> Answer:
+        side, reason = classify(judge.judge_again(cells[index]), tests)
+        return side, reason if side else f"unstable: {reason}"
 
-    def confirm(index: int) -> StateAnswer:
-        state, reason = answer(judge.judge_again(cells[index]))
-        return state, f"unstable: {reason}" if state == "skip" else reason
-
-    return bisect(len(cells), lambda index: answer(judge.judge(cells[index])), None if once else confirm)
+    return bisect(len(cells), lambda index: classify(judge.judge(cells[index]), tests), confirm)

@@ -15,14 +15,12 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from packaging.requirements import Requirement
@@ -31,7 +29,7 @@ from packaging.utils import canonicalize_name
 from conformance.runner.machine import shareable
 from conformance.runner.retry import repeat
 from conformance.runner.subprocesses import VARIABLES, ending_signals, guard_group, killed_by
-from conformance.sweep.plan import SweepCell, SweepPlan, selection_text
+from conformance.sweep.plan import SweepCell, SweepPlan
 from conformance.test_ids.inventory import ROOT
 from frameworks.installer.distributions import distribution_of
 from frameworks.installer.request import driver
@@ -222,7 +220,7 @@ def load_finished(path: Path, plan: SweepPlan) -> Record | None:
         record = load(path) if path.is_file() else None
     except RecordError:
         return None
-    asked = selection_text(plan.selection), plan.seed
+    asked = " ".join(plan.selection), plan.seed
     return record if record is not None and (record.selection, record.seed) == asked else None
 
 
@@ -259,15 +257,11 @@ def requirements_of(cell: SweepCell) -> Requirements:
     limits = [Requirement(limit) for limit in chosen.limits_of(cell.framework_version)]
     names += [str(limit) for limit in limits if canonicalize_name(limit.name) not in pins]
     index = "" if gpu is None else chosen.index_of(cell.framework_version, gpu)
-    suite = [] if os.environ.get(SUITE_VARIABLE) else _suite_requirements()
+    groups: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
+    suite = [] if os.environ.get(SUITE_VARIABLE) else [*groups["suite"], *groups["run"]]
     exempt = {str(canonicalize_name(Requirement(name).name)) for name in (*suite, names[0])} | pins.keys()
     backend = "cpu" if gpu is None else "auto"
     return Requirements((*names, *suite), (index,) if index else (), cell.before, tuple(sorted(exempt)), backend)
-
-
-def _suite_requirements() -> list[str]:
-    groups: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
-    return [*groups["suite"], *groups["run"]]
 
 
 def make_environment(folder: Path, wanted: Requirements, commands: Commands) -> Path:
@@ -314,9 +308,12 @@ def _installers(folder: Path, wanted: Requirements) -> Iterator[tuple[list[str],
 
 
 def _run(request: CellRequest, python: Path, folder: Path, commands: Commands) -> Record:
-    """Run the suite, and repeat what needs action, within the plan's limit."""
+    """Run the suite, and repeat what needs action, within the plan's limit, under the variables that tox sets."""
     cell, plan, path = request.cell, request.plan, folder / "record.json"
-    environment = _environment(request, folder)
+    (folder / "tmp").mkdir(exist_ok=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
+    environment |= {**VARIABLES, "XLA_FLAGS": os.environ.get("XLA_FLAGS", VARIABLES["XLA_FLAGS"])}
+    environment |= {"TMPDIR": str(folder / "tmp"), **({"PYTHONPATH": request.path} if request.path else {})}
     options = [f"--framework={cell.framework}", f"--device={cell.device}", *(f"--way={way}" for way in cell.ways)]
     options += [f"--mode={cell.mode}"] if cell.mode else []
     suite = [str(python), "-m", "pytest", *options]
@@ -333,46 +330,40 @@ def _run(request: CellRequest, python: Path, folder: Path, commands: Commands) -
     if result.status is None or time.monotonic() >= deadline:
         raise NotJudged("out of time", f"the suite took more than {plan.limit_s:.0f} s", result.output)
     if result.status in (0, 1) and path.is_file():
-        return replace(load(path), selection=selection_text(plan.selection))
+        return replace(load(path), selection=" ".join(plan.selection))
     if missing := _NOT_IMPORTED.search(result.output):
         raise NotJudged("import failed", missing[0], result.output)
     how = killed_by(result.status) or f"status {result.status}"
     raise NotJudged("crash", f"pytest ended with {how}: {result.last_line}", result.output)
 
 
-def _environment(request: CellRequest, folder: Path) -> dict[str, str]:
-    """The variables of the suite: those of tox, whatever engine runs the cell."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
-    temporary = folder / "tmp"
-    temporary.mkdir(exist_ok=True)
-    path = {"PYTHONPATH": request.path} if request.path else {}
-    flags = {"XLA_FLAGS": os.environ.get("XLA_FLAGS", VARIABLES["XLA_FLAGS"])}
-    return {**inherited, **VARIABLES, **flags, **path, "TMPDIR": str(temporary)}
-
-
 POLL_S = 0.5
 """Seconds between two looks at what has ended."""
-
-Ended = tuple[CellRequest, CellResult | str]
-"""A cell that has ended, with its result, or with the reason why it was lost."""
 
 
 class NoEngine(Exception):
     """An engine cannot be used; the message is one line with a remedy."""
 
 
-class CellEngine(Protocol):
-    """Runs cells. It repeats none: a lost cell is reported, and the caller submits it again."""
+class CellJob(Protocol):
+    """A cell that an engine runs: a future, or what has its methods."""
 
-    def submit(self, request: CellRequest) -> None:
+    def done(self) -> bool:
+        """Whether it has ended."""
+
+    def result(self) -> CellResult:
+        """Its result; any exception of a cell that was lost."""
+
+
+class CellEngine(Protocol):
+    """Runs cells. It repeats none: the caller submits a lost cell again."""
+
+    def submit(self, request: CellRequest) -> CellJob:
         """Queue a cell.
 
         Raises:
             NoEngine: it cannot be queued.
         """
-
-    def next(self) -> Ended:
-        """Wait for a cell that has ended."""
 
     def close(self) -> None:
         """End all cells."""
@@ -391,41 +382,17 @@ class LocalEngine:
     """
 
     def __init__(self, jobs: int, run: Callable[[CellRequest, Commands], CellResult] = run_cell) -> None:
-        self._pool, self._free, self._run = ThreadPoolExecutor(jobs), jobs, run
-        self._commands = Commands()
-        self._queued: deque[CellRequest] = deque()
-        self._ended: SimpleQueue[Ended] = SimpleQueue()
+        self._pool, self._commands, self._run = ThreadPoolExecutor(jobs), Commands(), run
 
-    def submit(self, request: CellRequest) -> None:
+    def submit(self, request: CellRequest) -> CellJob:
         """Queue a cell."""
-        self._queued.append(request)
-        self._start()
-
-    def next(self) -> Ended:
-        """Wait for a cell; the main thread wakes up, so that it heeds signals that another thread took."""
-        while True:
-            with suppress(Empty):
-                result = self._ended.get(timeout=POLL_S)
-                self._free += 1
-                self._start()
-                return result
+        return self._pool.submit(self._run, request, self._commands)
 
     def close(self) -> None:
         """End all cells."""
-        self._queued.clear()
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self._commands.close()
         self._pool.shutdown()
-
-    def _start(self) -> None:
-        while self._free and self._queued:
-            self._free -= 1
-            self._pool.submit(self._judge, self._queued.popleft())
-
-    def _judge(self, request: CellRequest) -> None:
-        try:
-            self._ended.put((request, self._run(request, self._commands)))
-        except Exception as error:
-            self._ended.put((request, one_line(f"{type(error).__name__}: {error}")))
 
 
 class RayEngine:
@@ -445,7 +412,7 @@ class RayEngine:
         resources: Mapping[str, float] | None = None,
         run: Callable[[CellRequest], CellResult] = run_cell,
     ) -> None:
-        self._ray = _import_engine("ray", "ray")
+        self._ray = _import_engine("ray")
         try:
             self._ray.init(address=address, log_to_driver=False, configure_logging=False)
         except Exception as error:
@@ -453,9 +420,9 @@ class RayEngine:
             raise NoEngine(one_line(problem)) from None
         self._task = self._ray.remote(max_retries=0)(run)
         self._resources = dict(resources or {})
-        self._running: dict[Any, CellRequest] = {}
+        self._tasks: dict[CellJob, Any] = {}
 
-    def submit(self, request: CellRequest) -> None:
+    def submit(self, request: CellRequest) -> CellJob:
         """Queue a cell; one on a GPU reserves a GPU."""
         cpus, gpus = request.plan.workers, gpus_of(request)
         wanted = {"CPU": cpus, "GPU": gpus, **self._resources}
@@ -463,24 +430,17 @@ class RayEngine:
         if not any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in nodes):
             listed = ", ".join(f"{name} {amount:g}" for name, amount in wanted.items() if amount)
             print(one_line(f"{request.cell.name} waits for a node that has {listed}"), file=sys.stderr)
-        task = self._task.options(num_cpus=cpus, num_gpus=gpus, resources=self._resources, name=request.cell.name)
-        self._running[task.remote(request)] = request
-
-    def next(self) -> Ended:
-        """Wait for a task."""
-        tasks: list[Any] = []
-        while not tasks:
-            tasks, _ = self._ray.wait([*self._running], num_returns=1, timeout=POLL_S)
-        request = self._running.pop(tasks[0])
-        try:
-            return request, self._ray.get(tasks[0])
-        except self._ray.exceptions.RayError as error:
-            return request, one_line(f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
+        options = {"num_cpus": cpus, "num_gpus": gpus, "resources": self._resources, "name": request.cell.name}
+        task = self._task.options(**options).remote(request)
+        job: CellJob = task.future()
+        self._tasks[job] = task
+        return job
 
     def close(self) -> None:
         """End all tasks; the commands of a killed worker end with it."""
-        for task in self._running:
-            self._ray.cancel(task, force=True)
+        for job, task in self._tasks.items():
+            if not job.done():
+                self._ray.cancel(task, force=True)
         self._ray.shutdown()
 
 
@@ -497,7 +457,7 @@ class SlurmEngine:
     """
 
     def __init__(self, folder: Path, name: str, options: Mapping[str, str] | None = None) -> None:
-        self._submitit = _import_engine("submitit", "submitit")
+        self._submitit = _import_engine("submitit")
         logging.getLogger("submitit").setLevel(logging.ERROR)
         try:
             self._executor = self._submitit.AutoExecutor(folder=str(folder), cluster="slurm")
@@ -505,9 +465,9 @@ class SlurmEngine:
         except Exception as error:
             raise NoEngine(one_line(f"Slurm cannot be used ({error}); run where sbatch is")) from None
         self._name, self._options = name, dict(options or {})
-        self._running: dict[str, tuple[CellRequest, Any]] = {}
+        self._jobs: list[Any] = []
 
-    def submit(self, request: CellRequest) -> None:
+    def submit(self, request: CellRequest) -> CellJob:
         """Queue a cell; one on a GPU asks for a GPU.
 
         Raises:
@@ -521,34 +481,25 @@ class SlurmEngine:
             slurm_additional_parameters=self._options,
         )
         try:
-            self._running[request.cell.name] = request, self._executor.submit(run_cell, request)
+            job: CellJob = self._executor.submit(run_cell, request)
         except self._submitit.core.utils.FailedJobError as error:
             reason = str(error).strip().splitlines()[-1]
             raise NoEngine(one_line(f"{reason}; correct --reserve, or `workers` in the plan")) from None
-
-    def next(self) -> Ended:
-        """Wait for a job."""
-        while True:
-            for name, (request, job) in self._running.items():
-                if job.done():
-                    del self._running[name]
-                    try:
-                        return request, job.result()
-                    except Exception as error:
-                        return request, one_line(f"{type(error).__name__}: {error}")
-            time.sleep(POLL_S)
+        self._jobs.append(job)
+        return job
 
     def close(self) -> None:
-        """Cancel all jobs."""
-        for _, job in self._running.values():
-            job.cancel(check=False)
+        """Cancel all jobs that have not ended."""
+        for job in self._jobs:
+            if not job.done():
+                job.cancel(check=False)
 
 
-def _import_engine(module: str, package: str) -> Any:
+def _import_engine(name: str) -> Any:
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(name)
     except ImportError:
-        raise NoEngine(f"{package} is not installed: pip install {package}") from None
+        raise NoEngine(f"{name} is not installed: pip install {name}") from None
 
 
 RECORDS, OUTCOMES, LOGS = "records", "outcomes.json", "logs"
@@ -660,23 +611,26 @@ class Sweep:
         return self.results
 
     def _judge(self, engine: CellEngine, due: Sequence[SweepCell]) -> None:
-        attempts = {cell.name: 1 for cell in due}
-        for cell in due:
-            engine.submit(self.folder.request(cell))
-        while attempts:
-            request, result = engine.next()
-            name = request.cell.name
-            if name not in attempts:
-                continue
-            if isinstance(result, str) and attempts[name] < ATTEMPTS:
-                with suppress(NoEngine):
-                    engine.submit(request)
-                    attempts[name] += 1
-                    continue
-            if isinstance(result, str):
-                result = CellResult("crash", one_line(f"lost {attempts[name]} times ({result})"))
-            del attempts[name]
-            self._end(request.cell, result)
+        attempts = dict.fromkeys((cell.name for cell in due), 1)
+        running = [(cell, engine.submit(self.folder.request(cell))) for cell in due]
+        while running:
+            finished = [(cell, job) for cell, job in running if job.done()]
+            running = [pair for pair in running if pair not in finished]
+            for cell, job in finished:
+                try:
+                    result = job.result()
+                except Exception as error:
+                    if attempts[cell.name] < ATTEMPTS:
+                        with suppress(NoEngine):
+                            running.append((cell, engine.submit(self.folder.request(cell))))
+                            attempts[cell.name] += 1
+                            continue
+                    last_line = [type(error).__name__, *str(error).strip().splitlines()[-1:]]
+                    lost = f"lost {attempts[cell.name]} times ({': '.join(last_line)})"
+                    result = CellResult("crash", one_line(lost))
+                self._end(cell, result)
+            if not finished:
+                time.sleep(POLL_S)
 
     def _end(self, cell: SweepCell, result: CellResult, *, now: bool = True) -> None:
         self.folder.store(cell, result)

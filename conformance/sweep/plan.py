@@ -1,27 +1,185 @@
-"""The plan of a sweep, a TOML file (docs/sweep.md has its keys), its cells, and names that no adapter can have."""
+"""The plan of a sweep, a TOML file (docs/sweep.md has its keys), its cells, and names that no adapter can have.
 
+Releases are those that pip finds for this Python and platform, with all its settings. The main index says when files
+were uploaded, and why a version is none that pip takes, where it answers in JSON (PEP 691) and needs no login.
+"""
+
+import ast
+import json
+import platform
 import re
 import shlex
+import ssl
+import subprocess
+import sys
 import tomllib
+import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
-from platform import python_version
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 from packaging.version import InvalidVersion, Version
 
 from conformance.runner.selection import NAMES
 from conformance.runner.subprocesses import check_mode
-from conformance.sweep.releases import Releases, newest_at, next_upload, releases
 from frameworks.installer.distributions import bare, distribution_of, package_of
 from frameworks.registry import UnknownFramework, adapter_file, built_in, folder_of, path_of
 from frameworks.ways import load_ways
-from results.record.files import RecordError, one_line, os_problem
+from results.record.files import RecordError, one_line, read
+
+INDEX_S = 60.0
+"""Limit for an answer of the index."""
+LARGEST_INDEX = 256 * 2**20
+"""Most bytes of an index page that are read."""
+
+_JSON = "application/vnd.pypi.simple.v1+json"
+_PYPI = "https://pypi.org/simple"
+_HERE = ".".join(map(str, sys.version_info[:2]))
+
+
+@dataclass(frozen=True)
+class Release:
+    """One public version of a package.
+
+    Attributes:
+        uploaded: ISO 8601 time of its first file, "" where no index says.
+        outcome, reason: why it cannot be had here; "" if it can.
+    """
+
+    uploaded: str = ""
+    outcome: str = ""
+    reason: str = ""
+
+    @property
+    def day(self) -> str:
+        """The day of the upload, YYYY-MM-DD; "" where unknown."""
+        return self.uploaded[:10]
+
+
+Releases = Mapping[Version, Release]
+
+
+@cache
+def releases(package: str) -> Releases:
+    """The releases of a package by public version, oldest first.
+
+    Raises:
+        RecordError: no index has it, or none answers.
+    """
+    available, problem = _versions_of_pip(package)
+    files: dict[Version, list[Mapping[str, Any]]] = {}
+    for file in _files(package):
+        if (version := _version_of(str(file.get("filename")))) is not None:
+            files.setdefault(version, []).append(file)
+    if not available and not files:
+        raise RecordError(package, f"its releases cannot be listed ({problem})", "correct the name, or pip's index-url")
+    return {
+        version: _release(package, version, files.get(version, ()), version in available)
+        for version in sorted({*available, *files})
+    }
+
+
+def newest_at(known: Releases, day: str) -> str:
+    """The newest release up to a day that can be had here and is no prerelease; "" if there is none."""
+    fitting = [
+        version
+        for version, release in known.items()
+        if not version.is_prerelease and not release.outcome and release.uploaded and release.day <= day
+    ]
+    return str(max(fitting)) if fitting else ""
+
+
+def next_upload(known: Releases, version: str) -> str:
+    """When the release after a version was uploaded; "" if there is none or no index says."""
+    later = [release.uploaded for number, release in known.items() if number > Version(version) and not release.outcome]
+    return later[0] if later else ""
+
+
+def check_release(package: str, wanted: Version, known: Releases) -> None:
+    """Refuse a version that no index has.
+
+    Raises:
+        RecordError: no index has it; the message names the next one.
+    """
+    if Version(wanted.public) not in known:
+        next_one = min((version for version in known if version >= wanted), default=max(known))
+        raise RecordError(f"{package} {wanted}", "no index has it", f"the next one is {next_one}")
+
+
+def _versions_of_pip(package: str) -> tuple[set[Version], str]:
+    """The versions with a wheel for this Python, and what pip says where there is none."""
+    argv = [sys.executable, "-m", "pip", "index", "versions", "--pre", "--only-binary=:all:", package]
+    completed = subprocess.run(argv, capture_output=True, text=True, check=False)
+    line = re.search(r"^Available versions: (.*)$", completed.stdout, re.MULTILINE)
+    names = line[1].split(", ") if line else []
+    errors = [text.removeprefix("ERROR: ") for text in completed.stderr.splitlines() if text.startswith("ERROR: ")]
+    return {Version(Version(name).public) for name in names}, one_line((errors or ["pip gives no reason"])[-1])
+
+
+def _files(package: str) -> list[Mapping[str, Any]]:
+    """The files of a package as the main index lists them in JSON; none if it does not."""
+    settings = _settings_of_pip()
+    address = f"{settings.get('index-url', _PYPI).rstrip('/')}/{package}/"
+    if settings.get("no-index", "").lower() in ("1", "true", "yes", "on") or urlsplit(address).scheme not in (
+        "http",
+        "https",
+    ):
+        return []
+    with suppress(OSError, ValueError, TypeError, LookupError):
+        context = ssl.create_default_context(cafile=settings.get("cert"))
+        request = urllib.request.Request(address, headers={"Accept": _JSON})
+        with urllib.request.urlopen(request, timeout=INDEX_S, context=context) as answer:
+            return [dict(file) for file in json.loads(answer.read(LARGEST_INDEX))["files"]]
+    return []
+
+
+@cache
+def _settings_of_pip() -> Mapping[str, str]:
+    completed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}  # the later ones count
+    for line in completed.stdout.splitlines():
+        key, _, text = line.partition("=")
+        section, _, option = key.rpartition(".")
+        if section in sections:
+            sections[section][option] = str(ast.literal_eval(text))
+    return {option: text for options in sections.values() for option, text in options.items()}
+
+
+def _version_of(filename: str) -> Version | None:
+    try:
+        parse = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
+        return Version(parse(filename)[1].public)
+    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+        return None
+
+
+def _release(package: str, version: Version, files: Any, available: bool) -> Release:
+    uploaded = min((time for file in files if isinstance(time := file.get("upload-time"), str)), default="")
+    if available:
+        return Release(uploaded)
+    if all(file.get("yanked") for file in files):
+        return Release(uploaded, "yanked", f"{package} {version} was withdrawn")
+    wanted = sorted({str(file["requires-python"]) for file in files if file.get("requires-python")})
+    declared = f"it wants Python {wanted[0]}, and " if len(wanted) == 1 else ""
+    reason = f"{package} {version} has no wheel for here: {declared}this is Python {_HERE} on {platform.machine()}"
+    return Release(uploaded, "no wheel", reason)
+
 
 ACCELERATORS = (
     *("cuda", "gpu", "hpu", "ipu", "metal", "mlu", "mps", "mtia", "neuron", "npu", "rocm", "tpu", "xla", "xpu"),
@@ -30,17 +188,6 @@ ACCELERATORS = (
 """Names that frameworks and their plug-ins have for accelerators."""
 
 _SET = re.compile(r"set-[1-9][0-9]*")
-
-
-def check_place(framework: str) -> None:
-    """Refuses an import path whose module is not there.
-
-    Raises:
-        ValueError: it is not there. UnknownFramework: no adapter has the name.
-    """
-    path = path_of(framework)
-    if framework not in built_in() and folder_of(path) is None:
-        raise ValueError(f"no module {path.partition(':')[0]} can be imported from here; want package.module:Class")
 
 
 def check_device(framework: str, device: str) -> None:
@@ -53,7 +200,9 @@ def check_device(framework: str, device: str) -> None:
         return
     if distribution_of(framework) is None:
         raise ValueError(f"got device {device!r}, want cpu or auto: {framework} has no other")
-    if device.lower() not in ACCELERATORS and not _has_word(framework, device):
+    folder, quoted = folder_of(path_of(framework)), f'"{device}"'
+    named = folder is None or any(quoted in path.read_text("utf-8", "replace") for path in folder.rglob("*.py"))
+    if device.lower() not in ACCELERATORS and not named:
         raise ValueError(f"got device {device!r}, want cpu, auto or an accelerator: {', '.join(ACCELERATORS[:14])}")
 
 
@@ -94,16 +243,6 @@ def check_companions(framework: str, package: str, companions: Sequence[str]) ->
             raise ValueError(f"got {name} as a companion, want its version as the framework's")
 
 
-def _has_word(framework: str, word: str) -> bool:
-    """Whether a module of an adapter has this word as a string."""
-    folder = folder_of(path_of(framework))
-    quoted = f'"{word}"'
-    return folder is None or any(quoted in path.read_text("utf-8", "replace") for path in folder.rglob("*.py"))
-
-
-LARGEST = 2**20
-"""Most bytes of a plan."""
-
 OF_ITS_TIME = "of its time"
 
 _OPTIONS = ("-k", "-m", "--tests", "--deselect", "--timeout")
@@ -111,14 +250,13 @@ _OPTIONS = ("-k", "-m", "--tests", "--deselect", "--timeout")
 
 _FORMS = "a version, a range such as >=0.6,<0.9, latest N, or minor RANGE"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-_ADAPTER = re.compile(r"\w[\w.+-]*(:[\w.]+)?")
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+:-]*")
 _LATEST = re.compile(r"latest(?: ([1-9][0-9]{0,2}))?")
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h)?")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_Names = tuple[Annotated[str, msgspec.Meta(min_length=1)], ...]
-_Some = Annotated[_Names, msgspec.Meta(min_length=1)]
+_AtLeastOne = msgspec.Meta(min_length=1)
+_Adapter = Annotated[str, msgspec.Meta(pattern=r"^\w[\w.+-]*(:[\w.]+)?\Z")]
+_Package = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")]
+_Names = tuple[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+:-]*\Z")], ...]
 
 
 class CellGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
@@ -135,14 +273,14 @@ class CellGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
         ways: ways of techniques of one run each.
     """
 
-    framework: str
-    versions: _Some
-    package: str = ""
+    framework: _Adapter
+    versions: Annotated[tuple[str, ...], _AtLeastOne]
+    package: _Package = ""
     framework_version: str = ""
-    companions: tuple[dict[str, str], ...] = ({},)
-    modes: _Some = ()
-    ways: tuple[_Names, ...] = ((),)
-    devices: _Some = ("cpu",)
+    companions: Annotated[tuple[dict[_Package, str], ...], _AtLeastOne] = ({},)
+    modes: Annotated[_Names, _AtLeastOne] = ()
+    ways: Annotated[tuple[_Names, ...], _AtLeastOne] = ((),)
+    devices: Annotated[_Names, _AtLeastOne] = ("cpu",)
 
     @property
     def varying(self) -> str:
@@ -151,8 +289,8 @@ class CellGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    cells: Annotated[tuple[CellGroup, ...], msgspec.Meta(min_length=1)]
-    name: Annotated[str, msgspec.Meta(min_length=1)] = ""
+    cells: Annotated[tuple[CellGroup, ...], _AtLeastOne]
+    name: Annotated[str, _AtLeastOne] = ""
     selection: str = ""
     limit: str = "30m"
     workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
@@ -230,7 +368,7 @@ class SweepCell:
         """Its part of `outcomes.json`."""
         names = ("framework", "framework_version", "package", "version", "released", "mode", "ways", "device")
         values = {name: getattr(self, name) for name in names}
-        return {**values, "companions": dict(self.companions), "python": python_version()}
+        return {**values, "companions": dict(self.companions), "python": platform.python_version()}
 
 
 def read_plan(path: Path) -> SweepPlan:
@@ -240,13 +378,7 @@ def read_plan(path: Path) -> SweepPlan:
         RecordError: it cannot be read, or something in it is not as docs/sweep.md says.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ValueError(f"is larger than {LARGEST >> 20} MiB")
-        return _plan(msgspec.convert(tomllib.loads(content.decode()), _File, strict=True), path)
-    except OSError as error:
-        raise RecordError(path, f"cannot be read ({os_problem(error)})", "name a plan's .toml file") from None
+        return _plan(msgspec.convert(tomllib.loads(read(path).decode()), _File, strict=True), path)
     except UnicodeDecodeError:
         raise RecordError(path, "is no text in UTF-8", "name a plan's .toml file") from None
     except (ValueError, RecursionError) as error:
@@ -290,41 +422,23 @@ def _selection(text: str) -> tuple[str, ...]:
     return tuple(result)
 
 
-def selection_text(selection: Sequence[str]) -> str:
-    """The selection as a record has it."""
-    return " ".join(selection)
-
-
 def _checked_group(group: CellGroup, where: str) -> CellGroup:
-    def refusal(key: str, got: object, want: str) -> ValueError:
-        return ValueError(f"{where}.{key}: got {got!r}, want {want}")
-
-    for key, names in (("modes", group.modes), ("devices", group.devices), ("ways", sum(group.ways, ()))):
-        if bad := [name for name in names if not _WORD.fullmatch(name)]:
-            raise refusal(key, bad[0], "a name")
-    if not _ADAPTER.fullmatch(group.framework):
-        raise refusal("framework", group.framework, "an adapter's name or package.module:Class")
-    if group.package and not _PACKAGE.fullmatch(group.package):
-        raise refusal("package", group.package, "the name of a package")
+    """The group with normalized names, if its versions are versions."""
     if group.framework_version and not group.package:
-        raise refusal("framework-version", group.framework_version, "it next to `package` alone; name `versions`")
+        want = "it next to `package` alone; name `versions`"
+        raise ValueError(f"{where}.framework-version: got {group.framework_version!r}, want {want}")
     if group.framework_version not in ("", OF_ITS_TIME):
         _version(group.framework_version, f"{where}.framework-version", f' or "{OF_ITS_TIME}"')
-    for rule in group.versions:
-        try:
-            choose([rule], None)
-        except ValueError as error:
-            raise ValueError(f"{where}.versions: {error}") from None
-    companions = []
-    for versions in group.companions:
-        if bad := [name for name in versions if not _PACKAGE.fullmatch(name)]:
-            raise refusal("companions", bad[0], "the name of a package")
-        pins = {name: _version(version, f"{where}.companions.{name}") for name, version in versions.items()}
-        companions.append({str(canonicalize_name(name)): version for name, version in pins.items()})
-    if not companions or not group.ways:
-        raise refusal("ways" if companions else "companions", [], "at least one entry")
+    try:
+        choose(group.versions, None)
+    except ValueError as error:
+        raise ValueError(f"{where}.versions: {error}") from None
+    companions = tuple(
+        {str(canonicalize_name(name)): _version(text, f"{where}.companions.{name}") for name, text in pins.items()}
+        for pins in group.companions
+    )
     package = str(canonicalize_name(group.package)) if group.package else ""
-    return msgspec.structs.replace(group, package=package, companions=tuple(companions))
+    return msgspec.structs.replace(group, package=package, companions=companions)
 
 
 def _version(text: str, where: str, others: str = "") -> str:
@@ -414,7 +528,9 @@ def check_group(group: CellGroup, modes: Sequence[str]) -> None:
     Raises:
         ValueError: there is no such mode, device, way or companion. UnknownFramework: there is no such adapter.
     """
-    check_place(group.framework)
+    path = path_of(group.framework)
+    if group.framework not in built_in() and folder_of(path) is None:
+        raise ValueError(f"no module {path.partition(':')[0]} can be imported from here; want package.module:Class")
     for mode in modes:
         check_mode(group.framework, mode)
     for device in group.devices:

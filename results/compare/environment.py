@@ -222,14 +222,10 @@ def _versions(record: Record) -> dict[str, str]:
         return {canonicalize_name(name): version for name, version in record.variant.packages.items()}
     result = parse_version_label(record)
     for name, value in record.variant.environment.items():
-        if _is_package(name) and _VERSION.fullmatch(value):
-            result[canonicalize_name(name)] = value
+        plain = canonicalize_name(name)
+        if plain in COMPANIONS.union({"jaxlib"}, *OWN.values()) and _VERSION.fullmatch(value):
+            result[plain] = value
     return result
-
-
-def _is_package(name: str) -> bool:
-    plain = canonicalize_name(name)
-    return plain in COMPANIONS or plain == "jaxlib" or any(plain in own for own in OWN.values())
 
 
 def _switches(record: Record, packages: set[str]) -> dict[str, str]:

@@ -4,8 +4,6 @@ A test's numbers are its losses by update, the fingerprints of its arrays, and i
 in both records are compared. Costs are compared elsewhere (see `results.compare.verdicts`).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
@@ -13,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice, zip_longest
+from typing import Self
 
 from results.compare.changes import Change, ChangeKind
 from results.record.fingerprints import Fingerprint
@@ -108,7 +107,7 @@ class Courses:
     arrays: Mapping[tuple[str, str], Sequence[Fingerprint]]
 
     @classmethod
-    def of(cls, record: Record) -> Courses:
+    def of(cls, record: Record) -> Self:
         """Those of a record."""
         curves = {trace.case: trace.curves for trace in record.traces if trace.key == "loss"}
         return cls(curves, {(tensor.key, tensor.case): tensor.arrays for tensor in record.tensors})

@@ -116,18 +116,15 @@ def measurements(old: Record, new: Record, reasons: Mapping[str, str], untimed: 
             kind = ChangeKind.NOT_COMPARABLE if test in reasons else ChangeKind.REMOVED
             amounts = f"{len(before.samples)} samples in {before.unit}", ""
             yield Change(kind, clause, name, *amounts, reasons.get(test, ""))
-        elif before is not None and after is not None and not _alike(before, after):
+        elif before is not None and after is not None:
             change = _cost(name, before, after, reasons.get(test, ""))
             if change is not None:
                 yield change
 
 
-def _alike(before: Measurement, after: Measurement) -> bool:
-    samples = same(before.samples, after.samples) and same(before.control, after.control)
-    return samples and before.unit == after.unit
-
-
 def _cost(name: str, before: Measurement, after: Measurement, reason: str) -> Change | None:
+    if same((before.samples, before.control, before.unit), (after.samples, after.control, after.unit)):
+        return None
     named = after.clause, name, amount(before), amount(after)
     if reason:
         return Change(ChangeKind.NOT_COMPARABLE, *named, reason)
@@ -158,7 +155,9 @@ def amount(measurement: Measurement) -> str:
     if not measurement.samples:
         return ""
     if not varies(measurement):
-        return f"{_exactly(float(measurement.samples[0]))}{_unit(measurement)}"
+        count = float(measurement.samples[0])
+        exact = f"{count:,.0f}" if count.is_integer() and abs(count) < 1e15 else repr(count)
+        return f"{exact}{_unit(measurement)}"
     from results.compare.ratio import ratio  # takes NumPy
 
     relative = ratio(measurement.control, measurement.samples)
@@ -170,7 +169,3 @@ def amount(measurement: Measurement) -> str:
 
 def _unit(measurement: Measurement) -> str:
     return "" if measurement.unit == "1" else f" {measurement.unit}"
-
-
-def _exactly(sample: float) -> str:
-    return f"{sample:,.0f}" if sample.is_integer() and abs(sample) < 1e15 else repr(sample)

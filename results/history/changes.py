@@ -6,12 +6,12 @@ judged. A version is compared with the nearest older one. If that one lacks some
 have them are compared too, and a difference is a change within that wider interval. Upstream changes that explain a
 change are in `explanations.toml`, written by hand.
 
-In words it is `≤2.6.0 fail · 2.7.0–2.12.0 pass (2.7.0: 2025-04-23) · 2.13.0 fail`. `≤V` is the first judged version:
-what older versions do is unknown. A run names judged versions alone; those between them that were not judged stand
-apart, with the reason.
-"""
+In words it is `≤2.6.0 fail · 2.7.0–2.12.0 pass (from 2025-04-23) · 2.13.0 fail`. `≤V` is the first judged version:
+what older versions do is unknown. A run names judged versions alone.
 
-from __future__ import annotations
+As JSON histories are compact, so that they can be committed, and whole, so that they can be read again. Versions are
+numbered by their place in the line, and words have one letter (`LETTERS`). docs/history.md describes the fields.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -36,6 +36,8 @@ from results.history.versions import (
     comparable,
     gravest,
 )
+from results.record.files import RecordError, read
+from results.record.values import ClauseId, parse, plain, to_line
 from results.show.clauses import code, cut, number, source, words
 from results.show.portability import age
 
@@ -267,16 +269,9 @@ class _Explanations(Struct, forbid_unknown_fields=True):
 
 
 @cache
-def explanations(path: Path = EXPLANATIONS) -> tuple[Explanation, ...]:
-    """The entries of a file.
-
-    Raises:
-        ValueError: an entry lacks a key, has another, or a value of another kind.
-    """
-    try:
-        return msgspec.toml.decode(path.read_bytes(), type=_Explanations).explanation
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"{path.name}: {error}") from None
+def explanations() -> tuple[Explanation, ...]:
+    """The entries of `EXPLANATIONS`."""
+    return msgspec.toml.decode(EXPLANATIONS.read_bytes(), type=_Explanations).explanation
 
 
 def find_explanations(
@@ -288,21 +283,16 @@ def find_explanations(
     return listed or tuple((text, link) for text, link in point.links if link.startswith(("http://", "https://")))
 
 
-_LONGEST_REASON = 80
 _GAPS = 12
 
 
-def statement(line: VersionLine, clause: ClauseHistory, *, gaps: bool = True) -> str:
-    """The history of a clause in one line of text: its runs, and the versions between and around them.
-
-    Args:
-        gaps: whether versions that were not judged are named.
-    """
+def statement(line: VersionLine, clause: ClauseHistory) -> str:
+    """The history of a clause in one line of text: its runs, and judged versions that have none of its tests."""
     points = {point.after: point for point in reversed(clause.points)}
     parts: list[str] = []
     start, first = 0, True
     for run in clause.runs:
-        parts += _apart(line.columns[start : run.first], gaps)
+        parts += _list_untested(line.columns[start : run.first])
         columns, point = line.columns[run.first : run.last + 1], points.get(run.first)
         says = run.word in STATEMENTS
         text = f"{'≤' if first and says else ''}{_range(columns)} {run.word}"
@@ -314,17 +304,14 @@ def statement(line: VersionLine, clause: ClauseHistory, *, gaps: bool = True) ->
             text += f" (from {columns[0].released})"
         parts.append(text)
         start, first = run.last + 1, first and not says
-    return " · ".join((*parts, *_apart(line.columns[start:], gaps)))
+    return " · ".join((*parts, *_list_untested(line.columns[start:])))
 
 
-def _apart(columns: Sequence[VersionColumn], gaps: bool) -> Iterator[str]:
-    """Neighbouring versions without a judgement, those of one reason together."""
-    for gap, group in groupby(columns, key=lambda column: column.gap):
-        if not gap:
+def _list_untested(columns: Sequence[VersionColumn]) -> Iterator[str]:
+    """Neighbouring judged versions together."""
+    for judged, group in groupby(columns, key=lambda column: column.judged):
+        if judged:
             yield f"{_range([*group])} not tested"
-        elif gaps:
-            reason = gap if len(gap) <= _LONGEST_REASON else f"{gap[: _LONGEST_REASON - 1]}…"
-            yield f"{_range([*group])} not judged ({reason})"
 
 
 def _range(columns: Sequence[VersionColumn]) -> str:
@@ -388,11 +375,7 @@ def rows(one: LineHistory, *, unchanged: bool = False) -> Iterator[tuple[str, st
         if clause.points or unchanged:
             reasons = dict.fromkeys(reason for point in clause.points for reason in find_explanations(one.line, point))
             texts = [f"{text} {link}".strip() for text, link in reasons]
-            yield (
-                name,
-                statement(one.line, clause, gaps=False),
-                "; ".join(texts) or ("unexplained" if clause.points else ""),
-            )
+            yield (name, statement(one.line, clause), "; ".join(texts) or ("unexplained" if clause.points else ""))
 
 
 def markdown(histories: Sequence[LineHistory]) -> str:
@@ -448,5 +431,142 @@ def _item(one: LineHistory, point: ChangePoint) -> str:
     text = "; ".join((change(point), *signatures))
     why = find_explanations(one.line, point)
     because = "; ".join(f"{words(text)}{source(link)}" for text, link in why) if why else "*unexplained*"
-    history = words(statement(one.line, one.clauses[point.clause], gaps=False))
+    history = words(statement(one.line, one.clauses[point.clause]))
     return f"{code(point.clause)} {words(text)}. History: {history}. {because}"
+
+
+VERSION = 2
+
+_Letter = Literal["p", "f", "u", "a", "s", "n"]
+
+LETTERS: dict[CaseWord, _Letter] = {
+    "pass": "p",
+    "fail": "f",
+    "unsupported": "u",
+    "abstain": "a",
+    "unstable": "s",
+    "not offered": "n",
+}
+_WORDS = {letter: word for word, letter in LETTERS.items()}
+
+_START = b'{"version":'
+_OTHER_TESTS = "other tests"
+
+_Place = Annotated[int, Meta(ge=0)]
+
+
+class _Point(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    between: tuple[_Place, _Place]
+    kind: PointKind
+    words: tuple[_Letter, _Letter]
+    compared: int
+    explained: tuple[tuple[str, str], ...]
+    fails: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
+    otherwise: tuple[tuple[str, str, str], ...] = ()
+    alongside: tuple[str, ...] = msgspec.field(default=(), name="with")
+
+
+class _Clause(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    runs: tuple[tuple[Any, ...], ...]
+    points: tuple[_Point, ...] = ()
+
+
+class _Line(VersionLine, frozen=True, forbid_unknown_fields=True):
+    clauses: dict[ClauseId, _Clause]
+
+
+class _Document(Struct, forbid_unknown_fields=True):
+    version: Literal[2]
+    words: dict[str, str]
+    clauses: dict[ClauseId, ClauseFacts]
+    lines: tuple[_Line, ...]
+
+
+def compact(histories: Sequence[LineHistory]) -> str:
+    """All lines as one document, in a line for each clause so that a difference of two documents is short."""
+    facts = {name: clause.facts for one in histories for name, clause in one.clauses.items()}
+    texts = ",\n".join(f"{_encode(name)}:{_encode(fact)}" for name, fact in sorted(facts.items()))
+    lines = ",\n".join(_encode_line(one) for one in histories)
+    return f'{{"version":{VERSION},"words":{to_line(_WORDS)},"clauses":{{\n{texts}\n}},"lines":[\n{lines}\n]}}\n'
+
+
+def _encode_line(one: LineHistory) -> str:
+    head = _encode(VersionLine(*(getattr(one.line, name) for name in VersionLine.__struct_fields__)))[:-1]
+    clauses = ",\n".join(
+        f"{_encode(name)}:{_encode(_encode_clause(one.line, clause))}" for name, clause in sorted(one.clauses.items())
+    )
+    return f'{head},"clauses":{{\n{clauses}\n}}}}'
+
+
+def _encode(part: object) -> str:
+    return to_line(plain(msgspec.to_builtins(part)))
+
+
+def _encode_clause(line: VersionLine, clause: ClauseHistory) -> _Clause:
+    runs = tuple(
+        (run.first, run.last, LETTERS[run.word], *([_OTHER_TESTS] if run.other_tests else [])) for run in clause.runs
+    )
+    return _Clause(runs, tuple(_encode_point(line, point) for point in clause.points))
+
+
+def _encode_point(line: VersionLine, point: ChangePoint) -> _Point:
+    return _Point(
+        between=(point.before, point.after),
+        kind=point.kind,
+        words=(LETTERS[point.old], LETTERS[point.new]),
+        compared=point.compared,
+        explained=find_explanations(line, point),
+        fails=point.fails,
+        passes=point.passes,
+        unsupported=point.refused,
+        otherwise=point.otherwise,
+        alongside=alongside(line, point),
+    )
+
+
+def is_history(path: Path) -> bool:
+    """Whether a path is a file that begins as `compact` begins it; no record does."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(_START)) == _START
+
+
+def load(path: Path) -> tuple[LineHistory, ...]:
+    """The lines of a file that `compact` made; the web pages that explain a point are those known now, else the file's.
+
+    Raises:
+        RecordError: the file cannot be read, or is no history.
+    """
+    content = read(path)
+    try:
+        whole: _Document = parse(content, _Document)
+        return tuple(_read_line(one, whole.clauses) for one in whole.lines)
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(path, f"is no history ({error})", "make it again by `conformance history`") from None
+
+
+def _read_line(line: _Line, facts: Mapping[str, ClauseFacts]) -> LineHistory:
+    count, clauses = len(line.columns), {}
+    for name, clause in line.clauses.items():
+        points = tuple(_read_point(name, point, count) for point in clause.points)
+        clauses[name] = ClauseHistory(facts[name], tuple(_read_run(run, count) for run in clause.runs), points)
+    return LineHistory(line, clauses)
+
+
+def _read_run(run: tuple[Any, ...], count: int) -> VersionRun:
+    first, last, letter, *rest = run
+    if not 0 <= first <= last < count:
+        raise ValueError(f"a run from version {first} to {last} of {count}")
+    return VersionRun(first, last, _WORDS[letter], rest == [_OTHER_TESTS])
+
+
+def _read_point(clause: str, point: _Point, count: int) -> ChangePoint:
+    before, after = point.between
+    if not before < after < count:
+        raise ValueError(f"{clause} changes between versions {before} and {after} of {count}")
+    old, new = (_WORDS[letter] for letter in point.words)
+    moved = point.fails, point.passes, point.unsupported, point.otherwise
+    return ChangePoint(clause, before, after, point.kind, old, new, point.compared, *moved, point.explained)

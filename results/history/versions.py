@@ -29,7 +29,7 @@ from results.record.encoding import without_collecting
 from results.record.files import RecordError, read
 from results.record.folders import Watch, find, list_records
 from results.record.model import Outcome
-from results.record.reading import Record, RunSetup, TestVerdict, load
+from results.record.reading import Record, RunSetup, load
 from results.record.values import parse, plain, to_line
 from results.show.clauses import FAILURE_OUTCOMES
 from results.show.portability import age
@@ -130,13 +130,15 @@ def condense(record: Record) -> JudgedVersion:
     for verdict in record.verdicts:
         failed = verdict.outcome in FAILURE_OUTCOMES
         excused = verdict.outcome in (Outcome.UNSUPPORTED, Outcome.KNOWN)
+        finding = record.findings.get(verdict.finding)
+        because = ("", verdict.link) if finding is None else (finding.reason, verdict.link or finding.link)
         state = CaseState(
             word=word(verdict.outcome),
             identity=(record.clauses[verdict.clause].revision, verdict.setup_hash),
             first=_digest(verdict.runs[:1]),
             runs=_digest(verdict.runs),
             signature=verdict.signature if failed else "",
-            because=_because(record, verdict) if failed else ("", ""),
+            because=because if failed else ("", ""),
             reason=frozenset(_TOKEN.findall(verdict.reason)) if excused else frozenset(),
         )
         cases.setdefault(_intern(verdict.clause), {})[_intern(verdict.test)] = _intern(state)
@@ -157,11 +159,6 @@ def condense(record: Record) -> JudgedVersion:
         cases=cases,
         clauses={_intern(name): _intern(fact) for name, fact in facts.items()},
     )
-
-
-def _because(record: Record, verdict: TestVerdict) -> tuple[str, str]:
-    finding = record.findings.get(verdict.finding)
-    return ("", verdict.link) if finding is None else (finding.reason, verdict.link or finding.link)
 
 
 def _digest(runs: tuple[RunSetup, ...]) -> str:

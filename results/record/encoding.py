@@ -9,7 +9,7 @@ them, and so does every struct below it.
 
 import gc
 import json
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import datetime
@@ -33,13 +33,9 @@ _ABOUT = (
 )
 
 
+@cache
 def strict(kind: Any) -> Any:
     """The type of documents of `kind`, a dataclass or what is made of dataclasses; unknown fields are refused."""
-    return _strict(kind)
-
-
-@cache
-def _strict(kind: Hashable) -> Any:
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind, include_extras=True)
         listed = [(field.name, strict(hints[field.name]), *_default(field)) for field in fields(kind)]

@@ -132,7 +132,7 @@ def _stream(path: Path) -> int | None:
 
 
 def _replace_file(path: Path, pieces: Iterable[bytes]) -> None:
-    beside = temporary(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         with open(descriptor, "wb") as file:
@@ -144,11 +144,6 @@ def _replace_file(path: Path, pieces: Iterable[bytes]) -> None:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
-
-
-def temporary(path: Path) -> Path:
-    """The temporary file of this process for `path`."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def remove_leftovers(path: Path) -> None:

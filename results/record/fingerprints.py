@@ -3,8 +3,6 @@
 `results.record.arrays` takes and compares them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

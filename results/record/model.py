@@ -1,11 +1,9 @@
 """The parts of a record and the outcomes of a test. `results.record.encoding` has their JSON form."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
 
 from msgspec import Meta
 
@@ -344,18 +342,18 @@ class Record(Header):
     tensors: tuple[Tensors, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def with_parts(self, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Record:
+    def with_parts(self, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Self:
         """This record with its observations, measurements, traces and tensors changed."""
         changed: dict[str, Any] = {name: change(getattr(self, name)) for name in PARTS}
         return replace(self, **changed)
 
-    def only(self, tests: Collection[str]) -> Record:
+    def only(self, tests: Collection[str]) -> Self:
         """This record with the parts of some tests, which are named as CLAUSE/CASE."""
         cases = {test.partition("/")[2] for test in tests}
         chosen = self.with_parts(lambda parts: tuple(part for part in parts if part.case in cases))
         return replace(chosen, verdicts=tuple(verdict for verdict in self.verdicts if verdict.test in tests))
 
-    def sort_parts(self) -> Record:
+    def sort_parts(self) -> Self:
         """This record with its parts in order, and only the clauses and findings that they name."""
         judged = {verdict.clause for verdict in self.verdicts} | {one.clause for one in self.observations}
         judged |= {one.clause for one in self.measurements}

@@ -8,8 +8,6 @@ record's header and the version of the schema; `started`, with the verdict of a 
 `judged`, with what a test leaves in the record; or `end`. A last line that was cut short is left out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -20,7 +18,6 @@ from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from msgspec import Struct, defstruct
@@ -76,16 +73,6 @@ _LINE: Any = reduce(
         for kind, fields in _FIELDS.items()
     ),
 )
-
-
-def encode_line(kind: str, at: float, **content: Any) -> bytes:
-    """One line with its newline."""
-    return f"{to_line({'kind': kind, 'at': at, **content})}\n".encode()
-
-
-def encode_judged_line(at: float, judged: str) -> bytes:
-    """The line of a test's part of a record, which is JSON in one line already."""
-    return f'{{"at":{to_line(at)},"judged":{judged},"kind":"judged"}}\n'.encode()
 
 
 def replay(content: bytes) -> Record:
@@ -267,7 +254,7 @@ class Journal:
         self._clauses: frozenset[str] = frozenset()
 
     @classmethod
-    def create(cls, path: Path, header: Header) -> Journal:
+    def create(cls, path: Path, header: Header) -> Self:
         """Starts the journal of the record `path`, NAME.json.
 
         The journal of an earlier run that lies there stays: as NAME.interrupted-N.json, or as NAME.json if all that
@@ -315,7 +302,7 @@ class Journal:
     def judged_line(self, line: str, clause: str) -> None:
         """The same of what `encode_judged` made of it, where `clause` is that of the verdict."""
         self._check_clause(clause)
-        self._write(lambda at: encode_judged_line(at, line))
+        self._write(lambda at: f'{{"at":{to_line(at)},"judged":{line},"kind":"judged"}}')
 
     def finish(self, status: Status = "complete", notes: Sequence[str] = ()) -> Path:
         """Turns the journal into the final record and removes it; returns the record's path.
@@ -347,26 +334,18 @@ class Journal:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _check_clause(self, clause: str) -> None:
         if clause not in self._clauses:
             raise ValueError(f"the journal's header has no text of clause {clause!r}")
 
     def _append(self, kind: str, **content: Any) -> None:
-        self._write(lambda at: encode_line(kind, at, **content))
+        self._write(lambda at: to_line({"kind": kind, "at": at, **content}))
 
-    def _write(self, encode: Callable[[float], bytes]) -> None:
+    def _write(self, encode: Callable[[float], str]) -> None:
         """Appends the line that `encode` gives for the seconds since the journal began."""
         if self._descriptor < 0:
             raise ValueError(f"{self.path} is closed")
-        line = encode(round(time.monotonic() - self._began, 3))
+        line = f"{encode(round(time.monotonic() - self._began, 3))}\n".encode()
         before = os.fstat(self._descriptor).st_size
         try:
             written = 0

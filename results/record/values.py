@@ -5,8 +5,6 @@ JSON has no infinity and no NaN. Wherever a record has a value (a check's `measu
 "nan" stand for those numbers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass

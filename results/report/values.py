@@ -57,17 +57,14 @@ def costs(matrix: Matrix, records: Sequence[Record]) -> list[dict[str, Any]]:
         for one in record.measurements:
             samples = [sample for sample in one.samples if isfinite(sample)]
             if samples:
-                low, middle, high = (f"{value:,.4g}" if value % 1 else f"{value:,.0f}" for value in _span(samples))
+                span = min(samples), median(samples), max(samples)
+                low, middle, high = (f"{value:,.4g}" if value % 1 else f"{value:,.0f}" for value in span)
                 text = middle if low == high else f"{middle} ({low} to {high})"
                 rows.setdefault((one.clause, one.key, parameters(one.case), one.unit), {})[run] = text
     return [
         _row(matrix, clause, f"{key}, in {unit}" if unit else key, case, shown)
         for (clause, key, case, unit), shown in sorted(rows.items())
     ]
-
-
-def _span(samples: Sequence[float]) -> tuple[float, float, float]:
-    return min(samples), median(samples), max(samples)
 
 
 def _row(
@@ -86,9 +83,6 @@ def _row(
 
 def _runs(matrix: Matrix, runs: Sequence[int]) -> str:
     return ", ".join(matrix.runs[run].slug.removeprefix(f"{matrix.runs[run].framework}-") for run in runs)
-
-
-# ---------------------------------------------------------------- curves
 
 
 def curves(matrix: Matrix, records: Sequence[Record]) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """The outcome of each clause in a run, counts by outcome, and texts of a record that act nowhere."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Self
 
 from results.record.files import one_line
 from results.record.model import REFUSED, UNJUDGED, Outcome
@@ -41,24 +40,13 @@ def outcome(verdicts: Iterable[TestVerdict]) -> Outcome:
     Raises:
         ValueError: there is no verdict.
     """
-    return min({verdict.outcome for verdict in verdicts}, key=_rank)
-
-
-def _rank(one: Outcome) -> int:
-    return GRAVITY.index(one) + (len(GRAVITY) if one in REFUSED else 0)
+    return min({verdict.outcome for verdict in verdicts}, key=lambda one: (one in REFUSED, GRAVITY.index(one)))
 
 
 def by_clause(record: Record) -> dict[str, list[TestVerdict]]:
     """The verdicts of each clause, the gravest first."""
-    grouped = _group_by_clause(record)
-    for verdicts in grouped.values():
-        verdicts.sort(key=lambda verdict: (GRAVITY.index(verdict.outcome), verdict.test))
-    return grouped
-
-
-def _group_by_clause(record: Record) -> dict[str, list[TestVerdict]]:
     grouped: dict[str, list[TestVerdict]] = {}
-    for verdict in record.verdicts:
+    for verdict in sorted(record.verdicts, key=lambda verdict: (GRAVITY.index(verdict.outcome), verdict.test)):
         grouped.setdefault(verdict.clause, []).append(verdict)
     return grouped
 
@@ -71,7 +59,7 @@ class Count:
     tests: Counter[Outcome]
 
     @classmethod
-    def of(cls, grouped: Iterable[Sequence[TestVerdict]]) -> Count:
+    def of(cls, grouped: Iterable[Sequence[TestVerdict]]) -> Self:
         """The count of clauses by the verdicts of each; a clause without a verdict is none."""
         judged = [verdicts for verdicts in grouped if verdicts]
         return cls(Counter(map(outcome, judged)), Counter(verdict.outcome for one in judged for verdict in one))
@@ -90,14 +78,14 @@ def number(count: int, what: str) -> str:
 def tally(record: Record) -> dict[str, Count]:
     """The count of each family of clauses that has a verdict."""
     families: dict[str, list[list[TestVerdict]]] = {}
-    for name, verdicts in _group_by_clause(record).items():
+    for name, verdicts in by_clause(record).items():
         families.setdefault(record.clauses[name].family, []).append(verdicts)
     return {family: Count.of(members) for family, members in families.items()}
 
 
 def total(record: Record) -> Count:
     """The count of all clauses of a record."""
-    return Count.of(_group_by_clause(record).values())
+    return Count.of(by_clause(record).values())
 
 
 def is_inferred(verdict: TestVerdict) -> bool:
@@ -163,16 +151,6 @@ _COMMITS = re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{7,40}\b", re.IGNORECASE)
 def _inert(text: str) -> str:
     """The text with a space of no width inside all that GitHub makes a link of: addresses, names, issues."""
     return _REFERENCES.sub(lambda match: f"{match[0]}{_BREAK}", text)
-
-
-def escape_unprintable(json_text: str) -> str:
-    """The same JSON with an escape for every character in it that is not printable, so that a terminal shows it."""
-    return "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in json_text)
-
-
-def _escape(character: str) -> str:
-    pairs = character.encode("utf-16-be").hex()
-    return "".join(f"\\u{pairs[at : at + 4]}" for at in range(0, len(pairs), 4))
 
 
 def source(link: str) -> str:

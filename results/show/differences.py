@@ -18,7 +18,7 @@ from results.compare.numbers import MovedNumbers, Movement, counts
 from results.compare.verdicts import NOT_JUDGED
 from results.record.files import one_line
 from results.record.values import plain
-from results.show.clauses import code, cut, escape_unprintable, words
+from results.show.clauses import code, cut, words
 
 VERDICTS = {0: "nothing is worse", 1: "something is worse", 2: "cannot be judged"}
 UNSET = "unset"
@@ -213,10 +213,6 @@ def to_text(comparisons: Comparisons) -> str:
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
-def _after(group: ChangeGroup) -> str:
-    return f"{group.new}: {group.detail}" if group.new and group.detail else group.new or group.detail
-
-
 def markdown(comparisons: Comparisons) -> str:
     """The changes, for a pull request or the summary of a CI job, cut to `marks.LIMIT` with a notice."""
     return cut(_lines(comparisons))
@@ -300,7 +296,8 @@ def _rows(groups: Sequence[ChangeGroup]) -> Iterator[str]:
     yield "| change | clause | in | before | after |"
     yield "|---|---|---|---|---|"
     for group in groups:
-        cells = (group.list_subjects(code).replace("|", "\\|"), words(group.old, 200), words(_after(group), 300))
+        after = ": ".join(filter(None, (group.new, group.detail)))
+        cells = (group.list_subjects(code).replace("|", "\\|"), words(group.old, 200), words(after, 300))
         yield f"| {group.kind} | {code(group.clause)} | {' | '.join(cells)} |"
     yield ""
 
@@ -339,5 +336,5 @@ def document(comparisons: Comparisons) -> dict[str, Any]:
 
 
 def to_json(comparisons: Comparisons) -> str:
-    """The JSON document as text; characters that are not printable, including DEL, are escaped."""
-    return escape_unprintable(json.dumps(document(comparisons), indent=1, allow_nan=False)) + "\n"
+    """The JSON document as text, in which what is not printable ASCII is escaped, DEL too."""
+    return json.dumps(document(comparisons), indent=1, allow_nan=False).replace("\x7f", r"\u007f") + "\n"

@@ -27,8 +27,6 @@ the failures are. A test that fails in every framework that trains by the librar
 one that passes in some of them belongs to the library's backends in which it fails.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -136,6 +134,17 @@ class Broken:
     def __str__(self) -> str:
         where = f" ({', '.join(self.where)})" if self.where else ""
         return f"{self.framework} {f'since {self.since}' if self.since else self.version}{where}"
+
+
+@dataclass(frozen=True, order=True)
+class Owner:
+    """Whose a failure is; `frameworks` are the backends that fail, none if all do."""
+
+    library: str
+    frameworks: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.library} on {', '.join(self.frameworks) or 'every backend'}"
 
 
 @dataclass(frozen=True)
@@ -306,17 +315,6 @@ def _began(clause: str, newest: _VersionRun, runs: Sequence[_VersionRun]) -> _Ve
         elif failing <= passed:
             return first
     return None
-
-
-@dataclass(frozen=True, order=True)
-class Owner:
-    """Whose a failure is; `frameworks` are the backends that fail, none if all do."""
-
-    library: str
-    frameworks: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.library} on {', '.join(self.frameworks) or 'every backend'}"
 
 
 def libraries(version: str) -> frozenset[str]:

@@ -1,12 +1,15 @@
-"""The summary: families of clauses down, frameworks across; clauses counted first, tests second, denominators shown."""
+"""Summaries of records: a table for a terminal, a digest in Markdown, and the time spent in tests.
 
-from __future__ import annotations
+In both tables families of clauses go down and frameworks across; clauses are counted first, tests second, and
+denominators are shown.
+"""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from itertools import takewhile
+from typing import Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -15,10 +18,10 @@ from rich.text import Text
 
 from results.record.files import one_line
 from results.record.model import REFUSED, Outcome
-from results.record.reading import Record
+from results.record.reading import Record, TestVerdict
 from results.record.values import Consequence, FindingKind
-from results.show.clauses import NAME_LIMIT, Count, describe_unconfirmed, tally, title, total
-from results.show.findings import by_consequence
+from results.show.clauses import NAME_LIMIT, Count, code, cut, describe_unconfirmed, html, tally, title, total, words
+from results.show.findings import by_consequence, findings, list_by_class
 
 CAPTION = (
     "Each clause counts once, by the gravest outcome of its tests: unsupported or not offered only if every test was. "
@@ -51,7 +54,7 @@ class _Column:
     known: Mapping[FindingKind, Counter[Consequence]]
 
     @classmethod
-    def of(cls, record: Record) -> _Column:
+    def of(cls, record: Record) -> Self:
         return cls(record, tally(record), total(record), by_consequence(record))
 
 
@@ -175,3 +178,158 @@ def _style(outcome: Outcome | Consequence) -> str:
 
 def _width(table: Table) -> int:
     return Console(file=StringIO(), width=_UNBOUNDED).measure(table).maximum
+
+
+def digest(records: Sequence[Record]) -> str:
+    """Records in brief, as Markdown for the summary of a CI job, which says so if it had to be cut to `clauses.LIMIT`.
+
+    Text of the records only shows itself.
+    """
+    return cut(_digest_lines(records))
+
+
+def _digest_lines(records: Sequence[Record]) -> Iterator[str]:
+    bad = [(record, verdict) for record in records for verdict in record.verdicts if verdict.outcome.bad]
+    yield f"## Conformance: {_digest_headline(records, bad)}"
+    yield ""
+    yield from _digest_table(records)
+    yield ""
+    yield CAPTION
+    yield ""
+    for note in notes(records):
+        yield f"- {words(note)}"
+    if bad:
+        yield ""
+        yield f"### Needs action: {len({verdict.clause for _, verdict in bad})} clauses, {len(bad)} tests"
+        yield ""
+        yield from (_action(record, verdict) for record, verdict in bad)
+        yield ""
+    yield from _list_known(records)
+
+
+def _digest_headline(records: Sequence[Record], bad: Sequence[tuple[Record, TestVerdict]]) -> str:
+    clauses = {verdict.clause for record in records for verdict in record.verdicts}
+    tests = sum(len(record.verdicts) for record in records)
+    if bad:
+        concerned = {verdict.clause for _, verdict in bad}
+        return f"{len(concerned)} of {len(clauses)} clauses need action ({len(bad)} of {tests} tests)"
+    unfinished = sum(1 for record in records if troubles(record))
+    if unfinished:
+        return f"{unfinished} of {len(records)} runs did not finish"
+    return f"no action needed in {len(clauses)} clauses ({tests} tests)"
+
+
+def _digest_table(records: Sequence[Record]) -> Iterator[str]:
+    tallies = [tally(record) for record in records]
+    totals = [total(record) for record in records]
+    yield f"| clauses | {' | '.join(words(' '.join(title(record))) for record in records)} |"
+    yield "|---" * (1 + len(records)) + "|"
+    for family in sorted({family for counts in tallies for family in counts}):
+        yield f"| {words(family, 40)} | {' | '.join(_digest_count(counts.get(family)) for counts in tallies)} |"
+    yield f"| **total** | {' | '.join(map(_digest_count, totals))} |"
+    yield f"| tests | {' | '.join(_digest_cell(count.tests, count.of_what[1:]) for count in totals)} |"
+
+
+def _digest_count(count: Count | None) -> str:
+    return _digest_cell(count.clauses, count.of_what) if count else "–"
+
+
+def _digest_cell(counts: Mapping[Outcome, int], of: Sequence[str]) -> str:
+    parts = (
+        f"**{counts[outcome]} {outcome}**" if outcome.bad else f"{counts[outcome]} {outcome}"
+        for outcome in Outcome
+        if counts.get(outcome)
+    )
+    return f"{' · '.join(parts)} ({', '.join(of)})" if counts else "–"
+
+
+def _action(record: Record, verdict: TestVerdict) -> str:
+    text = words(verdict.message or verdict.reason) or "no message"
+    repeat = f"<br>{code(verdict.repro, 500)}" if verdict.repro else ""
+    where = words(" ".join(title(record)))
+    return f"- **{verdict.outcome}** {code(verdict.test, 200)} ({where}): {text}{repeat}"
+
+
+def _list_known(records: Sequence[Record]) -> Iterator[str]:
+    for record in records:
+        result = findings(record)
+        if result:
+            tests = sum(1 for verdict in record.verdicts if verdict.outcome is Outcome.KNOWN)
+            heading = html(" ".join(title(record)))
+            yield f"<details><summary>{heading}: {tests} known failures, findings: {len(result)}</summary>"
+            yield ""
+            yield from list_by_class(result)
+            yield ""
+            yield "</details>"
+            yield ""
+
+
+SLOWEST = 10
+_LONGEST_NAME = 160
+
+
+def seconds(record: Record) -> dict[str, float]:
+    """Seconds of the tests of each family of clauses."""
+    return _sum_durations(record, lambda verdict: record.clauses[verdict.clause].family)
+
+
+def seconds_by_clause(record: Record) -> dict[str, float]:
+    """Seconds of the tests of each clause."""
+    return _sum_durations(record, lambda verdict: verdict.clause)
+
+
+def _sum_durations(record: Record, name: Callable[[TestVerdict], str]) -> dict[str, float]:
+    result: dict[str, float] = defaultdict(float)
+    for verdict in record.verdicts:
+        result[name(verdict)] += verdict.duration_s
+    return result
+
+
+def slowest(record: Record, count: int = SLOWEST) -> list[TestVerdict]:
+    """The tests that took longest, longest first; of equals by their names."""
+    return sorted(record.verdicts, key=lambda verdict: (-verdict.duration_s, verdict.test))[:count]
+
+
+def draw_times(records: Sequence[Record], console: Console) -> None:
+    """Prints seconds in tests and the slowest tests, the families down and the runs across."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("seconds in tests")
+    spent = [seconds(record) for record in records]
+    for record in records:
+        table.add_column(Text("\n".join(title(record))), justify="right")
+    families = sorted({family for result in spent for family in result})
+    for family in families:
+        cells = (_format_seconds(result[family]) if family in result else "–" for result in spent)
+        table.add_row(Text(one_line(family, _LONGEST_NAME)), *cells, end_section=family == families[-1])
+    table.add_row(Text("total", style="bold"), *(_format_seconds(sum(result.values())) for result in spent))
+    console.print(table)
+    for line in list_slowest(records):
+        console.print(Text(line), soft_wrap=True)
+
+
+def list_slowest(records: Sequence[Record]) -> Iterator[str]:
+    """List the slowest tests of each record, one a line under the record's name."""
+    for record in records:
+        if record.verdicts:
+            yield f"Slowest tests of {' '.join(title(record)[:3])}:"
+        for verdict in slowest(record):
+            yield f"{_format_seconds(verdict.duration_s):>9}  {one_line(verdict.test, _LONGEST_NAME)}"
+
+
+def list_times(records: Sequence[Record], of: Callable[[Record], dict[str, float]], most: int | None = None) -> str:
+    """A table of seconds, what `of` sums them by down and the runs across; all, or the `most` that took longest."""
+    spent = [of(record) for record in records]
+    sums = {name: sum(result.get(name, 0.0) for result in spent) for result in spent for name in result}
+    names = sorted(sums, key=lambda name: (-sums[name], name))[:most]
+    headings = [" ".join((record.series.framework, record.series.mode)) for record in records]
+    lines = [f"| seconds | {' | '.join(headings)} |", f"|---|{'--:|' * len(records)}"]
+    for name in names:
+        cells = (_format_seconds(result[name]) if name in result else "–" for result in spent)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines.append(f"| all tests | {' | '.join(_format_seconds(sum(result.values())) for result in spent)} |")
+    lines.append(f"| the whole run | {' | '.join(_format_seconds(record.duration_s) for record in records)} |")
+    return "\n".join(lines)
+
+
+def _format_seconds(spent: float) -> str:
+    return f"{spent:.2f}" if spent < 1e6 else f"{spent:.1e}"

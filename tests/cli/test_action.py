@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from results.record.reading import Outcome, load, write
-from results.show.digest import markdown
+from results.show.table import digest as markdown
 from tests.support.recorded import BASE, BOUND, change_verdict
 from tests.support.suite_runs import ROOT, environment, hang_limit
 

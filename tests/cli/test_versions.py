@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cli import main
-from conformance.cli.versions import bisecting, sweeping
-from conformance.sweep import bisection
-from conformance.sweep import releases as releases_module
+from conformance.cli import bisecting, main, sweeping
+from conformance.sweep import bisection, plan
 from conformance.sweep.cell import CellRequest, CellResult, LocalEngine, LostCell
 from conformance.sweep.plan import SweepCell
 from results.record.files import compress_content
@@ -312,7 +310,7 @@ def test_bisect_real_releases_are_installed_and_judged(
 ) -> None:
     write_wheel(releases, PACKAGE, "3.5", source="raise ImportError('no such symbol')")
     (releases / "conformance_toy-3.0-py3-none-any.whl").unlink()
-    releases_module.releases.cache_clear()
+    plan.releases.cache_clear()
     options = f"--good 2.0 --bad 4.0 --output {tmp_path / 'f'}"
     assert bisect(*options.split()) == 0
     out = capsys.readouterr().out

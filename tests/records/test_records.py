@@ -295,7 +295,7 @@ def test_load_damaged_record_is_read_or_refused_in_one_line(tmp_path: Path) -> N
             assert to_json(load(path.with_suffix(".json"))) == to_json(record)
             assert "clauses" in visible(plain([record], 20 + number % 150))
             assert "clause" in visible("\n".join(portability.list_clauses([record, load(good)])))
-            assert "## Conformance" in visible(digest.markdown([record]))
+            assert "## Conformance" in visible(digest([record]))
         for left in folder.iterdir():
             left.unlink()
     assert min(counts.values()) > COUNT // 10, "too few are read, or refused, to show anything"

@@ -24,9 +24,8 @@ from results.show import times
 from results.show.clauses import html, outcome, source, tally, total
 from results.show.clauses import words as unlinked
 from results.show.differences import document, draw, group_changes, headline, markdown, to_text
-from results.show.digest import markdown as digest
 from results.show.findings import findings, list_by_class
-from results.show.table import CAPTION, layout, plain, troubles
+from results.show.table import CAPTION, digest, layout, plain, troubles
 from tests.support.recorded import BASE, CLAUSE, change_verdict, make_infected_record, make_measured_record
 from tests.support.suite_runs import ROOT
 

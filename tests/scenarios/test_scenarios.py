@@ -274,16 +274,6 @@ def test_quality_constant_is_the_best_answer_without_inputs() -> None:
     assert squared_error().of({"sin": np.array([[1.0], [1.0]]), "cos": np.zeros((2, 1))}, values) == 2.0
 
 
-def test_stretches_have_one_number_of_ranks_each() -> None:
-    assert SMALL.stretches == (SMALL.sides,)
-    mixed = replace(SHARDED, sides=(*SHARDED.sides, Side("again", ADAM), Side("two more", SHARDED.sides[1].recipe)))
-    assert [[side.label for side in stretch] for stretch in mixed.stretches] == [
-        ["one place", "2 ranks", "two more"],
-        ["one place", "4 ranks"],
-        ["one place", "again"],
-    ]
-
-
 class OneWorkerGroup(ReferenceRankGroup):
     """Ranks that end when ranks of another number begin, as those of processes do."""
 

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from conformance.sweep import releases
+from conformance.sweep import plan
 
 TOY = "tests.support.toy:ToyFramework"
 PACKAGE = "conformance-toy"
@@ -63,7 +63,7 @@ def only_index(folder: Path, *versions: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**offline(folder), "CONFORMANCE_SUITE_PACKAGES": here()}.items():
             patch.setenv(name, value)
-        for function in (releases.releases, releases._settings_of_pip):
+        for function in (plan.releases, plan._settings_of_pip):
             function.cache_clear()
         yield
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.sweep.bisection import (
+    Answer,
     Boundary,
     Crossing,
     Side,
-    StateAnswer,
     UnstableEnd,
     bisect,
     companions_of,
@@ -22,16 +22,19 @@ from conformance.sweep.plan import SweepCell
 
 
 def search(first: int, count: int, skipped: Mapping[int, str]) -> tuple[Boundary, list[int]]:
-    """The boundary of a sequence whose state changes at `first`, and the members that were asked."""
+    """The boundary of a sequence of which `first` is the first bad member, and the members that were asked."""
     asked: list[int] = []
 
-    def ask(index: int) -> StateAnswer:
-        asked.append(index)
+    def state(index: int) -> Answer:
         if index in skipped:
-            return "skip", skipped[index]
-        return ("new" if index >= first else "old"), ""
+            return "", skipped[index]
+        return ("bad" if index >= first else "good"), ""
 
-    return bisect(count, ask), asked
+    def ask(index: int) -> Answer:
+        asked.append(index)
+        return state(index)
+
+    return bisect(count, ask, state), asked
 
 
 @st.composite
@@ -49,10 +52,9 @@ def test_bisect_finds_the_change_by_the_logarithm_of_the_count_or_with_holes_a_r
 ) -> None:
     first, count, skipped = sequence
     result, asked = search(first, count, skipped)
-    assert result.old < first <= result.new
-    assert result.old not in skipped
-    assert result.new not in skipped
-    assert {*range(result.old + 1, result.new)} == {*result.between}
+    assert result.good < first <= result.bad
+    assert {result.good, result.bad}.isdisjoint(skipped)
+    assert {*range(result.good + 1, result.bad)} == {*result.between}
     assert all(reason == skipped[index] for index, reason in result.between.items())
     assert len(asked) == len({*asked})
     assert skipped or len(asked) <= math.ceil(math.log2(count))
@@ -64,18 +66,18 @@ def test_bisect_unstable_member_becomes_a_hole(sequence: tuple[int, int, dict[in
     first, count, _ = sequence
     unstable = data.draw(st.sets(st.integers(1, max(1, count - 2)), max_size=3)) if count > 2 else set()
 
-    def state(index: int) -> StateAnswer:
-        return ("new" if index >= first else "old"), ""
+    def state(index: int) -> Answer:
+        return ("bad" if index >= first else "good"), ""
 
-    result = bisect(count, state, lambda index: ("skip", "unstable") if index in unstable else state(index))
-    assert result.old < first <= result.new
-    assert {result.old, result.new} & unstable == set()
-    assert {*range(result.old + 1, result.new)} <= {*result.skipped} <= unstable
+    result = bisect(count, state, lambda index: ("", "unstable") if index in unstable else state(index))
+    assert result.good < first <= result.bad
+    assert {result.good, result.bad} & unstable == set()
+    assert {*range(result.good + 1, result.bad)} <= {*result.skipped} <= unstable
 
 
 def test_bisect_unstable_end_is_refused() -> None:
     with pytest.raises(UnstableEnd) as raised:
-        bisect(2, lambda _: ("old", ""), lambda index: ("old" if index else "new", "it passes now"))
+        bisect(2, lambda _: ("good", ""), lambda index: ("good" if index else "bad", "it passes now"))
     assert raised.value.args == (1, "it passes now")
 
 

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -263,11 +264,11 @@ class Killed(BaseException):
 
 @dataclass
 class AnsweringEngine:
-    """Answers in the order of submission.
+    """Answers at once.
 
     Attributes:
         answers: for the cells of a name; others are judged.
-        most: answers until the driver dies.
+        most: cells that are judged until the driver dies.
     """
 
     content: bytes
@@ -275,19 +276,19 @@ class AnsweringEngine:
     most: int = 1000
     asked: list[CellRequest] = field(default_factory=list)
     closed: bool = False
-    _due: list[CellRequest] = field(default_factory=list)
 
-    def submit(self, request: CellRequest) -> None:
+    def submit(self, request: CellRequest) -> Future[CellResult]:
         self.asked.append(request)
-        self._due.append(request)
-
-    def next(self) -> tuple[CellRequest, CellResult | str]:
-        if self.most == 0:
-            raise Killed
-        self.most -= 1
-        request = self._due.pop(0)
         answers = self.answers.get(f"{request.cell.version}-{request.cell.mode}")
-        return request, answers.pop(0) if answers else CellResult("judged", record=self.content)
+        answer = answers.pop(0) if answers else CellResult("judged", record=self.content)
+        job: Future[CellResult] = Future()
+        if len(self.asked) > self.most:
+            job.set_exception(Killed())
+        elif isinstance(answer, str):
+            job.set_exception(LostCell(answer))
+        else:
+            job.set_result(answer)
+        return job
 
     def close(self) -> None:
         self.closed = True
@@ -385,7 +386,7 @@ def test_sweep_lost_cell_is_queued_again_some_times(tmp_path: Path, content: byt
     results = sweep(tmp_path, engine)
     assert results[CELLS[0].name].outcome == "judged"
     lost = results[CELLS[3].name]
-    assert (lost.outcome, lost.reason) == ("crash", "lost 3 times (worker died)")
+    assert (lost.outcome, lost.reason) == ("crash", "lost 3 times (LostCell: worker died)")
     assert len(engine.asked) == 6 + 1 + 2
 
 
@@ -423,16 +424,18 @@ def judge(request: CellRequest, _: Commands | None = None) -> CellResult:
     return CellResult("judged", record=b"\x00\xff")
 
 
-def answers(engine: CellEngine) -> dict[str, CellResult | str]:
-    """The answers for two cells, by version."""
-    engine.submit(CPU)
-    engine.submit(GPU)
-    return {request.cell.version: result for request, result in (engine.next(), engine.next())}
+def check_answers(engine: CellEngine) -> None:
+    """One cell is judged, and the other one is lost."""
+    judged, lost = engine.submit(CPU), engine.submit(GPU)
+    assert judged.result() == judge(CPU)
+    with pytest.raises(LostCell, match="ended"):
+        lost.result()
+    assert judged.done()
 
 
 def test_local_engine_runs_cells_here() -> None:
     engine = LocalEngine(2, judge)
-    assert answers(engine) == {"1": judge(CPU), "2": "LostCell: the process ended"}
+    check_answers(engine)
     engine.close()
 
 
@@ -449,43 +452,39 @@ def test_sweep_interrupted_ends_its_cells_and_starts_no_other(tmp_path: Path, se
     assert (cells.read_text("utf-8"), log.read_text("utf-8")) == ("begun ", "\nconformance: interrupted\n")
 
 
-class FakeRayError(Exception):
-    """What Ray raises of a task that was lost."""
-
-
 def test_ray_engine_queues_and_repeats_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ray = MagicMock()
     make_task, resources = ray.remote.return_value, {"CPU": 8.0, "bench": 1.0}
+    tasks: list[MagicMock] = []
 
-    def get(version: str) -> CellResult:
-        try:
-            return make_task.call_args.args[0](CPU if version == "1" else GPU)
-        except LostCell as lost:
-            raise FakeRayError(f"task failed\n{lost}") from lost
+    def start(request: CellRequest) -> MagicMock:
+        job: Future[CellResult] = Future()
+        if request.cell.version == "1":
+            job.set_result(judge(request))
+        elif len(tasks) == 1:
+            job.set_exception(LostCell("the node ended"))
+        tasks.append(MagicMock(**{"future.return_value": job}))
+        return tasks[-1]
 
-    ray.exceptions.RayError = FakeRayError
-    make_task.return_value.options.return_value.remote.side_effect = lambda request: request.cell.version
-    ray.wait.side_effect = lambda tasks, num_returns, **_: (tasks[:num_returns], tasks[num_returns:])
-    ray.get.side_effect = get
+    make_task.return_value.options.return_value.remote.side_effect = start
     ray.nodes.return_value = [
         {"Alive": True, "Resources": resources},
         {"Alive": False, "Resources": dict.fromkeys(("CPU", "GPU", "bench"), 8.0)},
     ]
     monkeypatch.setitem(sys.modules, "ray", ray)
     engine = RayEngine("127.0.0.1:1", {"bench": 0.5}, judge)
-    assert answers(engine) == {"1": judge(CPU), "2": "FakeRayError: ended"}
+    check_answers(engine)
     assert ray.init.call_args.kwargs["address"] == "127.0.0.1:1"
     assert ray.remote.call_args == call(max_retries=0)
     cpu, gpu = make_task.return_value.options.call_args_list
     assert cpu == call(num_cpus=2, num_gpus=0, resources={"bench": 0.5}, name=CPU.cell.name)
     assert gpu.kwargs["num_gpus"] == 1
-    assert all(waiting.kwargs["timeout"] > 0 for waiting in ray.wait.call_args_list)
     assert capsys.readouterr().err == f"{GPU.cell.name} waits for a node that has CPU 2, GPU 1, bench 0.5\n"
-    engine.submit(CPU)
+    engine.submit(GPU)
     engine.close()
-    assert ray.cancel.call_args_list == [call("1", force=True)]
+    assert ray.cancel.call_args_list == [call(tasks[2], force=True)]
     ray.shutdown.assert_called_once_with()
 
 
@@ -511,7 +510,9 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     submitit.core.utils.FailedJobError = RefusedError
     monkeypatch.setitem(sys.modules, "submitit", submitit)
     slurm = submitit.AutoExecutor.return_value
-    slurm.submit.side_effect = lambda run, request: MagicMock(**{"result.side_effect": lambda: run(request)})
+    slurm.submit.side_effect = lambda run, request: MagicMock(
+        **{"result.side_effect": lambda: run(request), "done.return_value": True}
+    )
     return slurm
 
 
@@ -533,12 +534,12 @@ def test_slurm_engine_submits_a_job_for_each_cell(
     engine = SlurmEngine(tmp_path, "sweep", {"partition": "cpu"})
     assert scancel.read_text() == "--me --name=sweep\n"
     assert sys.modules["submitit"].AutoExecutor.call_args == call(folder=str(tmp_path), cluster="slurm")
-    assert answers(engine) == {"1": judge(CPU), "2": "LostCell: the process ended"}
+    check_answers(engine)
     cpu, gpu = slurm.update_parameters.call_args_list
     options = {"slurm_additional_parameters": {"partition": "cpu"}}
     assert cpu == call(name="sweep", timeout_min=91, cpus_per_task=2, gpus_per_node=0, **options)
     assert gpu.kwargs["gpus_per_node"] == 1
-    job = MagicMock()
+    job = MagicMock(**{"done.return_value": False})
     slurm.submit.side_effect = [job]
     engine.submit(CPU)
     engine.close()

@@ -11,8 +11,7 @@ from conformance.cli import main
 from conformance.known_failures.reading import load_known
 from conformance.runner.baselines import BASELINES
 from conformance.spec.clauses import load_clauses
-from results.history.changes import LineHistory, find_explanations
-from results.history.documents import load
+from results.history.changes import LineHistory, find_explanations, load
 from results.record import reading
 from results.record.folders import list_records
 from tests.support.suite_runs import ROOT

@@ -11,8 +11,7 @@ from conformance.scenarios.table import markdown as scenario_table
 from results.record.folders import list_records, read
 from results.record.model import UNJUDGED, Outcome
 from results.record.reading import Record, load
-from results.show import times
-from results.show.table import plain
+from results.show.table import list_slowest, list_times, plain, seconds, seconds_by_clause
 from tools.docs.formats import blocks as format_blocks
 from tools.docs.generate import table
 from tools.docs.promises import PROMISES
@@ -93,9 +92,9 @@ def times_taken() -> Mapping[str, str]:
     """Where the time of the baselines of CPUs went."""
     records = _of_processors()
     return {
-        "seconds by family": times.markdown(records, times.seconds),
-        "seconds by clause": times.markdown(records, times.by_clause, COSTLIEST),
-        "slowest tests": "\n".join(("```text", *times.list_slowest(records), "```")),
+        "seconds by family": list_times(records, seconds),
+        "seconds by clause": list_times(records, seconds_by_clause, COSTLIEST),
+        "slowest tests": "\n".join(("```text", *list_slowest(records), "```")),
     }
 
 

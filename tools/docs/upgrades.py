@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from conformance.runner.baselines import BASELINES
 from results.compare.comparison import Comparison, Comparisons, compare, series
 from results.history.changes import LineHistory, by_interval, find_explanations, interval, markdown, statement
-from results.history.documents import load as load_history
+from results.history.changes import load as load_history
 from results.record.folders import list_records
 from results.record.reading import load
 from results.show.clauses import number, source, words
@@ -65,7 +65,7 @@ def _change_points() -> Iterator[str]:
         alike: dict[str, list[str]] = {}
         for name, clause in one.clauses.items():
             if clause.points:
-                alike.setdefault(statement(one.line, clause, gaps=False), []).append(f"`{name}`")
+                alike.setdefault(statement(one.line, clause), []).append(f"`{name}`")
         judged = [column.version for column in one.line.columns if column.judged]
         none = "" if alike else " No clause changed."
         yield f"### {_title(one)}\n\n{number(len(judged), 'judged version')}: {', '.join(judged)}.{none}\n"

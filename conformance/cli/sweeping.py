@@ -2,18 +2,15 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
-from conformance.cli.options import FORMAT, OUTPUT, PATH, put, put_entries, show_progress
+from conformance.cli.options import FORMAT, OUTPUT, PATH, put, put_entries, put_table, show_progress
 from conformance.sweep.bisection import CellJudge, CellVerdicts
 from conformance.sweep.cell import (
     RECORDS,
@@ -29,9 +26,8 @@ from conformance.sweep.cell import (
     Sweep,
 )
 from conformance.sweep.plan import CellGroup, SweepCell, SweepPlan, cells_of, read_plan
-from results.history.changes import LineHistory, markdown, rows, summary
+from results.history.changes import LineHistory, compact, is_history, load, markdown, rows, summary
 from results.history.changes import history as history_of
-from results.history.documents import compact, is_history, load
 from results.history.versions import OUTCOMES, gather, lines
 from results.record.files import RecordError, one_line
 from results.record.folders import WRITTEN, list_records
@@ -96,7 +92,7 @@ def sweep(
     chosen = tuple(cell for cell in cells if cell.name in only or not only)
     folder = CellFolder(output or FOLDER / plan.name, plan)
     if is_plan:
-        _show(("cell", "released", "state"), [(cell.name, cell.released, _state(cell, folder)) for cell in chosen])
+        put_table(("cell", "released", "state"), [(cell.name, cell.released, _state(cell, folder)) for cell in chosen])
         return 0
     run = Sweep(folder, cells, {cell.name for cell in chosen}, _tell(len(chosen)), fresh)
     try:
@@ -185,18 +181,7 @@ def _tell(total: int) -> Callable[[SweepCell, CellResult, bool], None]:
     return tell
 
 
-def _show(header: Sequence[str], rows: Iterable[Sequence[str]], longest: int = 200) -> None:
-    console = Console()
-    if not console.is_terminal:
-        return put_entries(rows)
-    table = Table(*(Column(name, overflow="fold") for name in header), box=SIMPLE_HEAD, pad_edge=False)
-    for row in rows:
-        table.add_row(*(Text(one_line(cell, longest)) for cell in row))
-    console.print(table)
-    return None
-
-
-COMMITTED = Path(__file__).parents[3] / "results" / "sweeps"
+COMMITTED = Path(__file__).parents[2] / "results" / "sweeps"
 
 
 @click.command()
@@ -233,7 +218,7 @@ def history(paths: tuple[Path, ...], clause: str | None, style: str, output: Pat
                 continue
             click.echo(one_line(f"{one.line.name}: {summary(one)}", 2000))
             if entries:
-                _show(("clause", "history", "what changed"), entries, 2000)
+                put_table(("clause", "history", "what changed"), entries)
     return 0
 
 

@@ -11,7 +11,8 @@ from tempfile import TemporaryDirectory
 import click
 
 from conformance.cli.options import OUTPUT, PATH, put, show_progress
-from conformance.race.processes import FEWEST_PAIRS, FIXTURES, NEW, OLD, PAIRS, RaceError, Racer, race
+from conformance.race import race as races
+from conformance.race.race import FEWEST_PAIRS, FIXTURES, NEW, OLD, PAIRS, RaceError, Racer
 from conformance.sweep.cell import Commands, NotJudged, make_environment, requirements_of
 from conformance.sweep.plan import CellGroup, SweepCell, cells_of_group, check_group
 from frameworks.installer.distributions import distribution_of
@@ -61,24 +62,22 @@ def race_command(
         raise click.UsageError(f"got {old} and {new or 'nothing'}, want two versions of one framework")
     try:
         sides = {name: side_of(name, text, device, mode) for name, text in ((OLD, old), (NEW, new))} if old else {}
-        from conformance.race import statistics  # takes NumPy
-
         if sides:
             with ExitStack() as stack:
                 pythons = [stack.enter_context(interpreter(name, side)) for name, side in sides.items()]
                 racers = [Racer(python, framework, device, mode, fixture) for python in pythons]
-                raced = race(
+                raced = races.race(
                     racers[0], racers[1], pairs, watch=lambda numbers: show_progress(numbers, "pairs of processes")
                 )
             if samples is not None:
-                statistics.write(samples, raced)
+                races.write(samples, raced)
     except RaceError as error:
         raise click.ClickException(str(error)) from None
     if not sides:
         assert samples is not None
-        raced = statistics.load(samples)
-    judgement = statistics.judge(raced)
-    put(statistics.to_json(raced, judgement) if style == "json" else statistics.table(raced, judgement), output)
+        raced = races.load(samples)
+    judgement = races.judge(raced)
+    put(races.to_json(raced, judgement) if style == "json" else races.table(raced, judgement), output)
     return judgement.status
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import msgspec
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from conformance.cli.options import PATH, names
 from conformance.cli.specifying import clause_lines, clause_of, failed_checks
-from conformance.cli.versions.sweeping import check_suite_packages, tell_verdicts
+from conformance.cli.sweeping import check_suite_packages, tell_verdicts
 from conformance.spec.clauses import Clause
 from conformance.sweep.bisection import (
     FAILED,
@@ -20,7 +21,6 @@ from conformance.sweep.bisection import (
     CellJudge,
     CellVerdicts,
     Crossing,
-    Side,
     UnstableEnd,
     changed_tests,
     classify,
@@ -28,8 +28,16 @@ from conformance.sweep.bisection import (
     search,
 )
 from conformance.sweep.cell import CellFolder
-from conformance.sweep.plan import OF_ITS_TIME, CellGroup, SweepCell, SweepPlan, cells_of, check_group
-from conformance.sweep.releases import check_release, releases
+from conformance.sweep.plan import (
+    OF_ITS_TIME,
+    CellGroup,
+    SweepCell,
+    SweepPlan,
+    cells_of,
+    check_group,
+    check_release,
+    releases,
+)
 from conformance.test_ids.inventory import id_of, inventory, node_of
 from frameworks.cache_folder import cache_folder
 from frameworks.installer.distributions import distribution_of, package_of, variable_of
@@ -90,86 +98,58 @@ def bisection(
     clause, selection = select(selected)
     check_suite_packages()
     sys.path.insert(0, str(Path.cwd()))
-    asked = BisectedRange(framework, good, bad, package, _pins(companions), mode, device)
-    parts = (framework, asked.varying, good, bad, mode, device, *companions, *selection)
+    varying = str(canonicalize_name(package or package_of(framework)))
+    parts = (framework, varying, good, bad, mode, device, *companions, *selection)
     path = output or cache_folder() / "bisect" / "-".join(map(_plain, parts))[:120]
-    cells = asked.cells()
     judge = CellJudge(CellFolder(path, SweepPlan("bisect", (), selection, LIMIT_S)), tell_verdicts)
-    return _search(cells, judge, clause, fix=asked.fix)
+    group = _group(framework, package and varying, _pins(companions), mode, device)
+    return _search(_list_cells(group, varying, good, bad), judge, clause)
 
 
-@dataclass(frozen=True)
-class BisectedRange:
-    """The releases between two ends, the framework and its mode.
+def _group(framework: str, package: str, pins: Mapping[str, str], mode: str, device: str) -> CellGroup:
+    """The cells of a framework without versions.
 
-    Attributes:
-        package: that varies; "" for the framework's own.
+    Args:
+        package: that varies, where that is not the framework's own; else "".
         pins: versions by normalized name.
     """
+    distribution = distribution_of(framework)
+    own = {framework, *(map(str, map(canonicalize_name, distribution.packages)) if distribution else ())}
+    own -= set() if package else {str(canonicalize_name(package_of(framework)))}
+    framework_version = next((version for name, version in pins.items() if name in own), "")
+    companions = {name: version for name, version in pins.items() if name not in own}
+    if OF_ITS_TIME in companions.values():
+        raise click.UsageError(f'--with: "{OF_ITS_TIME}" is for the framework while another --package varies')
+    return CellGroup(framework, (), package, framework_version, (companions,), (mode,), ((),), (device,))
 
-    framework: str
-    good: str
-    bad: str
-    package: str
-    pins: Mapping[str, str]
-    mode: str
-    device: str
 
-    @property
-    def varying(self) -> str:
-        """The package that varies, by its normalized name."""
-        return str(canonicalize_name(self.package or package_of(self.framework)))
+def _list_cells(group: CellGroup, package: str, good: str, bad: str) -> tuple[SweepCell, ...]:
+    """The cells of all releases of a package from the good end to the bad one.
 
-    @property
-    def fix(self) -> bool:
-        """Whether the good version is the newer one."""
-        return Version(self.good) > Version(self.bad)
-
-    def cells(self) -> tuple[SweepCell, ...]:
-        """The cells of all releases between the ends, oldest first.
-
-        Raises:
-            click.UsageError: the ends are no versions, or the same, or there is no such mode or device.
-            RecordError: no index has the package, or an end.
-        """
-        try:
-            low, high = sorted((Version(self.good), Version(self.bad)))
-        except InvalidVersion as error:
-            raise click.UsageError(f"{error}; write one such as 2.6.0") from None
-        if low == high:
-            raise click.UsageError(f"--good and --bad are the same version, {low}; name an older and a newer one")
-        if not self.varying:
-            raise click.UsageError(f"nothing is installed for {self.framework}; name the package that varies")
-        group = self._group([str(low), str(high)])
-        try:
-            check_group(group, group.modes)
-        except ValueError as error:
-            raise click.UsageError(str(error)) from None
-        known = releases(self.varying)
-        for end in (low, high):
-            check_release(self.varying, end, known)
-        inside = [version for version in known if low < version < high and not version.is_prerelease]
-        group = self._group(list(map(str, (low, *inside, high))))
-        return cells_of(SweepPlan("bisect", (group,)))
-
-    def _group(self, versions: Sequence[str]) -> CellGroup:
-        distribution = distribution_of(self.framework)
-        own = {self.framework, *(map(str, map(canonicalize_name, distribution.packages)) if distribution else ())}
-        own -= {self.varying} if not self.package else set()
-        framework_version = next((version for name, version in self.pins.items() if name in own), "")
-        companions = {name: version for name, version in self.pins.items() if name not in own}
-        if OF_ITS_TIME in companions.values():
-            raise click.UsageError(f'--with: "{OF_ITS_TIME}" is for the framework while another --package varies')
-        return CellGroup(
-            self.framework,
-            tuple(versions),
-            self.package and self.varying,
-            framework_version,
-            (companions,),
-            (self.mode,),
-            ((),),
-            (self.device,),
-        )
+    Raises:
+        click.UsageError: the ends are no versions, or the same, or there is no such mode or device.
+        RecordError: no index has the package, or an end.
+    """
+    try:
+        ends = Version(good), Version(bad)
+    except InvalidVersion as error:
+        raise click.UsageError(f"{error}; write one such as 2.6.0") from None
+    low, high = sorted(ends)
+    if low == high:
+        raise click.UsageError(f"--good and --bad are the same version, {low}; name an older and a newer one")
+    if not package:
+        raise click.UsageError(f"nothing is installed for {group.framework}; name the package that varies")
+    try:
+        check_group(group, group.modes)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    known = releases(package)
+    for end in (low, high):
+        check_release(package, end, known)
+    inside = [version for version in known if low < version < high and not version.is_prerelease]
+    versions = tuple(map(str, (low, *inside, high)))
+    cells = cells_of(SweepPlan("bisect", (msgspec.structs.replace(group, versions=versions),)))
+    return cells if ends == (low, high) else cells[::-1]
 
 
 def select(selected: str) -> tuple[Clause, tuple[str, ...]]:
@@ -207,47 +187,39 @@ def _plain(word: str) -> str:
     return "".join(character if character.isalnum() or character in "._" else "_" for character in name) or "own"
 
 
-def _search(cells: tuple[SweepCell, ...], judge: CellJudge, clause: Clause, *, fix: bool) -> int:
+def _search(cells: Sequence[SweepCell], judge: CellJudge, clause: Clause) -> int:
     most = (len(cells) - 1).bit_length()
     click.echo(f"{len(cells)} releases, at most {most} of them to judge next to the ends", err=True)
-    good_end, bad_end = ends = [judge.judge(cell) for cell in ((cells[-1], cells[0]) if fix else (cells[0], cells[-1]))]
+    good_end, bad_end = ends = [judge.judge(cell) for cell in (cells[0], cells[-1])]
     for end in ends:
         if end.record is None:
-            return _refuse(f"{end.cell.package} {end.cell.version} cannot be judged ({end}); choose another end")
+            problem = f"{end.cell.package} {end.cell.version} cannot be judged ({end}); choose another end"
+            raise click.ClickException(problem)
     tests = changed_tests(good_end, bad_end)
     if not tests:
         hint = (
             "exchange --good and --bad" if changed_tests(bad_end, good_end) else "choose other ends or another clause"
         )
         outcomes = [f"{end.cell.package} {end.cell.version} gives {end}" for end in ends]
-        return _refuse(f"no test passes with the good end and fails with the bad one: {', '.join(outcomes)}; {hint}")
+        problem = f"no test passes with the good end and fails with the bad one: {', '.join(outcomes)}; {hint}"
+        raise click.ClickException(problem)
     try:
-        boundary = search(cells, judge, tests, fix=fix)
+        boundary = search(cells, judge, tests)
     except UnstableEnd as error:
         index, reason = error.args
-        return _refuse(f"{cells[index].version} gives another result when it is judged again ({reason or 'unstable'})")
-    indices = (boundary.new, boundary.old) if fix else (boundary.old, boundary.new)
-    good, bad = (judge.judge(cells[index]) for index in indices)
+        problem = f"{cells[index].version} gives another result when it is judged again ({reason or 'unstable'})"
+        raise click.ClickException(problem) from None
+    good, bad = (judge.judge(cells[index]) for index in (boundary.good, boundary.bad))
+    packages = good.packages, bad.packages
+    crossing = cross(good.cell, bad.cell, packages, lambda cell: classify(judge.judge(cell), tests))
     repeat = " ".join(["conformance", *map(shlex.quote, sys.argv[1:])])
-    result = Bisection(clause, cells, boundary, good, bad, tests, _crossing(good, bad, judge, tests), fix, repeat)
+    result = Bisection(clause, cells, boundary, good, bad, tests, crossing, repeat)
     path = judge.folder.path / REPORT
     replace(path, draft(result).encode())
     for line in summary(result):
         click.echo(line)
     click.echo(f"report:  {path}")
     return 0
-
-
-def _crossing(good: CellVerdicts, bad: CellVerdicts, judge: CellJudge, tests: Sequence[str]) -> Crossing:
-    def side(cell: SweepCell) -> tuple[Side, str]:
-        return classify(judge.judge(cell), tests)
-
-    return cross(good.cell, bad.cell, (good.packages, bad.packages), side)
-
-
-def _refuse(problem: str) -> int:
-    click.echo(f"conformance: {one_line(problem, 1000)}", err=True)
-    return 2
 
 
 MOST = 12
@@ -259,10 +231,9 @@ class Bisection:
     """A bisection and its result.
 
     Attributes:
-        cells: all releases, oldest first.
+        cells: all releases from the good end to the bad one.
         good, bad: the two next to the boundary.
         tests: that pass at the good end and fail at the bad one.
-        fix: whether the good end is the newer one.
         repeat: the command.
     """
 
@@ -273,13 +244,17 @@ class Bisection:
     bad: CellVerdicts
     tests: Sequence[str]
     crossing: Crossing
-    fix: bool
     repeat: str
 
     @property
     def package(self) -> str:
         """The package that varies."""
         return self.bad.cell.package
+
+    @property
+    def fix(self) -> bool:
+        """Whether the good release is the newer one."""
+        return Version(self.good.cell.version) > Version(self.bad.cell.version)
 
     @property
     def failures(self) -> list[TestVerdict]:
@@ -347,7 +322,7 @@ def _draft(bisection: Bisection) -> Iterator[str]:
     subject = (
         f"{bisection.package} {what}" if guilty == bisection.package else f"{guilty} with {bisection.package}: {what}"
     )
-    yield from (f"# {subject}: {_sentence(bisection.clause.requirement)}", "")
+    yield from (f"# {subject}: {' '.join(bisection.clause.requirement.split()).rstrip('.')}", "")
     yield f"- good: {bisection.package} {good.version}{_day(good)}"
     yield f"- bad: {bisection.package} {bad.version}{_day(bad)}"
     for index, reason in bisection.boundary.between.items():
@@ -359,23 +334,10 @@ def _draft(bisection: Bisection) -> Iterator[str]:
     yield from ("```", "", f"Found by `{bisection.repeat}`.", "")
     yield from clause_lines(bisection.clause)
     yield from failed_checks(bisection.failures)
-    yield from _messages(bisection.failures)
-    yield from _environment(bisection)
-
-
-def _sentence(text: str) -> str:
-    return " ".join(text.split()).rstrip(".")
-
-
-def _messages(failures: Sequence[TestVerdict]) -> Iterator[str]:
-    unchecked = [verdict for verdict in failures if all(check.passed for check in verdict.checks)]
-    if unchecked:
+    if unchecked := [v for v in bisection.failures if all(check.passed for check in v.checks)]:
         yield from ("## Messages", "")
         yield from (one_line(f"- `{verdict.test}`: {verdict.message}") for verdict in unchecked[:MOST])
         yield ""
-
-
-def _environment(bisection: Bisection) -> Iterator[str]:
     yield from ("## Versions", "", "| package | good | bad |", "|---|---|---|")
     packages = bisection.crossing.differences
     own = package_of(bisection.bad.cell.framework)

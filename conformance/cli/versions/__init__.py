@@ -1,1 +1,0 @@
-"""Commands that judge and compare versions: sweeps, history, bisection, races."""
