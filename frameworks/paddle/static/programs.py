@@ -24,9 +24,8 @@ from frameworks.contract import Capability, CastRule, FunctionResult, OpResult, 
 from frameworks.paddle.core.devices import Stream, current, format_name, place
 from frameworks.paddle.core.layers import Network, add, hook_layers, item_losses, missing_kernel
 from frameworks.paddle.core.schedules import PlateauRun
-from frameworks.paddle.static.attempts import training as attempts
-from frameworks.paddle.static.declarations import FROZEN_PRODUCTS, SCALED_FLOAT64, SEVERAL_OPTIMIZERS
-from frameworks.paddle.static.probes import acts
+from frameworks.paddle.static import attempts
+from frameworks.paddle.static.declarations import FROZEN_PRODUCTS, SCALED_FLOAT64, SEVERAL_OPTIMIZERS, acts
 from frameworks.paddle.training.optimizers import Share, build_scaler, build_shares, read_settings, scope_for_a_scaler
 
 MASTER = "_fp32_master_"
