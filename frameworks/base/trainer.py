@@ -137,7 +137,26 @@ def _nothing_offered(_: Capability) -> Declaration:
 V = TypeVar("V")
 
 
-class BaseTrainer(ABC):
+class Refusing(ABC):
+    """Refuses what is declared as unsupported."""
+
+    declares: Callable[[Capability], Declaration]
+
+    def require(self, capability: Capability) -> None:
+        """Raises `Unsupported` with the declared reason unless the capability is declared as supported."""
+        if not self.declares(capability).supported:
+            raise self.refusal(capability)
+
+    def refusal(self, capability: Capability, attempt: Attempt | None = None) -> Unsupported:
+        """The refusal of an unsupported capability, with the declared reason.
+
+        Args:
+            attempt: for a refused combination of a capability that is otherwise supported.
+        """
+        return Unsupported.from_declaration(capability, self.declares(capability), attempt)
+
+
+class BaseTrainer(Refusing):
     """Default `update` and `state`, and refusals for methods that an adapter does not implement.
 
     Attributes:
@@ -154,14 +173,6 @@ class BaseTrainer(ABC):
 
     @abstractmethod
     def parameters(self) -> dict[str, Array]: ...
-
-    def refusal(self, capability: Capability, attempt: Attempt | None = None) -> Unsupported:
-        """The refusal of an unsupported capability, with the declared reason.
-
-        Args:
-            attempt: for a refused combination of a capability that is otherwise supported.
-        """
-        return Unsupported.from_declaration(capability, self.declares(capability), attempt)
 
     def update(self, window: Window) -> Update:
         over_window(window, self.accumulate)

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 
 from packaging.utils import canonicalize_name
 
-from frameworks.installer import locks, pip, uv
+from frameworks.installer import locks, uv
 from frameworks.installer.distributions import DISTRIBUTIONS, Unavailable
 from frameworks.installer.locks import installed_version as installed
 from frameworks.installer.request import InstallRequest, read_request, redact
@@ -80,12 +80,12 @@ def install(names: Sequence[str], request: InstallRequest) -> str:
             companions += [package for package in ON_NUMPY if installed(package)]
         indexes = [index for name in names if (index := _index(name, request))]
         try:
-            pip.install([*requirements, *companions], pins, indexes)
+            uv.install([*requirements, *companions], pins, indexes)
         except Unavailable:
             if not (request.locked and request.packages):
                 raise
             pins, remark = {name: pins[name] for name in pins if name in {**suite, **request.packages}}, AROUND
-            pip.install([*requirements, *companions], pins, indexes)
+            uv.install([*requirements, *companions], pins, indexes)
     except Unavailable as refusal:
         variables = " or ".join(f"{name.upper()}_VERSION" for name in names)
         hints = [f", or {name.upper()}_INDEX to an index that has it" for name in names if request.gpu is not None]
@@ -115,7 +115,7 @@ def _index(name: str, request: InstallRequest) -> str:
     if index := request.sources.get(f"{name.upper()}_INDEX"):
         return index
     elsewhere = f"{name.upper()}_REQUIREMENT" in request.sources
-    if request.gpu is None or elsewhere or (name == "torch" and pip.by_uv()):
+    if request.gpu is None or elsewhere or (name == "torch" and uv.by_uv()):
         return ""
     return DISTRIBUTIONS[name].index_of(request.versions[name], request.gpu)
 

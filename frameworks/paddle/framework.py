@@ -38,11 +38,9 @@ from frameworks.contract import (
 from frameworks.paddle import shipped
 from frameworks.paddle.core import layers
 from frameworks.paddle.core.devices import ONE_PAIR, format_name, hooks_nest, shards_leave, to_numpy, to_tensor
-from frameworks.paddle.core.layers import DYNAMIC_WAYS, HOOKS, OPERATIONS, REENTRANT
+from frameworks.paddle.core.layers import HOOKS, OPERATIONS, REENTRANT
 from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH, FORCED
-from frameworks.paddle.declarations import capabilities_of, refusals
-from frameworks.paddle.launch import has_ranks
-from frameworks.paddle.probes import dynamic_attempts
+from frameworks.paddle.declarations import capabilities_of, dynamic_attempts, refusals
 from frameworks.paddle.quantization import (
     NO_PRODUCTS,
     PaddleFormats,
@@ -53,7 +51,7 @@ from frameworks.paddle.quantization import (
 )
 from frameworks.paddle.shipped import PaddleFunctions, PaddleOptimizers
 from frameworks.paddle.training import optimizers
-from frameworks.paddle.training.one_graph import OneGraph
+from frameworks.paddle.training.one_graph import OneGraph, has_ranks
 from frameworks.paddle.training.optimizers import scales_by_itself
 from frameworks.paddle.training.trainer import DygraphTrainer
 
@@ -110,7 +108,7 @@ class PaddleFramework(OneGraph):
         return shared | ({"functions": PaddleFunctions} if self.mode == DYGRAPH else {})
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
-        return DYNAMIC_WAYS
+        return {"PyLayer": "input"}
 
     def conventions(self) -> Conventions:
         return Conventions(

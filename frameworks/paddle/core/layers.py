@@ -22,12 +22,9 @@ from fixtures.model import SCALE, Batch, BatchNorm, FunctionUse, Model
 from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds, unscaled_in_trace
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
-from frameworks.contract import FunctionFormat, FunctionResult, LayerTrace, RecomputeCase, RecomputeResult
+from frameworks.contract import FunctionResult, LayerTrace, RecomputeCase, RecomputeResult
 from frameworks.paddle.core import ways
 from frameworks.paddle.core.devices import to_numpy, to_paddle_layout
-
-DYNAMIC_WAYS: dict[str, FunctionFormat] = {"PyLayer": "input"}
-STATIC_WAYS: dict[str, FunctionFormat] = {"static_pylayer": "input"}
 
 
 def _back(x: Any, gradient: Any) -> Any:
@@ -604,11 +601,3 @@ def hook_layers(layers: Mapping[str, Any], hook: Callable[[str], Callable[[Any, 
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def watch_passes(layers: Mapping[str, Any]) -> Iterator[Watch]:
-    """Watches the passes that these layers, by path, make inside."""
-    watch = Watch()
-    with hook_layers(layers, watch.hook):
-        yield watch

@@ -20,16 +20,15 @@ from frameworks.contract import (
     OpResult,
     ScalerRule,
 )
-from frameworks.paddle.core.layers import OPERATIONS, STATIC_WAYS
+from frameworks.paddle.core.layers import OPERATIONS
 from frameworks.paddle.core.settings import STATIC
 from frameworks.paddle.declarations import IN_BOTH_GRAPHS
-from frameworks.paddle.launch import has_ranks
 from frameworks.paddle.quantization import PaddlePostTraining, PaddleQuantizers, gpu_kernel_attempts
 from frameworks.paddle.static import attempts
 from frameworks.paddle.static.declarations import acts, refusals, static_attempts
 from frameworks.paddle.static.programs import PlateauProgram, StaticFormats, function_used, run_operation
 from frameworks.paddle.static.trainer import StaticTrainer
-from frameworks.paddle.training.one_graph import OneGraph
+from frameworks.paddle.training.one_graph import OneGraph, has_ranks
 from frameworks.paddle.training.optimizers import REFUSED_IN_BOTH, refused_attempts
 
 
@@ -62,7 +61,7 @@ class StaticFramework(OneGraph):
         return with_ranks(here, self.ranks_of_a_run, None, reshaped="replicated") if has_ranks(self.device) else here
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
-        return STATIC_WAYS
+        return {"static_pylayer": "input"}
 
     def conventions(self) -> Conventions:
         rule = ScalerRule(minimum=1.0, maximum=float(np.finfo(np.float32).max))

@@ -23,7 +23,7 @@ from frameworks.call_stacks import short_call_stacks
 from frameworks.contract import Capability, CastRule, FunctionResult, OpResult, Unsupported
 from frameworks.paddle.core.devices import Stream, current, format_name, place
 from frameworks.paddle.core.layers import Network, add, hook_layers, item_losses, missing_kernel
-from frameworks.paddle.core.schedules import PlateauRun
+from frameworks.paddle.core.ways import PlateauRun
 from frameworks.paddle.static import attempts
 from frameworks.paddle.static.declarations import FROZEN_PRODUCTS, SCALED_FLOAT64, SEVERAL_OPTIMIZERS, acts
 from frameworks.paddle.training.optimizers import Share, build_scaler, build_shares, read_settings, scope_for_a_scaler

@@ -13,17 +13,29 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import LEVELS_OF, DynamicScaling, Precision, Recipe
 from fixtures.schedules import Plateau
-from frameworks.base import BaseFramework, BaseRankGroup, BaseTrainer, RankGroupTrainer
+from frameworks.base import BaseFramework, BaseRankGroup, BaseTrainer, RankGroupTrainer, ranks_of
 from frameworks.base.shipped import elapsed_between
 from frameworks.contract import Capability, OpResult, Trainer, Unsupported
 from frameworks.paddle.core import devices, settings, ways
 from frameworks.paddle.core.layers import listed_names, missing_kernel
-from frameworks.paddle.core.schedules import PlateauRun, rates
 from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH, MODES
-from frameworks.paddle.launch import rank_group
+from frameworks.paddle.core.ways import PlateauRun, rates
 from frameworks.paddle.training import optimizers
+from frameworks.ranks import Limits, RemoteRankGroup, worker_group_of
 
 _SCALER_AFTER_BFLOAT16 = "GradScaler warns and turns itself off where the last precision scope was a bfloat16 one"
+
+
+_MEETS_IN = "3.3."
+"""Versions whose clients are known to understand the ranks' store (`frameworks.paddle.distributed.rendezvous`)."""
+
+_LIMITS = Limits(group_s=30.0)
+"""Timeout of gloo's operations, which Paddle does not let users change."""
+
+
+def has_ranks(device: str) -> bool:
+    """Whether this version of Paddle has ranks of the suite's here."""
+    return device == "cpu" and paddle.__version__.startswith(_MEETS_IN)
 
 
 class OneGraph(BaseFramework):
@@ -94,9 +106,12 @@ class OneGraph(BaseFramework):
         return self.ranks_of_a_run(model, recipe, weights)
 
     def ranks_of_a_run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
-        """The ranks of a new run of a supported recipe."""
+        """The ranks of a new run of a supported recipe, each a process on the CPU."""
         mode = DYGRAPH if self.mode == DATA_PARALLEL else self.mode
-        return rank_group(model, recipe, weights, member=self.member, mode=mode)
+        count = ranks_of(recipe).count
+        start = model.weights(recipe.seed) if weights is None else weights
+        worker_group = worker_group_of(self.member, count, "cpu", mode, {}, limits=_LIMITS)
+        return RemoteRankGroup(worker_group, worker_group.make([(model, recipe, start)] * count))
 
     def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
         self.require(Capability.PLATEAU)

@@ -28,7 +28,7 @@ from frameworks.paddle.core.devices import (
     to_paddle_layout,
     to_tensor,
 )
-from frameworks.paddle.core.layers import BatchTensors, Network, add, batch_tensors, item_losses, watch_passes
+from frameworks.paddle.core.layers import BatchTensors, Network, Watch, add, batch_tensors, hook_layers, item_losses
 from frameworks.paddle.training import optimizers
 from frameworks.paddle.training.optimizers import (
     Share,
@@ -212,7 +212,8 @@ class DygraphTrainer(BaseTrainer):
         applied = [not skipped] * len(self.shares)
         if before and skipped is None:
             applied = [
-                has_moved(mark, mark_of(share, self.network.named)) or not optimizers.has_overflowed(share)
+                has_moved(mark, mark_of(share, self.network.named))
+                or not share.optimizer._get_auxiliary_var("found_inf")
                 for mark, share in zip(marks, self.shares, strict=True)
             ]
         for share, was_applied in zip(self.shares, applied, strict=True):
@@ -255,7 +256,8 @@ class DygraphTrainer(BaseTrainer):
 
     def trace(self, batch: Batch) -> LayerTrace:
         state = self._scaler_state_dict()
-        with watch_passes(self.network.layers_by_path) as watch:
+        watch = Watch()
+        with hook_layers(self.network.layers_by_path, watch.hook):
             parameters = self.gradients((batch,))
         return watch.trace(self.model, parameters, scale=float(state["scale"][0]) if state else 1.0)
 
