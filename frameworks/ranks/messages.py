@@ -78,7 +78,7 @@ class Answer:
         """The method's exception."""
         text, notes, body = pickle.loads(self.body)
         try:
-            error = _rebuild_exception(body)
+            error: Exception = pickle.loads(body)
         except Exception:
             error = RuntimeError(text)
         error.__notes__ = notes
@@ -90,29 +90,17 @@ def pickle_error(error: Exception, note: str) -> bytes:
 
     An `Unsupported` keeps its attempt if that can be pickled.
     """
-    forms: list[Any] = [error]
-    if isinstance(error, Unsupported):
-        refusal = (error.capability, error.reason)
-        forms = [(Unsupported, (*refusal, error.attempt)), (Unsupported, refusal)]
-    notes = [*getattr(error, "__notes__", []), note]
+    forms = [error, *([Unsupported(error.capability, error.reason)] if isinstance(error, Unsupported) else [])]
+    line, notes = _error_line(error), [*getattr(error, "__notes__", []), note]
     for form in forms:
         try:
             body = pickle.dumps(form)
-            again = _rebuild_exception(body)
+            again = pickle.loads(body)
         except Exception:  # whatever an exception's own way of being pickled raises
             continue
         if isinstance(error, type(again)) and str(again) == str(error):
-            return pickle.dumps((_error_line(error), notes, body))
-    return pickle.dumps((_error_line(error), notes, pickle.dumps((RuntimeError, (_error_line(error),)))))
-
-
-def _rebuild_exception(body: bytes) -> Exception:
-    form = pickle.loads(body)
-    if isinstance(form, Exception):
-        return form
-    kind, arguments = form
-    error: Exception = kind(*arguments)
-    return error
+            return pickle.dumps((line, notes, body))
+    return pickle.dumps((line, notes, pickle.dumps(RuntimeError(line))))
 
 
 def _error_line(error: BaseException) -> str:

@@ -14,6 +14,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from itertools import count as numbers
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -195,41 +196,20 @@ class RankProcess:
         self._lifeline.close()
 
 
-class Guardian:
-    """A shell that kills ranks and removes their folder if their parent dies.
+def start_guardian(folder: Path, pids: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Starts a shell that kills ranks and removes their folder if their parent dies.
 
     A rank detects this itself too, unless it hangs without releasing the interpreter's lock.
     """
-
-    SCRIPT = 'cat >/dev/null; kill -s KILL -- "$@" 2>/dev/null; rm -rf -- "$0"'
-
-    def __init__(self, folder: Path, pids: Sequence[int]) -> None:
-        command = ["/bin/sh", "-c", self.SCRIPT, str(folder), *(f"-{pid}" for pid in pids)]
-        self._process = subprocess.Popen(
-            command,
-            cwd="/",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    @property
-    def pid(self) -> int:
-        """Its number."""
-        return self._process.pid
-
-    def kill(self) -> None:
-        """Stops it before it acts."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
-        self.let_go()
-
-    def let_go(self) -> None:
-        """Closes this process' end of the pipe that it watches."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+    script = 'cat >/dev/null; kill -s KILL -- "$@" 2>/dev/null; rm -rf -- "$0"'
+    return subprocess.Popen(
+        ["/bin/sh", "-c", script, str(folder), *(f"-{pid}" for pid in pids)],
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 BEAT_S = 0.2
@@ -278,7 +258,7 @@ class WorkerGroup:
         self._owner = os.getpid()
         self._commands, self._runs = numbers(1), numbers(1)
         self._dropped: deque[int] = deque()
-        self._guardian: Guardian | None = None
+        self._guardian: subprocess.Popen[bytes] | None = None
         self._processes: list[RankProcess] = []
         self._place = WorkerGroupFolder()
         self._folder = self._place.path
@@ -297,7 +277,7 @@ class WorkerGroup:
             log = self._folder / f"rank-{rank}.txt"
             ranks = tuple(range(rank, rank + self._share))
             self._processes.append(RankProcess(name, ranks, log, environment, self.limits.answer_s))
-        self._guardian = Guardian(self._folder, [process.pid for process in self._processes])
+        self._guardian = start_guardian(self._folder, [process.pid for process in self._processes])
         search = tuple(os.path.abspath(path) for path in sys.path)
         openings = [
             Opening(kind, rank, self._share, self.count, meeting, device, mode, search)
@@ -350,14 +330,13 @@ class WorkerGroup:
             (number, verb, tuple(arguments[rank : rank + self._share]), how if stops in process.ranks else None)
             for rank, process in zip(range(0, self.count, self._share), self._processes, strict=True)
         ]
-        return self._flatten_answers(self._command("ask", calls, self.limits.answer_s))
+        return tuple(chain.from_iterable(self._command("ask", calls, self.limits.answer_s)))
 
     def run_numbers(self) -> tuple[tuple[int, ...], ...]:
         """The numbers of the runs on each rank."""
-        return self._flatten_answers(self._command("run_numbers", [()] * len(self._processes), self.limits.answer_s))
-
-    def _flatten_answers(self, answers: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-        return tuple(answer for own in answers for answer in own)
+        return tuple(
+            chain.from_iterable(self._command("run_numbers", [()] * len(self._processes), self.limits.answer_s))
+        )
 
     def drop(self, number: int) -> None:
         """Drops a run; the ranks learn of it with the next command."""
@@ -484,14 +463,22 @@ class WorkerGroup:
             process.kill()
         self._place.remove()
         if self._guardian is not None:
-            self._guardian.kill()
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._guardian.pid, signal.SIGKILL)
+            self._guardian.wait()
+            self._let_guardian_go()
+
+    def _let_guardian_go(self) -> None:
+        """Closes this process' end of the pipe that the guardian watches."""
+        if self._guardian is not None and self._guardian.stdin is not None:
+            self._guardian.stdin.close()
 
     def let_go(self) -> None:
         """In a forked copy of the process: closes handles that would keep the ranks alive after the process has
         ended."""
-        for own in (*self._processes, self._guardian, self._place):
-            if own is not None:
-                own.let_go()
+        for own in (*self._processes, self._place):
+            own.let_go()
+        self._let_guardian_go()
 
 
 def _pickle_calls(method: str, arguments: Sequence[tuple[Any, ...]]) -> list[bytes]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import paddle
-from paddle.incubate.distributed.fleet import recompute_sequential
 from paddle.optimizer import lr
 from paddle.optimizer.lr import ReduceOnPlateau
 
@@ -204,11 +203,6 @@ def _takes_ratios() -> bool:
 
 def _begins_low() -> bool:
     return bool(lr.MultiplicativeDecay(1.0, lambda _: 0.5).get_lr() == 0.5)
-
-
-def recompute_segments(segments: Sequence[Any], x: Any, *, reentrant: bool) -> Any:
-    """The value of segments one after the other, recomputed by `recompute_sequential`."""
-    return recompute_sequential({"segments": len(segments)}, list(segments), x, use_reentrant=reentrant)
 
 
 def step(recipe: Recipe, optimizer: Any, scaler: Any | None, loss: Any) -> bool:

@@ -82,11 +82,6 @@ class ProgramState:
             )
         return [array_of(tensor) for tensor in fetched]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of all stored variables."""
-        return tuple(self.initial)
-
     def read(self, name: str) -> Array:
         """A copy of a stored variable, in its true format."""
         return array_of(self.scope.find_var(name).get_tensor())
@@ -97,7 +92,7 @@ class ProgramState:
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all stored variables."""
-        return {name: self.read(name) for name in self.names}
+        return {name: self.read(name) for name in self.initial}
 
     def save(self, built: BuiltProgram, prefix: Path) -> None:
         """Writes the variables of a program with `paddle.static.save`."""

@@ -77,7 +77,7 @@ class StaticRankTrainer(StaticTrainer):
     def resident_bytes(self) -> dict[str, int]:
         """Bytes that this rank holds: "parameter", "gradient" (of the last window), "optimizer", "buffer"."""
         slots = [value for name, value in self.optimizer_state().items() if not name.startswith(_COUNTERS)]
-        masters = [self.store.read(name) for name in self.store.names if MASTER in name]
+        masters = [self.store.read(name) for name in self.store.initial if MASTER in name]
         return {
             "parameter": sum(value.nbytes for value in self.parameters().values()),
             "gradient": self._gradient_bytes,

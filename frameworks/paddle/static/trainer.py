@@ -266,7 +266,7 @@ class StaticTrainer(BaseTrainer):
         return {name: canonical(self.store.read(self.stored_names[name])) for name in self.model.parameter_shapes()}
 
     def master_parameters(self) -> dict[str, Array]:
-        masters = {name.partition(MASTER)[0]: name for name in self.store.names if MASTER in name}
+        masters = {name.partition(MASTER)[0]: name for name in self.store.initial if MASTER in name}
         own = {name: self.stored_names[name] for name in self.model.parameter_shapes()}
         return {name: canonical(self.store.read(masters.get(variable, variable))) for name, variable in own.items()}
 
@@ -274,7 +274,7 @@ class StaticTrainer(BaseTrainer):
         self.programs.training()  # its startup makes the optimizer's variables, also before the first update
         owners = {self.stored_names[name]: name for name in self.model.parameter_shapes()}
         slots: dict[str, Array] = {}
-        for variable in self.store.names:
+        for variable in self.store.initial:
             owner = max((own for own in owners if variable.startswith(f"{own}_")), key=len, default=None)
             if owner is not None and MASTER not in variable:
                 slot = variable[len(owner) + 1 :].rsplit("_", 1)[0]
@@ -293,7 +293,7 @@ class StaticTrainer(BaseTrainer):
         for index in range(len(self.programs.shares)):
             own = f"/{index}" if index else ""
             names |= {f"good_steps{own}": f"{GOOD}{index}", f"bad_steps{own}": f"{BAD}{index}"}
-        return {name: self.store.read(key).reshape(()) for name, key in names.items() if key in self.store.names}
+        return {name: self.store.read(key).reshape(()) for name, key in names.items() if key in self.store.initial}
 
     def scaler_settings(self) -> dict[str, float]:
         return {name: value for name, value in self.programs.settings.items() if name not in ("dynamic", "enabled")}
@@ -310,6 +310,5 @@ class StaticTrainer(BaseTrainer):
         self.programs.frozen = frozenset(self.recipe.frozen) | frozenset(names)
 
     def peak_bytes(self) -> int:
-        if (peak := devices.peak_bytes()) is None:
-            raise self.refusal(Capability.PEAK_BYTES)
-        return peak
+        self.require(Capability.PEAK_BYTES)
+        return devices.peak_bytes()

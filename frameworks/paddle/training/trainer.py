@@ -477,6 +477,5 @@ class DygraphTrainer(BaseTrainer):
                 self.network.statistics[name].set_value(value)
 
     def peak_bytes(self) -> int:
-        if (peak := devices.peak_bytes()) is None:
-            raise self.refusal(Capability.PEAK_BYTES)
-        return peak
+        self.require(Capability.PEAK_BYTES)
+        return devices.peak_bytes()
