@@ -1,13 +1,15 @@
-"""Observation of a framework: attempts, times, and the processor."""
+"""Observation of a framework: attempts, times, the processor, call stacks, and examples of what it ships."""
 
 from __future__ import annotations
 
 import inspect
 import platform
+import sys
 import tomllib
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from operator import attrgetter
@@ -62,6 +64,24 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+@contextmanager
+def short_call_stacks() -> Iterator[None]:
+    """Within it `traceback` extracts the innermost frame alone.
+
+    Paddle extracts the whole stack for each operation of a static program. Below pytest and Hypothesis it has 80
+    frames, and to read them took longer than to build the program.
+    """
+    before = getattr(sys, "tracebacklimit", None)
+    sys.tracebacklimit = 1
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.tracebacklimit
+        else:
+            sys.tracebacklimit = before
 
 
 FACTOR = 2.0**10

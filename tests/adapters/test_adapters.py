@@ -22,8 +22,8 @@ from fixtures.models import exact_linear
 from fixtures.recipe import Recipe, Recompute
 from frameworks.base import LossLedger, MicroBatch, ending, inner_bounds, over_window, segment_bounds
 from frameworks.base.recompute import CLOSED_OVER, FailingRerun, recomputed_call
+from frameworks.base.shipped import short_call_stacks
 from frameworks.base.trainer import AppliedMicroBatch
-from frameworks.call_stacks import short_call_stacks
 from frameworks.contract import CONTRACT_VERSION, NOT_OFFERED, Capability, RecomputeCase, Unsupported
 from frameworks.installer import locks
 from frameworks.installer.distributions import DISTRIBUTIONS, read_distribution
