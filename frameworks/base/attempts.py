@@ -151,12 +151,10 @@ def delayed_attempts(factory: Callable[[], DelayedProduct]) -> dict[Capability, 
 
 def quantizer_attempts(quantizers: Quantizers) -> dict[Capability, Attempt]:
     """Attempts for each offered quantizer, fake or not."""
-    attempts: dict[Capability, Attempt] = {}
-    for name in quantizers.rules():
-        attempts[Capability(f"quantization.{name}")] = partial(_quantizes, quantizers, name)
-    for name in quantizers.fake_rules():
-        attempts[Capability(f"quantization.{name}")] = partial(_fakes, quantizers, name)
-    return attempts
+    return {
+        **{Capability(f"quantization.{name}"): partial(_quantizes, quantizers, name) for name in quantizers.rules()},
+        **{Capability(f"quantization.{name}"): partial(_fakes, quantizers, name) for name in quantizers.fake_rules()},
+    }
 
 
 def technique_attempts(post_training: PostTraining) -> dict[Capability, Attempt]:

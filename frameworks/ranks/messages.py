@@ -2,7 +2,7 @@
 
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
-from frameworks.base import Arguments
 from frameworks.contract import Unsupported
 
 
@@ -146,15 +145,9 @@ class RankWorker(Protocol):
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> Any:
         """The adapter's own trainer, with `update_share`, `gradients_share`, `resident_bytes` and `collectives`.
 
-        For a process with several ranks, a `SeveralRanks`.
+        That of a process with several ranks has `ask(verb, arguments)`, which calls a method with each rank's
+        `Arguments` and returns one result for each rank, in order.
         """
 
     def barrier(self) -> None:
         """Waits for all ranks; raises after `group_seconds`."""
-
-
-class SeveralRanks(Protocol):
-    """The trainer of a process with several ranks."""
-
-    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
-        """Calls a method with each rank's arguments; returns one result for each rank, in order."""

@@ -132,7 +132,7 @@ def tf32_products(allowed: bool | None) -> Iterator[None]:
 
 def read_environment(device: str) -> dict[str, str]:
     """Device model, versions, flags and thread counts that results may depend on."""
-    flags = paddle.get_flags(["FLAGS_paddle_num_threads", "FLAGS_enable_pir_api"])
+    flags = paddle.get_flags(list(_FLAGS))
     result: dict[str, object] = {
         "device": processor() if device == "cpu" else model_name(device),
         "commit": paddle.version.commit,
@@ -141,7 +141,7 @@ def read_environment(device: str) -> dict[str, str]:
         "pir": flags["FLAGS_enable_pir_api"],
         "cuda": paddle.version.cuda(),
         "default-dtype": paddle.get_default_dtype(),
-        "nan-check": paddle.get_flags(["FLAGS_check_nan_inf"])["FLAGS_check_nan_inf"],
+        "nan-check": flags["FLAGS_check_nan_inf"],
     }
     for name in _NUMERIC_FLAGS:
         with suppress(ValueError):  # this version or build has no such flag

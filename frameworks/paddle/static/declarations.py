@@ -133,10 +133,10 @@ _WITHOUT_ATTEMPTS: dict[Capability, str] = {
         _QUANTIZATION,
     ),
 }
-"""Refused with an attempt of every adapter's."""
+"""Refused; their attempts are those of `frameworks.base`."""
 
 _FLOAT16_LEVELS = (Capability.O1_FLOAT16, Capability.O2_FLOAT16, Capability.O3_FLOAT16)
-_BFLOAT16 = (Capability.AUTOCAST_SCOPE, Capability.O1_BFLOAT16, Capability.O2_BFLOAT16, Capability.O3_BFLOAT16)
+_BFLOAT16_LEVELS = (Capability.O1_BFLOAT16, Capability.O2_BFLOAT16, Capability.O3_BFLOAT16)
 _NO_BFLOAT16 = (
     "core.supports_bfloat16() says that this CPU lacks the instructions for bfloat16, which come with avx512f, and "
     "products of bfloat16 raise std::exception"
@@ -161,7 +161,7 @@ def refusals(device: str) -> dict[Capability, str]:
     """Unsupported capabilities of the static graph on a device, with reasons."""
     here = dict.fromkeys(_FLOAT16_LEVELS, _FLOAT16) if device == "cpu" else {}
     if device == "cpu" and not core.supports_bfloat16():
-        here |= dict.fromkeys(_BFLOAT16, _NO_BFLOAT16)
+        here |= dict.fromkeys((Capability.AUTOCAST_SCOPE, *_BFLOAT16_LEVELS), _NO_BFLOAT16)
     reasons = {capability: reason for capability, (reason, _) in _REFUSED.items()}
     return here | _WITHOUT_ATTEMPTS | reasons | REFUSED_IN_BOTH | refused_in_both_graphs(device)
 

@@ -89,13 +89,12 @@ def build_shares(
         schedulers: those made before, for the next program of the same run.
     """
     shares = _shares(recipe, parameters)
-    parts = [{name: parameters[name] for name in names} for names in shares]
-    schedules = list(schedulers) or [None] * len(shares)
-    own = not implicit or len(shares) > 1
     alone = len(shares) == 1
     return [
-        _share(recipe, part, scheduler, own=own, clipped=alone)
-        for part, scheduler in zip(parts, schedules, strict=True)
+        _share(
+            recipe, {name: parameters[name] for name in names}, scheduler, own=not (implicit and alone), clipped=alone
+        )
+        for names, scheduler in zip(shares, schedulers or [None] * len(shares), strict=True)
     ]
 
 
