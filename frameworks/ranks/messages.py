@@ -63,15 +63,8 @@ class Answer:
     body: bytes
 
     def value(self) -> Any:
-        """The method's result.
-
-        Raises:
-            RuntimeError: it cannot be unpickled here.
-        """
-        try:
-            return pickle.loads(self.body)
-        except Exception as error:
-            raise RuntimeError(f"a rank's result cannot be unpickled: {_error_line(error)}") from error
+        """The method's result."""
+        return pickle.loads(self.body)
 
     def error(self) -> Exception:
         """The method's exception."""

@@ -32,7 +32,7 @@ _LOCK = "owner"
 
 
 class WorkerGroupFolder:
-    """An empty folder for this process.
+    """An empty folder for this process, which holds a lock in it.
 
     Attributes:
         path: of the folder.
@@ -43,7 +43,7 @@ class WorkerGroupFolder:
         _remove_stale(Path(tempfile.gettempdir()), prefix)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
         new = self.path / "locking"
-        self._lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = new.open("wb")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         new.rename(self.path / _LOCK)
 
@@ -54,30 +54,15 @@ class WorkerGroupFolder:
 
     def let_go(self) -> None:
         """Closes the lock; another process that has it open keeps it."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.close()
 
 
 def _remove_stale(among: Path, prefix: str) -> None:
+    """Removes folders with a free lock; one without a lock is being created, or is not a worker group's."""
     for folder in among.glob(f"{prefix}*"):
-        with suppress(OSError):
-            if not folder.is_symlink() and folder.stat().st_uid == os.getuid():
-                _remove_if_stale(folder)
-
-
-def _remove_if_stale(folder: Path) -> None:
-    """Removes a folder with a free lock; one without a lock is being created, or is not a worker group's.
-
-    Raises:
-        OSError: it has no lock, or the lock is taken.
-    """
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(lock)
+        with suppress(OSError), (folder / _LOCK).open("r+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 ROOT = Path(__file__).resolve().parents[2]
