@@ -130,10 +130,6 @@ NO_SCALER = "without a scaler there is nothing to unscale"
 NO_AVERAGE = "this recipe asks for no average"
 
 
-def _nothing_offered(_: Capability) -> Declaration:
-    return NOT_OFFERED
-
-
 V = TypeVar("V")
 
 
@@ -163,7 +159,7 @@ class BaseTrainer(Refusing):
         declares: the framework's declarations, by which a run refuses.
     """
 
-    declares: Callable[[Capability], Declaration] = staticmethod(_nothing_offered)
+    declares: Callable[[Capability], Declaration] = staticmethod(lambda _: NOT_OFFERED)
 
     @abstractmethod
     def accumulate(self, batch: Batch, items: int) -> float: ...

@@ -60,7 +60,6 @@ from frameworks.contract.values import (
     RecomputeResult,
     RowOrder,
     Shipped,
-    State,
     Update,
     Values,
 )

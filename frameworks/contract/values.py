@@ -15,9 +15,6 @@ Gradients = Mapping[str, Array | None]
 FunctionFormat = Literal["input", "float32"]
 """Format in which an operation of the user's computes under O1: its input's, or float32."""
 
-State = Mapping[str, Array]
-"""Named arrays: the full state of a run."""
-
 
 @dataclass(frozen=True)
 class Update:
