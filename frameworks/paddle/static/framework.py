@@ -23,12 +23,12 @@ from frameworks.contract import (
 from frameworks.paddle.core.layers import OPERATIONS
 from frameworks.paddle.core.settings import STATIC
 from frameworks.paddle.declarations import IN_BOTH_GRAPHS
+from frameworks.paddle.framework import OneGraph, has_ranks
 from frameworks.paddle.quantization import PaddlePostTraining, PaddleQuantizers, gpu_kernel_attempts
 from frameworks.paddle.static import attempts
 from frameworks.paddle.static.declarations import acts, refusals, static_attempts
 from frameworks.paddle.static.programs import PlateauProgram, StaticFormats, function_used, run_operation
 from frameworks.paddle.static.trainer import StaticTrainer
-from frameworks.paddle.training.one_graph import OneGraph, has_ranks
 from frameworks.paddle.training.optimizers import REFUSED_IN_BOTH, refused_attempts
 
 
