@@ -24,8 +24,6 @@ from frameworks.installer.locks import installed_version as installed
 from frameworks.installer.request import InstallRequest, read_request, redact
 from frameworks.registry import adapter_file
 
-__all__ = ["DISTRIBUTIONS", "install", "installed_version", "lacking", "main"]
-
 NEWEST = "versions are the newest that declare to go with each other"
 AROUND = "the lock does not go with the versions that are asked for; other packages are the newest that do"
 ON_NUMPY = ("autograd", "ml-dtypes", "scikit-learn", "scipy")
@@ -67,7 +65,11 @@ def install(names: Sequence[str], request: InstallRequest) -> str:
     Raises:
         Unavailable: something cannot be installed.
     """
-    requirements = [_requirement(name, request) for name in names]
+    requirements = []
+    for name in names:
+        package = DISTRIBUTIONS[name].cpu if request.gpu is None else DISTRIBUTIONS[name].gpu
+        source = request.sources.get(f"{name.upper()}_REQUIREMENT")
+        requirements.append(source or f"{package}=={request.versions[name]}")
     companions = _companions(names, request)
     if _is_there(names, request, [*requirements, *companions]):
         return ""
@@ -93,11 +95,6 @@ def install(names: Sequence[str], request: InstallRequest) -> str:
         remedy = f"set {variables} to another version{''.join(hints)}"
         raise Unavailable(f"{what} cannot be installed ({refusal}); {remedy}") from None
     return remark
-
-
-def _requirement(name: str, request: InstallRequest) -> str:
-    package = DISTRIBUTIONS[name].cpu if request.gpu is None else DISTRIBUTIONS[name].gpu
-    return request.sources.get(f"{name.upper()}_REQUIREMENT") or f"{package}=={request.versions[name]}"
 
 
 def _companions(names: Sequence[str], request: InstallRequest) -> list[str]:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from itertools import count as numbers
@@ -505,16 +505,13 @@ def worker_group_of(
     key = (kind, count, device, mode, tuple(sorted(environment.items())), processes, limits)
     worker_group = _groups.pop(key, None)
     if worker_group is None or not worker_group.alive:
-        _end([worker_group] if worker_group is not None else [])
-        _end([_groups.pop(next(iter(_groups))) for _ in range(len(_groups) - MOST + 1)])
+        unused = [worker_group] if worker_group is not None else []
+        unused += [_groups.pop(next(iter(_groups))) for _ in range(len(_groups) - MOST + 1)]
+        for group in unused:
+            group.close("ranks of another kind or number were started since")
         worker_group = WorkerGroup(kind, count, device, mode, environment, processes=processes, limits=limits)
     _groups[key] = worker_group
     return worker_group
-
-
-def _end(worker_groups: Iterable[WorkerGroup]) -> None:
-    for worker_group in worker_groups:
-        worker_group.close("ranks of another kind or number were started since")
 
 
 def close_all(why: str = "they were closed") -> None:
