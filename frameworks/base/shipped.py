@@ -169,8 +169,11 @@ class ListedInFile(BaseShipped):
     """The file."""
     module: Any
     """In which its names are looked up."""
-    listed: Iterable[str]
-    """The names of the file."""
+
+    @property
+    @abstractmethod
+    def listed(self) -> Iterable[str]:
+        """The names of the file."""
 
     def names(self) -> tuple[str, ...]:
         return tuple(name for name in self.listed if self.find(name) is not None)

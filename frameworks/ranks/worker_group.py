@@ -461,8 +461,9 @@ class WorkerGroup:
     def let_go(self) -> None:
         """In a forked copy of the process: closes handles that would keep the ranks alive after the process has
         ended."""
-        for own in (*self._processes, self._place):
-            own.let_go()
+        for process in self._processes:
+            process.let_go()
+        self._place.let_go()
         self._let_guardian_go()
 
 
