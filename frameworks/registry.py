@@ -26,7 +26,7 @@ DEVICE_HELP = "cpu, the framework's name of another device (cuda, xpu, mps, tpu,
 
 _LOOPS = "frameworks.torch.own_loop"
 _METHODS = ("setup", "micro_batch", "step")
-"""The methods of a user's training loop."""
+"""The methods of a user's training loop, a class that the wrapper of such loops makes an adapter."""
 
 _PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
@@ -109,7 +109,7 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
         raise UnknownFramework(
             f"framework {name!r} cannot be imported ({type(error).__name__}: {error}); {remedy.format(name=name)}"
         ) from error
-    if _is_loop(adapter):
+    if isinstance(adapter, type) and all(callable(getattr(adapter, method, None)) for method in _METHODS):
         adapter = import_module(_LOOPS).framework_of(adapter)
     _check_contract(name, adapter)
     from frameworks.contract import Framework, MissingDevice
@@ -128,11 +128,6 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
             f"{f' and {len(lacking) - 3} more' if lacking[3:] else ''}; see docs/adapters.md"
         )
     return cast("Framework", framework)
-
-
-def _is_loop(adapter: object) -> bool:
-    """Whether this is a class of users' training loops, which the wrapper of such loops makes an adapter."""
-    return isinstance(adapter, type) and all(callable(getattr(adapter, name, None)) for name in _METHODS)
 
 
 def _check_contract(name: str, adapter: object) -> None:

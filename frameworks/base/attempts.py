@@ -4,13 +4,13 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
-from fixtures.model import Model, Window
+from fixtures.model import Model
 from fixtures.models import digits_mlp, exact_linear, exact_stack, scalar, tied_embedding
 from fixtures.recipe import SGD, Adafactor, Adam, Float8, Muon, Offload, Ranks, Recipe, Sharding
 from frameworks.base.rank_group import BaseRankGroup, window_across_ranks
@@ -24,7 +24,6 @@ from frameworks.contract import (
     Quantizers,
     RankFailed,
     Trainer,
-    Update,
 )
 
 Make = Callable[[Model, Recipe], Trainer]
@@ -113,24 +112,12 @@ _ATTEMPTS: Mapping[Capability, Callable[[Make], bool]] = {
 }
 
 
-class OffloadedRun(Protocol):
-    """The methods of a run that are used here."""
-
-    def update(self, window: Window) -> Update: ...
-
-    def offloaded_bytes(self) -> dict[str, int]: ...
-
-
-MakeOffloaded = Callable[[Model, Recipe], OffloadedRun]
-"""Creates a run without the adapter's guards."""
-
-
-def offload_attempts(make: MakeOffloaded, offloads: Sequence[Offload]) -> dict[Capability, Attempt]:
+def offload_attempts(make: Make, offloads: Sequence[Offload]) -> dict[Capability, Attempt]:
     """Attempts for each capability that one of these offloads needs."""
     return {c: partial(_leaves, make, offload) for offload in offloads for c in Capability.of_offload(offload)}
 
 
-def _leaves(make: MakeOffloaded, offload: Offload) -> bool:
+def _leaves(make: Make, offload: Offload) -> bool:
     """Whether bytes of every kind are offloaded after an update, or were during it."""
     run = make(exact_stack(), Recipe(Adam(), offload=offload))
     run.update((exact_batch(8),))
@@ -164,12 +151,10 @@ def delayed_attempts(factory: Callable[[], DelayedProduct]) -> dict[Capability, 
 
 def quantizer_attempts(quantizers: Quantizers) -> dict[Capability, Attempt]:
     """Attempts for each offered quantizer, fake or not."""
-    attempts: dict[Capability, Attempt] = {}
-    for name in quantizers.rules():
-        attempts[Capability(f"quantization.{name}")] = partial(_quantizes, quantizers, name)
-    for name in quantizers.fake_rules():
-        attempts[Capability(f"quantization.{name}")] = partial(_fakes, quantizers, name)
-    return attempts
+    return {
+        **{Capability(f"quantization.{name}"): partial(_quantizes, quantizers, name) for name in quantizers.rules()},
+        **{Capability(f"quantization.{name}"): partial(_fakes, quantizers, name) for name in quantizers.fake_rules()},
+    }
 
 
 def technique_attempts(post_training: PostTraining) -> dict[Capability, Attempt]:
@@ -255,13 +240,9 @@ def with_ranks(
         reshaped: sharding level of a run that another number of ranks restores.
     """
     hidden = OF_ONE_PLACE if always is not None else frozenset()
-    return {c: attempt for c, attempt in attempts.items() if c not in hidden} | _attempts(make, reshaped)
-
-
-def _attempts(make: MakeGroup, reshaped: Sharding) -> dict[Capability, Attempt]:
-    """Attempts for each capability of ranks."""
-    levels: dict[Capability, Attempt] = {c: partial(_shards, make, ranks) for c, ranks in _MESHES.items()}
-    return levels | {
+    remaining = {c: attempt for c, attempt in attempts.items() if c not in hidden}
+    return remaining | {
+        **{c: partial(_shards, make, ranks) for c, ranks in _MESHES.items()},
         Capability.RANKS_LOW_REDUCTION: partial(_reduces_low, make),
         Capability.RANKS_EMPTY: partial(_takes_nothing, make),
         Capability.RANKS_COLLECTIVES: partial(_counts, make),
@@ -287,14 +268,13 @@ def _shards(make: MakeGroup, ranks: Ranks) -> bool:
 
 
 def _weight(rank_group: BaseRankGroup) -> Array:
-    weight: Array = rank_group.states()[0]["parameter/0.output.weight"]
-    return weight
+    return rank_group.states()[0][f"parameter/{_WEIGHT}"]
 
 
 def _reduces_low(make: MakeGroup) -> bool:
     """The sum of 1 and 2^-9 is not representable in bfloat16."""
     rank_group = make(scalar(0.0), Recipe(SGD(1.0), ranks=Ranks(2, reduce="bfloat16")))
-    rank_group.apply_gradients([[{"0.output.weight": np.full((1, 1), 2.0 * g, np.float32)}] for g in (1.0, 2.0**-9)])
+    rank_group.apply_gradients([[{_WEIGHT: np.full((1, 1), 2.0 * g, np.float32)}] for g in (1.0, 2.0**-9)])
     return float(_weight(rank_group)[0, 0]) == -1.0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -16,7 +16,7 @@ from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from fixtures.schedules import Plateau
 from frameworks.base.rank_group import BaseRankGroup
 from frameworks.base.shipped import BaseShipped, has_appeared, has_effect, measure_elapsed
-from frameworks.base.trainer import BaseTrainer
+from frameworks.base.trainer import BaseTrainer, Refusing
 from frameworks.contract import (
     NOT_OFFERED,
     SHIPPED,
@@ -65,7 +65,7 @@ Run = TypeVar("Run", bound=BaseTrainer)
 NOT_OVER_RANKS = "how ranks take their largest magnitudes together is no part of the contract"
 
 
-class BaseFramework(ABC):
+class BaseFramework(Refusing):
     """Binds device and mode, and turns declarations into refusals."""
 
     name: str
@@ -120,11 +120,6 @@ class BaseFramework(ABC):
         absence = self._file.absence(capability, self.mode)
         return NOT_OFFERED if absence is None else Declaration(False, absence.reason)
 
-    def require(self, capability: Capability) -> None:
-        """Raises `Unsupported` with the declared reason unless the capability is declared as supported."""
-        if not self.declares(capability).supported:
-            raise self.refusal(capability)
-
     def bind(self, run: Run) -> Run:
         """The run with this framework's declarations, by which its methods refuse."""
         run.declares = self.declares
@@ -152,16 +147,9 @@ class BaseFramework(ABC):
         """
         offered = self.recompute_variants()
         if name is not None and name not in offered:
-            raise ValueError(f"{self.name} has no recompute variant {name!r}: {_one_of(offered)}")
+            known = f"one of {', '.join(offered)}" if offered else "it has none"
+            raise ValueError(f"{self.name} has no recompute variant {name!r}: {known}")
         return name or next(iter(offered), "")
-
-    def refusal(self, capability: Capability, attempt: Attempt | None = None) -> Unsupported:
-        """The refusal of an unsupported capability, with the declared reason.
-
-        Args:
-            attempt: for a refused combination of a capability that is otherwise supported.
-        """
-        return Unsupported.from_declaration(capability, self.declares(capability), attempt)
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
@@ -267,12 +255,8 @@ class BaseFramework(ABC):
     def global_state(self) -> dict[str, str]:
         return {}
 
-    def restore_global_state(self, state: Mapping[str, str]) -> None:  # noqa: B027
+    def restore_global_state(self, state: Mapping[str, str]) -> None:
         """Nothing to restore by default."""
-
-
-def _one_of(names: Collection[str]) -> str:
-    return f"one of {', '.join(names)}" if names else "it has none"
 
 
 class BaseFormats:

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -176,18 +176,9 @@ class RankGroupTrainer(BaseTrainer):
 
     def _whole(self, updates: Sequence[Update]) -> Update:
         """The ranks' update as one update; its losses are over all items."""
-        own, loss, losses = updates[0], self.ledger.loss(), self.ledger.losses()
+        loss, losses = self.ledger.loss(), self.ledger.losses()
         self.ledger.empty()
-        return Update(
-            loss=loss,
-            micro_losses=losses,
-            scale_before=own.scale_before,
-            scale_after=own.scale_after,
-            good_steps=own.good_steps,
-            skipped=own.skipped,
-            gradient_norm=own.gradient_norm,
-            learning_rate=own.learning_rate,
-        )
+        return replace(updates[0], loss=loss, micro_losses=losses)
 
     def gradients(self, window: Window) -> dict[str, Array]:
         return self.rank_group.gradients(window_across_ranks(window, self.rank_group.count))[0]
@@ -209,8 +200,7 @@ class RankGroupTrainer(BaseTrainer):
 
     def saved_bytes(self, batch: Batch) -> int:
         """Of all ranks together, each with its part of the batch."""
-        if not self.declares(Capability.SAVED_BYTES).supported:
-            raise self.refusal(Capability.SAVED_BYTES)
+        self.require(Capability.SAVED_BYTES)
         return sum(self.rank_group.each("saved_bytes", split_across_ranks(batch, self.rank_group.count)))
 
     def parameters(self) -> dict[str, Array]:
@@ -239,18 +229,16 @@ class RankGroupTrainer(BaseTrainer):
         streams = self.rank_group.all("random_state")
         return {f"{name}.{rank}": state for rank, own in enumerate(streams) for name, state in own.items()}
 
-    def _read(self, verb: str) -> dict[str, Array]:
+    def _read(self, verb: str, *arguments: Any) -> dict[str, Array]:
         """Rank 0's result; every rank is called, since each holds a part of it."""
-        answer: dict[str, Array] = self.rank_group.all(verb)[0]
+        answer: dict[str, Array] = self.rank_group.all(verb, *arguments)[0]
         return answer
 
     def predict(self, inputs: Array) -> dict[str, Array]:
-        outputs: dict[str, Array] = self.rank_group.all("predict", inputs)[0]
-        return outputs
+        return self._read("predict", inputs)
 
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
-        outputs: dict[str, Array] = self.rank_group.all("predict_averaged", inputs)[0]
-        return outputs
+        return self._read("predict_averaged", inputs)
 
     def segment_calls(self) -> tuple[int, ...]:
         calls: tuple[int, ...] = self.rank_group.all("segment_calls")[0]

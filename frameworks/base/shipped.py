@@ -1,13 +1,15 @@
-"""Observation of a framework: attempts, times, and the processor."""
+"""Observation of a framework: attempts, times, the processor, call stacks, and examples of what it ships."""
 
 from __future__ import annotations
 
 import inspect
 import platform
+import sys
 import tomllib
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from operator import attrgetter
@@ -62,6 +64,24 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+@contextmanager
+def short_call_stacks() -> Iterator[None]:
+    """Within it `traceback` extracts the innermost frame alone.
+
+    Paddle extracts the whole stack for each operation of a static program. Below pytest and Hypothesis it has 80
+    frames, and to read them took longer than to build the program.
+    """
+    before = getattr(sys, "tracebacklimit", None)
+    sys.tracebacklimit = 1
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.tracebacklimit
+        else:
+            sys.tracebacklimit = before
 
 
 FACTOR = 2.0**10
@@ -128,6 +148,9 @@ class Listed:
     arguments: Mapping[str, Any]
     own: Mapping[str, Mapping[str, Any]]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.inputs)
+
     def build(self, layer: Any, /, **more: Any) -> Any:
         """A layer of this class, with the arguments that it needs."""
         parameters = inspect.signature(layer.__init__).parameters.values()
@@ -139,37 +162,42 @@ class Listed:
         return layer(**{name: self.arguments[name] for name in needed}, **self.own.get(layer.__name__, {}), **more)
 
 
-def load_listed(file: Path, part: Part) -> Listed:
-    """The operations or layers that a file lists, each kind of inputs with a string of names."""
-    table = tomllib.loads(file.read_text())
-    inputs = {name: kind for kind, names in table[part].items() for name in names.split()}
-    return Listed(inputs, table.get("arguments", {}), table.get("arguments-of", {}))
-
-
-class ListedParts(BaseShipped):
-    """Parts that an adapter's `shipped.toml` lists, as far as this version of the framework has them."""
+class ListedInFile(BaseShipped):
+    """What an adapter's `shipped.toml` lists, as far as this version of the framework has it."""
 
     file: Path
     """The file."""
-    part: Part
-    """Which of its parts."""
     module: Any
     """In which its names are looked up."""
 
-    @cached_property
-    def listed(self) -> Listed:
-        """The parts of the file."""
-        return load_listed(self.file, self.part)
+    @property
+    @abstractmethod
+    def listed(self) -> Iterable[str]:
+        """The names of the file."""
 
     def names(self) -> tuple[str, ...]:
-        return tuple(name for name in self.listed.inputs if self.find(name) is not None)
+        return tuple(name for name in self.listed if self.find(name) is not None)
 
     def find(self, name: str) -> Any:
-        """The operation or layer of this name, None if this version has none."""
+        """The operation, layer or optimizer of this name, None if this version has none."""
         try:
             return attrgetter(name)(self.module)
         except AttributeError:
             return None
+
+
+class ListedParts(ListedInFile):
+    """Operations or layers of the file."""
+
+    part: Part
+    """Which of its parts."""
+
+    @cached_property
+    def listed(self) -> Listed:
+        """The parts of the file, which has a string of names for each kind of inputs."""
+        table = tomllib.loads(self.file.read_text())
+        inputs = {name: kind for kind, names in table[self.part].items() for name in names.split()}
+        return Listed(inputs, table.get("arguments", {}), table.get("arguments-of", {}))
 
     def inputs(self, name: str) -> tuple[Any, ...]:
         """The inputs of a part's example, as `inputs` makes them."""
@@ -337,29 +365,14 @@ class BaseOptimizers(BaseShipped):
         return moved
 
 
-class ListedOptimizers(BaseOptimizers):
-    """Optimizers that an adapter's `shipped.toml` lists, as far as this version of the framework has them."""
-
-    file: Path
-    """The file."""
-    module: Any
-    """In which its names are looked up."""
+class ListedOptimizers(ListedInFile, BaseOptimizers):
+    """Optimizers of the file."""
 
     @cached_property
     def listed(self) -> Mapping[str, Sequence[Options]]:
         """Sets of options by name."""
         table: Mapping[str, Sequence[Options]] = tomllib.loads(self.file.read_text())["optimizers"]
         return table
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for name in self.listed if self.find(name) is not None)
-
-    def find(self, name: str) -> Any:
-        """What makes the optimizer, None if this version has none."""
-        try:
-            return attrgetter(name)(self.module)
-        except AttributeError:
-            return None
 
     def options(self, name: str, technique: str) -> Sequence[Options]:
         del technique

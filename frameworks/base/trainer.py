@@ -130,21 +130,36 @@ NO_SCALER = "without a scaler there is nothing to unscale"
 NO_AVERAGE = "this recipe asks for no average"
 
 
-def _nothing_offered(_: Capability) -> Declaration:
-    return NOT_OFFERED
-
-
 V = TypeVar("V")
 
 
-class BaseTrainer(ABC):
+class Refusing(ABC):
+    """Refuses what is declared as unsupported."""
+
+    declares: Callable[[Capability], Declaration]
+
+    def require(self, capability: Capability) -> None:
+        """Raises `Unsupported` with the declared reason unless the capability is declared as supported."""
+        if not self.declares(capability).supported:
+            raise self.refusal(capability)
+
+    def refusal(self, capability: Capability, attempt: Attempt | None = None) -> Unsupported:
+        """The refusal of an unsupported capability, with the declared reason.
+
+        Args:
+            attempt: for a refused combination of a capability that is otherwise supported.
+        """
+        return Unsupported.from_declaration(capability, self.declares(capability), attempt)
+
+
+class BaseTrainer(Refusing):
     """Default `update` and `state`, and refusals for methods that an adapter does not implement.
 
     Attributes:
         declares: the framework's declarations, by which a run refuses.
     """
 
-    declares: Callable[[Capability], Declaration] = staticmethod(_nothing_offered)
+    declares: Callable[[Capability], Declaration] = staticmethod(lambda _: NOT_OFFERED)
 
     @abstractmethod
     def accumulate(self, batch: Batch, items: int) -> float: ...
@@ -154,14 +169,6 @@ class BaseTrainer(ABC):
 
     @abstractmethod
     def parameters(self) -> dict[str, Array]: ...
-
-    def refusal(self, capability: Capability, attempt: Attempt | None = None) -> Unsupported:
-        """The refusal of an unsupported capability, with the declared reason.
-
-        Args:
-            attempt: for a refused combination of a capability that is otherwise supported.
-        """
-        return Unsupported.from_declaration(capability, self.declares(capability), attempt)
 
     def update(self, window: Window) -> Update:
         over_window(window, self.accumulate)

@@ -43,9 +43,9 @@ from frameworks.contract.quantization import (
     QuantRule,
 )
 from frameworks.contract.rank_group import RankFailed, RankGroup, Stop
-from frameworks.contract.shipped import SHIPPED, Part, Shipped, Values
 from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import (
+    SHIPPED,
     DataRun,
     FormatRequest,
     FunctionFormat,
@@ -55,11 +55,13 @@ from frameworks.contract.values import (
     LoadedRun,
     LoadOrder,
     OpResult,
+    Part,
     RecomputeCase,
     RecomputeResult,
     RowOrder,
-    State,
+    Shipped,
     Update,
+    Values,
 )
 
 CONTRACT_VERSION = 3

@@ -199,6 +199,9 @@ class Unsupported(Exception):
         self.reason = reason
         self.attempt = attempt
 
+    def __reduce__(self) -> tuple[type[Unsupported], tuple[Capability, str, Attempt | None]]:
+        return type(self), (self.capability, self.reason, self.attempt)
+
     @classmethod
     def from_declaration(
         cls, capability: Capability, declaration: Declaration, attempt: Attempt | None = None

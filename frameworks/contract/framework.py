@@ -13,7 +13,6 @@ from fixtures.schedules import Plateau
 from frameworks.contract.capabilities import Capability, Declaration
 from frameworks.contract.conventions import Conventions
 from frameworks.contract.rank_group import RankGroup
-from frameworks.contract.shipped import Part, Shipped
 from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import (
     DataRun,
@@ -22,9 +21,11 @@ from frameworks.contract.values import (
     FunctionResult,
     LoadedRun,
     OpResult,
+    Part,
     RecomputeCase,
     RecomputeResult,
     RowOrder,
+    Shipped,
 )
 
 R = TypeVar("R")

@@ -18,13 +18,11 @@ from importlib.util import find_spec
 
 from packaging.utils import canonicalize_name
 
-from frameworks.installer import locks, pip, uv
+from frameworks.installer import locks, uv
 from frameworks.installer.distributions import DISTRIBUTIONS, Unavailable
 from frameworks.installer.locks import installed_version as installed
 from frameworks.installer.request import InstallRequest, read_request, redact
 from frameworks.registry import adapter_file
-
-__all__ = ["DISTRIBUTIONS", "install", "installed_version", "lacking", "main"]
 
 NEWEST = "versions are the newest that declare to go with each other"
 AROUND = "the lock does not go with the versions that are asked for; other packages are the newest that do"
@@ -67,7 +65,11 @@ def install(names: Sequence[str], request: InstallRequest) -> str:
     Raises:
         Unavailable: something cannot be installed.
     """
-    requirements = [_requirement(name, request) for name in names]
+    requirements = []
+    for name in names:
+        package = DISTRIBUTIONS[name].cpu if request.gpu is None else DISTRIBUTIONS[name].gpu
+        source = request.sources.get(f"{name.upper()}_REQUIREMENT")
+        requirements.append(source or f"{package}=={request.versions[name]}")
     companions = _companions(names, request)
     if _is_there(names, request, [*requirements, *companions]):
         return ""
@@ -80,12 +82,12 @@ def install(names: Sequence[str], request: InstallRequest) -> str:
             companions += [package for package in ON_NUMPY if installed(package)]
         indexes = [index for name in names if (index := _index(name, request))]
         try:
-            pip.install([*requirements, *companions], pins, indexes)
+            uv.install([*requirements, *companions], pins, indexes)
         except Unavailable:
             if not (request.locked and request.packages):
                 raise
             pins, remark = {name: pins[name] for name in pins if name in {**suite, **request.packages}}, AROUND
-            pip.install([*requirements, *companions], pins, indexes)
+            uv.install([*requirements, *companions], pins, indexes)
     except Unavailable as refusal:
         variables = " or ".join(f"{name.upper()}_VERSION" for name in names)
         hints = [f", or {name.upper()}_INDEX to an index that has it" for name in names if request.gpu is not None]
@@ -93,11 +95,6 @@ def install(names: Sequence[str], request: InstallRequest) -> str:
         remedy = f"set {variables} to another version{''.join(hints)}"
         raise Unavailable(f"{what} cannot be installed ({refusal}); {remedy}") from None
     return remark
-
-
-def _requirement(name: str, request: InstallRequest) -> str:
-    package = DISTRIBUTIONS[name].cpu if request.gpu is None else DISTRIBUTIONS[name].gpu
-    return request.sources.get(f"{name.upper()}_REQUIREMENT") or f"{package}=={request.versions[name]}"
 
 
 def _companions(names: Sequence[str], request: InstallRequest) -> list[str]:
@@ -115,7 +112,7 @@ def _index(name: str, request: InstallRequest) -> str:
     if index := request.sources.get(f"{name.upper()}_INDEX"):
         return index
     elsewhere = f"{name.upper()}_REQUIREMENT" in request.sources
-    if request.gpu is None or elsewhere or (name == "torch" and pip.by_uv()):
+    if request.gpu is None or elsewhere or (name == "torch" and uv.by_uv()):
         return ""
     return DISTRIBUTIONS[name].index_of(request.versions[name], request.gpu)
 

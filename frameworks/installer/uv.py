@@ -1,11 +1,13 @@
-"""uv as a command, where it is installed: it resolves locks, and the companions of another version of a framework.
+"""Installing by uv, or by plain pip, and resolving by uv: locks, and the companions of another version of a framework.
 
 uv reads its own settings alone (`UV_*`, uv.toml), none of pip's.
 """
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import tomllib
@@ -17,6 +19,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from frameworks.installer.distributions import Unavailable
+
+INSTALLER = "CONFORMANCE_INSTALLER"
+"""Environment variable: "uv", the default where it is installed, or "pip", which has pip's settings."""
+
+_NO_EXTRA = re.compile(r"^warning: (.* does not (?:provide the|have an) extra .*)", re.IGNORECASE | re.MULTILINE)
 
 
 def program() -> str | None:
@@ -89,3 +96,49 @@ def _next_release(package: str, version: str, output: Path) -> str:
     (locked,) = tomllib.loads(output.read_text("utf-8"))["packages"]
     uploads = [file["upload-time"] for file in locked.get("wheels", ()) if "upload-time" in file]
     return min(uploads).isoformat() if uploads else ""
+
+
+def by_uv() -> bool:
+    """Return whether uv is to install.
+
+    Raises:
+        Unavailable: the variable says something else, or uv is not installed.
+    """
+    there = program() is not None
+    asked = os.environ.get(INSTALLER) or ("uv" if there else "pip")
+    if asked not in ("pip", "uv"):
+        raise Unavailable(f"{INSTALLER}={asked!r} is no installer; write pip or uv")
+    if asked == "uv" and not there:
+        raise Unavailable(f"{INSTALLER}=uv, and uv is not installed: pip install uv")
+    return asked == "uv"
+
+
+def install(requirements: Sequence[str], pins: Mapping[str, str], indexes: Sequence[str] = ()) -> None:
+    """Install requirements, from these indexes too; whatever comes with them has the pinned version.
+
+    Raises:
+        Unavailable: it cannot be done, with the last error in one line, or an extra that was asked for is not there.
+    """
+    command = [sys.executable, "-m", "pip", "install", "--no-compile"]
+    if by_uv():
+        command = [str(program()), "pip", "install", "--python", sys.executable, "--torch-backend=auto"]
+    beside = [word for index in indexes for word in ("--extra-index-url", index)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "constraints.txt")
+        path.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())), encoding="utf-8")
+        completed = subprocess.run(
+            [*command, "--constraint", str(path), *beside, *requirements],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PIP_NO_INPUT": "1"},
+        )
+    if completed.returncode:
+        errors = [line for line in completed.stderr.splitlines() if line.startswith("ERROR: ")]
+        named = [line.removeprefix("ERROR: ") for line in errors if "ResolutionImpossible" not in line]
+        reason = (
+            named[-1] if named else " ".join((completed.stderr.partition("error: ")[2] or completed.stderr).split())
+        )
+        raise Unavailable(reason or f"the installer ended with status {completed.returncode}")
+    if missing := _NO_EXTRA.search(completed.stderr):
+        raise Unavailable(missing[1])

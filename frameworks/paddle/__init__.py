@@ -11,9 +11,8 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("GLOG_minloglevel", "2")
 
 from frameworks.paddle.core.settings import MODES, STATIC
-from frameworks.paddle.framework import PaddleFramework
+from frameworks.paddle.framework import OneGraph, PaddleFramework
 from frameworks.paddle.static.framework import StaticFramework
-from frameworks.paddle.training.one_graph import OneGraph
 
 __all__ = ["PaddleFramework", "StaticFramework", "adapter"]
 

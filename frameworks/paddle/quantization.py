@@ -165,17 +165,25 @@ class PaddleQuantized:
         with paddle.no_grad():
             return to_numpy(_dense(self._model, self._network)[name](to_tensor(inputs)))
 
+    def _quantized_layers(self) -> dict[str, Any]:
+        dense = _dense(self._model, self._network)
+        return {name: layer for name, layer in dense.items() if isinstance(layer, QuantedLinear)}
+
     def weights(self) -> Mapping[str, Quantized | None]:
-        return {name: _codes(layer) for name, layer in _dense(self._model, self._network).items()}
+        quantized = self._quantized_layers()
+        codes = {name: stored_codes(layer, _step(layer.weight_quanter)) for name, layer in quantized.items()}
+        return {name: codes.get(name) for name in _dense(self._model, self._network)}
 
     def unquantized_parameters(self) -> Mapping[str, Array]:
-        coded = {name for name, layer in _dense(self._model, self._network).items() if _is_quantized(layer)}
-        named = _name_parameters(self._model, self._network)
+        coded, named = self._quantized_layers(), _name_parameters(self._model, self._network)
         return {name: to_numpy(parameter) for name, parameter in named.items() if name not in coded}
 
     def calibrated_ranges(self) -> Mapping[str, Calibrated]:
-        dense = _dense(self._model, self._network)
-        return {name: Calibrated(_range(layer), None) for name, layer in dense.items() if _is_quantized(layer)}
+        quanters = {name: layer.activation_quanter for name, layer in self._quantized_layers().items()}
+        return {
+            name: Calibrated(CodeRange(_step(quanter), int(to_numpy(quanter._dequanter._zero_point))), None)
+            for name, quanter in quanters.items()
+        }
 
     def stored_bytes(self) -> int:
         return sum(to_numpy(value).nbytes for value in self._network.state_dict().values())
@@ -206,7 +214,12 @@ class PaddlePostTraining:
         calibration: Sequence[Array] = (),
         skip: Sequence[str] = (),
     ) -> PaddleQuantized:
-        _admit(model)
+        *body, _ = model.layers
+        known = all(isinstance(layer, Dense | Activation | LayerNorm | Flatten) for layer in body)
+        if not known or any(head.format == "float64" for head in model.heads.heads):
+            raise ValueError(
+                f"{model.name} has more than dense layers, activations, layer norms and flattening in float32"
+            )
         network = _Network(model)
         network.eval()
         for name, parameter in _name_parameters(model, network).items():
@@ -223,18 +236,6 @@ class PaddlePostTraining:
             for batch in calibration:
                 observed(to_tensor(batch))
             return PaddleQuantized(model, quantization.convert(observed))
-
-
-def _admit(model: Model) -> None:
-    """Refuses unsupported models.
-
-    Raises:
-        ValueError: a layer is none that is quantized or stays as it is, or a head is float64.
-    """
-    *body, _ = model.layers
-    known = all(isinstance(layer, Dense | Activation | LayerNorm | Flatten) for layer in body)
-    if not known or any(head.format == "float64" for head in model.heads.heads):
-        raise ValueError(f"{model.name} has more than dense layers, activations, layer norms and flattening in float32")
 
 
 def _name_parameters(model: Model, network: Any) -> dict[str, Any]:
@@ -255,24 +256,9 @@ def _dense(model: Model, network: Any) -> dict[str, Any]:
     return result | {f"{len(body)}.{head.name}.weight": network.heads[head.name] for head in model.heads.heads}
 
 
-def _is_quantized(layer: Any) -> bool:
-    return isinstance(layer, QuantedLinear)
-
-
 def _step(quanter: Any) -> float:
     """The step between codes: Paddle stores the absmax."""
     return float(to_numpy(quanter._dequanter._scales)) / 127.0
-
-
-def _codes(layer: Any) -> Quantized | None:
-    """The weight of a quantized layer, whose codes Paddle stores as float32."""
-    if not _is_quantized(layer):
-        return None
-    return stored_codes(layer, _step(layer.weight_quanter))
-
-
-def _range(layer: Any) -> CodeRange:
-    return CodeRange(_step(layer.activation_quanter), int(to_numpy(layer.activation_quanter._dequanter._zero_point)))
 
 
 _GROUP = 64

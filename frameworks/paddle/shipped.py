@@ -3,7 +3,7 @@
 import copy
 import io
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -38,40 +38,15 @@ from frameworks.contract import Capability, Unsupported, Values
 from frameworks.paddle.core.devices import to_numpy, to_tensor
 from frameworks.paddle.training.optimizers import forced_scaler
 
-Call = Callable[[Callable[..., Any], Sequence[Any]], Any]
 Tensors = Sequence[paddle.Tensor]
 
 _LEAF = (paddle.float32, paddle.complex64)
 
 
-def _plain(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    return call(*arguments)
-
-
-def _without_gradient(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    with paddle.no_grad():
-        return call(*arguments)
-
-
-def _recompute_call(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    return recompute(call, *arguments, use_reentrant=False)
-
-
-def _copied_values(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    with paddle.autograd.saved_tensors_hooks(to_numpy, paddle.to_tensor):
-        return call(*arguments)
-
-
-def _scope_off(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    with paddle.amp.auto_cast(enable=False):
-        return call(*arguments)
-
-
-_CALLS: Mapping[str, Call] = {
-    "without-gradient": _without_gradient,
-    "recomputed": _recompute_call,
-    "saved-elsewhere": _copied_values,
-    "scope-off": _scope_off,
+_SCOPES: Mapping[str, Callable[[], AbstractContextManager[object]]] = {
+    "without-gradient": paddle.no_grad,
+    "saved-elsewhere": partial(paddle.autograd.saved_tensors_hooks, to_numpy, paddle.to_tensor),
+    "scope-off": partial(paddle.amp.auto_cast, enable=False),
 }
 
 
@@ -93,7 +68,7 @@ class _Parts(ListedParts):
     own: tuple[str, ...]
 
     def techniques(self) -> tuple[str, ...]:
-        return (*_CALLS, *self.own)
+        return ("without-gradient", "recomputed", "saved-elsewhere", "scope-off", *self.own)
 
     def arguments(self, name: str) -> list[Any]:
         """The inputs of a part, new tensors each time."""
@@ -102,7 +77,11 @@ class _Parts(ListedParts):
 
 def _values(call: Callable[..., Any], arguments: Sequence[Any], more: Tensors, technique: str) -> Values:
     paddle.seed(3)
-    outputs = _tensors(_CALLS.get(technique, _plain)(call, arguments))
+    with _SCOPES.get(technique, nullcontext)():
+        if technique == "recomputed":
+            outputs = _tensors(recompute(call, *arguments, use_reentrant=False))
+        else:
+            outputs = _tensors(call(*arguments))
     values = {f"value/{index}": to_numpy(output) for index, output in enumerate(outputs)}
     followed = [output for output in outputs if not output.stop_gradient and output.dtype in _LEAF]
     if not followed:
@@ -445,21 +424,15 @@ class PaddleFunctions(BaseFunctions):
     functions = _FUNCTIONS
 
     def techniques(self) -> tuple[str, ...]:
-        return (
-            "compiled",
-            "compiled-with-breaks",
-            "compiled-inside",
-            "unknown-batch",
-            "recomputed",
-            "recomputed-by-hooks",
-        )
+        compiled = ("compiled", "compiled-with-breaks", "compiled-inside", "unknown-batch")
+        return (*compiled, "recomputed", "recomputed-by-hooks")
 
     def compute(self, name: str, technique: str) -> Values:
         if technique.startswith("recomputed") and name in _NOT_RECOMPUTED:
             raise Unsupported(Capability.CONTROL_FLOW, f"recompute raises: {_NOT_RECOMPUTED[name]}")
         x = paddle.to_tensor(square(), stop_gradient=False)
         result = self._apply_technique(self.functions[name], technique)(x)
-        outputs = [tensor for tensor in paddle.utils.flatten(result) if isinstance(tensor, paddle.Tensor)]
+        outputs = _tensors(result)
         values: dict[str, Any] = {f"value/{index}": to_numpy(output) for index, output in enumerate(outputs)}
         followed = [output for output in outputs if not output.stop_gradient]
         if followed:
@@ -471,14 +444,14 @@ class PaddleFunctions(BaseFunctions):
         static = paddle.jit.to_static
         match technique:
             case "compiled":
-                return _make_function(static(function, full_graph=True))
+                return static(function, full_graph=True)
             case "compiled-with-breaks":
-                return _make_function(static(function, full_graph=False))
+                return static(function, full_graph=False)
             case "compiled-inside":
-                return _make_function(static(_outer(static(function, full_graph=True)), full_graph=True))
+                return static(_outer(static(function, full_graph=True)), full_graph=True)
             case "unknown-batch":
                 known = [InputSpec([None, SIZE], "float32", stop_gradient=False)]
-                return _make_function(static(function, input_spec=known, full_graph=True))
+                return static(function, input_spec=known, full_graph=True)
             case "recomputed":
                 return lambda x: recompute(function, x)
             case "recomputed-by-hooks":
@@ -491,7 +464,3 @@ def _outer(inner: Any) -> Function:
         return inner(x)
 
     return outer
-
-
-def _make_function(compiled: Any) -> Function:
-    return lambda x: compiled(x)

@@ -1,16 +1,4 @@
 """Ranks as worker processes: started once, reused for many runs, and ended together if one fails."""
 
-from frameworks.ranks.messages import LIMITS, Limits, RankWorker, SeveralRanks, group_seconds
+from frameworks.ranks.messages import Limits, group_seconds
 from frameworks.ranks.worker_group import RemoteRankGroup, WorkerGroup, close_all, worker_group_of
-
-__all__ = [
-    "LIMITS",
-    "Limits",
-    "RankWorker",
-    "RemoteRankGroup",
-    "SeveralRanks",
-    "WorkerGroup",
-    "close_all",
-    "group_seconds",
-    "worker_group_of",
-]

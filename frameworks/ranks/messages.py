@@ -2,7 +2,7 @@
 
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
-from frameworks.base import Arguments
 from frameworks.contract import Unsupported
 
 
@@ -64,21 +63,14 @@ class Answer:
     body: bytes
 
     def value(self) -> Any:
-        """The method's result.
-
-        Raises:
-            RuntimeError: it cannot be unpickled here.
-        """
-        try:
-            return pickle.loads(self.body)
-        except Exception as error:
-            raise RuntimeError(f"a rank's result cannot be unpickled: {_error_line(error)}") from error
+        """The method's result."""
+        return pickle.loads(self.body)
 
     def error(self) -> Exception:
         """The method's exception."""
         text, notes, body = pickle.loads(self.body)
         try:
-            error = _rebuild_exception(body)
+            error: Exception = pickle.loads(body)
         except Exception:
             error = RuntimeError(text)
         error.__notes__ = notes
@@ -90,29 +82,17 @@ def pickle_error(error: Exception, note: str) -> bytes:
 
     An `Unsupported` keeps its attempt if that can be pickled.
     """
-    forms: list[Any] = [error]
-    if isinstance(error, Unsupported):
-        refusal = (error.capability, error.reason)
-        forms = [(Unsupported, (*refusal, error.attempt)), (Unsupported, refusal)]
-    notes = [*getattr(error, "__notes__", []), note]
+    forms = [error, *([Unsupported(error.capability, error.reason)] if isinstance(error, Unsupported) else [])]
+    line, notes = _error_line(error), [*getattr(error, "__notes__", []), note]
     for form in forms:
         try:
             body = pickle.dumps(form)
-            again = _rebuild_exception(body)
+            again = pickle.loads(body)
         except Exception:  # whatever an exception's own way of being pickled raises
             continue
         if isinstance(error, type(again)) and str(again) == str(error):
-            return pickle.dumps((_error_line(error), notes, body))
-    return pickle.dumps((_error_line(error), notes, pickle.dumps((RuntimeError, (_error_line(error),)))))
-
-
-def _rebuild_exception(body: bytes) -> Exception:
-    form = pickle.loads(body)
-    if isinstance(form, Exception):
-        return form
-    kind, arguments = form
-    error: Exception = kind(*arguments)
-    return error
+            return pickle.dumps((line, notes, body))
+    return pickle.dumps((line, notes, pickle.dumps(RuntimeError(line))))
 
 
 def _error_line(error: BaseException) -> str:
@@ -158,15 +138,9 @@ class RankWorker(Protocol):
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> Any:
         """The adapter's own trainer, with `update_share`, `gradients_share`, `resident_bytes` and `collectives`.
 
-        For a process with several ranks, a `SeveralRanks`.
+        That of a process with several ranks has `ask(verb, arguments)`, which calls a method with each rank's
+        `Arguments` and returns one result for each rank, in order.
         """
 
     def barrier(self) -> None:
         """Waits for all ranks; raises after `group_seconds`."""
-
-
-class SeveralRanks(Protocol):
-    """The trainer of a process with several ranks."""
-
-    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
-        """Calls a method with each rank's arguments; returns one result for each rank, in order."""

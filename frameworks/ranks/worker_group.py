@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from itertools import count as numbers
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -31,7 +32,7 @@ _LOCK = "owner"
 
 
 class WorkerGroupFolder:
-    """An empty folder for this process.
+    """An empty folder for this process, which holds a lock in it.
 
     Attributes:
         path: of the folder.
@@ -42,7 +43,7 @@ class WorkerGroupFolder:
         _remove_stale(Path(tempfile.gettempdir()), prefix)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
         new = self.path / "locking"
-        self._lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = new.open("wb")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         new.rename(self.path / _LOCK)
 
@@ -53,30 +54,15 @@ class WorkerGroupFolder:
 
     def let_go(self) -> None:
         """Closes the lock; another process that has it open keeps it."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.close()
 
 
 def _remove_stale(among: Path, prefix: str) -> None:
+    """Removes folders with a free lock; one without a lock is being created, or is not a worker group's."""
     for folder in among.glob(f"{prefix}*"):
-        with suppress(OSError):
-            if not folder.is_symlink() and folder.stat().st_uid == os.getuid():
-                _remove_if_stale(folder)
-
-
-def _remove_if_stale(folder: Path) -> None:
-    """Removes a folder with a free lock; one without a lock is being created, or is not a worker group's.
-
-    Raises:
-        OSError: it has no lock, or the lock is taken.
-    """
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(lock)
+        with suppress(OSError), (folder / _LOCK).open("r+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,41 +181,20 @@ class RankProcess:
         self._lifeline.close()
 
 
-class Guardian:
-    """A shell that kills ranks and removes their folder if their parent dies.
+def start_guardian(folder: Path, pids: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Starts a shell that kills ranks and removes their folder if their parent dies.
 
     A rank detects this itself too, unless it hangs without releasing the interpreter's lock.
     """
-
-    SCRIPT = 'cat >/dev/null; kill -s KILL -- "$@" 2>/dev/null; rm -rf -- "$0"'
-
-    def __init__(self, folder: Path, pids: Sequence[int]) -> None:
-        command = ["/bin/sh", "-c", self.SCRIPT, str(folder), *(f"-{pid}" for pid in pids)]
-        self._process = subprocess.Popen(
-            command,
-            cwd="/",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    @property
-    def pid(self) -> int:
-        """Its number."""
-        return self._process.pid
-
-    def kill(self) -> None:
-        """Stops it before it acts."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
-        self.let_go()
-
-    def let_go(self) -> None:
-        """Closes this process' end of the pipe that it watches."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+    script = 'cat >/dev/null; kill -s KILL -- "$@" 2>/dev/null; rm -rf -- "$0"'
+    return subprocess.Popen(
+        ["/bin/sh", "-c", script, str(folder), *(f"-{pid}" for pid in pids)],
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 BEAT_S = 0.2
@@ -278,7 +243,7 @@ class WorkerGroup:
         self._owner = os.getpid()
         self._commands, self._runs = numbers(1), numbers(1)
         self._dropped: deque[int] = deque()
-        self._guardian: Guardian | None = None
+        self._guardian: subprocess.Popen[bytes] | None = None
         self._processes: list[RankProcess] = []
         self._place = WorkerGroupFolder()
         self._folder = self._place.path
@@ -297,7 +262,7 @@ class WorkerGroup:
             log = self._folder / f"rank-{rank}.txt"
             ranks = tuple(range(rank, rank + self._share))
             self._processes.append(RankProcess(name, ranks, log, environment, self.limits.answer_s))
-        self._guardian = Guardian(self._folder, [process.pid for process in self._processes])
+        self._guardian = start_guardian(self._folder, [process.pid for process in self._processes])
         search = tuple(os.path.abspath(path) for path in sys.path)
         openings = [
             Opening(kind, rank, self._share, self.count, meeting, device, mode, search)
@@ -350,14 +315,13 @@ class WorkerGroup:
             (number, verb, tuple(arguments[rank : rank + self._share]), how if stops in process.ranks else None)
             for rank, process in zip(range(0, self.count, self._share), self._processes, strict=True)
         ]
-        return self._flatten_answers(self._command("ask", calls, self.limits.answer_s))
+        return tuple(chain.from_iterable(self._command("ask", calls, self.limits.answer_s)))
 
     def run_numbers(self) -> tuple[tuple[int, ...], ...]:
         """The numbers of the runs on each rank."""
-        return self._flatten_answers(self._command("run_numbers", [()] * len(self._processes), self.limits.answer_s))
-
-    def _flatten_answers(self, answers: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-        return tuple(answer for own in answers for answer in own)
+        return tuple(
+            chain.from_iterable(self._command("run_numbers", [()] * len(self._processes), self.limits.answer_s))
+        )
 
     def drop(self, number: int) -> None:
         """Drops a run; the ranks learn of it with the next command."""
@@ -484,14 +448,23 @@ class WorkerGroup:
             process.kill()
         self._place.remove()
         if self._guardian is not None:
-            self._guardian.kill()
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._guardian.pid, signal.SIGKILL)
+            self._guardian.wait()
+            self._let_guardian_go()
+
+    def _let_guardian_go(self) -> None:
+        """Closes this process' end of the pipe that the guardian watches."""
+        if self._guardian is not None and self._guardian.stdin is not None:
+            self._guardian.stdin.close()
 
     def let_go(self) -> None:
         """In a forked copy of the process: closes handles that would keep the ranks alive after the process has
         ended."""
-        for own in (*self._processes, self._guardian, self._place):
-            if own is not None:
-                own.let_go()
+        for process in self._processes:
+            process.let_go()
+        self._place.let_go()
+        self._let_guardian_go()
 
 
 def _pickle_calls(method: str, arguments: Sequence[tuple[Any, ...]]) -> list[bytes]:
@@ -533,16 +506,13 @@ def worker_group_of(
     key = (kind, count, device, mode, tuple(sorted(environment.items())), processes, limits)
     worker_group = _groups.pop(key, None)
     if worker_group is None or not worker_group.alive:
-        _end([worker_group] if worker_group is not None else [])
-        _end([_groups.pop(next(iter(_groups))) for _ in range(len(_groups) - MOST + 1)])
+        unused = [worker_group] if worker_group is not None else []
+        unused += [_groups.pop(next(iter(_groups))) for _ in range(len(_groups) - MOST + 1)]
+        for group in unused:
+            group.close("ranks of another kind or number were started since")
         worker_group = WorkerGroup(kind, count, device, mode, environment, processes=processes, limits=limits)
     _groups[key] = worker_group
     return worker_group
-
-
-def _end(worker_groups: Iterable[WorkerGroup]) -> None:
-    for worker_group in worker_groups:
-        worker_group.close("ranks of another kind or number were started since")
 
 
 def close_all(why: str = "they were closed") -> None:

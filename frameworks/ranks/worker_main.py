@@ -62,7 +62,10 @@ class CommandHandler:
         trainer = self.runs[run]
         several = getattr(trainer, "ask", None)
         if several is not None:
-            return _check_count(tuple(several(verb, arguments)), len(arguments), verb)
+            answers = tuple(several(verb, arguments))
+            if len(answers) != len(arguments):
+                raise TypeError(f"{verb}: got {len(answers)} results, want one for each of {len(arguments)} ranks")
+            return answers
         if len(arguments) != 1:
             raise TypeError(
                 f"{type(trainer).__name__} needs ask(verb, arguments): its process has {len(arguments)} ranks"
@@ -80,12 +83,6 @@ class CommandHandler:
     def close(self) -> NoReturn:
         """Ends the process."""
         os._exit(0)
-
-
-def _check_count(answers: tuple[Any, ...], count: int, verb: str) -> tuple[Any, ...]:
-    if len(answers) != count:
-        raise TypeError(f"{verb}: got {len(answers)} results, want one for each of {count} ranks")
-    return answers
 
 
 def execute_command(handler: CommandHandler, command: Command) -> Answer:

@@ -20,8 +20,8 @@ from fixtures.models import exact_linear
 from fixtures.recipe import Recipe
 from frameworks.base import ending
 from frameworks.base.recompute import CLOSED_OVER, recomputed_call
+from frameworks.base.shipped import short_call_stacks
 from frameworks.base.trainer import AppliedMicroBatch
-from frameworks.call_stacks import short_call_stacks
 from frameworks.contract import CONTRACT_VERSION, NOT_OFFERED, Capability, RecomputeCase, Unsupported
 from frameworks.installer import locks
 from frameworks.installer.distributions import DISTRIBUTIONS, read_distribution

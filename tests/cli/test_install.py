@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from conformance.runner import identity, jobs
 from frameworks.installer import install, locks, request, uv
 from frameworks.installer.distributions import DISTRIBUTIONS, Unavailable, bare, variable_of
-from frameworks.installer.pip import INSTALLER
+from frameworks.installer.uv import INSTALLER
 from results.record.reading import load
 from tests.support.suite_runs import ROOT, Ended, run
 from tests.support.wheels import serve_index, write_wheel

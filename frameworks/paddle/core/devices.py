@@ -85,11 +85,9 @@ def allocated_bytes(forward: Callable[[], Any]) -> int:
     return growth
 
 
-def peak_bytes() -> int | None:
-    """The device allocator's peak in this process; None on a CPU, whose allocator keeps none."""
+def peak_bytes() -> int:
+    """The peak of an accelerator's allocator in this process; a CPU's keeps none."""
     kind, number = in_use()
-    if kind == "cpu":
-        return None
     if kind == GPU:
         return int(paddle.device.cuda.max_memory_allocated())
     return int(core.device_memory_stat_peak_value("Allocated", number))

@@ -15,6 +15,7 @@ import numpy as np
 import paddle
 import paddle.nn.functional as F
 from paddle.distributed.fleet.utils import recompute
+from paddle.incubate.distributed.fleet import recompute_sequential
 
 from fixtures import model as fixture
 from fixtures.arrays import Array
@@ -22,12 +23,8 @@ from fixtures.model import SCALE, Batch, BatchNorm, FunctionUse, Model
 from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds, unscaled_in_trace
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
-from frameworks.contract import FunctionFormat, FunctionResult, LayerTrace, RecomputeCase, RecomputeResult
-from frameworks.paddle.core import ways
+from frameworks.contract import FunctionResult, LayerTrace, RecomputeCase, RecomputeResult
 from frameworks.paddle.core.devices import to_numpy, to_paddle_layout
-
-DYNAMIC_WAYS: dict[str, FunctionFormat] = {"PyLayer": "input"}
-STATIC_WAYS: dict[str, FunctionFormat] = {"static_pylayer": "input"}
 
 
 def _back(x: Any, gradient: Any) -> Any:
@@ -343,8 +340,13 @@ class Network(paddle.nn.Layer):
         self.steps, self.segments = cut(body, plan)
         self.runs = paddle.nn.LayerList(self.steps)
         self.heads = heads
-        self.named = dict(_name_parameters(model, body, heads))
-        self.statistics = dict(_statistics(model, body))
+        self.named = _name_parameters(model, body, heads)
+        self.statistics = {
+            f"{path}.{name}": getattr(paddle_layer, f"_{name}")
+            for path, layer, paddle_layer in with_paths(model.layers[:-1], body)
+            if isinstance(layer, BatchNorm)
+            for name in ("mean", "variance")
+        }
         self.layers_by_path = {path: layer for path, _, layer in with_paths(model.layers[:-1], body)}
         self.layers_by_path |= {f"{len(body)}.{head.name}": heads[head.name] for head in model.heads.heads}
 
@@ -355,27 +357,21 @@ class Network(paddle.nn.Layer):
 
     def forward(self, x: Any, heads: tuple[str, ...]) -> dict[str, Any]:
         if self._sequential:
-            x = ways.recompute_segments(self.segments, x, reentrant=self.is_reentrant)
+            options = {"segments": len(self.segments)}
+            x = recompute_sequential(options, list(self.segments), x, use_reentrant=self.is_reentrant)
         else:
             for step in self.runs:
                 x = step(x)
         return {name: self.heads[name](x) for name in heads}
 
 
-def _name_parameters(model: Model, body: list[Any], heads: Any) -> Iterator[tuple[str, Any]]:
+def _name_parameters(model: Model, body: list[Any], heads: Any) -> dict[str, Any]:
     result = {
         f"{path}.{name}": parameter
         for path, layer, paddle_layer in with_paths(model.layers, [*body, heads])
         for name, parameter in own_parameters(layer, paddle_layer).items()
     }
-    return ((name, result[name]) for name in model.parameter_shapes())
-
-
-def _statistics(model: Model, body: list[Any]) -> Iterator[tuple[str, Any]]:
-    for path, layer, paddle_layer in with_paths(model.layers[:-1], body):
-        if isinstance(layer, BatchNorm):
-            yield f"{path}.mean", paddle_layer._mean
-            yield f"{path}.variance", paddle_layer._variance
+    return {name: result[name] for name in model.parameter_shapes()}
 
 
 def _value(x: Any, w: Any) -> Any:
@@ -604,11 +600,3 @@ def hook_layers(layers: Mapping[str, Any], hook: Callable[[str], Callable[[Any, 
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def watch_passes(layers: Mapping[str, Any]) -> Iterator[Watch]:
-    """Watches the passes that these layers, by path, make inside."""
-    watch = Watch()
-    with hook_layers(layers, watch.hook):
-        yield watch

@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -130,20 +130,9 @@ def tf32_products(allowed: bool | None) -> Iterator[None]:
         core.set_cudnn_switch(former[1])
 
 
-def _numeric_flags() -> dict[str, object]:
-    """Flags that affect results, as available in this version and build, by name."""
-    values: dict[str, object] = {}
-    for name in _NUMERIC_FLAGS:
-        try:
-            values[name] = paddle.get_flags([name])[name]
-        except ValueError:
-            continue
-    return values
-
-
 def read_environment(device: str) -> dict[str, str]:
     """Device model, versions, flags and thread counts that results may depend on."""
-    flags = paddle.get_flags(["FLAGS_paddle_num_threads", "FLAGS_enable_pir_api"])
+    flags = paddle.get_flags(list(_FLAGS))
     result: dict[str, object] = {
         "device": processor() if device == "cpu" else model_name(device),
         "commit": paddle.version.commit,
@@ -152,9 +141,11 @@ def read_environment(device: str) -> dict[str, str]:
         "pir": flags["FLAGS_enable_pir_api"],
         "cuda": paddle.version.cuda(),
         "default-dtype": paddle.get_default_dtype(),
-        "nan-check": paddle.get_flags(["FLAGS_check_nan_inf"])["FLAGS_check_nan_inf"],
-        **_numeric_flags(),
+        "nan-check": flags["FLAGS_check_nan_inf"],
     }
+    for name in _NUMERIC_FLAGS:
+        with suppress(ValueError):  # this version or build has no such flag
+            result[name] = paddle.get_flags([name])[name]
     if device == "cuda":
         result |= {
             "cudnn": paddle.version.cudnn(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,59 +20,19 @@ from paddle.distributed.sharding import group_sharded_parallel
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import Ranks, Recipe, Sharding
+from fixtures.recipe import Ranks, Recipe
 from frameworks.base import MicroBatch, same_parts
 from frameworks.contract import Capability, Unsupported, Update
 from frameworks.paddle.core.layers import BatchTensors, Network
 from frameworks.paddle.core.settings import FORCED
 from frameworks.paddle.declarations import NO_COUNT
 from frameworks.paddle.distributed.rendezvous import store
-from frameworks.paddle.training.optimizers import Share, UpdateAfterLosses, slots
-from frameworks.paddle.training.trainer import FILE, DygraphTrainer, ReadRun, load, parts
+from frameworks.paddle.training.optimizers import UpdateAfterLosses, slots
+from frameworks.paddle.training.trainer import FILE, DygraphTrainer
 from frameworks.ways import require_calls
 
 T = TypeVar("T")
 _OWN = ("count", "buffers", "window", "items", "generator", "calls")
-
-
-def save(trainer: ReadRun, ranks: int, path: Path) -> None:
-    """Writes the run below the folder `path`, which all ranks share and which is made if it is not there.
-
-    Raises:
-        OSError: on every rank, if one of them cannot write.
-    """
-    run_collectively(lambda: _write(trainer, ranks, path), ranks, OSError, f"{path} cannot be written")
-
-
-def _write(trainer: ReadRun, ranks: int, path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    whole = parts(trainer)
-    buffers = {name for name, _ in trainer.network.named_buffers()}
-    own = {
-        "count": ranks,
-        "buffers": {name: value for name, value in whole["model"].items() if name in buffers},
-        "window": whole["window"]["micro-batches"],
-        "items": whole["window"]["items"],
-        "generator": whole["generator"],
-        "calls": whole["calls"],
-    }
-    rank = distributed.get_rank()
-    paddle.save(own, str(file_of(path, rank)))
-    if rank == 0:
-        paddle.save(whole, str(path / FILE))
-
-
-def restore(trainer: ReadRun, ranks: int, path: Path) -> None:
-    """Restores what `save` wrote, with as many ranks or others; a rank more begins with rank 0's own.
-
-    Raises:
-        ValueError: on every rank, if one of them cannot read a file, or Paddle refuses a part of it on one; nothing is
-            changed then.
-    """
-    refused, resumed = f"{path} cannot be loaded", trainer.anew()
-    saved = run_collectively(lambda: _read(resumed, ranks, path), ranks, ValueError, refused)
-    run_collectively(lambda: load(resumed, saved), ranks, ValueError, refused)
-    vars(trainer).update(vars(resumed))
 
 
 def run_collectively(step: Callable[[], T], count: int, kind: type[Exception], what: str) -> T:
@@ -109,27 +69,7 @@ def read_parts(file: Path, own: Sequence[str], **options: Any) -> dict[str, Any]
     except Exception as error:
         raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
     same_parts(file, loaded if isinstance(loaded, dict) else (), own)
-    result: dict[str, Any] = loaded
-    return result
-
-
-def _read(resumed: ReadRun, count: int, path: Path) -> dict[str, Any]:
-    """The parts of this rank's run."""
-    rank = distributed.get_rank()
-    whole = read_parts(path / FILE, tuple(parts(resumed)))
-    first = read_parts(file_of(path, 0), _OWN)
-    if first["count"] == count:
-        own = first if rank == 0 else read_parts(file_of(path, rank), _OWN)
-    else:
-        every = [first, *(read_parts(file_of(path, other), _OWN) for other in range(1, int(first["count"])))]
-        own = {**(every[rank] if rank < len(every) else first), **_window_of(every, rank)}
-    return {
-        **whole,
-        "model": {**whole["model"], **own["buffers"]},
-        "window": {**whole["window"], "micro-batches": own["window"], "items": own["items"]},
-        "generator": own["generator"],
-        "calls": own["calls"],
-    }
+    return loaded
 
 
 def _window_of(every: Sequence[Mapping[str, Any]], rank: int) -> dict[str, Any]:
@@ -159,55 +99,6 @@ class _WithLosses(paddle.nn.Layer):
         return [self._fed(gradients)] if tensors is None else self._losses(tensors)
 
 
-class Replicas:
-    """This rank's copy of a network, made when all ranks make theirs.
-
-    Gradients are reduced by `DataParallel` in its backward pass. It takes no `PyLayer`, which reentrant recomputation
-    is: there they are reduced after the window's last micro-batch by `fused_allreduce_gradients`, as its documentation
-    has it. Either takes the mean over the ranks.
-
-    Args:
-        losses: sums of a micro-batch's losses, one a head.
-        fed: Σ p·g over given gradients.
-        way: of the technique "data-parallel".
-    """
-
-    def __init__(self, network: Network, losses: Losses, fed: Fed, way: str) -> None:
-        self._manually = network.is_reentrant or way == "reduced-by-hand"
-        options: dict[str, Any] = {"find_unused_parameters": not network.is_reentrant and way != "all-used"}
-        if way == "small-buffers":
-            options |= {"comm_buffer_size": 1, "last_comm_buffer_size": 0.0001}
-        self._layer = paddle.DataParallel(_WithLosses(network, losses, fed), **options)
-
-    def losses(self, tensors: BatchTensors) -> list[Any]:
-        sums: list[Any] = self._layer(tensors, {})
-        return sums
-
-    def sum_products(self, gradients: Mapping[str, Any]) -> Any:
-        return self._layer(None, gradients)[0]
-
-    @contextmanager
-    def micro_batch(self, *, last: bool) -> Iterator[None]:
-        """The context of forward and backward; after the last micro-batch every rank has the mean."""
-        if last and not self._manually:
-            yield
-            return
-        with self._layer.no_sync():
-            yield
-        if last:
-            fused_allreduce_gradients(self._layer.parameters(), None)
-
-
-def shard(network: Network, shares: list[Share], level: Sharding) -> None:
-    """Shards the level's state over all ranks.
-
-    Raises:
-        AssertionError: on a CPU.
-    """
-    for share in shares:
-        _, share.optimizer, _ = group_sharded_parallel(network, share.optimizer, _SHARDED[level])
-
-
 _COUNTERS = ("schedule", "beta1_pow", "beta2_pow")
 
 
@@ -216,7 +107,15 @@ def _bytes(arrays: Mapping[str, Array]) -> int:
 
 
 class RankTrainer(DygraphTrainer):
-    """One rank's part of a run. Methods that take data, `save` and `restore` are collective."""
+    """One rank's part of a run. Methods that take data, `save` and `restore` are collective.
+
+    Gradients are reduced by `DataParallel` in its backward pass. It takes no `PyLayer`, which reentrant recomputation
+    is: there they are reduced after the window's last micro-batch by `fused_allreduce_gradients`, as its documentation
+    has it. Either takes the mean over the ranks.
+
+    Raises:
+        AssertionError: of sharded state on a CPU.
+    """
 
     def __init__(
         self, ranks: Ranks, model: Model, recipe: Recipe, weights: Mapping[str, Array], *, forced: bool
@@ -226,11 +125,17 @@ class RankTrainer(DygraphTrainer):
         self._gradient_bytes = 0
         with self.stream.apart():
             if ranks.level != "replicated":
-                shard(self.network, self.shares, ranks.level)
+                for share in self.shares:
+                    _, share.optimizer, _ = group_sharded_parallel(self.network, share.optimizer, _SHARDED[ranks.level])
             with require_calls("paddle", recipe, "data-parallel"):
-                self._replicas = Replicas(
-                    self.network, super()._losses, super()._sum_products, recipe.way("data-parallel")
-                )
+                self._replica = self._replicate(recipe.way("data-parallel"))
+
+    def _replicate(self, way: str) -> Any:
+        self._reduces_by_hand = self.network.is_reentrant or way == "reduced-by-hand"
+        options: dict[str, Any] = {"find_unused_parameters": not self.network.is_reentrant and way != "all-used"}
+        if way == "small-buffers":
+            options |= {"comm_buffer_size": 1, "last_comm_buffer_size": 0.0001}
+        return paddle.DataParallel(_WithLosses(self.network, super()._losses, super()._sum_products), **options)
 
     def anew(self) -> RankTrainer:
         start = self.model.weights(self.recipe.seed)
@@ -246,13 +151,21 @@ class RankTrainer(DygraphTrainer):
         return tensors
 
     def _losses(self, tensors: BatchTensors) -> list[Any]:
-        return self._replicas.losses(tensors)
+        return self._replica(tensors, {})
 
     def _sum_products(self, gradients: Mapping[str, Any]) -> Any:
-        return self._replicas.sum_products(gradients)
+        return self._replica(None, gradients)[0]
 
-    def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
-        return self._replicas.micro_batch(last=last)
+    @contextmanager
+    def _micro_batch(self, *, last: bool) -> Iterator[None]:
+        """The context of forward and backward; after the last micro-batch every rank has the mean."""
+        if last and not self._reduces_by_hand:
+            yield
+            return
+        with self._replica.no_sync():
+            yield
+        if last:
+            fused_allreduce_gradients(self._replica.parameters(), None)
 
     def _share(self, total: Any, items: int) -> Any:
         """The reduction is a mean over ranks; what it divides by is multiplied in before."""
@@ -299,10 +212,53 @@ class RankTrainer(DygraphTrainer):
     # the whole run
 
     def save(self, path: Path) -> None:
-        save(self, self.ranks.count, path)
+        """Writes into a folder that all ranks share; OSError on every rank, if one of them cannot write."""
+        run_collectively(lambda: self._write(path), self.ranks.count, OSError, f"{path} cannot be written")
+
+    def _write(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        whole = self.parts()
+        buffers = {name for name, _ in self.network.named_buffers()}
+        own = {
+            "count": self.ranks.count,
+            "buffers": {name: value for name, value in whole["model"].items() if name in buffers},
+            "window": whole["window"]["micro-batches"],
+            "items": whole["window"]["items"],
+            "generator": whole["generator"],
+            "calls": whole["calls"],
+        }
+        rank = distributed.get_rank()
+        paddle.save(own, str(file_of(path, rank)))
+        if rank == 0:
+            paddle.save(whole, str(path / FILE))
 
     def restore(self, path: Path) -> None:
-        restore(self, self.ranks.count, path)
+        """Restores what as many ranks or others wrote; a rank more begins with rank 0's own.
+
+        ValueError on every rank, if one of them cannot read a file, or Paddle refuses a part of it on one.
+        """
+        count, refused, resumed = self.ranks.count, f"{path} cannot be loaded", self.anew()
+        saved = run_collectively(lambda: self._read(tuple(resumed.parts()), path), count, ValueError, refused)
+        run_collectively(lambda: resumed.load(saved), count, ValueError, refused)
+        vars(self).update(vars(resumed))
+
+    def _read(self, names: Sequence[str], path: Path) -> dict[str, Any]:
+        """The parts of this rank's run, by their names."""
+        rank = distributed.get_rank()
+        whole = read_parts(path / FILE, names)
+        first = read_parts(file_of(path, 0), _OWN)
+        if first["count"] == self.ranks.count:
+            own = first if rank == 0 else read_parts(file_of(path, rank), _OWN)
+        else:
+            every = [first, *(read_parts(file_of(path, other), _OWN) for other in range(1, int(first["count"])))]
+            own = {**(every[rank] if rank < len(every) else first), **_window_of(every, rank)}
+        return {
+            **whole,
+            "model": {**whole["model"], **own["buffers"]},
+            "window": {**whole["window"], "micro-batches": own["window"], "items": own["items"]},
+            "generator": own["generator"],
+            "calls": own["calls"],
+        }
 
 
 class PaddleWorker:

@@ -20,17 +20,15 @@ from frameworks.contract import (
     OpResult,
     ScalerRule,
 )
-from frameworks.paddle.core.layers import OPERATIONS, STATIC_WAYS
+from frameworks.paddle.core.layers import OPERATIONS
 from frameworks.paddle.core.settings import STATIC
 from frameworks.paddle.declarations import IN_BOTH_GRAPHS
-from frameworks.paddle.launch import has_ranks
+from frameworks.paddle.framework import OneGraph, has_ranks
 from frameworks.paddle.quantization import PaddlePostTraining, PaddleQuantizers, gpu_kernel_attempts
-from frameworks.paddle.static.attempts import training
-from frameworks.paddle.static.declarations import refusals
-from frameworks.paddle.static.probes import acts, static_attempts
+from frameworks.paddle.static import attempts
+from frameworks.paddle.static.declarations import acts, refusals, static_attempts
 from frameworks.paddle.static.programs import PlateauProgram, StaticFormats, function_used, run_operation
 from frameworks.paddle.static.trainer import StaticTrainer
-from frameworks.paddle.training.one_graph import OneGraph
 from frameworks.paddle.training.optimizers import REFUSED_IN_BOTH, refused_attempts
 
 
@@ -55,11 +53,7 @@ class StaticFramework(OneGraph):
     def attempts(self) -> Mapping[Capability, Attempt]:
         here: dict[Capability, Attempt] = {
             **static_attempts(self.device),
-            **{
-                capability: attempt
-                for capability, attempt in refused_attempts().items()
-                if capability in REFUSED_IN_BOTH
-            },
+            **{c: attempt for c, attempt in refused_attempts().items() if c in REFUSED_IN_BOTH},
             **gpu_kernel_attempts(self.device),
             **quantizer_attempts(PaddleQuantizers()),
             **technique_attempts(PaddlePostTraining()),
@@ -67,7 +61,7 @@ class StaticFramework(OneGraph):
         return with_ranks(here, self.ranks_of_a_run, None, reshaped="replicated") if has_ranks(self.device) else here
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
-        return STATIC_WAYS
+        return {"static_pylayer": "input"}
 
     def conventions(self) -> Conventions:
         rule = ScalerRule(minimum=1.0, maximum=float(np.finfo(np.float32).max))
@@ -97,7 +91,7 @@ class StaticFramework(OneGraph):
         return {NumberFormats: StaticFormats}
 
     def scales_after_bfloat16(self) -> bool:
-        return acts(self.device, training.scales_after_bfloat16)
+        return acts(self.device, attempts.scales_after_bfloat16)
 
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:
         return run_operation(_OPERATIONS[op], arrays)

@@ -19,14 +19,13 @@ from fixtures.arrays import Array
 from fixtures.model import SCALE, FunctionUse, Model
 from fixtures.recipe import Ranks, Recipe
 from frameworks.base import BaseFormats
-from frameworks.call_stacks import short_call_stacks
+from frameworks.base.shipped import short_call_stacks
 from frameworks.contract import Capability, CastRule, FunctionResult, OpResult, Unsupported
 from frameworks.paddle.core.devices import Stream, current, format_name, place
 from frameworks.paddle.core.layers import Network, add, hook_layers, item_losses, missing_kernel
-from frameworks.paddle.core.schedules import PlateauRun
-from frameworks.paddle.static.attempts import training as attempts
-from frameworks.paddle.static.declarations import FROZEN_PRODUCTS, SCALED_FLOAT64, SEVERAL_OPTIMIZERS
-from frameworks.paddle.static.probes import acts
+from frameworks.paddle.core.ways import PlateauRun
+from frameworks.paddle.static import attempts
+from frameworks.paddle.static.declarations import FROZEN_PRODUCTS, SCALED_FLOAT64, SEVERAL_OPTIMIZERS, acts
 from frameworks.paddle.training.optimizers import Share, build_scaler, build_shares, read_settings, scope_for_a_scaler
 
 MASTER = "_fp32_master_"
@@ -83,11 +82,6 @@ class ProgramState:
             )
         return [array_of(tensor) for tensor in fetched]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of all stored variables."""
-        return tuple(self.initial)
-
     def read(self, name: str) -> Array:
         """A copy of a stored variable, in its true format."""
         return array_of(self.scope.find_var(name).get_tensor())
@@ -98,7 +92,7 @@ class ProgramState:
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all stored variables."""
-        return {name: self.read(name) for name in self.names}
+        return {name: self.read(name) for name in self.initial}
 
     def save(self, built: BuiltProgram, prefix: Path) -> None:
         """Writes the variables of a program with `paddle.static.save`."""

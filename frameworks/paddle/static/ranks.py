@@ -19,51 +19,10 @@ from frameworks.contract import Capability, Update
 from frameworks.paddle.distributed.ranks import PaddleWorker, file_of, read_parts, run_collectively
 from frameworks.paddle.static.framework import StaticFramework
 from frameworks.paddle.static.programs import MASTER, BuiltProgram, Reduction, reduced_bytes
-from frameworks.paddle.static.trainer import SavedRun, StaticTrainer, load_run
-from frameworks.paddle.static.trainer import save as save_shared
+from frameworks.paddle.static.trainer import StaticTrainer
 from frameworks.paddle.training.optimizers import UpdateAfterLosses
 
 _OWN = ("count", "buffers", "generator")
-
-
-def save(trainer: SavedRun, ranks: int, path: Path) -> None:
-    """Writes the run below the folder `path`, which all ranks share and which is made if it is not there.
-
-    Raises:
-        OSError: on every rank, if one of them cannot write.
-    """
-    run_collectively(lambda: _write(trainer, ranks, path), ranks, OSError, f"{path} cannot be written")
-
-
-def _write(trainer: SavedRun, ranks: int, path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    rank = distributed.get_rank()
-    if rank == 0:
-        save_shared(trainer, path)
-    own = {"count": ranks, "buffers": trainer.buffers(), "generator": trainer.stream.state}
-    paddle.save(own, str(file_of(path, rank)))
-
-
-def restore(trainer: SavedRun, ranks: int, path: Path) -> None:
-    """Restores what `save` wrote, with as many ranks or others; a rank more begins with rank 0's own.
-
-    Raises:
-        ValueError: on every rank, if one of them cannot read a file; nothing is changed then.
-    """
-    refused = f"{path} cannot be loaded"
-    resumed = run_collectively(lambda: _load_rank(trainer, path), ranks, ValueError, refused)
-    vars(trainer).update(vars(resumed))
-
-
-def _load_rank(trainer: SavedRun, path: Path) -> SavedRun:
-    resumed = load_run(trainer, path)
-    rank, own = distributed.get_rank(), read_parts(file_of(path, 0), _OWN, return_numpy=True)
-    if 0 < rank < own["count"]:
-        own = read_parts(file_of(path, rank), _OWN, return_numpy=True)
-    for name, value in own["buffers"].items():
-        resumed.store.write(trainer.stored_names[f"buffer/{name}"], value)
-    resumed.stream.state = own["generator"]
-    return resumed
 
 
 _COUNTERS = ("schedule", "steps", "beta1_pow", "beta2_pow")
@@ -118,7 +77,7 @@ class StaticRankTrainer(StaticTrainer):
     def resident_bytes(self) -> dict[str, int]:
         """Bytes that this rank holds: "parameter", "gradient" (of the last window), "optimizer", "buffer"."""
         slots = [value for name, value in self.optimizer_state().items() if not name.startswith(_COUNTERS)]
-        masters = [self.store.read(name) for name in self.store.names if MASTER in name]
+        masters = [self.store.read(name) for name in self.store.initial if MASTER in name]
         return {
             "parameter": sum(value.nbytes for value in self.parameters().values()),
             "gradient": self._gradient_bytes,
@@ -132,10 +91,35 @@ class StaticRankTrainer(StaticTrainer):
         return {"gradients": reduced}
 
     def save(self, path: Path) -> None:
-        save(self, self.ranks.count, path)
+        """Writes into a folder that all ranks share; OSError on every rank, if one of them cannot write."""
+        run_collectively(lambda: self._write(path), self.ranks.count, OSError, f"{path} cannot be written")
+
+    def _write(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        rank = distributed.get_rank()
+        if rank == 0:
+            super().save(path)
+        own = {"count": self.ranks.count, "buffers": self.buffers(), "generator": self.stream.state}
+        paddle.save(own, str(file_of(path, rank)))
 
     def restore(self, path: Path) -> None:
-        restore(self, self.ranks.count, path)
+        """Restores what as many ranks or others wrote; a rank more begins with rank 0's own.
+
+        ValueError on every rank, if one of them cannot read a file.
+        """
+        refused = f"{path} cannot be loaded"
+        resumed = run_collectively(lambda: self._load_rank(path), self.ranks.count, ValueError, refused)
+        vars(self).update(vars(resumed))
+
+    def _load_rank(self, path: Path) -> StaticTrainer:
+        resumed = self.load_run(path)
+        rank, own = distributed.get_rank(), read_parts(file_of(path, 0), _OWN, return_numpy=True)
+        if 0 < rank < own["count"]:
+            own = read_parts(file_of(path, rank), _OWN, return_numpy=True)
+        for name, value in own["buffers"].items():
+            resumed.store.write(self.stored_names[f"buffer/{name}"], value)
+        resumed.stream.state = own["generator"]
+        return resumed
 
 
 def _shard() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer, of_same_class, same_parts
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Update
 from frameworks.paddle.core import devices
-from frameworks.paddle.core.devices import Stream, canonical, to_paddle_layout
-from frameworks.paddle.static.programs import MASTER, BuiltProgram, Programs, ProgramState, Reduction
+from frameworks.paddle.core.devices import canonical, to_paddle_layout
+from frameworks.paddle.static.programs import MASTER, BuiltProgram, Programs, Reduction
 from frameworks.paddle.training.optimizers import (
     UpdateAfterLosses,
     counters,
@@ -30,129 +29,18 @@ from frameworks.paddle.training.optimizers import (
 PROGRAM, REST = "program", "rest.pdparams"
 
 
-class SavedRun(BaseTrainer):
-    """The saved parts of a run.
-
-    Attributes:
-        stored_names: of parameters and statistics.
-    """
-
-    recipe: Recipe
-    stored_names: dict[str, str]
-    programs: Programs
-    store: ProgramState
-    stream: Stream
-
-    @abstractmethod
-    def anew(self) -> SavedRun:
-        """A new run, as created by a process that resumes."""
-
-    def schedulers(self) -> list[Any]:
-        """The schedule of each optimizer that has one."""
-        return [share.scheduler for share in self.programs.shares if share.scheduler is not None]
-
-    def save(self, path: Path) -> None:
-        save(self, path)
-
-    def restore(self, path: Path) -> None:
-        restore(self, path)
-
-    def restore_in(self, path: Path, order: LoadOrder) -> None:
-        restore(self, path, order)
-
-    def take(self, other: Trainer) -> None:
-        take(self, of_same_class(self, other))
-
-
-def save(trainer: SavedRun, folder: Path) -> None:
-    """Writes the variables of the training program, and a dictionary of what is no variable, below `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    trainer.store.save(trainer.programs.training(), folder / PROGRAM)
-    paddle.save(_rest(trainer), str(folder / REST))
-
-
-def _rest(trainer: SavedRun) -> dict[str, Any]:
-    schedules = {f"schedule {index}": scheduler.state_dict() for index, scheduler in enumerate(trainer.schedulers())}
-    return {**schedules, "generator": trainer.stream.state}
-
-
-def restore(trainer: SavedRun, folder: Path, order: LoadOrder | None = None) -> None:
-    """Restores what `save` wrote, with the parts made and loaded in this order.
-
-    Raises:
-        ValueError: a file is missing, cut short or foreign, or Paddle refuses it.
-    """
-    vars(trainer).update(vars(load_run(trainer, folder, order)))
-
-
-def load_run(trainer: SavedRun, folder: Path, order: LoadOrder | None = None) -> SavedRun:
-    """A run with what `save` wrote, for which program, scope and schedules are created again, as in a new process.
-
-    Raises:
-        ValueError: as `restore`.
-    """
-    file = folder / REST
-    resumed = _anew(trainer)
-    try:
-        training = resumed.programs.training()
-        rest = paddle.load(str(file))
-        same_parts(file, rest if isinstance(rest, dict) else (), _rest(resumed))
-        if order == "scaler-used":
-            resumed.programs.use_scaler()
-        if order == "optimizer-first":
-            _load_schedules(resumed, rest)
-            resumed.store.load_apart(training, folder / PROGRAM, tuple(resumed.stored_names.values()))
-        else:
-            resumed.store.load(training, folder / PROGRAM)
-            if order in ("schedule-made-last", "schedule-made-there"):
-                _make_schedules(resumed, rest, there=order == "schedule-made-there")
-            if order != "schedule-made-there":
-                _load_schedules(resumed, rest)
-        resumed.stream.state = rest["generator"]
-    except ValueError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{folder}: {type(error).__name__}: {error}") from error
-    return resumed
-
-
-def take(trainer: SavedRun, other: SavedRun) -> None:
-    """Gives a run the variables, schedules and random stream that another one has now."""
-    resumed = _anew(trainer)
-    other.programs.training()
-    resumed.store.take(resumed.programs.training(), other.store)
-    _load_schedules(resumed, _rest(other))
-    resumed.stream.state = other.stream.state
-    vars(trainer).update(vars(resumed))
-
-
-def _anew(trainer: SavedRun) -> SavedRun:
-    resumed = trainer.anew()
-    resumed.programs.frozen = trainer.programs.frozen
-    return resumed
-
-
-def _load_schedules(trainer: SavedRun, rest: dict[str, Any]) -> None:
-    for index, scheduler in enumerate(trainer.schedulers()):
-        scheduler.set_state_dict(rest[f"schedule {index}"])
-
-
-def _make_schedules(trainer: SavedRun, rest: dict[str, Any], *, there: bool) -> None:
-    """Builds programs with schedules that are made now, `there` at the place of the saved ones."""
-    places = [rest[f"schedule {index}"]["last_epoch"] for index, _ in enumerate(trainer.schedulers())]
-    if places:
-        trainer.programs.renew_schedules(schedule_of(trainer.recipe, last - 1 if there else -1) for last in places)
-
-
 SCALE, GOOD, BAD = "loss_scaling_0", "num_good_steps_", "num_bad_steps_"
 
 
-class StaticTrainer(SavedRun):
+class StaticTrainer(BaseTrainer):
     """A run of the static graph with `paddle.static.Program`, `auto_cast`, `amp.decorate` and `GradScaler.minimize`.
 
     A whole update is one run of one program, so a window is one micro-batch and `apply` only reports. `skipped` is read
     from the scale and the step counters that `GradScaler` keeps in the scope or, where they cannot tell or there are
     several optimizers, from whether parameters or slots changed.
+
+    Attributes:
+        stored_names: of parameters and statistics.
     """
 
     def __init__(
@@ -167,7 +55,85 @@ class StaticTrainer(SavedRun):
             self.programs.training()
 
     def anew(self) -> StaticTrainer:
+        """A new run, as created by a process that resumes."""
         return StaticTrainer(self.model, self.recipe, self.model.weights(self.recipe.seed))
+
+    def schedulers(self) -> list[Any]:
+        """The schedule of each optimizer that has one."""
+        return [share.scheduler for share in self.programs.shares if share.scheduler is not None]
+
+    # checkpoints: the variables of the training program, and a dictionary of what is no variable
+
+    def _rest(self) -> dict[str, Any]:
+        schedules = {f"schedule {index}": scheduler.state_dict() for index, scheduler in enumerate(self.schedulers())}
+        return {**schedules, "generator": self.stream.state}
+
+    def save(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self.store.save(self.programs.training(), path / PROGRAM)
+        paddle.save(self._rest(), str(path / REST))
+
+    def restore(self, path: Path) -> None:
+        vars(self).update(vars(self.load_run(path)))
+
+    def restore_in(self, path: Path, order: LoadOrder) -> None:
+        vars(self).update(vars(self.load_run(path, order)))
+
+    def load_run(self, folder: Path, order: LoadOrder | None = None) -> StaticTrainer:
+        """A run with what `save` wrote, for which program, scope and schedules are created again, as in a new process.
+
+        Raises:
+            ValueError: a file is missing, cut short or foreign, or Paddle refuses it.
+        """
+        file = folder / REST
+        resumed = self._anew_with_frozen()
+        try:
+            training = resumed.programs.training()
+            rest = paddle.load(str(file))
+            same_parts(file, rest if isinstance(rest, dict) else (), resumed._rest())
+            if order == "scaler-used":
+                resumed.programs.use_scaler()
+            if order == "optimizer-first":
+                resumed._load_schedules(rest)
+                resumed.store.load_apart(training, folder / PROGRAM, tuple(resumed.stored_names.values()))
+            else:
+                resumed.store.load(training, folder / PROGRAM)
+                if order in ("schedule-made-last", "schedule-made-there"):
+                    resumed._make_schedules(rest, there=order == "schedule-made-there")
+                if order != "schedule-made-there":
+                    resumed._load_schedules(rest)
+            resumed.stream.state = rest["generator"]
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(f"{folder}: {type(error).__name__}: {error}") from error
+        return resumed
+
+    def take(self, other: Trainer) -> None:
+        other = of_same_class(self, other)
+        resumed = self._anew_with_frozen()
+        other.programs.training()
+        resumed.store.take(resumed.programs.training(), other.store)
+        resumed._load_schedules(other._rest())
+        resumed.stream.state = other.stream.state
+        vars(self).update(vars(resumed))
+
+    def _anew_with_frozen(self) -> StaticTrainer:
+        resumed = self.anew()
+        resumed.programs.frozen = self.programs.frozen
+        return resumed
+
+    def _load_schedules(self, rest: dict[str, Any]) -> None:
+        for index, scheduler in enumerate(self.schedulers()):
+            scheduler.set_state_dict(rest[f"schedule {index}"])
+
+    def _make_schedules(self, rest: dict[str, Any], *, there: bool) -> None:
+        """Builds programs with schedules that are made now, `there` at the place of the saved ones."""
+        last_updates = [rest[f"schedule {index}"]["last_epoch"] for index, _ in enumerate(self.schedulers())]
+        if last_updates:
+            self.programs.renew_schedules(schedule_of(self.recipe, n - 1 if there else -1) for n in last_updates)
+
+    # updates
 
     def _feed_of(self, batch: Batch, items: int) -> tuple[dict[str, Array], tuple[str, ...]]:
         formats = {head.name: head.format for head in self.model.heads.heads}
@@ -300,7 +266,7 @@ class StaticTrainer(SavedRun):
         return {name: canonical(self.store.read(self.stored_names[name])) for name in self.model.parameter_shapes()}
 
     def master_parameters(self) -> dict[str, Array]:
-        masters = {name.partition(MASTER)[0]: name for name in self.store.names if MASTER in name}
+        masters = {name.partition(MASTER)[0]: name for name in self.store.initial if MASTER in name}
         own = {name: self.stored_names[name] for name in self.model.parameter_shapes()}
         return {name: canonical(self.store.read(masters.get(variable, variable))) for name, variable in own.items()}
 
@@ -308,7 +274,7 @@ class StaticTrainer(SavedRun):
         self.programs.training()  # its startup makes the optimizer's variables, also before the first update
         owners = {self.stored_names[name]: name for name in self.model.parameter_shapes()}
         slots: dict[str, Array] = {}
-        for variable in self.store.names:
+        for variable in self.store.initial:
             owner = max((own for own in owners if variable.startswith(f"{own}_")), key=len, default=None)
             if owner is not None and MASTER not in variable:
                 slot = variable[len(owner) + 1 :].rsplit("_", 1)[0]
@@ -327,7 +293,7 @@ class StaticTrainer(SavedRun):
         for index in range(len(self.programs.shares)):
             own = f"/{index}" if index else ""
             names |= {f"good_steps{own}": f"{GOOD}{index}", f"bad_steps{own}": f"{BAD}{index}"}
-        return {name: self.store.read(key).reshape(()) for name, key in names.items() if key in self.store.names}
+        return {name: self.store.read(key).reshape(()) for name, key in names.items() if key in self.store.initial}
 
     def scaler_settings(self) -> dict[str, float]:
         return {name: value for name, value in self.programs.settings.items() if name not in ("dynamic", "enabled")}
@@ -344,6 +310,5 @@ class StaticTrainer(SavedRun):
         self.programs.frozen = frozenset(self.recipe.frozen) | frozenset(names)
 
     def peak_bytes(self) -> int:
-        if (peak := devices.peak_bytes()) is None:
-            raise self.refusal(Capability.PEAK_BYTES)
-        return peak
+        self.require(Capability.PEAK_BYTES)
+        return devices.peak_bytes()

@@ -33,7 +33,6 @@ from fixtures.recipe import (
     Adagrad,
     Adam,
     AdamW,
-    DynamicScaling,
     Optimizer,
     Recipe,
     RMSprop,
@@ -90,13 +89,12 @@ def build_shares(
         schedulers: those made before, for the next program of the same run.
     """
     shares = _shares(recipe, parameters)
-    parts = [{name: parameters[name] for name in names} for names in shares]
-    schedules = list(schedulers) or [None] * len(shares)
-    own = not implicit or len(shares) > 1
     alone = len(shares) == 1
     return [
-        _share(recipe, part, scheduler, own=own, clipped=alone)
-        for part, scheduler in zip(parts, schedules, strict=True)
+        _share(
+            recipe, {name: parameters[name] for name in names}, scheduler, own=not (implicit and alone), clipped=alone
+        )
+        for names, scheduler in zip(shares, schedulers or [None] * len(shares), strict=True)
     ]
 
 
@@ -216,51 +214,11 @@ def mark_of(share: Share, named: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def has_moved(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
-    """Whether a fingerprint has changed."""
+    """Whether a fingerprint has changed; what an update adds, such as its first moments, does not count."""
     return any(after[name] != value for name, value in before.items())
 
 
-def has_overflowed(share: Share) -> bool:
-    """Whether `GradScaler` skipped the last step because of a non-finite gradient."""
-    return bool(share.optimizer._get_auxiliary_var("found_inf"))
-
-
-REFUSED_OPTIONS: dict[Capability, str] = {
-    Capability.SINGLE: "Paddle's optimizers update a parameter at a time unless use_multi_tensor is set",
-    Capability.FUSED: "Paddle's optimizers have no argument for a fused kernel",
-    Capability.CAPTURABLE: "Paddle's optimizers have no argument for graph capture",
-    Capability.DAMPENING: "paddle.optimizer.Momentum has no dampening",
-    Capability.MAXIMIZE: "Paddle's optimizers minimize, and have no argument to maximize",
-    Capability.RATE_DECAY: "paddle.optimizer.Adagrad has no decay of the rate but a schedule",
-    Capability.TENSOR_RATE: "a tensor as learning rate raises TypeError, although Momentum and Adagrad document it",
-}
-REFUSED_OPTIONS |= {
-    Capability(f"optimizer.{name.lower()}"): f"there is no paddle.optimizer.{name}" for name in ("Adafactor", "Muon")
-}
 _MULTI = "only Momentum and Adam have use_multi_tensor"
-
-
-REFUSED_IN_BOTH = {
-    capability: why for capability, why in REFUSED_OPTIONS.items() if capability != Capability.TENSOR_RATE
-}
-"""Options whose argument or class neither graph has."""
-
-
-def refused_attempts() -> dict[Capability, Attempt]:
-    """Attempts for each option that Paddle does not have, in the dynamic graph."""
-    momentum, adagrad = paddle.optimizer.Momentum, partial(paddle.optimizer.Adagrad, 0.5)
-    tried: dict[Capability, Attempt] = {
-        Capability.SINGLE: partial(_steps, momentum, foreach=False),
-        Capability.FUSED: partial(_steps, momentum, fused=True),
-        Capability.CAPTURABLE: partial(_steps, momentum, capturable=True),
-        Capability.DAMPENING: partial(_steps, momentum, dampening=0.5),
-        Capability.MAXIMIZE: partial(_steps, momentum, maximize=True),
-        Capability.RATE_DECAY: partial(_steps, adagrad, lr_decay=1.0),
-        Capability.TENSOR_RATE: _takes_a_tensor,
-        Capability.ADAFACTOR: partial(_named_steps, "Adafactor"),
-        Capability.MUON: partial(_named_steps, "Muon"),
-    }
-    return {capability: partial(in_dynamic_mode, attempt) for capability, attempt in tried.items()}
 
 
 def require(recipe: Recipe) -> None:
@@ -283,12 +241,46 @@ def _steps(kind: Any, **arguments: Any) -> bool:
     return bool((weight != 1.0).all())
 
 
-def _named_steps(name: str) -> bool:
-    return _steps(getattr(paddle.optimizer, name))
+_momentum, _adagrad = paddle.optimizer.Momentum, partial(paddle.optimizer.Adagrad, 0.5)
+_OPTIONS: dict[Capability, tuple[str, Attempt]] = {
+    Capability.SINGLE: (
+        "Paddle's optimizers update a parameter at a time unless use_multi_tensor is set",
+        partial(_steps, _momentum, foreach=False),
+    ),
+    Capability.FUSED: (
+        "Paddle's optimizers have no argument for a fused kernel",
+        partial(_steps, _momentum, fused=True),
+    ),
+    Capability.CAPTURABLE: (
+        "Paddle's optimizers have no argument for graph capture",
+        partial(_steps, _momentum, capturable=True),
+    ),
+    Capability.DAMPENING: ("paddle.optimizer.Momentum has no dampening", partial(_steps, _momentum, dampening=0.5)),
+    Capability.MAXIMIZE: (
+        "Paddle's optimizers minimize, and have no argument to maximize",
+        partial(_steps, _momentum, maximize=True),
+    ),
+    Capability.RATE_DECAY: (
+        "paddle.optimizer.Adagrad has no decay of the rate but a schedule",
+        partial(_steps, _adagrad, lr_decay=1.0),
+    ),
+    Capability.TENSOR_RATE: (
+        "a tensor as learning rate raises TypeError, although Momentum and Adagrad document it",
+        lambda: _steps(_momentum, learning_rate=paddle.to_tensor(0.5)),
+    ),
+    Capability.ADAFACTOR: ("there is no paddle.optimizer.Adafactor", lambda: _steps(paddle.optimizer.Adafactor)),
+    Capability.MUON: ("there is no paddle.optimizer.Muon", lambda: _steps(paddle.optimizer.Muon)),
+}
+"""Options that Paddle does not have, each with the reason and an attempt in the dynamic graph."""
+
+REFUSED_OPTIONS = {capability: reason for capability, (reason, _) in _OPTIONS.items()}
+REFUSED_IN_BOTH = {c: reason for c, reason in REFUSED_OPTIONS.items() if c != Capability.TENSOR_RATE}
+"""Options whose argument or class neither graph has."""
 
 
-def _takes_a_tensor() -> bool:
-    return _steps(paddle.optimizer.Momentum, learning_rate=paddle.to_tensor(0.5))
+def refused_attempts() -> dict[Capability, Attempt]:
+    """Attempts for each option that Paddle does not have, in the dynamic graph."""
+    return {capability: partial(in_dynamic_mode, attempt) for capability, (_, attempt) in _OPTIONS.items()}
 
 
 _fleet_log = logging.getLogger("paddle.distributed.fleet.utils.log_util")
@@ -297,23 +289,18 @@ UpdateAfterLosses = tuple[float, float, int | None, bool, float | None, float]
 """The fields of `Update` after the losses."""
 
 
-def scaler_settings(scaling: Scaling) -> dict[str, Any]:
-    """Arguments of `GradScaler` for what the recipe sets; everything else keeps Paddle's defaults."""
+def build_scaler(scaling: Scaling) -> Any:
+    """A `GradScaler` with what the recipe sets; everything else keeps Paddle's defaults."""
     if isinstance(scaling, StaticScaling):
-        return {"init_loss_scaling": scaling.scale, "use_dynamic_loss_scaling": False}
-    names = {
+        return paddle.amp.GradScaler(enable=True, init_loss_scaling=scaling.scale, use_dynamic_loss_scaling=False)
+    settings = {
         "init_loss_scaling": scaling.initial,
         "incr_ratio": scaling.growth,
         "decr_ratio": scaling.backoff,
         "incr_every_n_steps": scaling.interval,
     }
-    return {name: value for name, value in names.items() if value is not None}
-
-
-def build_scaler(scaling: Scaling) -> Any:
-    """A `GradScaler` as the recipe asks for."""
-    enabled = not isinstance(scaling, DynamicScaling) or scaling.enabled
-    return paddle.amp.GradScaler(enable=enabled, **scaler_settings(scaling))
+    settings = {name: value for name, value in settings.items() if value is not None}
+    return paddle.amp.GradScaler(enable=scaling.enabled, **settings)
 
 
 def scope_for_a_scaler() -> AbstractContextManager[None]:

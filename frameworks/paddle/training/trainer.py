@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -17,7 +16,6 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Dropout, Model, Window, walk
 from fixtures.recipe import Recipe
 from frameworks.base import NO_SCALER, BaseTrainer, LossLedger, MicroBatch, of_same_class, same_parts
-from frameworks.base.recompute import SavedActivations
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
 from frameworks.paddle.core import devices, ways
 from frameworks.paddle.core.devices import (
@@ -30,7 +28,7 @@ from frameworks.paddle.core.devices import (
     to_paddle_layout,
     to_tensor,
 )
-from frameworks.paddle.core.layers import BatchTensors, Network, add, batch_tensors, item_losses, watch_passes
+from frameworks.paddle.core.layers import BatchTensors, Network, Watch, add, batch_tensors, hook_layers, item_losses
 from frameworks.paddle.training import optimizers
 from frameworks.paddle.training.optimizers import (
     Share,
@@ -46,194 +44,10 @@ from frameworks.paddle.training.optimizers import (
     slots,
 )
 
-
-class ReadRun(BaseTrainer):
-    """The readings of a run.
-
-    Attributes:
-        settings: the scaler's as it was made; empty without one.
-    """
-
-    recipe: Recipe
-    network: Network
-    shares: list[Share]
-    scaler: Any | None
-    settings: dict[str, float]
-    stream: Stream
-    activations: SavedActivations
-    ledger: LossLedger[MicroBatch]
-
-    @abstractmethod
-    def anew(self) -> ReadRun:
-        """A new run, as created by a process that resumes."""
-
-    @abstractmethod
-    def use_scaler(self) -> None:
-        """Scales a loss that nothing is done with."""
-
-    def freeze(self, names: Collection[str]) -> None:
-        for name, parameter in self.network.named.items():
-            parameter.stop_gradient = name in names or name in self.recipe.frozen
-
-    def parameters(self) -> dict[str, Array]:
-        return {name: canonical(to_numpy(parameter)) for name, parameter in self.network.named.items()}
-
-    def master_parameters(self) -> dict[str, Array]:
-        masters: dict[str, Any] = {}
-        for share in self.shares:
-            masters.update(share.optimizer.state_dict().get("master_weights", {}))
-        return {
-            name: canonical(to_numpy(masters.get(parameter.name, parameter)))
-            for name, parameter in self.network.named.items()
-        }
-
-    def optimizer_state(self) -> dict[str, Array]:
-        result: dict[str, Array] = {}
-        for index, share in enumerate(self.shares):
-            for slot, value in slots(share, self.network.named).items():
-                result[f"{slot}/{index}" if slot == "schedule" and index else slot] = value
-        return result | counters(self.recipe.optimizer, result)
-
-    def buffers(self) -> dict[str, Array]:
-        return {name: to_numpy(value) for name, value in self.network.statistics.items()}
-
-    def scaler_state(self) -> dict[str, Array]:
-        return {} if self.scaler is None else read_state(self.scaler)
-
-    def scaler_settings(self) -> dict[str, float]:
-        return dict(self.settings)
-
-    def accumulator(self) -> dict[str, Array]:
-        grads = {name: parameter.grad for name, parameter in self.network.named.items()}
-        return {name: canonical(to_numpy(grad)) for name, grad in grads.items() if grad is not None}
-
-    def random_state(self) -> dict[str, Array]:
-        return {"generator": self.stream.words()}
-
-    def offloaded_bytes(self) -> dict[str, int]:
-        return (
-            super().offloaded_bytes() if self.recipe.offload is None else {"activations": self.activations.take_bytes()}
-        )
-
-    def segment_calls(self) -> tuple[int, ...]:
-        return tuple(segment.calls for segment in self.network.segments)
-
-
 FILE = "run.pdparams"
 
 
-def save(trainer: ReadRun, folder: Path) -> None:
-    """Writes one file below `folder`, a dictionary of parts."""
-    folder.mkdir(parents=True, exist_ok=True)
-    ways.write(trainer.recipe.way("save"), parts(trainer), folder / FILE)
-
-
-def parts(trainer: ReadRun) -> dict[str, Any]:
-    """Network, optimizers and scaler by their state dictionaries; the open window, the generator and the counters."""
-    grads = {name: parameter.grad for name, parameter in trainer.network.named.items()}
-    return {
-        "model": trainer.network.state_dict(),
-        **{f"optimizer {index}": share.optimizer.state_dict() for index, share in enumerate(trainer.shares)},
-        **({} if trainer.scaler is None else {"scaler": trainer.scaler.state_dict()}),
-        "window": {
-            "gradients": {name: grad for name, grad in grads.items() if grad is not None},
-            "micro-batches": [[micro.total, micro.items] for micro in trainer.ledger.micro_batches],
-            "items": trainer.ledger.items,
-        },
-        "generator": trainer.stream.state,
-        "calls": list(trainer.segment_calls()),
-    }
-
-
-def restore(trainer: ReadRun, folder: Path) -> None:
-    """Restores what `save` wrote; `restore_in` in the order of the parts.
-
-    Model, optimizers and scaler are created again, as in a process that resumes, and replace the old ones when all
-    parts are loaded. A part that `set_state_dict` warns it skips counts as refused.
-
-    Raises:
-        ValueError: the file is missing, cut short or foreign, or Paddle refuses a part of it.
-    """
-    restore_in(trainer, folder, None)
-
-
-def restore_in(trainer: ReadRun, folder: Path, order: LoadOrder | None) -> None:
-    """`restore` with the parts made and loaded in this order."""
-    file = folder / FILE
-    resumed = trainer.anew()
-    try:
-        saved = ways.read(trainer.recipe, file)
-        same_parts(file, saved if isinstance(saved, dict) else (), parts(resumed))
-        if order == "scaler-used":
-            resumed.use_scaler()
-        load(resumed, saved, reverse=order == "optimizer-first")
-        if order in ("schedule-made-last", "schedule-made-there"):
-            _make_schedules(resumed, saved, there=order == "schedule-made-there")
-    except ValueError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
-    vars(trainer).update(vars(resumed))
-
-
-def take(trainer: ReadRun, other: ReadRun) -> None:
-    """Gives a run the state dictionaries that the parts of another one have now."""
-    resumed = trainer.anew()
-    load(resumed, parts(other))
-    vars(trainer).update(vars(resumed))
-
-
-def _make_schedules(trainer: ReadRun, saved: dict[str, Any], *, there: bool) -> None:
-    """Gives loaded optimizers schedules that are made now: `there`, at the place of the saved ones, or to be loaded."""
-    for index, share in enumerate(trainer.shares):
-        state = saved[f"optimizer {index}"].get("LR_Scheduler", {})
-        schedule = share.scheduler = schedule_of(trainer.recipe, state.get("last_epoch", 0) - 1 if there else -1)
-        if schedule is not None:
-            share.optimizer.set_lr_scheduler(schedule)
-        if schedule is not None and not there:
-            schedule.set_state_dict(state)
-
-
-def load(trainer: ReadRun, saved: dict[str, Any], *, reverse: bool = False) -> None:
-    """Loads every part, or the last one first; raises where `set_state_dict` only warns."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="Skip loading")
-        for part in reversed(_LOADS) if reverse else _LOADS:
-            part(trainer, saved)
-
-
-def _load_model(trainer: ReadRun, saved: dict[str, Any]) -> None:
-    trainer.network.set_state_dict(saved["model"])
-
-
-def _load_optimizers(trainer: ReadRun, saved: dict[str, Any]) -> None:
-    for index, share in enumerate(trainer.shares):
-        share.optimizer.set_state_dict(saved[f"optimizer {index}"])
-
-
-def _load_scaler(trainer: ReadRun, saved: dict[str, Any]) -> None:
-    if trainer.scaler is not None and trainer.scaler.is_enable():
-        trainer.scaler.load_state_dict(saved["scaler"])
-
-
-def _load_loop(trainer: ReadRun, saved: dict[str, Any]) -> None:
-    for name, parameter in trainer.network.named.items():
-        gradient = saved["window"]["gradients"].get(name)
-        put_gradient(parameter, to_tensor(gradient, parameter) if isinstance(gradient, np.ndarray) else gradient)
-    window = [MicroBatch(float(total), int(items)) for total, items in saved["window"]["micro-batches"]]
-    trainer.ledger.replace(window, int(saved["window"]["items"]))
-    trainer.stream.state = saved["generator"]
-    for segment, count in zip(trainer.network.segments, saved["calls"], strict=True):
-        segment.calls = int(count)
-
-
-_LOADS = (_load_model, _load_optimizers, _load_scaler, _load_loop)
-
-
-Scope = Callable[[], AbstractContextManager[None]]
-
-
-class DygraphTrainer(ReadRun):
+class DygraphTrainer(BaseTrainer):
     """A run of `paddle.nn` layers with `auto_cast`, `GradScaler` and `recompute`.
 
     Gradients add up in `.grad` and are dropped after each window by `clear_grad(set_to_zero=False)`, so that a
@@ -243,11 +57,14 @@ class DygraphTrainer(ReadRun):
 
     Args:
         forced: whether the scaler is driven where Paddle itself turns it off.
+
+    Attributes:
+        settings: the scaler's as it was made; empty without one.
     """
 
     def __init__(self, model: Model, recipe: Recipe, weights: Mapping[str, Array], *, forced: bool = False) -> None:
         self.model, self.recipe, self.forced = model, recipe, forced
-        self._scaler_scope: Scope = forced_scaler if forced else nullcontext
+        self._scaler_scope: Callable[[], AbstractContextManager[None]] = forced_scaler if forced else nullcontext
         self.stream = Stream(recipe.seed)
         self._draws = any(isinstance(layer, Dropout) for _, layer in walk(model.layers))
         before = self.stream.state
@@ -266,7 +83,7 @@ class DygraphTrainer(ReadRun):
             with self._scaler_scope():
                 self.scaler = optimizers.build_scaler(recipe.scaling)
         self.settings = {} if self.scaler is None else optimizers.read_settings(self.scaler)
-        self.ledger = LossLedger()
+        self.ledger: LossLedger[MicroBatch] = LossLedger()
 
     def _build_shares(self) -> list[Share]:
         shares = build_shares(self.recipe, self.network.named)
@@ -284,6 +101,7 @@ class DygraphTrainer(ReadRun):
         return shares
 
     def anew(self) -> DygraphTrainer:
+        """A new run, as created by a process that resumes."""
         return DygraphTrainer(self.model, self.recipe, self.model.weights(self.recipe.seed), forced=self.forced)
 
     @contextmanager
@@ -373,21 +191,14 @@ class DygraphTrainer(ReadRun):
             if scale < 1.0:
                 refuse_what_differs(scale, self.accumulator().values())
 
-    def _clip_jointly(self, *, unscaled: bool) -> None:
-        """Clips the gradients of several optimizers by their common norm, unscaled first as the guide on AMP has it."""
-        if self.scaler is not None and not unscaled:
-            for share in self.shares:
-                self.scaler.unscale_(share.optimizer)
-        paddle.nn.utils.clip_grad_norm_(list(self.network.named.values()), self.recipe.clip)
-
     def _step(self, *, unscaled: bool = False) -> optimizers.UpdateAfterLosses:
+        """Makes the update; several optimizers clip by their common norm, unscaled first as the guide on AMP has it."""
         if not unscaled:
             self._check_kernel()
+            if self.scaler is not None and (self._clips_jointly or self.recipe.way("scaling") == "unscale-first"):
+                self._unscale(self.scaler)
         if self._clips_jointly:
-            self._clip_jointly(unscaled=unscaled)
-        elif self.scaler is not None and not unscaled and self.recipe.way("scaling") == "unscale-first":
-            for share in self.shares:
-                self.scaler.unscale_(share.optimizer)
+            paddle.nn.utils.clip_grad_norm_(list(self.network.named.values()), self.recipe.clip)
         rate = float(self.shares[0].optimizer.get_lr())
         before = self._scaler_state_dict()
         watch = bool(before) and (len(self.shares) > 1 or not before["use_dynamic_loss_scaling"])
@@ -401,18 +212,19 @@ class DygraphTrainer(ReadRun):
         applied = [not skipped] * len(self.shares)
         if before and skipped is None:
             applied = [
-                has_moved(mark, mark_of(share, self.network.named)) or not optimizers.has_overflowed(share)
+                has_moved(mark, mark_of(share, self.network.named))
+                or not share.optimizer._get_auxiliary_var("found_inf")
                 for mark, share in zip(marks, self.shares, strict=True)
             ]
         for share, was_applied in zip(self.shares, applied, strict=True):
             if share.scheduler is not None and was_applied:
                 share.scheduler.step()
-        self._empty()
+        ways.drop_gradients(self.recipe.way("zero-grad"), (share.optimizer for share in self.shares), self.network)
         return optimizers.read_update(before, after, rate, skipped=not any(applied))
 
-    def _empty(self) -> None:
-        optimizers = (share.optimizer for share in self.shares)
-        ways.drop_gradients(self.recipe.way("zero-grad"), optimizers, self.network)
+    def _unscale(self, scaler: Any) -> None:
+        for share in self.shares:
+            scaler.unscale_(share.optimizer)
 
     def _discard_update(self) -> optimizers.UpdateAfterLosses:
         """Ends an update whose gradients were unscaled without a step: `update` readies the scaler for the next one."""
@@ -436,8 +248,7 @@ class DygraphTrainer(ReadRun):
                 scaler.load_state_dict(self.scaler.state_dict())
             self._passes(window, items, scaler)
             if scaler is not None:
-                for share in self.shares:
-                    scaler.unscale_(share.optimizer)
+                self._unscale(scaler)
             result = self.accumulator()
         for name, parameter in self.network.named.items():
             put_gradient(parameter, former[name])
@@ -445,7 +256,8 @@ class DygraphTrainer(ReadRun):
 
     def trace(self, batch: Batch) -> LayerTrace:
         state = self._scaler_state_dict()
-        with watch_passes(self.network.layers_by_path) as watch:
+        watch = Watch()
+        with hook_layers(self.network.layers_by_path, watch.hook):
             parameters = self.gradients((batch,))
         return watch.trace(self.model, parameters, scale=float(state["scale"][0]) if state else 1.0)
 
@@ -472,8 +284,7 @@ class DygraphTrainer(ReadRun):
                 if calls:
                     self._check_kernel()
                 for _ in range(calls):
-                    for share in self.shares:
-                        self.scaler.unscale_(share.optimizer)  # type: ignore[union-attr]
+                    self._unscale(self.scaler)
                 for name, value in (inject or {}).items():
                     if value is not None:
                         extra = to_tensor(to_paddle_layout(value), named[name])
@@ -504,22 +315,152 @@ class DygraphTrainer(ReadRun):
         finally:
             self.network.train()
 
+    def parameters(self) -> dict[str, Array]:
+        return {name: canonical(to_numpy(parameter)) for name, parameter in self.network.named.items()}
+
+    def master_parameters(self) -> dict[str, Array]:
+        masters: dict[str, Any] = {}
+        for share in self.shares:
+            masters.update(share.optimizer.state_dict().get("master_weights", {}))
+        return {
+            name: canonical(to_numpy(masters.get(parameter.name, parameter)))
+            for name, parameter in self.network.named.items()
+        }
+
+    def optimizer_state(self) -> dict[str, Array]:
+        result: dict[str, Array] = {}
+        for index, share in enumerate(self.shares):
+            for slot, value in slots(share, self.network.named).items():
+                result[f"{slot}/{index}" if slot == "schedule" and index else slot] = value
+        return result | counters(self.recipe.optimizer, result)
+
+    def buffers(self) -> dict[str, Array]:
+        return {name: to_numpy(value) for name, value in self.network.statistics.items()}
+
+    def scaler_state(self) -> dict[str, Array]:
+        return {} if self.scaler is None else read_state(self.scaler)
+
+    def scaler_settings(self) -> dict[str, float]:
+        return dict(self.settings)
+
+    def accumulator(self) -> dict[str, Array]:
+        grads = {name: parameter.grad for name, parameter in self.network.named.items()}
+        return {name: canonical(to_numpy(grad)) for name, grad in grads.items() if grad is not None}
+
+    def random_state(self) -> dict[str, Array]:
+        return {"generator": self.stream.words()}
+
+    def offloaded_bytes(self) -> dict[str, int]:
+        return (
+            super().offloaded_bytes() if self.recipe.offload is None else {"activations": self.activations.take_bytes()}
+        )
+
+    def segment_calls(self) -> tuple[int, ...]:
+        return tuple(segment.calls for segment in self.network.segments)
+
+    def freeze(self, names: Collection[str]) -> None:
+        for name, parameter in self.network.named.items():
+            parameter.stop_gradient = name in names or name in self.recipe.frozen
+
+    # checkpoints: one file, a dictionary of parts
+
+    def parts(self) -> dict[str, Any]:
+        """Network, optimizers and scaler by their state dictionaries; open window, generator and counters."""
+        grads = {name: parameter.grad for name, parameter in self.network.named.items()}
+        return {
+            "model": self.network.state_dict(),
+            **{f"optimizer {index}": share.optimizer.state_dict() for index, share in enumerate(self.shares)},
+            **({} if self.scaler is None else {"scaler": self.scaler.state_dict()}),
+            "window": {
+                "gradients": {name: grad for name, grad in grads.items() if grad is not None},
+                "micro-batches": [[micro.total, micro.items] for micro in self.ledger.micro_batches],
+                "items": self.ledger.items,
+            },
+            "generator": self.stream.state,
+            "calls": list(self.segment_calls()),
+        }
+
+    def save(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        ways.write(self.recipe.way("save"), self.parts(), path / FILE)
+
+    def restore(self, path: Path) -> None:
+        self._restore(path)
+
+    def restore_in(self, path: Path, order: LoadOrder) -> None:
+        self._restore(path, order)
+
+    def _restore(self, path: Path, order: LoadOrder | None = None) -> None:
+        """Restores what `save` wrote.
+
+        Model, optimizers and scaler are created again, as in a process that resumes, and replace the old ones when all
+        parts are loaded. A part that `set_state_dict` warns it skips counts as refused.
+        """
+        file = path / FILE
+        resumed = self.anew()
+        try:
+            saved = ways.read(self.recipe, file)
+            same_parts(file, saved if isinstance(saved, dict) else (), resumed.parts())
+            if order == "scaler-used":
+                resumed.use_scaler()
+            resumed.load(saved, reverse=order == "optimizer-first")
+            if order in ("schedule-made-last", "schedule-made-there"):
+                resumed._make_schedules(saved, there=order == "schedule-made-there")
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
+        vars(self).update(vars(resumed))
+
+    def take(self, other: Trainer) -> None:
+        resumed = self.anew()
+        resumed.load(of_same_class(self, other).parts())
+        vars(self).update(vars(resumed))
+
+    def _make_schedules(self, saved: dict[str, Any], *, there: bool) -> None:
+        """Gives loaded optimizers schedules that are made now: `there`, at the place of the saved ones, or loaded."""
+        for index, share in enumerate(self.shares):
+            state = saved[f"optimizer {index}"].get("LR_Scheduler", {})
+            schedule = share.scheduler = schedule_of(self.recipe, state.get("last_epoch", 0) - 1 if there else -1)
+            if schedule is not None:
+                share.optimizer.set_lr_scheduler(schedule)
+            if schedule is not None and not there:
+                schedule.set_state_dict(state)
+
+    def load(self, saved: dict[str, Any], *, reverse: bool = False) -> None:
+        """Loads every part, or the last one first; raises where `set_state_dict` only warns."""
+        loads = (self._load_model, self._load_optimizers, self._load_scaler, self._load_loop)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="Skip loading")
+            for load_part in reversed(loads) if reverse else loads:
+                load_part(saved)
+
+    def _load_model(self, saved: dict[str, Any]) -> None:
+        self.network.set_state_dict(saved["model"])
+
+    def _load_optimizers(self, saved: dict[str, Any]) -> None:
+        for index, share in enumerate(self.shares):
+            share.optimizer.set_state_dict(saved[f"optimizer {index}"])
+
+    def _load_scaler(self, saved: dict[str, Any]) -> None:
+        if self.scaler is not None and self.scaler.is_enable():
+            self.scaler.load_state_dict(saved["scaler"])
+
+    def _load_loop(self, saved: dict[str, Any]) -> None:
+        for name, parameter in self.network.named.items():
+            gradient = saved["window"]["gradients"].get(name)
+            put_gradient(parameter, to_tensor(gradient, parameter) if isinstance(gradient, np.ndarray) else gradient)
+        window = [MicroBatch(float(total), int(items)) for total, items in saved["window"]["micro-batches"]]
+        self.ledger.replace(window, int(saved["window"]["items"]))
+        self.stream.state = saved["generator"]
+        for segment, count in zip(self.network.segments, saved["calls"], strict=True):
+            segment.calls = int(count)
+
     def use_scaler(self) -> None:
+        """Scales a loss that nothing is done with."""
         if self.scaler is not None:
             with self._running(), self._precision():
                 self.scaler.scale(paddle.ones([1]))
-
-    def save(self, path: Path) -> None:
-        save(self, path)
-
-    def restore(self, path: Path) -> None:
-        restore(self, path)
-
-    def restore_in(self, path: Path, order: LoadOrder) -> None:
-        restore_in(self, path, order)
-
-    def take(self, other: Trainer) -> None:
-        take(self, of_same_class(self, other))
 
     def saved_bytes(self, batch: Batch) -> int:
         state, buffers = self.stream.state, self.buffers()
@@ -536,6 +477,5 @@ class DygraphTrainer(ReadRun):
                 self.network.statistics[name].set_value(value)
 
     def peak_bytes(self) -> int:
-        if (peak := devices.peak_bytes()) is None:
-            raise self.refusal(Capability.PEAK_BYTES)
-        return peak
+        self.require(Capability.PEAK_BYTES)
+        return devices.peak_bytes()

@@ -16,7 +16,6 @@ from frameworks.contract import Update
 from frameworks.paddle import PaddleFramework, StaticFramework
 from frameworks.paddle.core import layers
 from frameworks.paddle.distributed.ranks import PaddleWorker, RankTrainer
-from frameworks.paddle.training import trainer
 from frameworks.paddle.training.optimizers import UpdateAfterLosses
 from frameworks.paddle.training.trainer import DygraphTrainer
 from tools.faults import fault, replaces
@@ -133,14 +132,14 @@ class StreamRestarts(PaddleFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        restore = trainer.restore
+        restore = DygraphTrainer.restore
 
-        def forgetful(trainer: DygraphTrainer, folder: Path) -> None:
-            state = trainer.stream.state
-            restore(trainer, folder)
-            trainer.stream.state = state
+        def forgetful(self: DygraphTrainer, path: Path) -> None:
+            state = self.stream.state
+            restore(self, path)
+            self.stream.state = state
 
-        trainer.restore = forgetful
+        DygraphTrainer.restore = forgetful
 
 
 @fault(
