@@ -16,10 +16,11 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise, product
+from typing import get_args
 
 from conformance.generative.masks import MaskedCase
 from conformance.generative.programs.case import GeneratedCase
-from conformance.generative.programs.features import features, word
+from conformance.generative.programs.features import PRECISIONS, features, is_offered, word
 from conformance.generative.programs.triage import reachable
 from conformance.generative.programs.variations import (
     CutWindows,
@@ -35,15 +36,15 @@ from conformance.generative.verdicts import LAWS
 from conformance.known_failures.reading import Exclusion, known_of
 from conformance.search.properties import Search, generative_settings
 from conformance.spec.clauses import load_clauses
-from conformance.techniques.registry import TECHNIQUES
-from fixtures.recipe import Precision, Recipe
-from frameworks.contract import Capability, Framework, MissingDevice, needs
+from conformance.techniques.technique import load_techniques
+from fixtures.model import Again, Layer, UserFunction
+from fixtures.recipe import Recipe
+from frameworks.contract import Framework, MissingDevice
 from frameworks.operations import CATALOGUE
 from frameworks.registry import UnknownFramework, load
 
-_LOW = tuple(Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
 FIELDS: Mapping[str, tuple[str, ...]] = {
-    "precision": ("precision=O0", *(f"precision={precision.label}" for precision in _LOW)),
+    "precision": ("precision=O0", *(f"precision={precision.label}" for precision in PRECISIONS)),
     "optimizer": tuple(f"optimizer={name}" for name in ("SGD", "Momentum", "Adam", "AdamW")),
     "scaling": tuple(f"scaling={name}" for name in ("none", "static", "dynamic", "disabled")),
     "accumulation": ("accumulation=1", "accumulation>1"),
@@ -60,24 +61,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 """Features of a recipe, and of a model's values, by field: those of two fields can meet."""
 
 MODELS = (
-    *(
-        f"layer={name}"
-        for name in (
-            "Dense",
-            "Convolution",
-            "BatchNorm",
-            "LayerNorm",
-            "Embedding",
-            "Positions",
-            "SelfAttention",
-            "Dropout",
-            "Activation",
-            "Flatten",
-            "MaxPool",
-            "Residual",
-            "Heads",
-        )
-    ),
+    *(f"layer={kind.__name__}" for kind in get_args(Layer) if kind not in (Again, UserFunction)),
     "loss=squared_error",
     "loss=cross_entropy",
     "head=compute",
@@ -159,19 +143,7 @@ OPERATIONS = (
     "scope=nested",
 )
 
-CODES = tuple(word for technique in TECHNIQUES for word in technique.features)
-
-
-def offered_precisions(framework: Framework) -> frozenset[str]:
-    """Precisions that a framework declares, as features."""
-    declared = {f"precision={p.label}" for p in _LOW if _declares(framework, p)}
-    return frozenset({"precision=O0", *declared})
-
-
-def _declares(framework: Framework, precision: Precision) -> bool:
-    asked: tuple[Capability, ...] = needs(Recipe(precision=precision))
-    return all(framework.declares(capability).supported for capability in asked)
-
+CODES = tuple(word for technique in load_techniques() for word in technique.features)
 
 SIZES = ((1, 1), (2, 9), (10, 99), (100, 99_999), (100_000, math.inf))
 """Values of a parameter, from and to."""
@@ -216,11 +188,7 @@ def _cases(instance: Instance) -> tuple[GeneratedCase, ...]:
             return (case, first)
         case Elsewhere(cases=cases):
             return cases
-        case Program(case=case) | RecomputedCase(case=case) | ScaledCase(case=case):
-            return (case,)
-        case ResumedCase(case=case) | CutWindows(case=case):
-            return (case,)
-        case MaskedCase():
+        case Program() | RecomputedCase() | ScaledCase() | ResumedCase() | CutWindows() | MaskedCase():
             return (instance.case,)
         case _:
             return ()
@@ -240,16 +208,14 @@ def draw_cases(framework: Framework, excluded: Collection[Exclusion] = (), seed:
 
 def _fields(framework: Framework) -> dict[str, list[str]]:
     """Features by field of a recipe, without precisions that the framework does not declare."""
-    precisions = offered_precisions(framework)
-    return {
-        name: [word for word in values if name != "precision" or word in precisions] for name, values in FIELDS.items()
-    }
+    refused = {f"precision={p.label}" for p in PRECISIONS if not is_offered(framework, Recipe(precision=p))}
+    return {name: [word for word in values if word not in refused] for name, values in FIELDS.items()}
 
 
 def _kinds(framework: Framework) -> dict[str, list[str]]:
     """Every feature that can be generated, by kind."""
     return {
-        "recipes": [word for values in _fields(framework).values() for word in values] + [*OTHERS],
+        "recipes": [*(word for values in _fields(framework).values() for word in values), *OTHERS],
         "models": [*MODELS],
         "verbs": [*VERBS],
         "data": [*DATA],
@@ -261,17 +227,13 @@ def _kinds(framework: Framework) -> dict[str, list[str]]:
 def never(counts: GeneratedCounts, framework: Framework) -> dict[str, list[str]]:
     """Features that were never generated, by kind."""
     missing = {
-        kind: [word for word in values if not counts.features[_format_word(kind, word)]]
+        kind: [word for word in values if not counts.features[f"verb={word}" if kind == "verbs" else word]]
         for kind, values in _kinds(framework).items()
     }
     fields = combinations(_fields(framework).values(), 2)
     pairs = [(a, b) for first, second in fields for a, b in product(first, second)]
     missing["pairs"] = [f"{a} with {b}" for a, b in pairs if not counts.pairs[frozenset((a, b))]]
     return missing
-
-
-def _format_word(kind: str, word: str) -> str:
-    return f"verb={word}" if kind == "verbs" else word
 
 
 def table(counts: GeneratedCounts, framework: Framework) -> str:

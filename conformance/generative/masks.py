@@ -37,10 +37,9 @@ from conformance.generative.programs.case import (
     Verb,
     step_text,
 )
-from conformance.generative.programs.executor import PlayFailed
+from conformance.generative.programs.executor import PlayFailed, SubjectExecutor
 from conformance.generative.programs.features import PRECISIONS, features, is_offered, variants
 from conformance.generative.programs.judge import make_failure
-from conformance.generative.programs.subject_executor import SubjectExecutor
 from conformance.generative.programs.variations import MANY_UPDATES
 from conformance.search.properties import Failure, GenerativeSettings, Observation, generative_settings
 from fixtures.arrays import Array, format_of
@@ -295,7 +294,8 @@ class MaskedCase:
             match verb:
                 case Gradients(micros=micros, times=times):
                     gradients = _select_by_prefix(after, "result/gradient.")
-                    for pass_gradients in [gradients] if times == 1 else _one_by_one(gradients, times):
+                    for number in range(times):
+                        pass_gradients = {n: g[number] for n, g in gradients.items()} if times > 1 else gradients
                         yield TrainingPass(index, micros, weights, pass_gradients)
                 case TraceLayers(micro=micro):
                     yield TrainingPass(index, (micro,), weights, _select_by_prefix(after, "result/gradient."))
@@ -421,11 +421,6 @@ class _Computed:
                     np.add.at(table, rows.reshape(-1), back.reshape(rows.size, -1))
                     self.gradients["0.weight"] = table
                     self.gradients |= {"0.bias": back.sum(axis=0)} if "0.bias" in weights else {}
-
-
-def _one_by_one(stacked: dict[str, Array], times: int) -> Iterator[dict[str, Array]]:
-    for index in range(times):
-        yield {name: values[index] for name, values in stacked.items()}
 
 
 def _select_by_prefix(observation: Observation, beginning: str) -> dict[str, Array]:

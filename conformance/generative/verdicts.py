@@ -13,7 +13,7 @@ from conformance.generative.programs import variations
 from conformance.generative.programs.variations import Instance
 from conformance.known_failures.reading import Exclusion
 from conformance.search.properties import Failure, GenerativeSettings, Property, Search, generative_settings
-from conformance.techniques.registry import TECHNIQUES
+from conformance.techniques.technique import load_techniques
 from frameworks.contract import Capability
 
 Excluded = tuple[Exclusion, ...]
@@ -114,7 +114,7 @@ LAWS: Mapping[str, Property] = {
     "laws.operations": Property(6, operations.draw_scoped_operation, 2, 1.0, (Capability.AUTOCAST_SCOPE,)),
     "laws.calls": Property(7, operations.calls, 1, 1 / 16, (Capability.RECOMPUTE_CASES,)),
     "laws.masks": Property(9, masks.draw_masked_case, 1, 1 / 8),
-    **{clause: test for technique in TECHNIQUES for clause, test in technique.properties.items()},
+    **{clause: test for technique in load_techniques() for clause, test in technique.properties.items()},
     "laws.processes": Property(8, variations.elsewhere, 1, 0.0, (), variations.handfuls),
 }
 """Properties by clause id."""

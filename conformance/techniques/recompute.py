@@ -91,9 +91,8 @@ def same_gradients(
     verdict.equal(sorted(measured), sorted(expected), "parameters that have a gradient", "gradient-missing")
     envelope = subject.envelope(without_masks(model), recipe, [(batch,)])
     _, one = envelope.gradient(envelope.exact.gradient)
-    bound = Bound(2.0 * one.value, {**one.derivation, "runs": 2, "why": "a compiler may round each otherwise"})
     apart = distance(flat(dict(measured)), flat(dict(expected)))
-    verdict.within(apart, bound, f"{what}: relative distance from those without recomputation", signature)
+    verdict.within(apart, of_two_runs(one), f"{what}: relative distance from those without recomputation", signature)
 
 
 def same_values(

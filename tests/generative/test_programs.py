@@ -33,16 +33,16 @@ from conformance.generative.programs.case import (
     Train,
 )
 from conformance.generative.programs.ensemble import Ensemble, NormsInParts, NotesKinks, OtherRange
+from conformance.generative.programs.executor import SubjectExecutor
 from conformance.generative.programs.judge import against_the_oracle
 from conformance.generative.programs.strategies import LARGE_BATCHES, ROWS, large_batches
-from conformance.generative.programs.subject_executor import SubjectExecutor
 from conformance.generative.programs.triage import find_broken_clause, reachable
 from conformance.generative.programs.variations import CutWindows, Program
 from conformance.generative.verdicts import LAWS, explore
 from conformance.known_failures.reading import Exclusion, load_known
 from conformance.search.properties import Search, distance, generative_settings
 from conformance.spec.clauses import load_clauses
-from conformance.techniques.registry import TECHNIQUES
+from conformance.techniques.technique import load_techniques
 from fixtures.arrays import Array
 from fixtures.model import Activation, Dense, Embedding, Flatten, Head, Heads, Layer
 from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe
@@ -285,8 +285,8 @@ def test_every_clause_of_an_attribution_exists() -> None:
 
 
 def test_techniques_name_the_clauses_that_their_cases_break() -> None:
-    named = {clause for technique in TECHNIQUES for clause in technique.breaks}
-    cases = (path.read_text("utf-8") for path in (ROOT / "conformance" / "techniques").glob("*/*cases.py"))
+    named = {clause for technique in load_techniques() for clause in technique.breaks}
+    cases = (path.read_text("utf-8") for path in (ROOT / "conformance" / "techniques").glob("*.py"))
     broken = {clause for text in cases for clause in re.findall(r'breaking\("([^"]+)"\)', text)}
     assert broken
     assert broken <= named

@@ -13,8 +13,8 @@ from hypothesis.extra.numpy import arrays
 
 from conformance.checks.evidence import Verdict, Violation
 from conformance.runner.ways import run_of
+from conformance.techniques import formats
 from conformance.techniques.eight_bit_state import MomentBeforeEncoding, block_maxima, paper_values, state_bytes
-from conformance.techniques.formats import checks
 from conformance.techniques.post_training import (
     MIXED,
     QuantizedCase,
@@ -159,15 +159,15 @@ def test_values_of_a_format_are_those_of_ml_dtypes(name: str) -> None:
 @each_rounding_format
 @pytest.mark.parametrize("source", ["float32", "float16", "bfloat16"])
 def test_nearest_is_that_of_ml_dtypes(name: str, source: str) -> None:
-    values = checks.hard_values(NARROW[name], source)
+    values = formats.hard_values(NARROW[name], source)
     known = values.astype(getattr(ml_dtypes, name)).astype(np.float64)
-    np.testing.assert_array_equal(checks.nearest(values, NARROW[name]), known)
+    np.testing.assert_array_equal(formats.nearest(values, NARROW[name]), known)
 
 
 @each_rounding_format
 def test_encode_of_the_reference_is_that_of_ml_dtypes(name: str) -> None:
     narrow = NARROW[name]
-    values = np.concatenate([checks.hard_values(narrow, "float32"), checks.beyond_values(narrow)])
+    values = np.concatenate([formats.hard_values(narrow, "float32"), formats.beyond_values(narrow)])
     values = np.concatenate([values, np.array([np.inf, -np.inf, np.nan], np.float32)])
     codes = ReferenceFramework("cpu").rule(NumberFormats).encode(values, name)
     known = values.astype(getattr(ml_dtypes, name)).astype(np.float64)
@@ -176,7 +176,7 @@ def test_encode_of_the_reference_is_that_of_ml_dtypes(name: str) -> None:
 
 def test_nearest_of_a_float64_just_above_half_way_rounds_up() -> None:
     value = np.array([1.0625 + 2.0**-40])
-    assert checks.nearest(value, NARROW["float8_e4m3fn"]) == 1.125
+    assert formats.nearest(value, NARROW["float8_e4m3fn"]) == 1.125
     assert value.astype(np.float32).astype(ml_dtypes.float8_e4m3fn).astype(float) == 1.0
 
 
@@ -184,14 +184,14 @@ def test_nearest_of_a_float64_just_above_half_way_rounds_up() -> None:
 def test_hard_values_have_every_middle(name: str) -> None:
     narrow = NARROW[name]
     middles = (narrow.positive[:-1] + narrow.positive[1:]) / 2
-    assert set(middles) <= set(checks.hard_values(narrow, "float64"))
+    assert set(middles) <= set(formats.hard_values(narrow, "float64"))
 
 
 @pytest.mark.parametrize(
     ("ties", "expected"), [("even", [-2, -2, 0, 0, 2]), ("up", [-2, -1, 0, 1, 2]), ("away", [-3, -2, -1, 1, 2])]
 )
-def test_rounded_of_ties_follows_the_rule(ties: checks.Ties, expected: list[int]) -> None:
-    assert checks.round_quotient(np.array([-2.5, -1.5, -0.5, 0.5, 1.5]), ties).tolist() == expected
+def test_rounded_of_ties_follows_the_rule(ties: formats.Ties, expected: list[int]) -> None:
+    assert formats.round_quotient(np.array([-2.5, -1.5, -0.5, 0.5, 1.5]), ties).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -208,14 +208,14 @@ def test_rounded_of_ties_follows_the_rule(ties: checks.Ties, expected: list[int]
 )
 def test_scale_of_a_rule_is_that_by_hand(rule: QuantRule, scales: list[float]) -> None:
     values = np.array([[1.0, -2.0, 3.0], [-4.0, 0.5, 1.0]], np.float32)
-    assert checks.scale_of(values, rule).ravel().tolist() == scales
+    assert formats.scale_of(values, rule).ravel().tolist() == scales
 
 
 def test_wrong_codes_counts_each() -> None:
     rule = QuantRule(-127, 127, 127.0)
     values, one, none = np.array([[0.4, 1.6, -300.0]]), np.ones((1, 3)), np.zeros((1, 3))
-    assert checks.wrong_codes(values, np.array([[0, 2, -127]]), one, none, rule) == 0
-    assert checks.wrong_codes(values, np.array([[1, 1, -128]]), one, none, rule) == 3
+    assert formats.wrong_codes(values, np.array([[0, 2, -127]]), one, none, rule) == 0
+    assert formats.wrong_codes(values, np.array([[1, 1, -128]]), one, none, rule) == 3
 
 
 def test_every_technique_is_a_row_of_the_page() -> None:

@@ -12,7 +12,7 @@ runs it. The decorator's arguments are literals: `tools.faults.catalogue` reads 
 
 from collections.abc import Callable, Mapping
 
-from conformance.techniques.registry import TECHNIQUES
+from conformance.techniques.technique import load_techniques
 from fixtures.schedules import PlateauRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.arithmetic import Operations
@@ -22,7 +22,7 @@ from frameworks.reference.shipped import ReferenceFunctions, ReferenceOptimizers
 from frameworks.reference.training.trainer import ReferenceLoop, ReferenceTrainer
 
 PLACES: Mapping[type, tuple[str, type]] = {
-    **{base: attribute for technique in TECHNIQUES for base, attribute in technique.places.items()},
+    **{base: attribute for technique in load_techniques() for base, attribute in technique.places.items()},
     ReferenceTrainer: ("trainer_class", ReferenceFramework),
     ReferenceRankGroup: ("rank_group_class", ReferenceFramework),
     Operations: ("operations_class", ReferenceFramework),

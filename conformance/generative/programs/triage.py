@@ -25,7 +25,7 @@ from conformance.generative.programs.case import (
 from conformance.generative.programs.features import word
 from conformance.generative.programs.judge import Judge
 from conformance.search.properties import Failure
-from conformance.techniques.registry import TECHNIQUES
+from conformance.techniques.technique import load_techniques
 from fixtures.recipe import Adam, DynamicScaling, Precision, StaticScaling
 from frameworks.contract import Unsupported
 
@@ -228,7 +228,7 @@ def _of_update(case: GeneratedCase, failure: Failure, cause: str) -> str:
 
 def reachable() -> frozenset[str]:
     """Clauses to which a failure can be attributed."""
-    techniques = (clause for technique in TECHNIQUES for clause in technique.breaks)
+    techniques = (clause for technique in load_techniques() for clause in technique.breaks)
     return frozenset(_BY_CAUSE.values()) | _OTHERS | frozenset(techniques)
 
 

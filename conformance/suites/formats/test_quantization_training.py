@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Bound, Subject, Verdict, clause, need
-from conformance.techniques.formats import checks as expected
+from conformance.techniques import formats as expected
 from fixtures.arrays import Array
 from frameworks.contract import Capability, FakeRule, NumberFormats, Quantizers
 

@@ -164,7 +164,8 @@ def test_run_resumes_in_new_process(subject: Subject, verdict: Verdict, tmp_path
     for window in windows[2:]:
         through.update(window)
         states.append(through.state())
-    restored = subprocesses.resume_in_subprocess(subject, dropout_probe(16), recipe, tmp_path / "run", *windows[2:])
+    run = dropout_probe(16), subject.complete_recipe(recipe), tmp_path / "run", tuple(windows[2:])
+    restored = subprocesses.apart(subprocesses.Task(*subprocesses.same_framework(subject), *run), tmp_path / "run")
     for index, (measured, expected) in enumerate(zip(restored, states, strict=True)):
         verdict.same_state(measured, expected, f"training state {index} updates after the load", "new-process-differs")
 
