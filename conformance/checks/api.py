@@ -1,7 +1,5 @@
 """What the suites import: the clause mark and the shared helpers."""
 
-from __future__ import annotations
-
 import pytest
 
 from conformance.checks.evidence import Verdict

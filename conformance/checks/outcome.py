@@ -1,7 +1,5 @@
 """Classifies the end of a test as an outcome, given the expectations that apply."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The framework under test, and the oracle that follows its conventions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@
 Nothing runs: the same cases are generated again from the seed.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

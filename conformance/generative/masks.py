@@ -5,8 +5,6 @@ pass lets through dropout. So the mask is read off, and all gradients and the lo
 negative and targets are beyond every output, so that nothing cancels and each value has a small relative error.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The properties of generated cases by clause, and verdicts that name the clause which a failing case breaks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Distances between arrays that may contain infinities and NaN, memory layouts, canonical names of a run's state."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Float8: products with delayed scaling, and training runs that float32 computes exactly, by the declared rule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

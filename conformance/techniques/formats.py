@@ -1,7 +1,5 @@
 """Casts, quantizers, packed codes and quantized matmul: their rules, the law of codes, and the technique."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

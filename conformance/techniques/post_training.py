@@ -1,7 +1,5 @@
 """Post-training quantization as one technique."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

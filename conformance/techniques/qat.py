@@ -1,7 +1,5 @@
 """QAT as one technique."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ A compiler may fuse operations of one program in another way than those of the o
 asked for. Each of the two runs is then allowed the oracle's bound, so the two may be twice as far apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

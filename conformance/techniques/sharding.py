@@ -1,7 +1,5 @@
 """Meshes of ranks, unequal splits of a batch, state that all ranks share, and addresses on which processes listen."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections import defaultdict

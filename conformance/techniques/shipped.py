@@ -1,7 +1,5 @@
 """Whether what a framework ships, and models that it quantizes, keep their values under a technique."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the rest of the suite asks of a technique: one object for each, next to its rules, checks and cases."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase

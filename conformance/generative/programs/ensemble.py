@@ -1,7 +1,5 @@
 """The oracle's plays of a case on the reference, rounded to nearest, at random, and not; and the freedom they leave."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

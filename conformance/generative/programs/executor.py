@@ -1,7 +1,5 @@
 """Plays a case, verb by verb, on runs of a framework or of the oracle, and observes the state after each verb."""
 
-from __future__ import annotations
-
 import shutil
 import zlib
 from abc import ABC, abstractmethod

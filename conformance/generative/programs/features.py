@@ -1,7 +1,5 @@
 """Features of a case, counted by coverage and named by exclusions; and recipes that a framework can train."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

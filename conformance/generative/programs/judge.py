@@ -6,8 +6,6 @@ place of the largest value. Where members disagree on a counter, or on which val
 the program is judged only up to that verb.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace

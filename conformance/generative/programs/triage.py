@@ -1,7 +1,5 @@
 """Attributes a failure to a clause: by the part of the case that it needs, by verb and by part of the state."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

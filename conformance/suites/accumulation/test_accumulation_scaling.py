@@ -1,7 +1,5 @@
 """Gradient accumulation under a loss scaler: one scale in a window, and micro-batches that are not finite."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

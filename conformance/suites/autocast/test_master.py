@@ -1,7 +1,5 @@
 """Master weights: where small updates go."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Property tests with generated programs: any verbs, on any model, under any recipe, and equivalent runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause

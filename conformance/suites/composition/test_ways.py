@@ -1,7 +1,5 @@
 """Other public calls and options of a technique train as its default ones do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Delayed scaling: 8-bit products whose scales follow the previous steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Float8 training by delayed scaling: results of layers, and accuracy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The amax history of float8 training by delayed scaling: windows, skips, saves and optimizers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """8-bit formats: values of codes, and results of casts."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

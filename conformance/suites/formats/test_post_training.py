@@ -1,7 +1,5 @@
 """Post-training quantization: quantized layers, their results and their bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import strategies as st

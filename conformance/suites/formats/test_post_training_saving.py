@@ -1,7 +1,5 @@
 """Post-training quantization: saves of quantized models, and refusals of damaged ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Quantization-aware training (QAT): results and gradients of layers, ranges, and conversion."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

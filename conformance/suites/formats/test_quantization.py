@@ -1,7 +1,5 @@
 """Quantizers: scales, codes and dequantized values, by the declared rules."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Building blocks of QAT and integer layers: fake quantization and quantized matmuls."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

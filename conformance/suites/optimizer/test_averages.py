@@ -1,7 +1,5 @@
 """The exponential moving average of the weights: updates, format, and use in evaluation."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Resume: a restored run continues like one that was never interrupted."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import get_args

@@ -1,7 +1,5 @@
 """Ranks: the update equals that of a run without ranks on all samples."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

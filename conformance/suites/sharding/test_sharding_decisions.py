@@ -1,7 +1,5 @@
 """Ranks decide together: same skip, scale, norm and sum format on all ranks."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Resident state, saves and random streams of each rank."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
