@@ -31,12 +31,12 @@ def explore(subject: Subject, verdict: Verdict, excluded: Excluded, law: Propert
         Abstention: the adapter's file says that this mode is not judged in the profile "ci".
     """
     __tracebackhide__ = True
-    laws = _laws(subject)
+    laws = generative_settings(subject.framework)
     profile = subject.profile
     need(subject, *law.needs)
     if profile == Profile() and (reason := laws.not_judged.get(subject.framework.mode)):
         verdict.abstain(reason)
-    if law.leaves_nothing(excluded):
+    if any(entry.leaves_out(law.always) for entry in excluded):  # none need be drawn to find that
         verdict.abstain(ALL_LEFT_OUT)
     before = subject.framework.global_state()
 
@@ -67,7 +67,7 @@ def hold(subject: Subject, verdict: Verdict, instance: Instance) -> None:
         Violation: it is broken.
     """
     __tracebackhide__ = True
-    laws = _laws(subject)
+    laws = generative_settings(subject.framework)
     with np.errstate(all="ignore"):
         failure = instance.failure(subject, laws)
     if failure is not None:
@@ -94,10 +94,6 @@ def as_test(instance: Instance) -> str:
         "def test_example(subject: Subject, verdict: Verdict) -> None:\n"
         f"    hold(subject, verdict, {instance!r})\n"
     )
-
-
-def _laws(subject: Subject) -> GenerativeSettings:
-    return generative_settings(subject.framework)
 
 
 LAWS: Mapping[str, Property] = {

@@ -495,15 +495,10 @@ class SpoiltCall:
 
     def _range(self, rule: QuantRule) -> Array:
         """Positions that share a range with the non-finite value."""
-        where = np.zeros((self.matrix.rows, self.matrix.columns), bool)
-        if rule.axis is None:
-            return ~where
-        index: list[int | slice] = [*self._place]
-        size = rule.group or where.shape[rule.axis]
-        first = self._place[rule.axis] // size * size
-        index[rule.axis] = slice(first, first + size)
-        where[tuple(index)] = True
-        return where
+        numbers = np.zeros((self.matrix.rows, self.matrix.columns), int)
+        for number, part in enumerate(_parts(numbers.shape, rule)):
+            numbers[part] = number
+        return np.asarray(numbers == numbers[self._place])
 
 
 @dataclass(frozen=True)
@@ -532,18 +527,13 @@ class FakeCall:
         rule, rng = framework.rule(Quantizers).fake_rules()[self.quantizer], np.random.default_rng([self.seed, 31])
         count = 1 if rule.axis is None else (self.rows, self.columns)[1 - rule.axis]
         scale = 2.0 ** rng.integers(-9, 5, count) * (1.0 if self.exact else rng.uniform(0.6, 0.9, count))
-        scale, zero = scale.astype(np.float32), self._zero_points(rule, rng, count)
+        zero = (np.zeros(count) if rule.low < 0 else rng.integers(rule.low, rule.high + 1, count)).astype(np.int32)
+        scale = scale.astype(np.float32)
         shape = self.rows, self.columns
         codes = rng.integers(rule.low - self.beyond, rule.high + self.beyond + 1, shape)
         steps = rng.choice([-0.5, -0.25, 0.0, 0.25, 0.5], shape) if self.exact else rng.uniform(-0.4, 0.4, shape)
         wide, ends = (_along(array.astype(np.float64), rule.axis) for array in (scale, zero))
         return ((codes + steps - ends) * wide).astype(np.float32), scale, zero
-
-    @staticmethod
-    def _zero_points(rule: FakeRule, rng: np.random.Generator, count: int) -> Array:
-        if rule.low < 0:
-            return np.zeros(count, np.int32)
-        return rng.integers(rule.low, rule.high + 1, count).astype(np.int32)
 
     def answer(self, framework: Framework, operands: Operands) -> Answer:
         value, gradient = framework.rule(Quantizers).fake_quantize(self.quantizer, *operands)

@@ -179,12 +179,9 @@ def compare_times(
     control = ratio(seconds["plain"], seconds["twin"])
     if control.grew or control.shrank or not control.judged:
         verdict.abstain(f"the same step in two runs differs: {control.summary}")
-    verdict.measure(f"seconds a step, {what}", "s", *_each(seconds["technique"], seconds["plain"], steps))
+    samples = ([spent / steps for spent in seconds[side]] for side in ("technique", "plain"))
+    verdict.measure(f"seconds a step, {what}", "s", *samples)
     return ratio(seconds["plain"], seconds["technique"])
-
-
-def _each(technique: list[float], plain: list[float], steps: int) -> tuple[list[float], list[float]]:
-    return [spent / steps for spent in technique], [spent / steps for spent in plain]
 
 
 def training(subject: Subject, fixture: Fixture, recipe: Recipe, steps: int) -> Callable[[], None]:
