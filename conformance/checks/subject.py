@@ -107,6 +107,11 @@ class Subject:
         return reference.trainer(model, self.in_place(recipe), weights)
 
 
+def supports(framework: Framework, *capabilities: Capability) -> bool:
+    """Whether a framework declares all of these as supported."""
+    return all(framework.declares(capability).supported for capability in capabilities)
+
+
 def need(subject: Subject, *capabilities: Capability | None) -> None:
     """Ends the test unless the framework declares all of these as supported.
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise, product
 from typing import get_args
 
+from conformance.checks.subject import supports
 from conformance.generative.masks import MaskedCase
 from conformance.generative.programs.case import GeneratedCase
 from conformance.generative.programs.features import PRECISIONS, features, is_offered, word
@@ -196,7 +197,7 @@ def draw_cases(framework: Framework, excluded: Collection[Exclusion] = (), seed:
     """The cases of the profile "ci" at a seed, without running them."""
     counts, laws = GeneratedCounts(), generative_settings(framework)
     for law in LAWS.values():
-        if not all(framework.declares(capability).supported for capability in law.needs):
+        if not supports(framework, *law.needs):
             continue
         strategy = law.instances(framework, excluded)
         for part in range(law.parts):

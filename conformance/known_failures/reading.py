@@ -380,7 +380,9 @@ class Known:
         series = {entry.series for entry in self.expectations if entry.finding == finding}
         modes = {(one.device, one.mode) for one in series}
         positions = [self.position(finding.framework, VersionSeries(version, *mode)) for mode in sorted(modes)]
-        release = [one for one in positions if Version(one.sources[0].version).public == one.version.public]
+        release = [
+            one for one in positions if one.sources and Version(one.sources[0].version).public == one.version.public
+        ]
         return any(source in series for position in release or positions for source in position.sources)
 
     def __add__(self, other: Known) -> Known:

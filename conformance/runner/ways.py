@@ -90,13 +90,11 @@ class WayTests:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Keeps the tests that may use a chosen technique, and those that the baseline does not have."""
-        selection = [item for item in items if self._is_due(id_of(item.nodeid)) and code_of(item.nodeid) is not None]
+        tests = {item: id_of(item.nodeid) for item in items if code_of(item.nodeid) is not None}
+        due = {test for test in tests.values() if test in self.due or test not in self._known}
+        selection = [item for item, test in tests.items() if test in due and not test.startswith(f"{_CLAUSE}/")]
         config.hook.pytest_deselected(items=[item for item in items if item not in selection])
         items[:] = selection
-
-    def _is_due(self, test: str) -> bool:
-        clause = test.partition("/")[0]
-        return clause != _CLAUSE and (test in self.due or test not in self._known)
 
 
 FOLDER = "FOLDER"

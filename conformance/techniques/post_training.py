@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -297,8 +298,8 @@ def _plain(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
     return random_inputs(rows, width, rule.inputs, None, seed, step_of(rule))
 
 
-def _with_column(rows: int, width: int, rule: LinearRule, seed: int, outlier: float) -> Array:
-    """One row has the outlier; what others have in its column is none, and three times as large as all else of theirs.
+def _with_column(share: float, rows: int, width: int, rule: LinearRule, seed: int) -> Array:
+    """One row has an outlier of so many thresholds; in its column others have none, but what is three times all else.
 
     A row's codes are certain whether or not its range takes that in: a third of what is 0.4 of a code from an integer
     is no half.
@@ -306,20 +307,8 @@ def _with_column(rows: int, width: int, rule: LinearRule, seed: int, outlier: fl
     quarter = threshold(rule) / 4
     rest = random_inputs(rows, width - 1, rule.inputs, None, seed, step_of(rule, quarter))
     column = 3 * quarter * 2.0 ** -(np.arange(rows) % 4) * (-1.0) ** np.arange(rows)
-    column[rows // 2] = outlier
+    column[rows // 2] = share * threshold(rule)
     return np.insert(rest, min(_COLUMN, width - 1), column.astype(np.float32), axis=1)
-
-
-def _one(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
-    return _with_column(rows, width, rule, seed, 20.0 * threshold(rule))
-
-
-def _negative(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
-    return _with_column(rows, width, rule, seed, -20.0 * threshold(rule))
-
-
-def _at(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
-    return _with_column(rows, width, rule, seed, threshold(rule))
 
 
 def _below(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
@@ -340,7 +329,14 @@ def _all(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
 
 
 CASES: Mapping[str, Callable[[int, int, LinearRule, int], Array]] = MappingProxyType(
-    {"none": _plain, "below": _below, "at": _at, "one": _one, "negative": _negative, "all": _all}
+    {
+        "none": _plain,
+        "below": _below,
+        "at": partial(_with_column, 1.0),
+        "one": partial(_with_column, 20.0),
+        "negative": partial(_with_column, -20.0),
+        "all": _all,
+    }
 )
 """Which columns of a float32 matrix (rows, width) reach the threshold; all that has codes has certain ones."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.checks.evidence import Verdict
-from conformance.checks.subject import Subject, full, need
+from conformance.checks.subject import Subject, full, need, supports
 from conformance.oracle.bound import Bound
 from conformance.search.properties import CheckedInstance, breaking, laid_out, nth
 from conformance.techniques import formats, post_training
@@ -281,8 +281,8 @@ def draw_case(draw: st.DrawFn, framework: Framework) -> QatCase:
     """A model of one to four dense layers, and a run that begins with an update, or with one that is skipped."""
     accumulation = draw(st.sampled_from([1, 1, 2, 3]))
     needed = (Capability.DYNAMIC_SCALING, Capability.FEED)
-    scaled = all(framework.declares(capability).supported for capability in needed) and draw(st.booleans())
-    averages = [0.5, 0.75] if framework.declares(Capability.AVERAGE).supported else []
+    scaled = supports(framework, *needed) and draw(st.booleans())
+    averages = [0.5, 0.75] if supports(framework, Capability.AVERAGE) else []
     first = draw(_updates(accumulation))
     verbs = draw(st.lists(_verbs(accumulation, scaled), min_size=1, max_size=6))
     skips: list[QatVerb] = [SkipQat()] if scaled and draw(st.booleans()) else []

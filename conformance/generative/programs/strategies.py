@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
+from conformance.checks.subject import supports
 from conformance.generative.programs.case import (
     Accumulate,
     Apply,
@@ -207,7 +208,7 @@ def _heads(
     draw: st.DrawFn, framework: Framework, kind: str, inner: bool
 ) -> tuple[Heads, tuple[tuple[str, LossKind], ...]]:
     """Heads; `inner` if some may be float64, as is open of a head that takes the inputs themselves."""
-    wide = inner and framework.declares(Capability.FLOAT64_HEADS).supported and kind in ("exact", "vectors")
+    wide = inner and supports(framework, Capability.FLOAT64_HEADS) and kind in ("exact", "vectors")
     count = 1 if kind in ("tokens", "pictures") else draw(st.sampled_from([*[1, 1, 2] * 4, 3]))
     heads: list[Head] = []
     losses: list[tuple[str, LossKind]] = []
@@ -253,7 +254,7 @@ class Habits:
 def habits(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel, recipe: Recipe) -> Habits:
     """The habits of a program; most have none."""
     even = recipe.accumulation > 1 and draw(st.booleans())
-    if not framework.declares(Capability.MISSING_GRADIENTS).supported or draw(st.integers(0, 3)):
+    if not supports(framework, Capability.MISSING_GRADIENTS) or draw(st.integers(0, 3)):
         return Habits(even)
     head = draw(st.sampled_from([name for name, _ in drawn.losses])) if len(drawn.losses) > 1 else ""
     return Habits(even, head, draw(st.integers(0, 15)) / 16)
@@ -282,7 +283,7 @@ class Batches:
         self._moving = any(isinstance(layer, BatchNorm) for _, layer in walk(drawn.layers))
         biased = framework.conventions().running_variance == "biased"
         self._small = SMALL_BATCHES if self._moving and not biased else (*SMALL_BATCHES, 1)
-        self._missing = framework.declares(Capability.MISSING_GRADIENTS).supported
+        self._missing = supports(framework, Capability.MISSING_GRADIENTS)
         self._large = large_batches(drawn)
 
     def window(self, draw: st.DrawFn, count: int) -> tuple[GeneratedBatch, ...]:
@@ -348,18 +349,15 @@ class Feeds:
     """
 
     def __init__(self, framework: Framework, drawn: GeneratedModel, recipe: Recipe, habits: Habits) -> None:
-        def supports(capability: Capability) -> bool:
-            return framework.declares(capability).supported
-
         scaling = recipe.scaling if isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled else None
         scale = None if scaling is None else scaling.initial
         self._habits = habits
         self._dynamic, self._count, self._two = scaling is not None, recipe.accumulation, recipe.optimizers > 1
         self.largest = None if scale is None or recipe.clip is not None else _largest(recipe) / scale
         self.counted = recipe.schedule is not None or recipe.average is not None
-        self._unscale = supports(Capability.EXPLICIT_UNSCALE) and recipe.scaling is not None
-        self._second_unscale = supports(Capability.SECOND_UNSCALE)
-        self._missing = supports(Capability.MISSING_GRADIENTS)
+        self._unscale = supports(framework, Capability.EXPLICIT_UNSCALE) and recipe.scaling is not None
+        self._second_unscale = supports(framework, Capability.SECOND_UNSCALE)
+        self._missing = supports(framework, Capability.MISSING_GRADIENTS)
         wide = any(head.format == "float64" for head in drawn.model.heads.heads)
         self._beyond = [BEYOND_FLOAT32] * 3 if wide else []
         sizes = [math.prod(shape) for shape in drawn.model.parameter_shapes().values()]
@@ -451,7 +449,8 @@ def _programs(draw: st.DrawFn, steps: _Steps) -> tuple[Verb, ...]:
         candidates = [word for word in steps.words(bool(between)) if word in chosen]
         step = draw(st.sampled_from(candidates))
         new = steps.verbs(draw, step, sorted(between))
-        between = steps.saved_between_windows(between, step, new)
+        saved = {verb.slot for verb in new if isinstance(verb, Save)}
+        between = between - saved if step == "window" else between | saved  # a window's saves are of an open one
         verbs += new
     return tuple(verbs)
 
@@ -500,15 +499,10 @@ def _others(framework: Framework, recipe: Recipe) -> list[RestoreOverrides]:
     """The ways in which a run that another one saved may go on, if there are any but that one's own."""
     ranks, offloads = recipe.ranks, [None, *techniques_of(framework).offloads]
     moves = [RestoreOverrides(ranks, offload) for offload in offloads if offload != recipe.offload]
-    if ranks is None or not framework.declares(Capability.RANKS_RESHAPE).supported:
+    if ranks is None or not supports(framework, Capability.RANKS_RESHAPE):
         return moves
     counts = [Ranks(count, ranks.level, reduce=ranks.reduce) for count in (1, 2, 3, 4) if count != ranks.count]
     return moves + [RestoreOverrides(other, recipe.offload) for other in counts] * 4
-
-
-def _takes_any_width(drawn: GeneratedModel) -> bool:
-    """Whether a batch norm of one value comes first, of which wider inputs are rows, as arrays broadcast."""
-    return isinstance(drawn.layers[0], BatchNorm) and drawn.sample == (1,)
 
 
 class _Steps:
@@ -525,18 +519,17 @@ class _Steps:
         self._batches = Batches(framework, drawn, recipe, chosen, subnormal)
         self._feeds = Feeds(framework, drawn, recipe, chosen)
 
-        def supports(capability: Capability) -> bool:
-            return framework.declares(capability).supported
-
         flushes = framework.conventions().remainder == "flush"
-        self.flush = recipe.accumulation > 1 and supports(Capability.PARTIAL_WINDOW) and flushes
-        self.spelt = supports(Capability.ACCUMULATION)
+        self.flush = recipe.accumulation > 1 and supports(framework, Capability.PARTIAL_WINDOW) and flushes
+        self.spelt = supports(framework, Capability.ACCUMULATION)
         self.dynamic = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
-        self.feed, self.checkpoint = supports(Capability.FEED), supports(Capability.CHECKPOINT)
-        self.scope = supports(Capability.AUTOCAST_SCOPE)
-        self.trace = supports(Capability.TRACE) and recipe.recompute is None
-        self.count = supports(Capability.SAVED_BYTES)
-        self.breaks = not drawn.token_level and not drawn.integer_inputs and not _takes_any_width(drawn)
+        self.feed, self.checkpoint = supports(framework, Capability.FEED), supports(framework, Capability.CHECKPOINT)
+        self.scope = supports(framework, Capability.AUTOCAST_SCOPE)
+        self.trace = supports(framework, Capability.TRACE) and recipe.recompute is None
+        self.count = supports(framework, Capability.SAVED_BYTES)
+        # Of a batch norm of one value wider inputs are rows, as arrays broadcast.
+        any_width = isinstance(drawn.layers[0], BatchNorm) and drawn.sample == (1,)
+        self.breaks = not (drawn.token_level or drawn.integer_inputs or any_width)
         self._moves = _others(framework, recipe)
         offload = recipe.offload
         self.offloaded = offload is not None and offload.to == "disk" and offload.what != ("activations",)
@@ -579,11 +572,6 @@ class _Steps:
             case "relay":
                 return self._relay(draw)
         return [self._verb(draw, step)]
-
-    def saved_between_windows(self, slots: set[int], step: str, verbs: list[Verb]) -> set[int]:
-        """The slots that hold a run between two windows after a step: a window's saves are of an open one."""
-        written = {verb.slot for verb in verbs if isinstance(verb, Save)}
-        return slots - written if step == "window" else slots | written
 
     def _relay(self, draw: st.DrawFn) -> list[Verb]:
         """A run that takes over another one's weights at the same count of updates, evaluated before and after."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.checks.subject import Subject
+from conformance.checks.subject import Subject, supports
 from conformance.checks.subprocesses import apart, same_framework
 from conformance.generative.programs.case import (
     Accumulate,
@@ -376,9 +376,9 @@ def draw_scaled_case(draw: st.DrawFn, framework: Framework) -> ScaledCase:
     program = tuple(_tame(verb) for verb in case.program)
     scalings: list[Scaling] = []
     exponent = draw(st.integers(1, 16))
-    if framework.declares(Capability.STATIC_SCALING).supported:
+    if supports(framework, Capability.STATIC_SCALING):
         scalings.append(StaticScaling(2.0**exponent))
-    if framework.declares(Capability.DYNAMIC_SCALING).supported:
+    if supports(framework, Capability.DYNAMIC_SCALING):
         scalings.append(DynamicScaling(2.0**exponent, interval=LONG))
     return ScaledCase(replace(case, recipe=recipe, program=program), draw(st.sampled_from(scalings)))
 
