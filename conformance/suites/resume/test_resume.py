@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from conformance.checks import subprocesses
-from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients, supports
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, dropout_probe, exact_linear, exact_stack, scalar, two_heads
 from fixtures.recipe import MASTERED, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
@@ -147,11 +147,8 @@ def test_arrays_of_caller_are_not_aliased(subject: Subject, verdict: Verdict) ->
 
 @clause("resume.bit-identical")
 def test_run_resumes_in_new_process(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
-    def there(capability: Capability) -> bool:
-        return subject.framework.declares(capability).supported
-
-    scaling = SCALING if there(Capability.DYNAMIC_SCALING) else None
-    k = 2 if there(Capability.ACCUMULATION) else 1
+    scaling = SCALING if supports(subject.framework, Capability.DYNAMIC_SCALING) else None
+    k = 2 if supports(subject.framework, Capability.ACCUMULATION) else 1
     recipe = ADAM.replace(scaling=scaling, accumulation=k, schedule=Steps((1, 4), (1.0, 0.5, 0.25)))
     windows = [exact_batch(8, 16, 1, seed=i).into(k) for i in range(5)]
     through = subject.trainer(dropout_probe(16), recipe)
