@@ -1,9 +1,10 @@
 """`--way TECHNIQUE.NAME`, the suites with a technique's other public call; and the training runs behind a verdict."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -135,19 +136,10 @@ def recorded_runs(framework: Framework) -> Iterator[list[RunSetup]]:
             runs.append(run)
         return make(model, recipe, weights)
 
-    replaced = vars(framework).get("trainer") if hasattr(framework, "__dict__") else None
-    try:
-        framework.trainer = trainer  # type: ignore[method-assign]
-    except AttributeError:
+    with ExitStack() as stack:
+        with suppress(AttributeError):
+            stack.enter_context(patch.object(framework, "trainer", trainer))
         yield runs
-        return
-    try:
-        yield runs
-    finally:
-        if replaced is None:
-            del framework.trainer
-        else:
-            framework.trainer = replaced  # type: ignore[method-assign]
 
 
 def _plain(value: Any) -> Any:
