@@ -8,6 +8,30 @@ from conformance.checks.api import Bound, Subject, Verdict, clause
 from conformance.search.properties import explore
 from conformance.techniques import formats
 from conformance.techniques import post_training as expected
+from conformance.techniques.post_training import (
+    DYNAMIC,
+    MIXED,
+    OF_ITS_BOUND,
+    ROWS,
+    STATIC,
+    TECHNIQUE,
+    batches,
+    check_chosen,
+    check_dense,
+    check_float_layer,
+    check_ranges,
+    check_weights,
+    collect_arrays,
+    float_result,
+    input_values,
+    make_mixed_model,
+    make_quantized,
+    quantized_layers,
+    rule_of,
+    small_layers,
+    try_predict,
+    unlike_weights,
+)
 from fixtures.data import digits_batch
 from fixtures.model import Activation, Dense, Head, Heads, Model, dense_weights
 from fixtures.models import digits_mlp
@@ -16,26 +40,21 @@ from frameworks.contract import PostTraining, QuantRule
 
 
 @clause("quantization.weights-as-declared")
-@expected.TECHNIQUE
+@TECHNIQUE
 def test_weight_codes_match_rule(subject: Subject, verdict: Verdict, technique: str) -> None:
-    rule = expected.rule_of(subject, technique)
-    expected.check_weights(
-        verdict,
-        expected.make_quantized(subject, technique),
-        rule,
-        expected.unlike_weights(expected.make_mixed_model(rule)),
-    )
+    rule = rule_of(subject, technique)
+    check_weights(verdict, make_quantized(subject, technique), rule, unlike_weights(make_mixed_model(rule)))
 
 
 @clause("quantization.linear-arithmetic")
-@expected.TECHNIQUE
+@TECHNIQUE
 def test_layer_output_matches_its_codes(subject: Subject, verdict: Verdict, technique: str) -> None:
-    rule = expected.rule_of(subject, technique)
-    model, quantized = expected.make_mixed_model(rule), expected.make_quantized(subject, technique)
-    weights = expected.unlike_weights(model)
-    for name in [*expected.quantized_layers(model, rule), *expected.small_layers(model, rule)]:
-        for rows in (1, expected.ROWS):
-            expected.check_dense(verdict, rule, quantized, name, rows, rows, weights)
+    rule = rule_of(subject, technique)
+    model, quantized = make_mixed_model(rule), make_quantized(subject, technique)
+    weights = unlike_weights(model)
+    for name in [*quantized_layers(model, rule), *small_layers(model, rule)]:
+        for rows in (1, ROWS):
+            check_dense(verdict, rule, quantized, name, rows, rows, weights)
 
 
 SIZES = st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(1, 6), st.integers(-12, 12), st.integers(0, 99))
@@ -43,115 +62,102 @@ SIZES = st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(1, 6), st.
 
 
 @clause("quantization.linear-arithmetic")
-@expected.TECHNIQUE
+@TECHNIQUE
 @explore(SIZES, examples=12)
 def test_generated_layer_output_matches_its_codes(
     subject: Subject, verdict: Verdict, case: tuple[int, int, int, int, int], technique: str
 ) -> None:
     """If small weights are not quantized, the layer is just large enough for codes."""
-    rule = expected.rule_of(subject, technique)
+    rule = rule_of(subject, technique)
     width, outputs, rows, power, seed = case
     layers = (Dense(outputs), Activation("relu"), Heads((Head("output", 2),)))
     for inputs in sorted({width + 1, max(width + 1, -(-rule.smallest // outputs))}):
         model = Model("drawn", layers, (inputs,), (("output", "squared_error"),))
-        weights = {name: value * np.float32(2.0**power) for name, value in expected.unlike_weights(model, seed).items()}
-        quantized = subject.framework.rule(PostTraining).quantize(
-            technique, model, weights, expected.batches(model, seed)
-        )
-        expected.check_dense(verdict, rule, quantized, "0.weight", rows, seed, weights)
+        weights = {name: value * np.float32(2.0**power) for name, value in unlike_weights(model, seed).items()}
+        quantized = subject.framework.rule(PostTraining).quantize(technique, model, weights, batches(model, seed))
+        check_dense(verdict, rule, quantized, "0.weight", rows, seed, weights)
 
 
 @clause("quantization.linear-arithmetic")
-@expected.TECHNIQUE
+@TECHNIQUE
 def test_model_output_matches_its_layers(subject: Subject, verdict: Verdict, technique: str) -> None:
     """A model of heads alone gives what they give; the first has as many inputs as it needs for codes."""
-    rule = expected.rule_of(subject, technique)
+    rule = rule_of(subject, technique)
     if not rule.heads:
         verdict.abstain("this technique leaves heads as they are")
     width = max(40, -(-rule.smallest // 5))
     model = Model(
         "heads", (Heads((Head("a", 5), Head("b", 3))),), (width,), (("a", "squared_error"), ("b", "squared_error"))
     )
-    weights, quantized = expected.unlike_weights(model), expected.make_quantized(subject, technique, model)
-    samples = expected.batches(model)[0]
+    weights, quantized = unlike_weights(model), make_quantized(subject, technique, model)
+    samples = batches(model)[0]
     predicted = quantized.predict(samples)
     for head in ("a", "b"):
         name = f"0.{head}.weight"
         alone = quantized.layer(name, samples)
         weight, bias = quantized.weights()[name], weights[f"0.{head}.bias"]
-        if name in expected.small_layers(model, rule):
+        if name in small_layers(model, rule):
             verdict.equal(weight, None, f"codes of {name}", "other-layers")
-            _, bound = expected.float_result(samples, weights[name], bias)
+            _, bound = float_result(samples, weights[name], bias)
         else:
             assert weight is not None
             _, bound = expected.linear(samples, weight, bias, rule, quantized.calibrated_ranges().get(name))
-        verdict.within(
-            float((np.abs(predicted[head] - alone) / (2 * bound)).max()), Bound(1.0, expected.OF_ITS_BOUND), head
-        )
+        verdict.within(float((np.abs(predicted[head] - alone) / (2 * bound)).max()), Bound(1.0, OF_ITS_BOUND), head)
 
 
 @clause("quantization.dynamic-scale")
 def test_row_is_independent_of_other_rows(subject: Subject, verdict: Verdict) -> None:
-    rule = expected.rule_of(subject, expected.DYNAMIC)
+    rule = rule_of(subject, DYNAMIC)
     if rule.inputs is None or rule.inputs.axis != 1:
         verdict.abstain("no range of a row of its own is declared")
-    weights, quantized = (
-        expected.unlike_weights(expected.make_mixed_model(rule)),
-        expected.make_quantized(subject, expected.DYNAMIC),
-    )
-    inputs = expected.input_values(rule, quantized, "0.weight", expected.ROWS, 160, 5)
+    weights, quantized = unlike_weights(make_mixed_model(rule)), make_quantized(subject, DYNAMIC)
+    inputs = input_values(rule, quantized, "0.weight", ROWS, 160, 5)
     inputs[1] *= 10.0
     together = quantized.layer("0.weight", inputs)
     weight = quantized.weights()["0.weight"]
     assert weight is not None
     _, bound = expected.linear(inputs, weight, weights["0.bias"], rule, None)
-    for row in range(expected.ROWS):
+    for row in range(ROWS):
         alone = quantized.layer("0.weight", inputs[row : row + 1])
         worst = float((np.abs(alone[0] - together[row]) / (2 * bound[row])).max())
-        verdict.within(worst, Bound(1.0, expected.OF_ITS_BOUND), f"row {row} alone and among others", "rows-depend")
+        verdict.within(worst, Bound(1.0, OF_ITS_BOUND), f"row {row} alone and among others", "rows-depend")
 
 
 @clause("quantization.dynamic-scale")
-@expected.TECHNIQUE
+@TECHNIQUE
 def test_call_is_independent_of_earlier_calls(subject: Subject, verdict: Verdict, technique: str) -> None:
-    expected.rule_of(subject, technique)
-    quantized, fresh = expected.make_quantized(subject, technique), expected.make_quantized(subject, technique)
-    small, before = expected.batches(expected.MIXED)[2], expected.collect_arrays(quantized)
+    rule_of(subject, technique)
+    quantized, fresh = make_quantized(subject, technique), make_quantized(subject, technique)
+    small, before = batches(MIXED)[2], collect_arrays(quantized)
     quantized.predict(small * np.float32(100.0))
     verdict.same_state(
         quantized.predict(small), fresh.predict(small), "predictions after larger samples", "calls-depend"
     )
-    verdict.same_state(
-        expected.collect_arrays(quantized), before, "the model after predictions", "prediction-changes-model"
-    )
+    verdict.same_state(collect_arrays(quantized), before, "the model after predictions", "prediction-changes-model")
 
 
 @clause("quantization.calibrated-range")
 @pytest.mark.parametrize("signs", ["both", "positive"])
 def test_ranges_match_calibration(subject: Subject, verdict: Verdict, signs: str) -> None:
-    rule = expected.rule_of(subject, expected.STATIC)
-    weights, samples = expected.unlike_weights(expected.MIXED), expected.batches(expected.MIXED)
+    rule = rule_of(subject, STATIC)
+    weights, samples = unlike_weights(MIXED), batches(MIXED)
     if signs == "positive":
         samples = tuple(np.abs(sample) + np.float32(0.5) for sample in samples)
-    quantized = subject.framework.rule(PostTraining).quantize(expected.STATIC, expected.MIXED, weights, samples)
-    seen = expected.layer_inputs_and_outputs(expected.MIXED, weights, samples)
+    quantized = subject.framework.rule(PostTraining).quantize(STATIC, MIXED, weights, samples)
+    seen = expected.layer_inputs_and_outputs(MIXED, weights, samples)
     for name, ranges in quantized.calibrated_ranges().items():
-        expected.check_ranges(verdict, rule, name, ranges, seen[name], 160)
+        check_ranges(verdict, rule, name, ranges, seen[name], 160)
 
 
 @clause("quantization.calibration-order")
 @pytest.mark.parametrize("how", ["reversed", "twice"])
 def test_calibration_order_does_not_matter(subject: Subject, verdict: Verdict, how: str) -> None:
-    expected.rule_of(subject, expected.STATIC)
-    samples = expected.batches(expected.MIXED)
+    rule_of(subject, STATIC)
+    samples = batches(MIXED)
     others = samples[::-1] if how == "reversed" else (*samples, *samples)
     post_training = subject.framework.rule(PostTraining)
     other, usual = (
-        expected.collect_arrays(
-            post_training.quantize(
-                expected.STATIC, expected.MIXED, expected.unlike_weights(expected.MIXED), calibration
-            )
-        )
+        collect_arrays(post_training.quantize(STATIC, MIXED, unlike_weights(MIXED), calibration))
         for calibration in (others, samples)
     )
     verdict.same_state(other, usual, f"the model calibrated with batches {how}", "order-matters")
@@ -159,57 +165,55 @@ def test_calibration_order_does_not_matter(subject: Subject, verdict: Verdict, h
 
 @clause("quantization.calibration-needed")
 def test_uncalibrated_ranges_are_refused(subject: Subject, verdict: Verdict) -> None:
-    expected.rule_of(subject, expected.STATIC)
-    weights, samples = expected.unlike_weights(expected.MIXED), expected.batches(expected.MIXED)[0]
-    text, predicted = expected.try_predict(
-        lambda: subject.framework.rule(PostTraining).quantize(expected.STATIC, expected.MIXED, weights), samples
+    rule_of(subject, STATIC)
+    weights, samples = unlike_weights(MIXED), batches(MIXED)[0]
+    text, predicted = try_predict(
+        lambda: subject.framework.rule(PostTraining).quantize(STATIC, MIXED, weights), samples
     )
     if not text:
-        ((_, outputs),) = [expected.layer_inputs_and_outputs(expected.MIXED, weights, (samples,))["5.output.weight"]]
+        ((_, outputs),) = [expected.layer_inputs_and_outputs(MIXED, weights, (samples,))["5.output.weight"]]
         near = np.abs(predicted["output"] - outputs) <= 1e-4 * np.abs(outputs).max()
         verdict.holds(bool(near.all()), "without calibration the float model stays", signature="uncalibrated")
 
 
 @clause("quantization.only-what-was-asked")
-@expected.TECHNIQUE
+@TECHNIQUE
 @pytest.mark.parametrize("skipped", [(), ("3.weight",), ("0.weight", "5.output.weight")], ids=["none", "one", "two"])
 def test_requested_layers_are_quantized(
     subject: Subject, verdict: Verdict, technique: str, skipped: tuple[str, ...]
 ) -> None:
-    rule = expected.rule_of(subject, technique)
-    model, quantized = expected.make_mixed_model(rule), expected.make_quantized(subject, technique, skip=skipped)
-    weights, wanted = expected.unlike_weights(model), sorted(set(expected.quantized_layers(model, rule)) - set(skipped))
-    expected.check_chosen(verdict, quantized, weights, wanted)
+    rule = rule_of(subject, technique)
+    model, quantized = make_mixed_model(rule), make_quantized(subject, technique, skip=skipped)
+    weights, wanted = unlike_weights(model), sorted(set(quantized_layers(model, rule)) - set(skipped))
+    check_chosen(verdict, quantized, weights, wanted)
     for name in set(dense_weights(model)) - set(wanted):
-        inputs = np.random.default_rng(1).standard_normal((expected.ROWS, len(weights[name]))).astype(np.float32)
+        inputs = np.random.default_rng(1).standard_normal((ROWS, len(weights[name]))).astype(np.float32)
         bias = weights[name.replace(".weight", ".bias")]
-        expected.check_float_layer(verdict, quantized, name, inputs, weights[name], bias)
+        check_float_layer(verdict, quantized, name, inputs, weights[name], bias)
 
 
 @clause("quantization.only-what-was-asked")
-@expected.TECHNIQUE
+@TECHNIQUE
 def test_unknown_layer_name_is_refused(subject: Subject, verdict: Verdict, technique: str) -> None:
-    expected.rule_of(subject, technique)
-    text, _ = expected.try_predict(
-        lambda: expected.make_quantized(subject, technique, skip=("7.weight",)), expected.batches(expected.MIXED)[0]
-    )
+    rule_of(subject, technique)
+    text, _ = try_predict(lambda: make_quantized(subject, technique, skip=("7.weight",)), batches(MIXED)[0])
     verdict.holds(bool(text), "a layer to leave out that is not there is refused", text, "an error", "not-refused")
 
 
 @clause("quantization.bytes")
-@expected.TECHNIQUE
+@TECHNIQUE
 def test_storage_has_declared_bytes(subject: Subject, verdict: Verdict, technique: str) -> None:
-    rule = expected.rule_of(subject, technique)
-    model, quantized = expected.make_mixed_model(rule), expected.make_quantized(subject, technique)
+    rule = rule_of(subject, technique)
+    model, quantized = make_mixed_model(rule), make_quantized(subject, technique)
     four_bits = rule.weight.high - rule.weight.low < 16
     codes = ranges = 0
-    for width, outputs in expected.quantized_layers(model, rule).values():
+    for width, outputs in quantized_layers(model, rule).values():
         codes += outputs * ((width + 1) // 2) if four_bits else outputs * width
         ranges += range_count(rule.weight, width, outputs)
     unquantized = sum(value.nbytes for value in quantized.unquantized_parameters().values())
     verdict.observe("bytes", quantized.stored_bytes())
     derivation = {"codes": codes, "ranges": ranges, "kept": unquantized, "method": "16 bytes a range, 64 a layer"}
-    most = codes + unquantized + 16 * ranges + 64 * len(expected.quantized_layers(model, rule))
+    most = codes + unquantized + 16 * ranges + 64 * len(quantized_layers(model, rule))
     verdict.within(quantized.stored_bytes(), Bound(most, derivation), "bytes of the model", "too-many-bytes")
     verdict.holds(
         quantized.stored_bytes() >= codes + unquantized, "all is counted", quantized.stored_bytes(), codes + unquantized
@@ -225,15 +229,15 @@ def range_count(rule: QuantRule, width: int, outputs: int) -> int:
 
 
 @clause("quantization.zeros")
-@expected.TECHNIQUE
+@TECHNIQUE
 def test_zero_inputs_give_bias(subject: Subject, verdict: Verdict, technique: str) -> None:
     """A row of zeros, alone and among others, and a column of zeros in the weight."""
-    rule = expected.rule_of(subject, technique)
-    model = expected.make_mixed_model(rule)
-    weights = expected.unlike_weights(model)
+    rule = rule_of(subject, technique)
+    model = make_mixed_model(rule)
+    weights = unlike_weights(model)
     weights["0.weight"][:, 4] = 0.0
-    quantized = subject.framework.rule(PostTraining).quantize(technique, model, weights, expected.batches(model))
-    inputs = expected.input_values(rule, quantized, "0.weight", expected.ROWS, 160, 2)
+    quantized = subject.framework.rule(PostTraining).quantize(technique, model, weights, batches(model))
+    inputs = input_values(rule, quantized, "0.weight", ROWS, 160, 2)
     inputs[3] = 0.0
     calibrated = quantized.calibrated_ranges().get("0.weight")
     for rows in (inputs, np.zeros((2, 160), np.float32)):
@@ -251,9 +255,9 @@ def test_zero_inputs_give_bias(subject: Subject, verdict: Verdict, technique: st
 
 
 @clause("quantization.accuracy")
-@expected.TECHNIQUE
+@TECHNIQUE
 def test_quantized_model_keeps_accuracy(subject: Subject, verdict: Verdict, technique: str) -> None:
-    rule = expected.rule_of(subject, technique)
+    rule = rule_of(subject, technique)
     model = digits_mlp((max(64, -(-rule.smallest // 64)), 64))
     trainer = subject.trainer(model, Recipe(Adam(1e-3)))
     for start in range(0, 60 * 64, 64):
