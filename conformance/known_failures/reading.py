@@ -258,8 +258,8 @@ class Exclusion:
 
     def leaves_out(self, features: Collection[str]) -> bool:
         """Whether a program with these features is excluded; "kind=a|b" in `when` stands for either of two."""
-        words = (word.partition("=") for word in self.when)
-        return all(any(f"{kind}{equals}{one}" in features for one in names.split("|")) for kind, equals, names in words)
+        terms = (term.partition("=") for term in self.when)
+        return all(any(f"{kind}{equals}{one}" in features for one in names.split("|")) for kind, equals, names in terms)
 
     def applies(self, series: VersionSeries) -> bool:
         """Whether the finding occurs in a series."""

@@ -13,13 +13,13 @@ from conformance.oracle.runs import flat
 from conformance.techniques.eight_bit_state import (
     OF_ITS_WAY,
     PRODUCT,
-    WITHIN,
     MomentBeforeEncoding,
     expand_blocks,
     first_update,
     paper_values,
     state_bytes,
 )
+from conformance.techniques.formats import WITHIN
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
 from fixtures.model import Batch
