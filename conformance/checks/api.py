@@ -1,28 +1,13 @@
 """What the suites import: the clause mark and the shared helpers."""
 
-from __future__ import annotations
-
+# ruff: noqa: F401
 import pytest
 
 from conformance.checks.evidence import Verdict
 from conformance.checks.failing_layer import naming_the_layer
-from conformance.checks.subject import Subject, full, need, need_device, spike_gradients
+from conformance.checks.subject import Subject, full, need, need_device, spike_gradients, supports
 from conformance.oracle.automaton import Scale
 from conformance.oracle.bound import Bound
-
-__all__ = [
-    "Bound",
-    "Scale",
-    "Subject",
-    "Verdict",
-    "clause",
-    "full",
-    "naming_the_layer",
-    "need",
-    "need_device",
-    "of_one_pass",
-    "spike_gradients",
-]
 
 
 def of_one_pass(subject: Subject, verdict: Verdict) -> None:

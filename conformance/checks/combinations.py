@@ -18,7 +18,7 @@ from allpairspy import AllPairs
 
 from conformance.checks.evidence import Verdict
 from conformance.checks.failing_layer import naming_the_layer
-from conformance.checks.subject import Subject
+from conformance.checks.subject import Subject, supports
 from conformance.oracle.errormodel import flat
 from fixtures.data import exact_batch
 from fixtures.model import Activation, BatchNorm, Dense, Dropout, Head, Heads, Layer, Model, Residual, Window
@@ -145,7 +145,7 @@ def list_factors(framework: Framework) -> dict[str, dict[str, Any]]:
 
 
 def _is_offered(framework: Framework, field: str, value: Any) -> bool:
-    return all(framework.declares(capability).supported for capability in needs(replace(Recipe(), **{field: value})))
+    return supports(framework, *needs(replace(Recipe(), **{field: value})))
 
 
 def rows(framework: Framework) -> tuple[Row, ...]:

@@ -1,7 +1,5 @@
 """A test's result for a clause: checks with measured and expected values, bounds and their derivations."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

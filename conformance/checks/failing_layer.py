@@ -6,8 +6,6 @@ from the exact one. Tensors are checked in the order in which a pass computes th
 bound is where the error begins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,12 +1,10 @@
 """Classifies the end of a test as an outcome, given the expectations that apply."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.checks.evidence import Abstention, Misdeclared, Violation, clean_message
-from conformance.known_failures.reading import Expectation
+from conformance.known_failures.reading import Expectation, explain_repair
 from frameworks.base import has_effect
 from frameworks.contract import NOT_OFFERED, Framework, Unsupported
 from results.record.model import Outcome
@@ -40,7 +38,7 @@ def conclude(framework: Framework, error: BaseException | None, matching: Sequen
         case None:
             verdict, entry = judge(False, "", matching)
             if verdict == "fixed" and entry is not None:
-                return _resting(entry, Outcome.FIXED, entry.signature, explain(verdict, "", entry))
+                return _resting(entry, Outcome.FIXED, entry.signature, explain_repair(matching))
             return Judgement(Outcome.PASS)
         case _:
             return _judge_failure(error, matching)
@@ -122,17 +120,11 @@ def explain(verdict: str, signature: str, expectation: Expectation | None) -> st
     """What `judge` decided, in one sentence; empty where there is nothing to say."""
     if expectation is None:
         return ""
-    named = f"{expectation.clause} on {expectation.framework} {expectation.versions}"
     match verdict:
         case "known":
             return f"known: {expectation.reason} ({expectation.link})"
-        case "fixed" if expectation.inferred_from:
-            update = "`conformance accept RECORD` writes what it shows"
-            return f"expected failure of {named} did not occur, unlike in {expectation.inferred_from}; {update}"
-        case "fixed":
-            remedy = f"remove the entry from {expectation.file} or narrow `versions`"
-            return f"expected failure of {named} did not occur; {remedy}"
         case "fail":
+            named = f"{expectation.clause} on {expectation.framework} {expectation.versions}"
             return f"signature differs: got {signature!r}, want {expectation.signature!r} for {named}"
         case _:
             return ""

@@ -4,8 +4,6 @@ A program prints one line `expected: ...` and one line `seen: ...`, and exits wi
 if it is gone. Anything else is an error.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The framework under test, and the oracle that follows its conventions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -107,6 +105,11 @@ class Subject:
         """The same run on the float64 reference, with the framework's conventions and no rounding."""
         reference = ReferenceFramework("cpu", conventions=self.conventions, rounding=Exact())
         return reference.trainer(model, self.in_place(recipe), weights)
+
+
+def supports(framework: Framework, *capabilities: Capability) -> bool:
+    """Whether a framework declares all of these as supported."""
+    return all(framework.declares(capability).supported for capability in capabilities)
 
 
 def need(subject: Subject, *capabilities: Capability | None) -> None:

@@ -100,20 +100,6 @@ class PredictTask:
         return quantized.predict(self.samples)
 
 
-def resume_in_subprocess(
-    subject: Subject, model: Model, recipe: Recipe, saved: Path, *windows: Window
-) -> list[dict[str, Array]]:
-    """What `Task.run` returns in a new process of the same framework, device, mode and seed.
-
-    Raises:
-        RuntimeError: the process failed; the message is the end of what it wrote.
-    """
-    states: list[dict[str, Array]] = apart(
-        Task(*same_framework(subject), model, subject.complete_recipe(recipe), saved, windows), saved
-    )
-    return states
-
-
 def peak_bytes(subject: Subject, model: Model, recipe: Recipe, window: Window, path: Path) -> int:
     """What `PeakTask.run` returns in a new process of the same framework, device, mode and seed.
 
@@ -127,12 +113,8 @@ def peak_bytes(subject: Subject, model: Model, recipe: Recipe, window: Window, p
 
 def same_framework(subject: Subject) -> tuple[str, str, str]:
     """Path, device and mode by which `frameworks.registry.load` makes the subject's framework again."""
-    framework_class = type(subject.framework)
-    return (
-        f"{framework_class.__module__}:{framework_class.__qualname__}",
-        subject.framework.device,
-        subject.framework.mode,
-    )
+    framework, its_class = subject.framework, type(subject.framework)
+    return f"{its_class.__module__}:{its_class.__qualname__}", framework.device, framework.mode
 
 
 def apart(task: Runnable, path: Path) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from conformance.checks.evidence import Misdeclared, Verdict
 from conformance.checks.subject import Subject
-from conformance.techniques.registry import TECHNIQUES
+from conformance.techniques.technique import load_techniques
 from fixtures.data import exact_batch
 from fixtures.model import FunctionUse
 from fixtures.models import exact_linear, exact_stack, make_reused_dense, sincos, tied_embedding, user_function
@@ -95,7 +95,7 @@ _RECIPES = (
     Recipe(frozen=_WEIGHT),
     *(Recipe(implementation=name) for name in ("single", "foreach", "fused", "capturable")),
     Recipe(tensor_rate=True),
-    *chain.from_iterable(technique.recipes for technique in TECHNIQUES),
+    *chain.from_iterable(technique.recipes for technique in load_techniques()),
 )
 """A recipe for each capability that recipes need."""
 _MODELS = (make_reused_dense(), tied_embedding(), user_function())

@@ -7,8 +7,6 @@
 Nothing runs: the same cases are generated again from the seed.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys
@@ -16,10 +14,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise, product
+from typing import get_args
 
+from conformance.checks.subject import supports
 from conformance.generative.masks import MaskedCase
 from conformance.generative.programs.case import GeneratedCase
-from conformance.generative.programs.features import features, word
+from conformance.generative.programs.features import PRECISIONS, features, is_offered, word
 from conformance.generative.programs.triage import reachable
 from conformance.generative.programs.variations import (
     CutWindows,
@@ -35,15 +35,15 @@ from conformance.generative.verdicts import LAWS
 from conformance.known_failures.reading import Exclusion, known_of
 from conformance.search.properties import Search, generative_settings
 from conformance.spec.clauses import load_clauses
-from conformance.techniques.registry import TECHNIQUES
-from fixtures.recipe import Precision, Recipe
-from frameworks.contract import Capability, Framework, MissingDevice, needs
+from conformance.techniques.technique import load_techniques
+from fixtures.model import Again, Layer, UserFunction
+from fixtures.recipe import Recipe
+from frameworks.contract import Framework, MissingDevice
 from frameworks.operations import CATALOGUE
 from frameworks.registry import UnknownFramework, load
 
-_LOW = tuple(Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
 FIELDS: Mapping[str, tuple[str, ...]] = {
-    "precision": ("precision=O0", *(f"precision={precision.label}" for precision in _LOW)),
+    "precision": ("precision=O0", *(f"precision={precision.label}" for precision in PRECISIONS)),
     "optimizer": tuple(f"optimizer={name}" for name in ("SGD", "Momentum", "Adam", "AdamW")),
     "scaling": tuple(f"scaling={name}" for name in ("none", "static", "dynamic", "disabled")),
     "accumulation": ("accumulation=1", "accumulation>1"),
@@ -60,60 +60,17 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 """Features of a recipe, and of a model's values, by field: those of two fields can meet."""
 
 MODELS = (
-    *(
-        f"layer={name}"
-        for name in (
-            "Dense",
-            "Convolution",
-            "BatchNorm",
-            "LayerNorm",
-            "Embedding",
-            "Positions",
-            "SelfAttention",
-            "Dropout",
-            "Activation",
-            "Flatten",
-            "MaxPool",
-            "Residual",
-            "Heads",
-        )
-    ),
-    "loss=squared_error",
-    "loss=cross_entropy",
-    "head=compute",
-    "head=float64",
-    "heads=1",
-    "heads=2",
-    "token-ids",
-    "token-level",
-    "attention=heads-as-places",
-    "parameter=large",
-    "parameter=one-element",
-    "parameter=odd",
-    "parameters=few",
-    "weights=large",
-    "weights=small",
-    "weights=offset",
-    "inputs=far-from-zero",
+    *(f"layer={kind.__name__}" for kind in get_args(Layer) if kind not in (Again, UserFunction)),
+    *("loss=squared_error", "loss=cross_entropy", "head=compute", "head=float64", "heads=1", "heads=2"),
+    *("token-ids", "token-level", "attention=heads-as-places"),
+    *("parameter=large", "parameter=one-element", "parameter=odd", "parameters=few"),
+    *("weights=large", "weights=small", "weights=offset", "inputs=far-from-zero"),
 )
 VERBS = (
-    "Accumulate",
-    "Apply",
-    "Flush",
-    "Train",
-    "ApplyGradients",
-    "Discard",
-    "Gradients",
-    "Predict",
-    "PredictAveraged",
-    "Save",
+    *("Accumulate", "Apply", "Flush", "Train", "ApplyGradients", "Discard"),
+    *("Gradients", "Predict", "PredictAveraged", "Save"),
     *(f"Restore.{into}" for into in ("same", "fresh", "used", "predicted", "skipped", "stopped")),
-    "RestoreDamaged",
-    "DamageOffloaded",
-    "StartAgain",
-    "StartAgain.onward",
-    "TraceLayers",
-    "CountBytes",
+    *("RestoreDamaged", "DamageOffloaded", "StartAgain", "StartAgain.onward", "TraceLayers", "CountBytes"),
     *(f"WrongWidth.{way}" for way in ("accumulate", "update", "gradients", "predict", "averaged", "trace", "bytes")),
     "OpenScope",
 )
@@ -124,32 +81,15 @@ DATA = (
     "window=optimizer-without-gradient",
     *(f"mask={kind}" for kind in ("none", "ragged", "holes", "empty")),
     *(f"inputs={kind}" for kind in ("large", "small", "subnormal", "constant", "infinite")),
-    "window=ragged",
-    "window=unequal-items",
-    "targets=missing",
-    "batch=one-sample",
-    "batch=many",
-    "batch=width",
-    "break=after-a-step",
-    "normalised=one-value",
+    *("window=ragged", "window=unequal-items", "targets=missing"),
+    *("batch=one-sample", "batch=many", "batch=width", "break=after-a-step", "normalised=one-value"),
 )
 OTHERS = (
-    "epsilon=default",
-    "epsilon=tiny",
-    "state=8-bit",
-    "momentum=inexact",
-    "weight-decay=inexact",
-    "average=inexact",
-    "rate=inexact",
-    "scaling=factors",
-    "scaling=uneven-scale",
-    "scaling=unequal-factors",
-    "under=other-ranks",
-    "under=other-offload",
-    "recompute.depth=1",
-    "recompute.depth=2",
-    "recompute.uneven",
-    "seed=64-bit",
+    *("epsilon=default", "epsilon=tiny", "state=8-bit"),
+    *("momentum=inexact", "weight-decay=inexact", "average=inexact", "rate=inexact"),
+    *("scaling=factors", "scaling=uneven-scale", "scaling=unequal-factors"),
+    *("under=other-ranks", "under=other-offload"),
+    *("recompute.depth=1", "recompute.depth=2", "recompute.uneven", "seed=64-bit"),
     *(f"mid-window={verb}" for verb in ("Predict", "PredictAveraged", "Save", "TraceLayers", "CountBytes")),
 )
 OPERATIONS = (
@@ -159,19 +99,7 @@ OPERATIONS = (
     "scope=nested",
 )
 
-CODES = tuple(word for technique in TECHNIQUES for word in technique.features)
-
-
-def offered_precisions(framework: Framework) -> frozenset[str]:
-    """Precisions that a framework declares, as features."""
-    declared = {f"precision={p.label}" for p in _LOW if _declares(framework, p)}
-    return frozenset({"precision=O0", *declared})
-
-
-def _declares(framework: Framework, precision: Precision) -> bool:
-    asked: tuple[Capability, ...] = needs(Recipe(precision=precision))
-    return all(framework.declares(capability).supported for capability in asked)
-
+CODES = tuple(word for technique in load_techniques() for word in technique.features)
 
 SIZES = ((1, 1), (2, 9), (10, 99), (100, 99_999), (100_000, math.inf))
 """Values of a parameter, from and to."""
@@ -216,11 +144,7 @@ def _cases(instance: Instance) -> tuple[GeneratedCase, ...]:
             return (case, first)
         case Elsewhere(cases=cases):
             return cases
-        case Program(case=case) | RecomputedCase(case=case) | ScaledCase(case=case):
-            return (case,)
-        case ResumedCase(case=case) | CutWindows(case=case):
-            return (case,)
-        case MaskedCase():
+        case Program() | RecomputedCase() | ScaledCase() | ResumedCase() | CutWindows() | MaskedCase():
             return (instance.case,)
         case _:
             return ()
@@ -230,7 +154,7 @@ def draw_cases(framework: Framework, excluded: Collection[Exclusion] = (), seed:
     """The cases of the profile "ci" at a seed, without running them."""
     counts, laws = GeneratedCounts(), generative_settings(framework)
     for law in LAWS.values():
-        if not all(framework.declares(capability).supported for capability in law.needs):
+        if not supports(framework, *law.needs):
             continue
         strategy = law.instances(framework, excluded)
         for part in range(law.parts):
@@ -240,16 +164,14 @@ def draw_cases(framework: Framework, excluded: Collection[Exclusion] = (), seed:
 
 def _fields(framework: Framework) -> dict[str, list[str]]:
     """Features by field of a recipe, without precisions that the framework does not declare."""
-    precisions = offered_precisions(framework)
-    return {
-        name: [word for word in values if name != "precision" or word in precisions] for name, values in FIELDS.items()
-    }
+    refused = {f"precision={p.label}" for p in PRECISIONS if not is_offered(framework, Recipe(precision=p))}
+    return {name: [word for word in values if word not in refused] for name, values in FIELDS.items()}
 
 
 def _kinds(framework: Framework) -> dict[str, list[str]]:
     """Every feature that can be generated, by kind."""
     return {
-        "recipes": [word for values in _fields(framework).values() for word in values] + [*OTHERS],
+        "recipes": [*(word for values in _fields(framework).values() for word in values), *OTHERS],
         "models": [*MODELS],
         "verbs": [*VERBS],
         "data": [*DATA],
@@ -261,17 +183,13 @@ def _kinds(framework: Framework) -> dict[str, list[str]]:
 def never(counts: GeneratedCounts, framework: Framework) -> dict[str, list[str]]:
     """Features that were never generated, by kind."""
     missing = {
-        kind: [word for word in values if not counts.features[_format_word(kind, word)]]
+        kind: [word for word in values if not counts.features[f"verb={word}" if kind == "verbs" else word]]
         for kind, values in _kinds(framework).items()
     }
     fields = combinations(_fields(framework).values(), 2)
     pairs = [(a, b) for first, second in fields for a, b in product(first, second)]
     missing["pairs"] = [f"{a} with {b}" for a, b in pairs if not counts.pairs[frozenset((a, b))]]
     return missing
-
-
-def _format_word(kind: str, word: str) -> str:
-    return f"verb={word}" if kind == "verbs" else word
 
 
 def table(counts: GeneratedCounts, framework: Framework) -> str:

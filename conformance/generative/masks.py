@@ -5,8 +5,6 @@ pass lets through dropout. So the mask is read off, and all gradients and the lo
 negative and targets are beyond every output, so that nothing cancels and each value has a small relative error.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -19,7 +17,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.checks.evidence import same_bits
-from conformance.checks.subject import Subject
+from conformance.checks.subject import Subject, supports
 from conformance.generative.programs.case import (
     CountBytes,
     GeneratedBatch,
@@ -37,10 +35,9 @@ from conformance.generative.programs.case import (
     Verb,
     step_text,
 )
-from conformance.generative.programs.executor import PlayFailed
+from conformance.generative.programs.executor import PlayFailed, SubjectExecutor
 from conformance.generative.programs.features import PRECISIONS, features, is_offered, variants
 from conformance.generative.programs.judge import make_failure
-from conformance.generative.programs.subject_executor import SubjectExecutor
 from conformance.generative.programs.variations import MANY_UPDATES
 from conformance.search.properties import Failure, GenerativeSettings, Observation, generative_settings
 from fixtures.arrays import Array, format_of
@@ -295,7 +292,8 @@ class MaskedCase:
             match verb:
                 case Gradients(micros=micros, times=times):
                     gradients = _select_by_prefix(after, "result/gradient.")
-                    for pass_gradients in [gradients] if times == 1 else _one_by_one(gradients, times):
+                    for number in range(times):
+                        pass_gradients = {n: g[number] for n, g in gradients.items()} if times > 1 else gradients
                         yield TrainingPass(index, micros, weights, pass_gradients)
                 case TraceLayers(micro=micro):
                     yield TrainingPass(index, (micro,), weights, _select_by_prefix(after, "result/gradient."))
@@ -423,11 +421,6 @@ class _Computed:
                     self.gradients |= {"0.bias": back.sum(axis=0)} if "0.bias" in weights else {}
 
 
-def _one_by_one(stacked: dict[str, Array], times: int) -> Iterator[dict[str, Array]]:
-    for index in range(times):
-        yield {name: values[index] for name, values in stacked.items()}
-
-
 def _select_by_prefix(observation: Observation, beginning: str) -> dict[str, Array]:
     return {name.removeprefix(beginning): v for name, v in observation.items() if name.startswith(beginning)}
 
@@ -474,21 +467,18 @@ def _models(draw: st.DrawFn) -> RevealingModel:
 def _recipes(draw: st.DrawFn, framework: Framework, drawn: RevealingModel) -> Recipe:
     """Recipes under which nothing is clipped, overflows or underflows."""
 
-    def supports(capability: Capability) -> bool:
-        return framework.declares(capability).supported
-
     precisions = [p for p in PRECISIONS if p.level != "O3" and is_offered(framework, Recipe(precision=p))]
     recipe = Recipe(OPTIMIZER, draw(st.sampled_from([Precision(), Precision(), *precisions])))
     scalings: list[Scaling | None] = [None]
-    scalings += [StaticScaling(8.0)] if supports(Capability.STATIC_SCALING) else []
-    scalings += [DynamicScaling(8.0, interval=1000)] if supports(Capability.DYNAMIC_SCALING) else []
+    scalings += [StaticScaling(8.0)] if supports(framework, Capability.STATIC_SCALING) else []
+    scalings += [DynamicScaling(8.0, interval=1000)] if supports(framework, Capability.DYNAMIC_SCALING) else []
     recipe = recipe.replace(scaling=draw(st.sampled_from(scalings)))
-    if not _deep(drawn) and supports(Capability.ACCUMULATION) and draw(st.booleans()):
+    if not _deep(drawn) and supports(framework, Capability.ACCUMULATION) and draw(st.booleans()):
         recipe = recipe.replace(accumulation=draw(st.sampled_from([2, 3])))
-    if supports(Capability.RECOMPUTE) and draw(st.integers(0, 2)) == 0:
+    if supports(framework, Capability.RECOMPUTE) and draw(st.integers(0, 2)) == 0:
         segments = draw(st.integers(1, len(drawn.layers) - 1))
         recipe = recipe.replace(recompute=Recompute(segments, variant=draw(variants(framework, drawn))))
-    if len(drawn.losses) > 1 and supports(Capability.TWO_LOSSES) and draw(st.booleans()):
+    if len(drawn.losses) > 1 and supports(framework, Capability.TWO_LOSSES) and draw(st.booleans()):
         recipe = recipe.replace(separate_losses=True)
     if not is_offered(framework, recipe):
         recipe = Recipe(OPTIMIZER)
@@ -523,13 +513,13 @@ def _steps(
 ) -> tuple[Verb, ...]:
     """A training pass, something that is to leave the masks alone, or a new run that begins with the same pass."""
     kinds = ["pass"] * 4 + ["again", "predict"]
-    kinds += ["restore"] * 2 if framework.declares(Capability.CHECKPOINT).supported else []
-    kinds += ["trace"] if framework.declares(Capability.TRACE).supported and recipe.recompute is None else []
+    kinds += ["restore"] * 2 if supports(framework, Capability.CHECKPOINT) else []
+    kinds += ["trace"] if supports(framework, Capability.TRACE) and recipe.recompute is None else []
     kinds += ["many-updates"] if recipe.accumulation == 1 and draw(st.integers(0, 3)) == 0 else []
     kinds += ["many-passes"] if draw(st.integers(0, 3)) == 0 else []
-    kinds += ["bytes"] if framework.declares(Capability.SAVED_BYTES).supported else []
+    kinds += ["bytes"] if supports(framework, Capability.SAVED_BYTES) else []
     scopes = [p.format for p in PRECISIONS if p.level == "O1" and is_offered(framework, Recipe(precision=p))]
-    kinds += ["scope"] if framework.declares(Capability.AUTOCAST_SCOPE).supported and scopes else []
+    kinds += ["scope"] if supports(framework, Capability.AUTOCAST_SCOPE) and scopes else []
     kinds += ["skip"] * 2 if isinstance(recipe.scaling, DynamicScaling) else []
     one = draw(_windows(drawn, 1))[0]
     match draw(st.sampled_from(kinds)):

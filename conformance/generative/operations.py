@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.checks.evidence import clean_message, same_bits, short_text
-from conformance.checks.subject import Subject
+from conformance.checks.subject import Subject, supports
 from conformance.generative.programs.ensemble import MEMBERS
 from conformance.generative.programs.features import PRECISIONS, is_offered
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
@@ -431,7 +431,7 @@ def draw_scoped_operation(draw: st.DrawFn, framework: Framework) -> ScopedOperat
     formats = _formats(framework)
     operations = sorted(op for op in CATALOGUE if op not in RANDOM)
     op = draw(st.sampled_from([*PRODUCTS]) | st.sampled_from(operations) | st.sampled_from([*SEVERAL_WAYS]))
-    lists = framework.declares(Capability.AUTOCAST_LISTS).supported
+    lists = supports(framework, Capability.AUTOCAST_LISTS)
     unrelated = "matmul" if op in ("tanh", "gelu") else "tanh"
 
     def region() -> NestedScope:
@@ -491,7 +491,7 @@ def calls(draw: st.DrawFn, framework: Framework) -> Calls:
 
 def _formats(framework: Framework) -> list[FormatName]:
     """The low formats that a framework has scopes for."""
-    if not framework.declares(Capability.AUTOCAST_SCOPE).supported:
+    if not supports(framework, Capability.AUTOCAST_SCOPE):
         return []
     return [p.format for p in PRECISIONS if p.level == "O1" and is_offered(framework, Recipe(precision=p))]
 

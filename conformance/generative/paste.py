@@ -7,47 +7,17 @@ def test_example(subject: Subject, verdict: Verdict) -> None:
     hold(subject, verdict, Program(GeneratedCase(...)))
 """
 
-from __future__ import annotations
-
+# ruff: noqa: F403
 from math import inf, nan
 
 from conformance.checks.api import Subject, Verdict, clause
 from conformance.generative.masks import MaskedCase, RevealingModel
 from conformance.generative.operations import Call, Calls, NestedScope, ScopedOperation
-from conformance.generative.programs.case import (
-    Accumulate,
-    Apply,
-    ApplyGradients,
-    CountBytes,
-    DamageOffloaded,
-    GeneratedBatch,
-    GeneratedCase,
-    GeneratedModel,
-    Gradients,
-    OpenScope,
-    Predict,
-    Restore,
-    RestoreDamaged,
-    RestoreOverrides,
-    Save,
-    Spike,
-    SpikedGradient,
-    StartAgain,
-    TraceLayers,
-    Train,
-    WrongWidth,
-)
-from conformance.generative.programs.variations import (
-    CutWindows,
-    Program,
-    RecomputedCase,
-    ResumedCase,
-    ScaledCase,
-    SecondRun,
-)
+from conformance.generative.programs.case import *
+from conformance.generative.programs.variations import *
 from conformance.generative.verdicts import hold
-from conformance.techniques.delayed_scaling import DelayedCase, DelayedStep
-from conformance.techniques.formats.cases import (
+from conformance.techniques.float8_training import DelayedCase, DelayedStep
+from conformance.techniques.formats import (
     CastCall,
     CodedCalls,
     CodeProduct,
@@ -59,34 +29,5 @@ from conformance.techniques.formats.cases import (
 )
 from conformance.techniques.post_training import PredictBatch, QuantizedCase, RunLayers, SaveAndLoad
 from conformance.techniques.qat import Convert, PredictQat, QatCase, Reload, SkipQat, TrainQat
-from fixtures.model import (
-    Activation,
-    BatchNorm,
-    Convolution,
-    Dense,
-    Dropout,
-    Embedding,
-    Flatten,
-    Head,
-    Heads,
-    LayerNorm,
-    MaxPool,
-    Model,
-    Positions,
-    Residual,
-    SelfAttention,
-)
-from fixtures.recipe import (
-    SGD,
-    Adam,
-    AdamW,
-    DynamicScaling,
-    Offload,
-    Precision,
-    Qat,
-    Ranks,
-    Recipe,
-    Recompute,
-    StaticScaling,
-    Steps,
-)
+from fixtures.model import *
+from fixtures.recipe import *

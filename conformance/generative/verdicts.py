@@ -1,7 +1,5 @@
 """The properties of generated cases by clause, and verdicts that name the clause which a failing case breaks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,7 +11,7 @@ from conformance.generative.programs import variations
 from conformance.generative.programs.variations import Instance
 from conformance.known_failures.reading import Exclusion
 from conformance.search.properties import Failure, GenerativeSettings, Property, Search, generative_settings
-from conformance.techniques.registry import TECHNIQUES
+from conformance.techniques.technique import load_techniques
 from frameworks.contract import Capability
 
 Excluded = tuple[Exclusion, ...]
@@ -33,12 +31,12 @@ def explore(subject: Subject, verdict: Verdict, excluded: Excluded, law: Propert
         Abstention: the adapter's file says that this mode is not judged in the profile "ci".
     """
     __tracebackhide__ = True
-    laws = _laws(subject)
+    laws = generative_settings(subject.framework)
     profile = subject.profile
     need(subject, *law.needs)
     if profile == Profile() and (reason := laws.not_judged.get(subject.framework.mode)):
         verdict.abstain(reason)
-    if law.leaves_nothing(excluded):
+    if any(entry.leaves_out(law.always) for entry in excluded):  # none need be drawn to find that
         verdict.abstain(ALL_LEFT_OUT)
     before = subject.framework.global_state()
 
@@ -69,7 +67,7 @@ def hold(subject: Subject, verdict: Verdict, instance: Instance) -> None:
         Violation: it is broken.
     """
     __tracebackhide__ = True
-    laws = _laws(subject)
+    laws = generative_settings(subject.framework)
     with np.errstate(all="ignore"):
         failure = instance.failure(subject, laws)
     if failure is not None:
@@ -98,10 +96,6 @@ def as_test(instance: Instance) -> str:
     )
 
 
-def _laws(subject: Subject) -> GenerativeSettings:
-    return generative_settings(subject.framework)
-
-
 LAWS: Mapping[str, Property] = {
     "laws.programs": Property(0, variations.programs, 8, 1.0),
     "laws.recomputation": Property(
@@ -114,7 +108,7 @@ LAWS: Mapping[str, Property] = {
     "laws.operations": Property(6, operations.draw_scoped_operation, 2, 1.0, (Capability.AUTOCAST_SCOPE,)),
     "laws.calls": Property(7, operations.calls, 1, 1 / 16, (Capability.RECOMPUTE_CASES,)),
     "laws.masks": Property(9, masks.draw_masked_case, 1, 1 / 8),
-    **{clause: test for technique in TECHNIQUES for clause, test in technique.properties.items()},
+    **{clause: test for technique in load_techniques() for clause, test in technique.properties.items()},
     "laws.processes": Property(8, variations.elsewhere, 1, 0.0, (), variations.handfuls),
 }
 """Properties by clause id."""

@@ -101,11 +101,6 @@ class Position:
         return not self.judged or (self.is_here(self.sources[0]) and self._has_version(self.sources[0]))
 
     @property
-    def is_of_release(self) -> bool:
-        """Whether the nearest judged series is of this version, local labels overlooked."""
-        return bool(self.sources) and Version(self.sources[0].version).public == self.version.public
-
-    @property
     def nearest(self) -> str:
         """The judged series whose snapshot is taken."""
         return self.label(self.sources[0]) if self.judged else ""
@@ -151,11 +146,6 @@ class Position:
     def _has_version(self, series: VersionSeries) -> bool:
         judged = Version(series.version)
         return judged == (self.version if judged.local else Version(self.version.public))
-
-
-def merge_series(first: Iterable[VersionSeries], second: Iterable[VersionSeries]) -> tuple[VersionSeries, ...]:
-    """Return the series of both, without repetition."""
-    return tuple(dict.fromkeys([*first, *second]))
 
 
 EXPECTATION = "expectation: "
@@ -268,7 +258,8 @@ class Exclusion:
 
     def leaves_out(self, features: Collection[str]) -> bool:
         """Whether a program with these features is excluded; "kind=a|b" in `when` stands for either of two."""
-        return all(any(alternative in features for alternative in _alternatives(word)) for word in self.when)
+        terms = (term.partition("=") for term in self.when)
+        return all(any(f"{kind}{equals}{one}" in features for one in names.split("|")) for kind, equals, names in terms)
 
     def applies(self, series: VersionSeries) -> bool:
         """Whether the finding occurs in a series."""
@@ -279,11 +270,6 @@ class Exclusion:
     def affects(self, version: str) -> bool:
         """Whether the finding occurs in a version, pre-releases included."""
         return SpecifierSet(self.versions).contains(version, prereleases=True)
-
-
-def _alternatives(word: str) -> list[str]:
-    kind, equals, values = word.partition("=")
-    return [f"{kind}{equals}{value}" for value in values.split("|")]
 
 
 @dataclass(frozen=True)
@@ -394,16 +380,19 @@ class Known:
         series = {entry.series for entry in self.expectations if entry.finding == finding}
         modes = {(one.device, one.mode) for one in series}
         positions = [self.position(finding.framework, VersionSeries(version, *mode)) for mode in sorted(modes)]
-        release = [position for position in positions if position.is_of_release]
+        release = [
+            one for one in positions if one.sources and Version(one.sources[0].version).public == one.version.public
+        ]
         return any(source in series for position in release or positions for source in position.sources)
 
     def __add__(self, other: Known) -> Known:
         names = self.judged.keys() | other.judged.keys()
+        series = {name: [*self.judged.get(name, ()), *other.judged.get(name, ())] for name in names}
         return Known(
             self.findings + other.findings,
             self.expectations + other.expectations,
             self.workarounds + other.workarounds,
-            {name: merge_series(self.judged.get(name, ()), other.judged.get(name, ())) for name in names},
+            {name: tuple(dict.fromkeys(both)) for name, both in series.items()},
             self.exclusions + other.exclusions,
         )
 
@@ -498,7 +487,8 @@ def read_known(folder: Traversable, framework: str, clauses: Collection[str] | N
                 raise ValueError(f"{FILE}: finding {finding.id}: unknown clause {unknown[0]!r}")
         judged: list[VersionSeries] = []
         entries: list[Expectation] = []
-        for file in _snapshots(folder):
+        inner = folder.joinpath(SNAPSHOTS)
+        for file in sorted(inner.iterdir(), key=lambda file: file.name) if inner.is_dir() else ():
             series = _series_named(file.name, framework)
             judged.append(series)
             entries += _read_snapshot(file, f"{folder.name}/{SNAPSHOTS}/{file.name}", series, findings, clauses)
@@ -517,7 +507,7 @@ def _read_findings(folder: Traversable, framework: str) -> Known:
         findings[finding.id] = finding
         workarounds.append(read_workaround(table, finding, folder))
         keys = frozenset({"when", "versions", "device", "mode", "processor"})
-        exclusions += [_exclusion(inner, finding) for inner in table.tables(EXCLUSION, keys)]
+        exclusions += [_read_exclusion(inner, finding) for inner in table.tables(EXCLUSION, keys)]
     return Known(
         findings=tuple(findings.values()),
         workarounds=tuple(workaround for workaround in workarounds if workaround is not None),
@@ -525,16 +515,11 @@ def _read_findings(folder: Traversable, framework: str) -> Known:
     )
 
 
-def _exclusion(table: Table, finding: Finding) -> Exclusion:
+def _read_exclusion(table: Table, finding: Finding) -> Exclusion:
     device, mode, when = table.text("device", finding.device), table.text("mode", ANY), table.texts("when")
     if not when:
         raise ValueError(f"{table.where}: when is empty, which would exclude every program")
     return Exclusion(finding, when, read_versions(table), device, mode, read_processor(table))
-
-
-def _snapshots(folder: Traversable) -> list[Traversable]:
-    inner = folder.joinpath(SNAPSHOTS)
-    return sorted(inner.iterdir(), key=lambda file: file.name) if inner.is_dir() else []
 
 
 def _series_named(name: str, framework: str) -> VersionSeries:

@@ -13,14 +13,14 @@ import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from types import FrameType
 
 import numpy as np
 import pytest
 
 from conformance.checks.outcome import Judgement, conclude
-from conformance.known_failures.reading import Expectation, explain_repair
+from conformance.known_failures.reading import Expectation
 from frameworks.contract import Framework
 from frameworks.ranks.worker_group import WorkerGroupFolder
 from results.record.files import one_line, printable
@@ -102,8 +102,6 @@ def conclude_safely(framework: Framework, error: BaseException | None, matching:
     except Exception as problem:
         name, why = type(error).__name__, type(problem).__name__
         return Judgement(Outcome.ERROR, f"raises-{name}", f"{name}: cannot be judged or shown ({why})")
-    if judgement.outcome is Outcome.FIXED:
-        judgement = replace(judgement, message=explain_repair(matching))
     texts = (str(text).encode("utf-8", "replace").decode("utf-8") for text in astuple(judgement)[1:])
     return Judgement(judgement.outcome, *texts)
 

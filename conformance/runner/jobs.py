@@ -6,7 +6,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -64,10 +65,12 @@ def judge(framework: str, mode: str, device: str, workers: int, arguments: Seque
         pytest's exit status: 5 if nothing was selected; 0 also if no failure came out so again.
     """
     begun = time.time()
-    arguments = _from_here(arguments)
+    arguments = _replace_paths(arguments, _FILES, os.path.abspath)
     status = run_to_end([*_command(framework, mode, device, workers), *arguments], ROOT)
     if name := killed_by(status):
-        left = _journal_text(_find_written(arguments, begun, ".jsonl"))
+        left = "it left no journal, so run it again"
+        if journals := _find_written(arguments, begun, ".jsonl"):
+            left = f"its verdicts so far are in its journal: conformance table {shlex.join(map(str, journals))}"
         print(f"\n{one_line(f'conformance: {name} killed the run; {left}')}", file=sys.stderr)
     if status not in (0, 1) or not repeatable(arguments):
         return status
@@ -83,24 +86,17 @@ def judge(framework: str, mode: str, device: str, workers: int, arguments: Seque
     return status
 
 
-def _from_here(arguments: Sequence[str]) -> list[str]:
-    """The words with absolute paths for the files that options name."""
+def _replace_paths(arguments: Sequence[str], options: Sequence[str], replace: Callable[[str], str]) -> list[str]:
+    """The words with other paths for the files that options name."""
     result: list[str] = []
     for before, word in zip(("", *arguments), arguments, strict=False):
         option, equals, path = word.partition("=")
-        if before in _FILES:
-            word = os.path.abspath(word)
-        elif equals and option in _FILES:
-            word = f"{option}={os.path.abspath(path)}"
+        if before in options:
+            word = replace(word)
+        elif equals and option in options:
+            word = f"{option}={replace(path)}"
         result.append(word)
     return result
-
-
-def _journal_text(journals: Sequence[Path]) -> str:
-    """Where the verdicts of a run are that left these journals."""
-    if not journals:
-        return "it left no journal, so run it again"
-    return f"its verdicts so far are in its journal: conformance table {shlex.join(map(str, journals))}"
 
 
 def _find_written(arguments: Sequence[str], begun: float, ending: str = ".json") -> list[Path]:
@@ -122,16 +118,10 @@ def _values(arguments: Sequence[str], option: str) -> list[str]:
     return [*values, *(word.partition("=")[2] for word in arguments if word.startswith(f"{option}="))]
 
 
-def _name_reports(arguments: Sequence[str], mode: str) -> list[str]:
-    """The words with the mode, if any, in the name of the JUnit report, so that each mode has its own."""
-    result: list[str] = []
-    for before, word in zip(("", *arguments), arguments, strict=False):
-        option, equals, path = word.partition("=")
-        if mode and (before in _JUNIT or (equals and option in _JUNIT)):
-            name, ending = os.path.splitext(path or word)
-            word = f"{option}={name}-{mode}{ending}" if equals else f"{name}-{mode}{ending}"
-        result.append(word)
-    return result
+def _add_suffix(suffix: str, path: str) -> str:
+    """The path of the JUnit report of one mode, so that each has its own."""
+    name, ending = os.path.splitext(path)
+    return f"{name}{suffix}{ending}"
 
 
 def job(
@@ -159,7 +149,8 @@ def job(
     statuses = []
     runs = [*product(modes, ways)]
     for mode, chosen in runs:
-        own = _name_reports(arguments, "+".join((mode, *chosen)) if runs[1:] else "")
+        suffix = f"-{'+'.join((mode, *chosen))}" if runs[1:] else ""
+        own = _replace_paths(arguments, _JUNIT, partial(_add_suffix, suffix))
         own += [f"--way={way}" for way in chosen]
         statuses.append(judge(framework, mode, device, 2, own))
     units = (cost.measure_child_time() - spent) / yardstick.stop() if yardstick is not None else None

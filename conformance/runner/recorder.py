@@ -452,14 +452,6 @@ class Recorder:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None]:
         """Counts of outcomes, and the record's path; at the very end, the clauses that a user's own adapter fails."""
-        self._summarise(terminalreporter)
-        yield
-        if self._own:
-            terminalreporter.section("result")
-            for line in closing_lines(self._own, self._framework.name):
-                terminalreporter.line(line)
-
-    def _summarise(self, terminalreporter: Any) -> None:
         counts, total = Counter(self._outcomes.values()), len(self._outcomes)
         parts = [f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]]
         terminalreporter.section("conformance")
@@ -473,6 +465,11 @@ class Recorder:
             terminalreporter.line(f"{here} has not been judged yet: {known}{idle}")
         if self._path is not None:
             terminalreporter.line(f"record: {self._path}")
+        yield
+        if self._own:
+            terminalreporter.section("result")
+            for line in closing_lines(self._own, self._framework.name):
+                terminalreporter.line(line)
 
 
 def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:

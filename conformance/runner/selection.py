@@ -1,28 +1,19 @@
 """What is collected: expressions that select tests, and parameters whose values the framework decides."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.mark.expression import Expression
-from pluggy import HookimplMarker
 
 from conformance.checks.combinations import rows
 from conformance.known_failures.reading import Known
 from conformance.runner.ways import PARAMETERS, Ways
 from conformance.test_ids.inventory import code_of, id_of
 from frameworks.contract import SHIPPED, Framework
-
-if TYPE_CHECKING:
-    import pytest
-
-    from frameworks.contract import Framework
 
 
 def check_expressions(config: pytest.Config) -> None:
@@ -65,9 +56,7 @@ def parametrize(metafunc: pytest.Metafunc, framework: Framework, known: Known, w
             techniques = framework.get_shipped(part).techniques() if supported else (None,)
             metafunc.parametrize(name, techniques, ids=[technique or "default" for technique in techniques])
     if "workaround" in metafunc.fixturenames:
-        metafunc.parametrize(
-            "workaround", known.workarounds, ids=[workaround.finding.id for workaround in known.workarounds]
-        )
+        metafunc.parametrize("workaround", known.workarounds, ids=[w.finding.id for w in known.workarounds])
     for name in PARAMETERS.keys() & {*metafunc.fixturenames}:
         chosen_ways = [way for way in ways.offered if PARAMETERS[name](way)]
         metafunc.parametrize(name, chosen_ways, ids=map(str, chosen_ways))
@@ -142,7 +131,7 @@ class SelectedTests:
         self._config, self._name = config, name
         self._selection = read(path_of(framework.name, framework.mode))
 
-    @HookimplMarker("pytest")(tryfirst=True)  # pytest.hookimpl, without the import of pytest
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Deselects the other tests."""
         kept = [item for item in items if code_of(item.nodeid) and self._selection.has(id_of(item.nodeid), self._name)]

@@ -1,9 +1,10 @@
 """`--way TECHNIQUE.NAME`, the suites with a technique's other public call; and the training runs behind a verdict."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -90,13 +91,11 @@ class WayTests:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Keeps the tests that may use a chosen technique, and those that the baseline does not have."""
-        selection = [item for item in items if self._is_due(id_of(item.nodeid)) and code_of(item.nodeid) is not None]
+        tests = {item: id_of(item.nodeid) for item in items if code_of(item.nodeid) is not None}
+        due = {test for test in tests.values() if test in self.due or test not in self._known}
+        selection = [item for item, test in tests.items() if test in due and not test.startswith(f"{_CLAUSE}/")]
         config.hook.pytest_deselected(items=[item for item in items if item not in selection])
         items[:] = selection
-
-    def _is_due(self, test: str) -> bool:
-        clause = test.partition("/")[0]
-        return clause != _CLAUSE and (test in self.due or test not in self._known)
 
 
 FOLDER = "FOLDER"
@@ -137,19 +136,10 @@ def recorded_runs(framework: Framework) -> Iterator[list[RunSetup]]:
             runs.append(run)
         return make(model, recipe, weights)
 
-    replaced = vars(framework).get("trainer") if hasattr(framework, "__dict__") else None
-    try:
-        framework.trainer = trainer  # type: ignore[method-assign]
-    except AttributeError:
+    with ExitStack() as stack:
+        with suppress(AttributeError):
+            stack.enter_context(patch.object(framework, "trainer", trainer))
         yield runs
-        return
-    try:
-        yield runs
-    finally:
-        if replaced is None:
-            del framework.trainer
-        else:
-            framework.trainer = replaced  # type: ignore[method-assign]
 
 
 def _plain(value: Any) -> Any:

@@ -1,7 +1,5 @@
 """Distances between arrays that may contain infinities and NaN, memory layouts, canonical names of a run's state."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math
@@ -9,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -138,8 +136,6 @@ PROGRAMS = 96
 REFERENCE_PROGRAMS = 768
 """Number of programs for the reference, each of which takes a hundredth of a second."""
 
-_KEYS = {"programs", "seed-bits", "moments", "not-compared", "not-judged", "not-drawn"}
-
 
 @dataclass(frozen=True)
 class GenerativeSettings:
@@ -179,16 +175,9 @@ def generative_settings(framework: Framework) -> GenerativeSettings:
         return GenerativeSettings(REFERENCE_PROGRAMS, 64, dict.fromkeys(kinds, REFERENCE_MOMENTS))
     name = framework.name
     table: Mapping[str, Any] = (adapter_file(name) if name in find_adapters() else AdapterFile()).laws
-    if unknown := sorted(table.keys() - _KEYS):
+    if unknown := sorted(table.keys() - {item.name.replace("_", "-") for item in fields(GenerativeSettings)}):
         raise ValueError(f"{name}: adapter.toml: [laws] has no key {unknown[0]!r}")
-    return GenerativeSettings(
-        table.get("programs", PROGRAMS),
-        table.get("seed-bits", 32),
-        table.get("moments", {}),
-        table.get("not-compared", {}),
-        table.get("not-judged", {}),
-        table.get("not-drawn", {}),
-    )
+    return GenerativeSettings(**{key.replace("-", "_"): value for key, value in table.items()})
 
 
 @dataclass(frozen=True)
@@ -340,10 +329,6 @@ class Property:
     needs: tuple[Capability, ...] = ()
     together: Callable[[SearchStrategy[Any], Callable[[Any], bool]], SearchStrategy[Any]] = SearchStrategy.filter
     always: frozenset[str] = frozenset()
-
-    def leaves_nothing(self, excluded: Collection[Exclusion]) -> bool:
-        """Whether an exclusion leaves every instance out, so that none need be drawn to find that."""
-        return any(entry.leaves_out(self.always) for entry in excluded)
 
     def instances(self, framework: Framework, excluded: Collection[Exclusion]) -> SearchStrategy[Any]:
         """The strategy of the law's instances, without known defects."""

@@ -22,8 +22,6 @@ ROUNDINGS = 12.0
 each twice at most."""
 PRODUCT = Bound(2 * U, {"u": U, "roundings": 2.0})
 """Relative error of a decoded value, which is one product."""
-WITHIN = Bound(1.0, {"bound": 1.0})
-"""Derivation of a deviation in units of its own bound."""
 OF_ITS_WAY = Bound(0.15, {"clause": 0.15, "half a step of the first moment's second decade, relative": 0.14})
 """Bound of the distance from a float Adam run, relative to the distance that the latter has moved.
 

@@ -1,7 +1,5 @@
 """A run's updates from given gradients, element by element against the documented rule."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

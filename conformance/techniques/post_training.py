@@ -1,10 +1,9 @@
 """Post-training quantization as one technique."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,8 +17,8 @@ from conformance.checks.evidence import Verdict
 from conformance.checks.subject import Subject, need
 from conformance.oracle.bound import Bound
 from conformance.search.properties import CheckedInstance, breaking, laid_out, nth
-from conformance.techniques.formats import checks
-from conformance.techniques.formats.checks import NEAR_A_TIE, U, check_codes, check_scale
+from conformance.techniques import formats
+from conformance.techniques.formats import NEAR_A_TIE, U, check_codes, check_scale
 from conformance.techniques.technique import Technique
 from fixtures.arrays import Array
 from fixtures.model import Activation, Dense, Flatten, Head, Heads, LayerNorm, Model, dense_weights
@@ -102,12 +101,12 @@ def random_inputs(
 def fake_quantize_inputs(inputs: Array, rule: QuantRule, code_range: CodeRange | None, ranged: Array) -> Array:
     """The dequantized inputs, float64, by the range of `zero_outliers` or the given one."""
     if code_range is None:
-        scale = checks.scale_of(ranged, rule)
-        lowest, _ = checks.ranges(ranged.astype(np.float64), rule)
+        scale = formats.scale_of(ranged, rule)
+        lowest, _ = formats.ranges(ranged.astype(np.float64), rule)
         zero = np.zeros_like(scale) if rule.symmetric else np.rint(rule.low - np.minimum(lowest, 0.0) / scale)
     else:
         scale, zero = np.array(code_range.scale), np.array(float(code_range.zero_point))
-    return np.asarray((checks.codes(inputs.astype(np.float64) / scale, zero, rule) - zero) * scale)
+    return np.asarray((formats.codes(inputs.astype(np.float64) / scale, zero, rule) - zero) * scale)
 
 
 def cast(operand: Array, rule: LinearRule) -> Array:
@@ -162,7 +161,7 @@ def wrong_output_codes(measured: Array, exact: Array, bound: Array, rule: QuantR
     """Number of results that are not the exact result's code, nor, where the bound reaches half-way, an adjacent
     one."""
     quotient = exact / code_range.scale
-    expected = checks.codes(quotient, np.array(float(code_range.zero_point)), rule)
+    expected = formats.codes(quotient, np.array(float(code_range.zero_point)), rule)
     result = measured.astype(np.float64) / code_range.scale + code_range.zero_point
     to_a_half = np.abs(quotient - np.floor(quotient) - 0.5)
     allowed = np.where(to_a_half <= bound / code_range.scale + NEAR_A_TIE * np.abs(quotient), 1.0, 0.0)
@@ -232,7 +231,7 @@ def range_gaps(values: Array, rule: QuantRule, code_range: CodeRange) -> tuple[f
     """
     row = values.reshape(1, -1)
     whole = rule if rule.axis is None else QuantRule(rule.low, rule.high, rule.divisor, rule.symmetric)
-    wanted = float(checks.scale_of(row, whole)[0, 0])
+    wanted = float(formats.scale_of(row, whole)[0, 0])
     exact = 0.0 if rule.symmetric else rule.low - min(float(row.min()), 0.0) / (wanted or 1.0)
     apart = abs(code_range.scale - wanted)
     return apart / wanted if wanted else apart, abs(code_range.zero_point - exact)
@@ -299,8 +298,8 @@ def _plain(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
     return random_inputs(rows, width, rule.inputs, None, seed, step_of(rule))
 
 
-def _with_column(rows: int, width: int, rule: LinearRule, seed: int, outlier: float) -> Array:
-    """One row has the outlier; what others have in its column is none, and three times as large as all else of theirs.
+def _with_column(share: float, rows: int, width: int, rule: LinearRule, seed: int) -> Array:
+    """One row has an outlier of so many thresholds; in its column others have none, but what is three times all else.
 
     A row's codes are certain whether or not its range takes that in: a third of what is 0.4 of a code from an integer
     is no half.
@@ -308,20 +307,8 @@ def _with_column(rows: int, width: int, rule: LinearRule, seed: int, outlier: fl
     quarter = threshold(rule) / 4
     rest = random_inputs(rows, width - 1, rule.inputs, None, seed, step_of(rule, quarter))
     column = 3 * quarter * 2.0 ** -(np.arange(rows) % 4) * (-1.0) ** np.arange(rows)
-    column[rows // 2] = outlier
+    column[rows // 2] = share * threshold(rule)
     return np.insert(rest, min(_COLUMN, width - 1), column.astype(np.float32), axis=1)
-
-
-def _one(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
-    return _with_column(rows, width, rule, seed, 20.0 * threshold(rule))
-
-
-def _negative(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
-    return _with_column(rows, width, rule, seed, -20.0 * threshold(rule))
-
-
-def _at(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
-    return _with_column(rows, width, rule, seed, threshold(rule))
 
 
 def _below(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
@@ -342,7 +329,14 @@ def _all(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
 
 
 CASES: Mapping[str, Callable[[int, int, LinearRule, int], Array]] = MappingProxyType(
-    {"none": _plain, "below": _below, "at": _at, "one": _one, "negative": _negative, "all": _all}
+    {
+        "none": _plain,
+        "below": _below,
+        "at": partial(_with_column, 1.0),
+        "one": partial(_with_column, 20.0),
+        "negative": partial(_with_column, -20.0),
+        "all": _all,
+    }
 )
 """Which columns of a float32 matrix (rows, width) reach the threshold; all that has codes has certain ones."""
 
@@ -355,11 +349,11 @@ def from_float(inputs: Array, weight: Array, bias: Array, rule: LinearRule) -> t
     """
     x, w, added = (array.astype(np.float64) for array in (inputs, weight, bias))
     narrow, off_x = cast(weight, rule), np.zeros(inputs.shape)
-    off_w = checks.scale_of(narrow, rule.weight) / 2 + np.abs(narrow - w)
+    off_w = formats.scale_of(narrow, rule.weight) / 2 + np.abs(narrow - w)
     if rule.inputs is not None:
-        code = checks.scale_of(zero_outliers(inputs, rule), rule.inputs)
+        code = formats.scale_of(zero_outliers(inputs, rule), rule.inputs)
         off_x = np.where(outlying(inputs, rule), 0.0, code / 2 + np.abs(cast(inputs, rule) - x))
-    rounding = (len(w) + 8) * checks.U * ((np.abs(x) + off_x) @ (np.abs(w) + off_w) + np.abs(added))
+    rounding = (len(w) + 8) * formats.U * ((np.abs(x) + off_x) @ (np.abs(w) + off_w) + np.abs(added))
     return x @ w + added, np.abs(x) @ off_w + off_x @ (np.abs(w) + off_w) + rounding
 
 
@@ -555,7 +549,7 @@ def _saw_nothing(quantized: QuantizedModel) -> bool:
 
 TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")
 DYNAMIC, STATIC = TECHNIQUES[:2]
-each_technique = pytest.mark.parametrize("technique", TECHNIQUES)
+TECHNIQUE = pytest.mark.parametrize("technique", TECHNIQUES)
 LAYERS = (Dense(33), Activation("relu"), LayerNorm(), Dense(17), Activation("tanh"), Heads((Head("output", 5),)))
 MIXED = Model("mixed", LAYERS, (160,), (("output", "squared_error"),))
 """Sizes that no group divides, and a norm between layers."""
@@ -698,7 +692,7 @@ def float_result(inputs: Array, weight: Array, bias: Array | None) -> tuple[Arra
     """Output of a layer that is not quantized, float64, and how far a float32 result may be from it."""
     added = np.zeros(weight.shape[1]) if bias is None else bias
     exact = inputs.astype(np.float64) @ weight + added
-    return exact, (len(weight) + 2) * checks.U * (np.abs(inputs) @ np.abs(weight) + np.abs(added))
+    return exact, (len(weight) + 2) * formats.U * (np.abs(inputs) @ np.abs(weight) + np.abs(added))
 
 
 def check_float_layer(
@@ -741,8 +735,8 @@ def check_ranges(
         if wanted is None or result is None:
             continue
         scale, zero = range_gaps(values, wanted, result)
-        rounding = 3.2 * terms * checks.U
-        derivation = {"method": f"float32 sums of at most {terms} terms through the layers", "u": checks.U}
+        rounding = 3.2 * terms * formats.U
+        derivation = {"method": f"float32 sums of at most {terms} terms through the layers", "u": formats.U}
         verdict.within(scale, Bound(rounding, derivation), f"scale of the {what} of {name}", "scale")
         half = Bound(0.5 + 256 * rounding, {"method": "half a code, from low - min / scale"})
         verdict.within(zero, half, f"zero point of the {what} of {name}", "zero-point")
@@ -750,7 +744,7 @@ def check_ranges(
 
 def check_same_ranges(verdict: Verdict, name: str, converted: Calibrated, known: Calibrated) -> None:
     """A converted layer has the run's ranges."""
-    rounding = Bound(4 * checks.U, {"method": "four roundings of float32", "u": checks.U})
+    rounding = Bound(4 * formats.U, {"method": "four roundings of float32", "u": formats.U})
     for what, theirs, ours in (
         ("inputs", converted.inputs, known.inputs),
         ("outputs", converted.outputs, known.outputs),

@@ -1,7 +1,5 @@
 """QAT as one technique."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,29 +8,12 @@ from typing import Literal
 
 import numpy as np
 from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
 
 from conformance.checks.evidence import Verdict
-from conformance.checks.subject import Subject, full, need
+from conformance.checks.subject import Subject, full, need, supports
 from conformance.oracle.bound import Bound
 from conformance.search.properties import CheckedInstance, breaking, laid_out, nth
-from conformance.techniques import post_training
-from conformance.techniques.formats import checks
-from conformance.techniques.formats.checks import NEAR_A_TIE, U
-from conformance.techniques.post_training import (
-    check_chosen,
-    check_dense,
-    check_layer,
-    check_near,
-    check_same_ranges,
-    check_weights,
-    collect_arrays,
-    input_values,
-    quantized_layers,
-    rows_with_codes,
-    small_layers,
-    unlike_weights,
-)
+from conformance.techniques import formats, post_training
 from conformance.techniques.technique import Technique
 from fixtures.arrays import Array
 from fixtures.model import Activation, Batch, Dense, Flatten, Head, Heads, Layer, Model
@@ -201,7 +182,7 @@ class _QatPlay:
 
     def _make_trainer(self) -> Trainer:
         case = self._case
-        return self._subject.trainer(case.model, case.recipe(), unlike_weights(case.model, case.seed))
+        return self._subject.trainer(case.model, case.recipe(), post_training.unlike_weights(case.model, case.seed))
 
     def _train(self, verb: TrainQat, index: int) -> None:
         pairs = enumerate(zip(verb.rows, verb.powers, strict=True))
@@ -244,27 +225,32 @@ class _QatPlay:
         converted, again = run.convert(), run.convert()
         with breaking("quantization.convert-is-faithful") as verdict:
             verdict.same_state(self._subject.state(run), before, "the run after a conversion", "run-changed")
-            check_chosen(verdict, converted, weights, sorted(known))
-            check_weights(verdict, converted, rule, weights)
+            post_training.check_chosen(verdict, converted, weights, sorted(known))
+            post_training.check_weights(verdict, converted, rule, weights)
             for name, ranges in known.items():
-                check_same_ranges(verdict, name, converted.calibrated_ranges()[name], ranges)
+                post_training.check_same_ranges(verdict, name, converted.calibrated_ranges()[name], ranges)
             for name, shape in self._shapes().items():
-                inputs = input_values(rule, converted, name, verb.rows, shape[0], index)
+                inputs = post_training.input_values(rule, converted, name, verb.rows, shape[0], index)
                 bias = weights.get(name.replace("weight", "bias"))
                 if not verb.beyond:
-                    inputs = rows_with_codes(rule, converted, name, inputs, bias)
-                check_layer(verdict, rule, converted, name, inputs, bias)
-            for name in small_layers(case.model, rule):
-                check_dense(verdict, rule, converted, name, verb.rows, index, weights)
+                    inputs = post_training.rows_with_codes(rule, converted, name, inputs, bias)
+                post_training.check_layer(verdict, rule, converted, name, inputs, bias)
+            for name in post_training.small_layers(case.model, rule):
+                post_training.check_dense(verdict, rule, converted, name, verb.rows, index, weights)
             samples = case.batch(verb.rows, 0, 10 * index).inputs
             measured = converted.predict(samples)
             values = post_training.predict_outputs(case.model, converted, weights, rule, samples)
             for head, (exact, bound) in values.items():
-                check_near(verdict, measured[head], exact, bound, f"converted {head}", "prediction")
-            verdict.same_state(collect_arrays(converted), collect_arrays(again), "a second conversion", "differs")
+                post_training.check_near(verdict, measured[head], exact, bound, f"converted {head}", "prediction")
+            verdict.same_state(
+                post_training.collect_arrays(converted),
+                post_training.collect_arrays(again),
+                "a second conversion",
+                "differs",
+            )
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return quantized_layers(self._case.model, self._rule.linear)
+        return post_training.quantized_layers(self._case.model, self._rule.linear)
 
     def _reload(self, into: str, folder: Path) -> None:
         need(self._subject, Capability.CHECKPOINT)
@@ -295,8 +281,8 @@ def draw_case(draw: st.DrawFn, framework: Framework) -> QatCase:
     """A model of one to four dense layers, and a run that begins with an update, or with one that is skipped."""
     accumulation = draw(st.sampled_from([1, 1, 2, 3]))
     needed = (Capability.DYNAMIC_SCALING, Capability.FEED)
-    scaled = all(framework.declares(capability).supported for capability in needed) and draw(st.booleans())
-    averages = [0.5, 0.75] if framework.declares(Capability.AVERAGE).supported else []
+    scaled = supports(framework, *needed) and draw(st.booleans())
+    averages = [0.5, 0.75] if supports(framework, Capability.AVERAGE) else []
     first = draw(_updates(accumulation))
     verbs = draw(st.lists(_verbs(accumulation, scaled), min_size=1, max_size=6))
     skips: list[QatVerb] = [SkipQat()] if scaled and draw(st.booleans()) else []
@@ -312,7 +298,7 @@ def draw_case(draw: st.DrawFn, framework: Framework) -> QatCase:
 
 
 @st.composite
-def beginnings(draw: st.DrawFn, widths: SearchStrategy[int]) -> tuple[tuple[int, ...], list[Layer]]:
+def beginnings(draw: st.DrawFn, widths: st.SearchStrategy[int]) -> tuple[tuple[int, ...], list[Layer]]:
     """The shape of a sample, and the layer that makes a row of it where it is a matrix."""
     if draw(st.integers(0, 3)) == 0:
         return (draw(st.integers(2, 3)), draw(widths)), [Flatten()]
@@ -333,17 +319,17 @@ _HEADS = st.sampled_from([("output",), ("a", "b"), ("a", "ab")])
 _BETWEEN = st.sampled_from([(Activation("relu"),), (Activation("tanh"),), ()])
 
 
-def _updates(accumulation: int) -> SearchStrategy[QatVerb]:
+def _updates(accumulation: int) -> st.SearchStrategy[QatVerb]:
     sizes = st.tuples(*[_ROWS] * accumulation)
     return st.builds(TrainQat, sizes, st.tuples(*[_POWERS] * accumulation))
 
 
-def _verbs(accumulation: int, scaled: bool) -> SearchStrategy[QatVerb]:
+def _verbs(accumulation: int, scaled: bool) -> st.SearchStrategy[QatVerb]:
     """Updates and conversions more often than what should change nothing."""
     convert, update = st.builds(Convert, st.sampled_from([9, 33, 64]), st.booleans()), _updates(accumulation)
     still = st.builds(PredictQat, _ROWS, _POWERS)
     reload = st.builds(Reload, st.sampled_from(["itself", "fresh", "used"]))
-    skip: list[SearchStrategy[QatVerb]] = [st.just(SkipQat())] if scaled else []
+    skip: list[st.SearchStrategy[QatVerb]] = [st.just(SkipQat())] if scaled else []
     return st.one_of(update, update, convert, convert, still, reload, *skip)
 
 
@@ -370,19 +356,21 @@ def fake_quantize(
     """Fake quantization by the values' own range, or by a given one; `error` is the error of the values."""
     wide = values.astype(np.float64)
     if code_range is None:
-        scale, zero = checks.scale_of(values, rule), np.zeros(values.shape)
+        scale, zero = formats.scale_of(values, rule), np.zeros(values.shape)
     else:
         scale, zero = np.full(values.shape, code_range.scale), np.full(values.shape, float(code_range.zero_point))
     quotient = wide / scale
-    unclipped = checks.round_quotient(quotient, rule.ties) + zero
+    unclipped = formats.round_quotient(quotient, rule.ties) + zero
     inside = (unclipped >= rule.low) & (unclipped <= rule.high)
     ends = (rule.low - zero, rule.high - zero)
-    near = np.abs(quotient - np.floor(quotient) - 0.5) <= NEAR_A_TIE * np.abs(quotient) + error / scale
+    near = np.abs(quotient - np.floor(quotient) - 0.5) <= formats.NEAR_A_TIE * np.abs(quotient) + error / scale
     if gradient == "everywhere":
         inside = np.ones(values.shape, bool)
     elif gradient == "range":
         inside = (quotient >= ends[0]) & (quotient <= ends[1])
-        near |= np.minimum(np.abs(quotient - ends[0]), np.abs(quotient - ends[1])) <= NEAR_A_TIE * np.abs(quotient)
+        near |= np.minimum(np.abs(quotient - ends[0]), np.abs(quotient - ends[1])) <= formats.NEAR_A_TIE * np.abs(
+            quotient
+        )
     return FakeQuantized(
         (np.clip(unclipped, rule.low, rule.high) - zero) * scale, inside.astype(np.float64), scale, near
     )
@@ -423,13 +411,13 @@ def layer(
     k, n, m = weight.shape[0], len(inputs), weight.shape[1]
     exact = x.values @ w.values + bias
     loose = (x.uncertain * x.step) @ np.abs(w.values) + np.abs(x.values) @ (w.uncertain * w.step)
-    rounding = (k + 8) * U * (np.abs(x.values) @ np.abs(w.values) + np.abs(bias)) + loose
+    rounding = (k + 8) * formats.U * (np.abs(x.values) @ np.abs(w.values) + np.abs(bias)) + loose
     back, doubt = passed_back.astype(np.float64), np.zeros((n, m))
     outputs, bound = exact, rounding
     if linear.outputs is not None and ranges[1] is not None:
         y = fake_quantize(exact, linear.outputs, gradient, ranges[1], rounding)
         outputs = y.values
-        bound = y.uncertain * y.step + 4 * U * (np.abs(y.values) + y.step)
+        bound = y.uncertain * y.step + 4 * formats.U * (np.abs(y.values) + y.step)
         back, doubt = back * y.passes, np.abs(back) * y.uncertain
     return FakeLayer(
         outputs,
@@ -448,7 +436,7 @@ def layer(
 
 def _gradient_bound(left: Array, right: Array, doubt: Array | None, terms: int) -> Array:
     """Bound of a product of two matrices, where some gradients of the right one are uncertain."""
-    bound = (terms + 16) * U * (np.abs(left) @ np.abs(right))
+    bound = (terms + 16) * formats.U * (np.abs(left) @ np.abs(right))
     return bound if doubt is None else bound + np.abs(left) @ doubt
 
 
@@ -465,7 +453,7 @@ def codes_of(ends: tuple[float, float], rule: QuantRule) -> tuple[float, float]:
     """Scale of a range, and its unrounded zero point."""
     row = np.array([ends])
     whole = QuantRule(rule.low, rule.high, rule.divisor, rule.symmetric, epsilon=rule.epsilon)
-    scale = float(checks.scale_of(row, whole)[0, 0])
+    scale = float(formats.scale_of(row, whole)[0, 0])
     return scale, 0.0 if rule.symmetric else float(np.clip(rule.low - min(ends[0], 0.0) / scale, rule.low, rule.high))
 
 
@@ -490,8 +478,8 @@ def check_following(
     if rule.linear.inputs is None:
         raise ValueError("inputs have no codes")
     scale, zero = codes_of(following(batch_ranges, rule.average)[-1], rule.linear.inputs)
-    derivation = {"method": "roundings of float32, three a batch and four of the scale", "u": checks.U}
-    roundings = Bound((3 * len(batch_ranges) + 4) * checks.U, derivation)
+    derivation = {"method": "roundings of float32, three a batch and four of the scale", "u": formats.U}
+    roundings = Bound((3 * len(batch_ranges) + 4) * formats.U, derivation)
     verdict.within(abs(code_range.scale - scale) / scale, roundings, f"scale {what}", "scale")
     half = Bound(0.5 + 512 * roundings.value, {"method": "half a code, from low - min / scale"})
     verdict.within(abs(code_range.zero_point - zero), half, f"zero point {what}", "zero-point")

@@ -4,8 +4,6 @@ A compiler may fuse operations of one program in another way than those of the o
 asked for. Each of the two runs is then allowed the oracle's bound, so the two may be twice as far apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -91,9 +89,8 @@ def same_gradients(
     verdict.equal(sorted(measured), sorted(expected), "parameters that have a gradient", "gradient-missing")
     envelope = subject.envelope(without_masks(model), recipe, [(batch,)])
     _, one = envelope.gradient(envelope.exact.gradient)
-    bound = Bound(2.0 * one.value, {**one.derivation, "runs": 2, "why": "a compiler may round each otherwise"})
     apart = distance(flat(dict(measured)), flat(dict(expected)))
-    verdict.within(apart, bound, f"{what}: relative distance from those without recomputation", signature)
+    verdict.within(apart, of_two_runs(one), f"{what}: relative distance from those without recomputation", signature)
 
 
 def same_values(

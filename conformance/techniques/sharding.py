@@ -1,7 +1,5 @@
 """Meshes of ranks, unequal splits of a batch, state that all ranks share, and addresses on which processes listen."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections import defaultdict
@@ -32,7 +30,7 @@ PAIRS: Mapping[str, Ranks] = {
 FOURS = (Ranks(4), *(Ranks(4, "full", replicas=n) for n in (1, 2, 4)), Ranks(4, "gradients", replicas=2))
 """Four ranks, including hybrid meshes of all shapes."""
 
-each_level = pytest.mark.parametrize("ranks", PAIRS.values(), ids=PAIRS)
+LEVEL = pytest.mark.parametrize("ranks", PAIRS.values(), ids=PAIRS)
 
 
 RANK = pytest.mark.parametrize("rank", [0, 1], ids=["rank-0", "rank-1"])
@@ -54,12 +52,14 @@ def windows_of(*windows: Sequence[Window]) -> list[Window]:
     return [tuple(batch for window in own for batch in window) for own in zip(*windows, strict=True)]
 
 
-def one_place(subject: Subject, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
+def make_single_run(
+    subject: Subject, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+) -> Trainer:
     """A run without ranks, whatever the mode."""
     return subject.framework.trainer(model, recipe.replace(ranks=None, seed=recipe.seed + subject.seed), weights)
 
 
-def given_one(
+def list_by_rank(
     ranks: Ranks, rank: int, own: Mapping[str, Array], others: Mapping[str, Array]
 ) -> list[Mapping[str, Array]]:
     """Arguments by rank: one rank gets its own, all others the same."""

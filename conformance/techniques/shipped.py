@@ -1,7 +1,5 @@
 """Whether what a framework ships, and models that it quantizes, keep their values under a technique."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from conformance.checks.evidence import Verdict
-from conformance.checks.subject import Subject, need
+from conformance.checks.subject import Subject, need, supports
 from conformance.known_failures.reading import Exclusion
 from conformance.search.properties import Property
 from conformance.techniques.post_training import PredictBatch, QuantizedCase, QuantizedVerb, RunLayers, SaveAndLoad
@@ -121,7 +119,7 @@ _BETWEEN: tuple[Layer, ...] = (Activation("relu"), Activation("tanh"), LayerNorm
 def draw_quantization_case(framework: Framework) -> SearchStrategy[QuantizedCase | QatCase]:
     """Models that are quantized when they are trained, and where a framework converts them, those trained for it."""
     trained = _draw_quantized_case(framework)
-    converts = framework.declares(Capability.QAT).supported and framework.declares(Capability.CONVERT).supported
+    converts = supports(framework, Capability.QAT, Capability.CONVERT)
     return trained | draw_case(framework) if converts else trained
 
 

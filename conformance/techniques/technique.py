@@ -1,10 +1,11 @@
 """What the rest of the suite asks of a technique: one object for each, next to its rules, checks and cases."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
+from importlib import import_module
+from pathlib import Path
 
 from conformance.search.properties import Property
 from fixtures.recipe import Recipe
@@ -35,3 +36,11 @@ class Technique:
     def row_of(self, clause: str) -> str:
         """The row of a clause, "" if its tests name one or it is another technique's."""
         return next((row for pattern, row in self.clauses.items() if fnmatchcase(clause, pattern)), "")
+
+
+@cache
+def load_techniques() -> tuple[Technique, ...]:
+    """Every technique: the objects in the modules next to this one."""
+    names = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
+    modules = [import_module(f"{__package__}.{name}") for name in names]
+    return tuple(value for module in modules for value in vars(module).values() if isinstance(value, Technique))

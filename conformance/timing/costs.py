@@ -1,10 +1,10 @@
 """Times of a call: the lesser cost of two, taken in turns, and while nobody else measures.
 
 A worker that has joined runs every test within `share_machine`; timing there (`alone`) waits until the others are
-between two tests, and they wait for it. A run in a single process, or without POSIX locks, does not join and does not
-wait.
+between two tests, and they wait for it. A run in a single process does not join and does not wait.
 """
 
+import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,11 +19,6 @@ from fixtures.models import blocks, encoder, sincos
 from fixtures.recipe import SGD, Recipe, Recompute
 from frameworks.base import measure_elapsed
 from results.compare.ratio import FEWEST, Ratio, ratio
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 
 class Workers:
@@ -78,8 +73,7 @@ _joined: list[Workers] = []
 
 def join(folder: Path) -> None:
     """Registers this process as a worker; all workers name the same folder."""
-    if fcntl is not None:
-        _joined[:] = [Workers(folder)]
+    _joined[:] = [Workers(folder)]
 
 
 def share_machine() -> AbstractContextManager[None]:
@@ -179,12 +173,9 @@ def compare_times(
     control = ratio(seconds["plain"], seconds["twin"])
     if control.grew or control.shrank or not control.judged:
         verdict.abstain(f"the same step in two runs differs: {control.summary}")
-    verdict.measure(f"seconds a step, {what}", "s", *_each(seconds["technique"], seconds["plain"], steps))
+    samples = ([spent / steps for spent in seconds[side]] for side in ("technique", "plain"))
+    verdict.measure(f"seconds a step, {what}", "s", *samples)
     return ratio(seconds["plain"], seconds["technique"])
-
-
-def _each(technique: list[float], plain: list[float], steps: int) -> tuple[list[float], list[float]]:
-    return [spent / steps for spent in technique], [spent / steps for spent in plain]
 
 
 def training(subject: Subject, fixture: Fixture, recipe: Recipe, steps: int) -> Callable[[], None]:

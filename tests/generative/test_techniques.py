@@ -7,8 +7,8 @@ import pytest
 
 from conformance.checks.subject import Subject
 from conformance.search.properties import generative_settings
-from conformance.techniques.delayed_scaling import DelayedCase, DelayedStep
-from conformance.techniques.formats.cases import (
+from conformance.techniques.float8_training import DelayedCase, DelayedStep
+from conformance.techniques.formats import (
     CastCall,
     CodedCalls,
     CodeProduct,

@@ -15,7 +15,7 @@ from conformance.oracle import errormodel
 from conformance.oracle.automaton import Scale
 from conformance.oracle.errormodel import Envelope, Run, envelope
 from conformance.techniques import post_training
-from conformance.techniques.formats.checks import scale_of
+from conformance.techniques.formats import scale_of
 from conformance.techniques.post_training import cast, outlying, zero_outliers
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch

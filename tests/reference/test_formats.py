@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from conformance.techniques import formats
 from conformance.techniques.eight_bit_state import MomentBeforeEncoding, block_maxima, paper_values
-from conformance.techniques.formats import checks
 from conformance.techniques.post_training import MIXED, make_mixed_model, quantized_layers, small_layers
 from conformance.techniques.shipped import large_enough
 from fixtures.arrays import CODES, FORMATS, NARROW, Array
@@ -140,14 +140,14 @@ def test_values_of_a_format_are_those_of_ml_dtypes(name: str) -> None:
 @each_rounding_format
 @pytest.mark.parametrize("source", ["float32", "float16", "bfloat16"])
 def test_nearest_is_that_of_ml_dtypes(name: str, source: str) -> None:
-    values = checks.hard_values(NARROW[name], source)
+    values = formats.hard_values(NARROW[name], source)
     known = values.astype(getattr(ml_dtypes, name)).astype(np.float64)
-    np.testing.assert_array_equal(checks.nearest(values, NARROW[name]), known)
+    np.testing.assert_array_equal(formats.nearest(values, NARROW[name]), known)
 
 
 def test_nearest_of_a_float64_just_above_half_way_rounds_up() -> None:
     value = np.array([1.0625 + 2.0**-40])
-    assert checks.nearest(value, NARROW["float8_e4m3fn"]) == 1.125
+    assert formats.nearest(value, NARROW["float8_e4m3fn"]) == 1.125
     assert value.astype(np.float32).astype(ml_dtypes.float8_e4m3fn).astype(float) == 1.0
 
 
@@ -155,14 +155,14 @@ def test_nearest_of_a_float64_just_above_half_way_rounds_up() -> None:
 def test_hard_values_have_every_middle(name: str) -> None:
     narrow = NARROW[name]
     middles = (narrow.positive[:-1] + narrow.positive[1:]) / 2
-    assert set(middles) <= set(checks.hard_values(narrow, "float64"))
+    assert set(middles) <= set(formats.hard_values(narrow, "float64"))
 
 
 @pytest.mark.parametrize(
     ("ties", "expected"), [("even", [-2, -2, 0, 0, 2]), ("up", [-2, -1, 0, 1, 2]), ("away", [-3, -2, -1, 1, 2])]
 )
-def test_rounded_of_ties_follows_the_rule(ties: checks.Ties, expected: list[int]) -> None:
-    assert checks.round_quotient(np.array([-2.5, -1.5, -0.5, 0.5, 1.5]), ties).tolist() == expected
+def test_rounded_of_ties_follows_the_rule(ties: formats.Ties, expected: list[int]) -> None:
+    assert formats.round_quotient(np.array([-2.5, -1.5, -0.5, 0.5, 1.5]), ties).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_rounded_of_ties_follows_the_rule(ties: checks.Ties, expected: list[int]
 )
 def test_scale_of_a_rule_is_that_by_hand(rule: QuantRule, scales: list[float]) -> None:
     values = np.array([[1.0, -2.0, 3.0], [-4.0, 0.5, 1.0]], np.float32)
-    assert checks.scale_of(values, rule).ravel().tolist() == scales
+    assert formats.scale_of(values, rule).ravel().tolist() == scales
 
 
 def test_every_technique_is_a_row_of_the_page() -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from conformance.techniques.registry import TECHNIQUES
+from conformance.techniques.technique import load_techniques
 from results.record.model import UNJUDGED, Outcome, TestVerdict
 from results.record.reading import Record
 from results.show.clauses import outcome
@@ -25,7 +25,7 @@ OTHER_MODES: Mapping[tuple[str, str], str] = {
 
 _LIBRARY = re.compile(r"(.+?)(?: is|:) not installed")
 
-ROWS = {name: text for technique in TECHNIQUES for name, text in technique.rows.items()}
+ROWS = {name: text for technique in load_techniques() for name, text in technique.rows.items()}
 """What a test is about, by the parameter that names it, or by its clause, and how it is called in a table."""
 
 
@@ -77,6 +77,6 @@ def _why_not(framework: str, technique: str, verdicts: Sequence[TestVerdict]) ->
 
 def _technique(verdict: TestVerdict) -> str:
     """The row that a test is about, "" if none."""
-    if row := next(filter(None, (technique.row_of(verdict.clause) for technique in TECHNIQUES)), ""):
+    if row := next(filter(None, (technique.row_of(verdict.clause) for technique in load_techniques())), ""):
         return row
     return max((name for name in ROWS if f"-{name}-" in f"-{parameters(verdict.case)}-"), key=len, default="")

@@ -13,7 +13,7 @@ runs it. The decorator's arguments are literals: `tools.faults.catalogue` reads 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from conformance.techniques.registry import TECHNIQUES
+from conformance.techniques.technique import load_techniques
 from fixtures.recipe import Offload
 from fixtures.schedules import PlateauRule
 from frameworks.reference import ReferenceFramework
@@ -38,7 +38,7 @@ class InStore(ReferenceTrainer):
 
 
 PLACES: Mapping[type, tuple[str, type]] = {
-    **{base: attribute for technique in TECHNIQUES for base, attribute in technique.places.items()},
+    **{base: attribute for technique in load_techniques() for base, attribute in technique.places.items()},
     HostStore: ("host", InStore),
     DiskStore: ("disk", InStore),
     DelayedScaling: ("scaling_class", Float8Layers),

@@ -1,10 +1,8 @@
 """The oracle's plays of a case on the reference, rounded to nearest, at random, and not; and the freedom they leave."""
 
-from __future__ import annotations
-
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from typing import Any
 
@@ -237,15 +235,16 @@ class OverflowsEarly(Operations):
     Where this changes what is finite, it depends on the order of operations whether anything overflows.
     """
 
+    times = 1.0 / 16.0
+
     def __init__(self, rounding: Rounding, variance: Variance = "centred") -> None:
-        super().__init__(OtherRange(rounding, 1.0 / 16.0), variance)
+        super().__init__(OtherRange(rounding, self.times), variance)
 
 
-class OverflowsNever(Operations):
+class OverflowsNever(OverflowsEarly):
     """Values of the model and of its backward pass do not overflow, as where they are computed in a wider format."""
 
-    def __init__(self, rounding: Rounding, variance: Variance = "centred") -> None:
-        super().__init__(OtherRange(rounding, np.inf), variance)
+    times = np.inf
 
 
 class OtherRange:
@@ -412,12 +411,6 @@ class OracleExecutor(Executor):
         overflowed = ops is not None and isinstance(ops.rounding, OtherRange) and ops.rounding.overflowed
         notes = {"dropped": dropped, "overflowed": overflowed, "kinked": isinstance(ops, NotesKinks) and ops.kinked}
         return self.trainer.state() | {f"window/{name}": np.array(value) for name, value in notes.items()}
-
-    def lend(self, arrays: Iterable[Array]) -> None:
-        """Does nothing: the oracle keeps no array of the caller."""
-
-    def take_back(self) -> None:
-        """Does nothing, as for `lend`."""
 
     def save(self, slot: int) -> None:
         self._copies[slot] = copy.deepcopy(self.trainer)

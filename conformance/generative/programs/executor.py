@@ -1,19 +1,22 @@
 """Plays a case, verb by verb, on runs of a framework or of the oracle, and observes the state after each verb."""
 
-from __future__ import annotations
-
+import shutil
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 import numpy as np
 
-from conformance.checks.evidence import clean_message
+from conformance.checks.evidence import clean_message, same_bits, short_text
+from conformance.checks.subject import Subject
 from conformance.generative.programs.case import (
     Accumulate,
     Apply,
     ApplyGradients,
     CountBytes,
+    Damage,
     DamageOffloaded,
     GeneratedBatch,
     GeneratedCase,
@@ -31,9 +34,12 @@ from conformance.generative.programs.case import (
     cut_otherwise,
     step_text,
 )
-from conformance.search.properties import Observation
+from conformance.search.properties import Observation, laid_out, nth
+from conformance.techniques.sharding import apart
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
+from fixtures.recipe import Precision, Recipe
+from frameworks.base import RankGroupTrainer
 from frameworks.contract import Trainer, Unsupported, Update
 
 
@@ -60,18 +66,17 @@ class PlayFailed(Exception):
         super().__init__(f"step {index + 1}, {step_text(verb)}, {what}")
         self.place, self.name = index, name
 
-    @classmethod
-    def by(cls, index: int, verb: Verb, error: Exception) -> PlayFailed:
-        """The failure of a verb that raised."""
-        return cls(index, verb, f"raised {type(error).__name__}: {clean_message(str(error))[:300]}")
+
+class StateMismatch(Exception):
+    """The state is another one than was saved, or a rank's another one than rank 0's; `name` as in `PlayFailed`."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
 
 
-class LoadMismatch(Exception):
-    """The state after a load differs from the saved one."""
-
-
-class RankMismatch(Exception):
-    """A rank's state differs from that of rank 0."""
+class NotPlayed(Exception):
+    """The verb is not played."""
 
 
 class Executor(ABC):
@@ -83,6 +88,7 @@ class Executor(ABC):
 
     def __init__(self, case: GeneratedCase) -> None:
         self.case, self.recipe = case, case.recipe
+        self._lent: list[Array] = []
         self.trainer = self.make()
 
     @abstractmethod
@@ -119,13 +125,15 @@ class Executor(ABC):
         """The data of a window."""
         return cut_otherwise(tuple(self.batch(micro) for micro in micros), cut)
 
-    @abstractmethod
     def lend(self, arrays: Iterable[Array]) -> None:
         """Notes that the next verb gets these arrays."""
+        self._lent += arrays
 
-    @abstractmethod
     def take_back(self) -> None:
-        """Reclaims the arrays given to the verb that has just returned."""
+        """Overwrites the arrays given to the verb that has just returned, as a caller that reuses buffers would."""
+        for array in self._lent:
+            array.fill(1)
+        self._lent.clear()
 
     def play(self, left_out: frozenset[int] = frozenset()) -> Play:
         """All verbs but those at the places that are left out.
@@ -146,12 +154,11 @@ class Executor(ABC):
                 observation = {f"result/{name}": np.asarray(v) for name, v in result.items()} | self.state()
             except (Unsupported, NotPlayed):
                 yield None
-            except LoadMismatch as error:
-                raise PlayFailed(index, verb, str(error), "loaded") from error
-            except RankMismatch as error:
-                raise PlayFailed(index, verb, str(error), "apart") from error
+            except StateMismatch as error:
+                raise PlayFailed(index, verb, str(error), error.name) from error
             except Exception as error:
-                raise PlayFailed.by(index, verb, error) from error
+                raised = f"raised {type(error).__name__}: {clean_message(str(error))[:300]}"
+                raise PlayFailed(index, verb, raised) from error
             else:
                 yield observation
 
@@ -278,10 +285,200 @@ class Executor(ABC):
         """Opens a precision scope and leaves it."""
 
 
-class NotPlayed(Exception):
-    """The verb is not played."""
-
-
 def _update_values(update: Update) -> dict[str, object]:
     values = {field.name: getattr(update, field.name) for field in fields(update)}
     return {name: value for name, value in values.items() if value is not None}
+
+
+STEPS = "optimizer/steps"
+MOST_UPDATES = 8
+"""Updates that a used run has made at most when it loads another one; otherwise as many as that one has."""
+
+
+class SubjectExecutor(Executor):
+    """Plays a case on the framework under test.
+
+    Args:
+        folder: checkpoints are written below it.
+        away: folder of offloaded files; runs may share it. None for one below `folder`.
+    """
+
+    def __init__(self, subject: Subject, case: GeneratedCase, folder: Path, offloaded: Path | None = None) -> None:
+        self._subject, self._folder, self._offloaded = subject, folder, offloaded or folder / "away"
+        self._offloaded.mkdir(exist_ok=True)
+        self._saved: dict[int, Path] = {}
+        self._states: dict[int, Observation] = {}
+        self._recipes: dict[int, Recipe] = {}
+        self._folders: dict[int, set[Path]] = {}
+        super().__init__(case)
+
+    def make(self, weights: dict[str, Array] | None = None) -> Trainer:
+        if weights is not None:
+            weights = {name: laid_out(value, nth(index)) for index, (name, value) in enumerate(weights.items(), 1)}
+            self.lend(weights.values())
+        recipe, offload = self.recipe, self.recipe.offload
+        if offload is not None and offload.to == "disk":
+            recipe = recipe.replace(offload=replace(offload, folder=str(self._offloaded)))
+        before = {*self._offloaded.iterdir()}
+        trainer = self._subject.trainer(self.case.drawn.model, recipe, weights)
+        self._folders[id(trainer)] = {*self._offloaded.iterdir()} - before
+        return trainer
+
+    def laid_out(self, batch: Batch, seed: int) -> Batch:
+        """Data that lie row by row, column by column, or at every second place."""
+        layout = nth(seed)
+        targets = {name: laid_out(target, layout) for name, target in batch.targets.items()}
+        mask = None if batch.mask is None else laid_out(batch.mask, layout)
+        return Batch(laid_out(batch.inputs, layout), targets, mask)
+
+    def play(self, left_out: frozenset[int] = frozenset()) -> Play:
+        """All verbs but those that are left out.
+
+        Raises:
+            PlayFailed: a verb raised, or changed what had been read before.
+        """
+        observations: list[Observation | None] = []
+        sums: dict[tuple[int, str], int] = {}
+        for index, observation in enumerate(self.steps(left_out)):
+            for (earlier, name), checksum in sums.items():
+                if _checksum((observations[earlier] or {})[name]) != checksum:
+                    what = f"changed the array {name} that the caller read after step {earlier + 1}"
+                    raise PlayFailed(index, self.case.program[index], what, "aliased")
+            observations.append(observation)
+            results = {name: value for name, value in (observation or {}).items() if name.startswith("result/")}
+            sums |= {(index, name): _checksum(value) for name, value in results.items()}
+        return Play(tuple(observations))
+
+    def state(self) -> Observation:
+        if isinstance(self.trainer, RankGroupTrainer) and (differs := apart(self.trainer.rank_group)):
+            raise StateMismatch("apart", f"leaves {differs}")
+        return self._subject.state(self.trainer)
+
+    def save(self, slot: int) -> None:
+        path = self._folder / str(slot)
+        path.mkdir(exist_ok=True)
+        waiting = bool(self.trainer.accumulator())
+        try:
+            self.trainer.save(path)
+        except (RuntimeError, ValueError):
+            if waiting:
+                self._saved.pop(slot, None)
+                raise NotPlayed from None
+            raise
+        self._saved[slot], self._states[slot], self._recipes[slot] = path, self.trainer.state(), self.recipe
+
+    def restore(self, verb: Restore) -> None:
+        slot, into = verb.slot, verb.into
+        if slot not in self._saved:
+            raise NotPlayed
+        saved = self._states[slot]
+        if into != "same":
+            recipe = self.case.recipe if verb.under is None else verb.under.recipe(self.case.recipe)
+            recipe = self.recipe if verb.alike else recipe
+            waiting = any(name.startswith("accumulator/") for name in saved)
+            if waiting and recipe.ranks != self._recipes[slot].ranks:
+                raise NotPlayed
+            self.recipe = recipe
+        target = self.trainer if into == "same" else self.make()
+        micro = GeneratedBatch(2, seed=77)
+        batch = self.batch(micro)
+        match into:
+            case "used" | "predicted":
+                for _ in range(min(MOST_UPDATES, int(np.max(saved.get(STEPS, 1))))):
+                    target.update(self.window((micro,) * self.case.recipe.accumulation))
+                if into == "predicted":
+                    target.predict(batch.inputs)
+                    if self.case.recipe.average is not None:
+                        target.predict_averaged(batch.inputs)
+            case "stopped":
+                target.accumulate(batch, batch.items * self.case.recipe.accumulation)
+            case "skipped":
+                gradients = {name: np.full_like(v, np.inf) for name, v in target.parameters().items()}
+                target.apply_gradients(*[gradients] * self.case.recipe.accumulation)
+        target.restore(self._saved[slot])
+        self.trainer = target
+        loaded = target.state()
+        if self.recipe.ranks != self._recipes[slot].ranks:
+            loaded = {name: value for name, value in loaded.items() if not name.startswith("random/")}
+        self._loads_all(saved, loaded)
+
+    def _loads_all(self, saved: Observation, loaded: Observation) -> None:
+        """Compares the loaded state with the saved one, including signs of zeros.
+
+        Raises:
+            StateMismatch: something differs.
+        """
+        for name, value in saved.items():
+            if name in loaded and not same_bits(loaded[name], value):
+                text = f"loaded {name}: got {short_text(loaded[name])}, want {short_text(value)} as saved"
+                raise StateMismatch("loaded", text)
+
+    def restore_damaged(self, verb: RestoreDamaged) -> bool:
+        if verb.slot not in self._saved:
+            raise NotPlayed
+        path = self._folder / f"damaged-{len(list(self._folder.iterdir()))}"
+        shutil.copytree(self._saved[verb.slot], path)
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        _damage(files[int(verb.file * len(files))], verb.damage)
+        if self._loses_nothing(path, self._states[verb.slot]):
+            raise NotPlayed
+        try:
+            self.trainer.restore(path)
+        except ValueError:
+            return True
+        return False
+
+    def damage_offloaded(self, verb: DamageOffloaded) -> bool:
+        before = self.trainer.state()
+        paths = (path for folder in self._folders[id(self.trainer)] for path in folder.rglob("*"))
+        files = sorted(path for path in paths if path.is_file() and path.stat().st_size)
+        if not files:
+            raise NotPlayed
+        file = files[int(verb.file * len(files))]
+        content = file.read_bytes()
+        file.unlink()
+        if verb.byte is not None:
+            offset = int(verb.byte * len(content))
+            file.write_bytes(content[:offset] + bytes([content[offset] ^ 1]) + content[offset + 1 :])
+        refused = False
+        try:
+            self.trainer.state()
+        except (OSError, ValueError, RuntimeError):
+            refused = True
+        file.write_bytes(content)
+        self._loads_all(before, self.trainer.state())
+        return refused
+
+    def _loses_nothing(self, path: Path, saved: Observation) -> bool:
+        """Whether a new run takes all that was saved from files one of which is damaged, and so was not needed."""
+        target = self.make()
+        try:
+            target.restore(path)
+        except ValueError:
+            return False
+        state = target.state()
+        return state.keys() == saved.keys() and all(same_bits(state[name], saved[name]) for name in saved)
+
+    def scope(self, verb: OpenScope) -> None:
+        framework = self._subject.framework
+        try:
+            with framework.autocast(Precision("O1", verb.format), enabled=verb.enabled):
+                if verb.raises:
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            pass
+
+
+def _checksum(value: Array) -> int:
+    return zlib.crc32(np.ascontiguousarray(value).tobytes())
+
+
+def _damage(path: Path, how: Damage) -> None:
+    """Cuts a file in half, puts something else in its place, or takes it away."""
+    match how:
+        case "cut":
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        case "foreign":
+            path.write_bytes(b"not a checkpoint at all")
+        case "missing":
+            path.unlink()

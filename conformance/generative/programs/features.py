@@ -1,7 +1,5 @@
 """Features of a case, counted by coverage and named by exclusions; and recipes that a framework can train."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +10,7 @@ from zlib import crc32
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.checks.subject import supports
 from conformance.generative.programs.case import (
     Accumulate,
     Apply,
@@ -325,7 +324,7 @@ UNEVEN_SCALE = 1003.0
 
 def is_offered(framework: Framework, recipe: Recipe) -> bool:
     """Whether a framework declares all that a recipe asks for."""
-    return all(framework.declares(capability).supported for capability in needs(recipe))
+    return supports(framework, *needs(recipe))
 
 
 @st.composite
@@ -336,13 +335,10 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel) -> Rec
     (`scaling.two-optimizers-rule`).
     """
 
-    def supports(capability: Capability) -> bool:
-        return framework.declares(capability).supported
-
     crowded = draw(st.integers(0, 3)) == 0
 
     def maybe(capability: Capability, chance: int) -> bool:
-        return supports(capability) and (draw(st.integers(1, chance)) == 1 or crowded)
+        return supports(framework, capability) and (draw(st.integers(1, chance)) == 1 or crowded)
 
     precisions = [p for p in PRECISIONS if is_offered(framework, Recipe(precision=p))]
     precision = draw(st.sampled_from([Precision(), *precisions]))
@@ -351,7 +347,7 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel) -> Rec
     if maybe(Capability.ACCUMULATION, 2):
         recipe = recipe.replace(accumulation=draw(st.sampled_from([2, 2, 2, 3, 3, 3, 4, 4, 4, 7, 7, 17])))
     if (layers := len(drawn.layers) - 1) and maybe(Capability.RECOMPUTE, 2):
-        depth: Literal[1, 2] = 2 if supports(Capability.RECOMPUTE_NESTED) and draw(st.booleans()) else 1
+        depth: Literal[1, 2] = 2 if supports(framework, Capability.RECOMPUTE_NESTED) and draw(st.booleans()) else 1
         recipe = recipe.replace(
             recompute=Recompute(draw(st.integers(1, layers)), depth, draw(variants(framework, drawn)))
         )
@@ -484,9 +480,9 @@ def variants(framework: Framework, drawn: GeneratedModel) -> st.SearchStrategy[s
 @st.composite
 def _scalings(draw: st.DrawFn, framework: Framework) -> Scaling | None:
     kinds: list[str] = ["none", "none"]
-    kinds += ["static"] if framework.declares(Capability.STATIC_SCALING).supported else []
-    kinds += ["dynamic"] * 3 if framework.declares(Capability.DYNAMIC_SCALING).supported else []
-    kinds += ["disabled"] if framework.declares(Capability.SCALING_DISABLED).supported else []
+    kinds += ["static"] if supports(framework, Capability.STATIC_SCALING) else []
+    kinds += ["dynamic"] * 3 if supports(framework, Capability.DYNAMIC_SCALING) else []
+    kinds += ["disabled"] if supports(framework, Capability.SCALING_DISABLED) else []
     match draw(st.sampled_from(kinds)):
         case "none":
             return None
@@ -500,7 +496,7 @@ def _scalings(draw: st.DrawFn, framework: Framework) -> Scaling | None:
     if draw(st.integers(0, 5)) == 0:
         return DynamicScaling()
     interval = draw(st.sampled_from([1, 1, 2, 2, 3, 3, 5]))
-    if framework.declares(Capability.SCALING_FACTORS).supported and draw(st.booleans()):
+    if supports(framework, Capability.SCALING_FACTORS) and draw(st.booleans()):
         growth, backoff = draw(st.sampled_from([1.5, 2.0, 4.0])), draw(st.sampled_from([0.125, 0.25, 0.5, 0.75]))
         return DynamicScaling(initial, growth, backoff, interval)
     return DynamicScaling(initial, interval=interval)

@@ -6,8 +6,6 @@ place of the largest value. Where members disagree on a counter, or on which val
 the program is judged only up to that verb.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -34,13 +32,11 @@ from conformance.generative.programs.case import (
     StartAgain,
     TraceLayers,
     Train,
-    Verb,
     WrongWidth,
     step_text,
 )
 from conformance.generative.programs.ensemble import MEMBERS, Ensemble
-from conformance.generative.programs.executor import Play, PlayFailed
-from conformance.generative.programs.subject_executor import SubjectExecutor
+from conformance.generative.programs.executor import Play, PlayFailed, SubjectExecutor
 from conformance.search.properties import (
     Failure,
     GenerativeSettings,
@@ -128,8 +124,9 @@ def first_difference(
             continue
         if unequal and (ensemble.is_kinked(index) or ensemble.has_diverged(index)):
             return None
-        if any(_overflows(n, mine, exact) for n in unequal) and _near_overflow(ensemble, index):
-            return None
+        infinite = any(is_counter(n) or not np.array_equal(_finite(mine[n]), _finite(exact[n])) for n in unequal)
+        if infinite and not all(_agrees(play, ensemble.nearest, index) for play in ensemble.of_other_ranges):
+            return None  # a format of another range would change what overflows up to this verb
         if ensemble.is_lost(index):
             unequal = [name for name in unequal if is_counter(name)]
         for name in sorted(unequal, key=_order):
@@ -154,7 +151,9 @@ def _find_exceeded_bound(
         allowed = _bound(name, index, exact, ensemble, members)
         if allowed is None:
             return None
-        bound = allowed + _of_layers_format(name, mine, exact)
+        bound = allowed
+        if name.startswith(("result/output.", "result/back.")) and unit(mine) > unit(exact):
+            bound += unit(mine) * float(np.abs(wide(exact)).max(initial=0.0))  # of the format that the layer chooses
         if gap <= bound:
             return None
     return bound
@@ -175,13 +174,6 @@ def _is_determined(name: str, mine: Observation, exact: Observation) -> bool:
     if name.startswith("result/gradient.") and bool((np.abs(wide(exact[name])) > ROOT).any()):
         return False
     return not name.startswith("average/") or bool(exact.get("steps/steps", 0))
-
-
-def _of_layers_format(name: str, mine: Array, exact: Array) -> float:
-    """What rounding to the format of a layer's output may add, which layers without products choose."""
-    if not name.startswith(("result/output.", "result/back.")):
-        return 0.0
-    return unit(mine) * float(np.abs(wide(exact)).max(initial=0.0)) if unit(mine) > unit(exact) else 0.0
 
 
 _BACKWARD = ("accumulator/", "result/gradient.", "result/back.")
@@ -222,16 +214,6 @@ def _is_decided(ensemble: Ensemble, index: int) -> bool:
     return all(_agrees(member, ensemble.nearest, index) for member in ensemble.members)
 
 
-def _overflows(name: str, mine: Observation, exact: Observation) -> bool:
-    """Whether an overflow may explain the difference of two values."""
-    return is_counter(name) or not np.array_equal(_finite(mine[name]), _finite(exact[name]))
-
-
-def _near_overflow(ensemble: Ensemble, index: int) -> bool:
-    """Whether a format of another range would change what overflows up to this verb."""
-    return not all(_agrees(play, ensemble.nearest, index) for play in ensemble.of_other_ranges)
-
-
 def _agrees(member: Play, nearest: Play, index: int) -> bool:
     """Whether a member counts the same as the oracle, and the same is finite, up to a verb."""
     pairs = zip(member.observations[: index + 1], nearest.observations[: index + 1], strict=True)
@@ -257,7 +239,8 @@ def _bound(name: str, index: int, exact: Array, ensemble: Ensemble, members: Seq
     """
     if is_counter(name):
         return 0.0
-    spread = max(distance(o[name], exact) for o in _others(members, index))
+    observations = (member.observations[index] for member in members)
+    spread = max(distance(observation[name], exact) for observation in observations if observation is not None)
     finite = np.abs(wide(exact))[np.isfinite(wide(exact))]
     largest = float(finite.max()) if finite.size else 0.0
     if (spread == 0.0 and len(members) > MEMBERS) or ensemble.conventions.compiled:
@@ -287,13 +270,6 @@ def _measure_rounding_error(name: str, index: int, exact: Array, ensemble: Ensem
             return 0.0
     observation = ensemble.unrounded.observations[index]
     return 0.0 if observation is None else distance(observation[name], exact)
-
-
-def _others(members: Sequence[Play], index: int) -> Iterator[Observation]:
-    for member in members:
-        observation = member.observations[index]
-        if observation is not None:
-            yield observation
 
 
 def apart_from_twin(
@@ -399,7 +375,7 @@ def against_the_oracle(subject: Subject, laws: GenerativeSettings, case: Generat
         return stray
     observations = canonical_play(measured, laws, case).observations
     apart = first_difference(observations, ensemble, not_judged(subject, laws, case, ensemble))
-    return None if apart is None else failure_of(case, ensemble, apart)
+    return describe(case, apart, skipped=apart is not None and ensemble.is_skipped(apart.place))
 
 
 def _find_leak(case: GeneratedCase, measured: Play) -> Failure | None:
@@ -468,9 +444,10 @@ def ensemble_of(subject: Subject, case: GeneratedCase, measured: Play) -> Ensemb
     return Ensemble(subject.conventions, plain, measured.left_out, subject.seed)
 
 
-def failure_of(case: GeneratedCase, ensemble: Ensemble, apart: Mismatch) -> Failure:
+def describe(case: GeneratedCase, apart: Mismatch | None, *, skipped: bool = False) -> Failure | None:
     """The failure for a difference."""
-    skipped = ensemble.is_skipped(apart.place)
+    if apart is None:
+        return None
     where = f"after step {apart.place + 1} of {len(case.program)}, {step_text(case.program[apart.place])}"
     return Failure(apart.place, apart.name, skipped, f"{where}: {apart}")
 
@@ -510,7 +487,7 @@ def not_judged(
             left[index] |= {"result/micro_losses"}
         if isinstance(verb, Predict) and verb.averaged and moving and (apart or broken):
             left[index] |= {"result/output."}
-        if _ends_early(subject, case, index, verb):
+        if isinstance(verb, Accumulate) and _ends_early(subject, case, index):
             left[index] |= _STATE
     return left
 
@@ -522,10 +499,8 @@ _STILL = (Predict, Save, OpenScope, DamageOffloaded)
 _STATE = {"parameter/", "master/", "moment/", "steps/", "average/", "accumulator/", "scaler/"}
 
 
-def _ends_early(subject: Subject, case: GeneratedCase, index: int, verb: Verb) -> bool:
-    """Whether the framework has ended its window by itself after this verb, and the oracle has not."""
-    if not isinstance(verb, Accumulate):
-        return False
+def _ends_early(subject: Subject, case: GeneratedCase, index: int) -> bool:
+    """Whether the framework has ended its window by itself after this micro-batch, and the oracle has not."""
     scaler = case.recipe.scaling
     if subject.conventions.scaler.counts == "micro-batches" and isinstance(scaler, DynamicScaling):
         return True

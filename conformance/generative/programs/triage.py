@@ -1,7 +1,5 @@
 """Attributes a failure to a clause: by the part of the case that it needs, by verb and by part of the state."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -25,7 +23,7 @@ from conformance.generative.programs.case import (
 from conformance.generative.programs.features import word
 from conformance.generative.programs.judge import Judge
 from conformance.search.properties import Failure
-from conformance.techniques.registry import TECHNIQUES
+from conformance.techniques.technique import load_techniques
 from fixtures.recipe import Adam, DynamicScaling, Precision, StaticScaling
 from frameworks.contract import Unsupported
 
@@ -149,6 +147,22 @@ _BY_CAUSE = {
     "the schedule": "scaling.step-count-follows-updates",
 }
 
+_BY_VERB = {
+    "Save": "resume.save-has-no-side-effects",
+    "PredictAveraged": "master.average-is-evaluated",
+    "TraceLayers": "composition.trace-is-the-pass",
+    "CountBytes": "cost.bytes-repeat",
+    "RestoreDamaged": "resume.truncated-file",
+    "Discard": "scaling.abandoned-update-leaves-no-trace",
+}
+_BY_PART = {
+    "result/learning_rate": "scaling.step-count-follows-updates",
+    "steps/": "master.counts-every-update",
+    "moment/": "master.moments-keep-precision",
+    "average/": "master.average-follows-updates",
+    "accumulator/": "accumulation.weighs-items",
+}
+
 
 def clause_of(case: GeneratedCase, failure: Failure, cause: str) -> str:
     """The clause about a part of the state after a verb, and about the part of the case that the failure needs."""
@@ -170,27 +184,17 @@ def clause_of(case: GeneratedCase, failure: Failure, cause: str) -> str:
     if part == "raised":
         return "scaling.overflow-path-does-not-raise" if isinstance(verb, ApplyGradients) else LAW
     match word(verb):
-        case "Save":
-            return "resume.save-has-no-side-effects"
+        case name if name in _BY_VERB:
+            return _BY_VERB[name]
         case "Predict":
             changed = not part.startswith("result/")
             return "accumulation.evaluation-changes-nothing" if changed else "autocast.evaluation-parity"
-        case "PredictAveraged":
-            return "master.average-is-evaluated"
         case "Accumulate" if not part.startswith(("result/", "accumulator/", "buffer/")):
             return "accumulation.nothing-before-boundary"
         case "Gradients" if not part.startswith(("result/", "buffer/")):
             return "accumulation.nothing-before-boundary"
         case "StartAgain" if "setting." in part:
             return "scaling.defaults-are-declared"
-        case "TraceLayers":
-            return "composition.trace-is-the-pass"
-        case "CountBytes":
-            return "cost.bytes-repeat"
-        case "RestoreDamaged":
-            return "resume.truncated-file"
-        case "Discard":
-            return "scaling.abandoned-update-leaves-no-trace"
     return _of_update(case, failure, cause)
 
 
@@ -205,16 +209,8 @@ def _of_update(case: GeneratedCase, failure: Failure, cause: str) -> str:
         return "scaling.skip-is-atomic"
     if part.startswith(("result/loss", "result/micro_losses")):
         return "scaling.reports-true-loss" if cause == "scaling" else "accumulation.weighs-items"
-    if part == "result/learning_rate":
-        return "scaling.step-count-follows-updates"
-    if part.startswith("steps/"):
-        return "master.counts-every-update"
-    if part.startswith("moment/"):
-        return "master.moments-keep-precision"
-    if part.startswith("average/"):
-        return "master.average-follows-updates"
-    if part.startswith("accumulator/"):
-        return "accumulation.weighs-items"
+    if (clause := next((c for prefix, c in _BY_PART.items() if part.startswith(prefix)), None)) is not None:
+        return clause
     if cause == "clipping" or part == "result/gradient_norm":
         return "scaling.unscales-before-clipping" if scaled else "accumulation.clips-only-what-is-larger"
     if cause == "scaling" or isinstance(recipe.scaling, DynamicScaling):
@@ -228,31 +224,24 @@ def _of_update(case: GeneratedCase, failure: Failure, cause: str) -> str:
 
 def reachable() -> frozenset[str]:
     """Clauses to which a failure can be attributed."""
-    techniques = (clause for technique in TECHNIQUES for clause in technique.breaks)
-    return frozenset(_BY_CAUSE.values()) | _OTHERS | frozenset(techniques)
+    techniques = (clause for technique in load_techniques() for clause in technique.breaks)
+    return frozenset((*_BY_CAUSE.values(), *_BY_VERB.values(), *_BY_PART.values(), *_OTHERS, *techniques))
 
 
 _OTHERS = frozenset(
     {
         LAW,
         "scaling.defaults-are-declared",
-        "composition.trace-is-the-pass",
-        "cost.bytes-repeat",
         "resume.scaler-state",
-        "master.average-is-evaluated",
         "sharding.replicas-equal",
         "scaling.overflow-path-does-not-raise",
-        "resume.save-has-no-side-effects",
         "autocast.evaluation-parity",
-        "scaling.abandoned-update-leaves-no-trace",
         "scaling.static-is-constant",
         "scaling.automaton",
         "scaling.skip-is-reported",
         "scaling.detects-inf",
         "scaling.skip-is-atomic",
         "scaling.reports-true-loss",
-        "accumulation.weighs-items",
-        "master.counts-every-update",
         "master.moments-keep-precision",
         "scaling.unscales-before-clipping",
         "accumulation.clips-only-what-is-larger",

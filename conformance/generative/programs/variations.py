@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.checks.subject import Subject
+from conformance.checks.subject import Subject, supports
 from conformance.checks.subprocesses import apart, same_framework
 from conformance.generative.programs.case import (
     Accumulate,
@@ -28,22 +28,20 @@ from conformance.generative.programs.case import (
     Train,
     Verb,
     open_windows,
-    step_text,
 )
 from conformance.generative.programs.executor import Play, PlayFailed
 from conformance.generative.programs.features import features, recipes, variants
-from conformance.generative.programs.grammar import models
 from conformance.generative.programs.judge import (
-    Mismatch,
     against_the_oracle,
     apart_from_twin,
     canonical_play,
+    describe,
     ensemble_of,
     make_failure,
     play,
     play_in_turn,
 )
-from conformance.generative.programs.strategies import TARGETS, cases, few_files
+from conformance.generative.programs.strategies import TARGETS, cases, few_files, models
 from conformance.generative.programs.triage import find_broken_clause
 from conformance.search.properties import Failure, GenerativeSettings, Observation
 from fixtures.model import BatchNorm, Dropout, LayerNorm, walk
@@ -158,7 +156,7 @@ class SecondRun(Variation):
                 after = play(subject, self.case)
         except PlayFailed as failed:
             return make_failure(failed)
-        return _failure(self.case, apart_from_twin(after, alone))
+        return describe(self.case, apart_from_twin(after, alone))
 
 
 @dataclass(frozen=True)
@@ -182,7 +180,7 @@ class Elsewhere(Variation):
         for case, mine, other in zip(self.cases, here, there, strict=True):
             if not isinstance(mine, Play) or other is None:
                 continue
-            if (failure := _failure(case, apart_from_twin(mine, Play(other), left=("global/",)))) is not None:
+            if (failure := describe(case, apart_from_twin(mine, Play(other), left=("global/",)))) is not None:
                 return failure
         return None
 
@@ -242,7 +240,7 @@ class CutWindows(Variation):
             return make_failure(failed)
         ensembles = tuple(ensemble_of(subject, case, plays[0]) for case in (self.case, self._cut))
         left = ("global/", "random/", "result/micro", *laws.not_compared)
-        return _failure(self.case, apart_from_twin(plays[1], plays[0], ensembles, left))
+        return describe(self.case, apart_from_twin(plays[1], plays[0], ensembles, left))
 
 
 def _compare_plays(
@@ -277,9 +275,9 @@ def _compare_plays(
     aligned, expected = Play(aligned.observations[: len(ordinary)]), Play(ordinary)
     underflow = max(underflow, LOST * _largest(expected)) if underflow else 0.0
     if not ensembles:
-        return _failure(twin, apart_from_twin(aligned, expected, (), left, underflow))
+        return describe(twin, apart_from_twin(aligned, expected, (), left, underflow))
     aligned, expected = (canonical_play(side, laws, twin) for side in (aligned, expected))
-    return _failure(twin, apart_from_twin(aligned, expected, ensembles, (*left, *laws.not_compared), underflow))
+    return describe(twin, apart_from_twin(aligned, expected, ensembles, (*left, *laws.not_compared), underflow))
 
 
 def _largest(play: Play) -> float:
@@ -297,13 +295,6 @@ def _below(observation: Observation, largest: float) -> bool:
         return True
     arrays = (value for name, value in observation.items() if value.dtype.kind not in "USO" and name != "result/loss")
     return all(bool((np.abs(value.astype(np.float64)) <= largest).all()) for value in arrays)
-
-
-def _failure(case: GeneratedCase, apart: Mismatch | None) -> Failure | None:
-    if apart is None:
-        return None
-    where = f"after step {apart.place + 1} of {len(case.program)}, {step_text(case.program[apart.place])}"
-    return Failure(apart.place, apart.name, False, f"{where}: {apart}")
 
 
 class Instance(Protocol):
@@ -385,9 +376,9 @@ def draw_scaled_case(draw: st.DrawFn, framework: Framework) -> ScaledCase:
     program = tuple(_tame(verb) for verb in case.program)
     scalings: list[Scaling] = []
     exponent = draw(st.integers(1, 16))
-    if framework.declares(Capability.STATIC_SCALING).supported:
+    if supports(framework, Capability.STATIC_SCALING):
         scalings.append(StaticScaling(2.0**exponent))
-    if framework.declares(Capability.DYNAMIC_SCALING).supported:
+    if supports(framework, Capability.DYNAMIC_SCALING):
         scalings.append(DynamicScaling(2.0**exponent, interval=LONG))
     return ScaledCase(replace(case, recipe=recipe, program=program), draw(st.sampled_from(scalings)))
 

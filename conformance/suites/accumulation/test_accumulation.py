@@ -1,7 +1,5 @@
 """Gradient accumulation: k micro-batches make one update."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

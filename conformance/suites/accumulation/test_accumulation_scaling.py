@@ -1,18 +1,14 @@
 """Gradient accumulation under a loss scaler: one scale in a window, and micro-batches that are not finite."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, full, spike_gradients
-from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, scalar
 from fixtures.recipe import PURE_LOW, SGD, DynamicScaling, Precision, Recipe
-from frameworks.contract import Trainer
 
 RECIPE = Recipe(SGD(2.0**-4))
 
@@ -46,18 +42,13 @@ def test_scale_is_constant_within_window(subject: Subject, verdict: Verdict) -> 
         verdict.observe("scale after each micro-batch", [*scales, update.scale_after])
 
 
-def spoilt_window(trainer: Trainer) -> list[dict[str, Array]]:
-    """Four micro-batch gradients, the second of them infinite in one element."""
-    calm = full(trainer, 2.0**-3)
-    return [calm, spike_gradients(trainer, math.inf, base=2.0**-3), calm, calm]
-
-
 @clause("accumulation.nonfinite-micro-batch")
 def test_nonfinite_micro_batch_is_never_applied(subject: Subject, verdict: Verdict) -> None:
     recipe = Recipe(SGD(0.5), accumulation=4, scaling=DynamicScaling(initial=2.0**10))
     trainer = subject.trainer(scalar(), recipe)
     before, state = trainer.parameters(), subject.state(trainer)
-    update = trainer.apply_gradients(*spoilt_window(trainer))
+    calm, spoilt = full(trainer, 2.0**-3), spike_gradients(trainer, math.inf, base=2.0**-3)
+    update = trainer.apply_gradients(calm, spoilt, calm, calm)
     verdict.finite(trainer.parameters(), "parameters after inf in the second of four", "applied-non-finite")
     left = ("scaler/", "accumulator/")
     verdict.same_state(

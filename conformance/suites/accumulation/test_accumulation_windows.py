@@ -1,7 +1,5 @@
 """Accumulation windows: where they end, and updates made in parts."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Mapping

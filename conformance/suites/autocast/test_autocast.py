@@ -1,7 +1,5 @@
 """Mixed precision: the precision of an operation, by its output's format and values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Mixed precision in whole models: every layer type takes part, and wide operations stay wide."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Parity: losses, gradients and final parameters inside the envelope of randomly rounded reference runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

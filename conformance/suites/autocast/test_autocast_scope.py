@@ -1,7 +1,5 @@
 """Mixed precision: extent and end of the scope."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from threading import Thread
 

@@ -1,7 +1,5 @@
 """Master weights: where small updates go."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +26,11 @@ from frameworks.contract import Capability
 
 WITH_MASTERS = (FLOAT16, BFLOAT16, *MASTERED)
 LEVELS = (FLOAT32, *WITH_MASTERS, *PURE_LOW)
-each_level = pytest.mark.parametrize("precision", WITH_MASTERS, ids=lambda p: p.label)
+LEVEL = pytest.mark.parametrize("precision", WITH_MASTERS, ids=lambda p: p.label)
 
 
 @clause("master.small-update-survives")
-@each_level
+@LEVEL
 def test_thousand_small_updates_accumulate(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(SGD(2.0**-13), precision))
     start = trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
@@ -100,7 +98,7 @@ def test_run_without_master_weights_stagnates(subject: Subject, verdict: Verdict
 
 
 @clause("master.model-is-cast-of-master")
-@each_level
+@LEVEL
 def test_model_weights_equal_rounded_masters(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(exact_linear(), Recipe(Adam(2.0**-7), precision))
     start = trainer.master_parameters()
@@ -115,7 +113,7 @@ def test_model_weights_equal_rounded_masters(subject: Subject, verdict: Verdict,
 
 
 @clause("master.model-is-cast-of-master")
-@each_level
+@LEVEL
 def test_load_keeps_model_and_masters_consistent(
     subject: Subject, verdict: Verdict, precision: Precision, tmp_path: Path
 ) -> None:
@@ -130,7 +128,7 @@ def test_load_keeps_model_and_masters_consistent(
 
 
 @clause("master.masters-survive-load")
-@each_level
+@LEVEL
 def test_masters_survive_load_bitwise(subject: Subject, verdict: Verdict, precision: Precision, tmp_path: Path) -> None:
     recipe = Recipe(SGD(2.0**-13), precision)
     first, second = subject.trainer(scalar(1.0), recipe), subject.trainer(scalar(1.0), recipe)
@@ -146,7 +144,7 @@ def test_masters_survive_load_bitwise(subject: Subject, verdict: Verdict, precis
 
 
 @clause("master.adam-epsilon-survives")
-@each_level
+@LEVEL
 @pytest.mark.parametrize("value", [0.0, 2.0**-24, 1.0], ids=["zero", "tiny", "one"])
 def test_tiny_gradient_gives_finite_update(
     subject: Subject, verdict: Verdict, value: float, precision: Precision
@@ -184,7 +182,7 @@ def test_gradients_of_every_size_in_pure_low_precision(
 
 
 @clause("master.decay-survives")
-@each_level
+@LEVEL
 def test_weight_decay_applies_to_masters(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     rate, decay = 2.0**-3, 2.0**-10
     trainer = subject.trainer(scalar(1.0), Recipe(AdamW(rate, weight_decay=decay), precision))
@@ -196,7 +194,7 @@ def test_weight_decay_applies_to_masters(subject: Subject, verdict: Verdict, pre
 
 
 @clause("master.moments-keep-precision")
-@each_level
+@LEVEL
 def test_moments_keep_float32(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(exact_linear(), Recipe(Adam(2.0**-7), precision))
     formats = []
@@ -210,7 +208,7 @@ def test_moments_keep_float32(subject: Subject, verdict: Verdict, precision: Pre
 
 
 @clause("master.moments-keep-precision")
-@each_level
+@LEVEL
 def test_moments_have_float32_values(subject: Subject, verdict: Verdict, precision: Precision, tmp_path: Path) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(Adam(2.0**-7, beta1=0.5, beta2=0.75), precision))
     for value in (1.0 + 2.0**-7, 2.0**-12):

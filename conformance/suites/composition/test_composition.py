@@ -1,7 +1,5 @@
 """Techniques in combination: pairs of techniques match the oracle, and adapters' declarations are true."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Evaluation after training, and the arithmetic of dropout and clipping."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

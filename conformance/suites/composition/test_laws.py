@@ -1,13 +1,11 @@
 """Property tests with generated programs: any verbs, on any model, under any recipe, and equivalent runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause
 from conformance.generative.verdicts import LAWS, Excluded, explore
-from conformance.techniques.delayed_scaling import DELAYED_SCALING
-from conformance.techniques.formats.technique import FORMATS
+from conformance.techniques.float8_training import DELAYED_SCALING
+from conformance.techniques.formats import FORMATS
 from conformance.techniques.shipped import QUANTIZED_MODELS
 
 

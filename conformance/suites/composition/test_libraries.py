@@ -1,7 +1,5 @@
 """Libraries on top of a framework: what their training loop adds to the framework's own calls."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Every operation, layer and optimizer that a framework ships keeps what it computes under a technique."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

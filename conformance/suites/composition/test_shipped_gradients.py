@@ -1,7 +1,5 @@
 """The gradient of every elementwise function that a framework ships, at points where others go wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np

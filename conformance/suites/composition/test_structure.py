@@ -1,7 +1,5 @@
 """Models whose layers share weights, and models with an operation whose backward pass the user wrote."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An adapter's layer traces, which locate failures: a trace must be a real training pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

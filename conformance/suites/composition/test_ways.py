@@ -1,7 +1,5 @@
 """Other public calls and options of a technique train as its default ones do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +14,7 @@ from conformance.checks.combinations import Row, rows
 from conformance.generative.programs.features import recipe_features
 from conformance.generative.verdicts import Excluded
 from conformance.oracle.bound import Bound
-from conformance.techniques.sharding import PAIRS, one_place, split_across_ranks, windows_of
+from conformance.techniques.sharding import PAIRS, make_single_run, split_across_ranks, windows_of
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.model import Batch, BatchNorm, Dense, Model
@@ -314,7 +312,7 @@ def _updated_ranks(
         parts = (exact_batch(4, *_sizes(model), seed=index + 10 * n) for n in range(recipe.accumulation))
         rank_group.update(windows_of(*[split_across_ranks(part, *sizes) for part in parts]))
         yield f"after update {index}", rank_group.states()
-    one = one_place(subject, model, recipe.replace(scaling=None))
+    one = make_single_run(subject, model, recipe.replace(scaling=None))
     for value in (math.inf, 0.5) if recipe.scaling is not None else (0.5,):
         rank_group.apply_gradients(
             [[gradient] * recipe.accumulation for gradient in (full(one, value), full(one, 1.0))]

@@ -1,7 +1,5 @@
 """Calls at unusual moments: they raise, or the updates after them are those of a run that did not make them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

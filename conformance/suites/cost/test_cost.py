@@ -1,7 +1,5 @@
 """Cost of the techniques: counted bytes, and interleaved step times."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -4,8 +4,6 @@ Everything here is marked `gpu` and unsupported on a CPU. The adapter measures t
 framework has them (`Framework.measure_time`). A bound fails only if the whole interval of a ratio lies beyond it.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 

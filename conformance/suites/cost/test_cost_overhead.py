@@ -1,7 +1,5 @@
 """Overhead of the adapter: a step through it, compared with the framework's native loop."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

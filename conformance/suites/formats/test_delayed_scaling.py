@@ -1,13 +1,11 @@
 """Delayed scaling: 8-bit products whose scales follow the previous steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
-from conformance.techniques.delayed_scaling import ExpectedScales, amax_state, formats_of
-from conformance.techniques.formats.checks import values_up_to
+from conformance.techniques.float8_training import ExpectedScales, amax_state, formats_of
+from conformance.techniques.formats import values_up_to
 from fixtures.arrays import NARROW, Array
 from frameworks.contract import Capability, DelayedProduct, DelayedProducts
 

@@ -13,13 +13,13 @@ from conformance.oracle.runs import flat
 from conformance.techniques.eight_bit_state import (
     OF_ITS_WAY,
     PRODUCT,
-    WITHIN,
     MomentBeforeEncoding,
     expand_blocks,
     first_update,
     paper_values,
     state_bytes,
 )
+from conformance.techniques.formats import WITHIN
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
 from fixtures.model import Batch
@@ -98,11 +98,8 @@ def test_adam8_dequantization_map(subject: Subject, verdict: Verdict) -> None:
     rule = rule_of(subject)
     for moment, values, signed in (("first", rule.first_codes, True), ("second", rule.second_codes, False)):
         apart = np.sort(values.astype(np.float64)) - paper_values(signed)
-        verdict.observe(f"{moment} moment", {"smallest": _smallest(values), "furthest": float(np.max(np.abs(apart)))})
-
-
-def _smallest(values: Array) -> float:
-    return float(values[values > 0].min())
+        smallest = float(values[values > 0].min())
+        verdict.observe(f"{moment} moment", {"smallest": smallest, "furthest": float(np.max(np.abs(apart)))})
 
 
 @clause("quantization.adam8-encoding")

@@ -1,14 +1,12 @@
 """Float8 training by delayed scaling: results of layers, and accuracy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from conformance.checks.api import Bound, Subject, Verdict, clause, need
 from conformance.techniques import float8_training as expected
 from conformance.techniques.float8_training import STILL, rule_of
-from conformance.techniques.formats.checks import WITHIN, U, furthest, values_up_to
+from conformance.techniques.formats import WITHIN, U, furthest, values_up_to
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
 from fixtures.model import Activation, Batch, Dense, Head, Heads, Model

@@ -1,7 +1,5 @@
 """The amax history of float8 training by delayed scaling: windows, skips, saves and optimizers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,20 +8,8 @@ import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
 from conformance.techniques import float8_training as expected
-from conformance.techniques.float8_training import (
-    EIGHTHS,
-    HISTORY,
-    ITEMS,
-    MODEL,
-    NAMES,
-    STILL,
-    WINDOWS,
-    TrackedRun,
-    memory,
-    rule_of,
-)
 from conformance.techniques.float8_training import weights as exact_weights
-from conformance.techniques.formats.checks import SCALE, WITHIN, U, furthest, stored_scales
+from conformance.techniques.formats import SCALE, WITHIN, U, furthest, stored_scales
 from fixtures.recipe import SGD, AdamW, DynamicScaling, Float8, Recompute, StaticScaling
 from frameworks.contract import AmaxHistories, Capability, Operand
 
@@ -33,21 +19,21 @@ PARTS = pytest.mark.parametrize("parts", [(0,), (0, -3), (-3, 0)], ids=["whole",
 @clause("formats.float8-memory-follows")
 @PARTS
 def test_window_records_one_amax_per_tensor(subject: Subject, verdict: Verdict, parts: tuple[int, ...]) -> None:
-    rule_of(subject)
-    followed = TrackedRun(subject, verdict, STILL.replace(accumulation=len(parts)))
-    for of_inputs, of_gradient in WINDOWS:
+    expected.rule_of(subject)
+    followed = expected.TrackedRun(subject, verdict, expected.STILL.replace(accumulation=len(parts)))
+    for of_inputs, of_gradient in expected.WINDOWS:
         followed.update(*((of_inputs + part, of_gradient + part) for part in parts))
 
 
 @clause("formats.float8-memory-follows")
 def test_amax_history_is_constant_within_window(subject: Subject, verdict: Verdict) -> None:
-    rule_of(subject)
-    followed = TrackedRun(subject, verdict, STILL.replace(accumulation=2))
+    expected.rule_of(subject)
+    followed = expected.TrackedRun(subject, verdict, expected.STILL.replace(accumulation=2))
     followed.update((0, 0), (-1, -1))
     first, second = followed.window((4, 4), (1, 1))
-    followed.run.accumulate(first, ITEMS)
+    followed.run.accumulate(first, expected.ITEMS)
     followed.check("inside a window")
-    followed.run.accumulate(second, ITEMS)
+    followed.run.accumulate(second, expected.ITEMS)
     followed.run.apply()
     followed.take()
     followed.check("after the window")
@@ -56,13 +42,13 @@ def test_amax_history_is_constant_within_window(subject: Subject, verdict: Verdi
 @clause("formats.float8-memory-holds-still")
 @pytest.mark.parametrize("look", ["prediction", "gradients", "trace"])
 def test_inspection_does_not_change_amax_history(subject: Subject, verdict: Verdict, look: str) -> None:
-    rule_of(subject)
+    expected.rule_of(subject)
     need(subject, *([Capability.TRACE] if look == "trace" else []))
-    followed = TrackedRun(subject, verdict, STILL)
-    for powers in WINDOWS[:2]:
+    followed = expected.TrackedRun(subject, verdict, expected.STILL)
+    for powers in expected.WINDOWS[:2]:
         followed.update(powers)
     before = subject.state(followed.run)
-    window = TrackedRun(subject, verdict, STILL).window((6, 5))
+    window = expected.TrackedRun(subject, verdict, expected.STILL).window((6, 5))
     match look:
         case "prediction":
             followed.run.predict(window[0].inputs)
@@ -72,16 +58,18 @@ def test_inspection_does_not_change_amax_history(subject: Subject, verdict: Verd
         case _:
             followed.run.trace(window[0])
     verdict.same_state(subject.state(followed.run), before, f"the run after its {look}", "moved")
-    for powers in WINDOWS[2:]:
+    for powers in expected.WINDOWS[2:]:
         followed.update(powers)
 
 
 @clause("formats.float8-memory-holds-still")
 @PARTS
 def test_recomputation_does_not_change_amax_history(subject: Subject, verdict: Verdict, parts: tuple[int, ...]) -> None:
-    rule_of(subject)
-    followed = TrackedRun(subject, verdict, STILL.replace(recompute=Recompute(1), accumulation=len(parts)))
-    for of_inputs, of_gradient in WINDOWS:
+    expected.rule_of(subject)
+    followed = expected.TrackedRun(
+        subject, verdict, expected.STILL.replace(recompute=Recompute(1), accumulation=len(parts))
+    )
+    for of_inputs, of_gradient in expected.WINDOWS:
         followed.update(*((of_inputs + part, of_gradient + part) for part in parts))
 
 
@@ -94,55 +82,56 @@ SCALINGS = {"default-factors": DynamicScaling(2.0**6), "own-factors": DynamicSca
 def test_skipped_window_updates_amax_history_as_declared(
     subject: Subject, verdict: Verdict, target: float, factors: str
 ) -> None:
-    rule_of(subject)
-    followed = TrackedRun(subject, verdict, STILL.replace(scaling=SCALINGS[factors]))
-    for powers in WINDOWS[:2]:
+    expected.rule_of(subject)
+    followed = expected.TrackedRun(subject, verdict, expected.STILL.replace(scaling=SCALINGS[factors]))
+    for powers in expected.WINDOWS[:2]:
         followed.update(powers)
     update = followed.update((5, 2), target=target)
     verdict.equal(update.skipped, True, "the update whose gradients are not finite is skipped", "not-skipped")
-    for powers in WINDOWS[2:]:
+    for powers in expected.WINDOWS[2:]:
         update = followed.update(powers)
         verdict.equal(update.skipped, False, "a later update is skipped", "skipped")
 
 
 @clause("formats.float8-skips")
 def test_skip_under_static_scale_updates_amax_history_as_declared(subject: Subject, verdict: Verdict) -> None:
-    rule_of(subject)
+    expected.rule_of(subject)
     if not subject.conventions.static_skips:
         verdict.abstain("an overflow skips no update under a static scale")
         return
-    followed = TrackedRun(subject, verdict, STILL.replace(scaling=StaticScaling(2.0**6)))
-    for powers in WINDOWS[:2]:
+    followed = expected.TrackedRun(subject, verdict, expected.STILL.replace(scaling=StaticScaling(2.0**6)))
+    for powers in expected.WINDOWS[:2]:
         followed.update(powers)
     update = followed.update((5, 2), target=np.inf)
     verdict.equal(update.skipped, True, "the update whose gradients are not finite is skipped", "not-skipped")
-    for powers in WINDOWS[2:]:
+    for powers in expected.WINDOWS[2:]:
         followed.update(powers)
 
 
 @clause("formats.float8-skips")
 def test_infinite_amax_does_not_enter_scale(subject: Subject, verdict: Verdict) -> None:
     """Without a scaler, so that the update is applied: its history has the infinity until it has gone."""
-    rule_of(subject)
-    followed = TrackedRun(subject, verdict, STILL)
-    for powers in WINDOWS[:2]:
+    expected.rule_of(subject)
+    followed = expected.TrackedRun(subject, verdict, expected.STILL)
+    for powers in expected.WINDOWS[:2]:
         followed.update(powers)
     followed.update((1, 1), input_value=np.inf)
-    for powers in WINDOWS:
+    for powers in expected.WINDOWS:
         followed.update(powers)
-        scales = {name: value for name, value in memory(followed.run).items() if name.endswith("scale")}
+        scales = {name: value for name, value in expected.memory(followed.run).items() if name.endswith("scale")}
         verdict.finite({name: 1.0 / value for name, value in scales.items()}, "codes for a value", "not-finite")
 
 
 @clause("formats.float8-loss-scale")
 @pytest.mark.parametrize("parts", [(0,), (0, -3)], ids=["whole", "halves"])
 def test_loss_scale_affects_only_gradient_amax(subject: Subject, verdict: Verdict, parts: tuple[int, ...]) -> None:
-    rule_of(subject)
-    recipe = STILL.replace(accumulation=len(parts))
+    expected.rule_of(subject)
+    recipe = expected.STILL.replace(accumulation=len(parts))
     scaled, plain = (
-        TrackedRun(subject, verdict, recipe.replace(scaling=scaling)) for scaling in (StaticScaling(2.0**5), None)
+        expected.TrackedRun(subject, verdict, recipe.replace(scaling=scaling))
+        for scaling in (StaticScaling(2.0**5), None)
     )
-    for of_inputs, of_gradient in WINDOWS:
+    for of_inputs, of_gradient in expected.WINDOWS:
         powers = [(of_inputs + part, of_gradient + part) for part in parts]
         window = plain.window(*powers)
         verdict.equal(
@@ -161,16 +150,16 @@ def test_loss_scale_affects_only_gradient_amax(subject: Subject, verdict: Verdic
 def test_amax_history_survives_saving(
     subject: Subject, verdict: Verdict, tmp_path: Path, used: bool, save_point: str
 ) -> None:
-    rule_of(subject)
+    expected.rule_of(subject)
     need(subject, Capability.CHECKPOINT)
-    recipe = STILL.replace(accumulation=2) if save_point == "inside" else STILL
-    powers = [((a, b), (a - 2, b - 2)) if save_point == "inside" else ((a, b),) for a, b in WINDOWS]
-    followed, other = (TrackedRun(subject, verdict, recipe) for _ in range(2))
+    recipe = expected.STILL.replace(accumulation=2) if save_point == "inside" else expected.STILL
+    powers = [((a, b), (a - 2, b - 2)) if save_point == "inside" else ((a, b),) for a, b in expected.WINDOWS]
+    followed, other = (expected.TrackedRun(subject, verdict, recipe) for _ in range(2))
     for exponents in powers[:2]:
         followed.update(*exponents)
     window = followed.window(*powers[2])
     if save_point == "inside":
-        followed.run.accumulate(window[0], ITEMS)
+        followed.run.accumulate(window[0], expected.ITEMS)
     followed.run.save(tmp_path)
     if used:
         for exponents in powers[3:]:
@@ -178,10 +167,10 @@ def test_amax_history_survives_saving(
         other.run.predict(100 * window[0].inputs)
     other.run.restore(tmp_path)
     verdict.same_state(subject.state(other.run), subject.state(followed.run), "the restored run", "load-differs")
-    verdict.same_state(memory(other.run), memory(followed.run), "its amax history", "load-differs")
+    verdict.same_state(expected.memory(other.run), expected.memory(followed.run), "its amax history", "load-differs")
     for run in (followed.run, other.run):
         for part in window[1:] if save_point == "inside" else window:
-            run.accumulate(part, ITEMS)
+            run.accumulate(part, expected.ITEMS)
         run.apply()
     followed.take()
     followed.check("of the saved run")
@@ -196,20 +185,20 @@ def test_amax_history_survives_saving(
 
 
 FOREIGN = {
-    "another-history": (EIGHTHS.replace(quantization=Float8(HISTORY + 2)), EIGHTHS),
-    "from-float32": (EIGHTHS.replace(quantization=None), EIGHTHS),
-    "into-float32": (EIGHTHS, EIGHTHS.replace(quantization=None)),
+    "another-history": (expected.EIGHTHS.replace(quantization=Float8(expected.HISTORY + 2)), expected.EIGHTHS),
+    "from-float32": (expected.EIGHTHS.replace(quantization=None), expected.EIGHTHS),
+    "into-float32": (expected.EIGHTHS, expected.EIGHTHS.replace(quantization=None)),
 }
 
 
 @clause("formats.float8-survives-saving")
 @pytest.mark.parametrize("kind", list(FOREIGN))
 def test_other_amax_history_is_refused(subject: Subject, verdict: Verdict, tmp_path: Path, kind: str) -> None:
-    rule_of(subject)
+    expected.rule_of(subject)
     need(subject, Capability.CHECKPOINT)
     saved, into = FOREIGN[kind]
-    (window,) = (TrackedRun(subject, verdict, EIGHTHS).window((0, 0)),)
-    run, other = (subject.trainer(MODEL, recipe, exact_weights()) for recipe in (saved, into))
+    (window,) = (expected.TrackedRun(subject, verdict, expected.EIGHTHS).window((0, 0)),)
+    run, other = (subject.trainer(expected.MODEL, recipe, exact_weights()) for recipe in (saved, into))
     for trainer in (run, other):
         trainer.update(window)
     run.save(tmp_path)
@@ -223,12 +212,12 @@ def test_other_amax_history_is_refused(subject: Subject, verdict: Verdict, tmp_p
 
 
 OPTIMIZERS = {
-    "momentum": EIGHTHS.replace(optimizer=SGD(2.0**-6, 0.9)),
-    "decay": EIGHTHS.replace(optimizer=AdamW(2.0**-6, weight_decay=0.5)),
-    "clip": EIGHTHS.replace(clip=2.0**-10),
-    "average": EIGHTHS.replace(average=0.5),
-    "groups": EIGHTHS.replace(groups=2),
-    "accumulation": EIGHTHS.replace(accumulation=2, clip=2.0**-10),
+    "momentum": expected.EIGHTHS.replace(optimizer=SGD(2.0**-6, 0.9)),
+    "decay": expected.EIGHTHS.replace(optimizer=AdamW(2.0**-6, weight_decay=0.5)),
+    "clip": expected.EIGHTHS.replace(clip=2.0**-10),
+    "average": expected.EIGHTHS.replace(average=0.5),
+    "groups": expected.EIGHTHS.replace(groups=2),
+    "accumulation": expected.EIGHTHS.replace(accumulation=2, clip=2.0**-10),
 }
 
 
@@ -236,23 +225,23 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("kind", list(OPTIMIZERS))
 def test_optimizer_does_not_change_amax_history(subject: Subject, verdict: Verdict, kind: str) -> None:
     """Weights move, and the amax of inputs and kernels is still known."""
-    rule = rule_of(subject).product
+    rule = expected.rule_of(subject).product
     recipe = OPTIMIZERS[kind]
-    followed = TrackedRun(subject, verdict, recipe)
-    operands: list[tuple[str, Operand]] = [("0.weight", "input"), *((name, "kernel") for name in NAMES)]
+    followed = expected.TrackedRun(subject, verdict, recipe)
+    operands: list[tuple[str, Operand]] = [("0.weight", "input"), *((name, "kernel") for name in expected.NAMES)]
     seen: dict[tuple[str, Operand], list[float]] = {operand: [] for operand in operands}
-    for of_inputs, of_gradient in WINDOWS:
+    for of_inputs, of_gradient in expected.WINDOWS:
         window = followed.window(*((of_inputs - part, of_gradient) for part in range(recipe.accumulation)))
         seen["0.weight", "input"].append(max(float(np.abs(part.inputs).max()) for part in window))
-        for name in NAMES:
+        for name in expected.NAMES:
             seen[name, "kernel"].append(float(np.abs(followed.run.parameters()[name]).max()))
         followed.run.update(window)
         for (name, operand), maxima in seen.items():
             history = followed.run.view(AmaxHistories)[name][operand]
-            kept = np.zeros(HISTORY, np.float32)
-            kept[: len(maxima[-HISTORY:])] = maxima[-HISTORY:]
+            kept = np.zeros(expected.HISTORY, np.float32)
+            kept[: len(maxima[-expected.HISTORY :])] = maxima[-expected.HISTORY :]
             verdict.equal(np.sort(history.amax), np.sort(kept), f"amax history of the {operand} of {name}", "history")
-            scale = stored_scales(maxima, expected.format_of(rule, "kernel"), HISTORY)[-1]
+            scale = stored_scales(maxima, expected.formats_of(rule)["kernel"], expected.HISTORY)[-1]
             verdict.within(abs(history.scale / scale - 1.0), SCALE, f"scale of the {operand} of {name}", "scale")
 
 
@@ -260,23 +249,25 @@ def test_optimizer_does_not_change_amax_history(subject: Subject, verdict: Verdi
 @pytest.mark.parametrize("kind", ["clip", "decay"])
 def test_gradient_amax_is_of_cast_gradients(subject: Subject, verdict: Verdict, kind: str) -> None:
     """Weights stay, so that the amax of gradients is known too."""
-    rule_of(subject)
+    expected.rule_of(subject)
     optimizer = AdamW(0.0, weight_decay=0.5) if kind == "decay" else SGD(0.0)
-    followed = TrackedRun(subject, verdict, replace(OPTIMIZERS[kind], optimizer=optimizer))
-    for powers in WINDOWS:
+    followed = expected.TrackedRun(subject, verdict, replace(OPTIMIZERS[kind], optimizer=optimizer))
+    for powers in expected.WINDOWS:
         followed.update(powers)
 
 
 @clause("formats.float8-is-no-parameter")
 def test_amax_history_is_not_in_gradient_norm(subject: Subject, verdict: Verdict) -> None:
     """The amax history is far larger than the gradients, of whose norm the limit allows four times."""
-    rule_of(subject)
-    slow = EIGHTHS.replace(optimizer=SGD(2.0**-14))
-    probe = TrackedRun(subject, verdict, slow)
+    expected.rule_of(subject)
+    slow = expected.EIGHTHS.replace(optimizer=SGD(2.0**-14))
+    probe = expected.TrackedRun(subject, verdict, slow)
     window = probe.window((6, -12))
     squares = [np.vdot(g, g) for g in probe.run.gradients(window).values()]
     norm = float(np.sqrt(np.sum(squares, dtype=np.float64)))
-    plain, clipped = (subject.trainer(MODEL, slow.replace(clip=clip), exact_weights()) for clip in (None, 4.0 * norm))
+    plain, clipped = (
+        subject.trainer(expected.MODEL, slow.replace(clip=clip), exact_weights()) for clip in (None, 4.0 * norm)
+    )
     before = plain.parameters()
     for update in (1, 2):
         for run in (plain, clipped):
@@ -295,12 +286,12 @@ def test_amax_history_is_not_in_gradient_norm(subject: Subject, verdict: Verdict
 @clause("formats.float8-is-no-parameter")
 def test_weight_average_uses_amax_history_of_run(subject: Subject, verdict: Verdict) -> None:
     """Weights stay, so that their average is what they are, and both must predict alike."""
-    rule_of(subject)
-    followed = TrackedRun(subject, verdict, STILL.replace(average=0.5))
-    for powers in WINDOWS:
+    expected.rule_of(subject)
+    followed = expected.TrackedRun(subject, verdict, expected.STILL.replace(average=0.5))
+    for powers in expected.WINDOWS:
         followed.update(powers)
-        inputs = TrackedRun(subject, verdict, STILL).window((2, 0))[0].inputs
-        before = memory(followed.run)
+        inputs = expected.TrackedRun(subject, verdict, expected.STILL).window((2, 0))[0].inputs
+        before = expected.memory(followed.run)
         now, averaged = followed.run.predict(inputs), followed.run.predict_averaged(inputs)
         verdict.same_state(averaged, now, "the prediction by the average", "average-remembers-otherwise")
-        verdict.same_state(memory(followed.run), before, "amax history after it", "moved")
+        verdict.same_state(expected.memory(followed.run), before, "amax history after it", "moved")

@@ -1,14 +1,12 @@
 """8-bit formats: values of codes, and results of casts."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
-from conformance.techniques.formats.checks import (
+from conformance.techniques.formats import (
     SOURCES,
     WITHIN,
     as_declared,
@@ -42,11 +40,6 @@ def cast(subject: Subject, values: Array, name: str) -> Array:
     """The values of the framework's codes, float64, decoded by the specification."""
     codes = subject.framework.rule(NumberFormats).encode(values, name)
     return NARROW[name].values()[codes]
-
-
-def _finite_codes(narrow: NarrowFormat, shape: tuple[int, int], rng: np.random.Generator) -> Array:
-    """Codes of finite values, uniformly distributed."""
-    return rng.choice(CODES[np.isfinite(narrow.values())], shape)
 
 
 @clause("formats.decode")
@@ -95,9 +88,9 @@ def test_matmul_matches_dequantized_values(
 ) -> None:
     need(subject, Capability.FLOAT8_PRODUCTS)
     rng = np.random.default_rng(terms)
-    codes = [
-        _finite_codes(NARROW[name], shape, rng) for name, shape in zip(names, ((5, terms), (terms, 7)), strict=True)
-    ]
+    shapes = ((5, terms), (terms, 7))
+    finite = [CODES[np.isfinite(NARROW[name].values())] for name in names]
+    codes = [rng.choice(choices, shape) for choices, shape in zip(finite, shapes, strict=True)]
     decoded = [NARROW[name].values()[own] for name, own in zip(names, codes, strict=True)]
     measured = subject.framework.rule(NumberFormats).float8_product(codes[0], codes[1], names)
     verdict.equal(str(measured.dtype), "float32", "the product's format", "format")

@@ -1,7 +1,5 @@
 """Models loaded in 8 bits: outlier columns, casts of weights, distance from float32."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,21 +1,20 @@
 """Post-training quantization: quantized layers, their results and their bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
 from conformance.checks.api import Bound, Subject, Verdict, clause
 from conformance.search.properties import explore
+from conformance.techniques import formats
 from conformance.techniques import post_training as expected
-from conformance.techniques.formats import checks
 from conformance.techniques.post_training import (
     DYNAMIC,
     MIXED,
     OF_ITS_BOUND,
     ROWS,
     STATIC,
+    TECHNIQUE,
     batches,
     check_chosen,
     check_dense,
@@ -23,7 +22,6 @@ from conformance.techniques.post_training import (
     check_ranges,
     check_weights,
     collect_arrays,
-    each_technique,
     float_result,
     input_values,
     make_mixed_model,
@@ -42,14 +40,14 @@ from frameworks.contract import PostTraining, QuantRule
 
 
 @clause("quantization.weights-as-declared")
-@each_technique
+@TECHNIQUE
 def test_weight_codes_match_rule(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule = rule_of(subject, technique)
     check_weights(verdict, make_quantized(subject, technique), rule, unlike_weights(make_mixed_model(rule)))
 
 
 @clause("quantization.linear-arithmetic")
-@each_technique
+@TECHNIQUE
 def test_layer_output_matches_its_codes(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule = rule_of(subject, technique)
     model, quantized = make_mixed_model(rule), make_quantized(subject, technique)
@@ -64,7 +62,7 @@ SIZES = st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(1, 6), st.
 
 
 @clause("quantization.linear-arithmetic")
-@each_technique
+@TECHNIQUE
 @explore(SIZES, examples=12)
 def test_generated_layer_output_matches_its_codes(
     subject: Subject, verdict: Verdict, case: tuple[int, int, int, int, int], technique: str
@@ -81,7 +79,7 @@ def test_generated_layer_output_matches_its_codes(
 
 
 @clause("quantization.linear-arithmetic")
-@each_technique
+@TECHNIQUE
 def test_model_output_matches_its_layers(subject: Subject, verdict: Verdict, technique: str) -> None:
     """A model of heads alone gives what they give; the first has as many inputs as it needs for codes."""
     rule = rule_of(subject, technique)
@@ -126,7 +124,7 @@ def test_row_is_independent_of_other_rows(subject: Subject, verdict: Verdict) ->
 
 
 @clause("quantization.dynamic-scale")
-@each_technique
+@TECHNIQUE
 def test_call_is_independent_of_earlier_calls(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule_of(subject, technique)
     quantized, fresh = make_quantized(subject, technique), make_quantized(subject, technique)
@@ -179,7 +177,7 @@ def test_uncalibrated_ranges_are_refused(subject: Subject, verdict: Verdict) -> 
 
 
 @clause("quantization.only-what-was-asked")
-@each_technique
+@TECHNIQUE
 @pytest.mark.parametrize("skipped", [(), ("3.weight",), ("0.weight", "5.output.weight")], ids=["none", "one", "two"])
 def test_requested_layers_are_quantized(
     subject: Subject, verdict: Verdict, technique: str, skipped: tuple[str, ...]
@@ -195,7 +193,7 @@ def test_requested_layers_are_quantized(
 
 
 @clause("quantization.only-what-was-asked")
-@each_technique
+@TECHNIQUE
 def test_unknown_layer_name_is_refused(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule_of(subject, technique)
     text, _ = try_predict(lambda: make_quantized(subject, technique, skip=("7.weight",)), batches(MIXED)[0])
@@ -203,7 +201,7 @@ def test_unknown_layer_name_is_refused(subject: Subject, verdict: Verdict, techn
 
 
 @clause("quantization.bytes")
-@each_technique
+@TECHNIQUE
 def test_storage_has_declared_bytes(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule = rule_of(subject, technique)
     model, quantized = make_mixed_model(rule), make_quantized(subject, technique)
@@ -231,7 +229,7 @@ def range_count(rule: QuantRule, width: int, outputs: int) -> int:
 
 
 @clause("quantization.zeros")
-@each_technique
+@TECHNIQUE
 def test_zero_inputs_give_bias(subject: Subject, verdict: Verdict, technique: str) -> None:
     """A row of zeros, alone and among others, and a column of zeros in the weight."""
     rule = rule_of(subject, technique)
@@ -248,16 +246,16 @@ def test_zero_inputs_give_bias(subject: Subject, verdict: Verdict, technique: st
         step = 0.0
         if rule.outputs is not None and calibrated is not None and calibrated.outputs is not None:
             code_range = calibrated.outputs
-            codes = checks.codes(wanted / code_range.scale, np.array(float(code_range.zero_point)), rule.outputs)
+            codes = formats.codes(wanted / code_range.scale, np.array(float(code_range.zero_point)), rule.outputs)
             wanted, step = (codes - code_range.zero_point) * code_range.scale, code_range.scale
         zero = ~rows.any(axis=1)
         apart = np.concatenate([np.abs(results - wanted)[zero].ravel(), np.abs(results - wanted)[:, 4]])
-        allowed = Bound(4 * checks.U * float(np.abs(wanted).max()) + 1e-3 * step, {"method": "roundings of the bias"})
+        allowed = Bound(4 * formats.U * float(np.abs(wanted).max()) + 1e-3 * step, {"method": "roundings of the bias"})
         verdict.within(float(apart.max()), allowed, "distance from the bias", "zeros-differ")
 
 
 @clause("quantization.accuracy")
-@each_technique
+@TECHNIQUE
 def test_quantized_model_keeps_accuracy(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule = rule_of(subject, technique)
     model = digits_mlp((max(64, -(-rule.smallest // 64)), 64))

@@ -1,7 +1,5 @@
 """Post-training quantization: saves of quantized models, and refusals of damaged ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,9 +8,9 @@ from conformance.checks import subprocesses
 from conformance.checks.api import Subject, Verdict, clause
 from conformance.techniques.post_training import (
     MIXED,
+    TECHNIQUE,
     batches,
     collect_arrays,
-    each_technique,
     foreign,
     make_mixed_model,
     make_quantized,
@@ -25,7 +23,7 @@ from frameworks.contract import QuantizedModel
 
 
 @clause("quantization.survives-saving")
-@each_technique
+@TECHNIQUE
 def test_quantized_model_survives_saving(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
     rule_of(subject, technique)
     first, other = make_quantized(subject, technique), make_quantized(subject, technique, seed=1)
@@ -42,7 +40,7 @@ def test_quantized_model_survives_saving(subject: Subject, verdict: Verdict, tec
 
 
 @clause("quantization.survives-saving")
-@each_technique
+@TECHNIQUE
 def test_loaded_model_can_be_saved_again(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
     rule_of(subject, technique)
     first, second, third = (make_quantized(subject, technique, seed=seed) for seed in range(3))
@@ -54,7 +52,7 @@ def test_loaded_model_can_be_saved_again(subject: Subject, verdict: Verdict, tec
 
 
 @clause("quantization.survives-saving")
-@each_technique
+@TECHNIQUE
 def test_prediction_matches_in_new_process(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
     model, quantized = make_mixed_model(rule_of(subject, technique)), make_quantized(subject, technique)
     samples = batches(model)[0]
@@ -73,7 +71,7 @@ def test_prediction_matches_in_new_process(subject: Subject, verdict: Verdict, t
 
 
 @clause("quantization.survives-saving")
-@each_technique
+@TECHNIQUE
 @pytest.mark.parametrize("how", ["empty", "cut", "other-shape", "other-head"])
 def test_damaged_or_foreign_model_is_refused(
     subject: Subject, verdict: Verdict, technique: str, tmp_path: Path, how: str

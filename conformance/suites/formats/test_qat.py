@@ -1,15 +1,13 @@
 """Quantization-aware training (QAT): results and gradients of layers, ranges, and conversion."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from conformance.checks.api import Bound, Subject, Verdict, clause, need, spike_gradients
+from conformance.techniques import formats
 from conformance.techniques import qat as expected
-from conformance.techniques.formats import checks
 from conformance.techniques.post_training import check_same_ranges, random_inputs
 from conformance.techniques.qat import check_following, ranges_of
 from fixtures.arrays import Array
@@ -233,7 +231,7 @@ def test_converted_model_matches_trained_model(subject: Subject, verdict: Verdic
             verdict.holds(False, f"{name} is quantized", signature="other-layers")
             continue
         fake = expected.fake_quantize(start[name], rule.linear.weight, rule.gradient)
-        allowed = fake.uncertain * fake.step + 4 * checks.U * (np.abs(fake.values) + fake.step)
+        allowed = fake.uncertain * fake.step + 4 * formats.U * (np.abs(fake.values) + fake.step)
         far = worst(weight.values, fake.values, allowed)
         verdict.within(far, Bound(1.0, OF_ITS_BOUND), f"values of {name}", "other-weights")
         check_same_ranges(verdict, name, converted.calibrated_ranges()[name], known[name])
@@ -256,7 +254,7 @@ def test_converted_layer_gives_same_codes(subject: Subject, verdict: Verdict, fa
     trained, converted = run.predict(inputs)["output"], run.convert().predict(inputs)["output"]
     ranges = run.view(CalibratedRanges)["0.output.weight"].outputs
     if ranges is None:
-        bound = 64 * checks.U * np.abs(trained).max()
+        bound = 64 * formats.U * np.abs(trained).max()
         far = float(np.abs(converted - trained).max() / bound)
         verdict.within(far, Bound(1.0, OF_ITS_BOUND), "results after the conversion", "conversion-differs")
         return

@@ -1,7 +1,5 @@
 """Quantizers: scales, codes and dequantized values, by the declared rules."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import numpy as np
@@ -10,13 +8,11 @@ from hypothesis import strategies as st
 
 from conformance.checks.api import Subject, Verdict, clause, need
 from conformance.search.properties import explore
-from conformance.techniques.formats import checks as expected
-from conformance.techniques.formats.cases import QUANTIZERS, Matrix, matrices
-from conformance.techniques.formats.checks import broadcast, check_codes, check_scale, check_zero_point, comes_back
+from conformance.techniques import formats as expected
 from fixtures.arrays import Array
 from frameworks.contract import Capability, Quantizers, QuantRule
 
-each_quantizer = pytest.mark.parametrize("name", QUANTIZERS)
+each_quantizer = pytest.mark.parametrize("name", expected.QUANTIZERS)
 SIDE = 48
 """Rows and columns of a square matrix; groups of 32 do not divide it."""
 
@@ -50,8 +46,8 @@ def test_scale_and_zero_point_follow_range(subject: Subject, verdict: Verdict, n
     if signs != "both":
         values = (np.abs(values) + 0.25) * np.float32(1 if signs == "positive" else -1)
     quantized = subject.framework.rule(Quantizers).quantize(name, values)
-    check_scale(verdict, values, quantized, rule, "")
-    check_zero_point(verdict, values, quantized, rule)
+    expected.check_scale(verdict, values, quantized, rule, "")
+    expected.check_zero_point(verdict, values, quantized, rule)
 
 
 @clause("quantization.codes-as-declared")
@@ -62,7 +58,7 @@ def test_codes_match_rule(subject: Subject, verdict: Verdict, name: str) -> None
     values = rng.standard_normal((500, 500)).astype(np.float32) * np.float32(0.37)
     values[0] += 0.11
     quantized = subject.framework.rule(Quantizers).quantize(name, values)
-    check_codes(verdict, values, quantized, rule)
+    expected.check_codes(verdict, values, quantized, rule)
     reached = (int(quantized.codes.min()), int(quantized.codes.max()))
     verdict.holds(
         rule.low <= reached[0] and reached[1] <= rule.high, "codes are within the declared range", reached, rule
@@ -90,22 +86,24 @@ def test_ties_round_as_declared(subject: Subject, verdict: Verdict, name: str) -
     if rule.axis == 0:
         values = np.ascontiguousarray(values.T)
     quantized = subject.framework.rule(Quantizers).quantize(name, values)
-    scale, zero = broadcast(quantized)
+    scale, zero = expected.broadcast(quantized)
     verdict.equal(sorted(set(scale.ravel().tolist())), [step], "scale of ranges that are powers of two", "scale")
     wanted = expected.codes(values / step, zero, rule)
     verdict.equal(quantized.codes.astype(np.int64), wanted.astype(np.int64), "codes of half-way values", "ties")
 
 
-MATRICES = matrices(st.integers(1, 9), st.integers(1, 67), ("normal", "one", "zeros"))
+MATRICES = expected.matrices(st.integers(1, 9), st.integers(1, 67), ("normal", "one", "zeros"))
 
 
 @clause("quantization.round-trip")
 @each_quantizer
 @explore(MATRICES, examples=60)
-def test_round_trip_error_is_at_most_half_a_scale(subject: Subject, verdict: Verdict, case: Matrix, name: str) -> None:
+def test_round_trip_error_is_at_most_half_a_scale(
+    subject: Subject, verdict: Verdict, case: expected.Matrix, name: str
+) -> None:
     rule_of(subject, name)
     values = case.values()
-    comes_back(verdict, values, subject.framework.rule(Quantizers).quantize(name, values), "a drawn matrix")
+    expected.comes_back(verdict, values, subject.framework.rule(Quantizers).quantize(name, values), "a drawn matrix")
 
 
 DEGENERATE = {
@@ -135,7 +133,7 @@ def test_degenerate_ranges_round_trip(subject: Subject, verdict: Verdict, name: 
         values[1] = degenerate
         values, ordinary = (array if rule.axis == 1 else np.ascontiguousarray(array.T) for array in (values, ordinary))
     quantized = subject.framework.rule(Quantizers).quantize(name, values)
-    comes_back(verdict, values, quantized, f"a range of {kind}")
+    expected.comes_back(verdict, values, quantized, f"a range of {kind}")
     if rule.axis is not None:
         alone = subject.framework.rule(Quantizers).quantize(name, ordinary).values
         same = (quantized.values == alone).all(axis=rule.axis)

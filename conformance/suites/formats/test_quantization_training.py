@@ -1,12 +1,10 @@
 """Building blocks of QAT and integer layers: fake quantization and quantized matmuls."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from conformance.checks.api import Bound, Subject, Verdict, clause, need
-from conformance.techniques.formats import checks as expected
+from conformance.techniques import formats as expected
 from fixtures.arrays import Array
 from frameworks.contract import Capability, FakeRule, NumberFormats, Quantizers
 

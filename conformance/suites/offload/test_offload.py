@@ -1,7 +1,5 @@
 """Offload: changes no bit, and does move data off the device."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The exponential moving average of the weights: updates, format, and use in evaluation."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from frameworks.contract import Trainer
 RECIPE = Recipe(SGD(2.0**-4), average=0.5)
 SCALED = RECIPE.replace(scaling=DynamicScaling(initial=2.0**10))
 MOVES = ("scaler/", "random/")
-each_level = pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16, *MASTERED], ids=lambda p: p.label)
+LEVEL = pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16, *MASTERED], ids=lambda p: p.label)
 
 
 def averages(trainer: Trainer) -> dict[str, Array]:
@@ -68,7 +66,7 @@ def test_average_matches_closed_form_over_applied_updates(subject: Subject, verd
 
 
 @clause("master.average-follows-updates")
-@each_level
+@LEVEL
 def test_average_uses_updated_weights(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer, expected = subject.trainer(exact_linear(), RECIPE.replace(precision=precision)), None
     for step in range(4):
@@ -78,7 +76,7 @@ def test_average_uses_updated_weights(subject: Subject, verdict: Verdict, precis
 
 
 @clause("master.average-keeps-precision")
-@each_level
+@LEVEL
 def test_slow_average_keeps_small_steps(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(scalar(1.0), Recipe(SGD(0.5), precision, average=1.0 - 2.0**-10))
     trainer.apply_gradients(full(trainer, 0.0))
@@ -141,7 +139,7 @@ def test_evaluation_with_average_does_not_change_training_state(subject: Subject
 
 
 @clause("master.average-is-evaluated")
-@each_level
+@LEVEL
 def test_evaluation_with_average_matches_averaged_model(
     subject: Subject, verdict: Verdict, precision: Precision
 ) -> None:

@@ -1,7 +1,5 @@
 """Parameters that are not trained."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Groups of parameters with a learning rate and a weight decay of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

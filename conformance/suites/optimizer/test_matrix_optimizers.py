@@ -1,7 +1,5 @@
 """Optimizers that treat a matrix as one: Adafactor and Muon."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

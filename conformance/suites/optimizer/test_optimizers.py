@@ -1,7 +1,5 @@
 """Optimizers: implementations of one rule, and options."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Loss scaling under each implementation of an optimizer: skips, clipping, and what runs after an update."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Learning-rate schedules that follow a metric."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

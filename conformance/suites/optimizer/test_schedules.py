@@ -1,7 +1,5 @@
 """Learning-rate schedules that frameworks ship."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

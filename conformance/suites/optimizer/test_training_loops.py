@@ -1,7 +1,5 @@
 """Training loops of libraries: the frequency of a schedule, and the hook before an optimizer step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Recomputation, also called gradient checkpointing: the same training for fewer stored activations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """Recomputation of generated models: any sequence of layers, cut anywhere, trains as without recomputation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache

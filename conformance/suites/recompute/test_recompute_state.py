@@ -1,7 +1,5 @@
 """Recomputation has no effect on other runs, windows, the scaler, evaluation and the process."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Resume: a restored run continues like one that was never interrupted."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import get_args
@@ -9,7 +7,7 @@ from typing import get_args
 import pytest
 
 from conformance.checks import subprocesses
-from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients, supports
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, dropout_probe, exact_linear, exact_stack, scalar, two_heads
 from fixtures.recipe import MASTERED, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
@@ -149,11 +147,8 @@ def test_arrays_of_caller_are_not_aliased(subject: Subject, verdict: Verdict) ->
 
 @clause("resume.bit-identical")
 def test_run_resumes_in_new_process(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
-    def there(capability: Capability) -> bool:
-        return subject.framework.declares(capability).supported
-
-    scaling = SCALING if there(Capability.DYNAMIC_SCALING) else None
-    k = 2 if there(Capability.ACCUMULATION) else 1
+    scaling = SCALING if supports(subject.framework, Capability.DYNAMIC_SCALING) else None
+    k = 2 if supports(subject.framework, Capability.ACCUMULATION) else 1
     recipe = ADAM.replace(scaling=scaling, accumulation=k, schedule=Steps((1, 4), (1.0, 0.5, 0.25)))
     windows = [exact_batch(8, 16, 1, seed=i).into(k) for i in range(5)]
     through = subject.trainer(dropout_probe(16), recipe)
@@ -164,7 +159,9 @@ def test_run_resumes_in_new_process(subject: Subject, verdict: Verdict, tmp_path
     for window in windows[2:]:
         through.update(window)
         states.append(through.state())
-    restored = subprocesses.resume_in_subprocess(subject, dropout_probe(16), recipe, tmp_path / "run", *windows[2:])
+    framework, completed = subprocesses.same_framework(subject), subject.complete_recipe(recipe)
+    task = subprocesses.Task(*framework, dropout_probe(16), completed, tmp_path / "run", tuple(windows[2:]))
+    restored = subprocesses.apart(task, tmp_path / "run")
     for index, (measured, expected) in enumerate(zip(restored, states, strict=True)):
         verdict.same_state(measured, expected, f"training state {index} updates after the load", "new-process-differs")
 

@@ -1,7 +1,5 @@
 """What a load refuses, and the behaviour of a restored run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

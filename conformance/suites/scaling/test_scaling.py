@@ -1,7 +1,5 @@
 """Dynamic and static loss scaling: how the scale moves."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

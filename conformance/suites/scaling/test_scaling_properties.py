@@ -1,7 +1,5 @@
 """Loss scaling: properties for generated settings, schedules, overflow positions, and magnitudes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

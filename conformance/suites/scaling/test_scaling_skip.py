@@ -1,7 +1,5 @@
 """Loss scaling: what a skipped update leaves unchanged, and which gradients decide about a skip."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Loss scaling: updates and reports do not depend on the scale."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Ranks: the update equals that of a run without ranks on all samples."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -9,10 +7,10 @@ from conformance.checks.api import Subject, Verdict, clause, full, need
 from conformance.oracle.errormodel import flat
 from conformance.techniques.sharding import (
     FOURS,
+    LEVEL,
     RANK,
-    each_level,
-    given_one,
-    one_place,
+    list_by_rank,
+    make_single_run,
     select_meshes,
     split_across_ranks,
     weights,
@@ -29,12 +27,12 @@ EXACT = Recipe(SGD(2.0**-4))
 
 
 @clause("sharding.equals-whole")
-@each_level
+@LEVEL
 def test_two_ranks_match_whole_batch(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     model, batch = exact_linear(7, 4), exact_batch(8, 7, 4)
     rank_group = subject.rank_group(model, EXACT.replace(ranks=ranks))
     updates = rank_group.update(split_across_ranks(batch, 5, 3))
-    whole = one_place(subject, model, EXACT)
+    whole = make_single_run(subject, model, EXACT)
     whole.update((batch,))
     verdict.equal([update.skipped for update in updates], [False, False], "skipped on each rank", "skipped")
     for rank, state in enumerate(rank_group.states()):
@@ -44,7 +42,7 @@ def test_two_ranks_match_whole_batch(subject: Subject, verdict: Verdict, ranks: 
 @clause("sharding.equals-whole")
 def test_four_ranks_match_whole_batch(subject: Subject, verdict: Verdict) -> None:
     model, batch = exact_linear(7, 4), exact_batch(8, 7, 4)
-    whole = one_place(subject, model, EXACT)
+    whole = make_single_run(subject, model, EXACT)
     whole.update((batch,))
     meshes = select_meshes(subject, FOURS)
     if not meshes:
@@ -59,7 +57,7 @@ def test_four_ranks_match_whole_batch(subject: Subject, verdict: Verdict) -> Non
 
 
 @clause("sharding.equals-whole")
-@each_level
+@LEVEL
 def test_two_ranks_match_oracle(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     model = digits_mlp((33, 15), "tanh")
     recipe = Recipe(Adam(2.0**-7, epsilon=1.0), clip=0.25, ranks=ranks)
@@ -76,7 +74,7 @@ def test_two_ranks_match_oracle(subject: Subject, verdict: Verdict, ranks: Ranks
 
 
 @clause("sharding.mean-over-items")
-@each_level
+@LEVEL
 @pytest.mark.parametrize("sizes", [(3, 1), (1, 3), (4, 0), (0, 4)], ids=str)
 def test_items_are_weighted_equally_across_ranks(
     subject: Subject, verdict: Verdict, ranks: Ranks, sizes: tuple[int, int]
@@ -85,36 +83,36 @@ def test_items_are_weighted_equally_across_ranks(
         need(subject, Capability.RANKS_EMPTY)
     batch = exact_batch(4)
     rank_group = subject.rank_group(exact_linear(), EXACT.replace(ranks=ranks))
-    expected = one_place(subject, exact_linear(), EXACT).gradients((batch,))
+    expected = make_single_run(subject, exact_linear(), EXACT).gradients((batch,))
     for rank, gradients in enumerate(rank_group.gradients(split_across_ranks(batch, *sizes))):
         verdict.same_gradients(gradients, expected, f"gradient that rank {rank} has of {sizes} items", "other-mean")
 
 
 @clause("sharding.mean-over-items")
-@each_level
+@LEVEL
 def test_items_are_weighted_equally_in_unevenly_split_windows(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     first, second = exact_batch(8).split(4, 4)
     rank_group = subject.rank_group(exact_linear(), EXACT.replace(accumulation=2, ranks=ranks))
     windows = windows_of(split_across_ranks(first, 3, 1), split_across_ranks(second, 2, 2))
-    expected = one_place(subject, exact_linear(), EXACT.replace(accumulation=2)).gradients((first, second))
+    expected = make_single_run(subject, exact_linear(), EXACT.replace(accumulation=2)).gradients((first, second))
     for rank, gradients in enumerate(rank_group.gradients(windows)):
         verdict.same_gradients(gradients, expected, f"gradient that rank {rank} has of 5 + 3 items", "other-mean")
 
 
 @clause("sharding.mean-over-items")
-@each_level
+@LEVEL
 @RANK
 def test_rank_without_items_contributes_zeros(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
     rank_group = subject.rank_group(exact_linear(), Recipe(SGD(1.0), ranks=ranks))
-    run = one_place(subject, exact_linear(), Recipe())
-    rank_group.apply_gradients([[gradients] for gradients in given_one(ranks, rank, {}, full(run, 0.5))])
+    run = make_single_run(subject, exact_linear(), Recipe())
+    rank_group.apply_gradients([[gradients] for gradients in list_by_rank(ranks, rank, {}, full(run, 0.5))])
     expected = {name: value - np.float32(0.25) for name, value in run.parameters().items()}
     for index, state in enumerate(rank_group.states()):
         verdict.same_state(weights(state), expected, f"weights that rank {index} has", "other-mean")
 
 
 @clause("sharding.start")
-@each_level
+@LEVEL
 def test_every_rank_starts_from_given_weights(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     start = {name: value + np.float32(0.5) for name, value in exact_stack().weights(3).items()}
     rank_group = subject.rank_group(exact_stack(), EXACT.replace(ranks=ranks), start)
@@ -123,7 +121,7 @@ def test_every_rank_starts_from_given_weights(subject: Subject, verdict: Verdict
 
 
 @clause("sharding.one-reduction-per-window")
-@each_level
+@LEVEL
 def test_window_is_reduced_once(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = EXACT.replace(accumulation=4, ranks=ranks)
     batches = exact_batch(8).into(4)
@@ -139,7 +137,7 @@ def test_window_is_reduced_once(subject: Subject, verdict: Verdict, ranks: Ranks
 
 
 @clause("sharding.one-reduction-per-window")
-@each_level
+@LEVEL
 def test_every_gradient_is_reduced_once_per_window(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     need(subject, Capability.RANKS_COLLECTIVES)
     rank_group = subject.rank_group(exact_stack(), EXACT.replace(accumulation=4, ranks=ranks))
@@ -153,11 +151,11 @@ def test_every_gradient_is_reduced_once_per_window(subject: Subject, verdict: Ve
 
 
 @clause("sharding.accumulates")
-@each_level
+@LEVEL
 def test_different_micro_batches_accumulate_in_every_window(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     still = Recipe(SGD(0.0), accumulation=3)
     rank_group = subject.rank_group(exact_linear(), still.replace(ranks=ranks))
-    whole = one_place(subject, exact_linear(), still)
+    whole = make_single_run(subject, exact_linear(), still)
     for number in range(2):
         batches = [exact_batch(size, seed=10 * number + size) for size in (4, 2, 2)]
         windows = windows_of(*[split_across_ranks(batch, len(batch) - 1, 1) for batch in batches])
@@ -168,19 +166,14 @@ def test_different_micro_batches_accumulate_in_every_window(subject: Subject, ve
         rank_group.update(windows)
 
 
-def make_head_batch(name: str, batch: Batch) -> Batch:
-    """A batch of the model of two heads with the targets of one of them."""
-    return Batch(batch.inputs, {name: batch.targets["output"]})
-
-
 @clause("sharding.every-backward-counts")
-@each_level
+@LEVEL
 def test_every_backward_pass_counts_on_every_rank(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = EXACT.replace(separate_losses=True)
     batch = exact_batch(4, 8, 2)
     both = Batch(batch.inputs, {"a": batch.targets["output"], "b": batch.targets["output"][::-1].copy()})
     rank_group = subject.rank_group(two_heads(), recipe.replace(ranks=ranks), exact_heads())
-    expected = one_place(subject, two_heads(), recipe, exact_heads()).gradients((both,))
+    expected = make_single_run(subject, two_heads(), recipe, exact_heads()).gradients((both,))
     judge_or_raise(verdict, rank_group, split_across_ranks(both, 2, 2), expected, "backward-left-out")
 
 
@@ -205,21 +198,22 @@ def judge_or_raise(
 
 
 @clause("sharding.missing-gradient")
-@each_level
+@LEVEL
 def test_parameter_used_by_one_rank_is_updated_on_all(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
-    batches = [make_head_batch(name, exact_batch(2, 8, 2, seed)) for seed, name in enumerate(("a", "b"))]
+    both = [exact_batch(2, 8, 2, seed) for seed in range(2)]
+    batches = [Batch(b.inputs, {name: b.targets["output"]}) for name, b in zip("ab", both, strict=True)]
     rank_group = subject.rank_group(two_heads(), EXACT.replace(ranks=ranks), exact_heads())
     window = tuple(batches)
-    expected = one_place(subject, two_heads(), EXACT.replace(accumulation=2), exact_heads()).gradients(window)
+    expected = make_single_run(subject, two_heads(), EXACT.replace(accumulation=2), exact_heads()).gradients(window)
     judge_or_raise(verdict, rank_group, [(batch,) for batch in batches], expected, "kept-to-itself")
 
 
 @clause("sharding.schedule-counts-updates")
-@each_level
+@LEVEL
 def test_learning_rates_match_single_process(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = Recipe(SGD(0.5), schedule=Steps((1, 2, 3), (1.0, 0.5, 0.25, 0.125)))
     one, rank_group = (
-        one_place(subject, exact_linear(), recipe),
+        make_single_run(subject, exact_linear(), recipe),
         subject.rank_group(exact_linear(), recipe.replace(ranks=ranks)),
     )
     gradient = full(one, 2.0**-6)

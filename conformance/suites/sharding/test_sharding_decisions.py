@@ -1,7 +1,5 @@
 """Ranks decide together: same skip, scale, norm and sum format on all ranks."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -11,15 +9,14 @@ from conformance.checks.api import Subject, Verdict, clause, full, need, spike_g
 from conformance.oracle.bound import Bound
 from conformance.techniques.sharding import (
     FOURS,
+    LEVEL,
     OWN,
     RANK,
-    each_level,
-    given_one,
-    one_place,
+    list_by_rank,
+    make_single_run,
     select_meshes,
     split_across_ranks,
 )
-from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, exact_stack, scalar
 from fixtures.recipe import BFLOAT16, FLOAT32, MASTERED, SGD, Adam, DynamicScaling, Precision, Ranks, Recipe
@@ -50,7 +47,7 @@ def check_decisions(verdict: Verdict, updates: tuple[Update, ...], scale: float,
 
 
 @clause("sharding.replicas-equal")
-@each_level
+@LEVEL
 def test_replicas_stay_equal(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = Recipe(Adam(2.0**-6), clip=0.5, ranks=ranks)
     if subject.framework.declares(Capability.AVERAGE).supported:
@@ -58,29 +55,29 @@ def test_replicas_stay_equal(subject: Subject, verdict: Verdict, ranks: Ranks) -
     if subject.framework.declares(Capability.DYNAMIC_SCALING).supported:
         recipe = recipe.replace(scaling=SCALED.scaling)
     rank_group = subject.rank_group(exact_stack(), recipe)
-    gradient = one_place(subject, exact_stack(), Recipe())
+    gradient = make_single_run(subject, exact_stack(), Recipe())
     for number in range(3):
         rank_group.update(split_across_ranks(exact_batch(8, seed=number), 5, 3))
         same_on_all(verdict, rank_group, f"after update {number + 1}")
         if recipe.scaling is not None:
             rank_group.apply_gradients(
-                [[gradients] for gradients in given_one(ranks, 1, full(gradient, math.inf), full(gradient, 1.0))]
+                [[gradients] for gradients in list_by_rank(ranks, 1, full(gradient, math.inf), full(gradient, 1.0))]
             )
             same_on_all(verdict, rank_group, f"after skip {number + 1}")
 
 
 @clause("sharding.one-decision")
-@each_level
+@LEVEL
 @RANK
 def test_overflow_on_one_rank_skips_on_all(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
     rank_group, run = (
         subject.rank_group(exact_stack(), SCALED.replace(ranks=ranks)),
-        one_place(subject, exact_stack(), Recipe()),
+        make_single_run(subject, exact_stack(), Recipe()),
     )
     check_decisions(verdict, rank_group.apply_gradients([[full(run, 1.0)]] * 2), 16.0, 1, skipped=False)
     before = rank_group.states()
     fed = [
-        [gradients] for gradients in given_one(ranks, rank, spike_gradients(run, math.inf, base=1.0), full(run, 1.0))
+        [gradients] for gradients in list_by_rank(ranks, rank, spike_gradients(run, math.inf, base=1.0), full(run, 1.0))
     ]
     check_decisions(verdict, rank_group.apply_gradients(fed), 8.0, 0, skipped=True)
     for index, (now, then) in enumerate(zip(rank_group.states(), before, strict=True)):
@@ -91,15 +88,15 @@ def test_overflow_on_one_rank_skips_on_all(subject: Subject, verdict: Verdict, r
 
 
 @clause("sharding.one-decision")
-@each_level
+@LEVEL
 @RANK
 def test_overflow_in_one_shard_skips_on_all(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
     need(subject, Capability.EXPLICIT_UNSCALE)
     rank_group, run = (
         subject.rank_group(exact_stack(), SCALED.replace(ranks=ranks)),
-        one_place(subject, exact_stack(), Recipe()),
+        make_single_run(subject, exact_stack(), Recipe()),
     )
-    inject = given_one(ranks, rank, full(run, math.inf), full(run, 0.0))
+    inject = list_by_rank(ranks, rank, full(run, math.inf), full(run, 0.0))
     if ranks.level in ("replicated", "optimizer"):
         inject = [full(run, math.inf)] * 2
     updates = rank_group.apply_gradients([[full(run, 1.0)]] * 2, inject=inject)
@@ -111,13 +108,13 @@ def test_overflow_in_one_shard_skips_on_all(subject: Subject, verdict: Verdict, 
 
 
 @clause("sharding.one-decision")
-@each_level
+@LEVEL
 @pytest.mark.parametrize("index", [0, 2], ids=["first", "last"])
 def test_overflow_in_one_micro_batch_of_one_rank_skips_on_all(
     subject: Subject, verdict: Verdict, ranks: Ranks, index: int
 ) -> None:
     recipe = SCALED.replace(accumulation=3, ranks=ranks)
-    rank_group, run = subject.rank_group(exact_stack(), recipe), one_place(subject, exact_stack(), Recipe())
+    rank_group, run = subject.rank_group(exact_stack(), recipe), make_single_run(subject, exact_stack(), Recipe())
     windows = [[full(run, 1.0) for _ in range(3)] for _ in range(2)]
     windows[1][index] = spike_gradients(run, -math.inf, base=1.0)
     updates = rank_group.apply_gradients(windows)
@@ -129,7 +126,7 @@ def test_overflow_in_one_micro_batch_of_one_rank_skips_on_all(
 
 
 @clause("sharding.global-clip")
-@each_level
+@LEVEL
 def test_clipping_norm_is_global(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = Recipe(SGD(1.0), clip=1.25)
     rank_group = subject.rank_group(scalar(0.0), recipe.replace(ranks=ranks))
@@ -152,12 +149,12 @@ def test_clipping_norm_is_global(subject: Subject, verdict: Verdict, ranks: Rank
 
 
 @clause("sharding.global-clip")
-@each_level
+@LEVEL
 def test_shards_are_clipped_by_global_norm(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     model, limit = exact_linear(8, 4), 1.0
     recipe = Recipe(SGD(1.0), clip=limit)
     rank_group = subject.rank_group(model, recipe.replace(ranks=ranks))
-    before = one_place(subject, model, recipe)
+    before = make_single_run(subject, model, recipe)
     start = before.parameters()
     size = sum(value.size for value in start.values())
     share = 1.25 * limit / math.sqrt(size)  # a half's norm is 0.88, the whole's 1.25
@@ -180,13 +177,13 @@ FORMATS = {"float32": 1.0 + TINY, "bfloat16": 1.0}
 
 
 @clause("sharding.reduces-in-the-asked-format")
-@each_level
+@LEVEL
 @pytest.mark.parametrize("name", FORMATS)
 def test_small_gradient_survives_reduction(subject: Subject, verdict: Verdict, ranks: Ranks, name: str) -> None:
     asked = Ranks(ranks.count, ranks.level, reduce=name)  # type: ignore[arg-type]
     rank_group, run = (
         subject.rank_group(scalar(0.0), Recipe(SGD(1.0), ranks=asked)),
-        one_place(subject, scalar(0.0), Recipe()),
+        make_single_run(subject, scalar(0.0), Recipe()),
     )
     rank_group.apply_gradients([[full(run, 2.0)], [full(run, 2.0 * TINY)]])
     for rank, state in enumerate(rank_group.states()):
@@ -203,7 +200,7 @@ def test_small_gradient_survives_reduction_over_a_mesh(
     meshes = select_meshes(subject, FOURS)
     if not meshes:
         need(subject, *Capability.of_ranks(FOURS[0]))
-    run = one_place(subject, scalar(0.0), Recipe())
+    run = make_single_run(subject, scalar(0.0), Recipe())
     for ranks in meshes:
         rank_group = subject.rank_group(scalar(0.0), Recipe(SGD(1.0), precision, ranks=ranks))
         rank_group.apply_gradients([[full(run, 4.0)], *[[full(run, 0.0)]] * (ranks.count - 2), [full(run, 4.0 * TINY)]])
@@ -215,13 +212,13 @@ def test_small_gradient_survives_reduction_over_a_mesh(
 
 
 @clause("sharding.masters-stay-wide")
-@each_level
+@LEVEL
 @pytest.mark.parametrize("precision", MASTERED, ids=lambda precision: precision.label)
 def test_sharded_masters_and_moments_stay_float32(
     subject: Subject, verdict: Verdict, ranks: Ranks, precision: Precision
 ) -> None:
     recipe = Recipe(Adam(2.0**-14), precision, ranks=ranks)
-    rank_group, run = subject.rank_group(exact_stack(), recipe), one_place(subject, exact_stack(), recipe)
+    rank_group, run = subject.rank_group(exact_stack(), recipe), make_single_run(subject, exact_stack(), recipe)
     start = run.master_parameters()
     for _ in range(32):
         rank_group.apply_gradients([[full(run, 1.0)]] * 2)
@@ -229,10 +226,6 @@ def test_sharded_masters_and_moments_stay_float32(
         wide = {n: a for n, a in state.items() if n.startswith("master/") or "moment" in n or "exp_avg" in n}
         formats = {name: value.dtype.name for name, value in wide.items()}
         verdict.equal(formats, dict.fromkeys(wide, "float32"), f"formats of what rank {rank} updates", "narrow")
-        still = [n for n, a in start.items() if np.any(_measure_distance(state[f"master/{n}"], a) < 16 * 2.0**-14)]
+        ends = ((n, state[f"master/{n}"].astype(np.float64), a.astype(np.float64)) for n, a in start.items())
+        still = [n for n, now, then in ends if np.any(np.abs(now - then) < 16 * 2.0**-14)]
         verdict.equal(still, [], f"rank {rank}'s masters that did not move with thirty-two updates", "updates-lost")
-
-
-def _measure_distance(now: Array, then: Array) -> Array:
-    distance: Array = np.abs(now.astype(np.float64) - then.astype(np.float64))
-    return distance

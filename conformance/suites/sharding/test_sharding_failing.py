@@ -1,7 +1,5 @@
 """Failures of ranks: the others end when one stops, and nothing is reachable from outside."""
 
-from __future__ import annotations
-
 import os
 import socket
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Resident state, saves and random streams of each rank."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pytest
 from conformance.checks.api import Subject, Verdict, clause, need
 from conformance.checks.evidence import same_bits
 from conformance.oracle.errormodel import flat
-from conformance.techniques.sharding import PAIRS, each_level, one_place, select_meshes, split_across_ranks, weights
+from conformance.techniques.sharding import LEVEL, PAIRS, make_single_run, select_meshes, split_across_ranks, weights
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch
 from fixtures.model import Batch, BatchNorm, Head, Heads, Model
@@ -29,11 +27,11 @@ def uneven() -> Model:
 
 
 @clause("sharding.holds-its-part")
-@each_level
+@LEVEL
 def test_shards_add_up_to_one_copy(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     rank_group = subject.rank_group(uneven(), Recipe(Adam(), ranks=ranks))
     rank_group.update(split_across_ranks(digits_batch(8), 4, 4))
-    size = sum(value.nbytes for value in one_place(subject, uneven(), Recipe()).parameters().values())
+    size = sum(value.nbytes for value in make_single_run(subject, uneven(), Recipe()).parameters().values())
     copy = {"parameter": size, "gradient": size, "optimizer": 2 * size}
     by_rank = rank_group.resident_bytes()
     for kind, whole in copy.items():
@@ -48,7 +46,7 @@ def test_shards_add_up_to_one_copy(subject: Subject, verdict: Verdict, ranks: Ra
 
 
 @clause("sharding.bytes-per-rank")
-@each_level
+@LEVEL
 def test_bytes_per_rank(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     rank_group = subject.rank_group(uneven(), Recipe(Adam(), ranks=ranks))
     rank_group.update(split_across_ranks(digits_batch(8), 4, 4))
@@ -103,7 +101,7 @@ def test_run_resumes_with_other_number_of_ranks(subject: Subject, verdict: Verdi
 
 
 @clause("sharding.damaged-shard")
-@each_level
+@LEVEL
 @pytest.mark.parametrize("damage", ["missing", "empty", "half"])
 def test_damaged_shard_is_refused_by_all_ranks(
     subject: Subject, verdict: Verdict, ranks: Ranks, damage: str, tmp_path: Path
@@ -145,7 +143,7 @@ def test_observe_running_statistics_of_ranks(subject: Subject, verdict: Verdict)
     batch = Batch(inputs, {"output": np.zeros((8, 1), np.float32)})
     rank_group, whole = (
         subject.rank_group(model, Recipe(SGD(0.0), ranks=Ranks(2))),
-        one_place(subject, model, Recipe(SGD(0.0))),
+        make_single_run(subject, model, Recipe(SGD(0.0))),
     )
     rank_group.update(split_across_ranks(batch, 4, 4))
     whole.update((batch,))

@@ -1,1 +1,0 @@
-"""Casts, quantizers, and quantized matmul."""
