@@ -16,6 +16,11 @@ NO_MASTERS = (
 )
 TRAINING = frozenset(
     {
+        Capability.O1_FLOAT16,
+        Capability.O1_BFLOAT16,
+        Capability.O3_FLOAT16,
+        Capability.O3_BFLOAT16,
+        Capability.DYNAMIC_SCALING,
         Capability.FLOAT64_HEADS,
         Capability.STATIC_SCALING,
         Capability.SCALING_FACTORS,
@@ -41,6 +46,7 @@ TRAINING = frozenset(
 )
 """What a training loop has, with a library or without."""
 _ALONE = TRAINING | {
+    Capability.AUTOCAST_SCOPE,
     Capability.OPERATIONS,
     Capability.RECOMPUTE_CASES,
     Capability.LAYER_REUSE,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
 from itertools import islice
@@ -239,11 +240,15 @@ def _leaves(nest: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(nest) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
+def _import_database(module: str, name: str) -> Any:
+    """A list of `torch.testing`, whose import would freeze the global flags."""
+    with patch.object(torch.backends, "disable_global_flags"):
+        return getattr(import_module(f"torch.testing._internal.{module}"), name)
+
+
 @cache
 def _operations() -> Mapping[str, Any]:
-    with patch.object(torch.backends, "disable_global_flags"):
-        from torch.testing._internal.common_methods_invocations import op_db
-
+    op_db = _import_database("common_methods_invocations", "op_db")
     usable = [info for info in op_db if info.supports_autograd and not info.name.startswith("sparse.")]
     return {_name(info.name, info.variant_test_name): info for info in usable}
 
@@ -257,9 +262,7 @@ def _elementwise() -> Mapping[int, Any]:
 
 @cache
 def _modules() -> Mapping[str, Any]:
-    with patch.object(torch.backends, "disable_global_flags"):
-        from torch.testing._internal.common_modules import module_db
-
+    module_db = _import_database("common_modules", "module_db")
     return {info.name: info for info in module_db if ".Lazy" not in info.name}
 
 
@@ -369,9 +372,7 @@ _SCALE = 1024.0
 
 @cache
 def _infos() -> Mapping[str, Any]:
-    with patch.object(torch.backends, "disable_global_flags"):
-        from torch.testing._internal.common_optimizers import optim_db
-
+    optim_db = _import_database("common_optimizers", "optim_db")
     return {info.optim_cls.__name__: info for info in optim_db}
 
 
@@ -475,10 +476,8 @@ def _reload_optimizer(
     info: Any, parameters: Parameters, optimizer: torch.optim.Optimizer, options: Options
 ) -> tuple[Parameters, torch.optim.Optimizer]:
     """New parameters with the values of these, and a new optimizer with the saved state of this one."""
-    file = io.BytesIO()
-    torch.save({"parameters": [tensor.detach() for tensor in parameters], "optimizer": optimizer.state_dict()}, file)
-    file.seek(0)
-    saved = torch.load(file)
+    state = {"parameters": [tensor.detach() for tensor in parameters], "optimizer": optimizer.state_dict()}
+    saved = torch.load(_file_of(state))
     others = [parameter.requires_grad_() for parameter in saved["parameters"]]
     other = _make_optimizer(info, others, options, "")
     other.load_state_dict(saved["optimizer"])
@@ -663,7 +662,7 @@ class TorchFunctions(BaseFunctions):
             raise Unsupported(Capability.CONTROL_FLOW, "torch.func refuses the saved-tensor hooks of a checkpoint")
         torch.compiler.reset()
         x = torch.tensor(square(), device=self.device, requires_grad=True)
-        outputs = _list_leaves(self._apply_technique(self.functions[name], technique)(x))
+        outputs = tree_leaves(self._apply_technique(self.functions[name], technique)(x))
         values: dict[str, Any] = {f"value/{index}": to_array(output) for index, output in enumerate(outputs)}
         followed = [output for output in outputs if output.requires_grad]
         if followed:
@@ -689,10 +688,3 @@ class TorchFunctions(BaseFunctions):
 
     def _compile(self, function: Function, *, dynamic: bool | None = None) -> Function:
         return torch.compile(function, backend=self._backend, dynamic=dynamic)
-
-
-def _list_leaves(nest: Any) -> list[Tensor]:
-    if isinstance(nest, torch.Tensor):
-        return [nest]
-    parts = nest.values() if isinstance(nest, Mapping) else nest
-    return [leaf for part in parts for leaf in _list_leaves(part)]

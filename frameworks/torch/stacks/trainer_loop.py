@@ -226,14 +226,14 @@ class Loop:
 
 def _train(trainer: FedTrainer, desk: WorkQueue, checkpoint: str | None) -> None:
     """The thread's work: one `train()`."""
+    ended: BaseException | None = None
     try:
         trainer.train(resume_from_checkpoint=checkpoint)
     except _Closed:
-        desk.report_end(None)
+        pass
     except BaseException as error:
-        desk.report_end(error)
-    else:
-        desk.report_end(None)
+        ended = error
+    desk.report_end(ended)
 
 
 @contextmanager

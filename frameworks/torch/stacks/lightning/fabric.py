@@ -19,61 +19,56 @@ from fixtures.recipe import DynamicScaling, FormatName, Recipe
 from frameworks.base import NO_AVERAGE, same_parts
 from frameworks.contract import Attempt, Capability, FormatRequest, Unsupported
 from frameworks.torch.core.layers import item_loss_sums
-from frameworks.torch.stacks.framework import StackFramework
+from frameworks.torch.stacks.framework import StackFramework, collect_warnings
 from frameworks.torch.stacks.lightning.start import (
+    ASKED,
     NAMES,
-    attempts,
-    fabric_requested,
+    format_request,
+    guard_attempts,
     make_scaled_plugin,
     precision_of,
     quiet,
 )
-from frameworks.torch.training import trainer
 from frameworks.torch.training.optimizers import scaler_settings
-from frameworks.torch.training.trainer import TorchTrainer
+from frameworks.torch.training.trainer import LOOP, TorchTrainer
 
 
 class Weight(torch.nn.Module):
-    """Two weights of 1.0; the output is a product with a matrix of ones, and its format is recorded."""
+    """Two weights of 1.0; the output is a product with a matrix."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(2, dtype=dtype))
-        self.formats: list[torch.dtype] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = x.to(self.weight.dtype) @ self.weight
-        self.formats.append(y.dtype)
-        return y
+        return x.to(self.weight.dtype) @ self.weight
 
 
 class Loop:
-    """The loop of Fabric's documentation, over a factor of the weights' sum, under SGD of rate 0.5."""
+    """The objects of the loop in Fabric's documentation, with weights under SGD of rate 0.5."""
 
-    def __init__(self, device: str, dtype: torch.dtype = torch.float32, **options: Any) -> None:
+    def __init__(
+        self, device: str, dtype: torch.dtype = torch.float32, fused: bool | None = None, **options: Any
+    ) -> None:
         quiet()
         self.fabric = Fabric(accelerator=device, devices=1, **options)
         self.weight = Weight(dtype)
-        self.module, self.optimizer = self.fabric.setup(self.weight, torch.optim.SGD(self.weight.parameters(), 0.5))
+        optimizer = torch.optim.SGD(self.weight.parameters(), 0.5, fused=fused)
+        self.module, self.optimizer = self.fabric.setup(self.weight, optimizer)
 
     def backward(self, factor: float) -> None:
-        """Forward and backward of a micro-batch."""
+        """Forward and backward of a micro-batch, whose loss is a factor of the weights' sum."""
         inputs = torch.eye(2, device=self.fabric.device) * factor
         self.fabric.backward(self.module(inputs).sum())
 
 
-def _train(device: str, *factors: float, **options: Any) -> tuple[torch.Tensor, list[torch.dtype]]:
-    loop = Loop(device, **options)
-    for factor in factors:
-        loop.backward(factor)
-        loop.optimizer.step()
-        loop.optimizer.zero_grad()
-    return loop.weight.weight, loop.weight.formats
-
-
-def fabric_attempts(device: str) -> dict[Capability, Attempt]:
-    """Attempts by capability."""
-    return attempts(device, _train, MixedPrecision, {})
+def keeps_scale(device: str) -> bool:
+    """Whether an overflow leaves a scale that is never to grow as it was."""
+    plugin = make_scaled_plugin(MixedPrecision, device, growth_interval=2**31 - 1)
+    loop = Loop(device, plugins=plugin)
+    loop.backward(float("inf"))
+    loop.optimizer.step()
+    return bool(plugin.scaler.get_scale() == 8.0)
 
 
 def clips_two_optimizers(device: str) -> bool:
@@ -90,12 +85,11 @@ def clips_two_optimizers(device: str) -> bool:
 
 def clips_fused(device: str) -> bool:
     """Whether the scaled gradients of a fused optimizer are clipped."""
-    fabric, weight = Fabric(accelerator=device, devices=1, plugins=make_scaled_plugin(MixedPrecision, device)), Weight()
-    module, optimizer = fabric.setup(weight, torch.optim.SGD(weight.parameters(), 0.5, fused=True))
-    fabric.backward(module(torch.eye(2, device=fabric.device) * 8.0).sum())
-    fabric.clip_gradients(module, optimizer, max_norm=1.0)
-    optimizer.step()
-    return bool(((weight.weight > 0.5) & (weight.weight < 1.0)).all())
+    loop = Loop(device, fused=True, plugins=make_scaled_plugin(MixedPrecision, device))
+    loop.backward(8.0)
+    loop.fabric.clip_gradients(loop.module, loop.optimizer, max_norm=1.0)
+    loop.optimizer.step()
+    return bool(((loop.weight.weight > 0.5) & (loop.weight.weight < 1.0)).all())
 
 
 def keeps_float64(label: str, device: str) -> bool:
@@ -214,7 +208,7 @@ class FabricTrainer(TorchTrainer):
         parts = self.parts() | {"model": self._module}
         if "scaler" in parts:
             parts["scaler"] = self._plugin
-        return parts | {trainer.LOOP: {**trainer.loop_state(self), "gradients": trainer.gradients(self)}}
+        return parts | self._loop()
 
     def save(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -225,8 +219,8 @@ class FabricTrainer(TorchTrainer):
         try:
             same_parts(file, self.fabric.load(file, **_SAFELY), state)
             self.fabric.load(file, state, **_SAFELY)
-            trainer.go_on(self, state[trainer.LOOP])
-            trainer.put_gradients(self, state[trainer.LOOP]["gradients"])
+            self.go_on(state[LOOP])
+            self.put_gradients(state[LOOP]["gradients"])
         except Exception as error:
             raise ValueError(f"{file} cannot be loaded: {error}") from error
 
@@ -266,10 +260,17 @@ class FabricFramework(StackFramework):
         return {Capability.STATIC_SCALING: NO_STATIC_SCALE}
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return fabric_attempts(self.device)
+        return guard_attempts({Capability.STATIC_SCALING: keeps_scale}, self.device)
 
     def request_format(self, format_name: FormatName) -> FormatRequest:
-        return fabric_requested(format_name, self.device)
+        """What Fabric makes of a request for mixed precision, without this adapter's plugin."""
+        formats: list[torch.dtype] = []
+        layer = torch.nn.Linear(2, 2)
+        layer.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
+        with collect_warnings() as warned:
+            fabric = Fabric(accelerator=self.device, devices=1, precision=ASKED[format_name])
+            fabric.setup_module(layer)(torch.ones(2, 2, device=self.device))
+        return format_request(formats[0], fabric.strategy.precision.precision, warned)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> FabricTrainer:
         require_together(model, recipe, keeps_float64, scales, self.device)
