@@ -82,20 +82,13 @@ _NO_SHARDS = dict.fromkeys(
     (Capability.RANKS_GRADIENTS, Capability.RANKS_FULL, Capability.RANKS_HYBRID, Capability.RANKS_RESHAPE),
     "before PyTorch 2.7 fully_shard raises on a CPU, whose Stream has no record_event",
 )
-_BEFORE_AMPERE: dict[Capability, str] = {
-    Capability.TF32: "TensorFloat-32 products need a GPU of compute capability 8.0 or above"
-}
-
-_WITHOUT_TF32: dict[Capability, str] = {
-    Capability.TF32: "on this device float32 products keep their operands, whatever float32_matmul_precision says"
-}
+_BEFORE_AMPERE = "TensorFloat-32 products need a GPU of compute capability 8.0 or above"
+_WITHOUT_TF32 = "on this device float32 products keep their operands, whatever float32_matmul_precision says"
 _NO_PEAK = "PyTorch's module of this device has no peak of its allocator that can be reset"
 
-_COMPILED: dict[Capability, str] = {
-    Capability.TRACE: "a compiled graph lets no hook inside it take a gradient out, so no layer's is shown"
-}
+_COMPILED = "a compiled graph lets no hook inside it take a gradient out, so no layer's is shown"
 _REFUSED_IN_MODE: dict[str, dict[Capability, str]] = {
-    **dict.fromkeys(MODES, _COMPILED),
+    **{mode: {Capability.TRACE: _COMPILED} for mode in MODES},
     "ddp": {
         Capability.TWO_LOSSES: "DDP takes a second backward pass through one forward pass for a parameter that is ready"
         " twice, and raises"
@@ -165,6 +158,8 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
 
 def _refused_on(accelerator: str) -> dict[Capability, str]:
     refused = {} if devices.has_peak(accelerator) else {Capability.PEAK_BYTES: _NO_PEAK}
-    if accelerator == "cuda":
-        return refused if torch.cuda.get_device_capability() >= (8, 0) else refused | _BEFORE_AMPERE
-    return refused if multiplies_in_tf32(accelerator) else refused | _WITHOUT_TF32
+    if accelerator == "cuda" and torch.cuda.get_device_capability() < (8, 0):
+        refused[Capability.TF32] = _BEFORE_AMPERE
+    elif accelerator != "cuda" and not multiplies_in_tf32(accelerator):
+        refused[Capability.TF32] = _WITHOUT_TF32
+    return refused

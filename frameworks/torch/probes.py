@@ -15,19 +15,12 @@ from frameworks.contract import Attempt, Capability
 from frameworks.torch.core.devices import module, random_apart
 from frameworks.torch.core.settings import MODES, Probe, all_guarded, compile_function, multiplies_in_tf32
 
-GRADIENTS = (torch.float16, torch.float32)
-
-
-def weight_of(device: str, value: float = 1.0) -> torch.Tensor:
-    """Two weights that require a gradient."""
-    return torch.full((2,), value, device=device, requires_grad=True)
-
 
 def float16_clipped(optimizer: Optimizer, device: str) -> bool:
     """Whether scaled gradients of a float16 parameter can be unscaled, clipped and applied, in any format of theirs."""
     kind = {SGD: torch.optim.SGD, Adam: torch.optim.Adam, AdamW: torch.optim.AdamW}[type(optimizer)]
     ways: tuple[dict[str, bool], ...] = ({}, {"foreach": False}, {"foreach": True}, {"fused": True})
-    return any(_float16_clipped(kind, way, dtype, device) for dtype in GRADIENTS for way in ways)
+    return any(_float16_clipped(kind, way, dtype, device) for dtype in (torch.float16, torch.float32) for way in ways)
 
 
 def _float16_clipped(kind: Any, way: dict[str, bool], dtype: torch.dtype, device: str) -> bool:
@@ -85,7 +78,7 @@ def _trace(device: str, mode: str = "eager") -> bool:
 
 
 def _peak_bytes(device: str) -> bool:
-    weight_of(device)
+    torch.ones(2, device=device)
     return bool(module(device).max_memory_allocated() > 0)
 
 

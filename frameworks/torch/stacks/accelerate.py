@@ -21,7 +21,6 @@ from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Gra
 from frameworks.torch.core import devices
 from frameworks.torch.core.devices import dtype_name, whole
 from frameworks.torch.core.settings import guard_probe
-from frameworks.torch.probes import weight_of
 from frameworks.torch.stacks.framework import (
     EPOCHS,
     ROWS,
@@ -298,7 +297,7 @@ def _keeps_scale(device: str) -> bool:
     accelerator = Accelerator(cpu=device == "cpu", mixed_precision="fp16", kwargs_handlers=[settings])
     if device == "cpu":
         force_float16(accelerator)
-    weight, weights = weight_of(device), []
+    weight, weights = torch.ones(2, device=device, requires_grad=True), []
     optimizer = accelerator.prepare(torch.optim.SGD([weight], lr=0.5))
     for value in (math.inf, 1.0):
         accelerator.backward((weight * value).sum())

@@ -57,6 +57,7 @@ from frameworks.torch.core.layers import (
 from frameworks.torch.core.settings import MODES, begin_anew, compile_function, without_buffer_donation
 from frameworks.torch.probes import float16_clipped
 from frameworks.torch.training.optimizers import (
+    NO_UNSCALING,
     Kind,
     Stepper,
     averages_of,
@@ -64,7 +65,6 @@ from frameworks.torch.training.optimizers import (
     constant_scale,
     good_updates,
     grad_scaler,
-    no_unscaling,
     optimizer_state,
     scaler_settings,
     scaler_state,
@@ -421,7 +421,7 @@ class TorchTrainer(BaseTrainer):
         """
         if unscales and wants_fused(self.recipe, self.scaler_kind):
             attempt = partial(float16_clipped, self.recipe.optimizer, self.device)
-            raise Unsupported(Capability.EXPLICIT_UNSCALE, no_unscaling(), attempt)
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_UNSCALING, attempt)
 
     def _feed_window(self, window: Sequence[Gradients]) -> None:
         """The passes of all micro-batches of a window, each of which gives its gradients."""
