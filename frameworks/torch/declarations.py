@@ -6,7 +6,7 @@ from frameworks.base import OPTIONS
 from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.torch.core import devices
 from frameworks.torch.core.settings import MODES, multiplies_in_tf32
-from frameworks.torch.distributed import deepspeed_probes, deepspeed_start
+from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.quantization import torchao_models, transformers_models
 from frameworks.torch.training import optimizers
 from frameworks.torch.training.optimizers import NOT_CAPTURABLE, REFUSED_OPTIONS
@@ -148,7 +148,7 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
     if mode in ("fsdp", "fsdp1", deepspeed_start.MODE):
         refused = {c: reason for c, reason in refused.items() if reason != NO_MASTERS}
     if mode == deepspeed_start.MODE:
-        refused |= deepspeed_probes.find_refusals()
+        refused |= deepspeed_start.find_refusals()
     if device == "cpu" and torch.__version__ < (2, 7) and mode not in ("ddp", "fsdp1", deepspeed_start.MODE):
         refused |= _NO_SHARDS
     if mode in MODES:

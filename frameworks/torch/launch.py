@@ -14,8 +14,8 @@ from frameworks.base import BaseRankGroup, ranks_of, window_across_ranks
 from frameworks.contract import Attempt, Capability, Unsupported, needs
 from frameworks.ranks import RemoteRankGroup, worker_group_of
 from frameworks.torch.declarations import NO_MASTERS
-from frameworks.torch.distributed import deepspeed_probes, deepspeed_start
-from frameworks.torch.distributed.deepspeed_probes import stays_without_gradient
+from frameworks.torch.distributed import deepspeed_start
+from frameworks.torch.distributed.deepspeed_start import stays_without_gradient
 from frameworks.torch.probes import attempts
 from frameworks.torch.training.optimizers import wants_float32_gradients, wants_fused
 from frameworks.torch.training.trainer import TorchTrainer
@@ -61,7 +61,7 @@ def rank_group(
     if whole := _wants_whole(recipe, mode):
         raise Unsupported(*whole, partial(_as_without_ranks, model, recipe, mode))
     if mode == deepspeed_start.MODE:
-        deepspeed_probes.require(model, recipe, partial(_start_rank_group, mode=mode))
+        deepspeed_start.require_together(model, recipe, partial(_start_rank_group, mode=mode))
         return _start_rank_group(model, recipe, weights, mode=mode)
     for capability, reason in _find_refusals(model, recipe, mode):
         no_masters = reason == NO_MASTERS
@@ -133,7 +133,7 @@ def _start_rank_group(
 def own_attempts(mode: str) -> dict[Capability, Attempt]:
     """Attempts that differ with ranks in a mode."""
     if mode == deepspeed_start.MODE:
-        return deepspeed_probes.attempts(partial(_start_rank_group, mode=mode))
+        return deepspeed_start.attempts(partial(_start_rank_group, mode=mode))
     refusing = {"ddp": Ranks(2), "fsdp1": Ranks(2, "full")}
     tries: dict[Capability, Attempt] = {}
     if mode in ("fsdp", "fsdp1"):

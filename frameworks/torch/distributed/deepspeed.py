@@ -124,10 +124,6 @@ class Engine:
     def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         return self.engine(inputs, targets)
 
-    def outputs(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The network's outputs by head."""
-        return self.engine(inputs)
-
     def sum_products(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return self.engine(torch.empty(0), {}, gradients)[0]
 
@@ -276,11 +272,6 @@ class EngineStepper(Stepper):
 
     sharding: Engine
 
-    @property
-    def updates(self) -> int:
-        """How many updates the engine has applied."""
-        return int(self.sharding.engine.global_steps - self.sharding.engine.skipped_steps)
-
     def names(self) -> list[str]:
         """Optimizer state for each entry of a parameter."""
         entries = [value for values in self.optimizer.state.values() for value in values.items()]
@@ -300,8 +291,9 @@ class EngineStepper(Stepper):
         return {p: counted | {name: self.sharding.moment(p, name) for name in names} for p in self.sharding.parameters}
 
     def steps(self, state: Mapping[torch.Tensor, Mapping[str, Any]]) -> int:
+        engine = self.sharding.engine
         counters = [float(values["step"]) for values in state.values() if "step" in values]
-        return int(max(counters)) if counters else self.updates
+        return int(max(counters) if counters else engine.global_steps - engine.skipped_steps)
 
 
 class EngineTrainer(RankTrainer):
@@ -311,7 +303,7 @@ class EngineTrainer(RankTrainer):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._outputs = self.sharding.outputs
+        self._outputs = self.sharding.engine
 
     def _steppers(self) -> list[Stepper]:
         self._take_names()
@@ -352,24 +344,18 @@ class EngineTrainer(RankTrainer):
     # the update
 
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
-        former = self._put_aside()
+        former = self.open_gradients() if self.sharding.is_open else None
+        if former is not None:  # ends the open window without its gradients
+            for slot in self.slots.values():
+                slot.tensor.grad = None
+            self.sharding.end()
+            self.sharding.discard()
         self._passes(window, items, None)
         result = {name: self.sharding.gradient(slot.tensor) for name, slot in self.slots.items()}
         self.sharding.discard()
         if former is not None:
             self.put_gradients(former)
         return {name: self.slots[name].to_canonical(value) for name, value in result.items() if value is not None}
-
-    def _put_aside(self) -> dict[str, torch.Tensor] | None:
-        """Ends an open window without its gradients, which are returned; None if none is open."""
-        if not self.sharding.is_open:
-            return None
-        summed = self.open_gradients()
-        for slot in self.slots.values():
-            slot.tensor.grad = None
-        self.sharding.end()
-        self.sharding.discard()
-        return summed
 
     def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         if inject is not None:

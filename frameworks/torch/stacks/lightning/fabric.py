@@ -1,10 +1,12 @@
-"""Lightning Fabric as a framework of the suite, one training run in its documented loop, and attempts."""
+"""Lightning Fabric as a framework of the suite, a run in its documented loop, attempts, and what Trainer shares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -18,19 +20,86 @@ from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, FormatName, Recipe
 from frameworks.base import NO_AVERAGE, same_parts
 from frameworks.contract import Attempt, Capability, FormatRequest, Unsupported
+from frameworks.torch.core.devices import dtype_name
 from frameworks.torch.core.layers import item_loss_sums
+from frameworks.torch.core.settings import Probe, all_guarded
 from frameworks.torch.stacks.framework import StackFramework, collect_warnings
-from frameworks.torch.stacks.lightning.start import (
-    ASKED,
-    NAMES,
-    format_request,
-    guard_attempts,
-    make_scaled_plugin,
-    precision_of,
-    quiet,
-)
 from frameworks.torch.training.optimizers import scaler_settings
 from frameworks.torch.training.trainer import LOOP, TorchTrainer
+
+NAMES: Mapping[str, Any] = {
+    "O0": "32-true",
+    "O1-float16": "16-mixed",
+    "O1-bfloat16": "bf16-mixed",
+    "O3-float16": "16-true",
+    "O3-bfloat16": "bf16-true",
+}
+"""Lightning's precisions by label."""
+
+_SMALL = (
+    r".*`srun` command is available",
+    r".*LeafSpec",
+    r".*callbacks used to create",
+    r".*does not have many workers",
+    r".*log_every_n_steps",
+    r".*on purpose",
+)
+"""What Lightning warns of in a small loop or next to Slurm, and what a newer PyTorch warns of in Lightning's code."""
+
+
+@cache
+def quiet() -> None:
+    """Turns off information on devices and on runs, in the way of Lightning's guide to its console logging."""
+    for name in ("lightning.fabric", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Ignores warnings that a small loop gives."""
+    with warnings.catch_warnings():
+        for message in _SMALL:
+            warnings.filterwarnings("ignore", message=message)
+        yield
+
+
+def precision_of(
+    recipe: Recipe, device: str, scaler: torch.amp.GradScaler | None, mixed: Any, scaled_float32: Any
+) -> dict[str, Any]:
+    """The argument of Lightning that chooses a recipe's precision.
+
+    A scaler is handed to a plugin, because on a CPU Lightning makes none.
+
+    Args:
+        mixed: the class of plugins of mixed precision.
+        scaled_float32: one without autocast.
+    """
+    if recipe.precision.level == "O0" and scaler is not None:
+        return {"plugins": scaled_float32("16-mixed", device, scaler)}
+    if recipe.precision.label == "O1-float16":
+        own_scaler = torch.amp.GradScaler(device, enabled=False) if scaler is None else scaler
+        return {"plugins": mixed("16-mixed", device, own_scaler)}
+    return {"precision": NAMES[recipe.precision.label]}
+
+
+def make_scaled_plugin(mixed: Any, device: str, **options: Any) -> Any:
+    """A plugin of float16 autocast under a scaler with these arguments, of scale 8 if they name none."""
+    return mixed("16-mixed", device, torch.amp.GradScaler(device, **{"init_scale": 8.0} | options))
+
+
+def guard_attempts(probes: Mapping[Capability, Probe], device: str) -> dict[Capability, Attempt]:
+    """Attempts by capability, which draw from no stream and warn of nothing."""
+    return all_guarded(probes, device, partial(torch.random.fork_rng, []), without_warnings)
+
+
+ASKED: dict[FormatName, Any] = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
+_REPORTED = {"16-mixed": "float16", "bf16-mixed": "bfloat16", "32-true": "float32"}
+
+
+def format_request(ran: torch.dtype, reported: str, warned: list[str]) -> FormatRequest:
+    """What Lightning made of a request for mixed precision."""
+    says_so = any("mixed" in text or "AMP" in text for text in warned)
+    return FormatRequest(dtype_name(ran), _REPORTED[reported], warned=says_so)
 
 
 class Weight(torch.nn.Module):

@@ -34,22 +34,20 @@ from frameworks.torch.stacks.framework import (
     train_twice,
 )
 from frameworks.torch.stacks.lightning.fabric import (
+    ASKED,
+    NAMES,
     NO_FUSED_CLIPPING,
     NO_STATIC_SCALE,
     clips_fused_and_scaled,
-    require_together,
-)
-from frameworks.torch.stacks.lightning.fit import Fit, FitModule, Work, WorkQueue
-from frameworks.torch.stacks.lightning.start import (
-    ASKED,
-    NAMES,
     format_request,
     guard_attempts,
     make_scaled_plugin,
     precision_of,
     quiet,
+    require_together,
     without_warnings,
 )
+from frameworks.torch.stacks.lightning.fit import Fit, FitModule, Work, WorkQueue
 from frameworks.torch.training.optimizers import averages_of
 from frameworks.torch.training.trainer import TorchTrainer
 
