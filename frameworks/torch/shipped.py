@@ -250,24 +250,13 @@ def _import_database(module: str, name: str) -> Any:
 def _operations() -> Mapping[str, Any]:
     op_db = _import_database("common_methods_invocations", "op_db")
     usable = [info for info in op_db if info.supports_autograd and not info.name.startswith("sparse.")]
-    return {_name(info.name, info.variant_test_name): info for info in usable}
-
-
-def _elementwise() -> Mapping[int, Any]:
-    """The classes of operations that take arrays element by element, by their number."""
-    from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
-
-    return {1: UnaryUfuncInfo, 2: BinaryUfuncInfo}
+    return {f"{info.name}.{info.variant_test_name}".removesuffix("."): info for info in usable}
 
 
 @cache
 def _modules() -> Mapping[str, Any]:
     module_db = _import_database("common_modules", "module_db")
     return {info.name: info for info in module_db if ".Lazy" not in info.name}
-
-
-def _name(name: str, variant: str) -> str:
-    return f"{name}.{variant}" if variant else name
 
 
 class Operations(_Shipped):
@@ -290,8 +279,12 @@ class Operations(_Shipped):
             yield Example(partial(_apply_operation, operation, sample, named), arguments, _leaves((arguments, named)))
 
     def at(self, name: str, *points: Array) -> tuple[Array, ...]:
+        from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
+
         operation: Any = _operations()[name]
-        if not isinstance(operation, _elementwise()[len(points)]) or name == "nextafter":  # a step, with no slope
+        if (
+            not isinstance(operation, (UnaryUfuncInfo, BinaryUfuncInfo)[len(points) - 1]) or name == "nextafter"
+        ):  # a step, with no slope
             raise TypeError(f"{name} is no function of {len(points)} arrays")
         leaves = [torch.tensor(point, device=self.device, requires_grad=True) for point in points]
         value: torch.Tensor = operation.op(*leaves)

@@ -323,7 +323,7 @@ def require(recipe: Recipe, device: str) -> None:
     if block != BLOCK:
         raise Unsupported(Capability.ADAM_8BIT, _ONE_BLOCK, partial(keeps_codes, device, blocksize=block))
     if scales_float16(recipe):
-        raise Unsupported(Capability.ADAM_8BIT, _FLOAT16, partial(_unscales_float16, device))
+        raise Unsupported(Capability.ADAM_8BIT, _FLOAT16, partial(_steps, recipe, device, (4096,)))
 
 
 def keeps_codes(device: str, **options: Any) -> bool:
@@ -334,14 +334,6 @@ def keeps_codes(device: str, **options: Any) -> bool:
     optimizer.step()
     codes = {optimizer.state[weight][moment].dtype for moment in SLOTS}
     return codes == {torch.uint8} and bool((weight < 1.0).all())
-
-
-def _unscales_float16(device: str) -> bool:
-    weight = torch.ones(4096, dtype=torch.float16, device=device, requires_grad=True)
-    scaler, optimizer = torch.amp.GradScaler(device, init_scale=16.0), adam_8bit()([weight], lr=0.5)
-    scaler.scale(weight.sum()).backward()
-    scaler.step(optimizer)
-    return bool((weight < 1.0).all())
 
 
 def _halves(items: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
