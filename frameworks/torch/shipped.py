@@ -282,9 +282,8 @@ class Operations(_Shipped):
         from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
 
         operation: Any = _operations()[name]
-        if (
-            not isinstance(operation, (UnaryUfuncInfo, BinaryUfuncInfo)[len(points) - 1]) or name == "nextafter"
-        ):  # a step, with no slope
+        kind = {1: UnaryUfuncInfo, 2: BinaryUfuncInfo}[len(points)]
+        if not isinstance(operation, kind) or name == "nextafter":  # a step, with no slope
             raise TypeError(f"{name} is no function of {len(points)} arrays")
         leaves = [torch.tensor(point, device=self.device, requires_grad=True) for point in points]
         value: torch.Tensor = operation.op(*leaves)
