@@ -667,7 +667,7 @@ class TransformersFramework(StackFramework):
 
 
 def _train_quietly(
-    model: nn.Module, rows: Any, device: str, options: Mapping[str, Any], checkpoint: str | None = None
+    model: nn.Module, rows: Any, device: str, options: dict[str, Any], checkpoint: str | None = None
 ) -> None:
     """Trains with these arguments of Trainer, and prints no log."""
     arguments = TrainingArguments(**(QUIET | options | {"use_cpu": device == "cpu"}))
