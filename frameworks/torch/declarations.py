@@ -6,7 +6,7 @@ from frameworks.base import OPTIONS
 from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.torch.core import devices
 from frameworks.torch.core.settings import MODES, multiplies_in_tf32
-from frameworks.torch.distributed import deepspeed_probes, deepspeed_start
+from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.quantization import torchao_models, transformers_models
 from frameworks.torch.training import optimizers
 from frameworks.torch.training.optimizers import NOT_CAPTURABLE, REFUSED_OPTIONS
@@ -16,6 +16,11 @@ NO_MASTERS = (
 )
 TRAINING = frozenset(
     {
+        Capability.O1_FLOAT16,
+        Capability.O1_BFLOAT16,
+        Capability.O3_FLOAT16,
+        Capability.O3_BFLOAT16,
+        Capability.DYNAMIC_SCALING,
         Capability.FLOAT64_HEADS,
         Capability.STATIC_SCALING,
         Capability.SCALING_FACTORS,
@@ -41,6 +46,7 @@ TRAINING = frozenset(
 )
 """What a training loop has, with a library or without."""
 _ALONE = TRAINING | {
+    Capability.AUTOCAST_SCOPE,
     Capability.OPERATIONS,
     Capability.RECOMPUTE_CASES,
     Capability.LAYER_REUSE,
@@ -76,20 +82,13 @@ _NO_SHARDS = dict.fromkeys(
     (Capability.RANKS_GRADIENTS, Capability.RANKS_FULL, Capability.RANKS_HYBRID, Capability.RANKS_RESHAPE),
     "before PyTorch 2.7 fully_shard raises on a CPU, whose Stream has no record_event",
 )
-_BEFORE_AMPERE: dict[Capability, str] = {
-    Capability.TF32: "TensorFloat-32 products need a GPU of compute capability 8.0 or above"
-}
-
-_WITHOUT_TF32: dict[Capability, str] = {
-    Capability.TF32: "on this device float32 products keep their operands, whatever float32_matmul_precision says"
-}
+_BEFORE_AMPERE = "TensorFloat-32 products need a GPU of compute capability 8.0 or above"
+_WITHOUT_TF32 = "on this device float32 products keep their operands, whatever float32_matmul_precision says"
 _NO_PEAK = "PyTorch's module of this device has no peak of its allocator that can be reset"
 
-_COMPILED: dict[Capability, str] = {
-    Capability.TRACE: "a compiled graph lets no hook inside it take a gradient out, so no layer's is shown"
-}
+_COMPILED = "a compiled graph lets no hook inside it take a gradient out, so no layer's is shown"
 _REFUSED_IN_MODE: dict[str, dict[Capability, str]] = {
-    **dict.fromkeys(MODES, _COMPILED),
+    **{mode: {Capability.TRACE: _COMPILED} for mode in MODES},
     "ddp": {
         Capability.TWO_LOSSES: "DDP takes a second backward pass through one forward pass for a parameter that is ready"
         " twice, and raises"
@@ -149,7 +148,7 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
     if mode in ("fsdp", "fsdp1", deepspeed_start.MODE):
         refused = {c: reason for c, reason in refused.items() if reason != NO_MASTERS}
     if mode == deepspeed_start.MODE:
-        refused |= deepspeed_probes.find_refusals()
+        refused |= deepspeed_start.find_refusals()
     if device == "cpu" and torch.__version__ < (2, 7) and mode not in ("ddp", "fsdp1", deepspeed_start.MODE):
         refused |= _NO_SHARDS
     if mode in MODES:
@@ -159,6 +158,8 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
 
 def _refused_on(accelerator: str) -> dict[Capability, str]:
     refused = {} if devices.has_peak(accelerator) else {Capability.PEAK_BYTES: _NO_PEAK}
-    if accelerator == "cuda":
-        return refused if torch.cuda.get_device_capability() >= (8, 0) else refused | _BEFORE_AMPERE
-    return refused if multiplies_in_tf32(accelerator) else refused | _WITHOUT_TF32
+    if accelerator == "cuda" and torch.cuda.get_device_capability() < (8, 0):
+        refused[Capability.TF32] = _BEFORE_AMPERE
+    elif accelerator != "cuda" and not multiplies_in_tf32(accelerator):
+        refused[Capability.TF32] = _WITHOUT_TF32
+    return refused

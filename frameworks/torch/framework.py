@@ -60,7 +60,7 @@ from frameworks.torch.quantization.formats import TorchFormats, TorchQuantizers,
 from frameworks.torch.quantization.post_training import RULE, QatTrainer, TorchPostTraining, converts
 from frameworks.torch.shipped import TorchFunctions, TorchOptimizers
 from frameworks.torch.training import optimizers
-from frameworks.torch.training.optimizers import no_clipping, wants_fused
+from frameworks.torch.training.optimizers import NO_CLIPPING, wants_fused
 from frameworks.torch.training.trainer import TorchTrainer
 
 _LIBRARIES = MappingProxyType({library.MODE: library for library in (torchao_models, transformers_models)})
@@ -233,7 +233,7 @@ class TorchFramework(TorchProcess):
             Unsupported: CLIP.
         """
         if recipe.clip is not None and wants_fused(recipe):
-            raise Unsupported(Capability.CLIP, no_clipping(), partial(float16_clipped, recipe.optimizer, self.device))
+            raise Unsupported(Capability.CLIP, NO_CLIPPING, partial(float16_clipped, recipe.optimizer, self.device))
 
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
         kind = TorchTrainer if recipe.quantization is None else QatTrainer

@@ -14,8 +14,8 @@ from frameworks.base import BaseRankGroup, ranks_of, window_across_ranks
 from frameworks.contract import Attempt, Capability, Unsupported, needs
 from frameworks.ranks import RemoteRankGroup, worker_group_of
 from frameworks.torch.declarations import NO_MASTERS
-from frameworks.torch.distributed import deepspeed_probes, deepspeed_start
-from frameworks.torch.distributed.deepspeed_probes import stays_without_gradient
+from frameworks.torch.distributed import deepspeed_start
+from frameworks.torch.distributed.deepspeed_start import stays_without_gradient, trains
 from frameworks.torch.probes import attempts
 from frameworks.torch.training.optimizers import wants_float32_gradients, wants_fused
 from frameworks.torch.training.trainer import TorchTrainer
@@ -60,14 +60,15 @@ def rank_group(
     """
     if whole := _wants_whole(recipe, mode):
         raise Unsupported(*whole, partial(_as_without_ranks, model, recipe, mode))
+    start = partial(_start_rank_group, mode=mode)
     if mode == deepspeed_start.MODE:
-        deepspeed_probes.require(model, recipe, partial(_start_rank_group, mode=mode))
-        return _start_rank_group(model, recipe, weights, mode=mode)
+        deepspeed_start.require_together(model, recipe, start)
+        return start(model, recipe, weights)
     for capability, reason in _find_refusals(model, recipe, mode):
         no_masters = reason == NO_MASTERS
-        attempt = attempts("cpu", "eager")[capability] if no_masters else partial(_trains, model, recipe, mode)
+        attempt = attempts("cpu", "eager")[capability] if no_masters else partial(trains, start, model, recipe)
         raise Unsupported(capability, reason, attempt)
-    return _start_rank_group(model, recipe, weights, mode=mode)
+    return start(model, recipe, weights)
 
 
 def _find_refusals(model: Model, recipe: Recipe, mode: str) -> Iterator[tuple[Capability, str]]:
@@ -111,13 +112,6 @@ def _as_without_ranks(model: Model, recipe: Recipe, mode: str) -> bool:
     return all(np.allclose(result[name], value, rtol=2.0**-18) for name, value in wanted.items())
 
 
-def _trains(model: Model, recipe: Recipe, mode: str) -> bool:
-    """Whether a refused update succeeds if tried without the adapter's guards."""
-    run = _start_rank_group(model, recipe, mode=mode)
-    gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
-    return not any(update.skipped for update in run.apply_gradients([[gradients]] * run.count))
-
-
 def _start_rank_group(
     model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, *, mode: str = "eager"
 ) -> BaseRankGroup:
@@ -133,7 +127,7 @@ def _start_rank_group(
 def own_attempts(mode: str) -> dict[Capability, Attempt]:
     """Attempts that differ with ranks in a mode."""
     if mode == deepspeed_start.MODE:
-        return deepspeed_probes.attempts(partial(_start_rank_group, mode=mode))
+        return deepspeed_start.attempts(partial(_start_rank_group, mode=mode))
     refusing = {"ddp": Ranks(2), "fsdp1": Ranks(2, "full")}
     tries: dict[Capability, Attempt] = {}
     if mode in ("fsdp", "fsdp1"):

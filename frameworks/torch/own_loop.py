@@ -78,11 +78,18 @@ def loop_recipe(recipe: Recipe, device: str) -> LoopRecipe:
     """The recipe for a loop."""
     kind, options = optimizer_kind(recipe)
     low = None if recipe.precision.level == "O0" else DTYPES[recipe.precision.format]
+    match recipe.scaling:
+        case None:
+            scaling: dict[str, Any] = {"enabled": False}
+        case StaticScaling(scale=scale):
+            scaling = {"init_scale": float(scale)}
+        case DynamicScaling() as dynamic:
+            scaling = dynamic_arguments(dynamic)
     return LoopRecipe(
         device=device,
         optimizer=lambda parameters: kind(parameters, **options),
         autocast={"enabled": False} if low is None else {"dtype": low},
-        scaling=_scaling(recipe),
+        scaling=scaling,
         static_scale=constant_scale(recipe),
         accumulation=recipe.accumulation,
         clip=recipe.clip,
@@ -90,16 +97,6 @@ def loop_recipe(recipe: Recipe, device: str) -> LoopRecipe:
         average=recipe.average,
         recompute=0 if recipe.recompute is None else recipe.recompute.segments,
     )
-
-
-def _scaling(recipe: Recipe) -> dict[str, Any]:
-    match recipe.scaling:
-        case None:
-            return {"enabled": False}
-        case StaticScaling(scale=scale):
-            return {"init_scale": float(scale)}
-        case DynamicScaling() as scaling:
-            return dynamic_arguments(scaling)
 
 
 class LoopNetwork(Network):
@@ -149,26 +146,6 @@ class LoopStepper(Stepper):
         self.scheduler = scheduler
 
 
-class LoopObjects:
-    """PyTorch's objects among the attributes of a loop, also within lists, tuples and dictionaries.
-
-    Raises:
-        ValueError: there is no optimizer.
-    """
-
-    def __init__(self, loop: object) -> None:
-        every = list(_every(vars(loop).values()))
-        schedulers = {id(value.optimizer): value for value in every if isinstance(value, LRScheduler)}
-        optimizers = [value for value in every if isinstance(value, torch.optim.Optimizer)]
-        if not optimizers:
-            raise ValueError("setup left no torch.optim.Optimizer on self, want one: self.optimizer = recipe.optimizer")
-        self.steppers: list[Stepper] = [
-            LoopStepper(optimizer, schedulers.get(id(optimizer))) for optimizer in optimizers
-        ]
-        self.scaler = next((value for value in every if isinstance(value, torch.amp.GradScaler)), None)
-        self.average = next((value for value in every if isinstance(value, AveragedModel)), None)
-
-
 def _every(values: Iterable[Any]) -> Iterator[Any]:
     seen: set[int] = set()
     for value in values:
@@ -216,7 +193,11 @@ def _find_nonempty(state: Mapping[str, Any]) -> list[str]:
 
 
 class LoopTrainer(TorchTrainer):
-    """A run of one of a user's loops, made by `make` and set up."""
+    """A run of one of a user's loops, made by `make` and set up.
+
+    Attributes:
+        objects: attributes of the loop, also within lists, tuples and dictionaries.
+    """
 
     network: LoopNetwork
 
@@ -233,16 +214,20 @@ class LoopTrainer(TorchTrainer):
     def prepare(self) -> None:
         with self.stream.open():
             self.loop.setup(self.network, self.asked)
-        self.objects = LoopObjects(self.loop)
+        self.objects = list(_every(vars(self.loop).values()))
 
     def _make_average(self) -> AveragedModel | None:
-        return self.objects.average
+        return next((value for value in self.objects if isinstance(value, AveragedModel)), None)
 
     def _steppers(self) -> list[Stepper]:
-        return self.objects.steppers
+        optimizers = [value for value in self.objects if isinstance(value, torch.optim.Optimizer)]
+        if not optimizers:
+            raise ValueError("setup left no torch.optim.Optimizer on self, want one: self.optimizer = recipe.optimizer")
+        schedulers = {id(value.optimizer): value for value in self.objects if isinstance(value, LRScheduler)}
+        return [LoopStepper(optimizer, schedulers.get(id(optimizer))) for optimizer in optimizers]
 
     def _made_scaler(self) -> torch.amp.GradScaler | None:
-        return self.objects.scaler
+        return next((value for value in self.objects if isinstance(value, torch.amp.GradScaler)), None)
 
     # one window
 
@@ -507,18 +492,14 @@ class LoopFramework(TorchProcess):
     make: Callable[[], Any]
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
-        super().__init__(device, mode)
-        self._try_out()
-
-    def _try_out(self) -> None:
-        """One window.
+        """Trains one window.
 
         Raises:
             UnknownFramework: a method of the loop raises an exception.
         """
+        super().__init__(device, mode)
         try:
-            run = self._run(exact_linear(), Recipe())
-            run.update((exact_batch(4),))
+            self._run(exact_linear(), Recipe()).update((exact_batch(4),))
         except Exception as error:
             kind = f"{type(self).__module__}:{type(self).__qualname__}"
             raise UnknownFramework(

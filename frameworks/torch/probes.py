@@ -15,32 +15,12 @@ from frameworks.contract import Attempt, Capability
 from frameworks.torch.core.devices import module, random_apart
 from frameworks.torch.core.settings import MODES, Probe, all_guarded, compile_function, multiplies_in_tf32
 
-GRADIENTS = (torch.float16, torch.float32)
-
-
-def weight_of(device: str, value: float = 1.0) -> torch.Tensor:
-    """Two weights that require a gradient."""
-    return torch.full((2,), value, device=device, requires_grad=True)
-
-
-def dynamic_scaling(device: str) -> bool:
-    """Whether an overflow skips an update and halves the scale, and the next update is applied."""
-    scaler, weight = torch.amp.GradScaler(device, init_scale=1024.0), weight_of(device)
-    optimizer, results = torch.optim.SGD([weight], lr=0.5), []
-    for value in (float("inf"), 1.0):
-        scaler.scale((weight * value).sum()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-        results.append((weight[0].item(), scaler.get_scale()))
-    return results == [(1.0, 512.0), (0.5, 512.0)]
-
 
 def float16_clipped(optimizer: Optimizer, device: str) -> bool:
     """Whether scaled gradients of a float16 parameter can be unscaled, clipped and applied, in any format of theirs."""
     kind = {SGD: torch.optim.SGD, Adam: torch.optim.Adam, AdamW: torch.optim.AdamW}[type(optimizer)]
     ways: tuple[dict[str, bool], ...] = ({}, {"foreach": False}, {"foreach": True}, {"fused": True})
-    return any(_float16_clipped(kind, way, dtype, device) for dtype in GRADIENTS for way in ways)
+    return any(_float16_clipped(kind, way, dtype, device) for dtype in (torch.float16, torch.float32) for way in ways)
 
 
 def _float16_clipped(kind: Any, way: dict[str, bool], dtype: torch.dtype, device: str) -> bool:
@@ -57,18 +37,6 @@ def _float16_clipped(kind: Any, way: dict[str, bool], dtype: torch.dtype, device
     return bool((weight != 1.0).all())
 
 
-def _autocast(dtype: torch.dtype, device: str) -> bool:
-    x = torch.ones(4, 4, device=device)
-    with torch.autocast(device, dtype=dtype):
-        return (x @ x).dtype == dtype
-
-
-def _all_low(dtype: torch.dtype, device: str) -> bool:
-    linear = Linear(4, 4).to(device=device, dtype=dtype)
-    linear(torch.ones(2, 4, device=device, dtype=dtype)).sum().backward()
-    return linear.weight.grad is not None and linear.weight.grad.dtype == dtype
-
-
 def _masters(dtype: torch.dtype, device: str) -> bool:
     """Whether any optimizer of a model in a low format keeps float32 copies of its weights."""
     for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
@@ -81,15 +49,6 @@ def _masters(dtype: torch.dtype, device: str) -> bool:
         if linear.weight.dtype == dtype and bool((linear.weight != 1.0).all()):
             return True
     return False
-
-
-def _scope(device: str) -> bool:
-    x = torch.ones(4, 4, device=device)
-    formats = [(x @ x).dtype]
-    with torch.autocast(device, dtype=torch.bfloat16):
-        formats.append((x @ x).dtype)
-    formats.append((x @ x).dtype)
-    return formats == [torch.float32, torch.bfloat16, torch.float32]
 
 
 def _lists(device: str) -> bool:
@@ -119,7 +78,7 @@ def _trace(device: str, mode: str = "eager") -> bool:
 
 
 def _peak_bytes(device: str) -> bool:
-    weight_of(device)
+    torch.ones(2, device=device)
     return bool(module(device).max_memory_allocated() > 0)
 
 
@@ -139,18 +98,12 @@ def _warned_before(call: Probe, device: str) -> bool:
 
 
 _PROBES: dict[Capability, Probe] = {
-    Capability.O1_FLOAT16: partial(_autocast, torch.float16),
-    Capability.O1_BFLOAT16: partial(_autocast, torch.bfloat16),
     Capability.O2_FLOAT16: partial(_masters, torch.float16),
     Capability.O2_BFLOAT16: partial(_masters, torch.bfloat16),
-    Capability.O3_FLOAT16: partial(_all_low, torch.float16),
-    Capability.O3_BFLOAT16: partial(_all_low, torch.bfloat16),
     Capability.TF32: multiplies_in_tf32,
-    Capability.AUTOCAST_SCOPE: _scope,
     Capability.AUTOCAST_LISTS: _lists,
     Capability.PEAK_BYTES: _peak_bytes,
     Capability.TRACE: _trace,
-    Capability.DYNAMIC_SCALING: dynamic_scaling,
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
 from itertools import islice
@@ -239,32 +240,23 @@ def _leaves(nest: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(nest) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
+def _import_database(module: str, name: str) -> Any:
+    """A list of `torch.testing`, whose import would freeze the global flags."""
+    with patch.object(torch.backends, "disable_global_flags"):
+        return getattr(import_module(f"torch.testing._internal.{module}"), name)
+
+
 @cache
 def _operations() -> Mapping[str, Any]:
-    with patch.object(torch.backends, "disable_global_flags"):
-        from torch.testing._internal.common_methods_invocations import op_db
-
+    op_db = _import_database("common_methods_invocations", "op_db")
     usable = [info for info in op_db if info.supports_autograd and not info.name.startswith("sparse.")]
-    return {_name(info.name, info.variant_test_name): info for info in usable}
-
-
-def _elementwise() -> Mapping[int, Any]:
-    """The classes of operations that take arrays element by element, by their number."""
-    from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
-
-    return {1: UnaryUfuncInfo, 2: BinaryUfuncInfo}
+    return {f"{info.name}.{info.variant_test_name}".removesuffix("."): info for info in usable}
 
 
 @cache
 def _modules() -> Mapping[str, Any]:
-    with patch.object(torch.backends, "disable_global_flags"):
-        from torch.testing._internal.common_modules import module_db
-
+    module_db = _import_database("common_modules", "module_db")
     return {info.name: info for info in module_db if ".Lazy" not in info.name}
-
-
-def _name(name: str, variant: str) -> str:
-    return f"{name}.{variant}" if variant else name
 
 
 class Operations(_Shipped):
@@ -287,8 +279,11 @@ class Operations(_Shipped):
             yield Example(partial(_apply_operation, operation, sample, named), arguments, _leaves((arguments, named)))
 
     def at(self, name: str, *points: Array) -> tuple[Array, ...]:
+        from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
+
         operation: Any = _operations()[name]
-        if not isinstance(operation, _elementwise()[len(points)]) or name == "nextafter":  # a step, with no slope
+        kind = {1: UnaryUfuncInfo, 2: BinaryUfuncInfo}[len(points)]
+        if not isinstance(operation, kind) or name == "nextafter":  # a step, with no slope
             raise TypeError(f"{name} is no function of {len(points)} arrays")
         leaves = [torch.tensor(point, device=self.device, requires_grad=True) for point in points]
         value: torch.Tensor = operation.op(*leaves)
@@ -369,9 +364,7 @@ _SCALE = 1024.0
 
 @cache
 def _infos() -> Mapping[str, Any]:
-    with patch.object(torch.backends, "disable_global_flags"):
-        from torch.testing._internal.common_optimizers import optim_db
-
+    optim_db = _import_database("common_optimizers", "optim_db")
     return {info.optim_cls.__name__: info for info in optim_db}
 
 
@@ -475,10 +468,8 @@ def _reload_optimizer(
     info: Any, parameters: Parameters, optimizer: torch.optim.Optimizer, options: Options
 ) -> tuple[Parameters, torch.optim.Optimizer]:
     """New parameters with the values of these, and a new optimizer with the saved state of this one."""
-    file = io.BytesIO()
-    torch.save({"parameters": [tensor.detach() for tensor in parameters], "optimizer": optimizer.state_dict()}, file)
-    file.seek(0)
-    saved = torch.load(file)
+    state = {"parameters": [tensor.detach() for tensor in parameters], "optimizer": optimizer.state_dict()}
+    saved = torch.load(_file_of(state))
     others = [parameter.requires_grad_() for parameter in saved["parameters"]]
     other = _make_optimizer(info, others, options, "")
     other.load_state_dict(saved["optimizer"])
@@ -663,7 +654,7 @@ class TorchFunctions(BaseFunctions):
             raise Unsupported(Capability.CONTROL_FLOW, "torch.func refuses the saved-tensor hooks of a checkpoint")
         torch.compiler.reset()
         x = torch.tensor(square(), device=self.device, requires_grad=True)
-        outputs = _list_leaves(self._apply_technique(self.functions[name], technique)(x))
+        outputs = tree_leaves(self._apply_technique(self.functions[name], technique)(x))
         values: dict[str, Any] = {f"value/{index}": to_array(output) for index, output in enumerate(outputs)}
         followed = [output for output in outputs if output.requires_grad]
         if followed:
@@ -689,10 +680,3 @@ class TorchFunctions(BaseFunctions):
 
     def _compile(self, function: Function, *, dynamic: bool | None = None) -> Function:
         return torch.compile(function, backend=self._backend, dynamic=dynamic)
-
-
-def _list_leaves(nest: Any) -> list[Tensor]:
-    if isinstance(nest, torch.Tensor):
-        return [nest]
-    parts = nest.values() if isinstance(nest, Mapping) else nest
-    return [leaf for part in parts for leaf in _list_leaves(part)]

@@ -156,10 +156,6 @@ class Slot:
     tensor: torch.Tensor
     permutation: tuple[int, ...] | None = None
 
-    def to_layout(self, array: Array) -> Array:
-        """The canonical array in the tensor's layout."""
-        return array if self.permutation is None else array.transpose(self.permutation)
-
     def to_canonical(self, tensor: torch.Tensor) -> Array:
         """A tensor of this slot's layout as a canonical array in its own format."""
         array = to_array(tensor)
@@ -174,7 +170,8 @@ class Slot:
 
     def tensor_of(self, array: Array, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The canonical array as a tensor of this slot's layout, device and format (or `dtype`)."""
-        return to_tensor(self.to_layout(array), str(self.tensor.device), dtype or self.tensor.dtype)
+        own = array if self.permutation is None else array.transpose(self.permutation)
+        return to_tensor(own, str(self.tensor.device), dtype or self.tensor.dtype)
 
 
 class ChannelsLast(nn.Module):

@@ -59,6 +59,7 @@ _SWITCHES = (
 _LIBRARY = re.compile(
     r"^\s*- (?:Intel\(R\) )?(oneAPI Math Kernel Library|MKL-DNN|GCC) (?:Version )?(\S+)", re.MULTILINE
 )
+"""The compiler and the libraries of kernels that torch was built with, and their versions."""
 
 
 def _truth(text: str) -> bool:
@@ -151,11 +152,6 @@ def _switches() -> dict[str, object]:
     return values
 
 
-def _libraries() -> dict[str, str]:
-    """The compiler and the libraries of kernels that torch was built with, and their versions."""
-    return {f"built-with.{name}": version for name, version in _LIBRARY.findall(torch.__config__.show())}
-
-
 def read_environment(device: str) -> dict[str, str]:
     """Device model, versions, precision switches and thread counts that results may depend on."""
     result: dict[str, object] = {
@@ -171,7 +167,7 @@ def read_environment(device: str) -> dict[str, str]:
         "default-dtype": dtype_name(torch.get_default_dtype()),
         "numpy": np.__version__,
         **_switches(),
-        **_libraries(),
+        **{f"built-with.{name}": number for name, number in _LIBRARY.findall(torch.__config__.show())},
     }
     result |= {library: version(library) for library in _OTHERS if find_spec(library) is not None}
     if device == "cuda":

@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -20,11 +20,11 @@ from frameworks.base import NO_SCALER, same_parts
 from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.torch.core.devices import DTYPES
 from frameworks.torch.core.layers import Network
-from frameworks.torch.distributed.rank_checkpoint import run_collectively
+from frameworks.torch.distributed.rank_checkpoint import file_of_rank, run_collectively
 from frameworks.torch.distributed.ranks import RankTrainer, TorchWorker
 from frameworks.torch.distributed.sharding import OF_ZERO, CountedReductions, Losses, WithLosses
 from frameworks.torch.training.optimizers import Stepper, steppers
-from frameworks.torch.training.trainer import LOOP, TorchTrainer, go_on, gradients, loop_state
+from frameworks.torch.training.trainer import LOOP, TorchTrainer
 
 _STAGES = {"replicated": 0, "optimizer": 1, "gradients": 2, "full": 3}
 """ZeRO's stages by what is sharded."""
@@ -123,10 +123,6 @@ class Engine:
 
     def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         return self.engine(inputs, targets)
-
-    def outputs(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The network's outputs by head."""
-        return self.engine(inputs)
 
     def sum_products(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return self.engine(torch.empty(0), {}, gradients)[0]
@@ -276,11 +272,6 @@ class EngineStepper(Stepper):
 
     sharding: Engine
 
-    @property
-    def updates(self) -> int:
-        """How many updates the engine has applied."""
-        return int(self.sharding.engine.global_steps - self.sharding.engine.skipped_steps)
-
     def names(self) -> list[str]:
         """Optimizer state for each entry of a parameter."""
         entries = [value for values in self.optimizer.state.values() for value in values.items()]
@@ -300,8 +291,9 @@ class EngineStepper(Stepper):
         return {p: counted | {name: self.sharding.moment(p, name) for name in names} for p in self.sharding.parameters}
 
     def steps(self, state: Mapping[torch.Tensor, Mapping[str, Any]]) -> int:
+        engine = self.sharding.engine
         counters = [float(values["step"]) for values in state.values() if "step" in values]
-        return int(max(counters)) if counters else self.updates
+        return int(max(counters) if counters else engine.global_steps - engine.skipped_steps)
 
 
 class EngineTrainer(RankTrainer):
@@ -311,7 +303,7 @@ class EngineTrainer(RankTrainer):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._outputs = self.sharding.outputs
+        self._outputs = self.sharding.engine
 
     def _steppers(self) -> list[Stepper]:
         self._take_names()
@@ -352,24 +344,18 @@ class EngineTrainer(RankTrainer):
     # the update
 
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
-        former = self._put_aside()
+        former = self.open_gradients() if self.sharding.is_open else None
+        if former is not None:  # ends the open window without its gradients
+            for slot in self.slots.values():
+                slot.tensor.grad = None
+            self.sharding.end()
+            self.sharding.discard()
         self._passes(window, items, None)
         result = {name: self.sharding.gradient(slot.tensor) for name, slot in self.slots.items()}
         self.sharding.discard()
         if former is not None:
-            self.put_summed(former)
+            self.put_gradients(former)
         return {name: self.slots[name].to_canonical(value) for name, value in result.items() if value is not None}
-
-    def _put_aside(self) -> dict[str, torch.Tensor] | None:
-        """Ends an open window without its gradients, which are returned; None if none is open."""
-        if not self.sharding.is_open:
-            return None
-        summed = self.summed_gradients()
-        for slot in self.slots.values():
-            slot.tensor.grad = None
-        self.sharding.end()
-        self.sharding.discard()
-        return summed
 
     def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         if inject is not None:
@@ -410,88 +396,62 @@ class EngineTrainer(RankTrainer):
 
     # the whole run
 
-    def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
+    def put_gradients(self, summed: Mapping[str, torch.Tensor]) -> None:
         """Opens a window that has summed these gradients on this rank."""
         self.sharding.begin()
         with self.sharding.gather_parameters():
-            super().put_summed(summed)
+            super().put_gradients(summed)
 
-    def save(self, path: Path) -> None:
-        _save(self, path)
+    def _write(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        average = None if self.average is None else self.average.state_dict()
+        self.sharding.engine.save_checkpoint(str(path), tag=_TAG, client_state={_AVERAGE: average})
+        own = {
+            "count": distributed.get_world_size(),
+            LOOP: self.loop_state(),
+            "open": self.sharding.is_open,
+            "gradients": self.open_gradients(),
+            "buffers": dict(self.network.named_buffers()),
+        }
+        torch.save(own, file_of_rank(path, distributed.get_rank()))
 
     def restore(self, path: Path) -> None:
-        fresh = type(self)(self.mesh, self.model, self.recipe, None)
-        _load(fresh, path)
+        """Restores by a new engine what `save` wrote; a rank more than there were takes rank 0's own part.
+
+        Raises:
+            ValueError: on every rank, if one of them cannot read a file or DeepSpeed loads nothing of it.
+        """
+        fresh, refused = type(self)(self.mesh, self.model, self.recipe, None), f"{path} cannot be loaded"
+        own = run_collectively(partial(_read, path), ValueError, refused)
+        state = run_collectively(partial(fresh._load_engine, path), ValueError, refused)
+        run_collectively(partial(fresh._go_on_from, path, own, state), ValueError, refused)
         vars(self).update(vars(fresh))
 
+    def _load_engine(self, path: Path) -> dict[str, Any]:
+        """The client state that the engine returns."""
+        loaded, state = self.sharding.engine.load_checkpoint(str(path), tag=_TAG)
+        if loaded is None:
+            raise ValueError(f"DeepSpeed found no checkpoint in {path}")
+        return dict(state)
 
-def _save(trainer: EngineTrainer, path: Path) -> None:
-    """Writes the run below the folder `path`, which all ranks share and which is made if it is not there.
-
-    Raises:
-        OSError: on every rank, if one of them cannot write.
-    """
-    run_collectively(lambda: _write(trainer, path), OSError, f"{path} cannot be written")
-
-
-def _write(trainer: EngineTrainer, path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    average = None if trainer.average is None else trainer.average.state_dict()
-    trainer.sharding.engine.save_checkpoint(str(path), tag=_TAG, client_state={_AVERAGE: average})
-    own = {
-        "count": distributed.get_world_size(),
-        LOOP: loop_state(trainer),
-        "open": trainer.sharding.is_open,
-        "gradients": gradients(trainer),
-        "buffers": dict(trainer.network.named_buffers()),
-    }
-    torch.save(own, _file_of(path, distributed.get_rank()))
-
-
-def _load(trainer: EngineTrainer, path: Path) -> None:
-    """Brings a run that has made no update to what `save` wrote; a rank more than there were takes rank 0's own part.
-
-    Raises:
-        ValueError: on every rank, if one of them cannot read a file or DeepSpeed loads nothing of it; the run is of no
-            use then.
-    """
-    refused = f"{path} cannot be loaded"
-    own = run_collectively(lambda: _read(path), ValueError, refused)
-    state = run_collectively(lambda: _load_engine(trainer, path), ValueError, refused)
-    run_collectively(lambda: _go_on(trainer, path, own, state), ValueError, refused)
+    def _go_on_from(self, path: Path, own: dict[str, Any], state: dict[str, Any]) -> None:
+        averages = [] if self.average is None else [_AVERAGE]
+        same_parts(path, [name for name in (_AVERAGE,) if state[name] is not None], averages)
+        if self.average is not None:
+            self.average.load_state_dict(state[_AVERAGE])
+        self.go_on(own[LOOP])
+        self.put_buffers(own["buffers"])
+        if own["open"]:
+            self.put_gradients(own["gradients"])
 
 
 def _read(path: Path) -> dict[str, Any]:
     """This rank's own part, rank 0's if there were fewer ranks."""
     rank = distributed.get_rank()
-    first: dict[str, Any] = torch.load(_file_of(path, 0), weights_only=True)
+    first: dict[str, Any] = torch.load(file_of_rank(path, 0), weights_only=True)
     if rank == 0 or rank >= first["count"]:
         return first
-    return torch.load(_file_of(path, rank), weights_only=True)
-
-
-def _load_engine(trainer: EngineTrainer, path: Path) -> dict[str, Any]:
-    """The client state that the engine returns."""
-    loaded, state = trainer.sharding.engine.load_checkpoint(str(path), tag=_TAG)
-    if loaded is None:
-        raise ValueError(f"DeepSpeed found no checkpoint in {path}")
-    return dict(state)
-
-
-def _go_on(trainer: EngineTrainer, path: Path, own: dict[str, Any], state: dict[str, Any]) -> None:
-    averages = [] if trainer.average is None else [_AVERAGE]
-    same_parts(path, [name for name in (_AVERAGE,) if state[name] is not None], averages)
-    if trainer.average is not None:
-        trainer.average.load_state_dict(state[_AVERAGE])
-    go_on(trainer, own[LOOP])
-    for name, buffer in trainer.network.named_buffers():
-        buffer.copy_(own["buffers"][name])
-    if own["open"]:
-        trainer.put_summed(own["gradients"])
-
-
-def _file_of(path: Path, rank: int) -> Path:
-    return path / f"rank-{rank}.pt"
+    return torch.load(file_of_rank(path, rank), weights_only=True)
 
 
 class DeepSpeedWorker(TorchWorker):

@@ -232,15 +232,15 @@ class FlatTrainer(RankTrainer):
 
     # the whole run
 
-    def summed_gradients(self) -> dict[str, torch.Tensor]:
+    def open_gradients(self) -> dict[str, torch.Tensor]:
         with self.sharding.gather_parameters():
-            return {name: gradient.clone() for name, gradient in super().summed_gradients().items()}
+            return {name: gradient.clone() for name, gradient in super().open_gradients().items()}
 
     def nothing_summed(self, name: str) -> torch.Tensor:
         tensor = self.slots[name].tensor
         return torch.zeros(self.sharding.shapes[tensor], dtype=tensor.dtype)
 
-    def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
+    def put_gradients(self, summed: Mapping[str, torch.Tensor]) -> None:
         for name, slot in self.slots.items():
             slot.tensor.grad = torch.zeros_like(slot.tensor) if name in summed and slot.tensor.numel() else None
         with self.sharding.gather_parameters(writeback=True):

@@ -5,6 +5,7 @@ ranks can load. A rank's own are its random streams, its buffers and the losses 
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,20 +18,11 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from fixtures.recipe import Ranks
 from frameworks.base import same_parts
-from frameworks.torch.training.trainer import (
-    FILE,
-    LOOP,
-    TorchTrainer,
-    go_on,
-    gradients,
-    loop_state,
-    put_gradients,
-    snapshot,
-)
+from frameworks.torch.training.trainer import FILE, LOOP, TorchTrainer
 
 _SHARDS = "shards"
 _SHARDED = ("model", "optimizer", "average")
@@ -52,68 +44,145 @@ class RankRun(TorchTrainer):
         """What PyTorch's functions for a sharded state are given."""
         return self.network
 
-    def summed_gradients(self) -> dict[str, torch.Tensor]:
-        """The gradients of an open window, as tensors whose shards can be saved."""
-        return gradients(self)
-
     def nothing_summed(self, name: str) -> torch.Tensor:
-        """Zeros as `summed_gradients` gives a parameter's gradient."""
+        """Zeros as `open_gradients` gives a parameter's gradient."""
         return torch.zeros_like(self.slots[name].tensor)
 
-    def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
-        """Restores what `summed_gradients` returned."""
-        put_gradients(self, summed)
-
     def save(self, path: Path) -> None:
-        save(self, path)
+        """Writes the run below the folder `path`, which all ranks share and which is made if it is not there.
+
+        Raises:
+            OSError: on every rank, if one of them cannot write.
+        """
+        run_collectively(partial(self._write, path), OSError, f"{path} cannot be written")
+
+    def _write(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        rank, count = distributed.get_rank(), distributed.get_world_size()
+        own = {"count": count, LOOP: self.loop_state(), "buffers": dict(self.network.named_buffers())}
+        if self.is_sharded:
+            summed = self.open_gradients()
+            state = self._collect_sharded_state(summed)
+            whole = self._collect_shared_state(list(summed))
+            shards.save(state, checkpoint_id=path / _SHARDS)
+        else:
+            whole = self.snapshot()
+        torch.save(own, file_of_rank(path, rank))
+        if rank == 0:
+            torch.save(whole, path / FILE)
 
     def restore(self, path: Path) -> None:
-        restore(self, path)
+        """Restores what `save` wrote, with as many ranks or others.
 
+        A rank more than there were begins with rank 0's streams and buffers.
 
-def save(trainer: RankRun, path: Path) -> None:
-    """Writes the run below the folder `path`, which all ranks share and which is made if it is not there.
+        Raises:
+            ValueError: on every rank, if one of them cannot read a file, or PyTorch refuses a part of it on one;
+                nothing is changed unless a part is refused.
+        """
+        refused = f"{path} cannot be loaded"
+        whole, own = run_collectively(partial(self._read, path), ValueError, refused)
+        if self.is_sharded:
+            state = run_collectively(partial(self._read_shards, whole[LOOP], path), ValueError, refused)
+            run_collectively(partial(self._load_shards, whole[LOOP], state), ValueError, refused)
+            summed = state["gradients"]
+        else:
+            summed = whole[LOOP]["gradients"]
+        run_collectively(partial(self._load_rest, whole, own, summed), ValueError, refused)
 
-    Raises:
-        OSError: on every rank, if one of them cannot write.
-    """
-    run_collectively(lambda: _write(trainer, path), OSError, f"{path} cannot be written")
+    def _shared_parts(self) -> dict[str, Any]:
+        """The parts that every rank has as a whole."""
+        parts = self.parts().items()
+        return {name: part for name, part in parts if not (self.is_sharded and name.split(".")[0] in _SHARDED)}
 
+    def _collect_shared_state(self, summed: list[str]) -> dict[str, Any]:
+        """State shared by all ranks; `summed` are the parameters with gradients in an open window."""
+        result = {name: part.state_dict() for name, part in self._shared_parts().items()}
+        bare = [not stepper.optimizer.state for stepper in self.steppers]
+        every = [bare] * distributed.get_world_size()
+        distributed.all_gather_object(every, bare)
+        return result | {
+            LOOP: {**self.loop_state(), "gradients": summed, "bare": [all(of) for of in zip(*every, strict=True)]}
+        }
 
-def _write(trainer: RankRun, path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    rank, count = distributed.get_rank(), distributed.get_world_size()
-    own = {"count": count, LOOP: loop_state(trainer), "buffers": dict(trainer.network.named_buffers())}
-    if trainer.is_sharded:
-        summed = trainer.summed_gradients()
-        state = _collect_sharded_state(trainer, summed)
-        whole = _collect_shared_state(trainer, list(summed))
-        shards.save(state, checkpoint_id=path / _SHARDS)
-    else:
-        whole = snapshot(trainer)
-    torch.save(own, _file_of(path, rank))
-    if rank == 0:
-        torch.save(whole, path / FILE)
+    def _collect_sharded_state(self, summed: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """Sharded state, with these gradients."""
+        optimizers = [stepper.optimizer for stepper in self.steppers]
+        applied = [stepper.applied for stepper in self.steppers]
+        result: dict[str, Any] = {
+            "model": get_model_state_dict(self.root),
+            "optimizer": get_optimizer_state_dict(self.root, optimizers),
+        }
+        for stepper, count in zip(self.steppers, applied, strict=True):
+            stepper.applied = count  # an optimizer without any state is made to step once to get one
+        if self.average is not None:
+            result["average"] = get_model_state_dict(self.average)
+        return result | {"gradients": dict(summed)}
 
+    def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Shared state, and this rank's own."""
+        rank, count = distributed.get_rank(), distributed.get_world_size()
+        whole = _torch_load(path / FILE)
+        same_parts(path / FILE, whole, [*self._shared_parts(), LOOP])
+        first = _torch_load(file_of_rank(path, 0))
+        if first["count"] == count:
+            return whole, _torch_load(file_of_rank(path, rank))
+        every = [first, *(_torch_load(file_of_rank(path, other)) for other in range(1, first["count"]))]
+        own = every[rank] if rank < len(every) else first
+        return whole, {**own, LOOP: {**own[LOOP], **_window_of([other[LOOP] for other in every], rank)}}
 
-def restore(trainer: RankRun, path: Path) -> None:
-    """Restores what `save` wrote, with as many ranks or others.
+    def _make_bare(self, loop: Mapping[str, Any]) -> None:
+        """Makes the optimizers as bare as those that were saved, so that PyTorch asks for what there is.
 
-    A rank more than there were begins with rank 0's streams and buffers.
+        `get_optimizer_state_dict` and `set_optimizer_state_dict` let an optimizer without state step once, to get one,
+        unless there is a gradient.
+        """
+        for stepper, bare in zip(self.steppers, loop["bare"], strict=True):
+            if bare:
+                stepper.optimizer.state.clear()
+            for group in stepper.optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = torch.zeros_like(parameter) if bare else None
 
-    Raises:
-        ValueError: on every rank, if one of them cannot read a file, or PyTorch refuses a part of it on one; nothing
-            is changed unless a part is refused.
-    """
-    refused = f"{path} cannot be loaded"
-    whole, own = run_collectively(lambda: _read(trainer, path), ValueError, refused)
-    if trainer.is_sharded:
-        state = run_collectively(lambda: _read_shards(trainer, whole[LOOP], path), ValueError, refused)
-        run_collectively(lambda: _load_shards(trainer, whole[LOOP], state), ValueError, refused)
-        summed = state["gradients"]
-    else:
-        summed = whole[LOOP]["gradients"]
-    run_collectively(lambda: _load(trainer, whole, own, summed), ValueError, refused)
+    def _read_shards(self, loop: Mapping[str, Any], path: Path) -> dict[str, Any]:
+        """Content of the shards' files, in new tensors; the run is unchanged."""
+        former = {name: slot.tensor.grad for name, slot in self.slots.items()}
+        states = [dict(stepper.optimizer.state) for stepper in self.steppers]
+        try:
+            self._make_bare(loop)
+            summed = {name: self.nothing_summed(name) for name in loop["gradients"]}
+            content = tree_map_only(
+                torch.Tensor, lambda tensor: tensor.detach().clone(), self._collect_sharded_state(summed)
+            )
+            shards.load(content, checkpoint_id=path / _SHARDS)
+            return content
+        finally:
+            for name, slot in self.slots.items():
+                slot.tensor.grad = former[name]
+            for stepper, state in zip(self.steppers, states, strict=True):
+                stepper.optimizer.state.clear()
+                stepper.optimizer.state.update(state)
+
+    def _load_shards(self, loop: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        set_model_state_dict(self.root, state["model"])
+        self._make_bare(loop)
+        optimizers = [stepper.optimizer for stepper in self.steppers]
+        set_optimizer_state_dict(self.root, optimizers, state["optimizer"])
+        if self.average is not None:
+            set_model_state_dict(self.average, state["average"])
+
+    def _load_rest(self, whole: Mapping[str, Any], own: Mapping[str, Any], summed: Mapping[str, torch.Tensor]) -> None:
+        """Loads what no rank has a part of, and this rank's own."""
+        for name, part in self._shared_parts().items():
+            part.load_state_dict(whole[name])
+        self.go_on(own[LOOP])
+        self.put_gradients(summed)
+        self.put_buffers(own["buffers"])
+
+    def put_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        """Restores this rank's buffers."""
+        for name, buffer in self.network.named_buffers():
+            buffer.copy_(buffers[name])
 
 
 def run_collectively(step: Callable[[], T], kind: type[Exception], what: str) -> T:
@@ -139,56 +208,13 @@ def _error_line(error: BaseException) -> str:
     return " ".join(f"{type(first).__name__}: {first}".split())
 
 
-def _file_of(path: Path, rank: int) -> Path:
+def file_of_rank(path: Path, rank: int) -> Path:
+    """The file of a rank's own state."""
     return path / f"rank-{rank}.pt"
 
 
 def _torch_load(file: Path) -> dict[str, Any]:
     return torch.load(file, map_location="cpu", weights_only=True)
-
-
-def _is_sharded(part: str) -> bool:
-    return part.split(".")[0] in _SHARDED
-
-
-def _collect_shared_state(trainer: RankRun, summed: list[str]) -> dict[str, Any]:
-    """State shared by all ranks; `summed` are the parameters with gradients in an open window."""
-    result = {name: part.state_dict() for name, part in trainer.parts().items() if not _is_sharded(name)}
-    bare = [not stepper.optimizer.state for stepper in trainer.steppers]
-    every = [bare] * distributed.get_world_size()
-    distributed.all_gather_object(every, bare)
-    return result | {
-        LOOP: {**loop_state(trainer), "gradients": summed, "bare": [all(of) for of in zip(*every, strict=True)]}
-    }
-
-
-def _collect_sharded_state(trainer: RankRun, summed: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Sharded state, with these gradients."""
-    optimizers = [stepper.optimizer for stepper in trainer.steppers]
-    applied = [stepper.applied for stepper in trainer.steppers]
-    result: dict[str, Any] = {
-        "model": get_model_state_dict(trainer.root),
-        "optimizer": get_optimizer_state_dict(trainer.root, optimizers),
-    }
-    for stepper, count in zip(trainer.steppers, applied, strict=True):
-        stepper.applied = count  # an optimizer without any state is made to step once to get one
-    if trainer.average is not None:
-        result["average"] = get_model_state_dict(trainer.average)
-    return result | {"gradients": dict(summed)}
-
-
-def _read(trainer: RankRun, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Shared state, and this rank's own."""
-    rank, count = distributed.get_rank(), distributed.get_world_size()
-    whole = _torch_load(path / FILE)
-    expected = [name for name in trainer.parts() if not (trainer.is_sharded and _is_sharded(name))]
-    same_parts(path / FILE, whole, [*expected, LOOP])
-    first = _torch_load(_file_of(path, 0))
-    if first["count"] == count:
-        return whole, _torch_load(_file_of(path, rank))
-    every = [first, *(_torch_load(_file_of(path, other)) for other in range(1, first["count"]))]
-    own = every[rank] if rank < len(every) else first
-    return whole, {**own, LOOP: {**own[LOOP], **_window_of([other[LOOP] for other in every], rank)}}
 
 
 def _window_of(loops: list[Mapping[str, Any]], rank: int) -> dict[str, Any]:
@@ -198,60 +224,3 @@ def _window_of(loops: list[Mapping[str, Any]], rank: int) -> dict[str, Any]:
     if rank:
         return {"window": [[0.0, 0] for _ in window], "items": 0}
     return {"window": window, "items": sum(loop["items"] for loop in loops)}
-
-
-def _make_bare(trainer: RankRun, loop: Mapping[str, Any]) -> None:
-    """Makes the optimizers as bare as those that were saved, so that PyTorch asks for what there is.
-
-    `get_optimizer_state_dict` and `set_optimizer_state_dict` let an optimizer without state step once, to get one,
-    unless there is a gradient.
-    """
-    for stepper, bare in zip(trainer.steppers, loop["bare"], strict=True):
-        if bare:
-            stepper.optimizer.state.clear()
-        for group in stepper.optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = torch.zeros_like(parameter) if bare else None
-
-
-def _read_shards(trainer: RankRun, loop: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Content of the shards' files, in new tensors; the run is unchanged."""
-    former = gradients(trainer)
-    states = [dict(stepper.optimizer.state) for stepper in trainer.steppers]
-    try:
-        _make_bare(trainer, loop)
-        summed = {name: trainer.nothing_summed(name) for name in loop["gradients"]}
-        shards_of_run = tree_map(_own, _collect_sharded_state(trainer, summed))
-        shards.load(shards_of_run, checkpoint_id=path / _SHARDS)
-        return shards_of_run
-    finally:
-        for name, slot in trainer.slots.items():
-            slot.tensor.grad = former.get(name)
-        for stepper, state in zip(trainer.steppers, states, strict=True):
-            stepper.optimizer.state.clear()
-            stepper.optimizer.state.update(state)
-
-
-def _own(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
-
-
-def _load_shards(trainer: RankRun, loop: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    set_model_state_dict(trainer.root, state["model"])
-    _make_bare(trainer, loop)
-    optimizers = [stepper.optimizer for stepper in trainer.steppers]
-    set_optimizer_state_dict(trainer.root, optimizers, state["optimizer"])
-    if trainer.average is not None:
-        set_model_state_dict(trainer.average, state["average"])
-
-
-def _load(
-    trainer: RankRun, whole: Mapping[str, Any], own: Mapping[str, Any], summed: Mapping[str, torch.Tensor]
-) -> None:
-    for name, part in trainer.parts().items():
-        if not (trainer.is_sharded and _is_sharded(name)):
-            part.load_state_dict(whole[name])
-    go_on(trainer, own[LOOP])
-    trainer.put_summed(summed)
-    for name, buffer in trainer.network.named_buffers():
-        buffer.copy_(own["buffers"][name])

@@ -143,9 +143,6 @@ class RankTrainer(RankRun):
         """Records a micro-batch with this rank's own items."""
         return self.ledger.add(MicroBatch(total, batch.items), self.ledger.items + batch.items)
 
-    def update(self, window: Window) -> Update:
-        return self.update_share(window, sum(batch.items for batch in window))
-
     def update_share(self, window: Window, items: int) -> Update:
         """One update from this rank's window; all ranks' windows hold `items` items and are equally long."""
         for batch, total in zip(window, self._passes(window, items, self.scaler), strict=True):

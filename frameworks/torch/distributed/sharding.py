@@ -1,7 +1,7 @@
 """Data parallelism of a network: replicas with reduced gradients, or shards that are gathered for use."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import pairwise
@@ -56,25 +56,6 @@ OF_ZERO: Mapping[str, Mapping[str, Any]] = {
     "small-reductions": {"reduce_bucket_size": 16},
 }
 """Entries of "zero_optimization" in DeepSpeed's configuration, for the technique "sharding"."""
-
-
-def placement(way: str, count: int) -> Callable[[nn.Parameter], Shard] | None:
-    """Which axis of a parameter `fully_shard` divides among `count` ranks; None for rows."""
-    if way != "columns":
-        return None
-    return lambda parameter: Shard(int(parameter.ndim > 1 and parameter.shape[1] % count == 0))
-
-
-def configure(way: str, units: Sequence[nn.Module]) -> None:
-    """Sets options of sharded units, the root first and the others in forward order."""
-    root, *layers = (unit for unit in units)
-    match way:
-        case "prefetch":
-            for unit, after in pairwise([root, *layers]):
-                unit.set_modules_to_forward_prefetch([after])
-                after.set_modules_to_backward_prefetch([unit])
-        case "unused-too":
-            root.set_reduce_scatter_unused_params(True)
 
 
 Losses = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor]]
@@ -314,6 +295,10 @@ def shard(network: Network, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | N
         low: the format that parameters are gathered in, None for their own; batch norm and float64 heads keep theirs.
         way: of the technique "sharding".
     """
+
+    def by_columns(parameter: nn.Parameter) -> Shard:
+        return Shard(int(parameter.ndim > 1 and parameter.shape[1] % ranks.shards == 0))
+
     units: dict[str, nn.Module] = {
         f"layers.{index}.": layer
         for index, layer in enumerate(network.layers)
@@ -339,9 +324,14 @@ def shard(network: Network, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | N
             mesh=mesh,
             reshard_after_forward=ranks.level == "full",
             mp_policy=policy,
-            shard_placement_fn=placement(way, ranks.shards),
+            shard_placement_fn=by_columns if way == "columns" else None,
         )
-    configure(way, [network, *units.values()][:-1])
+    if way == "prefetch":
+        for unit, after in pairwise([network, *units.values()][:-1]):
+            unit.set_modules_to_forward_prefetch([after])
+            after.set_modules_to_backward_prefetch([unit])
+    elif way == "unused-too":
+        network.set_reduce_scatter_unused_params(True)
     return units
 
 

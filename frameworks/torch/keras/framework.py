@@ -32,7 +32,7 @@ from frameworks.torch.core.layers import differentiate_case
 from frameworks.torch.keras.trainer import BACKEND, AutogradRun
 from frameworks.torch.stacks.framework import StackFramework
 
-_CPU_REFUSED: dict[Capability, str] = {Capability.PEAK_BYTES: "PyTorch counts a GPU's allocations, and none of a CPU's"}
+_NO_PEAK = "PyTorch counts a GPU's allocations, and none of a CPU's"
 _DISTRIBUTION = "keras.distribution is implemented for Keras on JAX alone"
 _RANKS = (
     Capability.RANKS_REPLICATED,
@@ -41,12 +41,6 @@ _RANKS = (
     Capability.RANKS_FULL,
     Capability.RANKS_HYBRID,
 )
-
-
-def refusals(device: str) -> dict[Capability, str]:
-    """Unsupported capabilities on this device, with reasons."""
-    lists = {Capability.AUTOCAST_LISTS: NO_LISTS}
-    return REFUSED | dict.fromkeys(_RANKS, _DISTRIBUTION) | lists | (_CPU_REFUSED if device == "cpu" else {})
 
 
 def _peak() -> bool:
@@ -61,13 +55,7 @@ def _can_distribute() -> bool:
     return True
 
 
-def attempts(device: str) -> dict[Capability, Attempt]:
-    """Attempts for each capability on a device."""
-    every = OF_POLICIES | optimizer_attempts(BACKEND) | _OWN
-    return {capability: partial(_on, device, attempt) for capability, attempt in every.items()}
-
-
-def _on(device: str, attempt: Attempt) -> bool:
+def _call_on(device: str, attempt: Attempt) -> bool:
     with keras.device(device):
         return attempt()
 
@@ -82,21 +70,20 @@ class KerasOnTorch(ScopeOfPolicies, StackFramework):
         return super().environment() | {"keras-backend": keras.config.backend()}
 
     def refusals(self) -> Mapping[Capability, str]:
-        return refusals(self.device)
+        """Unsupported capabilities on this device, with reasons."""
+        own = dict.fromkeys(_RANKS, _DISTRIBUTION) | {Capability.AUTOCAST_LISTS: NO_LISTS}
+        return REFUSED | own | ({Capability.PEAK_BYTES: _NO_PEAK} if self.device == "cpu" else {})
 
     def supported_capabilities(self) -> Collection[Capability]:
         return SUPPORTED | {Capability.SAVED_BYTES}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        tried = {
-            **attempts(self.device),
-            **OF_SCOPES,
-            **option_attempts(lambda model, recipe: self.run(model, recipe, None)),
-        }
-        return tried | shipped_attempts(self.parts())
+        options = option_attempts(lambda model, recipe: self.run(model, recipe, None))
+        return {**self.library_attempts(), **OF_SCOPES, **options, **shipped_attempts(self.parts())}
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return attempts(self.device)
+        every = OF_POLICIES | optimizer_attempts(BACKEND) | _OWN
+        return {capability: partial(_call_on, self.device, attempt) for capability, attempt in every.items()}
 
     def conventions(self) -> Conventions:
         return CONVENTIONS

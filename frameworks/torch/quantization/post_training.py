@@ -104,8 +104,7 @@ class TorchQuantized:
         for name, path in self._places.items():
             module = self._network.get_submodule(path)
             if isinstance(module, quantization.QuantWrapper):
-                inputs, outputs = (_range(part) for part in (module.quant, module.module))
-                result[name] = Calibrated(inputs, outputs)
+                result[name] = Calibrated(_range(module.quant), _range(module.module))
         return result
 
     def stored_bytes(self) -> int:
@@ -330,8 +329,7 @@ class QatTrainer(TorchTrainer):
         for name, path in self._places.items():
             observers = self._quantizers(path)
             if bool(torch.isfinite(observers[0].activation_post_process.min_val).all()):
-                inputs, outputs = (CodeRange(float(observer.scale), int(observer.zero_point)) for observer in observers)
-                result[name] = Calibrated(inputs, outputs)
+                result[name] = Calibrated(*map(_range, observers))
         return result
 
     def convert(self) -> TorchQuantized:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -21,10 +20,17 @@ from fixtures.recipe import DynamicScaling, FormatName, Recipe
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Gradients, RowOrder, Unsupported, Update
 from frameworks.torch.core import devices
 from frameworks.torch.core.devices import dtype_name, whole
-from frameworks.torch.core.settings import Probe, all_guarded
-from frameworks.torch.probes import weight_of
-from frameworks.torch.stacks.framework import EPOCHS, ROWS, STEPS, Dropping, StackFramework, collect_warnings, loader
-from frameworks.torch.training import trainer
+from frameworks.torch.core.settings import guard_probe
+from frameworks.torch.stacks.framework import (
+    EPOCHS,
+    ROWS,
+    STEPS,
+    Dropping,
+    StackFramework,
+    collect_warnings,
+    loader,
+    train_twice,
+)
 from frameworks.torch.training.optimizers import dynamic_arguments
 from frameworks.torch.training.trainer import TorchTrainer
 
@@ -234,15 +240,13 @@ class _Loop:
         self._run = run
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in trainer.loop_state(self._run).items() if name != "random"}
+        return {name: value for name, value in self._run.loop_state().items() if name != "random"}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        trainer.go_on(self._run, {**state, "random": self._run.stream.states})
+        self._run.go_on({**state, "random": self._run.stream.states})
 
 
-REFUSED: Mapping[Capability, str] = {
-    Capability.STATIC_SCALING: "accelerate calls GradScaler.update without a scale, and no setting keeps the scale"
-}
+NO_STATIC_SCALE = "accelerate calls GradScaler.update without a scale, and no setting keeps the scale"
 BFLOAT16_SCALED = "accelerate's loss scaler comes with mixed_precision='fp16', and its bfloat16 has none"
 
 
@@ -252,11 +256,11 @@ class AccelerateFramework(StackFramework):
     of_library = frozenset({Capability.LIBRARY_REQUESTS, Capability.DATA_POSITION})
 
     def library_refusals(self) -> Mapping[Capability, str]:
-        return REFUSED
+        return {Capability.STATIC_SCALING: NO_STATIC_SCALE}
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        """Attempts by capability; each has a state of its own."""
-        return all_guarded(_PROBES, self.device, first_state, partial(devices.random_apart, self.device))
+        apart = partial(devices.random_apart, self.device)
+        return {Capability.STATIC_SCALING: guard_probe(_keeps_scale, self.device, first_state, apart)}
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> AccelerateTrainer:
         if recipe.scaling is not None and recipe.precision.label == "O1-bfloat16":
@@ -278,58 +282,29 @@ class AccelerateFramework(StackFramework):
 
     def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
         """The unbroken and the resumed run, as the guide on checkpoints writes them."""
-        with tempfile.TemporaryDirectory() as folder:
-            runs = []
-            for resumed in (False, True):
-                with first_state(), torch.random.fork_rng():
-                    torch.manual_seed(1 + resumed)
-                    runs.append(_epochs(order, windows, folder, self.device, resumed=resumed))
-        return runs[0], runs[1]
+
+        def train(folder: str, resumes: bool) -> Dropping:
+            with first_state():
+                torch.manual_seed(1 + resumes)
+                return _train_epochs(order, windows * STEPS, folder, self.device, resumes=resumes)
+
+        return train_twice(train, windows)
 
 
-class _Attempt:
-    """Two weights of ones, and SGD with a rate of 0.5, prepared by an accelerator.
-
-    Args:
-        precision: "no", "fp16" or "bf16".
-        scaler: settings of `GradScalerKwargs`.
-    """
-
-    def __init__(self, device: str, precision: str = "no", **scaler: Any) -> None:
-        handlers = [GradScalerKwargs(**{"init_scale": 1024.0} | scaler)] if precision == "fp16" else []
-        self.accelerator = Accelerator(cpu=device == "cpu", mixed_precision=precision, kwargs_handlers=handlers)
-        if precision == "fp16" and device == "cpu":
-            force_float16(self.accelerator)
-        self.weight = weight_of(device)
-        self.optimizer = self.accelerator.prepare(torch.optim.SGD([self.weight], lr=0.5))
-
-    def weights(self, values: Sequence[float]) -> list[float]:
-        """The first weight after a step from each of these gradients, the same everywhere."""
-        result = []
-        for value in values:
-            self.accelerator.backward((self.weight * value).sum())
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            result.append(self.weight[0].item())
-        return result
-
-
-def _format_inside(precision: str, dtype: torch.dtype, device: str) -> bool:
-    attempt, formats = _Attempt(device, precision), list[torch.dtype]()
-    layer = torch.nn.Linear(4, 4).to(device)
-    layer.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
-    model = attempt.accelerator.prepare(torch.nn.Sequential(layer))
-    return bool(model(torch.ones(2, 4, device=device)).dtype == torch.float32 and formats == [dtype])
-
-
-def _dynamic(device: str) -> bool:
-    attempt = _Attempt(device, "fp16")
-    return attempt.weights((math.inf, 1.0)) == [1.0, 0.5] and attempt.accelerator.scaler.get_scale() == 512.0
-
-
-def _static(device: str) -> bool:
-    attempt = _Attempt(device, "fp16", growth_factor=1.0, backoff_factor=1.0)
-    return attempt.weights((math.inf, 1.0)) == [1.0, 0.5] and attempt.accelerator.scaler.get_scale() == 1024.0
+def _keeps_scale(device: str) -> bool:
+    """Whether an overflow skips an update and keeps a scale that is not to move, and the next update is applied."""
+    settings = GradScalerKwargs(init_scale=1024.0, growth_factor=1.0, backoff_factor=1.0)
+    accelerator = Accelerator(cpu=device == "cpu", mixed_precision="fp16", kwargs_handlers=[settings])
+    if device == "cpu":
+        force_float16(accelerator)
+    weight, weights = torch.ones(2, device=device, requires_grad=True), []
+    optimizer = accelerator.prepare(torch.optim.SGD([weight], lr=0.5))
+    for value in (math.inf, 1.0):
+        accelerator.backward((weight * value).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+        weights.append(weight[0].item())
+    return weights == [1.0, 0.5] and accelerator.scaler.get_scale() == 1024.0
 
 
 def _bfloat16_is_scaled(device: str) -> bool:
@@ -339,31 +314,22 @@ def _bfloat16_is_scaled(device: str) -> bool:
         return accelerator.scaler is not None
 
 
-_PROBES: dict[Capability, Probe] = {
-    Capability.O1_FLOAT16: partial(_format_inside, "fp16", torch.float16),
-    Capability.O1_BFLOAT16: partial(_format_inside, "bf16", torch.bfloat16),
-    Capability.DYNAMIC_SCALING: _dynamic,
-    Capability.STATIC_SCALING: _static,
-}
-
-
-def _epochs(order: RowOrder, windows: int, folder: str, device: str, *, resumed: bool) -> DataRun:
+def _train_epochs(order: RowOrder, done: int, folder: str, device: str, *, resumes: bool) -> Dropping:
+    """Trains with a checkpoint after so many rows, or from there on."""
     accelerator = Accelerator(cpu=device == "cpu", gradient_accumulation_steps=STEPS)
     model = Dropping()
     model, optimizer, rows = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01), loader(order))
-    done = windows * STEPS
-    if resumed:
+    if resumes:
         accelerator.load_state(folder)
     model.train()
-    for epoch in range(done // ROWS if resumed else 0, EPOCHS):
-        skipped = done % ROWS if resumed and epoch == done // ROWS else 0
+    for epoch in range(done // ROWS if resumes else 0, EPOCHS):
+        skipped = done % ROWS if resumes and epoch == done // ROWS else 0
         rows.set_epoch(epoch)
         for number, row in enumerate(accelerator.skip_first_batches(rows, skipped) if skipped else rows, skipped + 1):
             with accelerator.accumulate(model):
                 accelerator.backward(model(**row)["loss"])
                 optimizer.step()
                 optimizer.zero_grad()
-            if not resumed and epoch * ROWS + number == done:
+            if not resumes and epoch * ROWS + number == done:
                 accelerator.save_state(folder)
-    run: Dropping = accelerator.unwrap_model(model)
-    return run.since(0 if resumed else done)
+    return accelerator.unwrap_model(model)

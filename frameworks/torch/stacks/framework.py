@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib.metadata import version
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,20 @@ class Dropping(nn.Module):
 def loader(order: RowOrder) -> DataLoader[dict[str, torch.Tensor]]:
     """The rows, one a micro-batch."""
     return DataLoader(NumberedRows(order), batch_size=1, shuffle=order != "in-order")
+
+
+def train_twice(train: Callable[[str, bool], Dropping], windows: int) -> tuple[DataRun, DataRun]:
+    """The unbroken run, which writes checkpoints, and one that is resumed after so many windows of it.
+
+    Args:
+        train: trains a model with checkpoints in a folder, resumed from there or not.
+    """
+    models = []
+    with TemporaryDirectory() as folder:
+        for resumes in (False, True):
+            with torch.random.fork_rng():
+                models.append(train(folder, resumes))
+    return models[0].since(windows * STEPS), models[1].since(0)
 
 
 class _Records(logging.Handler):

@@ -48,7 +48,15 @@ from frameworks.torch.core.devices import dtype_name
 from frameworks.torch.core.layers import DeviceBatch, Network, item_loss_sums
 from frameworks.torch.core.settings import Probe, guard_probe
 from frameworks.torch.stacks.accelerate import SharedState, first_state
-from frameworks.torch.stacks.framework import EPOCHS, STEPS, Dropping, NumberedRows, StackFramework, collect_warnings
+from frameworks.torch.stacks.framework import (
+    EPOCHS,
+    STEPS,
+    Dropping,
+    NumberedRows,
+    StackFramework,
+    collect_warnings,
+    train_twice,
+)
 from frameworks.torch.stacks.trainer_loop import (
     BeforeStep,
     FedTrainer,
@@ -59,7 +67,6 @@ from frameworks.torch.stacks.trainer_loop import (
     WorkQueue,
     seeds_restored,
 )
-from frameworks.torch.training import trainer
 from frameworks.torch.training.optimizers import (
     Stepper,
     good_updates,
@@ -185,8 +192,7 @@ class PlainTrainer(TorchTrainer):
     def __init__(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
     ) -> None:
-        with first_state():
-            self.arguments = arguments_of(recipe, device, OPTIMIZERS[mode])
+        self.arguments = arguments_of(recipe, device, OPTIMIZERS[mode])
         super().__init__(model, recipe, weights, device, mode)
 
     def _steppers(self) -> list[Stepper]:
@@ -197,13 +203,6 @@ LOW_MODEL_SCALED = (
     "Trainer logs the norm of unscaled gradients, and GradScaler.unscale_ refuses a float16 model's gradients"
 )
 BFLOAT16_SCALED = "Trainer's loss scaler comes with fp16=True, and its bf16 has none"
-REFUSED: Mapping[Capability, str] = {
-    Capability.STATIC_SCALING: "Trainer's loop calls GradScaler.update without a scale; no setting keeps the scale",
-    Capability.TWO_OPTIMIZERS: "Trainer takes one optimizer",
-    Capability.TWO_LOSSES: "Trainer makes one backward pass through each forward pass",
-    Capability.AVERAGE: "Trainer keeps no average of the weights",
-}
-
 QUIET: dict[str, Any] = {
     "optim": "sgd",
     "learning_rate": 0.5,
@@ -255,7 +254,7 @@ class TrainerAttempt(Trainer):
     Args:
         length: micro-batches that the data claim to have; None: their real number.
         scaler: settings of the loss scaler, by which float16 is asked for; autocast stays off.
-        given: further training arguments.
+        options: further training arguments.
     """
 
     def __init__(
@@ -267,10 +266,9 @@ class TrainerAttempt(Trainer):
         scaler: Mapping[str, Any] | None = None,
         optimizer: Any = None,
         losses: int = 1,
-        autocast: bool = False,
         **options: Any,
     ) -> None:
-        self._device, self._settings, self._autocast = device, scaler, autocast
+        self._device, self._settings = device, scaler
         arguments = QUIET | {"num_train_epochs": 1, "fp16": scaler is not None, "use_cpu": device == "cpu"}
         super().__init__(
             model=_Product(losses),
@@ -285,7 +283,7 @@ class TrainerAttempt(Trainer):
         super().create_accelerator_and_postprocess()
         if self._settings is not None:
             scaler = torch.amp.GradScaler(self._device, **{"init_scale": 1024.0, **self._settings})
-            self.accelerator.autocast_handler = AutocastKwargs(enabled=self._autocast)
+            self.accelerator.autocast_handler = AutocastKwargs(enabled=False)
             self.accelerator.scaler, self.accelerator.native_amp = scaler, True
 
     def get_train_dataloader(self) -> DataLoader[Row]:
@@ -295,25 +293,6 @@ class TrainerAttempt(Trainer):
         """The first weight after `train()`."""
         self.train()
         return float(self.model.weight.detach()[0])
-
-    @property
-    def scale(self) -> float:
-        return float(self.accelerator.scaler.get_scale())
-
-
-def _format_inside(dtype: torch.dtype, device: str) -> bool:
-    low: dict[str, Any] = {"bf16": True}
-    if dtype == torch.float16:
-        low = {"scaler": {"enabled": False}, "autocast": True}
-    attempt, formats = TrainerAttempt(device, [1.0], **low), list[torch.dtype]()
-    attempt.model.inner.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
-    attempt.train()
-    return formats == [dtype]
-
-
-def _dynamic(device: str) -> bool:
-    attempt = TrainerAttempt(device, [math.inf, 1.0], scaler={})
-    return attempt.weights() == 0.5 and attempt.scale == 512.0
 
 
 def _static(device: str) -> bool:
@@ -364,32 +343,12 @@ def low_model_is_scaled(device: str) -> bool:
     return trainer.weights() < 1.0
 
 
-def require_scaling(recipe: Recipe, device: str) -> None:
-    """Refuses a loss scale for bfloat16 operations, and for a float16 model whose optimizer unscales the gradients.
-
-    Raises:
-        Unsupported: DYNAMIC_SCALING.
-    """
-    if wants_fused(recipe):
-        raise Unsupported(Capability.DYNAMIC_SCALING, LOW_MODEL_SCALED, alone(low_model_is_scaled, device))
-    if recipe.scaling is not None and recipe.precision.label == "O1-bfloat16":
-        raise Unsupported(Capability.DYNAMIC_SCALING, BFLOAT16_SCALED, alone(bfloat16_is_scaled, device))
-
-
 _PROBES: dict[Capability, Probe] = {
-    Capability.O1_FLOAT16: partial(_format_inside, torch.float16),
-    Capability.O1_BFLOAT16: partial(_format_inside, torch.bfloat16),
-    Capability.DYNAMIC_SCALING: _dynamic,
     Capability.STATIC_SCALING: _static,
     Capability.TWO_OPTIMIZERS: _two_optimizers,
     Capability.TWO_LOSSES: _two_losses,
     Capability.AVERAGE: _average,
 }
-
-
-def attempts(device: str) -> dict[Capability, Attempt]:
-    """Attempts by capability; each has a state of its own."""
-    return {capability: alone(probe, device) for capability, probe in _PROBES.items()}
 
 
 def alone(probe: Probe, device: str) -> Attempt:
@@ -401,78 +360,6 @@ _WORDS = ("bf16", "bfloat16", "float16", "fp16", "float32", "fp32", "dtype", "pr
 """A warning about formats has one of them."""
 
 
-def resumed_epoch(order: RowOrder, windows: int, device: str) -> tuple[DataRun, DataRun]:
-    """The unbroken run, which writes checkpoints, and one that is resumed from one of them."""
-    with tempfile.TemporaryDirectory() as folder:
-        runs = []
-        for resumed in (False, True):
-            with first_state(), seeds_restored(), torch.random.fork_rng():
-                model = Dropping()
-                options = {
-                    "output_dir": folder,
-                    "save_strategy": "steps",
-                    "save_steps": windows,
-                    "num_train_epochs": EPOCHS,
-                    "gradient_accumulation_steps": STEPS,
-                    "train_sampling_strategy": "sequential" if order == "in-order" else "random",
-                    "use_cpu": device == "cpu",
-                }
-                trainer = Trainer(model, TrainingArguments(**(QUIET | options)), train_dataset=NumberedRows(order))
-                trainer.remove_callback(PrinterCallback)
-                trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-{windows}" if resumed else None)
-                runs.append(model.since(0 if resumed else windows * STEPS))
-    return runs[0], runs[1]
-
-
-def request_format(format_name: FormatName, device: str) -> FormatRequest:
-    """What Trainer makes of a request for mixed precision, without this adapter's additions."""
-    with first_state(), seeds_restored(), torch.random.fork_rng(), collect_warnings() as warned:
-        asked: dict[str, Any] = {"fp16": True} if format_name == "float16" else {"bf16": True}
-        attempt, formats = TrainerAttempt(device, [1.0], **asked), list[torch.dtype]()
-        attempt.model.inner.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
-        attempt.train()
-        reported = {"fp16": "float16", "bf16": "bfloat16", "no": "float32"}[attempt.accelerator.mixed_precision]
-    return FormatRequest(dtype_name(formats[0]), reported, warned=bool(warned))
-
-
-def loaded_run(saved: FormatName, updates: int, rate: float, device: str) -> LoadedRun:
-    """A tiny Llama that `from_pretrained` loads with its defaults, trained by AdamW under `bf16=True`.
-
-    The weights that count are those of its last norm, which begin as ones.
-    """
-    config = LlamaConfig(
-        vocab_size=16, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, use_cache=False
-    )
-    rows = [{"input_ids": row.tolist(), "labels": row.tolist()} for row in torch.arange(8 * updates).view(-1, 8) % 13]
-    options = {
-        "optim": "adamw_torch",
-        "learning_rate": rate,
-        "bf16": True,
-        "max_steps": updates,
-        "log_level": "passive",
-    }
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        first_state(),
-        seeds_restored(),
-        torch.random.fork_rng(),
-        collect_warnings() as warned,
-    ):
-        torch.manual_seed(0)
-        LlamaForCausalLM(config).to(getattr(torch, saved)).save_pretrained(folder)
-        model = AutoModelForCausalLM.from_pretrained(folder)
-        weight = model.model.norm.weight
-        loaded, before = weight.dtype, weight.detach().clone().cpu()
-        trainer = Trainer(
-            model, TrainingArguments(**(QUIET | options | {"use_cpu": device == "cpu"})), train_dataset=rows
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-        moved = weight.detach().cpu() != before
-    says_so = any(word in text.lower() for text in warned for word in _WORDS)
-    return LoadedRun(dtype_name(loaded), int(moved.sum()), moved.numel(), warned=says_so)
-
-
 _LOOP_FILE = "loop.pt"
 """What the user saves next to Trainer's files: the state of no part of Trainer's."""
 _ALWAYS_STEPS = "Trainer steps the optimizer at the end of every window, and no callback leaves the step out"
@@ -481,7 +368,7 @@ _ENDS_LATER = (
 )
 
 
-class TransformersRun(TorchTrainer):
+class TransformersRun(PlainTrainer):
     """A run whose windows are trained by the loop of `Trainer.train()`.
 
     The loop ends a window by itself, with its last micro-batch. A shorter window is an epoch of its own, since only
@@ -495,7 +382,6 @@ class TransformersRun(TorchTrainer):
         self._left, self._before = 0, 1.0
         self._ended: Update | None = None
         with self.turn.install(), seeds_restored():
-            self.arguments = arguments_of(recipe, device, OPTIMIZERS[mode])
             super().__init__(model, recipe, weights, device, mode)
             self.whole = MeanLoss(self.network, model, widen=self.low is not None)
             (stepper,) = self.steppers
@@ -513,9 +399,6 @@ class TransformersRun(TorchTrainer):
         self._settings = scaler_settings(self.scaler)
         self.loop = Loop(self.trainer, self.desk)
         weakref.finalize(self, self.desk.close)
-
-    def _steppers(self) -> list[Stepper]:
-        return steppers(self.recipe, self.slots, partial(LibraryStepper, self.arguments))
 
     def _made_scaler(self) -> None:
         """Trainer's accelerator has it."""
@@ -662,7 +545,7 @@ class TransformersRun(TorchTrainer):
             self._ready()
             self.arguments.output_dir = str(path)
             self.loop.hand(Order.SAVE)
-        loop = {name: value for name, value in trainer.loop_state(self).items() if name != "random"}
+        loop = {name: value for name, value in self.loop_state().items() if name != "random"}
         torch.save(loop, path / _LOOP_FILE)
 
     def restore(self, path: Path) -> None:
@@ -674,7 +557,7 @@ class TransformersRun(TorchTrainer):
                 loop = torch.load(path / _LOOP_FILE, weights_only=True)
             except Exception as error:
                 raise ValueError(f"{path} cannot be loaded: {error}") from error
-        trainer.go_on(self, {**loop, "random": self.stream.states})
+        self.go_on({**loop, "random": self.stream.states})
 
 
 class TransformersFramework(StackFramework):
@@ -687,7 +570,13 @@ class TransformersFramework(StackFramework):
     of_library = frozenset({Capability.LIBRARY_REQUESTS, Capability.DATA_POSITION, Capability.LOADED_CHECKPOINT})
 
     def library_refusals(self) -> Mapping[Capability, str]:
-        return REFUSED
+        return {
+            Capability.STATIC_SCALING: "Trainer's loop calls GradScaler.update without a scale; no setting keeps the "
+            "scale",
+            Capability.TWO_OPTIMIZERS: "Trainer takes one optimizer",
+            Capability.TWO_LOSSES: "Trainer makes one backward pass through each forward pass",
+            Capability.AVERAGE: "Trainer keeps no average of the weights",
+        }
 
     @property
     def takes_any_optimizer(self) -> bool:
@@ -695,21 +584,93 @@ class TransformersFramework(StackFramework):
         return self.mode == "trainer"
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return attempts(self.device)
+        return {capability: alone(probe, self.device) for capability, probe in _PROBES.items()}
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> TransformersRun:
-        require_scaling(recipe, self.device)
+        if wants_fused(recipe):
+            attempt = alone(low_model_is_scaled, self.device)
+            raise Unsupported(Capability.DYNAMIC_SCALING, LOW_MODEL_SCALED, attempt)
+        if recipe.scaling is not None and recipe.precision.label == "O1-bfloat16":
+            raise Unsupported(Capability.DYNAMIC_SCALING, BFLOAT16_SCALED, alone(bfloat16_is_scaled, self.device))
         return TransformersRun(model, recipe, weights, self.device, self.mode)
 
     def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
         self.require_recipe(recipe)
-        return self.bind(PlainTrainer(model, recipe, weights, self.device, self.mode))
+        with first_state():
+            return self.bind(PlainTrainer(model, recipe, weights, self.device, self.mode))
 
     def request_format(self, format_name: FormatName) -> FormatRequest:
-        return request_format(format_name, self.device)
+        """What Trainer makes of a request for mixed precision, without this adapter's additions."""
+        with first_state(), seeds_restored(), torch.random.fork_rng(), collect_warnings() as warned:
+            asked: dict[str, Any] = {"fp16": True} if format_name == "float16" else {"bf16": True}
+            attempt, formats = TrainerAttempt(self.device, [1.0], **asked), list[torch.dtype]()
+            attempt.model.inner.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
+            attempt.train()
+            reported = {"fp16": "float16", "bf16": "bfloat16", "no": "float32"}[attempt.accelerator.mixed_precision]
+        return FormatRequest(dtype_name(formats[0]), reported, warned=bool(warned))
 
     def loaded_run(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
-        return loaded_run(saved, updates, rate, self.device)
+        """A tiny Llama that `from_pretrained` loads with its defaults, trained by AdamW under `bf16=True`.
+
+        The weights that count are those of its last norm, which begin as ones.
+        """
+        config = LlamaConfig(
+            vocab_size=16,
+            hidden_size=64,
+            intermediate_size=64,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            use_cache=False,
+        )
+        rows = [{"input_ids": row, "labels": row} for row in (torch.arange(8 * updates).view(-1, 8) % 13).tolist()]
+        options = {
+            "optim": "adamw_torch",
+            "learning_rate": rate,
+            "bf16": True,
+            "max_steps": updates,
+            "log_level": "passive",
+        }
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            first_state(),
+            seeds_restored(),
+            torch.random.fork_rng(),
+            collect_warnings() as warned,
+        ):
+            torch.manual_seed(0)
+            LlamaForCausalLM(config).to(getattr(torch, saved)).save_pretrained(folder)
+            model = AutoModelForCausalLM.from_pretrained(folder)
+            weight = model.model.norm.weight
+            loaded, before = weight.dtype, weight.detach().clone().cpu()
+            _train_quietly(model, rows, self.device, options)
+            moved = weight.detach().cpu() != before
+        says_so = any(word in text.lower() for text in warned for word in _WORDS)
+        return LoadedRun(dtype_name(loaded), int(moved.sum()), moved.numel(), warned=says_so)
 
     def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
-        return resumed_epoch(order, windows, self.device)
+        def train(folder: str, resumes: bool) -> Dropping:
+            options = {
+                "output_dir": folder,
+                "save_strategy": "steps",
+                "save_steps": windows,
+                "num_train_epochs": EPOCHS,
+                "gradient_accumulation_steps": STEPS,
+                "train_sampling_strategy": "sequential" if order == "in-order" else "random",
+            }
+            checkpoint = f"{folder}/checkpoint-{windows}" if resumes else None
+            with first_state(), seeds_restored():
+                model = Dropping()
+                _train_quietly(model, NumberedRows(order), self.device, options, checkpoint)
+            return model
+
+        return train_twice(train, windows)
+
+
+def _train_quietly(
+    model: nn.Module, rows: Any, device: str, options: dict[str, Any], checkpoint: str | None = None
+) -> None:
+    """Trains with these arguments of Trainer, and prints no log."""
+    arguments = TrainingArguments(**(QUIET | options | {"use_cpu": device == "cpu"}))
+    trainer = Trainer(model, arguments, train_dataset=rows)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=checkpoint)

@@ -53,7 +53,7 @@ class WorkQueue:
         self._answers: SimpleQueue[BaseException | bool] = SimpleQueue()
 
     def hand(self, order: WindowPiece | Order) -> bool:
-        """Gives the loop work and waits until it asks for more, or has ended; whether it asks for more.
+        """Gives the loop work and waits until it asks for more, or has failure; whether it asks for more.
 
         Raises:
             Exception: the loop's.
@@ -62,7 +62,7 @@ class WorkQueue:
         return self.wait()
 
     def wait(self) -> bool:
-        """Waits until the loop asks for work, or has ended; whether it asks for work. Raises its exception."""
+        """Waits until the loop asks for work, or has failure; whether it asks for work. Raises its exception."""
         answer = self._answers.get()
         if isinstance(answer, BaseException):
             raise answer
@@ -81,7 +81,7 @@ class WorkQueue:
         return order
 
     def report_end(self, error: BaseException | None) -> None:
-        """The loop has ended."""
+        """The loop has failure."""
         self._answers.put(error or False)
 
 
@@ -226,14 +226,14 @@ class Loop:
 
 def _train(trainer: FedTrainer, desk: WorkQueue, checkpoint: str | None) -> None:
     """The thread's work: one `train()`."""
+    failure: BaseException | None = None
     try:
         trainer.train(resume_from_checkpoint=checkpoint)
     except _Closed:
-        desk.report_end(None)
+        pass
     except BaseException as error:
-        desk.report_end(error)
-    else:
-        desk.report_end(None)
+        failure = error
+    desk.report_end(failure)
 
 
 @contextmanager

@@ -65,6 +65,14 @@ _MATRICES = "torch.optim.Muon takes matrices alone, and raises ValueError for ot
 _FUSED_FLOAT16 = (
     "GradScaler.unscale_ refuses a float16 model's float16 gradients, which only a fused optimizer unscales itself"
 )
+_HAS_GRADIENT_FORMATS = hasattr(torch.Tensor, "grad_dtype")
+"""Whether the format of a parameter's gradient can be set."""
+_NO_OTHERS = "Adam takes no others" if _HAS_GRADIENT_FORMATS else "this version of PyTorch gives it no others"
+NO_UNSCALING = f"GradScaler.unscale_ refuses a float16 model's float16 gradients, and {_NO_OTHERS}"
+NO_CLIPPING = (
+    "clipping wants unscaled gradients; GradScaler.unscale_ refuses a float16 model's float16 ones, and " + _NO_OTHERS
+)
+"""Why an optimizer that has to unscale gradients itself gets none that are unscaled by hand, or clipped."""
 _TENSOR_RATE = "foreach Adam and AdamW raise ValueError for a tensor as rate, unless they are capturable"
 
 
@@ -189,15 +197,10 @@ def scales_float16(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
     return scaled and recipe.precision == Precision("O3", "float16")
 
 
-def has_gradient_formats() -> bool:
-    """Whether the format of a parameter's gradient can be set, by `Tensor.grad_dtype`."""
-    return hasattr(torch.Tensor, "grad_dtype")
-
-
 def wants_float32_gradients(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
     """Whether a float16 model's parameters are to get float32 gradients, which unfused SGD takes and Adam does not."""
     takes = isinstance(recipe.optimizer, SGD) and recipe.implementation != "fused"
-    return takes and scales_float16(recipe, kind) and has_gradient_formats()
+    return takes and scales_float16(recipe, kind) and _HAS_GRADIENT_FORMATS
 
 
 def take_float32_gradients(recipe: Recipe, kind: Kind, parameters: Iterable[torch.Tensor]) -> None:
@@ -241,20 +244,6 @@ def scaler_settings(scaler: torch.amp.GradScaler | None) -> dict[str, float]:
 def unscale_gradient(value: Array, scale: float) -> Array:
     """A gradient as a fused optimizer unscales it, in float32 or wider."""
     return np.asarray(value.astype(np.promote_types(value.dtype, np.float32)) / scale)
-
-
-def no_clipping() -> str:
-    """Why scaled gradients of a float16 model cannot be clipped under an optimizer that has to unscale them itself."""
-    return f"clipping wants unscaled gradients; GradScaler.unscale_ refuses a float16 model's float16 ones, {_others()}"
-
-
-def no_unscaling() -> str:
-    """Why scaled gradients of a float16 model cannot be unscaled by hand under such an optimizer."""
-    return f"GradScaler.unscale_ refuses a float16 model's float16 gradients, {_others()}"
-
-
-def _others() -> str:
-    return f"and {'Adam takes no others' if has_gradient_formats() else 'this version of PyTorch gives it no others'}"
 
 
 NOT_INSTALLED = "bitsandbytes is not installed"
@@ -334,7 +323,7 @@ def require(recipe: Recipe, device: str) -> None:
     if block != BLOCK:
         raise Unsupported(Capability.ADAM_8BIT, _ONE_BLOCK, partial(keeps_codes, device, blocksize=block))
     if scales_float16(recipe):
-        raise Unsupported(Capability.ADAM_8BIT, _FLOAT16, partial(_unscales_float16, device))
+        raise Unsupported(Capability.ADAM_8BIT, _FLOAT16, partial(_steps, recipe, device, (4096,)))
 
 
 def keeps_codes(device: str, **options: Any) -> bool:
@@ -345,14 +334,6 @@ def keeps_codes(device: str, **options: Any) -> bool:
     optimizer.step()
     codes = {optimizer.state[weight][moment].dtype for moment in SLOTS}
     return codes == {torch.uint8} and bool((weight < 1.0).all())
-
-
-def _unscales_float16(device: str) -> bool:
-    weight = torch.ones(4096, dtype=torch.float16, device=device, requires_grad=True)
-    scaler, optimizer = torch.amp.GradScaler(device, init_scale=16.0), adam_8bit()([weight], lr=0.5)
-    scaler.scale(weight.sum()).backward()
-    scaler.step(optimizer)
-    return bool((weight < 1.0).all())
 
 
 def _halves(items: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:

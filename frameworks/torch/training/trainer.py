@@ -57,6 +57,7 @@ from frameworks.torch.core.layers import (
 from frameworks.torch.core.settings import MODES, begin_anew, compile_function, without_buffer_donation
 from frameworks.torch.probes import float16_clipped
 from frameworks.torch.training.optimizers import (
+    NO_UNSCALING,
     Kind,
     Stepper,
     averages_of,
@@ -64,7 +65,6 @@ from frameworks.torch.training.optimizers import (
     constant_scale,
     good_updates,
     grad_scaler,
-    no_unscaling,
     optimizer_state,
     scaler_settings,
     scaler_state,
@@ -75,6 +75,9 @@ from frameworks.torch.training.optimizers import (
     wants_fused,
 )
 
+FILE, PARTS = "run.pt", "parts"
+LOOP = "loop"
+"""Key of state that no `state_dict` contains."""
 _ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in signature(checkpoint.save).parameters else {}
 """Without a process group; PyTorch before 2.7 sees by itself that there is none."""
 
@@ -104,27 +107,10 @@ def with_state_api(parts: Mapping[str, Any]) -> dict[str, Any]:
     return {"model": ModelAndOptimizers(parts["model"], [*optimizers.values()]), **others}
 
 
-def save_distributed(parts: Mapping[str, Any], folder: Path) -> None:
-    """Writes parts into a folder of `torch.distributed.checkpoint`, without a process group."""
-    checkpoint.save(dict(parts), checkpoint_id=folder, **_ALONE)
-
-
-def load_distributed(parts: Mapping[str, Any], folder: Path) -> None:
-    """Loads each part from such a folder.
-
-    Raises:
-        ValueError: a file or a part is missing or damaged.
-    """
-    try:
-        checkpoint.load(dict(parts), checkpoint_id=folder, **_ALONE)
-    except CheckpointException as error:  # no subclass of Exception
-        raise ValueError(str(error)) from error
-
-
 Forward = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor]]
 
 
-class TorchRun(BaseTrainer):
+class TorchTrainer(BaseTrainer):
     """A run on one device; compiled modes compile the forward pass and the loss together, at their first use."""
 
     scaler_kind: Kind = torch.amp.GradScaler
@@ -176,11 +162,6 @@ class TorchRun(BaseTrainer):
     def freeze(self, names: Collection[str]) -> None:
         for name, slot in self.slots.items():
             slot.tensor.requires_grad_(name not in names and name not in self.recipe.frozen)
-
-    def follow_network(self) -> None:
-        """Finds the parameters of a network that has others, and makes optimizers of them."""
-        self._find_parameters()
-        self.steppers = self._steppers()
 
     def _network(self) -> Network:
         """A new network, on the CPU."""
@@ -330,157 +311,7 @@ class TorchRun(BaseTrainer):
             raise self.refusal(Capability.PEAK_BYTES)
         return int(devices.module(self.device).max_memory_allocated())
 
-
-FILE, PARTS = "run.pt", "parts"
-LOOP = "loop"
-"""Key of state that no `state_dict` contains."""
-
-
-def snapshot(trainer: TorchRun) -> dict[str, Any]:
-    """The full state of the run."""
-    return {name: part.state_dict() for name, part in trainer.parts().items()} | _loop(trainer)
-
-
-def _loop(trainer: TorchRun) -> dict[str, Any]:
-    return {LOOP: {**loop_state(trainer), "gradients": gradients(trainer)}}
-
-
-def gradients(trainer: TorchRun) -> dict[str, torch.Tensor]:
-    """Accumulated gradients of an open window."""
-    return {name: slot.tensor.grad for name, slot in trainer.slots.items() if slot.tensor.grad is not None}
-
-
-def loop_state(trainer: TorchRun) -> dict[str, Any]:
-    """State of the training loop itself, without gradients."""
-    return {
-        "random": dict(trainer.stream.states),
-        "applied": [stepper.applied for stepper in trainer.steppers],
-        "window": [[micro.total, micro.items] for micro in trainer.ledger.micro_batches],
-        "items": trainer.ledger.items,
-        "calls": list(trainer.network.calls.counts),
-    }
-
-
-def save(trainer: TorchRun, path: Path) -> None:
-    """Writes the run below the folder `path`, which is created if necessary."""
-    path.mkdir(parents=True, exist_ok=True)
-    if trainer.recipe.way("save") == "distributed":
-        save_distributed(trainer.parts(), path / PARTS)
-        torch.save(_loop(trainer), path / FILE)
-    else:
-        torch.save(snapshot(trainer), path / FILE)
-
-
-def restore(trainer: TorchRun, path: Path) -> None:
-    """Restores what `save` wrote, part by part, each by its own `load_state_dict`.
-
-    Raises:
-        ValueError: the file cannot be read, holds other parts than the run has, or PyTorch refuses one of them; what
-            came before that is loaded then.
-    """
-    _restore(trainer, path, _load_parts)
-
-
-def restore_in(trainer: TorchRun, path: Path, order: LoadOrder) -> None:
-    """`restore` for a new run, whose parts are made and loaded in this order.
-
-    Raises:
-        ValueError: as `restore`.
-    """
-    match order:
-        case "optimizer-first":
-            _restore(trainer, path, _load_reversed)
-        case "schedule-made-last":
-            _restore(trainer, path, _make_schedules_last)
-        case "schedule-made-there":
-            _restore(trainer, path, _make_schedules_there)
-        case "scaler-used":
-            if trainer.scaler is not None:
-                trainer.scaler.scale(torch.ones((), device=trainer.device))
-            restore(trainer, path)
-
-
-def take(trainer: TorchRun, other: TorchRun) -> None:
-    """Loads the state that the parts of another run have now, each by its own `load_state_dict`."""
-    _load_parts(trainer, {name: part.state_dict() for name, part in other.parts().items()})
-    go_on(trainer, loop_state(other))
-    put_gradients(trainer, gradients(other))
-
-
-def _restore(trainer: TorchRun, path: Path, load: Callable[[TorchRun, Mapping[str, Any]], None]) -> None:
-    file = path / FILE
-    try:
-        mapped = trainer.recipe.way("load") == "mapped"
-        saved = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped or None)
-        if trainer.recipe.way("save") == "distributed":
-            load_distributed(trainer.parts(), path / PARTS)
-        else:
-            same_parts(file, saved, [*trainer.parts(), LOOP])
-            load(trainer, saved)
-        go_on(trainer, saved[LOOP])
-        put_gradients(trainer, saved[LOOP]["gradients"])
-    except Exception as error:
-        raise ValueError(f"{file} cannot be loaded: {error}") from error
-
-
-def _load_parts(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
-    assigned = trainer.recipe.way("load") == "assigned"
-    if assigned:
-        trainer.network.load_state_dict(saved["model"], assign=True)
-        trainer.follow_network()
-    for name, part in trainer.parts().items():
-        if not (assigned and name == "model"):
-            part.load_state_dict(saved[name])
-
-
-def _load_reversed(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
-    for name, part in reversed(trainer.parts().items()):
-        part.load_state_dict(saved[name])
-
-
-def _make_schedules_last(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
-    schedules = _without_schedules(trainer, saved)
-    for stepper in trainer.steppers:
-        stepper.make_schedule()
-    for name in schedules:
-        trainer.parts()[name].load_state_dict(saved[name])
-
-
-def _make_schedules_there(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
-    _without_schedules(trainer, saved)
-    for stepper, applied in zip(trainer.steppers, saved[LOOP]["applied"], strict=True):
-        stepper.make_schedule(last=int(applied) - 1)
-
-
-def _without_schedules(trainer: TorchRun, saved: Mapping[str, Any]) -> list[str]:
-    """Loads all other parts; the names of schedules."""
-    schedules = [name for name in trainer.parts() if name.startswith("schedule")]
-    for name, part in trainer.parts().items():
-        if name not in schedules:
-            part.load_state_dict(saved[name])
-    return schedules
-
-
-def go_on(trainer: TorchRun, loop: Mapping[str, Any]) -> None:
-    """Restores what `loop_state` returned."""
-    trainer.stream.replace(loop["random"])
-    for stepper, applied in zip(trainer.steppers, loop["applied"], strict=True):
-        stepper.applied = int(applied)
-    window = [MicroBatch(float(total), int(items)) for total, items in loop["window"]]
-    trainer.ledger.replace(window, int(loop["items"]))
-    if len(loop["calls"]) == len(trainer.network.calls.counts):
-        trainer.network.calls.counts[:] = [int(count) for count in loop["calls"]]
-
-
-def put_gradients(trainer: TorchRun, summed: Mapping[str, torch.Tensor]) -> None:
-    """Restores what `gradients` returned."""
-    for name, slot in trainer.slots.items():
-        gradient = summed.get(name)
-        slot.tensor.grad = None if gradient is None else gradient.to(slot.tensor.device).clone()
-
-
-class TorchTrainer(TorchRun):
-    """The training loop of a run."""
+    # the training loop
 
     def _backward(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None) -> None:
         way = self.recipe.way("backward")
@@ -590,7 +421,7 @@ class TorchTrainer(TorchRun):
         """
         if unscales and wants_fused(self.recipe, self.scaler_kind):
             attempt = partial(float16_clipped, self.recipe.optimizer, self.device)
-            raise Unsupported(Capability.EXPLICIT_UNSCALE, no_unscaling(), attempt)
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_UNSCALING, attempt)
 
     def _feed_window(self, window: Sequence[Gradients]) -> None:
         """The passes of all micro-batches of a window, each of which gives its gradients."""
@@ -686,16 +517,114 @@ class TorchTrainer(TorchRun):
     def _scale(self) -> float:
         return 1.0 if self.scaler is None else self.scaler.get_scale()
 
-    # the whole run
+    # checkpoints
+
+    def snapshot(self) -> dict[str, Any]:
+        """The full state of the run."""
+        return {name: part.state_dict() for name, part in self.parts().items()} | self._loop()
+
+    def _loop(self) -> dict[str, Any]:
+        return {LOOP: {**self.loop_state(), "gradients": self.open_gradients()}}
+
+    def open_gradients(self) -> dict[str, torch.Tensor]:
+        """Accumulated gradients of an open window."""
+        return {name: slot.tensor.grad for name, slot in self.slots.items() if slot.tensor.grad is not None}
+
+    def put_gradients(self, summed: Mapping[str, torch.Tensor]) -> None:
+        """Restores what `open_gradients` returned."""
+        for name, slot in self.slots.items():
+            gradient = summed.get(name)
+            slot.tensor.grad = None if gradient is None else gradient.to(slot.tensor.device).clone()
+
+    def loop_state(self) -> dict[str, Any]:
+        """State of the training loop itself, without gradients."""
+        return {
+            "random": dict(self.stream.states),
+            "applied": [stepper.applied for stepper in self.steppers],
+            "window": [[micro.total, micro.items] for micro in self.ledger.micro_batches],
+            "items": self.ledger.items,
+            "calls": list(self.network.calls.counts),
+        }
+
+    def go_on(self, loop: Mapping[str, Any]) -> None:
+        """Restores what `loop_state` returned."""
+        self.stream.replace(loop["random"])
+        for stepper, applied in zip(self.steppers, loop["applied"], strict=True):
+            stepper.applied = int(applied)
+        window = [MicroBatch(float(total), int(items)) for total, items in loop["window"]]
+        self.ledger.replace(window, int(loop["items"]))
+        if len(loop["calls"]) == len(self.network.calls.counts):
+            self.network.calls.counts[:] = [int(count) for count in loop["calls"]]
 
     def save(self, path: Path) -> None:
-        save(self, path)
+        path.mkdir(parents=True, exist_ok=True)
+        if self.recipe.way("save") == "distributed":
+            checkpoint.save(self.parts(), checkpoint_id=path / PARTS, **_ALONE)
+            torch.save(self._loop(), path / FILE)
+        else:
+            torch.save(self.snapshot(), path / FILE)
 
     def restore(self, path: Path) -> None:
-        restore(self, path)
+        """Restores what `save` wrote, part by part, each by its own `load_state_dict`.
+
+        Raises:
+            ValueError: the file cannot be read, holds other parts than the run has, or PyTorch refuses one of them;
+                what came before that is loaded then.
+        """
+        self._restore(path, self._load_parts)
 
     def restore_in(self, path: Path, order: LoadOrder) -> None:
-        restore_in(self, path, order)
+        if order == "scaler-used":
+            if self.scaler is not None:
+                self.scaler.scale(torch.ones((), device=self.device))
+            self.restore(path)
+        else:
+            self._restore(path, partial(self._load_in, order))
 
     def take(self, other: Trainer) -> None:
-        take(self, of_same_class(self, other))
+        run = of_same_class(self, other)
+        self._load_parts({name: part.state_dict() for name, part in run.parts().items()})
+        self.go_on(run.loop_state())
+        self.put_gradients(run.open_gradients())
+
+    def _restore(self, path: Path, load_parts: Callable[[Mapping[str, Any]], None]) -> None:
+        file = path / FILE
+        try:
+            mapped = self.recipe.way("load") == "mapped"
+            saved = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped or None)
+            if self.recipe.way("save") == "distributed":
+                checkpoint.load(self.parts(), checkpoint_id=path / PARTS, **_ALONE)
+            else:
+                same_parts(file, saved, [*self.parts(), LOOP])
+                load_parts(saved)
+            self.go_on(saved[LOOP])
+            self.put_gradients(saved[LOOP]["gradients"])
+        except (Exception, CheckpointException) as error:  # the second is no subclass of the first
+            raise ValueError(f"{file} cannot be loaded: {error}") from error
+
+    def _load_parts(self, saved: Mapping[str, Any]) -> None:
+        assigned = self.recipe.way("load") == "assigned"
+        if assigned:
+            self.network.load_state_dict(saved["model"], assign=True)
+            self._find_parameters()
+            self.steppers = self._steppers()
+        for name, part in self.parts().items():
+            if not (assigned and name == "model"):
+                part.load_state_dict(saved[name])
+
+    def _load_in(self, order: LoadOrder, saved: Mapping[str, Any]) -> None:
+        """Loads the parts of a new run, which are made and loaded in this order."""
+        parts = self.parts()
+        if order == "optimizer-first":
+            for name, part in reversed(parts.items()):
+                part.load_state_dict(saved[name])
+            return
+        schedules = [name for name in parts if name.startswith("schedule")]
+        for name, part in parts.items():
+            if name not in schedules:
+                part.load_state_dict(saved[name])
+        for stepper, applied in zip(self.steppers, saved[LOOP]["applied"], strict=True):
+            stepper.make_schedule(last=int(applied) - 1 if order == "schedule-made-there" else -1)
+        if order == "schedule-made-last":
+            for name in schedules:
+                self.parts()[name].load_state_dict(saved[name])

@@ -18,8 +18,7 @@ from frameworks.torch import TorchFramework
 from frameworks.torch.core import devices, layers
 from frameworks.torch.core.devices import DTYPES
 from frameworks.torch.core.layers import OPERATIONS
-from frameworks.torch.training import trainer as checkpoint_files
-from frameworks.torch.training.trainer import TorchTrainer
+from frameworks.torch.training.trainer import LOOP, TorchTrainer
 from tools.faults import fault, replaces
 
 
@@ -268,15 +267,10 @@ class StreamRestarts(TorchFramework):
 class PartialWindowIsLost(TorchFramework):
     """A checkpoint inside a window leaves out the gradients that were accumulated so far."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        whole = checkpoint_files.snapshot
-
-        def forgetful(trainer: TorchTrainer) -> dict[str, Any]:
-            result = whole(trainer)
-            return result | {checkpoint_files.LOOP: result[checkpoint_files.LOOP] | {"gradients": {}}}
-
-        checkpoint_files.snapshot = forgetful
+    @replaces(TorchTrainer, "snapshot")
+    def forgetful(snapshot: Any, self: TorchTrainer) -> dict[str, Any]:
+        result = snapshot(self)
+        return result | {LOOP: result[LOOP] | {"gradients": {}}}
 
 
 @fault("https://github.com/huggingface/transformers/issues/24449", "scaling.unscales-once")

@@ -113,12 +113,6 @@ def tiny_config(kind: Any, shrinking: Shrinking, labels: int = LABELS) -> Any:
     return kind(**{**own, **_backbone(default), "num_labels": labels})
 
 
-def shrinkings(kind: Any) -> Iterator[Shrinking]:
-    """The ways to shrink a configuration class, the smallest result first."""
-    pictures = "image_size" in repr(kind())
-    yield from (shrinking for shrinking in SHRINKINGS if pictures or shrinking.image == IMAGE)
-
-
 def _backbone(default: Any) -> dict[str, Any]:
     """A small ResNet in place of a backbone of another library, which may not be installed."""
     part = getattr(default, "backbone_config", None)
@@ -533,7 +527,13 @@ def build_head(kind: Any, limit_s: float = 2.0) -> TinyHead:
         raise NotBuilt("it has no configuration class")
     labels = 2 if "QuestionAnswering" in kind.__name__ else LABELS
     clock, reasons = time.process_time(), [list[str](), list[str]()]
-    for shrinking in _ways(kind):
+    try:
+        has_images = "image_size" in repr(kind.config_class())
+    except Exception as error:
+        raise NotBuilt(f"no default configuration: {_short(error)}") from None
+    for shrinking in SHRINKINGS:
+        if shrinking.image != IMAGE and not has_images:
+            continue
         if time.process_time() - clock > limit_s:
             break
         try:
@@ -565,13 +565,6 @@ def build_head(kind: Any, limit_s: float = 2.0) -> TinyHead:
                 break
             return TinyHead(kind, config, rows)
     raise NotBuilt(next(iter([*reasons[1], *reasons[0]]), "no time"))
-
-
-def _ways(kind: Any) -> Iterator[Shrinking]:
-    try:
-        yield from shrinkings(kind.config_class)
-    except Exception as error:
-        raise NotBuilt(f"no default configuration: {_short(error)}") from None
 
 
 def loss_of(output: Any) -> torch.Tensor:

@@ -15,6 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from frameworks.torch.core.devices import SavedBytes
 
 PASS, FAIL, NOT_JUDGED = "pass", "fail", "not judged"
+EQUAL, ONCE, RESUME = "accumulation.equals-full-batch", "accumulation.normalised-once", "resume.bit-identical"
+RECOMPUTED = ("recompute.same-loss", "recompute.same-gradients", "recompute.frees-activations")
+K = 4
+"""Micro-batches of a window that is compared with a whole batch."""
 UNBOUNDED = "a randomly rounded pass is not finite, so that there is no bound"
 
 
@@ -45,6 +49,22 @@ def make_check(clause: str, case: str, holds: bool, got: str, want: str, cause: 
 def left_out(clause: str, case: str, reason: str) -> HeadCheck:
     """A check that was not judged."""
     return HeadCheck(clause, case, NOT_JUDGED, reason)
+
+
+def check_windows(
+    clause: str, case: str, whole: Any, parts: Any, limits: tuple[float, float], cause: Callable[[float], str]
+) -> HeadCheck:
+    """A check that an update of `K` micro-batches has the loss and gradients of one of a whole batch.
+
+    Args:
+        limits: of the distances of losses and of gradients.
+        cause: of a failure, from the distance of the gradients.
+    """
+    apart, moved = distance(whole.gradients, parts.gradients), abs(whole.loss - parts.loss)
+    holds = moved <= limits[0] and apart <= limits[1]
+    got = f"k={K}: loss {parts.loss:.6g}, gradient norm {norm(parts.gradients):.6g}, {apart:.3g} apart"
+    want = f"k=1: loss {whole.loss:.6g}, gradient norm {norm(whole.gradients):.6g}, at most {limits[1]:.3g} apart"
+    return make_check(clause, case, holds, got, want, "" if holds else cause(apart))
 
 
 Gradients = dict[str, torch.Tensor]
@@ -310,13 +330,14 @@ class Segments:
     used: dict[int, int] = field(default_factory=dict)
     references: list[Any] = field(default_factory=list)
 
-    def enter(self, function: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Notes a call."""
+    def call(self, checkpoint: Callable[..., Any], segment: Any, *arguments: Any, **named: Any) -> Any:
+        """Calls a segment by a function that checkpoints, and notes the call."""
         self.calls += 1
-        parts = {id(part): part for part in _parts((function, arguments, named))}
+        parts = {id(part): part for part in _parts((segment, arguments, named))}
         for number, part in parts.items():
             self.references.append(part)
             self.used[number] = self.used.get(number, 0) + 1
+        return checkpoint(segment, *arguments, **named)
 
     @property
     def shared(self) -> int:

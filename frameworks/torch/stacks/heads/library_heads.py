@@ -24,22 +24,26 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from frameworks.torch.stacks.framework import collect_warnings
 from frameworks.torch.stacks.heads.building import ROWS, Row, TinyHead, build_head, collate, loss_of, make_ragged_rows
 from frameworks.torch.stacks.heads.checks import (
+    EQUAL,
     FAIL,
     FLOAT32,
+    ONCE,
+    RECOMPUTED,
+    RESUME,
     UNBOUNDED,
     Gradients,
     HeadCheck,
     InnerBytes,
+    K,
     Segments,
     bounds,
     check_precision,
     check_recomputation,
-    distance,
+    check_windows,
     gradients_of,
     left_out,
     loud,
     make_check,
-    norm,
     quiet,
     run,
     same_bits,
@@ -142,10 +146,7 @@ def _state(trainer: Trainer) -> dict[str, torch.Tensor]:
     return state_of(trainer.model, getattr(trainer.optimizer, "optimizer", trainer.optimizer))
 
 
-K = 4
-EQUAL, WEIGHS = "accumulation.equals-full-batch", "accumulation.weighs-items"
-ONCE, SWITCH = "accumulation.normalised-once", "accumulation.switch-decides"
-RESUME = "resume.bit-identical"
+WEIGHS, SWITCH = "accumulation.weighs-items", "accumulation.switch-decides"
 _KINDS = re.compile(r"(Sequence|Image|Audio|Video)Classification$")
 
 _LOSSES = (
@@ -205,20 +206,15 @@ def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) ->
     if not math.isfinite(bound + loss_bound):
         return UNBOUNDED
     whole, parts = (window(quiet(head.model()), rows, k) for k in (1, K))
-    loss_bound += FLOAT32 * abs(whole.loss) * ROWS * 8
-    apart, moved = distance(whole.gradients, parts.gradients), abs(whole.loss - parts.loss)
-    size = norm(whole.gradients)
-    holds = apart <= bound and moved <= loss_bound
-    got = f"k={K}: loss {parts.loss:.6g}, gradient norm {norm(parts.gradients):.6g}, {apart:.3g} apart"
-    want = f"k=1: loss {whole.loss:.6g}, gradient norm {size:.6g}, at most {bound:.3g} apart"
-    return make_check(clause, case, holds, got, want, "" if holds else _cause(head, rows, parts.divides)), parts
+    limits = (loss_bound + FLOAT32 * abs(whole.loss) * ROWS * 8, bound)
 
+    def find_cause(_: float) -> str:
+        model, batch = quiet(head.model()), collate(rows)
+        passed = parts.divides and "labels" in batch
+        named = {COUNT: torch.tensor(ROWS)} if passed else {}
+        return cause(lambda: model(**batch, **named), passed)
 
-def _cause(head: TinyHead, rows: list[Row], divides: bool) -> str:
-    model, batch = quiet(head.model()), collate(rows)
-    passed = divides and "labels" in batch
-    named = {COUNT: torch.tensor(ROWS)} if passed else {}
-    return cause(lambda: model(**batch, **named), passed)
+    return check_windows(clause, case, whole, parts, limits, find_cause), parts
 
 
 def _check_decision(window: Window) -> HeadCheck:
@@ -268,12 +264,11 @@ def _other(name: str, other: TinyHead) -> tuple[HeadCheck, Any]:
 
 
 def _recomputation(head: TinyHead) -> Iterator[HeadCheck]:
-    clauses = ("recompute.same-loss", "recompute.same-gradients", "recompute.frees-activations")
     if not head.kind.supports_gradient_checkpointing:
-        yield from (left_out(clause, "", "the class says that it does not support it") for clause in clauses)
+        yield from (left_out(clause, "", "the class says that it does not support it") for clause in RECOMPUTED)
         return
     segments, loss = Segments(), _loss(head.rows)
-    other = _enable_checkpointing(head, lambda function: _record_segments(function, segments))
+    other = _enable_checkpointing(head, lambda function: partial(segments.call, function))
     bound = partial(bounds, quiet(head.model()), loss, FLOAT32)
     yield from check_recomputation(loud(head.model()), other, segments, loss, bound, partial(_inner_bytes, head))
 
@@ -294,14 +289,6 @@ def _inner_bytes(head: TinyHead) -> int:
     inner.model = _enable_checkpointing(head, lambda _: inner.call)
     _loss(head.rows)(inner.model)
     return inner.size
-
-
-def _record_segments(function: Any, segments: Segments) -> Any:
-    def call(segment: Any, *arguments: Any, **named: Any) -> Any:
-        segments.enter(segment, arguments, named)
-        return function(segment, *arguments, **named)
-
-    return call
 
 
 def _draws_once(model: Any, loss: Any) -> bool:

@@ -4,7 +4,7 @@ import copy
 import io
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -16,20 +16,24 @@ from torch.utils.checkpoint import checkpoint
 
 from frameworks.torch.stacks.heads.building import NotBuilt
 from frameworks.torch.stacks.heads.checks import (
+    EQUAL,
     FLOAT32,
+    ONCE,
+    RECOMPUTED,
+    RESUME,
     HeadCheck,
     InnerBytes,
+    K,
     MeasuredPass,
     Segments,
     bounds,
     check_precision,
     check_recomputation,
-    distance,
+    check_windows,
     gradients_of,
     has_batch_norm,
     left_out,
     make_check,
-    norm,
     quiet,
     run,
     same_bits,
@@ -39,8 +43,6 @@ from frameworks.torch.stacks.heads.checks import (
 )  # fmt: skip
 
 ROWS = 8
-K = 4
-EQUAL, ONCE = "accumulation.equals-full-batch", "accumulation.normalised-once"
 
 
 @dataclass(frozen=True)
@@ -150,15 +152,14 @@ def _accumulation(instance: ModuleAndBatch, whole: Any, reason: str) -> Iterator
         return
     loss_bound, bound = bounds(model, whole, FLOAT32)
     one, parts = run(quiet(instance.model()), whole), _run_micro_batches(instance)
-    loss_bound += FLOAT32 * abs(one.loss) * instance.count
-    apart, moved = distance(one.gradients, parts.gradients), abs(one.loss - parts.loss)
-    got = f"k={K}: loss {parts.loss:.6g}, gradient norm {norm(parts.gradients):.6g}, {apart:.3g} apart"
-    want = f"k=1: loss {one.loss:.6g}, gradient norm {norm(one.gradients):.6g}, at most {bound:.3g} apart"
-    if has_batch_norm(model):
-        want += " (batch norm in evaluation mode)"
-    cause = "the module's loss is no mean of its rows" if apart > bound else ""
+    limits = (loss_bound + FLOAT32 * abs(one.loss) * instance.count, bound)
     for clause in (EQUAL, ONCE):
-        yield make_check(clause, "", apart <= bound and moved <= loss_bound, got, want, cause)
+        check = check_windows(clause, "", one, parts, limits, lambda apart: _NO_MEAN if apart > bound else "")
+        evaluated = " (batch norm in evaluation mode)" if has_batch_norm(model) else ""
+        yield replace(check, want=check.want + evaluated)
+
+
+_NO_MEAN = "the module's loss is no mean of its rows"
 
 
 def _run_micro_batches(instance: ModuleAndBatch) -> MeasuredPass:
@@ -175,11 +176,10 @@ def _recomputation(instance: ModuleAndBatch, whole: Any) -> Iterator[HeadCheck]:
     plain, other, segments = instance.model(), instance.model(), Segments()
     layers = _layers(other)
     if len(layers) < 2:
-        clauses = ("recompute.same-loss", "recompute.same-gradients", "recompute.frees-activations")
-        yield from (left_out(clause, "", "the module has fewer than two layers") for clause in clauses)
+        yield from (left_out(clause, "", "the module has fewer than two layers") for clause in RECOMPUTED)
         return
     for layer in layers:
-        layer.forward = partial(_checkpoint_forward, segments, layer.forward)
+        layer.forward = partial(segments.call, partial(checkpoint, use_reentrant=False), layer.forward)
     bound = partial(bounds, quiet(instance.model()), whole, FLOAT32)
     yield from check_recomputation(plain, other, segments, whole, bound, partial(_inner_bytes, instance, whole))
 
@@ -201,11 +201,6 @@ def _layers(model: nn.Module) -> list[nn.Module]:
         for child in model.children()
         for layer in (child if isinstance(child, nn.Sequential | nn.ModuleList) else [child])
     ]
-
-
-def _checkpoint_forward(segments: Segments, forward: Any, *arguments: Any, **named: Any) -> Any:
-    segments.enter(forward, arguments, named)
-    return checkpoint(forward, *arguments, use_reentrant=False, **named)
 
 
 def _resume(instance: ModuleAndBatch, whole: Any) -> HeadCheck:
@@ -233,9 +228,7 @@ def _resume(instance: ModuleAndBatch, whole: Any) -> HeadCheck:
     differs = same_bits(end, state_of(resumed, other))
     got = f"{differs} differs" if differs else "the same bits"
     cause = "the module has state that its state_dict does not have" if differs else ""
-    return make_check(
-        "resume.bit-identical", "", not differs, got, "weights, moments and random state of the run", cause
-    )
+    return make_check(RESUME, "", not differs, got, "weights, moments and random state of the run", cause)
 
 
 def _shift_parameters(model: nn.Module) -> nn.Module:

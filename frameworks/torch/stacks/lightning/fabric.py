@@ -1,10 +1,12 @@
-"""Lightning Fabric as a framework of the suite, one training run in its documented loop, and attempts."""
+"""Lightning Fabric as a framework of the suite, a run in its documented loop, attempts, and what Trainer shares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -18,62 +20,124 @@ from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, FormatName, Recipe
 from frameworks.base import NO_AVERAGE, same_parts
 from frameworks.contract import Attempt, Capability, FormatRequest, Unsupported
+from frameworks.torch.core.devices import dtype_name
 from frameworks.torch.core.layers import item_loss_sums
-from frameworks.torch.stacks.framework import StackFramework
-from frameworks.torch.stacks.lightning.start import (
-    NAMES,
-    attempts,
-    fabric_requested,
-    make_scaled_plugin,
-    precision_of,
-    quiet,
-)
-from frameworks.torch.training import trainer
+from frameworks.torch.core.settings import Probe, all_guarded
+from frameworks.torch.stacks.framework import StackFramework, collect_warnings
 from frameworks.torch.training.optimizers import scaler_settings
-from frameworks.torch.training.trainer import TorchTrainer
+from frameworks.torch.training.trainer import LOOP, TorchTrainer
+
+NAMES: Mapping[str, Any] = {
+    "O0": "32-true",
+    "O1-float16": "16-mixed",
+    "O1-bfloat16": "bf16-mixed",
+    "O3-float16": "16-true",
+    "O3-bfloat16": "bf16-true",
+}
+"""Lightning's precisions by label."""
+
+_SMALL = (
+    r".*`srun` command is available",
+    r".*LeafSpec",
+    r".*callbacks used to create",
+    r".*does not have many workers",
+    r".*log_every_n_steps",
+    r".*on purpose",
+)
+"""What Lightning warns of in a small loop or next to Slurm, and what a newer PyTorch warns of in Lightning's code."""
+
+
+@cache
+def quiet() -> None:
+    """Turns off information on devices and on runs, in the way of Lightning's guide to its console logging."""
+    for name in ("lightning.fabric", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Ignores warnings that a small loop gives."""
+    with warnings.catch_warnings():
+        for message in _SMALL:
+            warnings.filterwarnings("ignore", message=message)
+        yield
+
+
+def precision_of(
+    recipe: Recipe, device: str, scaler: torch.amp.GradScaler | None, mixed: Any, scaled_float32: Any
+) -> dict[str, Any]:
+    """The argument of Lightning that chooses a recipe's precision.
+
+    A scaler is handed to a plugin, because on a CPU Lightning makes none.
+
+    Args:
+        mixed: the class of plugins of mixed precision.
+        scaled_float32: one without autocast.
+    """
+    if recipe.precision.level == "O0" and scaler is not None:
+        return {"plugins": scaled_float32("16-mixed", device, scaler)}
+    if recipe.precision.label == "O1-float16":
+        own_scaler = torch.amp.GradScaler(device, enabled=False) if scaler is None else scaler
+        return {"plugins": mixed("16-mixed", device, own_scaler)}
+    return {"precision": NAMES[recipe.precision.label]}
+
+
+def make_scaled_plugin(mixed: Any, device: str, **options: Any) -> Any:
+    """A plugin of float16 autocast under a scaler with these arguments, of scale 8 if they name none."""
+    return mixed("16-mixed", device, torch.amp.GradScaler(device, **{"init_scale": 8.0} | options))
+
+
+def guard_attempts(probes: Mapping[Capability, Probe], device: str) -> dict[Capability, Attempt]:
+    """Attempts by capability, which draw from no stream and warn of nothing."""
+    return all_guarded(probes, device, partial(torch.random.fork_rng, []), without_warnings)
+
+
+ASKED: dict[FormatName, Any] = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
+_REPORTED = {"16-mixed": "float16", "bf16-mixed": "bfloat16", "32-true": "float32"}
+
+
+def format_request(ran: torch.dtype, reported: str, warned: list[str]) -> FormatRequest:
+    """What Lightning made of a request for mixed precision."""
+    says_so = any("mixed" in text or "AMP" in text for text in warned)
+    return FormatRequest(dtype_name(ran), _REPORTED[reported], warned=says_so)
 
 
 class Weight(torch.nn.Module):
-    """Two weights of 1.0; the output is a product with a matrix of ones, and its format is recorded."""
+    """Two weights of 1.0; the output is a product with a matrix."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(2, dtype=dtype))
-        self.formats: list[torch.dtype] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = x.to(self.weight.dtype) @ self.weight
-        self.formats.append(y.dtype)
-        return y
+        return x.to(self.weight.dtype) @ self.weight
 
 
 class Loop:
-    """The loop of Fabric's documentation, over a factor of the weights' sum, under SGD of rate 0.5."""
+    """The objects of the loop in Fabric's documentation, with weights under SGD of rate 0.5."""
 
-    def __init__(self, device: str, dtype: torch.dtype = torch.float32, **options: Any) -> None:
+    def __init__(
+        self, device: str, dtype: torch.dtype = torch.float32, fused: bool | None = None, **options: Any
+    ) -> None:
         quiet()
         self.fabric = Fabric(accelerator=device, devices=1, **options)
         self.weight = Weight(dtype)
-        self.module, self.optimizer = self.fabric.setup(self.weight, torch.optim.SGD(self.weight.parameters(), 0.5))
+        optimizer = torch.optim.SGD(self.weight.parameters(), 0.5, fused=fused)
+        self.module, self.optimizer = self.fabric.setup(self.weight, optimizer)
 
     def backward(self, factor: float) -> None:
-        """Forward and backward of a micro-batch."""
+        """Forward and backward of a micro-batch, whose loss is a factor of the weights' sum."""
         inputs = torch.eye(2, device=self.fabric.device) * factor
         self.fabric.backward(self.module(inputs).sum())
 
 
-def _train(device: str, *factors: float, **options: Any) -> tuple[torch.Tensor, list[torch.dtype]]:
-    loop = Loop(device, **options)
-    for factor in factors:
-        loop.backward(factor)
-        loop.optimizer.step()
-        loop.optimizer.zero_grad()
-    return loop.weight.weight, loop.weight.formats
-
-
-def fabric_attempts(device: str) -> dict[Capability, Attempt]:
-    """Attempts by capability."""
-    return attempts(device, _train, MixedPrecision, {})
+def keeps_scale(device: str) -> bool:
+    """Whether an overflow leaves a scale that is never to grow as it was."""
+    plugin = make_scaled_plugin(MixedPrecision, device, growth_interval=2**31 - 1)
+    loop = Loop(device, plugins=plugin)
+    loop.backward(float("inf"))
+    loop.optimizer.step()
+    return bool(plugin.scaler.get_scale() == 8.0)
 
 
 def clips_two_optimizers(device: str) -> bool:
@@ -90,12 +154,11 @@ def clips_two_optimizers(device: str) -> bool:
 
 def clips_fused(device: str) -> bool:
     """Whether the scaled gradients of a fused optimizer are clipped."""
-    fabric, weight = Fabric(accelerator=device, devices=1, plugins=make_scaled_plugin(MixedPrecision, device)), Weight()
-    module, optimizer = fabric.setup(weight, torch.optim.SGD(weight.parameters(), 0.5, fused=True))
-    fabric.backward(module(torch.eye(2, device=fabric.device) * 8.0).sum())
-    fabric.clip_gradients(module, optimizer, max_norm=1.0)
-    optimizer.step()
-    return bool(((weight.weight > 0.5) & (weight.weight < 1.0)).all())
+    loop = Loop(device, fused=True, plugins=make_scaled_plugin(MixedPrecision, device))
+    loop.backward(8.0)
+    loop.fabric.clip_gradients(loop.module, loop.optimizer, max_norm=1.0)
+    loop.optimizer.step()
+    return bool(((loop.weight.weight > 0.5) & (loop.weight.weight < 1.0)).all())
 
 
 def keeps_float64(label: str, device: str) -> bool:
@@ -214,7 +277,7 @@ class FabricTrainer(TorchTrainer):
         parts = self.parts() | {"model": self._module}
         if "scaler" in parts:
             parts["scaler"] = self._plugin
-        return parts | {trainer.LOOP: {**trainer.loop_state(self), "gradients": trainer.gradients(self)}}
+        return parts | self._loop()
 
     def save(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -225,8 +288,8 @@ class FabricTrainer(TorchTrainer):
         try:
             same_parts(file, self.fabric.load(file, **_SAFELY), state)
             self.fabric.load(file, state, **_SAFELY)
-            trainer.go_on(self, state[trainer.LOOP])
-            trainer.put_gradients(self, state[trainer.LOOP]["gradients"])
+            self.go_on(state[LOOP])
+            self.put_gradients(state[LOOP]["gradients"])
         except Exception as error:
             raise ValueError(f"{file} cannot be loaded: {error}") from error
 
@@ -266,10 +329,17 @@ class FabricFramework(StackFramework):
         return {Capability.STATIC_SCALING: NO_STATIC_SCALE}
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return fabric_attempts(self.device)
+        return guard_attempts({Capability.STATIC_SCALING: keeps_scale}, self.device)
 
     def request_format(self, format_name: FormatName) -> FormatRequest:
-        return fabric_requested(format_name, self.device)
+        """What Fabric makes of a request for mixed precision, without this adapter's plugin."""
+        formats: list[torch.dtype] = []
+        layer = torch.nn.Linear(2, 2)
+        layer.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))
+        with collect_warnings() as warned:
+            fabric = Fabric(accelerator=self.device, devices=1, precision=ASKED[format_name])
+            fabric.setup_module(layer)(torch.ones(2, 2, device=self.device))
+        return format_request(formats[0], fabric.strategy.precision.precision, warned)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> FabricTrainer:
         require_together(model, recipe, keeps_float64, scales, self.device)

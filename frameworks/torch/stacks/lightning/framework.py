@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -10,53 +10,140 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer, callbacks
+from lightning.pytorch import LightningModule, Trainer, callbacks
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import FormatName, Recipe
 from frameworks.base import NO_AVERAGE, MicroBatch
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Gradients, RowOrder, Unsupported, Update
+from frameworks.torch.core.devices import to_array, to_tensor
 from frameworks.torch.core.layers import DeviceBatch, parameters_by_name
 from frameworks.torch.core.settings import Probe
-from frameworks.torch.stacks.framework import StackFramework
-from frameworks.torch.stacks.lightning import start
+from frameworks.torch.stacks.framework import (
+    EPOCHS,
+    STEPS,
+    Dropping,
+    StackFramework,
+    collect_warnings,
+    loader,
+    train_twice,
+)
 from frameworks.torch.stacks.lightning.fabric import (
+    ASKED,
+    NAMES,
     NO_FUSED_CLIPPING,
     NO_STATIC_SCALE,
     clips_fused_and_scaled,
-    require_together,
-)
-from frameworks.torch.stacks.lightning.fit import Fit, FitModule, Work, WorkQueue
-from frameworks.torch.stacks.lightning.start import (
-    BARE,
-    NAMES,
-    Tiny,
-    attempts,
-    fit_module,
-    is_at,
+    format_request,
+    guard_attempts,
     make_scaled_plugin,
-    mean,
     precision_of,
     quiet,
+    require_together,
+    without_warnings,
 )
-from frameworks.torch.training import trainer
+from frameworks.torch.stacks.lightning.fit import Fit, FitModule, Work, WorkQueue
 from frameworks.torch.training.optimizers import averages_of
 from frameworks.torch.training.trainer import TorchTrainer
 
+BARE: Mapping[str, Any] = {
+    "devices": 1,
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+"""Arguments of a Trainer without logger, progress bar, summary, and checkpoints in the working folder."""
 
-def _product(module: Tiny, factor: float) -> torch.Tensor:
-    products = torch.full((2, 2), factor, dtype=module.dtype, device=module.device) @ module.weight
-    module.readings.append(products.dtype)
-    return products.sum() / 2.0
+Step = Callable[["Tiny", float], Any]
 
 
-def _train(device: str, *factors: float, **options: Any) -> tuple[torch.Tensor, list[torch.dtype]]:
-    module = Tiny(_product)
-    fit_module(device, module, *factors, **options)
-    return module.weight, module.readings
+def _sgd(module: Tiny) -> torch.optim.Optimizer:
+    return torch.optim.SGD([module.weight], 0.5)
+
+
+def _mean(module: Tiny, factor: float) -> torch.Tensor:
+    return (module.weight * factor).sum()
+
+
+class Tiny(LightningModule):
+    """Two weights of 1.0 under SGD of rate 0.5, or others; a batch is a factor of their sum.
+
+    Attributes:
+        readings: whatever a step records.
+    """
+
+    def __init__(
+        self, step: Step = _mean, configured: Callable[[Tiny], Any] = _sgd, weight: torch.Tensor | None = None
+    ) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2) if weight is None else weight)
+        self.readings: list[Any] = []
+        self._step = step
+        self._configured = configured
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+        return self._step(self, float(batch))
+
+    def configure_optimizers(self) -> Any:
+        return self._configured(self)
+
+
+class _Scheduled(Tiny):
+    """Counts the schedule's steps after each update."""
+
+    def __init__(self, frequency: int) -> None:
+        super().__init__()
+        self._frequency = frequency
+        self.stepped: list[bool] = []
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), 2.0**-8)
+        optimizer.register_step_post_hook(lambda *_: self.stepped.append(True))
+        self.schedule = LambdaLR(optimizer, lambda _: 1.0)
+        config = {"scheduler": self.schedule, "interval": "step", "frequency": self._frequency}
+        return {"optimizer": optimizer, "lr_scheduler": config}
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if len(self.stepped) > len(self.readings):
+            self.readings.append(self.schedule.last_epoch)
+
+
+class _Rows(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Dropping()
+
+    def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
+        return self.model(**batch)["loss"]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 2.0**-8)
+
+
+def fit_module(device: str, module: Tiny, *factors: float, epochs: int = 1, **options: Any) -> Trainer:
+    """A Trainer that has trained the module on these batches, each epoch."""
+    quiet()
+    with without_warnings():
+        trainer = Trainer(accelerator=device, max_epochs=epochs, **BARE, **options)
+        trainer.fit(module, DataLoader(torch.tensor(factors), batch_size=None))
+    return trainer
+
+
+def _is_at(weight: torch.Tensor, value: float) -> bool:
+    return bool((weight == value).all())
+
+
+def _keeps_scale(device: str) -> bool:
+    """Whether an overflow leaves a scale that is never to grow as it was."""
+    plugin = make_scaled_plugin(MixedPrecision, device, growth_interval=2**31 - 1)
+    fit_module(device, Tiny(), float("inf"), plugins=plugin)
+    return bool(plugin.scaler.get_scale() == 8.0)
 
 
 def _unscaled_manually(times: int, device: str) -> bool:
@@ -69,20 +156,20 @@ def _unscaled_manually(times: int, device: str) -> bool:
 
     module.on_after_backward = unscale
     fit_module(device, module, 1.0, plugins=plugin)
-    return is_at(module.weight, 0.5)
+    return _is_at(module.weight, 0.5)
 
 
 def _two_optimizers(device: str) -> bool:
     module = Tiny(configured=lambda own: [torch.optim.SGD([own.weight], 0.5) for _ in range(2)])
     fit_module(device, module, 1.0)
-    return is_at(module.weight, 0.0)
+    return _is_at(module.weight, 0.0)
 
 
 def _two_losses(device: str) -> bool:
     """Whether two losses that a step returns each have a backward pass."""
-    module = Tiny(lambda module, factor: [mean(module, factor), mean(module, factor)])
+    module = Tiny(lambda module, factor: [_mean(module, factor), _mean(module, factor)])
     fit_module(device, module, 1.0)
-    return is_at(module.weight, 0.0)
+    return _is_at(module.weight, 0.0)
 
 
 def ends_a_window_early(device: str = "cpu") -> bool:
@@ -90,11 +177,11 @@ def ends_a_window_early(device: str = "cpu") -> bool:
 
     def step(module: Tiny, factor: float) -> torch.Tensor:
         module.trainer.should_stop = True
-        return mean(module, factor)
+        return _mean(module, factor)
 
     module = Tiny(step)
     fit_module(device, module, 1.0, 1.0, 1.0, accumulate_grad_batches=2)
-    return not is_at(module.weight, 1.0)
+    return not _is_at(module.weight, 1.0)
 
 
 def clips_fused(device: str) -> bool:
@@ -107,21 +194,17 @@ def clips_fused(device: str) -> bool:
 def _average(device: str) -> bool:
     module = Tiny()
     fit_module(device, module, 1.0, 2.0, callbacks=[callbacks.EMAWeightAveraging(decay=0.5)])
-    return is_at(module.weight, 0.0)  # (0.5 - 0.5) / 2, of the weights 0.5 and -0.5
+    return _is_at(module.weight, 0.0)  # (0.5 - 0.5) / 2, of the weights 0.5 and -0.5
 
 
-_OWN: dict[Capability, Probe] = {
+_PROBES: dict[Capability, Probe] = {
+    Capability.STATIC_SCALING: _keeps_scale,
     Capability.EXPLICIT_UNSCALE: partial(_unscaled_manually, 1),
     Capability.SECOND_UNSCALE: partial(_unscaled_manually, 2),
     Capability.TWO_OPTIMIZERS: _two_optimizers,
     Capability.TWO_LOSSES: _two_losses,
     Capability.AVERAGE: _average,
 }
-
-
-def library_attempts(device: str) -> dict[Capability, Attempt]:
-    """Attempts by capability."""
-    return attempts(device, _train, MixedPrecision, _OWN)
 
 
 def keeps_float64_head(label: str, device: str) -> bool:
@@ -302,7 +385,7 @@ class LightningTrainer(TorchTrainer):
 
     def save(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        self._fit.task.loop = trainer.loop_state(self) | {"left": self._left, "opened": self._opened, "random": {}}
+        self._fit.task.loop = self.loop_state() | {"left": self._left, "opened": self._opened, "random": {}}
         self._fit.ask(lambda: self._fit.trainer.save_checkpoint(path / FILE))
 
     def restore(self, path: Path) -> None:
@@ -314,7 +397,7 @@ class LightningTrainer(TorchTrainer):
             raise ValueError(f"{path / FILE} cannot be loaded: {error}") from error
         former.end()
         loop = self._fit.task.loop
-        trainer.go_on(self, loop | {"random": self.stream.states})
+        self.go_on(loop | {"random": self.stream.states})
         self._left, self._opened = loop["left"], loop["opened"]
 
 
@@ -342,22 +425,76 @@ class LightningFramework(StackFramework):
         }
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return library_attempts(self.device)
+        return guard_attempts(_PROBES, self.device)
 
     def request_format(self, format_name: FormatName) -> FormatRequest:
-        return start.trainer_requested(format_name, self.device)
+        """What the Trainer makes of a request for mixed precision, without this adapter's plugin."""
+
+        def product(module: Tiny, factor: float) -> torch.Tensor:
+            y = torch.full((2, 2), factor, device=module.device) @ module.weight
+            module.readings.append(y.dtype)
+            return y.sum()
+
+        module = Tiny(product)
+        with collect_warnings() as warned:
+            trainer = fit_module(self.device, module, 1.0, precision=ASKED[format_name])
+        return format_request(module.readings[0], trainer.precision, warned)
 
     def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
-        return start.resumed_epoch(order, windows, self.device)
+        def train(folder: str, resumes: bool) -> Dropping:
+            saving = callbacks.ModelCheckpoint(folder, "{step}", every_n_train_steps=windows, save_top_k=-1)
+            module = _Rows()
+            trainer = Trainer(
+                accelerator=self.device,
+                max_epochs=EPOCHS,
+                accumulate_grad_batches=STEPS,
+                callbacks=[] if resumes else [saving],
+                **{**BARE, "enable_checkpointing": not resumes},
+            )
+            trainer.fit(module, loader(order), ckpt_path=f"{folder}/step={windows}.ckpt" if resumes else None)
+            return module.model
+
+        quiet()
+        return train_twice(train, windows)
 
     def count_schedule_steps(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
-        return start.count_schedule_steps(self.device, frequency=frequency, accumulation=accumulation, epochs=epochs)
+        """The steps after each update, of epochs that are as long as the first one.
+
+        Raises:
+            ValueError: the epochs differ in length.
+        """
+        if len(set(epochs)) != 1:
+            raise ValueError(f"epochs: got {list(epochs)}, want the same length for all")
+        module, factors = _Scheduled(frequency), [1.0] * epochs[0]
+        fit_module(self.device, module, *factors, epochs=len(epochs), accumulate_grad_batches=accumulation)
+        return tuple(module.readings)
 
     def clip_in_manual_step(self, gradient: Array, *, limit: float, scale: float) -> Array:
-        return start.clip_in_manual_step(self.device, gradient, limit=limit, scale=scale)
+        """By the calls of Lightning's guide to manual optimization."""
+        tensor = to_tensor(gradient, self.device)
+
+        def step(module: Tiny, _: float) -> None:
+            optimizer: Any = module.optimizers()
+            optimizer.zero_grad()
+            module.manual_backward((module.weight * tensor).sum())
+            module.clip_gradients(optimizer, gradient_clip_val=limit, gradient_clip_algorithm="norm")
+            optimizer.step()
+
+        module = Tiny(step, lambda own: torch.optim.SGD([own.weight], 1.0), torch.zeros_like(tensor))
+        module.automatic_optimization = False
+        fit_module(self.device, module, 1.0, plugins=make_scaled_plugin(MixedPrecision, self.device, init_scale=scale))
+        return to_array(-module.weight)
 
     def gradient_in_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
-        return start.gradient_in_hook(self.device, gradient, scale=scale, fused=fused)
+        tensor = to_tensor(gradient, self.device)
+        module = Tiny(
+            lambda own, _: (own.weight * tensor).sum(),
+            lambda own: torch.optim.SGD([own.weight], 0.5, fused=fused),
+            torch.ones_like(tensor),
+        )
+        module.on_before_optimizer_step = lambda _: module.readings.append(module.weight.grad.clone())
+        fit_module(self.device, module, 1.0, plugins=make_scaled_plugin(MixedPrecision, self.device, init_scale=scale))
+        return to_array(module.readings[0])
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> LightningTrainer:
         require_together(model, recipe, keeps_float64_head, trainer_scales, self.device)
