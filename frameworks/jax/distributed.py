@@ -26,7 +26,6 @@ from frameworks.jax.core.layers import DeviceBatch, load_batch, loss_sums_of_ran
 from frameworks.jax.core.settings import OnDevice
 from frameworks.jax.framework import JaxFramework
 from frameworks.jax.training import optimizers
-from frameworks.jax.training.offload import OffloadedTrainer
 from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate, is_window
 from frameworks.jax.training.steps import (
     CarriedState,
@@ -37,7 +36,7 @@ from frameworks.jax.training.steps import (
     arrays_of,
     layout_of,
 )
-from frameworks.jax.training.trainer import JaxTrainer
+from frameworks.jax.training.trainer import JaxTrainer, OffloadedTrainer
 
 NOBODY = -1
 

@@ -1,4 +1,4 @@
-"""Schedules that Keras ships, for the fixtures' curves."""
+"""Optimizers of recipes, their loss scaling and schedules, and Keras' own optimizers and schedules with examples."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -92,18 +92,25 @@ REFUSED_OPTIONS |= {
 def option_attempts(run: Make) -> dict[Capability, Attempt]:
     """Attempts for each option that Keras, or a version of it, lacks."""
     return optimizer_attempts(run, *(option for options in _NEWER.values() for option in options)) | {
-        Capability.SINGLE: partial(_steps, foreach=False, fused=False),
-        Capability.FOREACH: partial(_steps, foreach=True),
-        Capability.FUSED: partial(_steps, fused=True),
-        Capability.CAPTURABLE: partial(_steps, capturable=True),
-        Capability.DAMPENING: partial(_steps, momentum=0.5, dampening=0.5),
-        Capability.MAXIMIZE: partial(_steps, maximize=True),
-        Capability.RATE_DECAY: _decays_the_rate,
+        Capability.SINGLE: partial(_moves, "SGD", foreach=False, fused=False),
+        Capability.FOREACH: partial(_moves, "SGD", foreach=True),
+        Capability.FUSED: partial(_moves, "SGD", fused=True),
+        Capability.CAPTURABLE: partial(_moves, "SGD", capturable=True),
+        Capability.DAMPENING: partial(_moves, "SGD", momentum=0.5, dampening=0.5),
+        Capability.MAXIMIZE: partial(_moves, "SGD", maximize=True),
+        Capability.RATE_DECAY: partial(_moves, "Adagrad", lr_decay=1.0),
         Capability.COUPLED_DECAY: _couples_decay,
         Capability.TENSOR_RATE: _takes_a_tensor,
-        Capability.SMALLEST_FACTORED: partial(_builds, "Adafactor", smallest=9),
-        Capability.WIDTH_RATE: partial(_builds, "Muon", rms_rate="width"),
+        Capability.SMALLEST_FACTORED: partial(_moves, "Adafactor", smallest=9),
+        Capability.WIDTH_RATE: partial(_moves, "Muon", rms_rate="width"),
     }
+
+
+def _moves(name: str, **arguments: Any) -> bool:
+    """Whether an optimizer takes the arguments and moves every entry of a matrix."""
+    weight = keras.Variable(np.ones((2, 2), np.float32))
+    getattr(keras.optimizers, name)(0.5, **arguments).apply([keras.ops.ones((2, 2))], [weight])
+    return bool(np.all(keras.ops.convert_to_numpy(weight) != 1.0))
 
 
 def _update_weight(optimizer: keras.optimizers.Optimizer, *gradients: float) -> float:
@@ -111,20 +118,6 @@ def _update_weight(optimizer: keras.optimizers.Optimizer, *gradients: float) -> 
     for gradient in gradients:
         optimizer.apply([keras.ops.convert_to_tensor(np.float32(gradient))], [weight])
     return float(weight)
-
-
-def _steps(**arguments: Any) -> bool:
-    return _update_weight(keras.optimizers.SGD(0.5, **arguments), 1.0) != 1.0
-
-
-def _builds(name: str, **arguments: Any) -> bool:
-    weight = keras.Variable(np.ones((2, 2), np.float32))
-    getattr(keras.optimizers, name)(0.5, **arguments).apply([keras.ops.ones((2, 2))], [weight])
-    return bool(np.all(keras.ops.convert_to_numpy(weight) != 1.0))
-
-
-def _decays_the_rate() -> bool:
-    return _update_weight(keras.optimizers.Adagrad(0.5, lr_decay=1.0), 1.0) != 1.0
 
 
 def _couples_decay() -> bool:
@@ -143,12 +136,6 @@ GROWTH, BACKOFF = 2.0, 0.5
 def has_factors_of(scaling: DynamicScaling) -> bool:
     """Whether `LossScaleOptimizer` has the factors that a recipe asks for."""
     return scaling.growth in (None, GROWTH) and scaling.backoff in (None, BACKOFF)
-
-
-def loss_scaled(optimizer: keras.optimizers.Optimizer, scaling: DynamicScaling) -> keras.optimizers.LossScaleOptimizer:
-    """The optimizer inside a `LossScaleOptimizer`; what the recipe leaves None is left to Keras."""
-    arguments = {"initial_scale": scaling.initial, "dynamic_growth_steps": scaling.interval}
-    return keras.optimizers.LossScaleOptimizer(optimizer, **{name: v for name, v in arguments.items() if v is not None})
 
 
 def is_dynamic(optimizer: keras.optimizers.Optimizer) -> bool:
@@ -307,8 +294,8 @@ def rebuilt(recipe: Recipe, optimizer: keras.optimizers.Optimizer) -> keras.opti
     """The optimizer, or one that is made from its configuration."""
     if recipe.way("optimizer") != "from-config":
         return optimizer
-    own = {"Piecewise": Piecewise}
-    return keras.optimizers.deserialize(keras.optimizers.serialize(optimizer), custom_objects=own)
+    config = keras.optimizers.serialize(optimizer)
+    return keras.optimizers.deserialize(config, custom_objects={"Piecewise": Piecewise})
 
 
 def set_rate(recipe: Recipe, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
@@ -431,7 +418,8 @@ def make_optimizer(
     inner = _inner(recipe, variables, backend, options)
     if not isinstance(recipe.scaling, recipes.DynamicScaling):
         return inner
-    scaled = loss_scaled(inner, recipe.scaling)
+    asked = {"initial_scale": recipe.scaling.initial, "dynamic_growth_steps": recipe.scaling.interval}
+    scaled = keras.optimizers.LossScaleOptimizer(inner, **{name: v for name, v in asked.items() if v is not None})
     return scaled if recipe.undecayed else rebuilt(recipe, scaled)
 
 

@@ -21,9 +21,8 @@ from frameworks.contract import Gradients
 from frameworks.keras_common.layers import BuiltNetwork, losses_of
 from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
 from frameworks.keras_common.run import KerasMicroBatch, KerasRanks, RunOfRanks
-from frameworks.tf.core.layers import as_array
 from frameworks.tf.core.settings import pin_threads
-from frameworks.tf.core.steps import TracedSteps, micro_batch
+from frameworks.tf.core.steps import TracedSteps, as_array, micro_batch
 from frameworks.tf.framework import TensorFlowFramework
 from frameworks.tf.training import TensorFlowTrainer, load_checkpoint, save_checkpoint
 from frameworks.ways import require_calls

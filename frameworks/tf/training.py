@@ -25,9 +25,8 @@ from frameworks.keras_common.optimizers import make_optimizer, scaler_settings
 from frameworks.keras_common.run import COLUMNS, KerasMicroBatch, StatefulRun, micro_batches_of, rows_of
 from frameworks.keras_common.settings import dtype_policy
 from frameworks.tf.core import ways
-from frameworks.tf.core.layers import WRAPPERS, SegmentCounts, as_array, captured_bytes
 from frameworks.tf.core.settings import graph_rewrite
-from frameworks.tf.core.steps import TapeBackend, TracedSteps
+from frameworks.tf.core.steps import WRAPPERS, SegmentCounts, TapeBackend, TracedSteps, as_array, captured_bytes
 from frameworks.tf.probes import shows_recomputed
 from frameworks.tf.quantization import formats
 

@@ -23,11 +23,29 @@ from fixtures.recipe import Ranks, Recipe
 from frameworks.jax.core import ways
 from frameworks.jax.core.layers import count_call
 from frameworks.jax.distributed import NOBODY, GatheredBatch
-from frameworks.jax.keras.backend import BACKEND
 from frameworks.keras_common.layers import Begins, BuiltNetwork, NetworkBuilder, Outputs, collected_outputs, losses_of
 from frameworks.keras_common.optimizers import is_dynamic, make_optimizer, readable_optimizer
 from frameworks.keras_common.run import KerasMicroBatch
 from frameworks.keras_common.settings import dtype_policy, policy_of
+
+
+class StatelessBackend:
+    """Updates by `Optimizer.stateless_apply`, assigned to the variables."""
+
+    def apply(
+        self, optimizer: keras.optimizers.Optimizer, gradients: Sequence[float], weights: Sequence[keras.Variable]
+    ) -> None:
+        """One update of scalar weights by these gradients."""
+        values, state = ([variable.value for variable in own] for own in (weights, optimizer.variables))
+        arrays = [jnp.float32(gradient) for gradient in gradients]
+        results = jax.jit(optimizer.stateless_apply)(state, arrays, values)
+        for own, after in zip((weights, optimizer.variables), results, strict=True):
+            for variable, value in zip(own, after, strict=True):
+                variable.assign(value)
+
+
+BACKEND = StatelessBackend()
+
 
 _BEGUN: ContextVar[Callable[[int], object] | None] = ContextVar("begun", default=None)
 

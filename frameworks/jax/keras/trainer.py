@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 import orbax.checkpoint as ocp
@@ -20,9 +21,8 @@ from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, LayerTrace, Unsupported
 from frameworks.jax.core.arrays import peak_bytes, saved_bytes, wide_formats
-from frameworks.jax.keras.backend import BACKEND
-from frameworks.jax.keras.probes import INSIDE_RECOMPUTED, shows_recomputed
 from frameworks.jax.keras.steps import (
+    BACKEND,
     DeviceBatch,
     KerasOutcome,
     KerasSteps,
@@ -73,6 +73,31 @@ def restore(steps: KerasSteps, state: State, path: Path) -> tuple[State, list[Ke
     rows = run["window"]["rows"][: int(run["window"]["count"])]
     result = State(*([run[kind][name] for name in like.get(kind, ())] for kind in State._fields))
     return result, micro_batches_of(rows)
+
+
+INSIDE_RECOMPUTED = "nothing outside keras.remat may refer to what is computed inside: JAX raises UnexpectedTracerError"
+
+
+def _keeps_output_gradient(wrap: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]) -> bool:
+    """Whether what is computed on the way through a wrapped function can be seen, and the gradient for it."""
+
+    def step(zero: jax.Array) -> tuple[jax.Array, jax.Array]:
+        inside = []
+
+        def function(x: jax.Array) -> jax.Array:
+            inside.append(jnp.tanh(x) + zero)
+            return 2.0 * inside[-1]
+
+        value = jnp.sum(wrap(function)(jnp.ones((2,))))
+        return value, inside[0]
+
+    gradient, output = jax.jit(jax.grad(step, has_aux=True))(jnp.zeros((2,)))
+    return bool((gradient == 2.0).all() and (output == jnp.tanh(1.0)).all())
+
+
+def shows_recomputed() -> bool:
+    """Whether that holds within the recomputation call."""
+    return _keeps_output_gradient(keras.remat)
 
 
 class StatelessRun(KerasRun):

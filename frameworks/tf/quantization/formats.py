@@ -32,8 +32,7 @@ from frameworks.contract import (
     QuantRule,
 )
 from frameworks.keras_common.layers import Builder, parameters_of
-from frameworks.tf.core.layers import as_array
-from frameworks.tf.core.steps import compile_function
+from frameworks.tf.core.steps import as_array, compile_function
 
 _CASTS: Mapping[str, CastRule] = MappingProxyType(
     {"float8_e4m3fn": CastRule("nan", "nan"), "float8_e5m2": CastRule("inf", "inf")}

@@ -19,10 +19,9 @@ from fixtures.model import Batch
 from fixtures.recipe import Adam
 from frameworks.base import BaseTrainer
 from frameworks.contract import RecomputeCase, RecomputeResult
-from frameworks.jax import JaxFramework
+from frameworks.jax import JaxFramework, shipped
 from frameworks.jax.core import layers
 from frameworks.jax.core.arrays import Flat
-from frameworks.jax.shipped import operations_and_layers
 from frameworks.jax.training import optimizers, steps, trainer
 from frameworks.jax.training.optimizers import ScaleUpdate
 from frameworks.jax.training.trainer import JaxTrainer
@@ -151,8 +150,8 @@ class CompiledModulesKeepTheirState(JaxFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        by_nnx = dict(operations_and_layers._BY_NNX)
-        operations_and_layers._BY_NNX = {name: partial(_of_a_copy, step) for name, step in by_nnx.items()}
+        by_nnx = dict(shipped._BY_NNX)
+        shipped._BY_NNX = {name: partial(_of_a_copy, step) for name, step in by_nnx.items()}
 
 
 def _of_a_copy(step: Any, layer: Any, *args: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from frameworks.tf import TensorFlowFramework, framework, launch, training
+from frameworks.tf import TensorFlowFramework, framework, training
 from frameworks.tf.core import steps
 from frameworks.tf.distributed import MirroredWorker
 from tools.faults import fault
@@ -329,7 +329,7 @@ class EachReplicaDividesByItsOwnItems(TensorFlowFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        launch._MEMBER = f"{__name__}:OfOwnItems"
+        framework._MEMBER = f"{__name__}:OfOwnItems"
 
 
 class Apart(MirroredWorker):
@@ -346,7 +346,7 @@ class ReplicasTrainApart(TensorFlowFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        launch._MEMBER = f"{__name__}:Apart"
+        framework._MEMBER = f"{__name__}:Apart"
 
 
 class Averaged(MirroredWorker):
@@ -368,4 +368,4 @@ class SumIsDividedByReplicas(TensorFlowFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        launch._MEMBER = f"{__name__}:Averaged"
+        framework._MEMBER = f"{__name__}:Averaged"
