@@ -44,7 +44,7 @@ from frameworks.contract import (
 )
 from frameworks.jax import shipped
 from frameworks.jax import shipped as shipped_optimizers
-from frameworks.jax.core.arrays import to_array, wide_formats
+from frameworks.jax.core.arrays import wide_formats
 from frameworks.jax.core.layers import (
     ONLY_COMPILED,
     OPERATIONS,
@@ -54,10 +54,20 @@ from frameworks.jax.core.layers import (
     FlaxDelayedProduct,
     joins_windows,
 )
-from frameworks.jax.core.settings import JIT, NOJIT, OFFLOAD, PINNED_HOST, SHARDED, WHOLE, OnDevice, rank_group
+from frameworks.jax.core.settings import (
+    JIT,
+    NOJIT,
+    OFFLOAD,
+    PINNED_HOST,
+    SHARDED,
+    WHOLE,
+    OnDevice,
+    is_installed,
+    rank_group,
+)
 from frameworks.jax.core.ways import rates
 from frameworks.jax.probes import ATTEMPTS
-from frameworks.jax.quantization import JaxFormats, QwixPostTraining, find_refusals, refused_attempts
+from frameworks.jax.quantization import MISSING, NOT_INSTALLED, JaxFormats, QwixPostTraining
 from frameworks.jax.shipped import JAXFunctions
 from frameworks.jax.training import optimizers
 from frameworks.jax.training.optimizers import INITIAL, MINIMUM, REFUSED_OPTIONS
@@ -206,7 +216,7 @@ class JaxFramework(OnDevice):
     own_modes = (JIT, NOJIT, SHARDED, OFFLOAD)
 
     def refusals(self) -> Mapping[Capability, str]:
-        return refusals(self._place, self.mode) | find_refusals()
+        return refusals(self._place, self.mode) | dict.fromkeys(MISSING, NOT_INSTALLED)
 
     def supported_capabilities(self) -> Collection[Capability]:
         interfaces = casts_of(self.rule(NumberFormats)) | techniques_of(self.rule(PostTraining))
@@ -217,7 +227,7 @@ class JaxFramework(OnDevice):
         here: dict[Capability, Attempt] = {
             c: partial(self._here, attempt) for c, attempt in (ATTEMPTS | refused | optimizers.attempts()).items()
         }
-        here |= refused_attempts() | shipped_attempts(self.parts())
+        here |= dict.fromkeys(MISSING, partial(is_installed, "qwix")) | shipped_attempts(self.parts())
         if self.mode == "nojit":
             return here
         here |= offload_attempts(self._run, (_OFFLOAD,))
@@ -296,7 +306,7 @@ class JaxFramework(OnDevice):
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         wide = any(array.dtype == np.float64 for array in arrays)
         with wide_formats(wide), jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
-            value = to_array(OPERATIONS[op](*(jax.device_put(array, self._place) for array in arrays)))
+            value = np.array(OPERATIONS[op](*(jax.device_put(array, self._place) for array in arrays)))
         return OpResult(value, value.dtype.name)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:

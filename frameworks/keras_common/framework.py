@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -259,14 +259,6 @@ class OperationLayer(keras.layers.Layer):
 
     def call(self, inputs: list[Any]) -> Any:
         return self._operation(*inputs)
-
-
-Value = TypeVar("Value")
-
-
-def present(operations: Mapping[str, Value]) -> dict[str, Value]:
-    """Those that this Keras has."""
-    return {op: value for op, value in operations.items() if op not in NEWER or hasattr(*NEWER[op])}
 
 
 NEWER = {"attention": (ops, "dot_product_attention"), "rms_norm": (keras.layers, "RMSNormalization")}

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -148,29 +148,36 @@ def inner_of(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimize
     return optimizer.inner_optimizer if is_dynamic(optimizer) else optimizer
 
 
-def scaler_state(optimizer: keras.optimizers.Optimizer, read: Callable[[Any], Array]) -> dict[str, Array]:
-    """ "scale" and, where it moves, "good_steps"; empty without scaling. `read`: the value of one of its variables."""
+def loss_scale(optimizer: keras.optimizers.Optimizer) -> Any:
+    """The factor of losses: a variable where it moves, else a number."""
     if is_dynamic(optimizer):
-        return {"scale": read(optimizer.dynamic_scale), "good_steps": read(optimizer.step_counter)}
-    constant = optimizer.loss_scale_factor
-    return {} if constant is None else {"scale": np.array(constant, np.float32)}
+        return optimizer.dynamic_scale
+    return 1.0 if optimizer.loss_scale_factor is None else optimizer.loss_scale_factor
+
+
+class OptimizerReadings(NamedTuple):
+    """Loss scale, applied updates, rate, and the scaler's counter, -1 for none."""
+
+    scale: Any
+    updates: Any
+    rate: Any
+    good: Any
+
+
+def read_optimizer(optimizer: keras.optimizers.Optimizer) -> OptimizerReadings:
+    """What the optimizer has now, as Keras gives it."""
+    reader = readable_optimizer(optimizer)
+    good = optimizer.step_counter if is_dynamic(optimizer) else -1
+    return OptimizerReadings(loss_scale(optimizer), reader.iterations, reader.learning_rate, good)
 
 
 def scaler_settings(optimizer: keras.optimizers.Optimizer, backend: KerasBackend) -> dict[str, float]:
-    """What a dynamic loss scale was made with; empty for any other optimizer."""
+    """What a dynamic loss scale was made with; empty for any other optimizer.
+
+    Keras has no attribute to read the factors from, so they are seen on copies of the scaler.
+    """
     if not is_dynamic(optimizer):
         return {}
-    growth, backoff = measured_factors(optimizer, backend)
-    return {
-        "initial": float(optimizer.initial_scale),
-        "growth": growth,
-        "backoff": backoff,
-        "interval": float(optimizer.dynamic_growth_steps),
-    }
-
-
-def measured_factors(optimizer: keras.optimizers.LossScaleOptimizer, backend: KerasBackend) -> tuple[float, float]:
-    """Growth and backoff factor, seen on a copy of the scaler: Keras has no attribute to read them from."""
     config = optimizer.get_config() | {"inner_optimizer": keras.optimizers.SGD(0.0), "dynamic_growth_steps": 1}
     scales = []
     for gradient in (0.0, np.inf):
@@ -179,7 +186,12 @@ def measured_factors(optimizer: keras.optimizers.LossScaleOptimizer, backend: Ke
         backend.apply(scaler, [gradient], weights)
         scales.append(number(scaler.dynamic_scale))
     growth, backoff = scales
-    return growth, backoff
+    return {
+        "initial": float(optimizer.initial_scale),
+        "growth": growth,
+        "backoff": backoff,
+        "interval": float(optimizer.dynamic_growth_steps),
+    }
 
 
 class _Rates(Callback):

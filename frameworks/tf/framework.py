@@ -64,7 +64,6 @@ from frameworks.tf.quantization.formats import (
     KerasPostTraining,
     TensorFlowFormats,
     TensorFlowQuantizers,
-    packing,
 )
 from frameworks.tf.shipped import TensorFlowFunctions
 from frameworks.tf.training import TensorFlowTrainer
@@ -118,7 +117,7 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
     if has_ranks(device, mode):
         reasons |= _OF_RANKS
     if mode == tflite.MODE:
-        reasons |= tflite.find_refusals()
+        reasons |= dict.fromkeys(tflite.find_missing(), tflite.NOT_THERE)
     if mode == "eager":
         reasons |= dict.fromkeys((Capability.DELAYED_SCALING, Capability.FLOAT8_TRAINING), _FLOAT8_WANTS_A_GRAPH)
     if not has_tf32(device):
@@ -203,7 +202,9 @@ class TensorFlowFramework(ScopeOfPolicies):
 
     def supported_capabilities(self) -> Collection[Capability]:
         here = SUPPORTED | casts_of(self.rule(NumberFormats)) | quantizers_of(self.rule(Quantizers))
-        here |= techniques_of(self.rule(PostTraining)) | {Capability.INTEGER_PRODUCTS, *packing()}
+        here |= techniques_of(self.rule(PostTraining)) | {Capability.INTEGER_PRODUCTS}
+        if hasattr(keras.quantizers, "pack_int4"):
+            here |= {Capability.INT4_PACKING}
         if self.mode == "graph":
             here |= {Capability.PLATEAU, Capability.FUNCTION_USES}
         if self.ranks() is None:
@@ -214,7 +215,7 @@ class TensorFlowFramework(ScopeOfPolicies):
         here = attempts(self._alone, self._place, self._run) | shipped_attempts(self.parts())
         here |= delayed_attempts(partial(KerasDelayedProduct, KERNEL, 4, 1, self._alone, self._place))
         if self.mode == tflite.MODE:
-            here |= tflite.refused_attempts()
+            here |= dict.fromkeys(tflite.find_missing(), tflite.has_lite)
         if self.ranks() is None:
             here |= float8_attempts(self._run) | optimizer_attempts(self._run, Capability.GROUP_RATES)
         return (

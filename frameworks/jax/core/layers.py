@@ -24,7 +24,7 @@ from fixtures.recipe import Recompute
 from frameworks.base import Bounds, inner_bounds, segment_bounds
 from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, FunctionFormat, Operand, PassResult
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, Place, flat, nest_leaves, to_array
+from frameworks.jax.core.arrays import Flat, Place, flat, nest_leaves
 
 _IMAGES = ("NHWC", "HWIO", "NHWC")
 
@@ -167,11 +167,6 @@ _OPERANDS: dict[Operand, str] = {"input": "input", "kernel": "kernel", "gradient
 _BELOW = f"{OVERWRITE_WITH_GRADIENT}/"
 
 
-def product_of(history: int | None) -> Any:
-    """Constructor of a dense layer's product, None for JAX's own."""
-    return None if history is None else partial(nn.Fp8DirectDotGeneralOp, amax_history_length=history)
-
-
 def amax_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Leaves of the collection."""
     return {path: value for path, value in leaves.items() if path.startswith(_BELOW)}
@@ -207,19 +202,14 @@ def leaves_in(tree: Any) -> Flat:
     return result
 
 
-def add_gradients(left: Any, right: Any) -> Any:
-    """The sum of two gradients in trees of leaves by place; of what overwrites the collection the larger."""
+def total_gradient(gradients: list[Any]) -> Any:
+    """The sum of gradients in trees of leaves by place; of what overwrites the collection the largest."""
 
     def combine_leaves(path: Any, one: jax.Array, other: jax.Array) -> jax.Array:
         overwrites = any(str(getattr(key, "key", "")).startswith(_BELOW) for key in path)
         return jnp.maximum(one, other) if overwrites else one + other
 
-    return jax.tree.map_with_path(combine_leaves, left, right)
-
-
-def total_gradient(gradients: list[Any]) -> Any:
-    """The sum of several."""
-    return reduce(add_gradients, gradients)
+    return reduce(partial(jax.tree.map_with_path, combine_leaves), gradients)
 
 
 def overwrite_after_window(before: Any, after: Any, overwritten: Any, last: Any) -> tuple[Any, Any]:
@@ -245,7 +235,7 @@ def nothing_gathered(tree: Any) -> Any:
 def operand_histories(leaves: Mapping[str, Any], below: str = "") -> dict[Operand, AmaxHistory]:
     """The delayed-scaling state of a layer, whose leaves are named from `below` on."""
     return {
-        operand: AmaxHistory(float(leaves[f"{below}{name}_scale"][0]), to_array(leaves[f"{below}{name}_amax_history"]))
+        operand: AmaxHistory(float(leaves[f"{below}{name}_scale"][0]), np.array(leaves[f"{below}{name}_amax_history"]))
         for operand, name in _OPERANDS.items()
     }
 
@@ -263,7 +253,7 @@ def amax_histories(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict
 
 def delayed_scaling_state(leaves: Flat) -> dict[str, Array]:
     """The delayed-scaling state, by place."""
-    return {path: to_array(value) for path, value in amax_leaves(leaves).items()}
+    return {path: np.array(value) for path, value in amax_leaves(leaves).items()}
 
 
 _DIMENSIONS = (((1,), (0,)), ((), ()))
@@ -555,7 +545,7 @@ class Network(nn.Module):
     way: str = ""
 
     def setup(self) -> None:
-        product = product_of(self.history)
+        product = partial(nn.Fp8DirectDotGeneralOp, amax_history_length=self.history) if self.history else None
         layers: list[Block] = []
         for layer in self.model.layers[:-1]:
             used = layers[layer.at] if isinstance(layer, Again) else None
@@ -680,7 +670,7 @@ class Layout:
         every = self.parameters | self.buffers
         return {
             name: array.reshape(self._wanted[name]) if array.size == math.prod(self._wanted[name]) else array
-            for name, array in ((name, to_array(leaves[path])) for name, path in every.items() if path in leaves)
+            for name, array in ((name, np.array(leaves[path])) for name, path in every.items() if path in leaves)
         }
 
 

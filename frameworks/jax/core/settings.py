@@ -154,27 +154,6 @@ _FOLLOWED = (
 _FLAX = ("flax_fix_rng_separator", "flax_preserve_adopted_names", "flax_return_frozendict")
 
 
-def read_settings() -> dict[str, str]:
-    """Every setting that `write_settings` can restore, by name."""
-    return {name: repr(getattr(jax.config, name)) for name in _SETTINGS}
-
-
-def write_settings(state: Mapping[str, str]) -> None:
-    """Restores what `read_settings` returned."""
-    for name, text in state.items():
-        if repr(getattr(jax.config, name)) != text:
-            jax.config.update(name, _VALUES.get(text, text.strip("'")))
-
-
-_VALUES: dict[str, bool | None] = {"True": True, "False": False, "None": None}
-
-
-@cache
-def full_version() -> str:
-    """JAX's version, and those of the packages that train with it as a local label."""
-    return f"{jax.__version__}+{'.'.join(f'{package}.{version(package)}' for package in PACKAGES)}"
-
-
 def is_installed(package: str) -> bool:
     """Whether an optional package is installed."""
     try:
@@ -218,18 +197,15 @@ WHOLE = "highest"
 
 def platforms() -> dict[str, str]:
     """JAX's names of the platforms that it finds, by the suite's names, which are in lower case."""
-    result = {name: name for name in _PLATFORMS if _is_available(name)}
+    result: dict[str, str] = {}
+    for name in _PLATFORMS:
+        with suppress(RuntimeError):
+            jax.devices(name)
+            result[name] = name
     own = jax.default_backend()
     if own not in result and not (own == "gpu" and result.keys() & {"rocm", "cuda"}):
         result[own.lower()] = own
     return result
-
-
-def _is_available(platform: str) -> bool:
-    try:
-        return bool(jax.devices(platform))
-    except RuntimeError:
-        return False
 
 
 class OnDevice(BaseFramework):
@@ -257,7 +233,7 @@ class OnDevice(BaseFramework):
         return tuple(platforms())
 
     def version(self) -> str:
-        return full_version()
+        return f"{jax.__version__}+{'.'.join(f'{package}.{version(package)}' for package in PACKAGES)}"
 
     def environment(self) -> dict[str, str]:
         return read_environment(self._place)
@@ -270,10 +246,13 @@ class OnDevice(BaseFramework):
         return super().measure_time(lambda: jax.block_until_ready(work()))
 
     def global_state(self) -> dict[str, str]:
-        return read_settings()
+        return {name: repr(getattr(jax.config, name)) for name in _SETTINGS}
 
     def restore_global_state(self, state: Mapping[str, str]) -> None:
-        write_settings(state)
+        values: dict[str, bool | None] = {"True": True, "False": False, "None": None}
+        for name, text in state.items():
+            if repr(getattr(jax.config, name)) != text:
+                jax.config.update(name, values.get(text, text.strip("'")))
 
 
 _MEMBERS = {SHARDED: "frameworks.jax.distributed:JaxWorker", KERAS: "frameworks.jax.keras.mesh:KerasWorker"}

@@ -25,7 +25,6 @@ from frameworks.jax.keras.steps import (
     BACKEND,
     DeviceBatch,
     KerasOutcome,
-    KerasSteps,
     State,
     Values,
     load_batch,
@@ -36,43 +35,6 @@ from frameworks.keras_common.optimizers import scaler_settings
 from frameworks.keras_common.run import COLUMNS, KerasMicroBatch, KerasRun, micro_batches_of, rows_of
 
 FOLDER = "run"
-
-
-def _tree(steps: KerasSteps, state: State, window: Sequence[KerasMicroBatch]) -> dict[str, Any]:
-    """Every array of the run by a name, and the open window, (micro-batches, COLUMNS)."""
-    named = {
-        kind: {
-            f"{index}-{variable.name}": value for index, (variable, value) in enumerate(zip(own, values, strict=True))
-        }
-        for kind, own, values in zip(State._fields, steps.variables, state, strict=True)
-    }
-    rows = np.zeros((steps.recipe.accumulation, COLUMNS))
-    rows[: len(window)] = rows_of(window)
-    nonempty = {kind: values for kind, values in named.items() if values}
-    return {**nonempty, "window": {"rows": rows, "count": np.array(len(window))}}
-
-
-def save(steps: KerasSteps, state: State, window: Sequence[KerasMicroBatch], path: Path) -> None:
-    """Writes the run and its open window below the folder `path`."""
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(path.absolute() / FOLDER, _tree(steps, state, window), force=True)
-
-
-def restore(steps: KerasSteps, state: State, path: Path) -> tuple[State, list[KerasMicroBatch]]:
-    """The state, in the places of the present one, and the open window that `save` wrote.
-
-    Raises:
-        ValueError: the files are missing, damaged, or of a run of another kind.
-    """
-    folder, like = path.absolute() / FOLDER, _tree(steps, state, [])
-    try:
-        with ocp.StandardCheckpointer() as checkpointer:
-            run = checkpointer.restore(folder, like)
-    except Exception as error:  # Orbax raises that very class for some of what it cannot read
-        raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
-    rows = run["window"]["rows"][: int(run["window"]["count"])]
-    result = State(*([run[kind][name] for name in like.get(kind, ())] for kind in State._fields))
-    return result, micro_batches_of(rows)
 
 
 INSIDE_RECOMPUTED = "nothing outside keras.remat may refer to what is computed inside: JAX raises UnexpectedTracerError"
@@ -250,10 +212,28 @@ class StatelessRun(KerasRun):
 
     # the whole run
 
+    def _tree(self, window: Sequence[KerasMicroBatch]) -> dict[str, Any]:
+        """Every array of the run by a name, and the open window, (micro-batches, COLUMNS)."""
+        named = {
+            kind: {f"{i}-{variable.name}": value for i, (variable, value) in enumerate(zip(own, values, strict=True))}
+            for kind, own, values in zip(State._fields, self.steps.variables, self.run_state, strict=True)
+        }
+        rows = np.zeros((self.recipe.accumulation, COLUMNS))
+        rows[: len(window)] = rows_of(window)
+        nonempty = {kind: values for kind, values in named.items() if values}
+        return {**nonempty, "window": {"rows": rows, "count": np.array(len(window))}}
+
     def save(self, path: Path) -> None:
-        save(self.steps, self.run_state, self.ledger.micro_batches, path)
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(path.absolute() / FOLDER, self._tree(self.ledger.micro_batches), force=True)
 
     def restore(self, path: Path) -> None:
-        with self.scope():
-            self.run_state, window = restore(self.steps, self.run_state, path)
+        folder, like = path.absolute() / FOLDER, self._tree([])
+        try:
+            with self.scope(), ocp.StandardCheckpointer() as checkpointer:
+                run = checkpointer.restore(folder, like)
+        except Exception as error:  # Orbax raises that very class for some of what it cannot read
+            raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
+        window = micro_batches_of(run["window"]["rows"][: int(run["window"]["count"])])
+        self.run_state = State(*([run[kind][name] for name in like.get(kind, ())] for kind in State._fields))
         self.ledger.replace(window, sum(micro.items for micro in window))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import jmp
 import numpy as np
+import optax
 from flax.training.dynamic_scale import DynamicScale
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import GetAttrKey
@@ -20,7 +21,7 @@ from frameworks.base import AppliedMicroBatch
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, flat, nest_leaves, to_array
+from frameworks.jax.core.arrays import Flat, flat, nest_leaves
 from frameworks.jax.core.layers import (
     OUTPUTS,
     PERTURBATIONS,
@@ -41,14 +42,7 @@ from frameworks.jax.core.layers import (
     trained_leaves,
     with_memory,
 )
-from frameworks.jax.training.optimizers import (
-    LossScale,
-    RunState,
-    ScaleUpdate,
-    count_applied_updates,
-    global_norm,
-    is_window,
-)
+from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate, count_applied_updates, is_window
 
 REPLICA, SHARD = "replica", "shard"
 """Axes of the mesh: copies of what is sharded, and the parts of one copy."""
@@ -390,10 +384,8 @@ def _split(data: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jax.random.key_data(after), drawn
 
 
-@cache
-def steps_of(plan: Plan) -> CompiledSteps:
-    """The functions of a plan, the same ones for every run of it, so that each is compiled once a process."""
-    return CompiledSteps(plan)
+steps_of = cache(CompiledSteps)
+"""The functions of a plan, the same ones for every run of it, so that each is compiled once a process."""
 
 
 def differentiate_losses(
@@ -456,7 +448,8 @@ def update(
     """
     pinned = None if pin is None else pin.gradients(gradients)
     gradients = gradients if pinned is None else pinned
-    norm = global_norm(trained_leaves(gradients)) if normed else None
+    norm_of = optax.tree.norm if hasattr(optax, "tree") else optax.global_norm  # before Optax 0.2.5
+    norm = norm_of(trained_leaves(gradients)) if normed else None
     stepped, finite = partial(_apply_step, state, gradients, decay, chosen), None
     if guarded:
         finite = jmp.all_finite(gradients) if judged is None else judged.finite
@@ -541,11 +534,11 @@ def differentiate_case(
     function = partial(recomputed_call, case, run, _value, _failing(FailingRerun()))
     if case == NO_GRAD_INPUT:
         value, pull = jax.vjp(partial(function, inputs), weight)
-        return RecomputeResult(float(value), None, to_array(pull(jnp.ones_like(value))[0]))
+        return RecomputeResult(float(value), None, np.array(pull(jnp.ones_like(value))[0]))
     value, pull = jax.vjp(function, inputs, weight)
     if case == WEIGHTS_CHANGE:
         weight *= FACTOR
-    gradients = [to_array(gradient) for gradient in pull(jnp.ones_like(value))]
+    gradients = [np.array(gradient) for gradient in pull(jnp.ones_like(value))]
     return RecomputeResult(float(value), gradients[0], gradients[1])
 
 
@@ -560,4 +553,4 @@ def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | No
     called = loss if variant is None else jax.checkpoint(loss, policy=VARIANTS[variant])
     places = [index for index, needed in enumerate(use.needs) if needed]
     result = iter(jax.jit(jax.grad(called, places))(*map(jnp.asarray, inputs)))
-    return FunctionResult(tuple(asked), tuple(to_array(next(result)) if needed else None for needed in use.needs))
+    return FunctionResult(tuple(asked), tuple(np.array(next(result)) if needed else None for needed in use.needs))

@@ -21,7 +21,7 @@ from frameworks.contract import FunctionResult, OpResult, RecomputeCase, Recompu
 from frameworks.keras_common.framework import Function, in_a_layer, wrap_in_remat
 from frameworks.keras_common.layers import VARIANTS as OF_KERAS
 from frameworks.keras_common.layers import Begins, BuiltNetwork, batch_losses_of, collected_outputs
-from frameworks.keras_common.optimizers import inner_of, readable_optimizer, set_rate
+from frameworks.keras_common.optimizers import inner_of, loss_scale, read_optimizer, set_rate
 from frameworks.keras_common.run import KerasLoop, KerasMicroBatch, TracedPass
 from frameworks.operations import CATALOGUE
 from frameworks.tf.core import ways
@@ -159,8 +159,7 @@ class TracedSteps(KerasLoop):
 
     def _numbers(self) -> tuple[Any, ...]:
         """Loss scale, count of updates, rate and the scaler's counter."""
-        reader, good = readable_optimizer(self._optimizer), getattr(self._optimizer, "step_counter", -1)
-        return self._scale(), tf.identity(reader.iterations), tf.identity(reader.learning_rate), tf.identity(good)
+        return tuple(map(tf.identity, read_optimizer(self._optimizer)))
 
     def _apply(self, loss: tf.Tensor, gradients: list[Any]) -> tuple[Any, ...]:
         *before, _ = self._numbers()
@@ -173,9 +172,7 @@ class TracedSteps(KerasLoop):
         return loss, *before, scale, updates, good
 
     def _scale(self) -> tf.Tensor:
-        if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
-            return tf.identity(self._optimizer.dynamic_scale)
-        return tf.constant(1.0 if self._optimizer.loss_scale_factor is None else self._optimizer.loss_scale_factor)
+        return tf.identity(loss_scale(self._optimizer))
 
     def _compute_gradients(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> dict[str, tf.Tensor]:
         _, gradients = self._backward(inputs, targets, mask)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import torch
@@ -27,9 +27,9 @@ from frameworks.keras_common.framework import NO_LISTS, REFUSED, SUPPORTED, Scop
 from frameworks.keras_common.layers import Begins, BuiltNetwork, NetworkBuilder, batch_losses_of, watched_by
 from frameworks.keras_common.optimizers import (
     KerasOptimizers,
-    is_dynamic,
+    OptimizerReadings,
     make_optimizer,
-    readable_optimizer,
+    read_optimizer,
     scaler_settings,
 )
 from frameworks.keras_common.run import KerasMicroBatch, StatefulRun, TracedPass, micro_batches_of, rows_of
@@ -55,15 +55,6 @@ class AutogradBackend:
 
 
 BACKEND = AutogradBackend()
-
-
-class Readings(NamedTuple):
-    """Loss scale, applied updates, rate, and the scaler's counter, -1 for none."""
-
-    scale: float
-    updates: int
-    rate: float
-    good: int
 
 
 class EagerLoop:
@@ -139,13 +130,9 @@ class EagerLoop:
         applied = after.updates > before.updates
         return KerasMicroBatch(loss * items, items, before.scale, applied, before.rate, after.scale, after.good, loss)
 
-    def _read(self) -> Readings:
-        optimizer, reader = self._optimizer, readable_optimizer(self._optimizer)
-        updates, rate = int(reader.iterations), float(reader.learning_rate)
-        if is_dynamic(optimizer):
-            return Readings(float(optimizer.dynamic_scale), updates, rate, int(optimizer.step_counter))
-        constant = optimizer.loss_scale_factor
-        return Readings(1.0 if constant is None else float(constant), updates, rate, -1)
+    def _read(self) -> OptimizerReadings:
+        scale, updates, rate, good = read_optimizer(self._optimizer)
+        return OptimizerReadings(float(scale), int(updates), float(rate), int(good))
 
     def _unscale_gradients(self, gradients: Gradients) -> dict[str, torch.Tensor]:
         """Existing gradients divided by the loss scale as in the optimizer, in their own formats."""
