@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache, partial
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -105,12 +105,6 @@ _SUPPORTED = OPTIONS | {
 _IN_ONE_PLACE = OF_ONE_PLACE | {Capability.LIVE_STATE, Capability.FLOAT8_TRAINING}
 
 
-def capabilities_of(mode: str) -> frozenset[Capability]:
-    """What this adapter has in a mode, unless `refusals` has it."""
-    jit = {Capability.PLATEAU, Capability.FUNCTION_USES} if mode == JIT else frozenset[Capability]()
-    return _SUPPORTED | jit | (frozenset() if mode == SHARDED else _IN_ONE_PLACE)
-
-
 _REFUSED: dict[Capability, str] = {
     **REFUSED_OPTIONS,
     Capability.AUTOCAST_SCOPE: "JAX, Flax and JMP have no scope that casts what operations take: a Linen module is "
@@ -143,55 +137,6 @@ _RANKS_REFUSED: dict[Capability, str] = {
 _NO_TF32 = "this GPU has no products in TensorFloat-32, which compute capability 8.0 brought"
 
 
-@cache
-def conventions(mode: str) -> Conventions:
-    """What holds in a mode: in all but "nojit" a compiler sees more than one operation at a time."""
-    return Conventions(
-        adam_epsilon="outside",
-        adam_correction="float32",
-        momentum_rate="outside",
-        amsgrad="corrected",
-        adagrad_epsilon="inside",
-        rmsprop_epsilon="inside",
-        rmsprop_rate="inside",
-        adafactor_rate="given",
-        adafactor_decay="whole",
-        muon_default_epsilon=1e-8,
-        muon_nesterov="corrected",
-        normalisation="low",
-        variance="difference",
-        running_variance="biased",
-        clip_epsilon=0.0,
-        nonfinite_micro_batch="drop-micro-batch",
-        remainder="carry",
-        static_skips=False,
-        partial_overflow="skip-all",
-        accumulates="unscaled",
-        compiled=mode != "nojit",
-        batch_statistics="whole",
-        keeps_products=("dots_saveable",),
-        scaler=ScalerRule(
-            initial=INITIAL,
-            growth=2.0,
-            backoff=0.5,
-            interval=2000,
-            minimum=MINIMUM,
-            maximum=float(np.finfo(np.float32).max),
-            counts="updates",
-            nonfinite="unscaled",
-            latched=False,
-        ),
-    )
-
-
-def refusals(device: jax.Device, mode: str) -> dict[Capability, str]:
-    """Unsupported capabilities on this device and in this mode, with reasons."""
-    if device.platform == "cpu":
-        offloaded = {} if PINNED_HOST in {memory.kind for memory in device.addressable_memories()} else _NO_HOST_MEMORY
-        return _REFUSED | _CPU_REFUSED | offloaded | ({} if mode == "nojit" else _RANKS_REFUSED)
-    return _REFUSED | ({} if _has_tf32(device) else {Capability.TF32: _NO_TF32})
-
-
 def _has_tf32(device: jax.Device) -> bool:
     """Decided by the compute capability of NVIDIA's GPUs, such as "9.0"."""
     major = str(getattr(device, "compute_capability", "")).partition(".")[0]
@@ -199,9 +144,6 @@ def _has_tf32(device: jax.Device) -> bool:
 
 
 _OFFLOAD = Offload(("parameters", "optimizer"))
-
-_NOT_ON_A_CPU: dict[Capability, Attempt] = {Capability.OFFLOAD_ACTIVATIONS: activations_leave}
-"""On a GPU activations can leave by a checkpoint policy, which this adapter does not offer."""
 
 
 class JaxFramework(OnDevice):
@@ -216,40 +158,83 @@ class JaxFramework(OnDevice):
     own_modes = (JIT, NOJIT, SHARDED, OFFLOAD)
 
     def refusals(self) -> Mapping[Capability, str]:
-        return refusals(self._place, self.mode) | dict.fromkeys(MISSING, NOT_INSTALLED)
+        reasons = _REFUSED | dict.fromkeys(MISSING, NOT_INSTALLED)
+        if self.device != "cpu":
+            return reasons | ({} if _has_tf32(self._place) else {Capability.TF32: _NO_TF32})
+        if PINNED_HOST not in {memory.kind for memory in self._place.addressable_memories()}:
+            reasons |= _NO_HOST_MEMORY
+        return reasons | _CPU_REFUSED | ({} if self.mode == NOJIT else _RANKS_REFUSED)
 
     def supported_capabilities(self) -> Collection[Capability]:
         interfaces = casts_of(self.rule(NumberFormats)) | techniques_of(self.rule(PostTraining))
-        return capabilities_of(self.mode) | interfaces | {Capability.DELAYED_SCALING}
+        here = _SUPPORTED | interfaces | {Capability.DELAYED_SCALING}
+        if self.mode == JIT:
+            here |= {Capability.PLATEAU, Capability.FUNCTION_USES}
+        return here if self.mode == SHARDED else here | _IN_ONE_PLACE
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        refused = {Capability.OFFLOAD_DISK: disk_is_a_memory} | (_NOT_ON_A_CPU if self.device == "cpu" else {})
-        here: dict[Capability, Attempt] = {
-            c: partial(self._here, attempt) for c, attempt in (ATTEMPTS | refused | optimizers.attempts()).items()
-        }
+        tried = ATTEMPTS | {Capability.OFFLOAD_DISK: disk_is_a_memory} | optimizers.attempts()
+        if self.device == "cpu":  # a GPU has a checkpoint policy for it, which this adapter does not offer
+            tried |= {Capability.OFFLOAD_ACTIVATIONS: activations_leave}
+        here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in tried.items()}
         here |= dict.fromkeys(MISSING, partial(is_installed, "qwix")) | shipped_attempts(self.parts())
-        if self.mode == "nojit":
+        if self.mode == NOJIT:
             return here
         here |= offload_attempts(self._run, (_OFFLOAD,))
         return here if self.device != "cpu" else with_ranks(here, rank_group, self.ranks())
 
     def _here(self, attempt: Attempt) -> bool:
-        with jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
+        with jax.default_device(self._place), jax.disable_jit(self.mode == NOJIT):
             return attempt()
 
     def conventions(self) -> Conventions:
-        return conventions(self.mode)
+        return Conventions(
+            adam_epsilon="outside",
+            adam_correction="float32",
+            momentum_rate="outside",
+            amsgrad="corrected",
+            adagrad_epsilon="inside",
+            rmsprop_epsilon="inside",
+            rmsprop_rate="inside",
+            adafactor_rate="given",
+            adafactor_decay="whole",
+            muon_default_epsilon=1e-8,
+            muon_nesterov="corrected",
+            normalisation="low",
+            variance="difference",
+            running_variance="biased",
+            clip_epsilon=0.0,
+            nonfinite_micro_batch="drop-micro-batch",
+            remainder="carry",
+            static_skips=False,
+            partial_overflow="skip-all",
+            accumulates="unscaled",
+            compiled=self.mode != NOJIT,
+            batch_statistics="whole",
+            keeps_products=("dots_saveable",),
+            scaler=ScalerRule(
+                initial=INITIAL,
+                growth=2.0,
+                backoff=0.5,
+                interval=2000,
+                minimum=MINIMUM,
+                maximum=float(np.finfo(np.float32).max),
+                counts="updates",
+                nonfinite="unscaled",
+                latched=False,
+            ),
+        )
 
     def rules(self) -> Mapping[type, Callable[[], Any]]:
         return {
-            NumberFormats: partial(JaxFormats, self._place, jit=self.mode != "nojit"),
-            PostTraining: partial(QwixPostTraining, self._place, jit=self.mode != "nojit"),
+            NumberFormats: partial(JaxFormats, self._place, jit=self.mode != NOJIT),
+            PostTraining: partial(QwixPostTraining, self._place, jit=self.mode != NOJIT),
             Float8Rule: lambda: RULE,
             DelayedProducts: lambda: self._delayed_product,
         }
 
     def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> FlaxDelayedProduct:
-        compiled = self.mode != "nojit"
+        compiled = self.mode != NOJIT
         if accumulation > 1 and not compiled:
             make = partial(FlaxDelayedProduct, kernel, history, self._place, jit=False)
             raise Unsupported(Capability.DELAYED_SCALING, ONLY_COMPILED, partial(joins_windows, make))
@@ -305,10 +290,10 @@ class JaxFramework(OnDevice):
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         wide = any(array.dtype == np.float64 for array in arrays)
-        with wide_formats(wide), jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
+        with wide_formats(wide), jax.default_device(self._place), jax.disable_jit(self.mode == NOJIT):
             value = np.array(OPERATIONS[op](*(jax.device_put(array, self._place) for array in arrays)))
         return OpResult(value, value.dtype.name)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        with jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
+        with jax.default_device(self._place), jax.disable_jit(self.mode == NOJIT):
             return recompute(case, x, w, self.variant(variant), self._place)

@@ -164,12 +164,12 @@ class KerasRun(BaseTrainer):
 
     def convert_gradients(self, gradients: Gradients) -> dict[str, Array]:
         """The gradients that are there in Keras' shapes, in float32, or in float64 for a float64 variable."""
-        present = {name: gradients.get(name) for name in self.bound.variables}
-        return {
-            name: self.bound.native(name, value).astype(_wide(self.bound.variables[name]))
-            for name, value in present.items()
-            if value is not None
-        }
+        result = {}
+        for name, variable in self.bound.variables.items():
+            if (value := gradients.get(name)) is not None:
+                wide = np.float64 if variable.dtype == "float64" else np.float32
+                result[name] = self.bound.native(name, value).astype(wide)
+        return result
 
     # what a run has
 
@@ -216,10 +216,6 @@ class KerasRun(BaseTrainer):
 
     def _position(self) -> int:
         return int(self._micro_batches()) % self.recipe.accumulation
-
-
-def _wide(variable: keras.Variable) -> type[np.floating]:
-    return np.float64 if variable.dtype == "float64" else np.float32
 
 
 @dataclass(frozen=True)
@@ -353,21 +349,6 @@ class RunOfRanks(KerasRun):
     def predictions(self, inputs: Array) -> tuple[dict[str, Array], ...]:
         """`predict` by each rank."""
 
-    def update_parts(self, windows: Sequence[Window]) -> tuple[Update, ...]:
-        """`update` with each rank's window."""
-        self.check_length(len(windows[0]))
-        for parts in zip(*windows, strict=True):
-            self.accumulate_parts(parts)
-        return self.updates()
-
-    def feed_parts(self, windows: Sequence[Sequence[Gradients]]) -> tuple[Update, ...]:
-        """`apply_gradients` with each rank's window."""
-        self.check_length(len(windows[0]))
-        with self.scope():
-            for parts in zip(*windows, strict=True):
-                self.feed_part(parts)
-        return self.updates()
-
     def record_by_rank(self, micro_batches: Iterable[KerasMicroBatch]) -> tuple[float, ...]:
         """Records the result of a micro-batch by rank."""
         pairs = zip(self.ledgers, micro_batches, strict=True)
@@ -388,7 +369,10 @@ class RunOfRanks(KerasRun):
         first = [entry.arguments[0] for entry in arguments if entry.arguments]
         match verb:
             case "update_share":
-                return self.update_parts(first)
+                self.check_length(len(first[0]))
+                for parts in zip(*first, strict=True):
+                    self.accumulate_parts(parts)
+                return self.updates()
             case "accumulate":
                 return self.accumulate_parts(first)
             case "apply":
@@ -400,7 +384,12 @@ class RunOfRanks(KerasRun):
                 injected = any(own.named["inject"] is not None for own in arguments)
                 if named["unscale_calls"] is not None or named["discard"] or injected:
                     raise self.refusal(Capability.EXPLICIT_UNSCALE)
-                return self.feed_parts([own.arguments for own in arguments])
+                windows = [own.arguments for own in arguments]
+                self.check_length(len(windows[0]))
+                with self.scope():
+                    for parts in zip(*windows, strict=True):
+                        self.feed_part(parts)
+                return self.updates()
             case "predict":
                 return self.predictions(first[0])
             case "collectives":

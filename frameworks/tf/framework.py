@@ -48,7 +48,7 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
-from frameworks.keras_common.framework import CONVENTIONS, NO_LISTS, REFUSED, SUPPORTED, ScopeOfPolicies
+from frameworks.keras_common.framework import NO_LISTS, REFUSED, SUPPORTED, ScopeOfPolicies
 from frameworks.keras_common.optimizers import KerasOptimizers, rates
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.ranks import RemoteRankGroup, worker_group_of
@@ -92,42 +92,6 @@ _OF_RANKS: dict[Capability, str] = {
 }
 _RANKED = ("graph", "eager", "mirrored", tflite.MODE)
 _NO_CPU_STATISTICS = "TensorFlow documents memory statistics of GPUs and TPUs; a CPU's leave out tensors below 256 KiB"
-
-
-def has_ranks(device: str, mode: str) -> bool:
-    """Whether this adapter has ranks: logical CPUs, in the modes that neither compile nor rewrite what they run."""
-    return device == "cpu" and mode in _RANKED
-
-
-def refusals(device: str, mode: str) -> dict[Capability, str]:
-    """Unsupported capabilities on this device in this mode, with reasons."""
-    reasons = dict(REFUSED)
-    if mode == "rewrite":
-        reasons |= dict.fromkeys((Capability.O3_FLOAT16, Capability.O3_BFLOAT16), _WIDE_WEIGHTS)
-        if device == "cpu":
-            reasons[Capability.O1_FLOAT16] = _NO_CPU_REWRITE
-        else:
-            reasons[Capability.O1_BFLOAT16] = _NO_GPU_REWRITE
-    else:
-        reasons[Capability.AUTOCAST_LISTS] = NO_LISTS
-    if mode in _UNCOUNTED:
-        reasons[Capability.SAVED_BYTES] = _UNCOUNTED[mode]
-    if device == "cpu":
-        reasons[Capability.PEAK_BYTES] = _NO_CPU_STATISTICS
-    if has_ranks(device, mode):
-        reasons |= _OF_RANKS
-    if mode == tflite.MODE:
-        reasons |= dict.fromkeys(tflite.find_missing(), tflite.NOT_THERE)
-    if mode == "eager":
-        reasons |= dict.fromkeys((Capability.DELAYED_SCALING, Capability.FLOAT8_TRAINING), _FLOAT8_WANTS_A_GRAPH)
-    if not has_tf32(device):
-        reasons[Capability.TF32] = _NO_TF32
-    return reasons
-
-
-def conventions(mode: str) -> Conventions:
-    """Keras' conventions, as the mode runs functions."""
-    return replace(CONVENTIONS, compiled=mode != "eager")
 
 
 _MEMBER = "frameworks.tf.distributed:MirroredWorker"
@@ -198,7 +162,28 @@ class TensorFlowFramework(ScopeOfPolicies):
         return result | tflite.environment() if self.mode == tflite.MODE else result
 
     def refusals(self) -> Mapping[Capability, str]:
-        return refusals(self.device, self.mode)
+        reasons = dict(REFUSED)
+        if self.mode == "rewrite":
+            reasons |= dict.fromkeys((Capability.O3_FLOAT16, Capability.O3_BFLOAT16), _WIDE_WEIGHTS)
+            if self.device == "cpu":
+                reasons[Capability.O1_FLOAT16] = _NO_CPU_REWRITE
+            else:
+                reasons[Capability.O1_BFLOAT16] = _NO_GPU_REWRITE
+        else:
+            reasons[Capability.AUTOCAST_LISTS] = NO_LISTS
+        if self.mode in _UNCOUNTED:
+            reasons[Capability.SAVED_BYTES] = _UNCOUNTED[self.mode]
+        if self.device == "cpu":
+            reasons[Capability.PEAK_BYTES] = _NO_CPU_STATISTICS
+        if self._has_ranks:
+            reasons |= _OF_RANKS
+        if self.mode == tflite.MODE:
+            reasons |= dict.fromkeys(tflite.find_missing(), tflite.NOT_THERE)
+        if self.mode == "eager":
+            reasons |= dict.fromkeys((Capability.DELAYED_SCALING, Capability.FLOAT8_TRAINING), _FLOAT8_WANTS_A_GRAPH)
+        if not has_tf32(self.device):
+            reasons[Capability.TF32] = _NO_TF32
+        return reasons
 
     def supported_capabilities(self) -> Collection[Capability]:
         here = SUPPORTED | casts_of(self.rule(NumberFormats)) | quantizers_of(self.rule(Quantizers))
@@ -218,14 +203,10 @@ class TensorFlowFramework(ScopeOfPolicies):
             here |= dict.fromkeys(tflite.find_missing(), tflite.has_lite)
         if self.ranks() is None:
             here |= float8_attempts(self._run) | optimizer_attempts(self._run, Capability.GROUP_RATES)
-        return (
-            with_ranks(here, partial(start_rank_group, self.mode), self.ranks())
-            if has_ranks(self.device, self.mode)
-            else here
-        )
+        return with_ranks(here, partial(start_rank_group, self.mode), self.ranks()) if self._has_ranks else here
 
     def conventions(self) -> Conventions:
-        return conventions(self.mode)
+        return replace(super().conventions(), compiled=self.mode != "eager")
 
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
@@ -330,6 +311,11 @@ class TensorFlowFramework(ScopeOfPolicies):
 
     def restore_global_state(self, state: Mapping[str, str]) -> None:
         settings.write_global_state(state)
+
+    @property
+    def _has_ranks(self) -> bool:
+        """Whether there are ranks: logical CPUs, in the modes that neither compile nor rewrite what they run."""
+        return self.device == "cpu" and self.mode in _RANKED
 
     @property
     def _alone(self) -> str:

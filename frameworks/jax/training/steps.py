@@ -396,7 +396,12 @@ def differentiate_losses(
     Under JMP's scale the gradients are scaled ones; Flax's takes them itself, unscales them and judges them.
     """
     if isinstance(scale, DynamicScale):
-        return _by_flax(scale, lambda leaves: _first(*losses(leaves)), tree)
+
+        def first_loss(leaves: Any) -> tuple[jax.Array, Any]:
+            parts, rest = losses(leaves)
+            return parts[0], rest
+
+        return _by_flax(scale, first_loss, tree)
 
     def scale_losses(leaves: Any) -> tuple[list[jax.Array], Any]:
         parts, rest = losses(leaves)
@@ -404,10 +409,6 @@ def differentiate_losses(
 
     gradients, rest = ways.gradients(way, scale_losses, tree)
     return total_gradient(gradients), None, rest
-
-
-def _first(parts: list[jax.Array], rest: Any) -> tuple[jax.Array, Any]:
-    return parts[0], rest
 
 
 def _by_flax(scale: DynamicScale, loss: Callable[[Any], Any], tree: Any) -> tuple[Any, ScaleUpdate, Any]:

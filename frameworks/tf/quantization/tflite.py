@@ -119,7 +119,8 @@ class TfliteFile:
         self._names = [self._name(operator) for operator in self._graph.operators]
         self.dense = self._heads(len(model.layers) - 1)
         heads = [id(layer.operator) for layer in self.dense.values()]
-        body = [layer for layer in self._all_dense() if id(layer.operator) not in heads]
+        named = zip(self._names, self._graph.operators, strict=True)
+        body = [self._dense(own) for name, own in named if name == _DENSE and id(own) not in heads]
         places = [index for index, layer in enumerate(model.layers) if isinstance(layer, Dense)]
         self.dense |= {f"{index}.weight": operation for index, operation in zip(places, body, strict=True)}
         self._norms = [index for index, layer in enumerate(model.layers) if isinstance(layer, LayerNorm)]
@@ -182,10 +183,6 @@ class TfliteFile:
 
     def _name(self, operator: Any) -> str:
         return str(_flatbuffers().opcode_to_name(self._model, operator.opcodeIndex))
-
-    def _all_dense(self) -> list[DenseOperation]:
-        named = zip(self._names, self._graph.operators, strict=True)
-        return [self._dense(operator) for name, operator in named if name == _DENSE]
 
     def _dense(self, operator: Any) -> DenseOperation:
         places = [*operator.inputs, -1][:3]

@@ -32,7 +32,7 @@ from frameworks.keras_common.optimizers import (
     read_optimizer,
     scaler_settings,
 )
-from frameworks.keras_common.run import KerasMicroBatch, StatefulRun, TracedPass, micro_batches_of, rows_of
+from frameworks.keras_common.run import KerasLoop, KerasMicroBatch, StatefulRun, TracedPass, micro_batches_of, rows_of
 from frameworks.keras_common.settings import dtype_policy, policy_of, read_settings, scalars, write_settings
 from frameworks.torch.core import devices
 from frameworks.torch.core.devices import SavedBytes, put_back, to_array, to_tensor
@@ -57,7 +57,7 @@ class AutogradBackend:
 BACKEND = AutogradBackend()
 
 
-class EagerLoop:
+class EagerLoop(KerasLoop):
     """The steps of one run."""
 
     def __init__(
@@ -70,16 +70,13 @@ class EagerLoop:
         self._losses = batch_losses_of(model)
 
     def train(self, batch: Batch) -> KerasMicroBatch:
-        """Forward, backward, and `optimizer.apply` of one micro-batch."""
         total, gradients = self._backward(self.losses(batch))
         return self._apply(float(total.detach()), gradients, batch.items)
 
     def gradients(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Gradients of one micro-batch, divided by the loss scale as `optimizer.apply` would."""
         return self._unscale_gradients(self._backward(self.losses(batch))[1])
 
     def trace(self, batch: Batch) -> TracedPass:
-        """The pass of `gradients` on one micro-batch, with outputs and gradients of every layer."""
         with _collect_outputs() as outputs:
             parameters = self._unscale_gradients(self._backward(self.losses(batch))[1])
         result = {name: output.grad for name, output in outputs.items() if output.grad is not None}
@@ -88,7 +85,6 @@ class EagerLoop:
         )
 
     def apply_gradients(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
-        """`optimizer.apply` of the back-propagated scaled Σ p·g over the parameters in `gradients`."""
         parts = [self._part(name, keras.ops.convert_to_tensor(value)) for name, value in gradients.items()]
         _, scaled = self._backward([reduce(torch.add, parts)] if parts else [])
         return self._apply(math.nan, scaled, 1)
@@ -98,7 +94,6 @@ class EagerLoop:
         return (weight.to(gradient.dtype) * gradient).sum().to(torch.float32)
 
     def predict(self, inputs: Array) -> dict[str, torch.Tensor]:
-        """Evaluation-mode outputs by head."""
         with torch.no_grad():
             return self._bound.network(keras.ops.convert_to_tensor(inputs), training=False)
 
