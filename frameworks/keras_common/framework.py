@@ -122,25 +122,15 @@ def _flushes(backend: KerasBackend) -> bool:
     return False
 
 
-def formats_of(policy: str, inside: str | None = None) -> tuple[str, str]:
-    """Formats of a dense layer's output and kernel under a policy; `inside` is the layer's own."""
+def _gives(policy: str, output: str, kernel: str) -> bool:
+    """Whether a dense layer has these formats of its output and its kernel under a policy."""
     with dtype_policy(policy):
-        layer = keras.layers.Dense(2, **({"dtype": inside} if inside else {}))
-    output = layer(np.ones((1, 2), np.float32))
-    return keras.backend.standardize_dtype(output.dtype), str(layer.kernel.dtype)
+        layer = keras.layers.Dense(2)
+    result = layer(np.ones((1, 2), np.float32))
+    return (keras.backend.standardize_dtype(result.dtype), layer.kernel.dtype) == (output, kernel)
 
 
-def has_mixed_policy(format_name: str) -> bool:
-    """Whether a mixed policy gives float32 kernels and outputs in the format."""
-    return formats_of(f"mixed_{format_name}") == (format_name, "float32")
-
-
-def low(format_name: str) -> bool:
-    """Whether a policy gives kernels and outputs in the format."""
-    return formats_of(format_name) == (format_name, format_name)
-
-
-def has_master_weights(format_name: str) -> bool:
+def _has_master_weights(format_name: str) -> bool:
     """Low-precision weights under any policy that names the format, with an optimizer that keeps float32 masters."""
     for policy in (format_name, f"mixed_{format_name}"):
         with dtype_policy(policy):
@@ -360,13 +350,13 @@ _HAS_MULTI = partial(hasattr, keras.optimizers, "MultiOptimizer")
 def keras_attempts(backend: KerasBackend, run: Make) -> dict[Capability, Attempt]:
     """An attempt for each capability of dtype policies and scopes, of optimizers and of loss scaling."""
     return option_attempts(run) | {
-        Capability.O1_FLOAT16: partial(has_mixed_policy, "float16"),
-        Capability.O1_BFLOAT16: partial(has_mixed_policy, "bfloat16"),
-        Capability.O2_FLOAT16: partial(has_master_weights, "float16"),
-        Capability.O2_BFLOAT16: partial(has_master_weights, "bfloat16"),
-        Capability.O3_FLOAT16: partial(low, "float16"),
-        Capability.O3_BFLOAT16: partial(low, "bfloat16"),
-        Capability.AUTOCAST_SCOPE: partial(has_mixed_policy, "bfloat16"),
+        Capability.O1_FLOAT16: partial(_gives, "mixed_float16", "float16", "float32"),
+        Capability.O1_BFLOAT16: partial(_gives, "mixed_bfloat16", "bfloat16", "float32"),
+        Capability.O2_FLOAT16: partial(_has_master_weights, "float16"),
+        Capability.O2_BFLOAT16: partial(_has_master_weights, "bfloat16"),
+        Capability.O3_FLOAT16: partial(_gives, "float16", "float16", "float16"),
+        Capability.O3_BFLOAT16: partial(_gives, "bfloat16", "bfloat16", "bfloat16"),
+        Capability.AUTOCAST_SCOPE: partial(_gives, "mixed_bfloat16", "bfloat16", "float32"),
         Capability.AUTOCAST_LISTS: takes_lists,
         Capability.DYNAMIC_SCALING: partial(_dynamic, backend),
         Capability.SCALING_FACTORS: partial(takes, Scaler, "growth_factor", "dynamic_growth_factor", "multiplier"),
