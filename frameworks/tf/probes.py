@@ -1,6 +1,5 @@
 """Attempts with the framework's own calls, without this adapter's guards."""
 
-from collections.abc import Callable
 from functools import partial
 
 import keras
@@ -125,8 +124,8 @@ def _peak() -> bool:
     return bool(_statistics()["peak"] - before >= 4 * tf.size(values).numpy())
 
 
-def _keeps_output_gradient(mode: str, wrap: Callable[[Callable[..., tf.Tensor]], Callable[..., tf.Tensor]]) -> bool:
-    """Whether a tape gives the gradient for what is computed on the way through a wrapped function."""
+def _keeps_output_gradient(mode: str, variant: str) -> bool:
+    """Whether a tape gives the gradient for what is computed on the way through a recomputed function."""
 
     def step(x: tf.Tensor) -> tf.Tensor:
         inside = []
@@ -137,7 +136,7 @@ def _keeps_output_gradient(mode: str, wrap: Callable[[Callable[..., tf.Tensor]],
 
         with tf.GradientTape() as tape:
             tape.watch(x)
-            value = tf.reduce_sum(wrap(function)(x))
+            value = tf.reduce_sum(recomputing(function, variant)(x))
         gradient = tape.gradient(value, inside[0])
         return tf.zeros_like(x) if gradient is None else gradient
 
@@ -145,5 +144,5 @@ def _keeps_output_gradient(mode: str, wrap: Callable[[Callable[..., tf.Tensor]],
 
 
 def shows_recomputed(mode: str) -> bool:
-    """Whether that holds within a recomputation call."""
-    return any(_keeps_output_gradient(mode, partial(recomputing, variant=variant)) for variant in VARIANTS)
+    """Whether that holds within any recomputation call."""
+    return any(_keeps_output_gradient(mode, variant) for variant in VARIANTS)

@@ -33,7 +33,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 _SAID_OF_A_PROCESSOR = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
 
 
-def store_programs(device: jax.Device, largest: int = LARGEST) -> None:
+def store_programs(device: jax.Device) -> None:
     """Makes JAX store what it compiles for a processor in the cache folder, and take from there what it has compiled.
 
     A folder that JAX's own settings name stays, and where the cache folder cannot be written nothing is stored.
@@ -45,7 +45,7 @@ def store_programs(device: jax.Device, largest: int = LARGEST) -> None:
     try:
         folder = root / f"{code_generator_key()}-{build(libraries(), root / 'builds')}"
         folder.mkdir(parents=True, exist_ok=True)
-        prune(root, largest)
+        prune(root, LARGEST)
     except OSError:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))

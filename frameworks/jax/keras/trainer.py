@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
@@ -40,8 +40,8 @@ FOLDER = "run"
 INSIDE_RECOMPUTED = "nothing outside keras.remat may refer to what is computed inside: JAX raises UnexpectedTracerError"
 
 
-def _keeps_output_gradient(wrap: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]) -> bool:
-    """Whether what is computed on the way through a wrapped function can be seen, and the gradient for it."""
+def shows_recomputed() -> bool:
+    """Whether what is computed on the way through a recomputed function can be seen, and the gradient for it."""
 
     def step(zero: jax.Array) -> tuple[jax.Array, jax.Array]:
         inside = []
@@ -50,16 +50,11 @@ def _keeps_output_gradient(wrap: Callable[[Callable[..., jax.Array]], Callable[.
             inside.append(jnp.tanh(x) + zero)
             return 2.0 * inside[-1]
 
-        value = jnp.sum(wrap(function)(jnp.ones((2,))))
+        value = jnp.sum(keras.remat(function)(jnp.ones((2,))))
         return value, inside[0]
 
     gradient, output = jax.jit(jax.grad(step, has_aux=True))(jnp.zeros((2,)))
     return bool((gradient == 2.0).all() and (output == jnp.tanh(1.0)).all())
-
-
-def shows_recomputed() -> bool:
-    """Whether that holds within the recomputation call."""
-    return _keeps_output_gradient(keras.remat)
 
 
 class StatelessRun(KerasRun):
