@@ -26,7 +26,6 @@ from frameworks.jax.core.layers import DeviceBatch, load_batch, loss_sums_of_ran
 from frameworks.jax.core.settings import OnDevice
 from frameworks.jax.framework import JaxFramework
 from frameworks.jax.training import optimizers
-from frameworks.jax.training.offload import OffloadedTrainer
 from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate, is_window
 from frameworks.jax.training.steps import (
     CarriedState,
@@ -37,7 +36,7 @@ from frameworks.jax.training.steps import (
     arrays_of,
     layout_of,
 )
-from frameworks.jax.training.trainer import JaxTrainer
+from frameworks.jax.training.trainer import JaxTrainer, OffloadedTrainer
 
 NOBODY = -1
 
@@ -236,10 +235,8 @@ class MeshSteps(CompiledSteps):
         return self.sharding.replicate(super()._predict(parameters, buffers, inputs))
 
 
-@cache
-def mesh_steps_of(plan: Plan, sharding: ShardingLayout) -> MeshSteps:
-    """The functions of a plan for a mesh, the same ones for every run of both."""
-    return MeshSteps(plan, sharding)
+mesh_steps_of = cache(MeshSteps)
+"""The functions of a plan for a mesh, the same ones for every run of both."""
 
 
 @dataclass(frozen=True)
@@ -263,6 +260,7 @@ class MeshTrainer(JaxTrainer):
     ) -> None:
         self.sharding = sharding
         self.sharers = sharding.ranks
+        self.ranks = range(sharding.ranks)
         self.updates: tuple[Update, ...] = ()
         super().__init__(model, recipe, weights, sharding.mesh.devices.flat[0], "sharded")
 
@@ -308,7 +306,7 @@ class MeshTrainer(JaxTrainer):
 
     def _micro_batch(self, batch: Batch, sums: list[jax.Array], before: float) -> JaxMicroBatch:
         assert isinstance(batch, GatheredBatch)
-        totals = [sum(float(own[rank]) for own in map(np.asarray, sums)) for rank in range(self.sharding.ranks)]
+        totals = [sum(float(own[rank]) for own in map(np.asarray, sums)) for rank in self.ranks]
         parts = tuple(MicroBatch(total, items) for total, items in zip(totals, batch.shares, strict=True))
         return SharedMicroBatch(sum(totals), batch.items, before, parts=parts)
 
@@ -319,7 +317,7 @@ class MeshTrainer(JaxTrainer):
 
     def _window_update(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
         update = super()._window_update(before, rate, norm, skipped=skipped)
-        self.updates = tuple(self._update_of(rank, update) for rank in range(self.sharding.ranks))
+        self.updates = tuple(self._update_of(rank, update) for rank in self.ranks)
         return update
 
     def _update_of(self, rank: int, update: Update) -> Update:
@@ -335,9 +333,67 @@ class MeshTrainer(JaxTrainer):
             update, loss=own.loss(), micro_losses=own.losses(), scale_after=optimizers.current(scale), good_steps=good
         )
 
-    def last_loss(self) -> tuple[float, ...]:
-        """Each rank's mean loss of the last micro-batch."""
-        return tuple(part.loss for part in _parts(self.ledger.micro_batches[-1]))
+    # how ranks ask
+
+    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
+        """Calls a method with the arguments of each rank; returns one result for each.
+
+        Raises:
+            Unsupported: RANKS_COLLECTIVES, or what the run itself does not do.
+        """
+        own = [entry.arguments for entry in arguments]
+        if verb in READINGS:
+            return tuple(getattr(self.view_of_rank(rank), verb)() for rank in self.ranks)
+        match verb:
+            case "update_share":
+                self.update(gathered_window(self.model, [window for window, _ in own]))
+                return self.updates
+            case "accumulate":
+                self.accumulate(gather_batch(self.model, [batch for batch, _ in own]), own[0][1])
+                return tuple(part.loss for part in _parts(self.ledger.micro_batches[-1]))
+            case "apply":
+                self.apply()
+                return self.updates
+            case "gradients_share":
+                result = self.window_gradients(gathered_window(self.model, [window for window, _ in own]))
+                return tuple(self.of_trained(gradients) for gradients in self._by_rank(result))
+            case "apply_gradients":
+                return self._feed(arguments)
+            case "predict":
+                return self._by_rank(self.outputs(self.leaves, own[0][0]))
+            case "predict_averaged":
+                return self._by_rank(self.outputs(self.averages(), own[0][0]))
+            case "resident_bytes":
+                return tuple(self.resident_bytes(rank) for rank in self.ranks)
+            case "offloaded_bytes":
+                return (self.offloaded_bytes(), *({} for _ in self.ranks[1:]))
+            case "collectives":
+                raise self.refusal(Capability.RANKS_COLLECTIVES)
+            case _:
+                return (getattr(self, verb)(*own[0], **arguments[0].named),) * len(arguments)
+
+    def _by_rank(self, tree: Any) -> tuple[Any, ...]:
+        return tuple(self.sharding.of_rank(tree, rank) for rank in self.ranks)
+
+    def _feed(self, arguments: Sequence[Arguments]) -> tuple[Update, ...]:
+        named = dict(arguments[0].named)
+        inject = [entry.named["inject"] for entry in arguments]
+        named["inject"] = self._stack_gradients(inject) if any(own is not None for own in inject) else None
+        self.apply_gradients(
+            *(self._stack_gradients(parts) for parts in zip(*(own.arguments for own in arguments), strict=True)),
+            **named,
+        )
+        return self.updates
+
+    def _stack_gradients(self, parts: Sequence[Gradients | None]) -> dict[str, Array]:
+        """The ranks' gradients, (ranks, *shape) for each trained parameter; zeros where a rank has none."""
+        mappings = [own or {} for own in parts]
+        result = {}
+        for name, shape in self.model.parameter_shapes().items():
+            values = [own.get(name) for own in mappings]
+            if name not in self.recipe.frozen and any(value is not None for value in values):
+                result[name] = np.stack([np.zeros(shape) if v is None else np.asarray(v, np.float64) for v in values])
+        return result
 
     # what ranks have
 
@@ -395,83 +451,11 @@ class JaxWorker(AllRanks):
         sharding = layout_of(ranks)
         return any(sharding.divided_axis(shape) is not None for shape in model.parameter_shapes().values())
 
-    def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> MeshRanks:
+    def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> MeshTrainer:
         assert recipe.ranks is not None
         trainer = MeshTrainer if recipe.offload is None else OffloadedMesh
-        return MeshRanks(self.framework.bind(trainer(layout_of(recipe.ranks), model, recipe, weights)))
+        return self.framework.bind(trainer(layout_of(recipe.ranks), model, recipe, weights))
 
 
 class OffloadedMesh(OffloadedTrainer, MeshTrainer):
     """A run on all devices of a mesh that offloads."""
-
-
-class MeshRanks:
-    """The ranks of a run: joins their arguments and splits their results."""
-
-    def __init__(self, run: MeshTrainer) -> None:
-        self.run = run
-        self.sharding: ShardingLayout = run.sharding
-
-    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
-        """Calls a method with each rank's arguments; returns one result for each.
-
-        Raises:
-            Unsupported: RANKS_COLLECTIVES, or what the run itself does not do.
-        """
-        own = [entry.arguments for entry in arguments]
-        if verb in READINGS:
-            return tuple(getattr(self.run.view_of_rank(rank), verb)() for rank in self._ranks)
-        match verb:
-            case "update_share":
-                self.run.update(gathered_window(self.run.model, [window for window, _ in own]))
-                return self.run.updates
-            case "accumulate":
-                self.run.accumulate(gather_batch(self.run.model, [batch for batch, _ in own]), own[0][1])
-                return self.run.last_loss()
-            case "apply":
-                self.run.apply()
-                return self.run.updates
-            case "gradients_share":
-                result = self.run.window_gradients(gathered_window(self.run.model, [window for window, _ in own]))
-                return tuple(self.run.of_trained(gradients) for gradients in self._by_rank(result))
-            case "apply_gradients":
-                return self._feed(arguments)
-            case "predict":
-                return self._by_rank(self.run.outputs(self.run.leaves, own[0][0]))
-            case "predict_averaged":
-                return self._by_rank(self.run.outputs(self.run.averages(), own[0][0]))
-            case "resident_bytes":
-                return tuple(self.run.resident_bytes(rank) for rank in self._ranks)
-            case "offloaded_bytes":
-                return (self.run.offloaded_bytes(), *({} for _ in self._ranks[1:]))
-            case "collectives":
-                raise self.run.refusal(Capability.RANKS_COLLECTIVES)
-            case _:
-                return (getattr(self.run, verb)(*own[0], **arguments[0].named),) * len(arguments)
-
-    @property
-    def _ranks(self) -> range:
-        return range(self.sharding.ranks)
-
-    def _by_rank(self, tree: Any) -> tuple[Any, ...]:
-        return tuple(self.sharding.of_rank(tree, rank) for rank in self._ranks)
-
-    def _feed(self, arguments: Sequence[Arguments]) -> tuple[Update, ...]:
-        named = dict(arguments[0].named)
-        inject = [entry.named["inject"] for entry in arguments]
-        named["inject"] = self._stack_gradients(inject) if any(own is not None for own in inject) else None
-        self.run.apply_gradients(
-            *(self._stack_gradients(parts) for parts in zip(*(own.arguments for own in arguments), strict=True)),
-            **named,
-        )
-        return self.run.updates
-
-    def _stack_gradients(self, parts: Sequence[Gradients | None]) -> dict[str, Array]:
-        """The ranks' gradients, (ranks, *shape) for each trained parameter; zeros where a rank has none."""
-        mappings = [own or {} for own in parts]
-        result = {}
-        for name, shape in self.run.model.parameter_shapes().items():
-            values = [own.get(name) for own in mappings]
-            if name not in self.run.recipe.frozen and any(value is not None for value in values):
-                result[name] = np.stack([np.zeros(shape) if v is None else np.asarray(v, np.float64) for v in values])
-        return result

@@ -1,4 +1,4 @@
-"""JAX as a framework of the suite."""
+"""JAX as a framework of the suite: its declarations and conventions, and what each method calls."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,6 +14,8 @@ from fixtures.model import FunctionUse, Model
 from fixtures.recipe import Offload, Ranks, Recipe
 from fixtures.schedules import Plateau
 from frameworks.base import (
+    OF_ONE_PLACE,
+    OPTIONS,
     BaseRankGroup,
     BaseShipped,
     RankGroupTrainer,
@@ -37,30 +39,111 @@ from frameworks.contract import (
     PostTraining,
     RecomputeCase,
     RecomputeResult,
+    ScalerRule,
     Unsupported,
 )
-from frameworks.jax.core.arrays import to_array, wide_formats
-from frameworks.jax.core.float8 import ONLY_COMPILED, RULE, FlaxDelayedProduct, joins_windows
-from frameworks.jax.core.layers import VARIANTS
-from frameworks.jax.core.operations import OPERATIONS, WAYS
-from frameworks.jax.core.schedules import rates
-from frameworks.jax.core.settings import JIT, NOJIT, OFFLOAD, SHARDED, WHOLE, OnDevice
-from frameworks.jax.declarations import capabilities_of, conventions, refusals
-from frameworks.jax.launch import rank_group
+from frameworks.jax import shipped
+from frameworks.jax import shipped as shipped_optimizers
+from frameworks.jax.core.arrays import wide_formats
+from frameworks.jax.core.layers import (
+    ONLY_COMPILED,
+    OPERATIONS,
+    RULE,
+    VARIANTS,
+    WAYS,
+    FlaxDelayedProduct,
+    joins_windows,
+)
+from frameworks.jax.core.settings import (
+    JIT,
+    NOJIT,
+    OFFLOAD,
+    PINNED_HOST,
+    SHARDED,
+    WHOLE,
+    OnDevice,
+    is_installed,
+    rank_group,
+)
+from frameworks.jax.core.ways import rates
 from frameworks.jax.probes import ATTEMPTS
-from frameworks.jax.quantization import JaxFormats, QwixPostTraining, find_refusals, refused_attempts
-from frameworks.jax.shipped import operations_and_layers
-from frameworks.jax.shipped import optimizers as shipped_optimizers
-from frameworks.jax.shipped.control_flow import JAXFunctions
+from frameworks.jax.quantization import MISSING, NOT_INSTALLED, JaxFormats, QwixPostTraining
+from frameworks.jax.shipped import JAXFunctions
 from frameworks.jax.training import optimizers
-from frameworks.jax.training.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
-from frameworks.jax.training.recompute import function_used, recompute
-from frameworks.jax.training.trainer import JaxTrainer
+from frameworks.jax.training.optimizers import INITIAL, MINIMUM, REFUSED_OPTIONS
+from frameworks.jax.training.steps import function_used, recompute
+from frameworks.jax.training.trainer import JaxTrainer, OffloadedTrainer, activations_leave, disk_is_a_memory
+
+_SUPPORTED = OPTIONS | {
+    Capability.FLOAT64_HEADS,
+    Capability.OPERATIONS,
+    Capability.STATIC_SCALING,
+    Capability.SCALING_FACTORS,
+    Capability.SCALING_DISABLED,
+    Capability.EXPLICIT_UNSCALE,
+    Capability.TWO_OPTIMIZERS,
+    Capability.TWO_LOSSES,
+    Capability.ACCUMULATION,
+    Capability.PARTIAL_WINDOW,
+    Capability.RECOMPUTE,
+    Capability.RECOMPUTE_NESTED,
+    Capability.RECOMPUTE_CASES,
+    Capability.SEGMENT_CALLS,
+    Capability.GROUPS,
+    Capability.CLIP,
+    Capability.SCHEDULE,
+    Capability.AVERAGE,
+    Capability.FOREACH,
+    Capability.INTEGER_PRODUCTS,
+    Capability.FLOAT8_PRODUCTS,
+    Capability.LAYER_REUSE,
+    Capability.TIED_WEIGHTS,
+    Capability.USER_FUNCTION,
+    Capability.FEED,
+    Capability.CHECKPOINT,
+}
+_IN_ONE_PLACE = OF_ONE_PLACE | {Capability.LIVE_STATE, Capability.FLOAT8_TRAINING}
+
+
+_REFUSED: dict[Capability, str] = {
+    **REFUSED_OPTIONS,
+    Capability.AUTOCAST_SCOPE: "JAX, Flax and JMP have no scope that casts what operations take: a Linen module is "
+    "made with its dtype, and jax.default_matmul_precision sets how products round inside",
+    Capability.AUTOCAST_LISTS: "a Linen module is made with its dtype; no list names operations",
+    Capability.SECOND_UNSCALE: "JMP's unscale is a function of arrays, which do not tell whether they were unscaled "
+    "before",
+    Capability.OFFLOAD_DISK: "JAX's memory kinds are those of devices and of the host; none is a file",
+    Capability.MISSING_GRADIENTS: "jax.grad gives zeros for a parameter that the loss does not reach, never nothing, "
+    "and optax.apply_updates takes no None",
+}
+_CPU_REFUSED: dict[Capability, str] = {
+    Capability.PEAK_BYTES: "memory_stats of a CPU device is None: JAX keeps none of its allocator",
+    Capability.OFFLOAD_ACTIVATIONS: "on a CPU a checkpoint policy that offloads, such as "
+    "save_and_offload_only_these_names, moves nothing",
+    Capability.TF32: "on a CPU jax.default_matmul_precision changes nothing by 'tensorfloat32', and 'TF32_TF32_F32' "
+    "is refused",
+}
+_NO_HOST_MEMORY = dict.fromkeys(
+    (Capability.OFFLOAD_PARAMETERS, Capability.OFFLOAD_OPTIMIZER, Capability.OFFLOAD_HOST),
+    "a CPU device of this release has no memory of the kind pinned_host",
+)
+_RANKS_REFUSED: dict[Capability, str] = {
+    Capability.RANKS_LOW_REDUCTION: "under jax.jit the compiler places the reduction over the devices, in the format "
+    "of the gradient, and no setting changes it: only jax.lax.psum in jax.shard_map adds up what a program has cast",
+    Capability.RANKS_LOST: "the ranks are devices of one program in one process, which ends as a whole",
+    Capability.RANKS_COLLECTIVES: "under jax.jit the compiler places the reductions and makes one of several, and a "
+    "profile counts what it has made, not the gradients in it",
+}
+_NO_TF32 = "this GPU has no products in TensorFloat-32, which compute capability 8.0 brought"
+
+
+def _has_tf32(device: jax.Device) -> bool:
+    """Decided by the compute capability of NVIDIA's GPUs, such as "9.0"."""
+    major = str(getattr(device, "compute_capability", "")).partition(".")[0]
+    return major.isdigit() and int(major) >= 8
+
 
 _OFFLOAD = Offload(("parameters", "optimizer"))
-
-_NOT_ON_A_CPU: dict[Capability, Attempt] = {Capability.OFFLOAD_ACTIVATIONS: activations_leave}
-"""On a GPU activations can leave by a checkpoint policy, which this adapter does not offer."""
 
 
 class JaxFramework(OnDevice):
@@ -75,40 +158,83 @@ class JaxFramework(OnDevice):
     own_modes = (JIT, NOJIT, SHARDED, OFFLOAD)
 
     def refusals(self) -> Mapping[Capability, str]:
-        return refusals(self._place, self.mode) | find_refusals()
+        reasons = _REFUSED | dict.fromkeys(MISSING, NOT_INSTALLED)
+        if self.device != "cpu":
+            return reasons | ({} if _has_tf32(self._place) else {Capability.TF32: _NO_TF32})
+        if PINNED_HOST not in {memory.kind for memory in self._place.addressable_memories()}:
+            reasons |= _NO_HOST_MEMORY
+        return reasons | _CPU_REFUSED | ({} if self.mode == NOJIT else _RANKS_REFUSED)
 
     def supported_capabilities(self) -> Collection[Capability]:
         interfaces = casts_of(self.rule(NumberFormats)) | techniques_of(self.rule(PostTraining))
-        return capabilities_of(self.mode) | interfaces | {Capability.DELAYED_SCALING}
+        here = _SUPPORTED | interfaces | {Capability.DELAYED_SCALING}
+        if self.mode == JIT:
+            here |= {Capability.PLATEAU, Capability.FUNCTION_USES}
+        return here if self.mode == SHARDED else here | _IN_ONE_PLACE
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        refused = {Capability.OFFLOAD_DISK: disk_is_a_memory} | (_NOT_ON_A_CPU if self.device == "cpu" else {})
-        here: dict[Capability, Attempt] = {
-            c: partial(self._here, attempt) for c, attempt in (ATTEMPTS | refused | optimizers.attempts()).items()
-        }
-        here |= refused_attempts() | shipped_attempts(self.parts())
-        if self.mode == "nojit":
+        tried = ATTEMPTS | {Capability.OFFLOAD_DISK: disk_is_a_memory} | optimizers.attempts()
+        if self.device == "cpu":  # a GPU has a checkpoint policy for it, which this adapter does not offer
+            tried |= {Capability.OFFLOAD_ACTIVATIONS: activations_leave}
+        here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in tried.items()}
+        here |= dict.fromkeys(MISSING, partial(is_installed, "qwix")) | shipped_attempts(self.parts())
+        if self.mode == NOJIT:
             return here
         here |= offload_attempts(self._run, (_OFFLOAD,))
         return here if self.device != "cpu" else with_ranks(here, rank_group, self.ranks())
 
     def _here(self, attempt: Attempt) -> bool:
-        with jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
+        with jax.default_device(self._place), jax.disable_jit(self.mode == NOJIT):
             return attempt()
 
     def conventions(self) -> Conventions:
-        return conventions(self.mode)
+        return Conventions(
+            adam_epsilon="outside",
+            adam_correction="float32",
+            momentum_rate="outside",
+            amsgrad="corrected",
+            adagrad_epsilon="inside",
+            rmsprop_epsilon="inside",
+            rmsprop_rate="inside",
+            adafactor_rate="given",
+            adafactor_decay="whole",
+            muon_default_epsilon=1e-8,
+            muon_nesterov="corrected",
+            normalisation="low",
+            variance="difference",
+            running_variance="biased",
+            clip_epsilon=0.0,
+            nonfinite_micro_batch="drop-micro-batch",
+            remainder="carry",
+            static_skips=False,
+            partial_overflow="skip-all",
+            accumulates="unscaled",
+            compiled=self.mode != NOJIT,
+            batch_statistics="whole",
+            keeps_products=("dots_saveable",),
+            scaler=ScalerRule(
+                initial=INITIAL,
+                growth=2.0,
+                backoff=0.5,
+                interval=2000,
+                minimum=MINIMUM,
+                maximum=float(np.finfo(np.float32).max),
+                counts="updates",
+                nonfinite="unscaled",
+                latched=False,
+            ),
+        )
 
     def rules(self) -> Mapping[type, Callable[[], Any]]:
         return {
-            NumberFormats: partial(JaxFormats, self._place, jit=self.mode != "nojit"),
-            PostTraining: partial(QwixPostTraining, self._place, jit=self.mode != "nojit"),
+            NumberFormats: partial(JaxFormats, self._place, jit=self.mode != NOJIT),
+            PostTraining: partial(QwixPostTraining, self._place, jit=self.mode != NOJIT),
             Float8Rule: lambda: RULE,
             DelayedProducts: lambda: self._delayed_product,
         }
 
     def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> FlaxDelayedProduct:
-        compiled = self.mode != "nojit"
+        compiled = self.mode != NOJIT
         if accumulation > 1 and not compiled:
             make = partial(FlaxDelayedProduct, kernel, history, self._place, jit=False)
             raise Unsupported(Capability.DELAYED_SCALING, ONLY_COMPILED, partial(joins_windows, make))
@@ -121,8 +247,8 @@ class JaxFramework(OnDevice):
         if self.mode != JIT:
             return {}
         return {
-            "operations": operations_and_layers.Operations,
-            "layers": operations_and_layers.Layers,
+            "operations": shipped.Operations,
+            "layers": shipped.Layers,
             "optimizers": shipped_optimizers.OptaxOptimizers,
             "functions": JAXFunctions,
         }
@@ -164,10 +290,10 @@ class JaxFramework(OnDevice):
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         wide = any(array.dtype == np.float64 for array in arrays)
-        with wide_formats(wide), jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
-            value = to_array(OPERATIONS[op](*(jax.device_put(array, self._place) for array in arrays)))
+        with wide_formats(wide), jax.default_device(self._place), jax.disable_jit(self.mode == NOJIT):
+            value = np.array(OPERATIONS[op](*(jax.device_put(array, self._place) for array in arrays)))
         return OpResult(value, value.dtype.name)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        with jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
+        with jax.default_device(self._place), jax.disable_jit(self.mode == NOJIT):
             return recompute(case, x, w, self.variant(variant), self._place)

@@ -94,14 +94,6 @@ def window_waits_for_the_caller() -> bool:
     return bool((updates == 0.0).all())
 
 
-OF_OPTIMIZERS: dict[Capability, Attempt] = {
-    Capability.DYNAMIC_SCALING: _dynamic_scaling,
-    Capability.SECOND_UNSCALE: _second_unscale,
-    Capability.MISSING_GRADIENTS: _missing_gradients,
-}
-"""Attempts for each capability of optimizers and of loss scales."""
-
-
 def _computes_low(dtype: Any) -> bool:
     layer = nn.Dense(4, dtype=dtype)
     x = jnp.ones((2, 4))
@@ -128,31 +120,27 @@ def _all_low(dtype: Any) -> bool:
     return {leaf.dtype for leaf in jax.tree.leaves((parameters, gradients))} == {jnp.dtype(dtype)}
 
 
-def _tf32() -> bool:
-    return any(_rounds_operands(precision) for precision in ("tensorfloat32", "TF32_TF32_F32"))
-
-
-def _rounds_operands(precision: str) -> bool:
+def _inside(precision: str, work: Callable[[], Any]) -> Any:
+    """The result of work in a scope of precision; None where the platform has no products of that precision."""
     try:
         with jax.default_matmul_precision(precision):
-            return bool((jnp.full((64, 64), 1.0 + 2.0**-12) @ jnp.eye(64) == 1.0).all())
+            return work()
     except (ValueError, NotImplementedError):
-        return False
+        return None
+
+
+def _tf32() -> bool:
+    def rounds_operands() -> bool:
+        return bool((jnp.full((64, 64), 1.0 + 2.0**-12) @ jnp.eye(64) == 1.0).all())
+
+    return any(_inside(precision, rounds_operands) for precision in ("tensorfloat32", "TF32_TF32_F32"))
 
 
 def _autocast_scope() -> bool:
     """A product of float32 matrices in a 16-bit format, inside any scope of precision that JAX has."""
-    result = [_formats_inside(name) for name in ("bfloat16", *(preset.name for preset in jax.lax.DotAlgorithmPreset))]
-    return {"float16", "bfloat16"} & set(result) != set()
-
-
-def _formats_inside(precision: str) -> str:
-    """Format of such a product inside a scope; empty where the platform has no products of that precision."""
-    try:
-        with jax.default_matmul_precision(precision):
-            return (jnp.ones((8, 8)) @ jnp.eye(8)).dtype.name
-    except (ValueError, NotImplementedError):
-        return ""
+    precisions = ("bfloat16", *(preset.name for preset in jax.lax.DotAlgorithmPreset))
+    formats = {_inside(precision, lambda: (jnp.ones((8, 8)) @ jnp.eye(8)).dtype.name) for precision in precisions}
+    return not formats.isdisjoint({"float16", "bfloat16"})
 
 
 def _autocast_lists() -> bool:
@@ -175,5 +163,7 @@ ATTEMPTS: dict[Capability, Attempt] = {
     Capability.AUTOCAST_LISTS: _autocast_lists,
     Capability.PEAK_BYTES: has_peak,
     Capability.TF32: _tf32,
-    **OF_OPTIMIZERS,
+    Capability.DYNAMIC_SCALING: _dynamic_scaling,
+    Capability.SECOND_UNSCALE: _second_unscale,
+    Capability.MISSING_GRADIENTS: _missing_gradients,
 }

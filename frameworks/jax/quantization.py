@@ -18,8 +18,8 @@ import orbax.checkpoint as ocp
 from fixtures.arrays import Array
 from fixtures.model import Model
 from frameworks.base import BaseFormats
-from frameworks.contract import Attempt, Calibrated, Capability, CastRule, LinearRule, Quantized, QuantRule
-from frameworks.jax.core.arrays import flat, nest_leaves, to_array, wide_formats
+from frameworks.contract import Calibrated, Capability, CastRule, LinearRule, Quantized, QuantRule
+from frameworks.jax.core.arrays import flat, nest_leaves, wide_formats
 from frameworks.jax.core.layers import Layout, Network, leaves_of
 from frameworks.jax.core.settings import is_installed
 
@@ -65,19 +65,8 @@ def _on(device: jax.Device, *, jit: bool = True) -> Iterator[None]:
         yield
 
 
-def _is_there(technique: str) -> bool:
-    """Whether the technique is available in Qwix."""
-    return _qwix().QuantizationRule(**_FORMATS[technique]).weight_qtype is not None
-
-
-def find_refusals() -> dict[Capability, str]:
-    """Missing techniques, with reasons."""
-    return {} if INSTALLED else {Capability(f"quantization.{name}"): NOT_INSTALLED for name in _RULES}
-
-
-def refused_attempts() -> dict[Capability, Attempt]:
-    """Attempts for missing techniques."""
-    return {} if INSTALLED else {Capability(f"quantization.{name}"): partial(_is_there, name) for name in _RULES}
+MISSING = () if INSTALLED else tuple(Capability(f"quantization.{name}") for name in _RULES)
+"""Techniques that this installation lacks."""
 
 
 class DenseNetwork(Network):
@@ -103,11 +92,11 @@ class QwixQuantizedModel:
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         with _on(self._place, jit=self._jit):
-            return {name: to_array(output) for name, output in self._predict(self._parameters, inputs).items()}
+            return {name: np.array(output) for name, output in self._predict(self._parameters, inputs).items()}
 
     def layer(self, name: str, inputs: Array) -> Array:
         with _on(self._place, jit=self._jit):
-            return to_array(self._dense(self._parameters, name.removesuffix(".weight"), inputs))
+            return np.array(self._dense(self._parameters, name.removesuffix(".weight"), inputs))
 
     def weights(self) -> dict[str, Quantized | None]:
         leaves = flat(self._parameters)
@@ -175,9 +164,9 @@ def _read_quantized(leaf: Any) -> Quantized | None:
     if not _is_quantized(leaf):
         return None
     array = leaf.array
-    scale = to_array(array.scale).astype(np.float64)
-    values = to_array(_qwix().dequantize(array))
-    return Quantized(to_array(array.qvalue).astype(np.int32), scale, np.zeros(scale.shape, np.int32), values)
+    scale = np.array(array.scale).astype(np.float64)
+    values = np.array(_qwix().dequantize(array))
+    return Quantized(np.array(array.qvalue).astype(np.int32), scale, np.zeros(scale.shape, np.int32), values)
 
 
 _INFINITE = CastRule("inf", "inf")

@@ -294,12 +294,12 @@ class Builder:
 
     def head(self, head: fixture.Head, path: str) -> keras.layers.Layer:
         """The dense output layer of one head."""
+        name = f"{path}-{head.name}"
         if head.tied is not None:
-            keras_layer = KerasTiedHead(self.sources[str(head.tied)][0], name=f"{path}-{head.name}")
-            self.sources[f"{path}.{head.name}"] = (keras_layer, head)
-            return keras_layer
-        format_ = {"dtype": "float64"} if head.format == "float64" else self._float8()
-        keras_layer = keras.layers.Dense(head.units, name=f"{path}-{head.name}", **ZEROS, **format_)
+            keras_layer = KerasTiedHead(self.sources[str(head.tied)][0], name=name)
+        else:
+            format_ = {"dtype": "float64"} if head.format == "float64" else self._float8()
+            keras_layer = keras.layers.Dense(head.units, name=name, **ZEROS, **format_)
         self.sources[f"{path}.{head.name}"] = (keras_layer, head)
         return keras_layer
 
@@ -381,13 +381,6 @@ def parameters_of(keras_layer: keras.layers.Layer, layer: fixture.Layer | fixtur
             return kernels | {f"{name}.bias": dense.bias for name, dense in parts.items()}
         case _:
             return {}
-
-
-def buffers_of(keras_layer: keras.layers.Layer, layer: fixture.Layer | fixture.Head) -> dict[str, keras.Variable]:
-    """Canonical buffer name (without the path) to Keras variable, of one built layer."""
-    if isinstance(layer, fixture.BatchNorm):
-        return {"mean": keras_layer.moving_mean, "variance": keras_layer.moving_variance}
-    return {}
 
 
 FLOAT8_OPERANDS = ("inputs", "kernel", "outputs_grad")
@@ -585,11 +578,12 @@ class NetworkBuilder:
             segments, {head.name: builder.head(head, last) for head in model.heads.heads}, model.name
         )
         network.build((1, *model.sample))
-        result = [(path, *source) for path, source in builder.sources.items()]
-        parameters = {
-            f"{p}.{n}": v for p, keras_layer, layer in result for n, v in parameters_of(keras_layer, layer).items()
-        }
-        buffers = {f"{p}.{n}": v for p, keras_layer, layer in result for n, v in buffers_of(keras_layer, layer).items()}
+        parameters: dict[str, keras.Variable] = {}
+        buffers: dict[str, keras.Variable] = {}
+        for path, (keras_layer, layer) in builder.sources.items():
+            parameters |= {f"{path}.{name}": own for name, own in parameters_of(keras_layer, layer).items()}
+            if isinstance(layer, fixture.BatchNorm):
+                buffers |= {f"{path}.mean": keras_layer.moving_mean, f"{path}.variance": keras_layer.moving_variance}
         shapes = model.parameter_shapes()
         return BuiltNetwork(
             network,

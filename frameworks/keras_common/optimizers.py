@@ -1,4 +1,4 @@
-"""Schedules that Keras ships, for the fixtures' curves."""
+"""Optimizers of recipes, their loss scaling and schedules, and Keras' own optimizers and schedules with examples."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -92,18 +92,25 @@ REFUSED_OPTIONS |= {
 def option_attempts(run: Make) -> dict[Capability, Attempt]:
     """Attempts for each option that Keras, or a version of it, lacks."""
     return optimizer_attempts(run, *(option for options in _NEWER.values() for option in options)) | {
-        Capability.SINGLE: partial(_steps, foreach=False, fused=False),
-        Capability.FOREACH: partial(_steps, foreach=True),
-        Capability.FUSED: partial(_steps, fused=True),
-        Capability.CAPTURABLE: partial(_steps, capturable=True),
-        Capability.DAMPENING: partial(_steps, momentum=0.5, dampening=0.5),
-        Capability.MAXIMIZE: partial(_steps, maximize=True),
-        Capability.RATE_DECAY: _decays_the_rate,
+        Capability.SINGLE: partial(_moves, "SGD", foreach=False, fused=False),
+        Capability.FOREACH: partial(_moves, "SGD", foreach=True),
+        Capability.FUSED: partial(_moves, "SGD", fused=True),
+        Capability.CAPTURABLE: partial(_moves, "SGD", capturable=True),
+        Capability.DAMPENING: partial(_moves, "SGD", momentum=0.5, dampening=0.5),
+        Capability.MAXIMIZE: partial(_moves, "SGD", maximize=True),
+        Capability.RATE_DECAY: partial(_moves, "Adagrad", lr_decay=1.0),
         Capability.COUPLED_DECAY: _couples_decay,
         Capability.TENSOR_RATE: _takes_a_tensor,
-        Capability.SMALLEST_FACTORED: partial(_builds, "Adafactor", smallest=9),
-        Capability.WIDTH_RATE: partial(_builds, "Muon", rms_rate="width"),
+        Capability.SMALLEST_FACTORED: partial(_moves, "Adafactor", smallest=9),
+        Capability.WIDTH_RATE: partial(_moves, "Muon", rms_rate="width"),
     }
+
+
+def _moves(name: str, **arguments: Any) -> bool:
+    """Whether an optimizer takes the arguments and moves every entry of a matrix."""
+    weight = keras.Variable(np.ones((2, 2), np.float32))
+    getattr(keras.optimizers, name)(0.5, **arguments).apply([keras.ops.ones((2, 2))], [weight])
+    return bool(np.all(keras.ops.convert_to_numpy(weight) != 1.0))
 
 
 def _update_weight(optimizer: keras.optimizers.Optimizer, *gradients: float) -> float:
@@ -111,20 +118,6 @@ def _update_weight(optimizer: keras.optimizers.Optimizer, *gradients: float) -> 
     for gradient in gradients:
         optimizer.apply([keras.ops.convert_to_tensor(np.float32(gradient))], [weight])
     return float(weight)
-
-
-def _steps(**arguments: Any) -> bool:
-    return _update_weight(keras.optimizers.SGD(0.5, **arguments), 1.0) != 1.0
-
-
-def _builds(name: str, **arguments: Any) -> bool:
-    weight = keras.Variable(np.ones((2, 2), np.float32))
-    getattr(keras.optimizers, name)(0.5, **arguments).apply([keras.ops.ones((2, 2))], [weight])
-    return bool(np.all(keras.ops.convert_to_numpy(weight) != 1.0))
-
-
-def _decays_the_rate() -> bool:
-    return _update_weight(keras.optimizers.Adagrad(0.5, lr_decay=1.0), 1.0) != 1.0
 
 
 def _couples_decay() -> bool:
@@ -145,12 +138,6 @@ def has_factors_of(scaling: DynamicScaling) -> bool:
     return scaling.growth in (None, GROWTH) and scaling.backoff in (None, BACKOFF)
 
 
-def loss_scaled(optimizer: keras.optimizers.Optimizer, scaling: DynamicScaling) -> keras.optimizers.LossScaleOptimizer:
-    """The optimizer inside a `LossScaleOptimizer`; what the recipe leaves None is left to Keras."""
-    arguments = {"initial_scale": scaling.initial, "dynamic_growth_steps": scaling.interval}
-    return keras.optimizers.LossScaleOptimizer(optimizer, **{name: v for name, v in arguments.items() if v is not None})
-
-
 def is_dynamic(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether the scale of losses moves."""
     return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
@@ -161,29 +148,36 @@ def inner_of(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimize
     return optimizer.inner_optimizer if is_dynamic(optimizer) else optimizer
 
 
-def scaler_state(optimizer: keras.optimizers.Optimizer, read: Callable[[Any], Array]) -> dict[str, Array]:
-    """ "scale" and, where it moves, "good_steps"; empty without scaling. `read`: the value of one of its variables."""
+def loss_scale(optimizer: keras.optimizers.Optimizer) -> Any:
+    """The factor of losses: a variable where it moves, else a number."""
     if is_dynamic(optimizer):
-        return {"scale": read(optimizer.dynamic_scale), "good_steps": read(optimizer.step_counter)}
-    constant = optimizer.loss_scale_factor
-    return {} if constant is None else {"scale": np.array(constant, np.float32)}
+        return optimizer.dynamic_scale
+    return 1.0 if optimizer.loss_scale_factor is None else optimizer.loss_scale_factor
+
+
+class OptimizerReadings(NamedTuple):
+    """Loss scale, applied updates, rate, and the scaler's counter, -1 for none."""
+
+    scale: Any
+    updates: Any
+    rate: Any
+    good: Any
+
+
+def read_optimizer(optimizer: keras.optimizers.Optimizer) -> OptimizerReadings:
+    """What the optimizer has now, as Keras gives it."""
+    reader = readable_optimizer(optimizer)
+    good = optimizer.step_counter if is_dynamic(optimizer) else -1
+    return OptimizerReadings(loss_scale(optimizer), reader.iterations, reader.learning_rate, good)
 
 
 def scaler_settings(optimizer: keras.optimizers.Optimizer, backend: KerasBackend) -> dict[str, float]:
-    """What a dynamic loss scale was made with; empty for any other optimizer."""
+    """What a dynamic loss scale was made with; empty for any other optimizer.
+
+    Keras has no attribute to read the factors from, so they are seen on copies of the scaler.
+    """
     if not is_dynamic(optimizer):
         return {}
-    growth, backoff = measured_factors(optimizer, backend)
-    return {
-        "initial": float(optimizer.initial_scale),
-        "growth": growth,
-        "backoff": backoff,
-        "interval": float(optimizer.dynamic_growth_steps),
-    }
-
-
-def measured_factors(optimizer: keras.optimizers.LossScaleOptimizer, backend: KerasBackend) -> tuple[float, float]:
-    """Growth and backoff factor, seen on a copy of the scaler: Keras has no attribute to read them from."""
     config = optimizer.get_config() | {"inner_optimizer": keras.optimizers.SGD(0.0), "dynamic_growth_steps": 1}
     scales = []
     for gradient in (0.0, np.inf):
@@ -192,7 +186,12 @@ def measured_factors(optimizer: keras.optimizers.LossScaleOptimizer, backend: Ke
         backend.apply(scaler, [gradient], weights)
         scales.append(number(scaler.dynamic_scale))
     growth, backoff = scales
-    return growth, backoff
+    return {
+        "initial": float(optimizer.initial_scale),
+        "growth": growth,
+        "backoff": backoff,
+        "interval": float(optimizer.dynamic_growth_steps),
+    }
 
 
 class _Rates(Callback):
@@ -307,8 +306,8 @@ def rebuilt(recipe: Recipe, optimizer: keras.optimizers.Optimizer) -> keras.opti
     """The optimizer, or one that is made from its configuration."""
     if recipe.way("optimizer") != "from-config":
         return optimizer
-    own = {"Piecewise": Piecewise}
-    return keras.optimizers.deserialize(keras.optimizers.serialize(optimizer), custom_objects=own)
+    config = keras.optimizers.serialize(optimizer)
+    return keras.optimizers.deserialize(config, custom_objects={"Piecewise": Piecewise})
 
 
 def set_rate(recipe: Recipe, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
@@ -431,7 +430,8 @@ def make_optimizer(
     inner = _inner(recipe, variables, backend, options)
     if not isinstance(recipe.scaling, recipes.DynamicScaling):
         return inner
-    scaled = loss_scaled(inner, recipe.scaling)
+    asked = {"initial_scale": recipe.scaling.initial, "dynamic_growth_steps": recipe.scaling.interval}
+    scaled = keras.optimizers.LossScaleOptimizer(inner, **{name: v for name, v in asked.items() if v is not None})
     return scaled if recipe.undecayed else rebuilt(recipe, scaled)
 
 

@@ -25,7 +25,7 @@ from frameworks.base import (
 )
 from frameworks.contract import Capability, Gradients, LayerTrace, Update
 from frameworks.keras_common.layers import BuiltNetwork, Tensor
-from frameworks.keras_common.optimizers import ACCUMULATOR, inner_of, readable_optimizer, scaler_state, slots
+from frameworks.keras_common.optimizers import ACCUMULATOR, inner_of, is_dynamic, readable_optimizer, slots
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class KerasRun(BaseTrainer):
     Attributes:
         slots: variables of the optimizer for each parameter, as "SLOT/PARAMETER".
         gathered: accumulators of variables that their gradients overwrite.
-        ledger: the open window.
+        ledgers: the open window of each rank.
     """
 
     def __init__(
@@ -80,12 +80,18 @@ class KerasRun(BaseTrainer):
         self.recipe = recipe
         self.bound = bound
         self.optimizer = optimizer
-        self.ledger: LossLedger[KerasMicroBatch] = LossLedger()
+        ranks = 1 if recipe.ranks is None else recipe.ranks.count
+        self.ledgers: list[LossLedger[KerasMicroBatch]] = [LossLedger() for _ in range(ranks)]
         every = slots(optimizer, bound.variables | bound.memory)
         self.slots = {slot: own for slot, own in every.items() if slot.partition("/")[2] in bound.variables}
         self.gathered: dict[str, keras.Variable] = {
             slot.removeprefix(ACCUMULATOR): own for slot, own in every.items() if slot not in self.slots
         }
+
+    @property
+    def ledger(self) -> LossLedger[KerasMicroBatch]:
+        """The open window of the first rank."""
+        return self.ledgers[0]
 
     @abstractmethod
     def scope(self) -> AbstractContextManager[None]:
@@ -158,12 +164,12 @@ class KerasRun(BaseTrainer):
 
     def convert_gradients(self, gradients: Gradients) -> dict[str, Array]:
         """The gradients that are there in Keras' shapes, in float32, or in float64 for a float64 variable."""
-        present = {name: gradients.get(name) for name in self.bound.variables}
-        return {
-            name: self.bound.native(name, value).astype(_wide(self.bound.variables[name]))
-            for name, value in present.items()
-            if value is not None
-        }
+        result = {}
+        for name, variable in self.bound.variables.items():
+            if (value := gradients.get(name)) is not None:
+                wide = np.float64 if variable.dtype == "float64" else np.float32
+                result[name] = self.bound.native(name, value).astype(wide)
+        return result
 
     # what a run has
 
@@ -185,7 +191,11 @@ class KerasRun(BaseTrainer):
         return {name: self.value(variable) for name, variable in self.bound.buffers.items()}
 
     def scaler_state(self) -> dict[str, Array]:
-        return scaler_state(self.optimizer, self.value)
+        if is_dynamic(self.optimizer):
+            scaler = self.optimizer
+            return {"scale": self.value(scaler.dynamic_scale), "good_steps": self.value(scaler.step_counter)}
+        constant = self.optimizer.loss_scale_factor
+        return {} if constant is None else {"scale": np.array(constant, np.float32)}
 
     def accumulator(self) -> dict[str, Array]:
         if self._position() == 0:
@@ -206,10 +216,6 @@ class KerasRun(BaseTrainer):
 
     def _position(self) -> int:
         return int(self._micro_batches()) % self.recipe.accumulation
-
-
-def _wide(variable: keras.Variable) -> type[np.floating]:
-    return np.float64 if variable.dtype == "float64" else np.float32
 
 
 @dataclass(frozen=True)
@@ -318,10 +324,10 @@ class RunOfRanks(KerasRun):
     """A run of all ranks, in front of a backend's run. Methods with arguments take one for each rank.
 
     Attributes:
-        ledgers: the open window of each rank.
+        read: methods whose result each rank reads from its own copies.
     """
 
-    ledgers: list[LossLedger[KerasMicroBatch]]
+    read: Collection[str]
 
     @abstractmethod
     def by_rank(self, verb: str) -> tuple[Any, ...]:
@@ -343,21 +349,6 @@ class RunOfRanks(KerasRun):
     def predictions(self, inputs: Array) -> tuple[dict[str, Array], ...]:
         """`predict` by each rank."""
 
-    def update_parts(self, windows: Sequence[Window]) -> tuple[Update, ...]:
-        """`update` with each rank's window."""
-        self.check_length(len(windows[0]))
-        for parts in zip(*windows, strict=True):
-            self.accumulate_parts(parts)
-        return self.updates()
-
-    def feed_parts(self, windows: Sequence[Sequence[Gradients]]) -> tuple[Update, ...]:
-        """`apply_gradients` with each rank's window."""
-        self.check_length(len(windows[0]))
-        with self.scope():
-            for parts in zip(*windows, strict=True):
-                self.feed_part(parts)
-        return self.updates()
-
     def record_by_rank(self, micro_batches: Iterable[KerasMicroBatch]) -> tuple[float, ...]:
         """Records the result of a micro-batch by rank."""
         pairs = zip(self.ledgers, micro_batches, strict=True)
@@ -367,44 +358,41 @@ class RunOfRanks(KerasRun):
         """`apply`, with the result by rank."""
         return tuple(self.end_window(ledger) for ledger in self.ledgers)
 
-
-class KerasRanks:
-    """The ranks of a run: joins their arguments and splits their results.
-
-    Args:
-        read: methods whose result each rank reads from its own copies.
-    """
-
-    def __init__(self, run: RunOfRanks, read: Collection[str]) -> None:
-        self.run, self.read = run, read
-
     def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
-        """Calls a method with each rank's arguments; returns one result for each.
+        """Calls a method with the arguments of each rank; returns one result for each.
 
         Raises:
             Unsupported: RANKS_COLLECTIVES, EXPLICIT_UNSCALE, or what the run itself does not do.
         """
         if verb in self.read:
-            return self.run.by_rank(verb)
+            return self.by_rank(verb)
         first = [entry.arguments[0] for entry in arguments if entry.arguments]
         match verb:
             case "update_share":
-                return self.run.update_parts(first)
+                self.check_length(len(first[0]))
+                for parts in zip(*first, strict=True):
+                    self.accumulate_parts(parts)
+                return self.updates()
             case "accumulate":
-                return self.run.accumulate_parts(first)
+                return self.accumulate_parts(first)
             case "apply":
-                return self.run.updates()
+                return self.updates()
             case "gradients_share":
-                return self.run.gradients_of_parts(first)
+                return self.gradients_of_parts(first)
             case "apply_gradients":
                 named = arguments[0].named
                 injected = any(own.named["inject"] is not None for own in arguments)
                 if named["unscale_calls"] is not None or named["discard"] or injected:
-                    raise self.run.refusal(Capability.EXPLICIT_UNSCALE)
-                return self.run.feed_parts([own.arguments for own in arguments])
+                    raise self.refusal(Capability.EXPLICIT_UNSCALE)
+                windows = [own.arguments for own in arguments]
+                self.check_length(len(windows[0]))
+                with self.scope():
+                    for parts in zip(*windows, strict=True):
+                        self.feed_part(parts)
+                return self.updates()
             case "predict":
-                return self.run.predictions(first[0])
+                return self.predictions(first[0])
             case "collectives":
-                raise self.run.refusal(Capability.RANKS_COLLECTIVES)
+                raise self.refusal(Capability.RANKS_COLLECTIVES)
             case _:
-                return (getattr(self.run, verb)(*arguments[0].arguments, **arguments[0].named),) * len(arguments)
+                return (getattr(self, verb)(*arguments[0].arguments, **arguments[0].named),) * len(arguments)

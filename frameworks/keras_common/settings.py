@@ -1,39 +1,13 @@
-"""The first import of Keras, which reads its backend's name from the environment then, and from nowhere else."""
+"""Keras' process-wide settings, and updates of scalar weights for attempts."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Protocol
 
 import keras
 import numpy as np
 
 from fixtures.recipe import Precision
-
-VARIABLE = "KERAS_BACKEND"
-
-
-def import_keras(backend: str, called: str) -> None:
-    """Imports Keras on a backend; the environment stays as it was.
-
-    Args:
-        called: what the backend calls itself, such as "JAX".
-
-    Raises:
-        ValueError: Keras runs on another backend in this process.
-    """
-    former = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = backend
-    try:
-        result = import_module("keras").config.backend()
-    finally:
-        if former is None:
-            del os.environ[VARIABLE]
-        else:
-            os.environ[VARIABLE] = former
-    if result != backend:
-        raise ValueError(f"mode 'keras' needs Keras on {called}, and in this process it runs on {result}")
 
 
 @contextmanager

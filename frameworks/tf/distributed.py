@@ -16,16 +16,14 @@ import tensorflow as tf
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import LossLedger
 from frameworks.contract import Gradients
 from frameworks.keras_common.layers import BuiltNetwork, losses_of
 from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
-from frameworks.keras_common.run import KerasMicroBatch, KerasRanks, RunOfRanks
-from frameworks.tf.core.layers import as_array
+from frameworks.keras_common.run import KerasMicroBatch, RunOfRanks
 from frameworks.tf.core.settings import pin_threads
-from frameworks.tf.core.steps import TracedSteps, micro_batch
+from frameworks.tf.core.steps import TracedSteps, as_array, micro_batch
 from frameworks.tf.framework import TensorFlowFramework
-from frameworks.tf.training import TensorFlowTrainer, load_checkpoint, save_checkpoint
+from frameworks.tf.training import TensorFlowTrainer
 from frameworks.ways import require_calls
 
 
@@ -145,6 +143,20 @@ class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
     """A run whose variables are mirrored on every replica; what each has is read in its replica context."""
 
     loop: MirroredSteps
+    read = frozenset(
+        {
+            "parameters",
+            "master_parameters",
+            "optimizer_state",
+            "buffers",
+            "scaler_state",
+            "accumulator",
+            "random_state",
+            "state",
+            "segment_calls",
+            "resident_bytes",
+        }
+    )
 
     def __init__(
         self,
@@ -158,7 +170,6 @@ class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
     ) -> None:
         self.strategy = strategy
         self.count = int(strategy.num_replicas_in_sync)
-        self.ledgers = [LossLedger() for _ in range(self.count)]
         super().__init__(model, recipe, weights, mode=mode, policy=policy, rewrite=None, device="/CPU:0")
 
     def _made_steps(self) -> TracedSteps:
@@ -218,35 +229,9 @@ class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
             "buffer": sum(as_array(variable).nbytes for variable in self.bound.buffers.values()),
         }
 
-    # the whole run
-
-    def save(self, path: Path) -> None:
-        save_checkpoint(path, self.bound, self.optimizer, [ledger.micro_batches for ledger in self.ledgers])
-
-    def restore(self, path: Path) -> None:
-        with self.scope():
-            windows = load_checkpoint(path, self.bound, self.optimizer, self.count)
-        for ledger, window in zip(self.ledgers, windows, strict=True):
-            ledger.replace(window, sum(micro.items for micro in window))
-
 
 THREADS_PER_RANK = 16
 """Number of threads: reductions block one for each replica, and deadlock with too few."""
-
-_READ_BY_EACH = frozenset(
-    {
-        "parameters",
-        "master_parameters",
-        "optimizer_state",
-        "buffers",
-        "scaler_state",
-        "accumulator",
-        "random_state",
-        "state",
-        "segment_calls",
-        "resident_bytes",
-    }
-)
 
 
 class MirroredWorker:
@@ -264,7 +249,7 @@ class MirroredWorker:
         self._usual = tf.distribute.MirroredStrategy(self._devices)
         self.framework = TensorFlowFramework(device, mode)
 
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> KerasRanks:
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> MirroredTrainer:
         """A new run of all ranks.
 
         Raises:
@@ -278,7 +263,7 @@ class MirroredWorker:
         mode = "xla" if way == "compiled" else self.framework.mode
         with require_calls("tf", recipe, "data-parallel"):
             run = MirroredTrainer(self._strategy(way), model, recipe, weights, mode=mode, policy=policy)
-        return KerasRanks(self.framework.bind(run), _READ_BY_EACH)
+        return self.framework.bind(run)
 
     def _strategy(self, way: str) -> tf.distribute.Strategy:
         options = {

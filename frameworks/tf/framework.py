@@ -1,12 +1,14 @@
-"""TensorFlow with Keras 3 on one device, in one mode."""
+"""TensorFlow with Keras 3 as a framework of the suite: its declarations, and its ranks, logical devices of one CPU."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from fixtures.arrays import Array
@@ -24,6 +26,7 @@ from frameworks.base import (
     float8_attempts,
     optimizer_attempts,
     quantizers_of,
+    ranks_of,
     shipped_attempts,
     techniques_of,
     with_ranks,
@@ -43,16 +46,16 @@ from frameworks.contract import (
     Quantizers,
     RecomputeCase,
     RecomputeResult,
+    Unsupported,
 )
-from frameworks.keras_common.operations import ScopeOfPolicies
-from frameworks.keras_common.optimizers import KerasOptimizers, option_attempts, rates
-from frameworks.keras_common.probes import SUPPORTED
+from frameworks.keras_common.framework import NO_LISTS, REFUSED, SUPPORTED, ScopeOfPolicies
+from frameworks.keras_common.optimizers import KerasOptimizers, rates
 from frameworks.keras_common.settings import dtype_policy, policy_of
+from frameworks.ranks import RemoteRankGroup, worker_group_of
 from frameworks.tf import shipped
 from frameworks.tf.core import settings, ways
-from frameworks.tf.core.layers import VARIANTS, function_used, graph_operations, recompute, run_op
-from frameworks.tf.declarations import conventions, has_ranks, refusals
-from frameworks.tf.launch import rank_group, start_rank_group
+from frameworks.tf.core.settings import has_tf32
+from frameworks.tf.core.steps import VARIANTS, function_used, graph_operations, recompute, run_op
 from frameworks.tf.probes import attempts
 from frameworks.tf.quantization import tflite
 from frameworks.tf.quantization.formats import (
@@ -61,10 +64,69 @@ from frameworks.tf.quantization.formats import (
     KerasPostTraining,
     TensorFlowFormats,
     TensorFlowQuantizers,
-    packing,
 )
 from frameworks.tf.shipped import TensorFlowFunctions
 from frameworks.tf.training import TensorFlowTrainer
+
+_NO_CPU_REWRITE = "auto_mixed_precision needs a GPU or a CPU with AMX-FP16"
+_NO_GPU_REWRITE = "auto_mixed_precision_onednn_bfloat16 is a rewrite for CPUs"
+_WIDE_WEIGHTS = "a graph rewrite leaves the weights in float32"
+_FLOAT8_WANTS_A_GRAPH = (
+    "Keras' float8 layers have no gradient in eager execution: model.fit with run_eagerly=True raises ValueError"
+)
+_NO_TF32 = "TensorFloat-32 is a format of NVIDIA's GPUs, from compute capability 8.0 on"
+_UNCOUNTED: dict[str, str] = {
+    "eager": "TensorFlow does not report a tape's bytes, and its allocators round up or ignore small tensors",
+    "xla": "XLA compiles forward and backward into one program; only a graph that is not yet optimized can be counted",
+    "rewrite": "the rewrite happens after the graph whose tensors can be counted",
+}
+_MIRRORED = "tf.distribute.MirroredStrategy keeps a copy of every variable on each replica; it has no shards"
+_OF_RANKS: dict[Capability, str] = {
+    Capability.RANKS_OPTIMIZER: _MIRRORED,
+    Capability.RANKS_GRADIENTS: _MIRRORED,
+    Capability.RANKS_FULL: _MIRRORED,
+    Capability.RANKS_HYBRID: _MIRRORED,
+    Capability.RANKS_LOW_REDUCTION: "tf.distribute adds gradients up in their own format, and no option names another",
+    Capability.RANKS_LOST: "MirroredStrategy's replicas are devices of one process, which ends as a whole",
+    Capability.RANKS_COLLECTIVES: "nothing in tf.distribute counts the reductions that a run has made",
+}
+_RANKED = ("graph", "eager", "mirrored", tflite.MODE)
+_NO_CPU_STATISTICS = "TensorFlow documents memory statistics of GPUs and TPUs; a CPU's leave out tensors below 256 KiB"
+
+
+_MEMBER = "frameworks.tf.distributed:MirroredWorker"
+_MERGES_IN_A_GRAPH = (
+    "Keras ends a window inside a conditional, where tf.distribute refuses the optimizer's merge_call in a tf.function"
+)
+
+
+def rank_group(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
+    """The ranks of a new run, each a replica on a logical CPU; in mode "eager" their steps are no `tf.function`.
+
+    Raises:
+        Unsupported: the replicas of a `tf.function` do not do what the recipe asks for.
+        ValueError: the recipe names no ranks.
+    """
+    if recipe.accumulation > 1 and mode != "eager":
+        raise Unsupported(Capability.ACCUMULATION, _MERGES_IN_A_GRAPH, partial(_trains, mode, model, recipe))
+    return start_rank_group(mode, model, recipe, weights)
+
+
+def start_rank_group(
+    mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+) -> BaseRankGroup:
+    """`rank_group` without known failures."""
+    count = ranks_of(recipe).count
+    worker_group = worker_group_of(_MEMBER, count, "cpu", "eager" if mode == "eager" else "graph", {}, 1)
+    return RemoteRankGroup(worker_group, worker_group.make([(model, recipe, weights)]))
+
+
+def _trains(mode: str, model: Model, recipe: Recipe) -> bool:
+    """Whether a refused update succeeds if tried without the adapter's guards."""
+    run = start_rank_group(mode, model, recipe)
+    gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
+    return not any(update.skipped for update in run.apply_gradients([[gradients] * recipe.accumulation] * run.count))
+
 
 _OF_PARTS = ("graph", "xla")
 """Modes in which operations and layers are judged one by one."""
@@ -100,11 +162,34 @@ class TensorFlowFramework(ScopeOfPolicies):
         return result | tflite.environment() if self.mode == tflite.MODE else result
 
     def refusals(self) -> Mapping[Capability, str]:
-        return refusals(self.device, self.mode)
+        reasons = dict(REFUSED)
+        if self.mode == "rewrite":
+            reasons |= dict.fromkeys((Capability.O3_FLOAT16, Capability.O3_BFLOAT16), _WIDE_WEIGHTS)
+            if self.device == "cpu":
+                reasons[Capability.O1_FLOAT16] = _NO_CPU_REWRITE
+            else:
+                reasons[Capability.O1_BFLOAT16] = _NO_GPU_REWRITE
+        else:
+            reasons[Capability.AUTOCAST_LISTS] = NO_LISTS
+        if self.mode in _UNCOUNTED:
+            reasons[Capability.SAVED_BYTES] = _UNCOUNTED[self.mode]
+        if self.device == "cpu":
+            reasons[Capability.PEAK_BYTES] = _NO_CPU_STATISTICS
+        if self._has_ranks:
+            reasons |= _OF_RANKS
+        if self.mode == tflite.MODE:
+            reasons |= dict.fromkeys(tflite.find_missing(), tflite.NOT_THERE)
+        if self.mode == "eager":
+            reasons |= dict.fromkeys((Capability.DELAYED_SCALING, Capability.FLOAT8_TRAINING), _FLOAT8_WANTS_A_GRAPH)
+        if not has_tf32(self.device):
+            reasons[Capability.TF32] = _NO_TF32
+        return reasons
 
     def supported_capabilities(self) -> Collection[Capability]:
         here = SUPPORTED | casts_of(self.rule(NumberFormats)) | quantizers_of(self.rule(Quantizers))
-        here |= techniques_of(self.rule(PostTraining)) | {Capability.INTEGER_PRODUCTS, *packing()}
+        here |= techniques_of(self.rule(PostTraining)) | {Capability.INTEGER_PRODUCTS}
+        if hasattr(keras.quantizers, "pack_int4"):
+            here |= {Capability.INT4_PACKING}
         if self.mode == "graph":
             here |= {Capability.PLATEAU, Capability.FUNCTION_USES}
         if self.ranks() is None:
@@ -112,20 +197,16 @@ class TensorFlowFramework(ScopeOfPolicies):
         return here - OF_ONE_PLACE
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here = attempts(self._alone, self._place) | option_attempts(self._run) | shipped_attempts(self.parts())
+        here = attempts(self._alone, self._place, self._run) | shipped_attempts(self.parts())
         here |= delayed_attempts(partial(KerasDelayedProduct, KERNEL, 4, 1, self._alone, self._place))
         if self.mode == tflite.MODE:
-            here |= tflite.refused_attempts()
+            here |= dict.fromkeys(tflite.find_missing(), tflite.has_lite)
         if self.ranks() is None:
             here |= float8_attempts(self._run) | optimizer_attempts(self._run, Capability.GROUP_RATES)
-        return (
-            with_ranks(here, partial(start_rank_group, self.mode), self.ranks())
-            if has_ranks(self.device, self.mode)
-            else here
-        )
+        return with_ranks(here, partial(start_rank_group, self.mode), self.ranks()) if self._has_ranks else here
 
     def conventions(self) -> Conventions:
-        return conventions(self.mode)
+        return replace(super().conventions(), compiled=self.mode != "eager")
 
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
@@ -230,6 +311,11 @@ class TensorFlowFramework(ScopeOfPolicies):
 
     def restore_global_state(self, state: Mapping[str, str]) -> None:
         settings.write_global_state(state)
+
+    @property
+    def _has_ranks(self) -> bool:
+        """Whether there are ranks: logical CPUs, in the modes that neither compile nor rewrite what they run."""
+        return self.device == "cpu" and self.mode in _RANKED
 
     @property
     def _alone(self) -> str:

@@ -1,6 +1,5 @@
 """Attempts with the framework's own calls, without this adapter's guards."""
 
-from collections.abc import Callable
 from functools import partial
 
 import keras
@@ -8,28 +7,36 @@ import numpy as np
 import tensorflow as tf
 
 from fixtures.model import Batch
+from frameworks.base.attempts import Make
 from frameworks.contract import Attempt, Capability
-from frameworks.keras_common.probes import OF_POLICIES, has_mixed_policy, low, optimizer_attempts
-from frameworks.keras_common.settings import dtype_policy
+from frameworks.keras_common.framework import keras_attempts
 from frameworks.operations import CATALOGUE
-from frameworks.tf.core.layers import VARIANTS, captured_bytes, graph_operations, recomputing, run_op
 from frameworks.tf.core.settings import REWRITES, graph_rewrite, rewrite_lists, tensor_float_32
-from frameworks.tf.core.steps import TapeBackend, compile_function
+from frameworks.tf.core.steps import (
+    VARIANTS,
+    TapeBackend,
+    captured_bytes,
+    compile_function,
+    graph_operations,
+    recomputing,
+    run_op,
+)
 
 
-def attempts(mode: str, device: str) -> dict[Capability, Attempt]:
+def attempts(mode: str, device: str, run: Make) -> dict[Capability, Attempt]:
     """Attempts for each capability in a mode, on the device with TensorFlow's name `device`."""
-    own: dict[Capability, Attempt] = {c: partial(attempt, mode) for c, attempt in _ATTEMPTS.items()}
-    every = OF_POLICIES | optimizer_attempts(TapeBackend(mode)) | own
+    own: dict[Capability, Attempt] = {
+        Capability.TF32: _tf32,
+        Capability.SAVED_BYTES: partial(_counts_saved_bytes, mode),
+        Capability.PEAK_BYTES: _peak,
+    }
+    every = keras_attempts(TapeBackend(mode), run) | own | (_OF_REWRITES if mode == "rewrite" else {})
     return {capability: partial(_at, device, attempt) for capability, attempt in every.items()}
 
 
 def _at(device: str, attempt: Attempt) -> bool:
     with tf.device(device):
         return attempt()
-
-
-# precision
 
 
 def _rewritten(format_name: str) -> bool:
@@ -45,43 +52,34 @@ def _rewritten(format_name: str) -> bool:
     return not np.array_equal(exact.numpy(), rewritten.numpy())
 
 
-def _has_mixed_precision(format_name: str, mode: str) -> bool:
-    if mode == "rewrite":
-        return _rewritten(format_name)
-    return has_mixed_policy(format_name)
-
-
-def _low(format_name: str, mode: str) -> bool:
-    if mode != "rewrite":
-        return low(format_name)
+def _lowers_weights(format_name: str) -> bool:
     with graph_rewrite(REWRITES[format_name]):
         weight = keras.layers.Dense(2)
         tf.function(lambda x: weight(x))(tf.ones((1, 2)))
     return bool(weight.kernel.dtype == format_name)
 
 
-def _lists(mode: str) -> bool:
-    """Softmax named low, product named wide: by the lists of a rewrite, or by a policy map."""
-    arrays = {op: CATALOGUE[op]() for op in ("softmax", "matmul")}
-    if mode == "rewrite":
-        names = graph_operations(["softmax"]), graph_operations(["matmul"])
-        with graph_rewrite(REWRITES["bfloat16"]), rewrite_lists(*names):
-            return {op: run_op(op, operands, mode).dtype for op, operands in arrays.items()} == {
-                "softmax": "bfloat16",
-                "matmul": "float32",
-            }
-    named = keras.dtype_policies.DTypePolicyMap(default_policy="mixed_bfloat16")
-    named["matmul"] = keras.dtype_policies.DTypePolicy("float32")
-    with dtype_policy(named):
-        return run_op("matmul", arrays["matmul"], mode).dtype == "float32"
+def _follows_lists() -> bool:
+    """Softmax named low, product named wide."""
+    names = graph_operations(["softmax"]), graph_operations(["matmul"])
+    with graph_rewrite(REWRITES["bfloat16"]), rewrite_lists(*names):
+        formats = [run_op(op, CATALOGUE[op](), "rewrite").dtype for op in ("softmax", "matmul")]
+    return formats == ["bfloat16", "float32"]
 
 
-def _tf32(_: str) -> bool:
+_OF_REWRITES: dict[Capability, Attempt] = {
+    Capability.O1_FLOAT16: partial(_rewritten, "float16"),
+    Capability.O1_BFLOAT16: partial(_rewritten, "bfloat16"),
+    Capability.O3_FLOAT16: partial(_lowers_weights, "float16"),
+    Capability.O3_BFLOAT16: partial(_lowers_weights, "bfloat16"),
+    Capability.AUTOCAST_SCOPE: partial(_rewritten, "bfloat16"),
+    Capability.AUTOCAST_LISTS: _follows_lists,
+}
+
+
+def _tf32() -> bool:
     with tensor_float_32(True):
         return bool(tf.reduce_all(tf.fill((64, 64), 1.0 + 2.0**-12) @ tf.eye(64) == 1.0))
-
-
-# state and memory
 
 
 def _counts_saved_bytes(mode: str) -> bool:
@@ -118,7 +116,7 @@ def _place() -> str:
     return f"{spec.device_type}:{spec.device_index}"
 
 
-def _peak(_: str) -> bool:
+def _peak() -> bool:
     """Whether the allocator's peak grows with a tensor of 64 KiB."""
     tf.config.experimental.reset_memory_stats(_place())
     before = _statistics()["peak"]
@@ -126,11 +124,8 @@ def _peak(_: str) -> bool:
     return bool(_statistics()["peak"] - before >= 4 * tf.size(values).numpy())
 
 
-# what is inside
-
-
-def _keeps_output_gradient(mode: str, wrap: Callable[[Callable[..., tf.Tensor]], Callable[..., tf.Tensor]]) -> bool:
-    """Whether a tape gives the gradient for what is computed on the way through a wrapped function."""
+def _keeps_output_gradient(mode: str, variant: str) -> bool:
+    """Whether a tape gives the gradient for what is computed on the way through a recomputed function."""
 
     def step(x: tf.Tensor) -> tf.Tensor:
         inside = []
@@ -141,7 +136,7 @@ def _keeps_output_gradient(mode: str, wrap: Callable[[Callable[..., tf.Tensor]],
 
         with tf.GradientTape() as tape:
             tape.watch(x)
-            value = tf.reduce_sum(wrap(function)(x))
+            value = tf.reduce_sum(recomputing(function, variant)(x))
         gradient = tape.gradient(value, inside[0])
         return tf.zeros_like(x) if gradient is None else gradient
 
@@ -149,18 +144,5 @@ def _keeps_output_gradient(mode: str, wrap: Callable[[Callable[..., tf.Tensor]],
 
 
 def shows_recomputed(mode: str) -> bool:
-    """Whether that holds within a recomputation call."""
-    return any(_keeps_output_gradient(mode, partial(recomputing, variant=variant)) for variant in VARIANTS)
-
-
-_ATTEMPTS: dict[Capability, Callable[[str], bool]] = {
-    Capability.O1_FLOAT16: partial(_has_mixed_precision, "float16"),
-    Capability.O1_BFLOAT16: partial(_has_mixed_precision, "bfloat16"),
-    Capability.O3_FLOAT16: partial(_low, "float16"),
-    Capability.O3_BFLOAT16: partial(_low, "bfloat16"),
-    Capability.TF32: _tf32,
-    Capability.AUTOCAST_SCOPE: partial(_has_mixed_precision, "bfloat16"),
-    Capability.AUTOCAST_LISTS: _lists,
-    Capability.SAVED_BYTES: _counts_saved_bytes,
-    Capability.PEAK_BYTES: _peak,
-}
+    """Whether that holds within any recomputation call."""
+    return any(_keeps_output_gradient(mode, variant) for variant in VARIANTS)

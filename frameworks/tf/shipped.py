@@ -24,10 +24,6 @@ _TRAINED = ("Bidirectional", "TimeDistributed", "SpectralNormalization")
 """Layers around another layer."""
 
 
-def _plain(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    return call(*arguments)
-
-
 def _recompute_call(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     return keras.remat(call)(*arguments)
 
@@ -84,7 +80,8 @@ class _Parts(ListedParts):
         leaves = [*_floating(list(arguments)), *weights]
         with tf.GradientTape(persistent=technique == "used-twice") as tape:
             tape.watch(leaves)
-            outputs = _floating(self.calls.get(technique, _plain)(call, arguments))
+            through = self.calls.get(technique)
+            outputs = _floating(through(call, arguments) if through else call(*arguments))
         output_gradients = [tf.cast(tf.constant(incoming(tuple(output.shape))), output.dtype) for output in outputs]
         if technique == "used-twice":
             tape.gradient(outputs, leaves, output_gradients)
@@ -95,11 +92,6 @@ class _Parts(ListedParts):
             result = tape.gradient(outputs, leaves, output_gradients)
         values = {f"value/{index}": _array(output) for index, output in enumerate(outputs)}
         return values | {f"gradient/{index}": _array(gradient) for index, gradient in enumerate(result)}
-
-
-def _with(call: Callable[..., Any], numbers: Sequence[Any]) -> Callable[..., Any]:
-    """The call with plain numbers at its end, which recomputation would make tensors of."""
-    return lambda *arguments: call(*arguments, *numbers)
 
 
 class Operations(_Parts):
@@ -119,7 +111,11 @@ class Operations(_Parts):
     def compute(self, name: str, technique: str) -> Values:
         arguments = self.arguments(name)
         numbers = [argument for argument in arguments if isinstance(argument, int | tuple)]
-        arguments, call = arguments[: len(arguments) - len(numbers)], _with(self.find(name), numbers)
+        arguments, function = arguments[: len(arguments) - len(numbers)], self.find(name)
+
+        def call(*tensors: Any) -> Any:  # recomputation would make tensors of the numbers
+            return function(*tensors, *numbers)
+
         if technique != "one-input":
             return self.run_and_differentiate(call, arguments, (), technique)
         result: dict[str, Any] = {}
@@ -387,8 +383,8 @@ class TensorFlowFunctions(BaseFunctions):
             if "xla" not in technique and technique != "compiled-inside":
                 raise
             raise Unsupported(Capability.CONTROL_FLOW, str(error)) from error
-        values = {f"value/{index}": _make_array(output) for index, output in enumerate(tf.nest.flatten(outputs))}
-        return {**values, "gradient/0": _make_array(gradient)}
+        values = {f"value/{index}": _array(output) for index, output in enumerate(tf.nest.flatten(outputs))}
+        return {**values, "gradient/0": _array(gradient)}
 
     def _apply_technique(self, function: Function, technique: str) -> Function:
         """Outputs and gradient by a function of x."""
@@ -438,7 +434,3 @@ def _in_a_loop(function: Function) -> Function:
         return tf.nest.pack_sequence_as(function(x), outputs)
 
     return run_in_loop
-
-
-def _make_array(value: Any) -> Array | None:
-    return None if value is None else np.asarray(value)

@@ -25,9 +25,8 @@ from frameworks.keras_common.optimizers import make_optimizer, scaler_settings
 from frameworks.keras_common.run import COLUMNS, KerasMicroBatch, StatefulRun, micro_batches_of, rows_of
 from frameworks.keras_common.settings import dtype_policy
 from frameworks.tf.core import ways
-from frameworks.tf.core.layers import WRAPPERS, SegmentCounts, as_array, captured_bytes
 from frameworks.tf.core.settings import graph_rewrite
-from frameworks.tf.core.steps import TapeBackend, TracedSteps
+from frameworks.tf.core.steps import WRAPPERS, SegmentCounts, TapeBackend, TracedSteps, as_array, captured_bytes
 from frameworks.tf.probes import shows_recomputed
 from frameworks.tf.quantization import formats
 
@@ -45,59 +44,6 @@ def _rows(windows: Sequence[Sequence[KerasMicroBatch]]) -> tf.Variable:
     """The open windows as (windows, micro-batches, fields)."""
     rows = np.stack([rows_of(own) for own in windows])
     return tf.Variable(rows, trainable=False, shape=tf.TensorShape((None, None, COLUMNS)))
-
-
-def save_checkpoint(
-    path: Path,
-    bound: BuiltNetwork,
-    optimizer: keras.optimizers.Optimizer,
-    windows: Sequence[Sequence[KerasMicroBatch]],
-    way: str = "",
-) -> None:
-    """Writes network, optimizer (its scaler, counters and accumulators among it) and the open windows below `path`."""
-    path.mkdir(parents=True, exist_ok=True)
-    rows = _rows(windows)
-    if way == "weights-file":
-        ways.write_files(path, bound, optimizer, rows.numpy())
-    else:
-        ways.write(way, path, tf.train.Checkpoint(window=rows, **_parts(bound, optimizer)))
-
-
-def take(
-    bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, other: BuiltNetwork, others: keras.optimizers.Optimizer
-) -> None:
-    """Gives network and optimizer the values that those of another run have now, by Keras' own calls."""
-    bound.network.set_weights(other.network.get_weights())
-    for path, seed in other.seeds.items():
-        bound.seeds[path].state.assign(seed.state)
-    store: dict[str, Any] = {}
-    others.save_own_variables(store)
-    optimizer.load_own_variables(store)
-
-
-def load_checkpoint(
-    path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, count: int, way: str = ""
-) -> list[list[KerasMicroBatch]]:
-    """Restores what `save_checkpoint` wrote, by `read` and `assert_consumed`, and returns so many open windows.
-
-    Raises:
-        ValueError: the files are missing, cut, changed or of another run, or have another number of open windows.
-    """
-    rows = _rows([[]])
-    try:
-        if way == "weights-file":
-            rows.assign(ways.read_files(path, bound, optimizer))
-        else:
-            ways.read(way, path, tf.train.Checkpoint(window=rows, **_parts(bound, optimizer)))
-    except (tf.errors.OpError, ValueError, AssertionError, IndexError, OSError, KeyError, BadZipFile) as error:
-        reason = str(error).split("\n", 1)[0][:200]
-        raise ValueError(f"{path} holds no whole checkpoint of this run: {reason}") from error
-    windows = [micro_batches_of(own) for own in rows.numpy()]
-    if not any(windows):
-        return [[] for _ in range(count)]
-    if len(windows) != count:
-        raise ValueError(f"{path}: saved inside a window by {len(windows)} ranks, and these are {count}")
-    return windows
 
 
 INSIDE_RECOMPUTED = "a tape does not see what is computed inside keras.remat or tf.recompute_grad"
@@ -177,12 +123,37 @@ class TensorFlowTrainer(StatefulRun):
         return self._counts.read()
 
     def save(self, path: Path) -> None:
-        save_checkpoint(path, self.bound, self.optimizer, [self.ledger.micro_batches], self.recipe.way("save"))
+        path.mkdir(parents=True, exist_ok=True)
+        way, rows = self.recipe.way("save"), _rows([ledger.micro_batches for ledger in self.ledgers])
+        if way == "weights-file":
+            ways.write_files(path, self.bound, self.optimizer, rows.numpy())
+        else:
+            ways.write(way, path, tf.train.Checkpoint(window=rows, **_parts(self.bound, self.optimizer)))
 
     def restore(self, path: Path) -> None:
         with self.scope():
-            (window,) = load_checkpoint(path, self.bound, self.optimizer, 1, self.recipe.way("save"))
-        self.ledger.replace(window, sum(micro.items for micro in window))
+            windows = self._read(path)
+        for ledger, window in zip(self.ledgers, windows, strict=True):
+            ledger.replace(window, sum(micro.items for micro in window))
+
+    def _read(self, path: Path) -> list[list[KerasMicroBatch]]:
+        """Restores network and optimizer, by `read` and `assert_consumed`; returns the open windows."""
+        way, rows = self.recipe.way("save"), _rows([[]])
+        try:
+            if way == "weights-file":
+                rows.assign(ways.read_files(path, self.bound, self.optimizer))
+            else:
+                ways.read(way, path, tf.train.Checkpoint(window=rows, **_parts(self.bound, self.optimizer)))
+        except (tf.errors.OpError, ValueError, AssertionError, IndexError, OSError, KeyError, BadZipFile) as error:
+            reason = str(error).split("\n", 1)[0][:200]
+            raise ValueError(f"{path} holds no whole checkpoint of this run: {reason}") from error
+        windows = [micro_batches_of(own) for own in rows.numpy()]
+        count = len(self.ledgers)
+        if not any(windows):
+            return [[] for _ in range(count)]
+        if len(windows) != count:
+            raise ValueError(f"{path}: saved inside a window by {len(windows)} ranks, and these are {count}")
+        return windows
 
     def freeze(self, names: Collection[str]) -> None:
         for name, variable in self.bound.variables.items():
@@ -191,8 +162,13 @@ class TensorFlowTrainer(StatefulRun):
 
     def take(self, other: Trainer) -> None:
         source = of_same_class(self, other)
+        store: dict[str, Any] = {}
         with self.scope():
-            take(self.bound, self.optimizer, source.bound, source.optimizer)
+            self.bound.network.set_weights(source.bound.network.get_weights())
+            for path, seed in source.bound.seeds.items():
+                self.bound.seeds[path].state.assign(seed.state)
+            source.optimizer.save_own_variables(store)
+            self.optimizer.load_own_variables(store)
         self.ledger.replace(source.ledger.micro_batches, source.ledger.items)
 
     def saved_bytes(self, batch: Batch) -> int:

@@ -91,7 +91,7 @@ def test_the_users_own_folder_and_a_folder_that_cannot_be_written(tmp_path: Path
 
 def test_another_build_of_the_compiler_has_another_name(tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    from frameworks.jax.core.compilation_cache import build, libraries
+    from frameworks.jax.core.settings import build, libraries
 
     first, second = write(tmp_path / "a.so", 9, 5), write(tmp_path / "b.so", 9, 5)
     known = tmp_path / "builds"

@@ -9,8 +9,6 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import NamedSharding
 
-from fixtures.arrays import Array
-
 wide_formats = jax.enable_x64 if hasattr(jax, "enable_x64") else import_module("jax.experimental").enable_x64
 """A scope that enables or disables 64-bit formats; experimental in older versions of JAX."""
 
@@ -19,11 +17,6 @@ Place: TypeAlias = jax.Device | NamedSharding
 
 Flat = dict[str, jax.Array]
 """A tree of variables with its paths joined by "/", as `flax.traverse_util` joins them."""
-
-
-def to_array(value: Any) -> Array:
-    """A copy of a JAX array's values in its own format."""
-    return np.array(value)
 
 
 def flat(tree: Mapping[str, Any]) -> Flat:

@@ -1,10 +1,10 @@
-"""The fixture model as Linen modules: layers, losses, recomputed segments, and where each keeps its parameters."""
+"""The fixture model as Linen modules, its arrays and losses, the suite's operations, and Flax's float8 training."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -12,16 +12,315 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
+from flax.linen import fp8_ops
+from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
 from fixtures import model as fixture
 from fixtures.arrays import Array
 from fixtures.model import Again, Batch, Head, Model
 from fixtures.recipe import Recompute
 from frameworks.base import Bounds, inner_bounds, segment_bounds
+from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, FunctionFormat, Operand, PassResult
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, Place, to_array
-from frameworks.jax.core.float8 import product_of
-from frameworks.jax.core.operations import square
+from frameworks.jax.core.arrays import Flat, Place, flat, nest_leaves
+
+_IMAGES = ("NHWC", "HWIO", "NHWC")
+
+
+def _apply_norm(x: jax.Array, module: nn.Module) -> jax.Array:
+    return jnp.asarray(module.apply({}, x))
+
+
+def _dropout(x: jax.Array) -> jax.Array:
+    return jnp.asarray(nn.Dropout(0.5, deterministic=False).apply({}, x, rngs={"dropout": jax.random.key(0)}))
+
+
+def _attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    q, k, v = (x[:, :, None] for x in (query, key, value))
+    return jax.nn.dot_product_attention(q, k, v)[:, :, 0]
+
+
+def _instance_norm(x: jax.Array) -> jax.Array:
+    """Rows are the channels of one sample, which Linen has last."""
+    return _apply_norm(x.T[None], nn.InstanceNorm(epsilon=1e-5, use_bias=False, use_scale=False))[0].T
+
+
+def _pool(pool: Callable[..., jax.Array], x: jax.Array) -> jax.Array:
+    return pool(x, (2, 2), strides=(2, 2))
+
+
+OPERATIONS: dict[str, Callable[..., jax.Array]] = {
+    "matmul": jnp.matmul,
+    "batched_matmul": jnp.matmul,
+    "einsum": lambda a, b: jnp.einsum("ij,jk->ik", a, b),
+    "linear": lambda x, weight, bias: x @ weight + bias,
+    "conv2d": lambda x, kernel: lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=_IMAGES),
+    "attention": _attention,
+    "sum": jnp.sum,
+    "mean": jnp.mean,
+    "variance": jnp.var,
+    "norm": lambda x: jnp.linalg.norm(x.ravel()),
+    "prod": jnp.prod,
+    "max": jnp.max,
+    "cumsum": lambda x: jnp.cumsum(x, -1),
+    "cumprod": lambda x: jnp.cumprod(x, -1),
+    "logsumexp": lambda x: jax.nn.logsumexp(x, -1),
+    "softmax": jax.nn.softmax,
+    "log_softmax": jax.nn.log_softmax,
+    "cross_entropy": lambda x, ids: optax.softmax_cross_entropy_with_integer_labels(x, ids).mean(),
+    "squared_error": lambda a, b: optax.squared_error(a, b).mean(),
+    "absolute_error": lambda a, b: jnp.abs(a - b).mean(),
+    "huber": lambda a, b: optax.huber_loss(a, b).mean(),
+    "kl_divergence": lambda logarithms, x: optax.losses.kl_divergence(logarithms, x).mean(),
+    "binary_cross_entropy_logits": lambda x, y: optax.sigmoid_binary_cross_entropy(x, y).mean(),
+    "layer_norm": lambda x: _apply_norm(x, nn.LayerNorm(epsilon=1e-5, use_bias=False, use_scale=False)),
+    "batch_norm": lambda x: jax.nn.standardize(x, axis=0, epsilon=1e-5),
+    "instance_norm": _instance_norm,
+    "rms_norm": lambda x: _apply_norm(x, nn.RMSNorm(epsilon=1e-5, use_scale=False)),
+    "exp": jnp.exp,
+    "expm1": jnp.expm1,
+    "log": jnp.log,
+    "log1p": jnp.log1p,
+    "pow": lambda x: jnp.power(x, 3.0),
+    "square": jnp.square,
+    "sqrt": jnp.sqrt,
+    "rsqrt": lax.rsqrt,
+    "reciprocal": jnp.reciprocal,
+    "abs": jnp.abs,
+    "sin": jnp.sin,
+    "cos": jnp.cos,
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+    "relu": jax.nn.relu,
+    "leaky_relu": jax.nn.leaky_relu,
+    "elu": jax.nn.elu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "silu": jax.nn.silu,
+    "softplus": jax.nn.softplus,
+    "erf": lax.erf,
+    "add": jnp.add,
+    "subtract": jnp.subtract,
+    "multiply": jnp.multiply,
+    "divide": jnp.divide,
+    "maximum": jnp.maximum,
+    "where": lambda a, b: jnp.where(a > 0, a, b),
+    "concatenate": lambda a, b: jnp.concatenate([a, b], -1),
+    "stack": lambda a, b: jnp.stack([a, b]),
+    "max_pool": lambda x: _pool(nn.max_pool, x),
+    "average_pool": lambda x: _pool(nn.avg_pool, x),
+    "dropout": _dropout,
+    "embedding": lambda ids, table: jnp.take(table, ids, axis=0),
+    "gather_ids": lambda ids: ids + 0,
+    "argmax": lambda x: jnp.argmax(x, -1),
+    "transpose": lambda x: jnp.swapaxes(x, -1, -2),
+    "reshape": jnp.ravel,
+}
+
+
+WAYS: dict[str, FunctionFormat] = {"custom_vjp": "input"}
+
+
+@jax.custom_vjp
+def square(x: jax.Array) -> jax.Array:
+    """The operation of `fixtures.model.UserFunction`."""
+    return x * x
+
+
+def _forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return x * x, x
+
+
+def _backward(x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+    return (gradient * jnp.clip(2.0 * x, -1.0, 1.0),)
+
+
+square.defvjp(_forward, _backward)
+
+
+def _pair(a: Any, b: Any, c: Any, scale: float, asked: list[tuple[bool, ...]]) -> tuple[Any, Any]:  # noqa: ARG001
+    return scale * a * b, b + c
+
+
+def _pair_forward(a: Any, b: Any, c: Any, scale: float, asked: list[tuple[bool, ...]]) -> tuple[Any, Any]:
+    marks = tuple(() if argument.perturbed else None for argument in (a, b, c))
+    return _pair(a.value, b.value, c.value, scale, asked), (a.value, b.value, marks)
+
+
+def _pair_backward(scale: float, asked: list[tuple[bool, ...]], residuals: Any, gradients: Any) -> tuple[Any, ...]:
+    a, b, marks = residuals
+    needs = tuple(mark is not None for mark in marks)
+    asked.append(needs)
+    y, z = (jnp.zeros(gradient.shape) if isinstance(gradient, SymbolicZero) else gradient for gradient in gradients)
+    every = (2.0 * scale * y * b, scale * y * a + z, z)
+    return tuple(gradient if needed else None for gradient, needed in zip(every, needs, strict=True))
+
+
+pair = jax.custom_vjp(_pair, nondiff_argnums=(3, 4))
+"""The operation of `fixtures.model`; the list takes what each backward pass finds."""
+pair.defvjp(_pair_forward, _pair_backward, symbolic_zeros=True)
+
+
+RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=1), skipped="stays")
+_OPERANDS: dict[Operand, str] = {"input": "input", "kernel": "kernel", "gradient": "output_grad"}
+_BELOW = f"{OVERWRITE_WITH_GRADIENT}/"
+
+
+def amax_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves of the collection."""
+    return {path: value for path, value in leaves.items() if path.startswith(_BELOW)}
+
+
+def trained_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves that an optimizer trains."""
+    return {path: value for path, value in leaves.items() if not path.startswith(_BELOW)}
+
+
+def with_memory(leaves: Flat, variables: Mapping[str, Any]) -> Flat:
+    """Parameters with the leaves of the collection among a module's variables, if there are any."""
+    memory = flat(variables.get(OVERWRITE_WITH_GRADIENT, {}))
+    return leaves | {f"{_BELOW}{path}": value for path, value in memory.items()}
+
+
+def collections_of(leaves: Flat) -> dict[str, Any]:
+    """The variables of a module that has these leaves."""
+    memory = {path.removeprefix(_BELOW): value for path, value in amax_leaves(leaves).items()}
+    result = {"params": nest_leaves(trained_leaves(leaves))}
+    return result | ({OVERWRITE_WITH_GRADIENT: nest_leaves(memory)} if memory else {})
+
+
+def state_tree(leaves: Flat) -> Any:
+    """The tree that `TrainState` takes as parameters or gradients: one without a collection is that of parameters."""
+    memory = amax_leaves(leaves)
+    return {"params": trained_leaves(leaves), OVERWRITE_WITH_GRADIENT: memory} if memory else leaves
+
+
+def leaves_in(tree: Any) -> Flat:
+    """The leaves of a tree that `state_tree` made."""
+    result: Flat = tree["params"] | tree[OVERWRITE_WITH_GRADIENT] if OVERWRITE_WITH_GRADIENT in tree else tree
+    return result
+
+
+def total_gradient(gradients: list[Any]) -> Any:
+    """The sum of gradients in trees of leaves by place; of what overwrites the collection the largest."""
+
+    def combine_leaves(path: Any, one: jax.Array, other: jax.Array) -> jax.Array:
+        overwrites = any(str(getattr(key, "key", "")).startswith(_BELOW) for key in path)
+        return jnp.maximum(one, other) if overwrites else one + other
+
+    return reduce(partial(jax.tree.map_with_path, combine_leaves), gradients)
+
+
+def overwrite_after_window(before: Any, after: Any, overwritten: Any, last: Any) -> tuple[Any, Any]:
+    """Parameters after a micro-batch of a window, and what has been gathered to overwrite the collection with.
+
+    Args:
+        before, after: parameters of a `TrainState` around a micro-batch.
+        overwritten: what the micro-batches before it gave.
+        last: whether it ended the window.
+    """
+    gathered = jax.tree.map(jnp.maximum, overwritten, after[OVERWRITE_WITH_GRADIENT])  # as Flax's type `fm32` adds
+    window = jax.tree.map(partial(jnp.where, last), gathered, before[OVERWRITE_WITH_GRADIENT])
+    rest = jax.tree.map(lambda leaf: jnp.where(last, jnp.zeros_like(leaf), leaf), gathered)
+    return after | {OVERWRITE_WITH_GRADIENT: window}, rest
+
+
+def nothing_gathered(tree: Any) -> Any:
+    """Initial gathered values of a window, None without float8."""
+    memory = tree.get(OVERWRITE_WITH_GRADIENT)
+    return None if memory is None else jax.tree.map(jnp.zeros_like, memory)
+
+
+def operand_histories(leaves: Mapping[str, Any], below: str = "") -> dict[Operand, AmaxHistory]:
+    """The delayed-scaling state of a layer, whose leaves are named from `below` on."""
+    return {
+        operand: AmaxHistory(float(leaves[f"{below}{name}_scale"][0]), np.array(leaves[f"{below}{name}_amax_history"]))
+        for operand, name in _OPERANDS.items()
+    }
+
+
+def amax_histories(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict[Operand, AmaxHistory]]:
+    """The delayed-scaling state by the names of weights; `canonical` has the names of parameters by place."""
+    result: dict[str, dict[Operand, AmaxHistory]] = {}
+    for path in amax_leaves(leaves):
+        layer, _, leaf = path.removeprefix(_BELOW).rpartition("/")
+        if leaf == "input_scale":
+            weight = canonical[f"{layer.rpartition('/')[0]}/kernel"]
+            result[weight] = operand_histories(leaves, f"{_BELOW}{layer}/")
+    return result
+
+
+def delayed_scaling_state(leaves: Flat) -> dict[str, Array]:
+    """The delayed-scaling state, by place."""
+    return {path: np.array(value) for path, value in amax_leaves(leaves).items()}
+
+
+_DIMENSIONS = (((1,), (0,)), ((), ()))
+
+ONLY_COMPILED = "outside compiled programs JAX does not hold arrays of Flax's type fm32, whose sum is the larger of two"
+
+
+class FlaxDelayedProduct:
+    """`Fp8DirectDotGeneralOp` on `device`.
+
+    The scales of several micro-batches are of Flax's type `fm32`, whose sum is the larger of two.
+    """
+
+    rule = RULE.product
+
+    def __init__(self, kernel: Array, history: int, device: jax.Device, *, jit: bool) -> None:
+        self._place, self._jit = device, jit
+        self._operation = fp8_ops.Fp8DirectDotGeneralOp(amax_history_length=history)
+        with jax.default_device(device):
+            self._kernel = jnp.asarray(kernel)
+            inputs = jnp.zeros((1, len(kernel)), jnp.float32)
+            self._step = jax.jit(self._train_product)
+            self._state: Any = self._operation.init({}, inputs, self._kernel, _DIMENSIONS)[
+                fp8_ops.OVERWRITE_WITH_GRADIENT
+            ]
+
+    def train(self, *window: tuple[Array, Array]) -> tuple[PassResult, ...]:
+        inputs, gradients = ([jnp.asarray(array) for array in arrays] for arrays in zip(*window, strict=True))
+        with jax.default_device(self._place), jax.disable_jit(not self._jit):
+            results, self._state = self._step(self._state, self._kernel, inputs, gradients)
+        return tuple(PassResult(*(np.asarray(array) for array in passed)) for passed in results)
+
+    def predict(self, inputs: Array) -> Array:
+        with jax.default_device(self._place), jax.disable_jit(not self._jit):
+            return np.asarray(self._output(self._state, self._kernel, jnp.asarray(inputs)))
+
+    def amax_histories(self) -> dict[Operand, AmaxHistory]:
+        return operand_histories(self._state)
+
+    def _output(self, state: Any, kernel: jax.Array, inputs: jax.Array) -> jax.Array:
+        variables = {fp8_ops.OVERWRITE_WITH_GRADIENT: state}
+        output: jax.Array = self._operation.apply(variables, inputs, kernel, _DIMENSIONS)
+        return output
+
+    def _train_product(
+        self, state: Any, kernel: jax.Array, inputs: list[jax.Array], gradients: list[jax.Array]
+    ) -> tuple[list[tuple[jax.Array, ...]], Any]:
+        """Results of each micro-batch, and the state overwritten by the gradients of all of them."""
+        if len(inputs) > 1:
+            state = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, fp8_ops.fm32), state)
+
+        def outputs_of(state: Any, kernels: list[jax.Array], inputs: list[jax.Array]) -> list[jax.Array]:
+            return [self._output(state, own, array) for own, array in zip(kernels, inputs, strict=True)]
+
+        outputs, backward = jax.vjp(outputs_of, state, [kernel] * len(inputs), inputs)
+        overwritten, of_kernel, of_inputs = backward(gradients)
+        overwritten = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.float32), overwritten)
+        return list(zip(outputs, of_inputs, of_kernel, strict=True)), overwritten
+
+
+def joins_windows(factory: Callable[[], FlaxDelayedProduct]) -> bool:
+    """Whether a window of two micro-batches is one step of the larger value."""
+    product = factory()
+    small, large = ((np.full((1, 16), value, np.float32), np.ones((1, 16), np.float32)) for value in (1.0, 8.0))
+    product.train(large, small)
+    return float(product.amax_histories()["input"].amax.max()) == 8.0
+
 
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": nn.relu,
@@ -246,7 +545,7 @@ class Network(nn.Module):
     way: str = ""
 
     def setup(self) -> None:
-        product = product_of(self.history)
+        product = partial(nn.Fp8DirectDotGeneralOp, amax_history_length=self.history) if self.history else None
         layers: list[Block] = []
         for layer in self.model.layers[:-1]:
             used = layers[layer.at] if isinstance(layer, Again) else None
@@ -371,7 +670,7 @@ class Layout:
         every = self.parameters | self.buffers
         return {
             name: array.reshape(self._wanted[name]) if array.size == math.prod(self._wanted[name]) else array
-            for name, array in ((name, to_array(leaves[path])) for name, path in every.items() if path in leaves)
+            for name, array in ((name, np.array(leaves[path])) for name, path in every.items() if path in leaves)
         }
 
 

@@ -1,17 +1,111 @@
-"""Process-wide settings of JAX that results depend on or a run may leak, and the base of JAX's framework classes."""
+"""Process-wide settings of JAX, its persistent compilation cache, the base of framework classes, and rank groups.
 
+The cache is shared by all processes. JAX's key of a program is a hash of its operations, of the versions of JAX and
+XLA, of the devices and of XLA's flags. It says neither which processor XLA generated code for nor which build of a
+version did, so the folder's name does.
+"""
+
+import hashlib
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 
 import flax
 import jax
 import numpy as np
 
-from frameworks.base import BaseFramework, processor
-from frameworks.jax.core.compilation_cache import store_programs
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.base import BaseFramework, BaseRankGroup, processor, ranks_of
+from frameworks.cache_folder import PROGRAMS, cache_folder, prune
+from frameworks.ranks import RemoteRankGroup, worker_group_of
+
+LARGEST = 2**30
+"""Bytes that programs may take; beyond, those that were not used for longest go until half of it is left."""
+
+_CPUINFO = Path("/proc/cpuinfo")
+_SAID_OF_A_PROCESSOR = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
+
+
+def store_programs(device: jax.Device) -> None:
+    """Makes JAX store what it compiles for a processor in the cache folder, and take from there what it has compiled.
+
+    A folder that JAX's own settings name stays, and where the cache folder cannot be written nothing is stored.
+    """
+    _count_uses()
+    if device.platform != "cpu" or jax.config.jax_compilation_cache_dir is not None:
+        return
+    root = cache_folder() / "jax"
+    try:
+        folder = root / f"{code_generator_key()}-{build(libraries(), root / 'builds')}"
+        folder.mkdir(parents=True, exist_ok=True)
+        prune(root, LARGEST)
+    except OSError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def code_generator_key(listing: Path = _CPUINFO) -> str:
+    """A name for all that XLA's code generator may ask of this processor."""
+    lines = listing.read_text("utf-8", errors="replace").splitlines() if listing.is_file() else []
+    said = {line for line in lines if line.partition(":")[0].strip() in _SAID_OF_A_PROCESSOR}
+    described = "\n".join([platform.machine(), platform.processor(), *sorted(said)])
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+def libraries() -> list[Path]:
+    """The shared objects of jaxlib, the compiler among them."""
+    result = find_spec("jaxlib")
+    folders = [] if result is None else result.submodule_search_locations or []
+    paths = [path for folder in folders for path in Path(folder).rglob("*")]
+    return sorted(path for path in paths if path.suffix in (".so", ".dylib", ".pyd"))
+
+
+def build(paths: Sequence[Path], known: Path) -> str:
+    """A name for what these files contain.
+
+    Args:
+        known: folder of digests by the file's path, size and time of change, for the compiler has 350 MB.
+
+    Raises:
+        OSError: a file cannot be read, or the folder cannot be written.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        status = path.stat()
+        described = f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+        entry = known / hashlib.sha256(described.encode()).hexdigest()[:32]
+        with suppress(OSError):
+            content = entry.read_text("ascii")
+            if len(content) == hashlib.sha256().digest_size * 2:
+                digest.update(content.encode())
+                continue
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        known.mkdir(parents=True, exist_ok=True)
+        entry.write_text(content, "ascii")
+        digest.update(content.encode())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def _count_uses() -> None:
+    """Counts from now on which programs JAX asks its cache for and which it gets."""
+
+    def count(event: str, **_: object) -> None:
+        PROGRAMS.asked += event == "/jax/compilation_cache/compile_requests_use_cache"
+        PROGRAMS.hits += event == "/jax/compilation_cache/cache_hits"
+
+    jax.monitoring.register_event_listener(count)
+
 
 PACKAGES = ("flax", "optax", "jmp")
 _SETTINGS = (
@@ -60,27 +154,6 @@ _FOLLOWED = (
 _FLAX = ("flax_fix_rng_separator", "flax_preserve_adopted_names", "flax_return_frozendict")
 
 
-def read_settings() -> dict[str, str]:
-    """Every setting that `write_settings` can restore, by name."""
-    return {name: repr(getattr(jax.config, name)) for name in _SETTINGS}
-
-
-def write_settings(state: Mapping[str, str]) -> None:
-    """Restores what `read_settings` returned."""
-    for name, text in state.items():
-        if repr(getattr(jax.config, name)) != text:
-            jax.config.update(name, _VALUES.get(text, text.strip("'")))
-
-
-_VALUES: dict[str, bool | None] = {"True": True, "False": False, "None": None}
-
-
-@cache
-def full_version() -> str:
-    """JAX's version, and those of the packages that train with it as a local label."""
-    return f"{jax.__version__}+{'.'.join(f'{package}.{version(package)}' for package in PACKAGES)}"
-
-
 def is_installed(package: str) -> bool:
     """Whether an optional package is installed."""
     try:
@@ -124,18 +197,15 @@ WHOLE = "highest"
 
 def platforms() -> dict[str, str]:
     """JAX's names of the platforms that it finds, by the suite's names, which are in lower case."""
-    result = {name: name for name in _PLATFORMS if _is_available(name)}
+    result: dict[str, str] = {}
+    for name in _PLATFORMS:
+        with suppress(RuntimeError):
+            jax.devices(name)
+            result[name] = name
     own = jax.default_backend()
     if own not in result and not (own == "gpu" and result.keys() & {"rocm", "cuda"}):
         result[own.lower()] = own
     return result
-
-
-def _is_available(platform: str) -> bool:
-    try:
-        return bool(jax.devices(platform))
-    except RuntimeError:
-        return False
 
 
 class OnDevice(BaseFramework):
@@ -163,7 +233,7 @@ class OnDevice(BaseFramework):
         return tuple(platforms())
 
     def version(self) -> str:
-        return full_version()
+        return f"{jax.__version__}+{'.'.join(f'{package}.{version(package)}' for package in PACKAGES)}"
 
     def environment(self) -> dict[str, str]:
         return read_environment(self._place)
@@ -176,7 +246,28 @@ class OnDevice(BaseFramework):
         return super().measure_time(lambda: jax.block_until_ready(work()))
 
     def global_state(self) -> dict[str, str]:
-        return read_settings()
+        return {name: repr(getattr(jax.config, name)) for name in _SETTINGS}
 
     def restore_global_state(self, state: Mapping[str, str]) -> None:
-        write_settings(state)
+        values: dict[str, bool | None] = {"True": True, "False": False, "None": None}
+        for name, text in state.items():
+            if repr(getattr(jax.config, name)) != text:
+                jax.config.update(name, values.get(text, text.strip("'")))
+
+
+_MEMBERS = {SHARDED: "frameworks.jax.distributed:JaxWorker", KERAS: "frameworks.jax.keras.mesh:KerasWorker"}
+
+
+def rank_group(
+    model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, mode: str = SHARDED
+) -> BaseRankGroup:
+    """The ranks of a new run, each a device of XLA's on the CPU; the mode is that of their process.
+
+    Raises:
+        Unsupported: JAX's ranks do not do what the recipe asks for.
+        ValueError: the recipe names no ranks.
+    """
+    count = ranks_of(recipe).count
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
+    worker_group = worker_group_of(_MEMBERS[mode], count, "cpu", mode, {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}, 1)
+    return RemoteRankGroup(worker_group, worker_group.make([(model, recipe, weights)]))

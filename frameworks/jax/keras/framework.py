@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 
@@ -15,15 +18,39 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.base import BaseRankGroup, RankGroupTrainer, with_ranks
 from frameworks.contract import Attempt, Capability, Conventions, OpResult, RecomputeCase, RecomputeResult
-from frameworks.jax.core.arrays import wide_formats
-from frameworks.jax.core.settings import KERAS, OnDevice
-from frameworks.jax.keras.probes import ATTEMPTS, CONVENTIONS, refusals, remat_case
+from frameworks.jax.core.arrays import has_peak, wide_formats
+from frameworks.jax.core.settings import KERAS, OnDevice, rank_group
+from frameworks.jax.keras.steps import BACKEND
 from frameworks.jax.keras.trainer import StatelessRun
-from frameworks.jax.launch import rank_group
-from frameworks.keras_common.operations import OF_SCOPES, ScopeOfPolicies
-from frameworks.keras_common.optimizers import option_attempts
-from frameworks.keras_common.probes import SUPPORTED
+from frameworks.jax.training.steps import differentiate_case
+from frameworks.keras_common.framework import NO_LISTS, REFUSED, SUPPORTED, ScopeOfPolicies, keras_attempts
 from frameworks.keras_common.settings import read_settings, write_settings
+
+_LAYOUT = (
+    "Keras makes an optimizer's variables with the layout of their weight, and a LayoutMap's entries do not matter"
+)
+_REFUSED: dict[Capability, str] = {
+    **REFUSED,
+    Capability.AUTOCAST_LISTS: NO_LISTS,
+    Capability.MISSING_GRADIENTS: "jax.grad gives zeros for a variable that the loss does not reach, never nothing",
+}
+_CPU_REFUSED: dict[Capability, str] = {
+    Capability.PEAK_BYTES: "memory_stats of a CPU device is None: JAX keeps none of its allocator",
+    Capability.RANKS_OPTIMIZER: _LAYOUT,
+    Capability.RANKS_GRADIENTS: _LAYOUT,
+    Capability.RANKS_LOW_REDUCTION: "under jax.jit the compiler places the reduction over the devices, in the format "
+    "of the gradient, and keras.distribution has no setting for another one",
+    Capability.RANKS_LOST: "the ranks are devices of one program in one process, which ends as a whole",
+    Capability.RANKS_COLLECTIVES: "under jax.jit the compiler places the reductions and makes one of several, and a "
+    "profile counts what it has made, not the gradients in it",
+}
+
+
+def _misses() -> bool:
+    """Whether JAX gives nothing for a weight that the loss does not reach."""
+    gradients: list[Any] = jax.grad(lambda own: 2.0 * own[0])([jnp.ones(()), jnp.ones(())])
+    return gradients[1] is None
+
 
 _rank_group = partial(rank_group, mode=KERAS)
 
@@ -40,13 +67,14 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
         return super().environment() | {"keras": version("keras"), "keras-backend": keras.config.backend()}
 
     def refusals(self) -> Mapping[Capability, str]:
-        return refusals(self.device)
+        return _REFUSED | (_CPU_REFUSED if self.device == "cpu" else {})
 
     def supported_capabilities(self) -> Collection[Capability]:
         return SUPPORTED | {Capability.SAVED_BYTES}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        tried = ATTEMPTS | OF_SCOPES | option_attempts(self._run)
+        tried = keras_attempts(BACKEND, self._run)
+        tried |= {Capability.MISSING_GRADIENTS: _misses, Capability.PEAK_BYTES: has_peak}
         here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in tried.items()}
         return here if self.device != "cpu" else with_ranks(here, _rank_group, None)
 
@@ -55,7 +83,7 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
             return attempt()
 
     def conventions(self) -> Conventions:
-        return CONVENTIONS
+        return replace(super().conventions(), batch_statistics="whole", compiled=True)
 
     def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         self.require_recipe(recipe)
@@ -78,7 +106,7 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         with jax.default_device(self._place):
-            return remat_case(case, x, w, self.variant(variant), self._place)
+            return differentiate_case(case, x, w, self.remat(variant), self._place)
 
     def global_state(self) -> dict[str, str]:
         return super().global_state() | read_settings()

@@ -14,17 +14,16 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Ranks, Recipe
-from frameworks.base import Arguments, LossLedger, ranks_of
+from frameworks.base import Arguments, ranks_of
 from frameworks.contract import Gradients
 from frameworks.jax import distributed
 from frameworks.jax.distributed import READINGS, AllRanks, GatheredBatch, gather_batch, gathered_window
-from frameworks.jax.keras import trainer
 from frameworks.jax.keras.framework import KerasFramework
 from frameworks.jax.keras.steps import DeviceBatch, Values, divide_axes, load_parts, micro_batch
 from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.jax.training.steps import layout_of
 from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
-from frameworks.keras_common.run import KerasRanks, RunOfRanks
+from frameworks.keras_common.run import RunOfRanks
 
 
 class DistributedTrainer(RunOfRanks, StatelessRun):
@@ -34,12 +33,18 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
         sharding: which devices share a copy, and what each has of an array.
     """
 
+    read = READINGS | {"resident_bytes"}
+
     def __init__(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> None:
         ranks = ranks_of(recipe)
         self.sharding = layout_of(ranks)
         self.ranks = range(ranks.count)
-        self.ledgers = [LossLedger() for _ in self.ranks]
         super().__init__(model, recipe, weights, self.sharding.mesh.devices.flat[0])
+
+    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
+        if verb == "predict_averaged":
+            return self.by_each(self.averages(), arguments[0].arguments[0])
+        return super().ask(verb, arguments)
 
     # what ranks are given
 
@@ -116,14 +121,14 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
     # the whole run
 
     def save(self, path: Path) -> None:
-        first, *_ = windows = [ledger.micro_batches for ledger in self.ledgers]
-        trainer.save(self.steps, self.run_state, first, path)
+        super().save(path)
+        windows = [ledger.micro_batches for ledger in self.ledgers]
         distributed.save(list(zip(*windows, strict=True)), len(windows), path)
 
     def restore(self, path: Path) -> None:
         parts = distributed.restore(path, len(self.ledgers))
-        with self.scope():
-            self.run_state, window = trainer.restore(self.steps, self.run_state, path)
+        super().restore(path)
+        window = self.ledger.micro_batches
         for rank, ledger in enumerate(self.ledgers):
             own = [
                 replace(micro, total=shares[rank].total, items=shares[rank].items)
@@ -144,17 +149,5 @@ class KerasWorker(AllRanks):
     def divides(self, model: Model, ranks: Ranks) -> bool:
         return bool(divide_axes(model.parameter_shapes(), ranks.shards))
 
-    def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> DistributedRanks:
-        run = self.framework.bind(DistributedTrainer(model, recipe, weights))
-        return DistributedRanks(run, READINGS | {"resident_bytes"})
-
-
-class DistributedRanks(KerasRanks):
-    """The ranks of Keras' distribution."""
-
-    run: DistributedTrainer
-
-    def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
-        if verb == "predict_averaged":
-            return self.run.by_each(self.run.averages(), arguments[0].arguments[0])
-        return super().ask(verb, arguments)
+    def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> DistributedTrainer:
+        return self.framework.bind(DistributedTrainer(model, recipe, weights))

@@ -5,7 +5,7 @@ The network and the optimizer of a plan hold no state of a run: that is a tuple 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import lru_cache, reduce
@@ -23,11 +23,29 @@ from fixtures.recipe import Ranks, Recipe
 from frameworks.jax.core import ways
 from frameworks.jax.core.layers import count_call
 from frameworks.jax.distributed import NOBODY, GatheredBatch
-from frameworks.jax.keras.backend import BACKEND
 from frameworks.keras_common.layers import Begins, BuiltNetwork, NetworkBuilder, Outputs, collected_outputs, losses_of
-from frameworks.keras_common.optimizers import is_dynamic, make_optimizer, readable_optimizer
+from frameworks.keras_common.optimizers import OptimizerReadings, make_optimizer, read_optimizer
 from frameworks.keras_common.run import KerasMicroBatch
 from frameworks.keras_common.settings import dtype_policy, policy_of
+
+
+class StatelessBackend:
+    """Updates by `Optimizer.stateless_apply`, assigned to the variables."""
+
+    def apply(
+        self, optimizer: keras.optimizers.Optimizer, gradients: Sequence[float], weights: Sequence[keras.Variable]
+    ) -> None:
+        """One update of scalar weights by these gradients."""
+        values, state = ([variable.value for variable in own] for own in (weights, optimizer.variables))
+        arrays = [jnp.float32(gradient) for gradient in gradients]
+        results = jax.jit(optimizer.stateless_apply)(state, arrays, values)
+        for own, after in zip((weights, optimizer.variables), results, strict=True):
+            for variable, value in zip(own, after, strict=True):
+                variable.assign(value)
+
+
+BACKEND = StatelessBackend()
+
 
 _BEGUN: ContextVar[Callable[[int], object] | None] = ContextVar("begun", default=None)
 
@@ -117,11 +135,6 @@ def divide_axes(shapes: Mapping[str, tuple[int, ...]], parts: int) -> dict[str, 
     return result
 
 
-def shapes_of(variables: Iterable[keras.Variable]) -> dict[str, tuple[int, ...]]:
-    """Shape of each variable by the path that a `LayoutMap` knows it by."""
-    return {variable.path: tuple(variable.shape) for variable in variables}
-
-
 Values = list[jax.Array]
 Tree = TypeVar("Tree")
 
@@ -141,15 +154,6 @@ class State(NamedTuple):
     trained: Values
     others: Values
     optimizer: Values
-
-
-class OptimizerReadings(NamedTuple):
-    """Readings of the optimizer: loss scale, applied updates, rate, and the scaler's counter, -1 for none."""
-
-    scale: Any
-    updates: Any
-    rate: Any
-    good: Any
 
 
 class KerasOutcome(NamedTuple):
@@ -182,7 +186,6 @@ class KerasSteps:
             self.start = State(*([variable.value for variable in own] for own in self.variables))
         numbers = {id(variable): index for index, variable in enumerate(trained)}
         self.places = {name: numbers[id(variable)] for name, variable in self.bound.variables.items()}
-        self.reader = readable_optimizer(self.optimizer)
         self._losses, self._item_losses = losses_of(model, "sum"), losses_of(model, "none")
         self.train = jax.jit(self._train)
         self.backward = jax.jit(self._backward)
@@ -204,7 +207,7 @@ class KerasSteps:
             return None
         bound, optimizer = self._build_network()
         sharded = bound.network.trainable_variables if ranks.level == "full" else optimizer.variables
-        return distribution_of(ranks, shapes_of(sharded))
+        return distribution_of(ranks, {variable.path: tuple(variable.shape) for variable in sharded})
 
     def scope(self) -> AbstractContextManager[Any]:
         """What the run's calls of Keras are made within: its distribution is the process' own."""
@@ -259,12 +262,10 @@ class KerasSteps:
 
     def _look(self, optimizer: Values) -> OptimizerReadings:
         with self._optimizing(optimizer):
-            updates, rate = jnp.asarray(self.reader.iterations), jnp.asarray(self.reader.learning_rate)
-            if is_dynamic(self.optimizer):
-                scale, good = self.optimizer.dynamic_scale.value, self.optimizer.step_counter.value
-            else:
-                scale, good = jnp.float32(self.optimizer.loss_scale_factor or 1.0), jnp.int32(-1)
-        return OptimizerReadings(scale, updates, rate, good)
+            scale, updates, rate, good = read_optimizer(self.optimizer)
+            return OptimizerReadings(
+                jnp.asarray(scale, jnp.float32), jnp.asarray(updates), jnp.asarray(rate), jnp.asarray(good, jnp.int32)
+            )
 
     def _scale_loss(self, optimizer: Values, losses: Sequence[jax.Array]) -> Values:
         with self._optimizing(optimizer):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 import orbax.checkpoint as ocp
@@ -20,12 +21,10 @@ from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, LayerTrace, Unsupported
 from frameworks.jax.core.arrays import peak_bytes, saved_bytes, wide_formats
-from frameworks.jax.keras.backend import BACKEND
-from frameworks.jax.keras.probes import INSIDE_RECOMPUTED, shows_recomputed
 from frameworks.jax.keras.steps import (
+    BACKEND,
     DeviceBatch,
     KerasOutcome,
-    KerasSteps,
     State,
     Values,
     load_batch,
@@ -38,41 +37,24 @@ from frameworks.keras_common.run import COLUMNS, KerasMicroBatch, KerasRun, micr
 FOLDER = "run"
 
 
-def _tree(steps: KerasSteps, state: State, window: Sequence[KerasMicroBatch]) -> dict[str, Any]:
-    """Every array of the run by a name, and the open window, (micro-batches, COLUMNS)."""
-    named = {
-        kind: {
-            f"{index}-{variable.name}": value for index, (variable, value) in enumerate(zip(own, values, strict=True))
-        }
-        for kind, own, values in zip(State._fields, steps.variables, state, strict=True)
-    }
-    rows = np.zeros((steps.recipe.accumulation, COLUMNS))
-    rows[: len(window)] = rows_of(window)
-    nonempty = {kind: values for kind, values in named.items() if values}
-    return {**nonempty, "window": {"rows": rows, "count": np.array(len(window))}}
+INSIDE_RECOMPUTED = "nothing outside keras.remat may refer to what is computed inside: JAX raises UnexpectedTracerError"
 
 
-def save(steps: KerasSteps, state: State, window: Sequence[KerasMicroBatch], path: Path) -> None:
-    """Writes the run and its open window below the folder `path`."""
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(path.absolute() / FOLDER, _tree(steps, state, window), force=True)
+def shows_recomputed() -> bool:
+    """Whether what is computed on the way through a recomputed function can be seen, and the gradient for it."""
 
+    def step(zero: jax.Array) -> tuple[jax.Array, jax.Array]:
+        inside = []
 
-def restore(steps: KerasSteps, state: State, path: Path) -> tuple[State, list[KerasMicroBatch]]:
-    """The state, in the places of the present one, and the open window that `save` wrote.
+        def function(x: jax.Array) -> jax.Array:
+            inside.append(jnp.tanh(x) + zero)
+            return 2.0 * inside[-1]
 
-    Raises:
-        ValueError: the files are missing, damaged, or of a run of another kind.
-    """
-    folder, like = path.absolute() / FOLDER, _tree(steps, state, [])
-    try:
-        with ocp.StandardCheckpointer() as checkpointer:
-            run = checkpointer.restore(folder, like)
-    except Exception as error:  # Orbax raises that very class for some of what it cannot read
-        raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
-    rows = run["window"]["rows"][: int(run["window"]["count"])]
-    result = State(*([run[kind][name] for name in like.get(kind, ())] for kind in State._fields))
-    return result, micro_batches_of(rows)
+        value = jnp.sum(keras.remat(function)(jnp.ones((2,))))
+        return value, inside[0]
+
+    gradient, output = jax.jit(jax.grad(step, has_aux=True))(jnp.zeros((2,)))
+    return bool((gradient == 2.0).all() and (output == jnp.tanh(1.0)).all())
 
 
 class StatelessRun(KerasRun):
@@ -225,10 +207,28 @@ class StatelessRun(KerasRun):
 
     # the whole run
 
+    def _tree(self, window: Sequence[KerasMicroBatch]) -> dict[str, Any]:
+        """Every array of the run by a name, and the open window, (micro-batches, COLUMNS)."""
+        named = {
+            kind: {f"{i}-{variable.name}": value for i, (variable, value) in enumerate(zip(own, values, strict=True))}
+            for kind, own, values in zip(State._fields, self.steps.variables, self.run_state, strict=True)
+        }
+        rows = np.zeros((self.recipe.accumulation, COLUMNS))
+        rows[: len(window)] = rows_of(window)
+        nonempty = {kind: values for kind, values in named.items() if values}
+        return {**nonempty, "window": {"rows": rows, "count": np.array(len(window))}}
+
     def save(self, path: Path) -> None:
-        save(self.steps, self.run_state, self.ledger.micro_batches, path)
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(path.absolute() / FOLDER, self._tree(self.ledger.micro_batches), force=True)
 
     def restore(self, path: Path) -> None:
-        with self.scope():
-            self.run_state, window = restore(self.steps, self.run_state, path)
+        folder, like = path.absolute() / FOLDER, self._tree([])
+        try:
+            with self.scope(), ocp.StandardCheckpointer() as checkpointer:
+                run = checkpointer.restore(folder, like)
+        except Exception as error:  # Orbax raises that very class for some of what it cannot read
+            raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
+        window = micro_batches_of(run["window"]["rows"][: int(run["window"]["count"])])
+        self.run_state = State(*([run[kind][name] for name in like.get(kind, ())] for kind in State._fields))
         self.ledger.replace(window, sum(micro.items for micro in window))

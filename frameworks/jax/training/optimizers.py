@@ -1,4 +1,4 @@
-"""Options that Optax' optimizers lack, and attempts."""
+"""Optimizers of recipes by Optax, the options that these lack, and loss scales of JMP and Flax."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -288,6 +288,7 @@ def transformation(rules: Rules) -> optax.GradientTransformation:
         if rules.frozen:
             labels |= dict.fromkeys(rules.frozen, _FROZEN)
             transforms[_FROZEN] = optax.set_to_zero()
+        partition = optax.partition if hasattr(optax, "partition") else optax.multi_transform  # before Optax 0.2.5
         chosen = partition(transforms, labels)
     if rules.clip is not None:
         chosen = ways.add_clipping(rules.ways.way("clip"), rules.clip, chosen)
@@ -302,17 +303,6 @@ def transformation(rules: Rules) -> optax.GradientTransformation:
 def is_window(state: RunState) -> bool:
     """Whether gradients are accumulated by `optax.MultiSteps`."""
     return isinstance(state.opt_state, optax.MultiStepsState)
-
-
-def partition(parts: Mapping[str, optax.GradientTransformation], labels: Any) -> optax.GradientTransformation:
-    """A transformation for each label; `optax.partition` came with Optax 0.2.5, `multi_transform` before."""
-    combine = optax.partition if hasattr(optax, "partition") else optax.multi_transform
-    return combine(parts, labels)
-
-
-def global_norm(gradients: Any) -> Any:
-    """The norm over all gradients; `optax.tree` came with Optax 0.2.5."""
-    return optax.tree.norm(gradients) if hasattr(optax, "tree") else optax.global_norm(gradients)
 
 
 def count_applied_updates(state: RunState) -> Any:

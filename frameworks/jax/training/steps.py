@@ -9,26 +9,40 @@ import jax
 import jax.numpy as jnp
 import jmp
 import numpy as np
+import optax
 from flax.training.dynamic_scale import DynamicScale
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import GetAttrKey
 
 from fixtures.arrays import Array
-from fixtures.model import Dropout, Model, walk
+from fixtures.model import SCALE, Dropout, FunctionUse, Model, walk
 from fixtures.recipe import Precision, Ranks, Recipe, Recompute, Sharding
 from frameworks.base import AppliedMicroBatch
-from frameworks.jax.core import float8 as float8
+from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
+from frameworks.contract import FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.jax.core import ways
 from frameworks.jax.core.arrays import Flat, flat, nest_leaves
-from frameworks.jax.core.layers import OUTPUTS, PERTURBATIONS, DeviceBatch, Layout, Network, forward_pass, loss_sums
-from frameworks.jax.training.optimizers import (
-    LossScale,
-    RunState,
-    ScaleUpdate,
-    count_applied_updates,
-    global_norm,
-    is_window,
+from frameworks.jax.core.layers import (
+    OUTPUTS,
+    PERTURBATIONS,
+    VARIANTS,
+    DeviceBatch,
+    Layout,
+    Network,
+    amax_leaves,
+    collections_of,
+    forward_pass,
+    leaves_in,
+    loss_sums,
+    overwrite_after_window,
+    pair,
+    segments,
+    state_tree,
+    total_gradient,
+    trained_leaves,
+    with_memory,
 )
+from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate, count_applied_updates, is_window
 
 REPLICA, SHARD = "replica", "shard"
 """Axes of the mesh: copies of what is sharded, and the parts of one copy."""
@@ -238,7 +252,7 @@ class CompiledSteps:
         key = jax.eval_shape(lambda: jax.random.key(0))
         shapes = jax.eval_shape(partial(self.network.init, train=False), key, example)
         self.shapes = flat(shapes["params"])
-        self.memory_shapes = float8.with_memory({}, shapes)
+        self.memory_shapes = with_memory({}, shapes)
         self.buffer_shapes = flat(shapes.get("batch_stats", {}))
         self.layout = Layout(plan.model, self.shapes | self.buffer_shapes)
         self._frozen = frozenset(self.layout.parameters[name] for name in plan.frozen)
@@ -253,13 +267,13 @@ class CompiledSteps:
         if not self.memory_shapes:
             return {}
         key, example = jax.random.key(0), jnp.zeros((1, *self.plan.model.sample), self._example)
-        return float8.with_memory({}, self.network.init(key, example, train=False))
+        return with_memory({}, self.network.init(key, example, train=False))
 
     def _cast(self, parameters: Flat) -> Flat:
         """The parameters as the model holds them: under a policy, those that are not float64 in its format."""
         if self.policy is None:
             return parameters
-        body = {path: value for path, value in float8.trained_leaves(parameters).items() if value.dtype != jnp.float64}
+        body = {path: value for path, value in trained_leaves(parameters).items() if value.dtype != jnp.float64}
         return parameters | self.policy.cast_to_compute(body)
 
     def losses(self, parameters: Flat, moved: CarriedState, batch: DeviceBatch) -> tuple[list[jax.Array], CarriedState]:
@@ -273,7 +287,7 @@ class CompiledSteps:
         """`losses`; and, where perturbations are added to the layers' outputs, these by joined path."""
         key, drawn = _split(moved.key) if self.draws else (moved.key, None)
         constants = {path: jax.lax.stop_gradient(parameters[path]) for path in self._frozen}
-        variables = float8.collections(self._cast(parameters | constants)) | {"batch_stats": nest_leaves(moved.buffers)}
+        variables = collections_of(self._cast(parameters | constants)) | {"batch_stats": nest_leaves(moved.buffers)}
         if perturbations is not None:
             variables[PERTURBATIONS] = nest_leaves(perturbations)
         outputs, changed = forward_pass(
@@ -329,7 +343,7 @@ class CompiledSteps:
         chosen: Recipe,
     ) -> tuple[RunState, LossScale, CarriedState, list[jax.Array], UpdateResult]:
         """Forward, backward and update of a window of one micro-batch as one program, as the examples have it."""
-        leaves = float8.leaves_in(state.params)
+        leaves = leaves_in(state.params)
         gradients, judged, sums, after = self._backward(leaves, moved, scale, batch, items)
         gradients = unscale_gradients(scale, gradients, leaves)
         asked: Any = {"guarded": guarded, "normed": normed, "decay": decay, "chosen": chosen}
@@ -343,7 +357,7 @@ class CompiledSteps:
 
         No layer multiplies, so the delayed-scaling state is overwritten with itself.
         """
-        memory = float8.amax_leaves(parameters)
+        memory = amax_leaves(parameters)
 
         def loss(leaves: Flat) -> jax.Array:
             model = self._cast(leaves)
@@ -359,7 +373,7 @@ class CompiledSteps:
         return jax.grad(lambda leaves: scale.scale(loss(leaves)))(parameters) | memory, None
 
     def _predict(self, parameters: Flat, buffers: Flat, inputs: jax.Array) -> dict[str, jax.Array]:
-        variables = float8.collections(self._cast(parameters)) | {"batch_stats": nest_leaves(buffers)}
+        variables = collections_of(self._cast(parameters)) | {"batch_stats": nest_leaves(buffers)}
         outputs: Any = self.network.apply(variables, inputs, train=False)
         return dict(outputs)
 
@@ -370,10 +384,8 @@ def _split(data: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jax.random.key_data(after), drawn
 
 
-@cache
-def steps_of(plan: Plan) -> CompiledSteps:
-    """The functions of a plan, the same ones for every run of it, so that each is compiled once a process."""
-    return CompiledSteps(plan)
+steps_of = cache(CompiledSteps)
+"""The functions of a plan, the same ones for every run of it, so that each is compiled once a process."""
 
 
 def differentiate_losses(
@@ -384,18 +396,19 @@ def differentiate_losses(
     Under JMP's scale the gradients are scaled ones; Flax's takes them itself, unscales them and judges them.
     """
     if isinstance(scale, DynamicScale):
-        return _by_flax(scale, lambda leaves: _first(*losses(leaves)), tree)
+
+        def first_loss(leaves: Any) -> tuple[jax.Array, Any]:
+            parts, rest = losses(leaves)
+            return parts[0], rest
+
+        return _by_flax(scale, first_loss, tree)
 
     def scale_losses(leaves: Any) -> tuple[list[jax.Array], Any]:
         parts, rest = losses(leaves)
         return scale.scale(parts), rest
 
     gradients, rest = ways.gradients(way, scale_losses, tree)
-    return float8.total(gradients), None, rest
-
-
-def _first(parts: list[jax.Array], rest: Any) -> tuple[jax.Array, Any]:
-    return parts[0], rest
+    return total_gradient(gradients), None, rest
 
 
 def _by_flax(scale: DynamicScale, loss: Callable[[Any], Any], tree: Any) -> tuple[Any, ScaleUpdate, Any]:
@@ -410,10 +423,10 @@ def unscale_gradients(scale: LossScale, gradients: Flat, parameters: Flat) -> Fl
 
     What overwrites a collection is no gradient, and is not divided by JMP's.
     """
-    taken = float8.trained_leaves(gradients)
+    taken = trained_leaves(gradients)
     divided = taken if isinstance(scale, DynamicScale) else scale.unscale(taken)
-    formats = jax.tree.map(lambda leaf: leaf.dtype, float8.trained_leaves(parameters))
-    return jax.tree.map(jnp.astype, divided, formats) | float8.amax_leaves(gradients)
+    formats = jax.tree.map(lambda leaf: leaf.dtype, trained_leaves(parameters))
+    return jax.tree.map(jnp.astype, divided, formats) | amax_leaves(gradients)
 
 
 @partial(jax.jit, static_argnames=("guarded", "normed", "decay", "chosen", "last", "pin"))
@@ -436,11 +449,12 @@ def update(
     """
     pinned = None if pin is None else pin.gradients(gradients)
     gradients = gradients if pinned is None else pinned
-    norm = global_norm(float8.trained_leaves(gradients)) if normed else None
+    norm_of = optax.tree.norm if hasattr(optax, "tree") else optax.global_norm  # before Optax 0.2.5
+    norm = norm_of(trained_leaves(gradients)) if normed else None
     stepped, finite = partial(_apply_step, state, gradients, decay, chosen), None
     if guarded:
         finite = jmp.all_finite(gradients) if judged is None else judged.finite
-        way = "" if float8.amax_leaves(gradients) else chosen.way("scaling")  # Flax overwrites these in a skip too
+        way = "" if amax_leaves(gradients) else chosen.way("scaling")  # Flax overwrites these in a skip too
         result = ways.select_state(way, finite, stepped, state)
         if last:
             scale = scale.adjust(finite) if judged is None else judged.scale
@@ -451,14 +465,14 @@ def update(
 
 
 def _apply_step(state: RunState, gradients: Flat, decay: float | None, chosen: Recipe) -> RunState:
-    after = state.apply_gradients(grads=float8.state_tree(gradients))
+    after = state.apply_gradients(grads=state_tree(gradients))
     if state.overwritten is not None:
         updated = count_applied_updates(after) > count_applied_updates(state)
-        params, overwritten = float8.over_window(state.params, after.params, state.overwritten, updated)
+        params, overwritten = overwrite_after_window(state.params, after.params, state.overwritten, updated)
         after = after.replace(params=params, overwritten=overwritten)
     if decay is None:
         return after
-    trained = float8.trained_leaves(float8.leaves_in(after.params))
+    trained = trained_leaves(leaves_in(after.params))
     mixed = ways.average(chosen.way("average"), decay, trained, state.average)
     average = jax.tree.map(partial(jnp.where, count_applied_updates(state) == 0), trained, mixed)
     if is_window(state):
@@ -466,3 +480,78 @@ def _apply_step(state: RunState, gradients: Flat, decay: float | None, chosen: R
             partial(jnp.where, count_applied_updates(after) > count_applied_updates(state)), average, state.average
         )
     return after.replace(average=average)
+
+
+def runs_in_a_pass(
+    plan: Plan, leaves: Flat, moved: CarriedState, scale: LossScale, batch: DeviceBatch
+) -> tuple[int, ...]:
+    """How often each segment's forward begins in one forward and backward pass.
+
+    The pass is that of training with one thing more: `jax.debug.callback` at the beginning of each segment.
+    """
+    begun: list[int] = []
+    steps = CompiledSteps(plan, begun.append)
+    result: Any = steps.backward(leaves, moved, scale, batch, np.float32(1.0))
+    jax.block_until_ready(result)
+    jax.effects_barrier()
+    return tuple(begun.count(number) for number in range(len(segments(plan.model, plan.recompute))))
+
+
+def _value(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w).sum()
+
+
+def _failing(rerun: FailingRerun) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """A function whose second run raises; a callback counts runs, for Python itself runs only while JAX traces."""
+
+    def begin(zero: Array) -> Array:
+        rerun.begin()
+        return np.asarray(zero)
+
+    def function(x: jax.Array, w: jax.Array) -> jax.Array:
+        zero = jax.lax.stop_gradient(x[0, 0] * 0)
+        return _value(x + jax.pure_callback(begin, jax.ShapeDtypeStruct((), x.dtype), zero), w)
+
+    return function
+
+
+def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, device: jax.Device) -> RecomputeResult:
+    """One case of `Framework.recompute`; JAX's own exceptions leave this call."""
+
+    def run(function: Callable[..., jax.Array], *args: Any, **named: Any) -> Any:
+        return jax.checkpoint(function, policy=VARIANTS[variant])(*args, **named)
+
+    return differentiate_case(case, x, w, run, device)
+
+
+def differentiate_case(
+    case: RecomputeCase, x: Array, w: Array, run: Callable[..., Any], device: jax.Device
+) -> RecomputeResult:
+    """Value and gradients of a case whose recomputation call is `run(function, *args, **named)`.
+
+    JAX's arrays cannot change, so weights that change are new ones.
+    """
+    inputs, weight = (jax.device_put(np.float32(array), device) for array in (x, w))
+    function = partial(recomputed_call, case, run, _value, _failing(FailingRerun()))
+    if case == NO_GRAD_INPUT:
+        value, pull = jax.vjp(partial(function, inputs), weight)
+        return RecomputeResult(float(value), None, np.array(pull(jnp.ones_like(value))[0]))
+    value, pull = jax.vjp(function, inputs, weight)
+    if case == WEIGHTS_CHANGE:
+        weight *= FACTOR
+    gradients = [np.array(gradient) for gradient in pull(jnp.ones_like(value))]
+    return RecomputeResult(float(value), gradients[0], gradients[1])
+
+
+def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None) -> FunctionResult:
+    """What backward passes of `fixtures.model` find, and the gradients."""
+    asked: list[tuple[bool, ...]] = []
+
+    def loss(*arrays: jax.Array) -> Any:
+        results = [dict(zip("yz", pair(*arrays, SCALE, asked), strict=True)) for _ in range(use.times)]
+        return sum(outputs[name].sum() for outputs in results for name in use.outputs)
+
+    called = loss if variant is None else jax.checkpoint(loss, policy=VARIANTS[variant])
+    places = [index for index, needed in enumerate(use.needs) if needed]
+    result = iter(jax.jit(jax.grad(called, places))(*map(jnp.asarray, inputs)))
+    return FunctionResult(tuple(asked), tuple(np.array(next(result)) if needed else None for needed in use.needs))

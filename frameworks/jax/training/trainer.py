@@ -5,22 +5,22 @@ the output.
 """
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import jmp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import Recipe
+from fixtures.recipe import Offload, Recipe
 from frameworks.base import (
     NO_AVERAGE,
     BaseTrainer,
@@ -43,21 +43,25 @@ from frameworks.contract import (
     Update,
 )
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, Place, flat, peak_bytes, saved_bytes, to_array, wide_formats
-from frameworks.jax.core.float8 import (
+from frameworks.jax.core.arrays import Flat, Place, flat, peak_bytes, saved_bytes, wide_formats
+from frameworks.jax.core.layers import (
+    PERTURBATIONS,
+    DeviceBatch,
     amax_histories,
     amax_leaves,
     delayed_scaling_state,
     leaves_in,
+    leaves_of,
+    load_batch,
     nothing_gathered,
+    segments,
     state_tree,
 )
-from frameworks.jax.core.layers import PERTURBATIONS, DeviceBatch, Layout, leaves_of, load_batch, segments
+from frameworks.jax.core.settings import PINNED_HOST
 from frameworks.jax.probes import TAKES_EACH_IN, window_waits_for_the_caller
 from frameworks.jax.training import optimizers
 from frameworks.jax.training.optimizers import (
     LossScale,
-    Rules,
     RunState,
     ScaleUpdate,
     count_applied_updates,
@@ -66,22 +70,50 @@ from frameworks.jax.training.optimizers import (
     schedule_of,
     transformation,
 )
-from frameworks.jax.training.recompute import runs_in_a_pass
 from frameworks.jax.training.steps import (
     CarriedState,
     CompiledSteps,
     JaxMicroBatch,
     Plan,
     UpdateResult,
+    arrays_of,
     differentiate_losses,
+    runs_in_a_pass,
     steps_of,
     unscale_gradients,
     update,
 )
 
+FOLDER = "run"
+_FIELDS = ("total", "items", "scale_before", "finite", "applied", "rate")
 
-class Readings(BaseTrainer):
-    """The methods that change nothing.
+
+@partial(jax.jit, static_argnames="steps")
+def trace_layers(
+    steps: CompiledSteps, parameters: Flat, moved: CarriedState, scale: LossScale, batch: DeviceBatch, items: jax.Array
+) -> tuple[Flat, tuple[Flat, Flat], CarriedState]:
+    """Output of every layer by joined path; the gradients for the parameters and for these outputs; what has moved.
+
+    The gradients are scaled, as those of `CompiledSteps.backward` are.
+    """
+
+    def means(trees: tuple[Flat, Flat]) -> tuple[list[jax.Array], tuple[CarriedState, Flat]]:
+        sums, after, outputs = steps.forward(trees[0], moved, batch, trees[1])
+        return steps.means(sums, items), (after, outputs)
+
+    gradients, _, (after, outputs) = differentiate_losses(scale, means, (parameters, _zeros(steps, batch)))
+    return outputs, gradients, after
+
+
+def _zeros(steps: CompiledSteps, batch: DeviceBatch) -> Flat:
+    """A zero for each value of every layer's output on this batch, in its format."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    shapes: Any = jax.eval_shape(partial(steps.network.init, train=False), key, batch.inputs)
+    return {path: jnp.zeros(struct.shape, struct.dtype) for path, struct in flat(shapes[PERTURBATIONS]).items()}
+
+
+class JaxTrainer(BaseTrainer):
+    """A run on one device; windows of several micro-batches are `optax.MultiSteps`'s, which ends them itself.
 
     Attributes:
         train_state: parameters and the optimizer's state.
@@ -89,32 +121,74 @@ class Readings(BaseTrainer):
         moved: running statistics and the random key's data.
         pending: gradients that wait for `apply`, with what Flax's scale said of them; None where there are none.
         length: how many micro-batches the open window takes.
+        sharers: number of ranks whose gradients are given for a micro-batch.
     """
 
-    recipe: Recipe
-    steps: CompiledSteps
-    layout: Layout
     train_state: RunState
     scale: LossScale
-    moved: CarriedState
-    pending: tuple[Flat, ScaleUpdate | None] | None
-    length: int
-    ledger: LossLedger[JaxMicroBatch]
-    _settings: dict[str, float]
-    _rules: Rules
+    sharers = 1
 
-    @abstractmethod
-    def scope(self) -> AbstractContextManager[None]:
-        """What the run's calls of JAX are made within."""
+    def __init__(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: jax.Device, mode: str
+    ) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.device = device
+        self._wide = any(head.format == "float64" for head in model.heads.heads)
+        self._eager = mode == "nojit"
+        with self.scope():
+            history = getattr(recipe.quantization, "history", None)
+            asked_ways, separate = recipe.ways_of("backward", "recompute"), recipe.separate_losses
+            plan = Plan(model, recipe.precision, recipe.recompute, separate, history, asked_ways, recipe.frozen)
+            self.steps = self._compile(plan)
+            self.layout = self.steps.layout
+            initial_weights = model.weights(recipe.seed) if weights is None else weights
+            leaves = leaves_of(self.layout, initial_weights, self.steps.shapes, self.place)
+            key = jax.device_put(jax.random.key_data(jax.random.key(recipe.seed)), self.place)
+            self.moved = CarriedState(
+                leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, self.place), key
+            )
+            self._rules = rules_of(recipe, self.layout.parameters, self._wide)
+            tree = state_tree(leaves | self.steps.memory())
+            state = RunState.create(apply_fn=None, params=tree, tx=transformation(self._rules))
+            average = None if recipe.average is None else leaves
+            gathered = nothing_gathered(tree) if recipe.accumulation > 1 else None
+            state = state.replace(step=jnp.zeros((), jnp.int32), average=average, overwritten=gathered)
+            self.train_state = self._place_state(state)
+            self.scale = optimizers.loss_scale(recipe, self.place)
+        optimizers.refuse_several_gradients(self.scale, recipe)
+        guarded = optimizers.is_dynamic(self.scale)
+        self._asked: Any = {"guarded": guarded, "normed": recipe.clip is not None, "decay": recipe.average}
+        self._asked |= {"chosen": recipe.ways_of("average", "scaling")}
+        self._whole = self.steps.whole(**self._asked)
+        self._settings = optimizers.settings(self.scale)
+        self._schedule = schedule_of(recipe)
+        self.length = recipe.accumulation
+        self._passes = 0
+        self._loaded: DeviceBatch | None = None
+        self.outcome: UpdateResult | None = None
+        self.ledger: LossLedger[JaxMicroBatch] = LossLedger()
+        self.pending: tuple[Flat, ScaleUpdate | None] | None = None
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Float64 where a head has it, and no compilation where the mode says so."""
+        with wide_formats(self._wide), jax.default_device(self.device), jax.disable_jit(self._eager):
+            yield
 
     @property
-    @abstractmethod
     def place(self) -> Place:
         """Where what is not sharded lies."""
+        return self.device
 
-    @abstractmethod
-    def resize(self, length: int) -> None:
-        """Changes the length of windows, with the same state of `optax.MultiSteps`."""
+    def _compile(self, plan: Plan) -> CompiledSteps:
+        return steps_of(plan)
+
+    def _place_state(self, state: RunState) -> RunState:
+        placed: RunState = jax.device_put(state, self.place)
+        return placed
+
+    # what a run has
 
     @property
     def leaves(self) -> Flat:
@@ -146,7 +220,7 @@ class Readings(BaseTrainer):
         return optimizers.arrays_of(self.scale)
 
     def scaler_settings(self) -> dict[str, float]:
-        return dict(self._settings)
+        return self._settings
 
     def accumulator(self) -> dict[str, Array]:
         return self.of_trained((self.pending[0] if self.pending else {}) | read_accumulators(self.train_state))
@@ -157,13 +231,13 @@ class Readings(BaseTrainer):
         return {name: value for name, value in result.items() if name not in self.recipe.frozen}
 
     def random_state(self) -> dict[str, Array]:
-        return {"key": to_array(self.moved.key)}
+        return {"key": np.array(self.moved.key)}
 
     def predict(self, inputs: Array) -> dict[str, Array]:
-        return self._predict(self.leaves, inputs)
+        return {name: np.array(value) for name, value in self.outputs(self.leaves, inputs).items()}
 
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
-        return self._predict(self.averages(), inputs)
+        return {name: np.array(value) for name, value in self.outputs(self.averages(), inputs).items()}
 
     def averages(self) -> Flat:
         """The average of the weights by joined path.
@@ -176,169 +250,10 @@ class Readings(BaseTrainer):
         result: Flat = self.train_state.average
         return result | amax_leaves(self.leaves)
 
-    def _predict(self, leaves: Flat, inputs: Array) -> dict[str, Array]:
-        return {name: to_array(value) for name, value in self.outputs(leaves, inputs).items()}
-
     def outputs(self, leaves: Flat, inputs: Array) -> dict[str, jax.Array]:
         """Evaluation-mode forward with these parameters: output by head name."""
         with self.scope():
             return self.steps.predict(leaves, self.moved.buffers, jax.device_put(inputs, self.place))
-
-
-FOLDER = "run"
-_FIELDS = ("total", "items", "scale_before", "finite", "applied", "rate")
-
-
-def _tree(trainer: Readings) -> dict[str, Any]:
-    """The full state of the run.
-
-    JMP's scale is one that Orbax cannot save, so its two numbers stand for it.
-    """
-    window = trainer.ledger.micro_batches
-    micro = np.zeros((trainer.recipe.accumulation, len(_FIELDS)))
-    for row, micro_batch in zip(micro, window, strict=False):
-        row[:] = [getattr(micro_batch, name) for name in _FIELDS]
-    return {
-        "state": trainer.train_state,
-        "scale": optimizers.arrays_of(trainer.scale),
-        "moved": trainer.moved,
-        "window": {"micro": micro, "counts": np.array([len(window), trainer.ledger.items, trainer.length])},
-    }
-
-
-def save(trainer: Readings, path: Path) -> None:
-    """Writes the run below the folder `path`.
-
-    Raises:
-        ValueError: gradients wait for `apply`, which belong to no state of the run.
-    """
-    if trainer.pending is not None:
-        raise ValueError("a run is saved between updates, and gradients wait for apply")
-    ways.write(trainer.recipe.way("save"), path.absolute() / FOLDER, _tree(trainer))
-
-
-def take(trainer: Readings, other: Readings) -> None:
-    """Gives a run the trees of another one, whose arrays never change."""
-    trainer.train_state, trainer.moved, trainer.scale = other.train_state, other.moved, other.scale
-    trainer.ledger.replace(other.ledger.micro_batches, other.ledger.items)
-    trainer.pending = other.pending
-    trainer.resize(other.length)
-
-
-def restore(trainer: Readings, path: Path) -> None:
-    """Restores what `save` wrote.
-
-    Raises:
-        ValueError: the files are missing, damaged, or of a run of another kind; nothing has changed then.
-    """
-    folder, like = path.absolute() / FOLDER, _tree(trainer)
-    try:
-        run = ways.read(trainer.recipe, folder, like)
-    except Exception as error:  # Orbax raises that very class for some of what it cannot read
-        raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
-    count, items, length = (int(number) for number in run["window"]["counts"])
-    trainer.train_state, trainer.moved = run["state"], CarriedState(*run["moved"])
-    trainer.scale = optimizers.with_state(trainer.scale, run["scale"], trainer.place)
-    window = [
-        JaxMicroBatch(total, int(own), before, bool(applied), rate, bool(finite))
-        for total, own, before, finite, applied, rate in run["window"]["micro"][:count].tolist()
-    ]
-    trainer.ledger.replace(window, items)
-    trainer.pending = None
-    trainer.resize(length)
-
-
-@partial(jax.jit, static_argnames="steps")
-def trace_layers(
-    steps: CompiledSteps, parameters: Flat, moved: CarriedState, scale: LossScale, batch: DeviceBatch, items: jax.Array
-) -> tuple[Flat, tuple[Flat, Flat], CarriedState]:
-    """Output of every layer by joined path; the gradients for the parameters and for these outputs; what has moved.
-
-    The gradients are scaled, as those of `CompiledSteps.backward` are.
-    """
-
-    def means(trees: tuple[Flat, Flat]) -> tuple[list[jax.Array], tuple[CarriedState, Flat]]:
-        sums, after, outputs = steps.forward(trees[0], moved, batch, trees[1])
-        return steps.means(sums, items), (after, outputs)
-
-    gradients, _, (after, outputs) = differentiate_losses(scale, means, (parameters, _zeros(steps, batch)))
-    return outputs, gradients, after
-
-
-def _zeros(steps: CompiledSteps, batch: DeviceBatch) -> Flat:
-    """A zero for each value of every layer's output on this batch, in its format."""
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    shapes: Any = jax.eval_shape(partial(steps.network.init, train=False), key, batch.inputs)
-    return {path: jnp.zeros(struct.shape, struct.dtype) for path, struct in flat(shapes[PERTURBATIONS]).items()}
-
-
-class JaxTrainer(Readings):
-    """A run on one device; windows of several micro-batches are `optax.MultiSteps`'s, which ends them itself.
-
-    Attributes:
-        sharers: number of ranks whose gradients are given for a micro-batch.
-    """
-
-    sharers = 1
-
-    def __init__(
-        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: jax.Device, mode: str
-    ) -> None:
-        self.model = model
-        self.recipe = recipe
-        self.device = device
-        self._wide = any(head.format == "float64" for head in model.heads.heads)
-        self._eager = mode == "nojit"
-        with self.scope():
-            history = getattr(recipe.quantization, "history", None)
-            asked_ways = recipe.ways_of("backward", "recompute")
-            plan = Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, history, asked_ways)
-            self.steps = self._compile(replace(plan, frozen=recipe.frozen))
-            self.layout = self.steps.layout
-            initial_weights = model.weights(recipe.seed) if weights is None else weights
-            leaves = leaves_of(self.layout, initial_weights, self.steps.shapes, self.place)
-            key = jax.device_put(jax.random.key_data(jax.random.key(recipe.seed)), self.place)
-            self.moved = CarriedState(
-                leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, self.place), key
-            )
-            self._rules = rules_of(recipe, self.layout.parameters, self._wide)
-            tree = state_tree(leaves | self.steps.memory())
-            state = RunState.create(apply_fn=None, params=tree, tx=transformation(self._rules))
-            average = None if recipe.average is None else leaves
-            gathered = nothing_gathered(tree) if recipe.accumulation > 1 else None
-            state = state.replace(step=jnp.zeros((), jnp.int32), average=average, overwritten=gathered)
-            self.train_state = self._place_state(state)
-            self.scale = optimizers.loss_scale(recipe, self.place)
-        optimizers.refuse_several_gradients(self.scale, recipe)
-        guarded = optimizers.is_dynamic(self.scale)
-        self._asked: Any = {"guarded": guarded, "normed": recipe.clip is not None, "decay": recipe.average}
-        self._asked |= {"chosen": recipe.ways_of("average", "scaling")}
-        self._whole = self.steps.whole(**self._asked)
-        self._settings = optimizers.settings(self.scale)
-        self._schedule = schedule_of(recipe)
-        self.length = recipe.accumulation
-        self._passes = 0
-        self._loaded: DeviceBatch | None = None
-        self.outcome: UpdateResult | None = None
-        self.ledger = LossLedger()
-        self.pending = None
-
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """Float64 where a head has it, and no compilation where the mode says so."""
-        with wide_formats(self._wide), jax.default_device(self.device), jax.disable_jit(self._eager):
-            yield
-
-    @property
-    def place(self) -> Place:
-        return self.device
-
-    def _compile(self, plan: Plan) -> CompiledSteps:
-        return steps_of(plan)
-
-    def _place_state(self, state: RunState) -> RunState:
-        placed: RunState = jax.device_put(state, self.place)
-        return placed
 
     # forward and backward
 
@@ -347,7 +262,7 @@ class JaxTrainer(Readings):
         self._loaded = load_batch(self.model, batch)
         return self._loaded
 
-    def _backward(self, batch: Batch, items: int) -> tuple[Flat, optimizers.ScaleUpdate | None, list[jax.Array]]:
+    def _backward(self, batch: Batch, items: int) -> tuple[Flat, ScaleUpdate | None, list[jax.Array]]:
         gradients, judged, sums, self.moved = self.steps.backward(
             self.leaves, self.moved, self.scale, self._load(batch), np.float32(items)
         )
@@ -363,7 +278,7 @@ class JaxTrainer(Readings):
             micro = self._taken_in(gradients, judged, self._micro_batch(batch, sums, before))
         return self.ledger.add(micro, items)
 
-    def _taken_in(self, gradients: Flat, judged: optimizers.ScaleUpdate | None, micro: JaxMicroBatch) -> JaxMicroBatch:
+    def _taken_in(self, gradients: Flat, judged: ScaleUpdate | None, micro: JaxMicroBatch) -> JaxMicroBatch:
         """Hands the gradients to `optax.MultiSteps`, or keeps them for `apply`."""
         if self.recipe.accumulation == 1:
             if self.pending is not None:
@@ -416,12 +331,13 @@ class JaxTrainer(Readings):
             self.resize(length)
 
     def resize(self, length: int) -> None:
+        """Changes the length of windows, with the same state of `optax.MultiSteps`."""
         if length != self.length:
             self.length = length
             with self.scope():
                 self.train_state = self.train_state.replace(tx=transformation(replace(self._rules, length=length)))
 
-    def _update(self, gradients: Flat, judged: optimizers.ScaleUpdate | None, *, last: bool) -> UpdateResult:
+    def _update(self, gradients: Flat, judged: ScaleUpdate | None, *, last: bool) -> UpdateResult:
         """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
         self.train_state = ways.with_rate(self._rules, self.train_state, self._rate)
         self.train_state, self.scale, self.outcome = update(
@@ -510,7 +426,7 @@ class JaxTrainer(Readings):
             self.scale = optimizers.adjust_scale(self.scale, jmp.all_finite(gradients))
         return self._report(before, rate, None, skipped=True)
 
-    def _taken_out(self) -> tuple[Flat, optimizers.ScaleUpdate | None]:
+    def _taken_out(self) -> tuple[Flat, ScaleUpdate | None]:
         waiting, self.pending = self.pending, None
         if waiting is None:
             raise ValueError("apply without any micro-batch before it")
@@ -542,16 +458,53 @@ class JaxTrainer(Readings):
             counts = runs_in_a_pass(self.steps.plan, self.leaves, self.moved, self.scale, self._loaded)
         return tuple(self._passes * runs for runs in counts)
 
+    def _tree(self) -> dict[str, Any]:
+        """The full state of the run.
+
+        JMP's scale is one that Orbax cannot save, so its two numbers stand for it.
+        """
+        window = self.ledger.micro_batches
+        micro = np.zeros((self.recipe.accumulation, len(_FIELDS)))
+        for row, micro_batch in zip(micro, window, strict=False):
+            row[:] = [getattr(micro_batch, name) for name in _FIELDS]
+        return {
+            "state": self.train_state,
+            "scale": optimizers.arrays_of(self.scale),
+            "moved": self.moved,
+            "window": {"micro": micro, "counts": np.array([len(window), self.ledger.items, self.length])},
+        }
+
     def save(self, path: Path) -> None:
-        save(self, path)
+        if self.pending is not None:
+            raise ValueError("a run is saved between updates, and gradients wait for apply")
+        ways.write(self.recipe.way("save"), path.absolute() / FOLDER, self._tree())
 
     def restore(self, path: Path) -> None:
+        folder = path.absolute() / FOLDER
         with self.scope():
-            restore(self, path)
+            like = self._tree()
+            try:
+                run = ways.read(self.recipe, folder, like)
+            except Exception as error:  # Orbax raises that very class for some of what it cannot read
+                raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
+            count, items, length = (int(number) for number in run["window"]["counts"])
+            self.train_state, self.moved = run["state"], CarriedState(*run["moved"])
+            self.scale = optimizers.with_state(self.scale, run["scale"], self.place)
+            window = [
+                JaxMicroBatch(total, int(own), before, bool(applied), rate, bool(finite))
+                for total, own, before, finite, applied, rate in run["window"]["micro"][:count].tolist()
+            ]
+            self.ledger.replace(window, items)
+            self.pending = None
+            self.resize(length)
 
     def take(self, other: Trainer) -> None:
-        with self.scope():
-            take(self, of_same_class(self, other))
+        source = of_same_class(self, other)
+        with self.scope():  # arrays never change, and both runs may have them
+            self.train_state, self.moved, self.scale = source.train_state, source.moved, source.scale
+            self.ledger.replace(source.ledger.micro_batches, source.ledger.items)
+            self.pending = source.pending
+            self.resize(source.length)
 
     def saved_bytes(self, batch: Batch) -> int:
         with self.scope():
@@ -568,8 +521,8 @@ class JaxTrainer(Readings):
         scale = 1.0 if optimizers.unscales_itself(self.scale) else self._scale()
         places = {path: self.layout.outputs[path] for path in traced_paths(self.model, batch)}
         return LayerTrace(
-            {path: to_array(outputs[key]) for path, key in places.items()},
-            {path: unscaled_in_trace(to_array(gradients[1][key]), scale) for path, key in places.items()},
+            {path: np.array(outputs[key]) for path, key in places.items()},
+            {path: unscaled_in_trace(np.array(gradients[1][key]), scale) for path, key in places.items()},
             of_parameters,
         )
 
@@ -577,3 +530,77 @@ class JaxTrainer(Readings):
         if (peak := peak_bytes(self.device)) is None:
             raise self.refusal(Capability.PEAK_BYTES)
         return peak
+
+
+class OffloadedTrainer(JaxTrainer):
+    """A run whose state is fetched on read and offloaded on assignment."""
+
+    _offloaded: RunState
+
+    @property
+    def train_state(self) -> RunState:
+        """The state on the devices that compute."""
+        return self._with_kinds(self._offloaded, self.device.default_memory().kind)
+
+    @train_state.setter
+    def train_state(self, state: RunState) -> None:
+        self._offloaded = self._with_kinds(state, PINNED_HOST)
+
+    @property
+    def _offload(self) -> Offload:
+        assert self.recipe.offload is not None
+        return self.recipe.offload
+
+    def _with_kinds(self, state: RunState, kind: str) -> RunState:
+        fields = {"params": "parameters", "opt_state": "optimizer"}
+        moved = {
+            name: _move_arrays(getattr(state, name), kind) for name, of in fields.items() if of in self._offload.what
+        }
+        return cast(RunState, state.replace(**moved))
+
+    def offloaded_bytes(self) -> dict[str, int]:
+        kinds = {
+            "parameters": jax.tree.leaves(self._offloaded.params),
+            "optimizer": arrays_of(self._offloaded, "optimizer"),
+        }
+        return {kind: sum(map(_offloaded_bytes, kinds[kind])) for kind in self._offload.what}
+
+
+def _offloaded_bytes(value: jax.Array) -> int:
+    """Bytes of an array in the host's memory; a copy of it for each device counts."""
+    if value.sharding.memory_kind != PINNED_HOST:
+        return 0
+    return sum(shard.data.nbytes for shard in value.addressable_shards)
+
+
+def _move_arrays(tree: Any, kind: str) -> Any:
+    """The tree with its arrays in another memory; NumPy arrays read from a rank stay."""
+
+    def move(value: Any) -> Any:
+        is_placed = isinstance(value, jax.Array)
+        return jax.device_put(value, value.sharding.with_memory_kind(kind)) if is_placed else value
+
+    return jax.tree.map(move, tree)
+
+
+def activations_leave() -> bool:
+    """Whether what a checkpoint policy offloads takes memory of the host's in the compiled program."""
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["kept"],
+        offload_src="device",
+        offload_dst=PINNED_HOST,
+    )
+
+    def loss(x: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sin(checkpoint_name(jnp.sin(x), "kept")))
+
+    compiled = jax.jit(jax.grad(jax.checkpoint(loss, policy=policy))).lower(jnp.ones((64, 64))).compile()
+    memory = compiled.memory_analysis()
+    return memory is not None and memory.host_temp_size_in_bytes > 0
+
+
+def disk_is_a_memory() -> bool:
+    """Whether an array can be put into a memory kind of files."""
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="disk")
+    return bool(jax.device_put(jnp.ones(2), sharding).sharding.memory_kind == "disk")

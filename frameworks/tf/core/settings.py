@@ -32,14 +32,10 @@ def physical(device: str) -> tf.config.PhysicalDevice:
 
 def _types() -> dict[str, str]:
     """TensorFlow's types of the accelerators, by the suite's names."""
+    gpu = gpu_name(cuda=tf.test.is_built_with_cuda(), rocm=tf.test.is_built_with_rocm())
     listed = dict.fromkeys(device.device_type for device in tf.config.list_physical_devices())
-    return {_name(kind): kind for kind in listed if kind != "CPU" and not kind.startswith(_COMPILER)}
-
-
-def _name(kind: str) -> str:
-    if kind != "GPU":
-        return kind.lower()
-    return gpu_name(cuda=tf.test.is_built_with_cuda(), rocm=tf.test.is_built_with_rocm())
+    others = [kind for kind in listed if kind != "CPU" and not kind.startswith(_COMPILER)]
+    return {gpu if kind == "GPU" else kind.lower(): kind for kind in others}
 
 
 THREADS = 1
@@ -182,26 +178,21 @@ def write_global_state(state: Mapping[str, str]) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(state["tensor_float_32"] == "True")
 
 
-def _switches() -> dict[str, str]:
-    """All switches of TensorFlow and Keras that results may depend on.
+def describe(device: str) -> dict[str, str]:
+    """Settings that results may depend on: versions, device, driver, thread counts, every switch.
 
-    Only this module of TensorFlow tells whether operations are deterministic; `tf.config` has no more than the switch.
+    Only `tensorflow.python.framework.config` tells whether operations are deterministic; `tf.config` has no more than
+    the switch.
     """
-    switches = read_global_state() | {
+    result = read_global_state()
+    del result["traceback_filtering"]
+    if hasattr(keras.config, "is_flash_attention_enabled"):
+        result["flash_attention"] = str(keras.config.is_flash_attention_enabled())
+    result |= {
         "backend": keras.config.backend(),
         "op_determinism": str(config.is_op_determinism_enabled()),
         "synchronous_execution": str(tf.config.experimental.get_synchronous_execution()),
         "device_policy": str(tf.config.experimental.get_device_policy()),
-    }
-    if hasattr(keras.config, "is_flash_attention_enabled"):
-        switches["flash_attention"] = str(keras.config.is_flash_attention_enabled())
-    del switches["traceback_filtering"]
-    return switches
-
-
-def describe(device: str) -> dict[str, str]:
-    """Settings that results may depend on: versions, device, driver, thread counts, every switch."""
-    result = _switches() | {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "numpy": np.__version__,

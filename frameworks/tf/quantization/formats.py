@@ -20,7 +20,6 @@ from frameworks.base import BaseFormats
 from frameworks.contract import (
     AmaxHistory,
     Calibrated,
-    Capability,
     CastRule,
     DelayedRule,
     FakeRule,
@@ -32,8 +31,7 @@ from frameworks.contract import (
     QuantRule,
 )
 from frameworks.keras_common.layers import Builder, parameters_of
-from frameworks.tf.core.layers import as_array
-from frameworks.tf.core.steps import compile_function
+from frameworks.tf.core.steps import as_array, compile_function
 
 _CASTS: Mapping[str, CastRule] = MappingProxyType(
     {"float8_e4m3fn": CastRule("nan", "nan"), "float8_e5m2": CastRule("inf", "inf")}
@@ -82,11 +80,6 @@ class TensorFlowFormats(BaseFormats):
         with tf.device(self._place):
             cast = compile_function(lambda x: tf.cast(x, to), self._mode)
             return np.array(cast(tf.constant(values)).numpy())
-
-
-def packing() -> tuple[Capability, ...]:
-    """Whether this version of Keras packs 4-bit integers two to a byte."""
-    return (Capability.INT4_PACKING,) if hasattr(keras.quantizers, "pack_int4") else ()
 
 
 EPSILON = 1e-7
@@ -434,7 +427,13 @@ def trained_network(
     Raises:
         ValueError: it has no dense layer of a name in `skip`.
     """
-    network, sources = _functional(model)
+    builder = Builder(0)
+    inputs = features = keras.Input(model.sample)
+    for path, fixture_layer, shape in list(model.shapes())[:-1]:
+        features = builder.layer(fixture_layer, path, shape)(features)
+    last = str(len(model.layers) - 1)
+    outputs = {head.name: builder.head(head, last)(features) for head in model.heads.heads}
+    network, sources = keras.Model(inputs, outputs, name=model.name), builder.sources
     for path, (layer, source) in sources.items():
         for name, variable in parameters_of(layer, source).items():
             variable.assign(weights[f"{path}.{name}"])
@@ -446,17 +445,6 @@ def trained_network(
 def _dense_names(sources: Mapping[str, tuple[keras.layers.Layer, Any]]) -> dict[str, str]:
     """Keras' names of the dense layers, by the names of their weights."""
     return {f"{path}.weight": layer.name for path, (layer, kind) in sources.items() if isinstance(kind, Dense | Head)}
-
-
-def _functional(model: Model) -> tuple[keras.Model, dict[str, tuple[keras.layers.Layer, Any]]]:
-    """The model as `keras.Model(inputs, outputs)`, and the Keras layer of each fixture layer and head by path."""
-    builder = Builder(0)
-    inputs = features = keras.Input(model.sample)
-    for path, layer, shape in list(model.shapes())[:-1]:
-        features = builder.layer(layer, path, shape)(features)
-    last = str(len(model.layers) - 1)
-    outputs = {head.name: builder.head(head, last)(features) for head in model.heads.heads}
-    return keras.Model(inputs, outputs, name=model.name), builder.sources
 
 
 def _read_quantized(layer: Any) -> Quantized | None:

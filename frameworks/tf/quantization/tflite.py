@@ -19,16 +19,7 @@ import tensorflow as tf
 from fixtures.arrays import Array
 from fixtures.model import Dense, LayerNorm, Model, dense_weights
 from fixtures.models import digits_mlp
-from frameworks.contract import (
-    Attempt,
-    Calibrated,
-    Capability,
-    CodeRange,
-    LinearRule,
-    Quantized,
-    QuantRule,
-    Unsupported,
-)
+from frameworks.contract import Calibrated, Capability, CodeRange, LinearRule, Quantized, QuantRule, Unsupported
 from frameworks.tf.core.settings import THREADS
 from frameworks.tf.quantization.formats import trained_network
 
@@ -44,15 +35,6 @@ def _schema() -> Any:
 @cache
 def _flatbuffers() -> Any:
     return import_module("tensorflow.lite.tools.flatbuffer_utils")
-
-
-def _code(operation: str) -> int:
-    return int(getattr(_schema().BuiltinOperator, operation))
-
-
-def other_operations() -> list[str]:
-    """The names of all operations but that of dense layers."""
-    return [name for name in vars(_schema().BuiltinOperator) if name.isupper() and name != _DENSE]
 
 
 @dataclass(frozen=True)
@@ -110,7 +92,7 @@ class _Builder:
     def operator(self, name: str, version: int, inputs: Sequence[int], outputs: Sequence[int]) -> Any:
         """A new operator between tensors."""
         result, code = _schema().OperatorT(), _schema().OperatorCodeT()
-        code.builtinCode, code.version = _code(name), version
+        code.builtinCode, code.version = int(getattr(_schema().BuiltinOperator, name)), version
         code.deprecatedBuiltinCode = min(code.builtinCode, 127)
         self.model.operatorCodes.append(code)
         result.opcodeIndex, result.inputs, result.outputs = len(self.model.operatorCodes) - 1, [*inputs], [*outputs]
@@ -137,7 +119,8 @@ class TfliteFile:
         self._names = [self._name(operator) for operator in self._graph.operators]
         self.dense = self._heads(len(model.layers) - 1)
         heads = [id(layer.operator) for layer in self.dense.values()]
-        body = [layer for layer in self._all_dense() if id(layer.operator) not in heads]
+        named = zip(self._names, self._graph.operators, strict=True)
+        body = [self._dense(own) for name, own in named if name == _DENSE and id(own) not in heads]
         places = [index for index, layer in enumerate(model.layers) if isinstance(layer, Dense)]
         self.dense |= {f"{index}.weight": operation for index, operation in zip(places, body, strict=True)}
         self._norms = [index for index, layer in enumerate(model.layers) if isinstance(layer, LayerNorm)]
@@ -201,10 +184,6 @@ class TfliteFile:
     def _name(self, operator: Any) -> str:
         return str(_flatbuffers().opcode_to_name(self._model, operator.opcodeIndex))
 
-    def _all_dense(self) -> list[DenseOperation]:
-        named = zip(self._names, self._graph.operators, strict=True)
-        return [self._dense(operator) for name, operator in named if name == _DENSE]
-
     def _dense(self, operator: Any) -> DenseOperation:
         places = [*operator.inputs, -1][:3]
         inputs, weight, bias = (None if index < 0 else self._graph.tensors[index] for index in places)
@@ -259,18 +238,9 @@ def has_lite() -> bool:
     return hasattr(tf, "lite") and hasattr(tf.lite, "TFLiteConverter")
 
 
-def find_refusals() -> dict[Capability, str]:
-    """Missing techniques, with reasons."""
-    return {} if has_lite() else {Capability(f"quantization.{name}"): NOT_THERE for name in _RULES}
-
-
-def refused_attempts() -> dict[Capability, Attempt]:
-    """Attempts for missing techniques."""
-    return {} if has_lite() else {Capability(f"quantization.{name}"): _makes_a_converter for name in _RULES}
-
-
-def _makes_a_converter() -> bool:
-    return tf.lite.TFLiteConverter is not None
+def find_missing() -> tuple[Capability, ...]:
+    """The techniques that this TensorFlow lacks."""
+    return () if has_lite() else tuple(Capability(f"quantization.{name}") for name in _RULES)
 
 
 def environment() -> dict[str, str]:
@@ -397,7 +367,8 @@ def _dense_in_codes(
         converter = tf.lite.TFLiteConverter.from_keras_model(network)
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
         converter.representative_dataset = samples
-        options = tf.lite.experimental.QuantizationDebugOptions(denylisted_ops=other_operations())
+        others = [name for name in vars(_schema().BuiltinOperator) if name.isupper() and name != _DENSE]
+        options = tf.lite.experimental.QuantizationDebugOptions(denylisted_ops=others)
         debugger = tf.lite.experimental.QuantizationDebugger(
             converter=converter, debug_dataset=samples, debug_options=options
         )

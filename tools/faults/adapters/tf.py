@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from frameworks.tf import TensorFlowFramework, framework, launch, training
+from frameworks.tf import TensorFlowFramework, framework, training
 from frameworks.tf.core import steps
 from frameworks.tf.distributed import MirroredWorker
 from tools.faults import fault, replaces
@@ -243,7 +243,7 @@ class EachReplicaDividesByItsOwnItems(TensorFlowFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        launch._MEMBER = f"{__name__}:OfOwnItems"
+        framework._MEMBER = f"{__name__}:OfOwnItems"
 
 
 class Apart(MirroredWorker):
@@ -260,4 +260,4 @@ class ReplicasTrainApart(TensorFlowFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        launch._MEMBER = f"{__name__}:Apart"
+        framework._MEMBER = f"{__name__}:Apart"

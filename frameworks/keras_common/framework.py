@@ -1,10 +1,10 @@
-"""The suite's operations and recomputation as Keras calls, run as a Keras layer runs them: under the dtype policy."""
+"""Keras on every backend: declarations, attempts and conventions, precision scopes, operations and recomputation."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,13 +12,138 @@ from keras import ops
 
 from fixtures.arrays import FORMATS, Array
 from fixtures.recipe import DynamicScaling, Precision, Recipe
-from frameworks.base import BaseFramework
-from frameworks.contract import Attempt, Capability, FunctionFormat, OpResult, Unsupported
+from frameworks.base import BaseFramework, ships, takes
+from frameworks.base.attempts import Make
+from frameworks.contract import Attempt, Capability, Conventions, FunctionFormat, OpResult, ScalerRule, Unsupported
 from frameworks.keras_common.layers import VARIANTS, WAYS, Tensor
-from frameworks.keras_common.optimizers import has_factors_of
-from frameworks.keras_common.probes import has_mixed_policy
-from frameworks.keras_common.settings import dtype_policy, policy_of
+from frameworks.keras_common.optimizers import REFUSED_OPTIONS, has_factors_of, option_attempts
+from frameworks.keras_common.settings import KerasBackend, apply_updates, dtype_policy, number, policy_of, scalars
 from frameworks.operations import CATALOGUE
+
+_O2 = "Keras has no dtype policy of low-precision weights with float32 masters"
+_UNSCALING = "Keras unscales inside the optimizer's update; there is no call to unscale by hand"
+_NO_MULTI = "this version of Keras has no MultiOptimizer, and another optimizer has no groups"
+
+SUPPORTED = frozenset(
+    {
+        Capability.FLOAT64_HEADS,
+        Capability.OPERATIONS,
+        Capability.STATIC_SCALING,
+        Capability.TWO_LOSSES,
+        Capability.ACCUMULATION,
+        Capability.RECOMPUTE,
+        Capability.RECOMPUTE_NESTED,
+        Capability.RECOMPUTE_CASES,
+        Capability.SEGMENT_CALLS,
+        Capability.CLIP,
+        Capability.SCHEDULE,
+        Capability.MISSING_GRADIENTS,
+        Capability.AVERAGE,
+        Capability.NESTEROV,
+        Capability.AMSGRAD,
+        Capability.ADAGRAD,
+        Capability.RMSPROP,
+        Capability.DECAY_EXCLUDED,
+        Capability.FEED,
+        Capability.CHECKPOINT,
+        Capability.TRACE,
+        Capability.LAYER_REUSE,
+        Capability.USER_FUNCTION,
+        *((Capability.TIED_WEIGHTS,) if hasattr(keras.layers, "ReversibleEmbedding") else ()),
+    }
+)
+"""What Keras has on every backend, unless the backend's refusals have it."""
+REFUSED: dict[Capability, str] = {
+    **REFUSED_OPTIONS,
+    Capability.O2_FLOAT16: _O2,
+    Capability.O2_BFLOAT16: _O2,
+    Capability.SCALING_FACTORS: "LossScaleOptimizer always doubles and halves its scale",
+    Capability.SCALING_DISABLED: "LossScaleOptimizer refuses dynamic=False; one leaves it out instead",
+    Capability.EXPLICIT_UNSCALE: _UNSCALING,
+    Capability.SECOND_UNSCALE: _UNSCALING,
+    Capability.PARTIAL_WINDOW: "Keras has no call that ends a window early; an incomplete one is carried over",
+}
+if not hasattr(keras.optimizers, "MultiOptimizer"):
+    REFUSED |= dict.fromkeys((Capability.GROUPS, Capability.GROUP_RATES, Capability.TWO_OPTIMIZERS), _NO_MULTI)
+
+_SCALER = ScalerRule(
+    initial=2.0**15, growth=2.0, backoff=0.5, interval=2000, counts="micro-batches", nonfinite="scaled", latched=False
+)
+
+CONVENTIONS = Conventions(
+    adam_default_epsilon=1e-7,
+    adam_epsilon="inside",
+    adam_correction="float32",
+    adam_counts="optimizer",
+    momentum_rate="inside",
+    amsgrad="moments",
+    adagrad_epsilon="inside",
+    rmsprop_epsilon="inside",
+    rmsprop_rate="inside",
+    adafactor_decay="first",
+    running_variance="biased",
+    clip_epsilon=0.0,
+    nonfinite_micro_batch="drop-micro-batch",
+    remainder="carry",
+    partial_overflow="skip-all",
+    static_skips=False,
+    accumulates="unscaled",
+    scaler=_SCALER,
+)
+"""As Keras documents its optimizers, or as their source reads where the documentation is silent."""
+
+
+SGD, Scaler = keras.optimizers.SGD, keras.optimizers.LossScaleOptimizer
+
+
+def _dynamic(backend: KerasBackend) -> bool:
+    scaler = Scaler(SGD(0.5), initial_scale=8.0)
+    return apply_updates(backend, scaler, [float("inf"), 0.0]) == [[1.0, 1.0]] and number(scaler.dynamic_scale) == 4.0
+
+
+def _can_disable(backend: KerasBackend) -> bool:
+    scaler = Scaler(SGD(0.5), initial_scale=8.0, dynamic=False)
+    return apply_updates(backend, scaler, [float("inf"), 0.0]) != [[1.0, 1.0]]
+
+
+def _flushes(backend: KerasBackend) -> bool:
+    """Two of four micro-batches, then each call that may end the window: their mean must be applied."""
+    for end in range(1, 5):
+        weights = scalars()
+        optimizer = SGD(0.5, gradient_accumulation_steps=4)
+        apply_updates(backend, optimizer, [1.0, 1.0], [1.0, 1.0], weights=weights)
+        if end == 1:
+            optimizer.finalize_variable_values(weights)
+        else:
+            optimizer.gradient_accumulation_steps = end
+            backend.apply(optimizer, [0.0, 0.0], weights)
+        if [number(weight) for weight in weights] == [0.5, 0.5]:
+            return True
+    return False
+
+
+def _gives(policy: str, output: str, kernel: str) -> bool:
+    """Whether a dense layer has these formats of its output and its kernel under a policy."""
+    with dtype_policy(policy):
+        layer = keras.layers.Dense(2)
+    result = layer(np.ones((1, 2), np.float32))
+    return (keras.backend.standardize_dtype(result.dtype), layer.kernel.dtype) == (output, kernel)
+
+
+def _has_master_weights(format_name: str) -> bool:
+    """Low-precision weights under any policy that names the format, with an optimizer that keeps float32 masters."""
+    for policy in (format_name, f"mixed_{format_name}"):
+        with dtype_policy(policy):
+            layer = keras.layers.Dense(2)
+        layer.build((1, 2))
+        if layer.kernel.dtype != format_name:
+            continue
+        optimizer = keras.optimizers.Adam(2.0**-13)
+        optimizer.build([layer.kernel])
+        if any(v.shape == layer.kernel.shape and v.dtype == "float32" for v in optimizer.variables):
+            return True
+    return False
+
 
 LOW = ("float16", "bfloat16")
 NO_LISTS = "a dtype policy is a layer's, and a DTypePolicyMap names layers, not operations"
@@ -126,14 +251,6 @@ class OperationLayer(keras.layers.Layer):
         return self._operation(*inputs)
 
 
-Value = TypeVar("Value")
-
-
-def present(operations: Mapping[str, Value]) -> dict[str, Value]:
-    """Those that this Keras has."""
-    return {op: value for op, value in operations.items() if op not in NEWER or hasattr(*NEWER[op])}
-
-
 NEWER = {"attention": (ops, "dot_product_attention"), "rms_norm": (keras.layers, "RMSNormalization")}
 """Operations that came with Keras 3.6 and 3.9, and where."""
 
@@ -192,8 +309,16 @@ class ScopeOfPolicies(BaseFramework):
         self.require_scope(precision, lists=bool(wide or low))
         return dtype_policy(policy_of(precision if enabled else Precision()))
 
+    def conventions(self) -> Conventions:
+        return CONVENTIONS
+
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         return run_op(op, *arrays)
+
+    def remat(self, variant: str | None) -> Callable[..., Tensor]:
+        """What calls a function with arguments within a recomputation call of Keras."""
+        chosen = self.variant(variant)
+        return lambda function, *args, **named: wrap_in_remat(function, chosen)(*args, **named)
 
 
 def run_op(op: str, *arrays: Array) -> OpResult:
@@ -210,7 +335,7 @@ def run_op(op: str, *arrays: Array) -> OpResult:
     return OpResult(value.astype(FORMATS[name].dtype) if name in FORMATS else value, name)
 
 
-def _takes_lists() -> bool:
+def takes_lists() -> bool:
     """Whether a map of policies with an operation's name changes its format."""
     named = keras.dtype_policies.DTypePolicyMap(default_policy="mixed_bfloat16")
     named["matmul"] = keras.dtype_policies.DTypePolicy("float32")
@@ -218,11 +343,30 @@ def _takes_lists() -> bool:
         return run_op("matmul", *CATALOGUE["matmul"]()).dtype == "float32"
 
 
-OF_SCOPES: dict[Capability, Attempt] = {
-    Capability.AUTOCAST_SCOPE: partial(has_mixed_policy, "bfloat16"),
-    Capability.AUTOCAST_LISTS: _takes_lists,
-}
-"""An attempt for each capability of scopes."""
+_UNSCALES = partial(ships, "keras.optimizers.LossScaleOptimizer", "unscale")
+_HAS_MULTI = partial(hasattr, keras.optimizers, "MultiOptimizer")
+
+
+def keras_attempts(backend: KerasBackend, run: Make) -> dict[Capability, Attempt]:
+    """An attempt for each capability of dtype policies and scopes, of optimizers and of loss scaling."""
+    return option_attempts(run) | {
+        Capability.O1_FLOAT16: partial(_gives, "mixed_float16", "float16", "float32"),
+        Capability.O1_BFLOAT16: partial(_gives, "mixed_bfloat16", "bfloat16", "float32"),
+        Capability.O2_FLOAT16: partial(_has_master_weights, "float16"),
+        Capability.O2_BFLOAT16: partial(_has_master_weights, "bfloat16"),
+        Capability.O3_FLOAT16: partial(_gives, "float16", "float16", "float16"),
+        Capability.O3_BFLOAT16: partial(_gives, "bfloat16", "bfloat16", "bfloat16"),
+        Capability.AUTOCAST_SCOPE: partial(_gives, "mixed_bfloat16", "bfloat16", "float32"),
+        Capability.AUTOCAST_LISTS: takes_lists,
+        Capability.DYNAMIC_SCALING: partial(_dynamic, backend),
+        Capability.SCALING_FACTORS: partial(takes, Scaler, "growth_factor", "dynamic_growth_factor", "multiplier"),
+        Capability.SCALING_DISABLED: partial(_can_disable, backend),
+        Capability.EXPLICIT_UNSCALE: _UNSCALES,
+        Capability.SECOND_UNSCALE: _UNSCALES,
+        Capability.PARTIAL_WINDOW: partial(_flushes, backend),
+        Capability.GROUPS: _HAS_MULTI,
+        Capability.TWO_OPTIMIZERS: _HAS_MULTI,
+    }
 
 
 Function = Callable[..., Tensor]

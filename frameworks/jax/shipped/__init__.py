@@ -1,1 +1,0 @@
-"""Operations, layers, optimizers and functions of JAX that the suites try as they are."""
