@@ -149,7 +149,7 @@ def check_version(version: object) -> None:
         raise VersionError(version)
 
 
-def part(value: object, kind: type[_Kind]) -> dict[str, Any]:
+def part(value: object, kind: Any) -> dict[str, Any]:
     """The document of a part of a record, such as a header.
 
     Raises:

@@ -99,7 +99,7 @@ def _replace(replacement: _Replacement) -> None:
 def _framework(broken: type) -> type:
     own = {"__doc__": broken.__doc__, "__module__": broken.__module__}
     if replacements := [value for value in vars(broken).values() if isinstance(value, _Replacement)]:
-        make = broken.__init__
+        make = getattr(broken, "__init__")  # noqa: B009
 
         def make_and_replace(self: Any, *args: Any) -> None:
             make(self, *args)
