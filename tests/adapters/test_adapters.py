@@ -1,5 +1,6 @@
 """What adapters share: files, tables, refusals, the window, segments, recomputation, contract version, short stacks."""
 
+import math
 import sys
 import tomllib
 import traceback
@@ -16,9 +17,10 @@ from conformance.cli import main
 from conformance.declarations import requests
 from conformance.runner import jobs
 from conformance.runner.identity import suite_version
+from fixtures.data import exact_batch
 from fixtures.models import exact_linear
 from fixtures.recipe import Recipe
-from frameworks.base import ending
+from frameworks.base import LossLedger, MicroBatch, ending, over_window
 from frameworks.base.recompute import CLOSED_OVER, recomputed_call
 from frameworks.base.shipped import short_call_stacks
 from frameworks.base.trainer import AppliedMicroBatch
@@ -126,6 +128,23 @@ def test_recomputed_call_passes_arguments_as_the_case_is_named(case: RecomputeCa
     assert recomputed_call(case, run, multiply, multiply, 2, 3) == 6
     assert calls == arguments
     assert (case in CLOSED_OVER) == (arguments == [((2,), {})])
+
+
+def test_a_window_gives_each_step_the_items_of_the_whole_window() -> None:
+    window = exact_batch().into(4)
+    total = sum(batch.items for batch in window)
+    assert over_window(window, lambda batch, items: (batch, items)) == [(batch, total) for batch in window]
+
+
+def test_the_loss_of_a_window_weighs_micro_batches_by_their_items() -> None:
+    ledger: LossLedger[MicroBatch] = LossLedger()
+    assert math.isnan(ledger.loss())
+    assert ledger.add(MicroBatch(6.0, 3), 4) == 2.0
+    assert ledger.add(MicroBatch(6.0, 1), 4) == 6.0
+    assert (ledger.loss(), ledger.losses()) == (3.0, (2.0, 6.0))
+    assert math.isnan(ledger.add(MicroBatch(0.0, 0), 4))
+    ledger.empty()
+    assert ledger.losses() == ()
 
 
 def test_a_window_that_its_framework_ends_reports_the_update_that_was_made() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from results.record.model import UNJUDGED, Outcome, Record
 from results.record.reading import load
-from tests.support.own_loops import MISTAKES, RIGHT, replace_lines
+from tests.support.own_loops import MISTAKES, RIGHT, SOURCE, replace_lines
 from tests.support.suite_runs import ROOT, Ended, clauses_of, run
 
 pytest.importorskip("torch")
@@ -62,7 +62,7 @@ def test_gradients_that_are_zeroed_in_each_micro_batch_are_named(tmp_path: Path)
 
 @pytest.mark.parametrize("right", RIGHT)
 def test_a_right_loop_passes_all_that_applies(right: str, tmp_path: Path) -> None:
-    suites = (*WINDOWS, *SCALING, "resume", "resume_refusals", "trace", "averages", "recompute", "schedules")
+    suites = (*WINDOWS, *SCALING, "resume", "resume_refusals", "trace", "averages", "recompute")
     completed, record = judge_loop(tmp_path, replace_lines(RIGHT[right]), *suites)
     # The gradients of sums of losses are larger than those of means, and overflow float16 sooner.
     overflows = {"scaling.scale-is-float32"} if right == "divides-in-step" else set()
@@ -71,9 +71,16 @@ def test_a_right_loop_passes_all_that_applies(right: str, tmp_path: Path) -> Non
     ignored = {verdict.reason for verdict in record.verdicts if verdict.outcome is Outcome.UNSUPPORTED}
     unlike = {"step changes gradients, so that those inside a pass are not those of the update"}
     attributes = ("average", "recompute", "static_scale") if right != "ignores-nothing" else ()
-    without = {f"the loop ignores recipe.{name}" for name in attributes}
-    assert ignored - unlike == without | {"recipe.schedule has the rate's factor, and no momentum"}
+    assert ignored - unlike == {f"the loop ignores recipe.{name}" for name in attributes}
     assert bool(ignored & unlike) == (right == "divides-in-step")
+
+
+def test_the_loop_of_the_template_passes_schedules_and_is_not_asked_for_a_momentum(tmp_path: Path) -> None:
+    completed, record = judge_loop(tmp_path, SOURCE, "schedules")
+    assert completed.status == 0, completed.lines
+    asked = [v for v in record.verdicts if v.case.startswith("test_cyclic_schedule_changes_momentum[")]
+    cycled = {verdict.outcome: verdict.reason for verdict in asked}
+    assert cycled == {Outcome.UNSUPPORTED: "recipe.schedule has the rate's factor, and no momentum"}
 
 
 def test_the_end_names_clauses_with_their_rule_and_says_what_does_not_apply(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def train_and(recipe: Recipe, *verbs: Any) -> GeneratedCase:
     return GeneratedCase(MODEL, recipe, (StartAgain(), TRAIN, *verbs))
 
 
-OPEN_WINDOW = (Accumulate(GeneratedBatch(1), 4), Save(), Restore(), Accumulate(GeneratedBatch(3, seed=5), 4), Apply())
+OPEN_WINDOW = (Accumulate(GeneratedBatch(2), 4), Save(), Restore(), Accumulate(GeneratedBatch(2, seed=5), 4), Apply())
 RESHAPED = train_and(MOMENTUM.replace(ranks=Ranks(2, "optimizer")), *OPEN_WINDOW, Save(), TO_FOUR, TRAIN)
 NO_SHRINKING = Profile(shrinking_s=0.0)
 FAULTS = {fault.label: fault.name for fault in faults() if fault.framework == "reference"}
