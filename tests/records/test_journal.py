@@ -94,7 +94,7 @@ def test_create_sets_an_earlier_journal_aside_and_copies_an_unreadable_one(tmp_p
 
 
 def test_create_twice_is_refused(tmp_path: Path) -> None:
-    with fill_journal(Journal.create(tmp_path / "x.json", header())) as journal:
+    with closing(fill_journal(Journal.create(tmp_path / "x.json", header()))) as journal:
         content = journal.path.read_bytes()
         with pytest.raises(RecordBusy) as caught:
             Journal.create(tmp_path / "x.json", header())

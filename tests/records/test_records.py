@@ -35,8 +35,8 @@ from results.record.reading import (
     write,
 )
 from results.record.values import as_number, encode_number
-from results.show import digest, portability
-from results.show.table import plain
+from results.show import portability
+from results.show.table import digest, plain
 from tests.support.misbehaving import OVERSIZED, assert_refused, mutants
 from tests.support.recorded import BASE, CLAUSE, fill_journal, header
 from tests.support.suite_runs import ROOT, call_command, conformance, environment, hang_limit

@@ -20,7 +20,7 @@ from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import compare, compare_sets
 from results.record import folders
 from results.record.reading import ClauseText, Outcome, Record, Series, TestVerdict, Variant, write
-from results.show import times
+from results.show import table as times
 from results.show.clauses import html, outcome, source, tally, total
 from results.show.clauses import words as unlinked
 from results.show.differences import document, draw, group_changes, headline, markdown, to_text
@@ -409,14 +409,14 @@ def test_the_slowest_tests_are_no_more_than_ten() -> None:
 
 
 def test_a_page_has_what_took_longest_first_and_all_sums() -> None:
-    assert times.markdown(RUNS, times.by_clause, most=1).splitlines() == [
+    assert times.list_times(RUNS, times.seconds_by_clause, most=1).splitlines() == [
         "| seconds | some eager | some eager |",
         "|---|--:|--:|",
         "| scaling.slug | 0.75 | 3.00 |",
         "| all tests | 2.75 | 3.00 |",
         "| the whole run | 1.00 | 1.00 |",
     ]
-    assert "| resume | 2.00 | – |" in times.markdown(RUNS, times.seconds)
+    assert "| resume | 2.00 | – |" in times.list_times(RUNS, times.seconds)
 
 
 def test_a_record_in_a_comment_links_to_nothing() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tools.faults.alone import alone
 
 from conformance.spec.clauses import Level, load_clauses
 from frameworks.contract import Framework
@@ -23,7 +22,7 @@ from tools.faults import engine
 from tools.faults.__main__ import main
 from tools.faults.catalogue import Fault, faults
 from tools.faults.engine import Baseline, Engine, Fate, RunError
-from tools.faults.score import Score, must_clauses
+from tools.faults.score import Score, alone, must_clauses
 
 EVERY = faults()
 RESERVED = frozenset({"example", "invalid", "localhost", "test"})
