@@ -11,8 +11,7 @@ from tempfile import TemporaryDirectory
 import click
 
 from conformance.cli.options import OUTPUT, PATH, put, show_progress
-from conformance.race import race as races
-from conformance.race.race import FEWEST_PAIRS, FIXTURES, NEW, OLD, PAIRS, RaceError, Racer
+from conformance.race import FEWEST_PAIRS, FIXTURES, NEW, OLD, PAIRS, RaceError
 from conformance.sweep.cell import Commands, NotJudged, make_environment, requirements_of
 from conformance.sweep.plan import CellGroup, SweepCell, cells_of_group, check_group
 from frameworks.installer.distributions import distribution_of
@@ -52,6 +51,8 @@ def race_command(
 
     Exit status: 0, nothing is worse; 1, something is; 2, it cannot be judged.
     """
+    from conformance.race import race as races
+
     for option, file in (("--output", output), ("--samples", samples)):
         if file is not None and not file.absolute().parent.is_dir():
             raise click.BadParameter(f"there is no folder {file.parent}; make it, or name another", param_hint=option)
@@ -65,7 +66,7 @@ def race_command(
         if sides:
             with ExitStack() as stack:
                 pythons = [stack.enter_context(interpreter(name, side)) for name, side in sides.items()]
-                racers = [Racer(python, framework, device, mode, fixture) for python in pythons]
+                racers = [races.Racer(python, framework, device, mode, fixture) for python in pythons]
                 raced = races.race(
                     racers[0], racers[1], pairs, watch=lambda numbers: show_progress(numbers, "pairs of processes")
                 )

@@ -33,6 +33,7 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
+from conformance.race import FEWEST_PAIRS, NEW, OLD, PAIRS, TWIN, RaceError
 from conformance.runner.subprocesses import guard_group
 from results.compare.ratio import CONFIDENCE, TRIMMED, in_pairs, refusal_of
 from results.record.files import RecordError, compress_content, one_line, os_problem, read, replace
@@ -44,13 +45,6 @@ SAMPLE_NS = 5_000_000
 """What a sample of steps takes at least: far more than the clock's resolution, and so short that what slows the machine
 slows the sides of a round alike."""
 
-OLD, NEW, TWIN = "old", "new", "twin"
-"""Sides: the twin is a second process of the old version."""
-
-FEWEST_PAIRS = 5
-"""Fewest pairs of processes."""
-
-PAIRS = 8
 ROUNDS = 240
 LIMIT_S = 300.0
 
@@ -62,9 +56,6 @@ YARDSTICKS = 2
 
 START_S, WORK_S = 300.0, 120.0
 """Seconds in which a process has to start, to import its framework, and to make its first step; and for other work."""
-
-FIXTURES = ("encoder", "digits-mlp", "small-mlp")
-"""Models that can be raced; `conformance.race.worker` makes them."""
 
 _MOST_STEPS = 1000
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -105,10 +96,6 @@ class RaceSamples:
     load: tuple[float, ...] = ()
     started: str = ""
     version: Literal[1] = field(default=1)
-
-
-class RaceError(RuntimeError):
-    """A race cannot be run; the message is one line."""
 
 
 @dataclass(frozen=True)

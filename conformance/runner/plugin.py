@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark.expression import Expression
 
+from conformance.checks.combinations import rows
 from conformance.checks.evidence import Verdict
 from conformance.checks.outcome import Judgement
 from conformance.checks.subject import Profile, Subject
@@ -42,13 +44,13 @@ from conformance.runner.recorder import (
     show,
     to_property,
 )
-from conformance.runner.selection import ALL, NAMES, SelectedTests, check_expressions, parametrize
+from conformance.runner.selection import ALL, NAMES, SelectedTests
 from conformance.runner.subprocesses import no_commands
-from conformance.runner.ways import Ways, WayTests, chosen_ways, recorded_runs
+from conformance.runner.ways import PARAMETERS, Ways, WayTests, chosen_ways, recorded_runs
 from conformance.runner.workers import CachedPrograms, FullWorkers, LostWorkers
 from conformance.test_ids.inventory import SUITES, code_of, id_of
 from conformance.timing import costs
-from frameworks.contract import Framework, MissingDevice
+from frameworks.contract import SHIPPED, Framework, MissingDevice
 from frameworks.registry import DEVICE_HELP, UnknownFramework, adapter_file, clashes, load
 from results.record.files import RecordError, one_line
 from results.record.model import Outcome, RunSetup
@@ -69,6 +71,55 @@ MOST_OBJECTS = 100_000
 """Objects of the oldest generation from which on they are frozen."""
 _NIGHTLY = Profile(20, time.time_ns() % 2**32, shrinking_s=60.0)
 PROFILES = {"ci": Profile(), "quick": Profile(shrinking_s=0.0), "nightly": _NIGHTLY}
+
+
+def check_expressions(config: pytest.Config) -> None:
+    """Reads the expressions of `-k` and `-m`, which every worker would refuse by itself.
+
+    Raises:
+        ValueError: an expression is none.
+    """
+    for option, name in (("-k", "keyword"), ("-m", "markexpr")):
+        expression = getattr(config.option, name, "")
+        if expression and (problem := problem_of(expression)):
+            raise ValueError(f"{option}: got {expression!r}, want an expression such as 'a and not b': {problem}")
+
+
+def problem_of(expression: str) -> str:
+    """Why pytest cannot read an expression, "" if it can."""
+    try:
+        Expression.compile(expression)
+    except SyntaxError as error:
+        return str(error.args[0])
+    return ""
+
+
+def parametrize(metafunc: pytest.Metafunc, framework: Framework, known: Known, ways: Ways) -> None:
+    """Gives a test the values of its parameters.
+
+    `variant`: every recomputation variant that the framework offers; `row`: every row of its covering array;
+    `workaround`: every workaround that its adapter declares; `way`: every way that it declares here;
+    `operation_technique` and others of `SHIPPED`: every technique that such parts are judged with.
+    """
+    if "variant" in metafunc.fixturenames:
+        variants = framework.recompute_variants() or (None,)
+        metafunc.parametrize("variant", variants, ids=[variant or "default" for variant in variants])
+    if "function_way" in metafunc.fixturenames:
+        function_ways = tuple(framework.function_ways()) or (None,)
+        metafunc.parametrize("function_way", function_ways, ids=[way or "default" for way in function_ways])
+    for part in SHIPPED:
+        if (name := f"{part[:-1]}_technique") in metafunc.fixturenames:
+            supported = framework.declares(SHIPPED[part]).supported
+            techniques = framework.get_shipped(part).techniques() if supported else (None,)
+            metafunc.parametrize(name, techniques, ids=[technique or "default" for technique in techniques])
+    if "workaround" in metafunc.fixturenames:
+        metafunc.parametrize("workaround", known.workarounds, ids=[w.finding.id for w in known.workarounds])
+    for name in PARAMETERS.keys() & {*metafunc.fixturenames}:
+        chosen_ways = [way for way in ways.offered if PARAMETERS[name](way)]
+        metafunc.parametrize(name, chosen_ways, ids=map(str, chosen_ways))
+    for name in {"row", "dropping_row"} & {*metafunc.fixturenames}:
+        chosen = [row for row in rows(framework) if name == "row" or row.dropout]
+        metafunc.parametrize(name, chosen, ids=[row.label for row in chosen])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

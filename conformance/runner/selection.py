@@ -1,69 +1,27 @@
-"""What is collected: expressions that select tests, and parameters whose values the framework decides."""
+"""`--tests quick|core|all`: fixed selections of tests, stored as data for each framework and mode.
+
+`quick` is about a minute of work, `core` what a run does by default. `python -m tools selections` makes the files from
+the faults that tests catch and the seconds that they take. A test that no file knows is in `core`, so a new clause is
+tried before anybody has measured it.
+"""
+
+from __future__ import annotations
 
 import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
-from _pytest.mark.expression import Expression
+from pluggy import HookimplMarker
 
-from conformance.checks.combinations import rows
-from conformance.known_failures.reading import Known
-from conformance.runner.ways import PARAMETERS, Ways
 from conformance.test_ids.inventory import code_of, id_of
-from frameworks.contract import SHIPPED, Framework
 
+if TYPE_CHECKING:
+    import pytest
 
-def check_expressions(config: pytest.Config) -> None:
-    """Reads the expressions of `-k` and `-m`, which every worker would refuse by itself.
-
-    Raises:
-        ValueError: an expression is none.
-    """
-    for option, name in (("-k", "keyword"), ("-m", "markexpr")):
-        expression = getattr(config.option, name, "")
-        if expression and (problem := problem_of(expression)):
-            raise ValueError(f"{option}: got {expression!r}, want an expression such as 'a and not b': {problem}")
-
-
-def problem_of(expression: str) -> str:
-    """Why pytest cannot read an expression, "" if it can."""
-    try:
-        Expression.compile(expression)
-    except SyntaxError as error:
-        return str(error.args[0])
-    return ""
-
-
-def parametrize(metafunc: pytest.Metafunc, framework: Framework, known: Known, ways: Ways) -> None:
-    """Gives a test the values of its parameters.
-
-    `variant`: every recomputation variant that the framework offers; `row`: every row of its covering array;
-    `workaround`: every workaround that its adapter declares; `way`: every way that it declares here;
-    `operation_technique` and others of `SHIPPED`: every technique that such parts are judged with.
-    """
-    if "variant" in metafunc.fixturenames:
-        variants = framework.recompute_variants() or (None,)
-        metafunc.parametrize("variant", variants, ids=[variant or "default" for variant in variants])
-    if "function_way" in metafunc.fixturenames:
-        function_ways = tuple(framework.function_ways()) or (None,)
-        metafunc.parametrize("function_way", function_ways, ids=[way or "default" for way in function_ways])
-    for part in SHIPPED:
-        if (name := f"{part[:-1]}_technique") in metafunc.fixturenames:
-            supported = framework.declares(SHIPPED[part]).supported
-            techniques = framework.get_shipped(part).techniques() if supported else (None,)
-            metafunc.parametrize(name, techniques, ids=[technique or "default" for technique in techniques])
-    if "workaround" in metafunc.fixturenames:
-        metafunc.parametrize("workaround", known.workarounds, ids=[w.finding.id for w in known.workarounds])
-    for name in PARAMETERS.keys() & {*metafunc.fixturenames}:
-        chosen_ways = [way for way in ways.offered if PARAMETERS[name](way)]
-        metafunc.parametrize(name, chosen_ways, ids=map(str, chosen_ways))
-    for name in {"row", "dropping_row"} & {*metafunc.fixturenames}:
-        chosen = [row for row in rows(framework) if name == "row" or row.dropout]
-        metafunc.parametrize(name, chosen, ids=[row.label for row in chosen])
-
+    from frameworks.contract import Framework
 
 FOLDER = Path(__file__).with_name("selections")
 QUICK, CORE, ALL = "quick", "core", "all"
@@ -131,7 +89,7 @@ class SelectedTests:
         self._config, self._name = config, name
         self._selection = read(path_of(framework.name, framework.mode))
 
-    @pytest.hookimpl(tryfirst=True)
+    @HookimplMarker("pytest")(tryfirst=True)  # pytest.hookimpl, without the import of pytest
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Deselects the other tests."""
         kept = [item for item in items if code_of(item.nodeid) and self._selection.has(id_of(item.nodeid), self._name)]

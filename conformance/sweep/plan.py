@@ -414,7 +414,7 @@ def _selection(text: str) -> tuple[str, ...]:
             raise ValueError(f"selection: got {word!r}, want options among {', '.join(_OPTIONS)}, each with a value")
         if option == "--tests" and value not in NAMES:
             raise ValueError(f"selection: got --tests {value!r}, want {', '.join(NAMES)}")
-        from conformance.runner.selection import problem_of  # takes pytest
+        from conformance.runner.plugin import problem_of  # takes pytest
 
         if option in ("-k", "-m") and (problem := problem_of(value)):
             raise ValueError(f"selection: got {option} {value!r}, want an expression of pytest ({problem})")

@@ -21,14 +21,9 @@ from packaging.version import Version
 
 from conformance.cli import racing
 from conformance.cli.main import main
+from conformance.race import FEWEST_PAIRS, NEW, OLD, PAIRS, TWIN, RaceError
 from conformance.race.race import (
     COSTS,
-    FEWEST_PAIRS,
-    NEW,
-    OLD,
-    PAIRS,
-    TWIN,
-    RaceError,
     RaceJudgement,
     RaceOutcome,
     Racer,
