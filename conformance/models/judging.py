@@ -29,7 +29,7 @@ from results.record.reading import now
 
 LIBRARY = "transformers"
 PACKAGES = ["torch", LIBRARY, "accelerate"]
-JUDGE = "frameworks.torch.stacks.heads.judge"
+JUDGE = "frameworks.torch.stacks.heads.building"
 """Module with the names of a library's models, and with the checks of one model."""
 
 LAST = "resume.bit-identical"

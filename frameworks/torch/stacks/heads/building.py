@@ -1,16 +1,21 @@
 """transformers' head classes, and heads built from tiny configurations, with rows that they can be trained on."""
 
 import copy
+import gc
 import inspect
 import math
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any
 
 import torch
+
+from frameworks.torch.stacks.heads.checks import HeadCheck
 
 WIDTH = 32
 HEADS = 4
@@ -588,3 +593,39 @@ def _parameters(kind: Any, config: Any) -> int:
 def _short(error: Exception) -> str:
     said = " ".join(str(error).split())
     return f"{type(error).__name__}: {said[:200]}"
+
+
+LIBRARY = "transformers"
+
+
+def names() -> list[str]:
+    """The heads, as "transformers:CLASS"."""
+    import_module("frameworks.torch.stacks.heads.library_heads")  # takes seconds, which no model's limit has to include
+    return [f"{LIBRARY}:{name}" for name in head_names()]
+
+
+def checks(model: str, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
+    """The checks of "transformers:CLASS" or "PACKAGE.MODULE:FACTORY".
+
+    Raises:
+        NotBuilt: it cannot be trained, or not to the end.
+    """
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    module, _, name = model.partition(":")
+    try:
+        if module == LIBRARY:
+            heads = import_module("frameworks.torch.stacks.heads.library_heads")
+            logs = import_module("transformers.utils.logging")
+            logs.disable_progress_bar()
+            logs.set_verbosity_error()
+            kind = head_class(name)
+            gc.freeze()
+            yield from heads.checks(kind, formats)
+        else:
+            plain = import_module("frameworks.torch.stacks.heads.plain")
+            yield from plain.checks(plain.call_factory(module, name), formats)
+    except NotBuilt:
+        raise
+    except Exception as error:
+        raise NotBuilt(f"raises {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
