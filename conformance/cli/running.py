@@ -103,8 +103,8 @@ def run(
     conformance run reference --scenario segments --rounds 20
     """
     if scenario is not None:
-        if not framework or pytest_arguments:
-            raise click.UsageError("a scenario takes one FRAMEWORK and no other words")
+        if not framework or pytest_arguments or ways:
+            raise click.UsageError("a scenario takes one FRAMEWORK, and neither --ways nor options of pytest")
         return _train(scenario, framework, device, modes, rounds or 0)
     if rounds is not None:
         raise click.UsageError("--rounds is for scenarios; name one with --scenario")
@@ -197,6 +197,8 @@ def judge_model(
     """
     if bool(model) == bool(library):
         raise click.UsageError("name a MODEL, or give --all transformers")
+    if model and (only or output):
+        raise click.UsageError("--only and --output are for --all")
     if model and not all(model.partition(":")):
         raise click.BadParameter(
             f"got {model!r}, want transformers:CLASS or PACKAGE.MODULE:FACTORY", param_hint="MODEL"

@@ -112,7 +112,7 @@ def number(value: float) -> str:
 
 def format_value(value: Json, limit: int = VALUE) -> str:
     """A value in one line."""
-    return clean(_line(value, limit, 0), limit)
+    return clean(value if isinstance(value, str) else _line(value, limit, 0), limit)
 
 
 def _line(value: Json, limit: int, depth: int) -> str:

@@ -112,6 +112,7 @@ def test_clauses_that_only_models_have_are_not_those_of_the_suite() -> None:
     [
         ([], "name a MODEL, or give --all transformers"),
         (["x:y", "--all", "transformers"], "name a MODEL, or give --all transformers"),
+        (["x:y", "--only", "Bert"], "--only and --output are for --all"),
         (["nothing"], "got 'nothing', want transformers:CLASS or PACKAGE.MODULE:FACTORY"),
         (["--all", "transformers", "--only", "Nope"], "no class of transformers 5.24.0 has Nope in its name"),
         (["transformers:DForCTC"], "transformers:DForCTC: no loss: ValueError: 7 is not 14"),

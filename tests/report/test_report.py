@@ -241,6 +241,7 @@ def test_clean_and_linked_make_a_text_visible() -> None:
     assert clean("\ud800") == "‹U+D800›"
     assert clean("x" * 10, 4) == "xxxx… [6 more characters are left out]"
     assert format_value({"a": [1.5, True, None, math.inf]}) == "{a: [1.5, yes, none, inf]}"
+    assert format_value("x" * 1000, 10) == f"{'x' * 10}… [990 more characters are left out]"
     parts = link_addresses("a https://a.org/1, b (https://b.org) c")
     assert [(part.text, part.href) for part in parts if part.href] == [
         ("https://a.org/1", "https://a.org/1"),

@@ -443,6 +443,7 @@ def test_rows_repeat_the_numbers_of_the_record() -> None:
         (("--scenario", "sinus", "reference"), "no scenario 'sinus': one of sincos, segments"),
         (("--scenario", "segments"), "a scenario takes one FRAMEWORK"),
         (("--scenario", "segments", "reference", "torch"), "a scenario takes one FRAMEWORK"),
+        (("--scenario", "segments", "reference", "--ways", "clip.two-calls"), "a scenario takes one FRAMEWORK"),
         (("--scenario", "segments", "caffe"), "unknown framework 'caffe'"),
         (("--scenario", "graph-rewrite", "reference"), "no other framework rewrites a float32 graph"),
         (("--scenario", "segments", "--mode", "fast", "reference"), "reference has no mode 'fast': one of emulated"),
