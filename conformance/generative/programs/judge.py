@@ -278,7 +278,7 @@ def apart_from_twin(
     """Return the first value in which two plays of a framework differ, verb by verb; None if there is none.
 
     Args:
-            ensembles: of both programs, if they may round differently: each play may be one bound away from its oracle,
+        ensembles: of both programs, if they may round differently: each play may be one bound away from its oracle,
             and its oracle one bound away from the exact value. Empty if the plays must be equal bit for bit.
         left: prefixes of names that are not compared.
         underflow: values smaller than this are equal.
