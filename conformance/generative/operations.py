@@ -259,7 +259,7 @@ class ScopedOperation:
         )
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the message."""
+        """Return the clause that a failure breaks, and the message."""
         named = {
             "shape": "autocast.matmul-is-low",
             "order": "autocast.promotes-to-widest",
@@ -349,7 +349,7 @@ class Calls:
         return nullcontext() if self.scope is None else open_scope(subject, self.scope)
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the message."""
+        """Return the clause that a failure breaks, and the message."""
         clause = "recompute.same-loss" if failure.name == "value" else "recompute.same-gradients"
         if len(self.calls) > 1 and Calls(self.calls[-1:], self.scope).failure(subject, laws) is None:
             clause = TRACELESS

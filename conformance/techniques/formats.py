@@ -213,7 +213,7 @@ def fake(values: Array, scale: Array, zero_point: Array, rule: FakeRule) -> tupl
 
 
 def example(where: Array, values: Array, measured: Array, expected: Array) -> str:
-    """Return the first element that differs as `got X, want Y for VALUE (N of M elements differ)`, "all" if none does."""
+    """Return the first difference as `got X, want Y for VALUE (N of M elements differ)`, "all" if there is none."""
     if not where.any():
         return "all"
     position = tuple(int(index[0]) for index in np.nonzero(where))

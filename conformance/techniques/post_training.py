@@ -726,7 +726,7 @@ def check_dense(
 def check_ranges(
     verdict: Verdict, rule: LinearRule, name: str, calibrated: Calibrated, arrays: tuple[Array, Array], terms: int
 ) -> None:
-    """Check that a layer's calibrated ranges are those of its inputs and outputs, up to rounding in sums of `terms` terms."""
+    """Check that calibrated ranges are those of a layer's inputs and outputs, up to rounding in sums of `terms` terms."""
     for what, values, wanted, result in (
         ("inputs", arrays[0], rule.inputs, calibrated.inputs),
         ("outputs", arrays[1], rule.outputs, calibrated.outputs),

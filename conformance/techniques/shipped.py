@@ -101,7 +101,7 @@ def _largest(value: Array) -> float:
 
 
 def _share(got: Array, want: Array, floor: float) -> float:
-    """Return the largest difference, as share of the largest element; infinite if just one of two elements is finite."""
+    """Return the largest difference as a share of the largest element; infinite if only one of two is finite."""
     got, want = _wide(got), _wide(want)
     finite = np.isfinite(want)
     if not np.array_equal(finite, np.isfinite(got)):

@@ -65,7 +65,7 @@ class Variation:
     breaks: ClassVar[str]
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the message."""
+        """Return the clause that a failure breaks, and the message."""
         return self.breaks, failure.breaking(self.breaks)
 
 
@@ -281,7 +281,7 @@ def _compare_plays(
 
 
 def _largest(play: Play) -> float:
-    """The largest finite floating value of a play, 0 if there is none."""
+    """Return the largest finite floating value of a play, 0 if there is none."""
     values = [
         value for observation in play.observations for value in (observation or {}).values() if value.dtype.kind in "fV"
     ]
@@ -307,7 +307,7 @@ class Instance(Protocol):
         """Return the failure, None if there is none."""
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the message."""
+        """Return the clause that a failure breaks, and the message."""
 
 
 @dataclass(frozen=True)
