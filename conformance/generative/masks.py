@@ -427,7 +427,9 @@ def _select_by_prefix(observation: Observation, beginning: str) -> dict[str, Arr
 
 RATES = (0.5, 0.5, 0.25, 0.75, 0.1)
 LONGEST = 6
+"""Largest number of steps between the first and the last training pass."""
 STRIDES = (1, 1, 2**16)
+"""Differences between the seeds of consecutive runs; a larger one changes only high bits of the seed."""
 _INTO: tuple[Target, ...] = ("same", "fresh", "used", "predicted")
 
 

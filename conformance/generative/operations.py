@@ -163,7 +163,7 @@ class ScopedOperation:
             alone = _run(subject, self.nest[-1:], self.op, arrays)
         except Unsupported:
             raise
-        except Exception:
+        except Exception:  # refused in the innermost scope alone, so not judged
             return None
         for region in self.before:
             _leave(open_scope(subject, region), self.raises)
@@ -207,7 +207,7 @@ class ScopedOperation:
         def differs(region: NestedScope, operands: tuple[Array, ...]) -> str | None:
             try:
                 result = _run(subject, (region,), self.op, operands)
-            except Exception:
+            except Exception:  # an operation that is refused has no format to compare
                 return None
             return None if result.dtype == dtype else result.dtype
 
@@ -302,7 +302,7 @@ def _leave(scope: AbstractContextManager[None], raises: bool) -> None:
         with scope:
             if raises:
                 raise ZeroDivisionError
-    except ZeroDivisionError:
+    except ZeroDivisionError:  # raised above, to leave the scope by an exception
         pass
 
 

@@ -295,7 +295,7 @@ class Search(Generic[C, F]):
         )
         try:
             seed(chosen)(drawn(given(cases)(hold)))()
-        except (_Failing, Unsatisfiable):
+        except (_Failing, Unsatisfiable):  # `smallest` has the failure, or no case could be drawn
             pass
         except BaseException:
             if self._raised is not None:

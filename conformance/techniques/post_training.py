@@ -281,6 +281,7 @@ def predict_outputs(
 USUAL = 6.0
 """The outlier threshold where a rule has none: Dettmers et al. 2022, arXiv:2208.07339, section 3.2."""
 _COLUMN = 20
+"""Column in which `_with_column` puts the outlier, if the inputs are wide enough."""
 
 
 def threshold(rule: LinearRule) -> float:
@@ -726,7 +727,7 @@ def check_dense(
 def check_ranges(
     verdict: Verdict, rule: LinearRule, name: str, calibrated: Calibrated, arrays: tuple[Array, Array], terms: int
 ) -> None:
-    """Check that calibrated ranges are those of a layer's inputs and outputs, up to rounding in sums of `terms` terms."""
+    """Check that a layer's calibrated ranges are those of its inputs and outputs, up to rounding in `terms` terms."""
     for what, values, wanted, result in (
         ("inputs", arrays[0], rule.inputs, calibrated.inputs),
         ("outputs", arrays[1], rule.outputs, calibrated.outputs),

@@ -130,7 +130,7 @@ def listeners_below(pid: int) -> Iterator[set[Listener]]:
 def listeners(pid: int) -> set[Listener]:
     """Return the sockets on which one process listens now; none if it has ended."""
     inodes: set[str] = set()
-    with suppress(OSError):
+    with suppress(OSError):  # the process may end at any time
         for name in os.listdir(_PROC / str(pid) / "fd"):
             with suppress(OSError):
                 inodes.add(os.readlink(_PROC / str(pid) / "fd" / name))

@@ -55,7 +55,7 @@ def _differences(shipped: Shipped, name: str, technique: str) -> Iterator[str]:
     """Yield how a part differs under a technique, "" if it does not; nothing if it fails without the technique."""
     try:
         expected = shipped.values(name, BASES.get(technique, ""))
-    except Exception:
+    except Exception:  # the part does not run without the technique either
         return
     try:
         yield difference(shipped.values(name, technique), expected)

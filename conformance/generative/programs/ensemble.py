@@ -139,7 +139,7 @@ class NormsInParts(Operations):
 
 
 def _mean_taken_for_zero(x: Any, normalised: Any, variance: Any, axes: tuple[int, ...]) -> Any:
-    """Return zero; its gradient by x turns the exact one into dx = (dy − mean(dy) − y·mean(dy·y)) / deviation."""
+    """Return 0 with a gradient by x that turns the exact one into dx = (dy − mean(dy) − y·mean(dy·y)) / deviation."""
     y = plain(normalised)
     share = y.mean(axis=axes, keepdims=True) / np.sqrt(plain(variance)) / math.prod(y.shape[axis] for axis in axes)
     return -y * share * anp.sum(x - plain(x), axis=axes, keepdims=True)
@@ -271,6 +271,7 @@ class OtherRange:
 
 
 MANY_TERMS = 32
+"""Sums of more terms get an error of their own, since their partial sums are rounded."""
 
 
 class Float64Rounding(Stochastic):
@@ -433,10 +434,11 @@ class OracleExecutor(Executor):
 
 
 MEMBERS = 8
+"""Number of plays with random roundings."""
 LARGEST = float(np.finfo(np.float32).max)
 LONG, REORDERED = 256, 2.0
-"""Number of terms above which the order of a sum, which no member changes, matters more than rounding, and the factor
-of the bound for it."""
+"""In a sum of more terms than `LONG`, their order, which no member changes, matters more than rounding. The bound is
+then `REORDERED` times as large."""
 CANCELLED = 4.0
 """Factor of the bound after a batch norm.
 
@@ -530,7 +532,7 @@ class Ensemble:
     def adrift(self, index: int) -> bool:
         """Return whether dropped micro-batches have shifted the run's windows, in a framework that ends windows itself.
 
-        Later micro-batches then take the place of the dropped ones, so this window and all later ones are others.
+        Later micro-batches then take the place of the dropped ones, so this window and all later ones differ.
         """
         several = self._case.recipe.accumulation > 1 and ends_by_itself(self.conventions)
         return several and any(bool(o.get("window/dropped", 0)) for o in self._of_run(index))
@@ -561,7 +563,7 @@ class Ensemble:
 
     @cached_property
     def of_other_ranges(self) -> tuple[Play, ...]:
-        """Two plays that round to nearest: one in which values overflow early, and one that only notes overflow."""
+        """Two plays that round to nearest: one whose values overflow early, and one in which overflow is only noted."""
         return tuple(self._play(None, operations) for operations in (OverflowsEarly, OverflowsNever))
 
     def _play(

@@ -1,4 +1,4 @@
-"""Plays a case, verb by verb, on runs of a framework or of the oracle, and observes the state after each verb."""
+"""Play a case, verb by verb, on runs of a framework or of the oracle, and observe the state after each verb."""
 
 import shutil
 import zlib
@@ -361,7 +361,7 @@ class SubjectExecutor(Executor):
         try:
             self.trainer.save(path)
         except (RuntimeError, ValueError):
-            if waiting:
+            if waiting:  # a framework may refuse to save an open window
                 self._saved.pop(slot, None)
                 raise NotPlayed from None
             raise
@@ -465,7 +465,7 @@ class SubjectExecutor(Executor):
             with framework.autocast(Precision("O1", verb.format), enabled=verb.enabled):
                 if verb.raises:
                     raise ZeroDivisionError
-        except ZeroDivisionError:
+        except ZeroDivisionError:  # raised above, to leave the scope by an exception
             pass
 
 

@@ -59,7 +59,9 @@ LARGE = 10**5
 MANY = 64
 """Smallest number of samples of a large micro-batch, or of all positions of their sequences."""
 HUGE, BIG, TINY = 2.0**14, 2.0**6, 2.0**-13
+"""Magnitudes from which values count as huge and as large, and up to which they count as tiny."""
 SMALLEST_NORMAL = -126
+"""Exponent of the smallest normal number of float32."""
 
 
 def features(case: GeneratedCase) -> frozenset[str]:
@@ -318,6 +320,7 @@ SCHEDULES = (
     *(Steps((0, 2), (1.0, 0.5, 0.25)), Steps((1,), (1.0, 0.3)), Steps((1, 2), (0.1, 0.7, 1.0))),
 )
 INEXACT_RATE = 0.03
+"""A learning rate that no float format holds exactly."""
 UNEVEN_SCALE = 1003.0
 """A scale that is no power of two, and that bfloat16 cannot hold."""
 

@@ -57,7 +57,7 @@ from fixtures.recipe import DynamicScaling, StaticScaling
 FLOAT64 = 64 * 2.0**-53
 """Relative tolerance of a float64 value, for values on which the ensemble's members agree within this tolerance."""
 UNDERFLOW = 2.0**-100
-"""Float32 values below this may be 0: a factor underflows, or the function returns no slope this small."""
+"""Float32 values below this may be 0: a factor underflows, or an implementation's slope is 0 there."""
 REPORTED = 4 * 2.0**-24
 """Relative tolerance of a reported loss or norm: it may be computed in float32 and divided by the number of items."""
 ROOT = 2.0**64
@@ -100,7 +100,7 @@ class Mismatch:
 
 
 def is_counter(name: str) -> bool:
-    """Return whether this name is a counter's; counters are never rounded."""
+    """Return whether this is the name of a counter, which is never rounded."""
     return name.rsplit("/", 1)[-1].rsplit(".", 1)[0] in COUNTED or name.startswith("steps/")
 
 

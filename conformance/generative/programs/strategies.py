@@ -207,7 +207,7 @@ def _picture_layers(draw: st.DrawFn) -> tuple[tuple[Layer, ...], Shape]:
 def _heads(
     draw: st.DrawFn, framework: Framework, kind: str, inner: bool
 ) -> tuple[Heads, tuple[tuple[str, LossKind], ...]]:
-    """Draw heads and losses; `inner`: layers precede the heads. No clause covers a float64 head right on the inputs."""
+    """Draw heads and losses; `inner`: whether layers precede them. No clause covers a float64 head on the inputs."""
     wide = inner and supports(framework, Capability.FLOAT64_HEADS) and kind in ("exact", "vectors")
     count = 1 if kind in ("tokens", "pictures") else draw(st.sampled_from([*[1, 1, 2] * 4, 3]))
     heads: list[Head] = []
@@ -396,7 +396,7 @@ class Feeds:
         return (*[plain] * (self._count - 1), replace(plain, spikes=(spike,)))
 
     def _overflowing(self, draw: st.DrawFn, window: tuple[SpikedGradient, ...]) -> tuple[SpikedGradient, ...]:
-        """Return the window; with two optimizers, draw often one in which only a single parameter overflows."""
+        """Return the window or, with two optimizers, often draw one in which only a single parameter overflows."""
         if not (self._two and self._dynamic and draw(st.booleans())):
             return window
         return (SpikedGradient(0.25, (Spike(math.inf, draw(st.sampled_from(self._places)), 0.5),)), *window[1:])
@@ -638,7 +638,7 @@ class _Steps:
         return [*verbs, Apply(flush=count < k)]
 
     def _between(self, draw: st.DrawFn, micro: GeneratedBatch, items: int, last: bool) -> list[Verb]:
-        """Draw a verb within a window that changes nothing; `last`: one more micro-batch would end the window."""
+        """Draw a verb within a window that changes nothing; `last`: whether the next micro-batch ends the window."""
         kinds = ["nothing", "nothing", "predict"] + (["save", "save"] if self.checkpoint else [])
         kinds += ["damaged"] if self.checkpoint else []
         kinds += ["averaged"] if self.recipe.average is not None else []

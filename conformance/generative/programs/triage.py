@@ -116,7 +116,7 @@ def find_broken_clause(case: GeneratedCase, failure: Failure, judge: Judge) -> B
             continue
         try:
             gone = judge(without) is None
-        except Unsupported:
+        except Unsupported:  # without this part the framework refuses the case, which says nothing
             continue
         if gone:
             return BrokenClause(failure, clause_of(case, failure, name), name)
@@ -165,7 +165,7 @@ _BY_PART = {
 
 
 def clause_of(case: GeneratedCase, failure: Failure, cause: str) -> str:
-    """Return the clause about a part of the state after a verb; `cause` is the part of the case that failure needs."""
+    """Return a failure's clause by part of the state, verb, and `cause`, the part of the case that it needs."""
     verb, part = case.program[failure.place], failure.name
     if part == "apart":
         return "sharding.replicas-equal"

@@ -212,7 +212,7 @@ def _try_play(subject: Subject, case: GeneratedCase) -> Play | Unsupported | Non
         return play(subject, case)
     except Unsupported as refusal:
         return refusal
-    except PlayFailed:
+    except PlayFailed:  # the other laws judge failures of a single play
         return None
 
 
