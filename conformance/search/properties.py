@@ -106,7 +106,7 @@ def canonical(observation: Observation, moments: Mapping[str, str]) -> Observati
     """Return an observation whose optimizer state is "moment/SLOT/PARAMETER", "steps/PARAMETER" or "average/PARAMETER".
 
     Args:
-        moments: the canonical slot for each of the framework's; slots that it lacks are left out.
+        moments: canonical slot by the framework's own; slots that are not among these are left out.
     """
     named: Observation = {}
     for name, value in observation.items():
@@ -210,7 +210,7 @@ crashes sooner, but of a few hundred programs only a few dozen differ.
 
 
 class IndependentDraws(HypothesisProvider):
-    """The distributions of Hypothesis, drawn anew for each case, since Hypothesis does so for backends of another name.
+    """The default distributions. Hypothesis draws each case anew for a backend whose name is not its own.
 
     The constants of loaded source files are left out, so that a seed gives the same cases in every process.
     """

@@ -74,7 +74,7 @@ class MomentBeforeEncoding:
 
     @classmethod
     def after(cls, former: Array, gradient: Array, beta: float, *, squared: bool) -> MomentBeforeEncoding:
-        """Return a decoded moment after an update; beta and 1 - beta are float32 numbers."""
+        """Return the moment after an update of the decoded moment `former`; beta and 1 - beta are float32 numbers."""
         old, new = former.astype(np.float64), gradient.astype(np.float64)
         added = (1.0 - beta) * (new * new if squared else new)
         return cls(beta * old + added, beta * np.abs(old) + np.abs(added))

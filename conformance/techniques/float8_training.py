@@ -198,7 +198,7 @@ def _check_prediction(verdict: Verdict, product: DelayedProduct, inputs: Array, 
 
 _POWERS = st.integers(-6, 6)
 LONGEST = 8
-"""Largest number of steps if the amax history is shorter; otherwise twice the length of the history."""
+"""Largest number of steps for an amax history up to this length; a longer history gets up to twice its length."""
 
 
 @st.composite

@@ -126,7 +126,7 @@ def first_difference(
             return None
         infinite = any(is_counter(n) or not np.array_equal(_finite(mine[n]), _finite(exact[n])) for n in unequal)
         if infinite and not all(_agrees(play, ensemble.nearest, index) for play in ensemble.of_other_ranges):
-            return None  # with another exponent range, other values would overflow up to this verb
+            return None  # with another exponent range, other values overflow up to this verb
         if ensemble.is_lost(index):
             unequal = [name for name in unequal if is_counter(name)]
         for name in sorted(unequal, key=_order):
