@@ -200,7 +200,7 @@ class TrainingPass:
     Attributes:
         weights: the parameters before the pass, by canonical name.
         gradients: gradients of the window's mean loss, by canonical name.
-        slack: absolute error of each gradient that comes from reading it off an update, besides rounding.
+        slack: absolute error of each gradient, in addition to rounding, that comes from reading it off an update.
         loss: the window's loss, None if it is not reported.
     """
 

@@ -210,7 +210,7 @@ crashes sooner, but of a few hundred programs only a few dozen differ.
 
 
 class IndependentDraws(HypothesisProvider):
-    """The default distributions. Hypothesis draws each case anew for a backend whose name is not its own.
+    """The default distributions. Hypothesis draws each case from scratch for a backend of another name.
 
     The constants of loaded source files are left out, so that a seed gives the same cases in every process.
     """

@@ -338,7 +338,7 @@ CASES: Mapping[str, Callable[[int, int, LinearRule, int], Array]] = MappingProxy
         "all": _all,
     }
 )
-"""Functions that draw a float32 matrix (rows, width), by kind of columns that reach the threshold; codes are certain."""
+"""Functions that draw a float32 matrix (rows, width), by which columns reach the threshold. All codes are certain."""
 
 
 def from_float(inputs: Array, weight: Array, bias: Array, rule: LinearRule) -> tuple[Array, Array]:
