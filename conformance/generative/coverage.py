@@ -1,7 +1,7 @@
-"""Coverage of generated cases: features, pairs of them, sequences of verbs and clauses, and those never drawn.
+"""Coverage of generated cases: features, pairs of features, sequences of verbs, clauses, and what was never drawn.
 
     python -m tools drawn                       what the profile ci draws for the reference
-    python -m tools drawn --framework torch     for another framework, which has to be installed
+    python -m tools drawn --framework torch     the same for another framework, which has to be installed
     python -m tools drawn --seed 3
 
 Nothing runs: the same cases are generated again from the seed.
@@ -57,7 +57,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "ranks or codes": (*(f"ranks={level}" for level in ("replicated", "optimizer", "gradients", "full")), "aware"),
     "values": ("values=exact", "values=rounded"),
 }
-"""Features of a recipe, and of a model's values, by field: those of two fields can meet."""
+"""Features of a recipe and of a model's values, by field; features of different fields can occur together."""
 
 MODELS = (
     *(f"layer={kind.__name__}" for kind in get_args(Layer) if kind not in (Again, UserFunction)),
@@ -102,7 +102,7 @@ OPERATIONS = (
 CODES = tuple(word for technique in load_techniques() for word in technique.features)
 
 SIZES = ((1, 1), (2, 9), (10, 99), (100, 99_999), (100_000, math.inf))
-"""Values of a parameter, from and to."""
+"""Ranges of the number of values of a parameter, both ends included."""
 
 
 @dataclass
@@ -110,11 +110,11 @@ class GeneratedCounts:
     """Counts of generated cases.
 
     Attributes:
-        programs: how many.
-        features: instances of laws by feature.
-        pairs: programs by pair of features of two fields.
-        steps: programs by a verb and the one right after it.
-        sizes: parameters by their number of values.
+        programs: number of cases.
+        features: number of instances of laws, by feature.
+        pairs: number of programs, by pair of features of two fields.
+        steps: number of programs, by a verb and the one right after it.
+        sizes: number of parameters, by their number of values.
     """
 
     programs: int = 0
@@ -124,7 +124,7 @@ class GeneratedCounts:
     sizes: Counter[int] = field(default_factory=Counter)
 
     def add(self, instance: Instance) -> None:
-        """Counts an instance of a law."""
+        """Count an instance of a law."""
         self.features.update(instance.words())
         for case in _cases(instance):
             self._add(case)
@@ -151,7 +151,7 @@ def _cases(instance: Instance) -> tuple[GeneratedCase, ...]:
 
 
 def draw_cases(framework: Framework, excluded: Collection[Exclusion] = (), seed: int = 0) -> GeneratedCounts:
-    """The cases of the profile "ci" at a seed, without running them."""
+    """Return the counts for the cases of the profile "ci" at a seed, without running them."""
     counts, laws = GeneratedCounts(), generative_settings(framework)
     for law in LAWS.values():
         if not supports(framework, *law.needs):
@@ -163,13 +163,13 @@ def draw_cases(framework: Framework, excluded: Collection[Exclusion] = (), seed:
 
 
 def _fields(framework: Framework) -> dict[str, list[str]]:
-    """Features by field of a recipe, without precisions that the framework does not declare."""
+    """Return features by field of a recipe, without precisions that the framework does not declare."""
     refused = {f"precision={p.label}" for p in PRECISIONS if not is_offered(framework, Recipe(precision=p))}
     return {name: [word for word in values if word not in refused] for name, values in FIELDS.items()}
 
 
 def _kinds(framework: Framework) -> dict[str, list[str]]:
-    """Every feature that can be generated, by kind."""
+    """Return every feature that can be generated, by kind."""
     return {
         "recipes": [*(word for values in _fields(framework).values() for word in values), *OTHERS],
         "models": [*MODELS],
@@ -181,7 +181,7 @@ def _kinds(framework: Framework) -> dict[str, list[str]]:
 
 
 def never(counts: GeneratedCounts, framework: Framework) -> dict[str, list[str]]:
-    """Features that were never generated, by kind."""
+    """Return the features and pairs that were never generated, by kind."""
     missing = {
         kind: [word for word in values if not counts.features[f"verb={word}" if kind == "verbs" else word]]
         for kind, values in _kinds(framework).items()
@@ -193,7 +193,7 @@ def never(counts: GeneratedCounts, framework: Framework) -> dict[str, list[str]]
 
 
 def table(counts: GeneratedCounts, framework: Framework) -> str:
-    """The counts as Markdown: how many features of each kind were generated, and which never."""
+    """Return the counts as Markdown: how many features of each kind were generated, and which never."""
     missing = never(counts, framework)
     totals = {kind: len(values) for kind, values in _kinds(framework).items()}
     lines = [
@@ -219,13 +219,13 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def beyond_drawing() -> list[str]:
-    """Binding clauses to which no failure of a generated program is attributed: only their own tests judge them."""
+    """Return binding clauses that no failure of a generated program breaks: only their own tests judge them."""
     drawn_for = reachable() | LAWS.keys()
     return [clause.id for clause in load_clauses().values() if clause.level.judged and clause.id not in drawn_for]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints what is drawn for a framework; returns the exit status."""
+    """Print what is drawn for a framework, and return the exit status."""
     what = "Show which features the generated cases cover."
     parser = argparse.ArgumentParser(prog="python -m tools drawn", description=what)
     parser.add_argument("--framework", default="reference", metavar="NAME", help="adapter whose recipes are generated")

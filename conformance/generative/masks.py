@@ -1,8 +1,8 @@
-"""The law of dropout masks: models whose gradients reveal each mask, what follows, and chances of equal masks.
+"""The law of dropout masks: models whose gradients reveal each mask, the expected results, and chances of equal masks.
 
-The first weight has a row for each sample or place of a sequence, and the rows of its gradient are what the backward
-pass lets through dropout. So the mask is read off, and all gradients and the loss are computed from it. No weight is
-negative and targets are beyond every output, so that nothing cancels and each value has a small relative error.
+The first weight has a row for each sample, or for each place of a sequence. The rows of its gradient are what the
+backward pass lets through dropout. So the mask is read off, and all gradients and the loss are computed from it. No
+weight is negative and every target exceeds every output, so nothing cancels and relative errors are small.
 """
 
 import math
@@ -46,28 +46,28 @@ from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe, Recompute, S
 from frameworks.contract import Capability, Framework, Trainer
 
 TELLING = 40.0
-"""Random bits of a mask beyond which two masks are equal with probability below 1e-12."""
+"""Bits of information of a mask above which two random masks are equal with probability below 1e-12."""
 DEVIATIONS = 6.0
-"""Standard deviations by which the kept share may be off: chance exceeds it once in 500 million."""
+"""Allowed deviation of the kept share in standard deviations: chance exceeds it once in 500 million."""
 
 
 @dataclass
 class Shares:
-    """Number of kept values, and its excess over the expected number.
+    """Deviation of the number of kept values from the expected number, and its variance, summed over masks.
 
-    Zeros count like all other values: a mask is not the zero pattern of the output.
+    A kept zero counts as kept: the mask is not the zero pattern of the output.
     """
 
     deviation: float = 0.0
     variance: float = 0.0
 
     def add(self, rate: float, mask: Array) -> None:
-        """Counts a mask."""
+        """Add a mask."""
         self.deviation += float(mask.sum()) - mask.size * (1.0 - rate)
         self.variance += mask.size * rate * (1.0 - rate)
 
     def off(self) -> str | None:
-        """The problem with the kept shares; "" if chance explains them."""
+        """Return the problem with the kept shares; None if chance explains them."""
         allowed = DEVIATIONS * float(np.sqrt(self.variance)) + 1.0
         if abs(self.deviation) <= allowed:
             return None
@@ -78,7 +78,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class ObservedMask:
-    """The mask of the dropout at a path in one pass; `place` is the verb's."""
+    """The mask of the dropout at `path` in one pass; `place` is the place of the verb."""
 
     place: int
     path: str
@@ -86,26 +86,26 @@ class ObservedMask:
     mask: Array
 
     def telling(self, values: int) -> bool:
-        """Whether masks of so many values practically never coincide by chance."""
+        """Return whether masks of `values` values practically never coincide by chance."""
         keep_rate = 1.0 - self.rate
         return -values * math.log2(keep_rate**2 + self.rate**2) >= TELLING
 
     @property
     def repeats_itself(self) -> bool:
-        """Whether two samples or positions have the same mask, which is not by chance."""
+        """True if two samples or positions have the same mask, which chance does not explain."""
         rows, width = self.mask.reshape(-1, self.mask.shape[-1]), self.mask.shape[-1]
         return self.telling(width) and any(np.array_equal(a, b) for a, b in combinations(rows, 2))
 
 
 def readable(masks: list[tuple[str, float, Array]]) -> Iterator[tuple[str, float, Array]]:
-    """Those that a gradient got back to: not what lies before a dropout that kept nothing."""
+    """Yield the masks that a gradient reached: none that lies before a dropout that kept nothing."""
     for index, entry in enumerate(masks):
         if all(later.any() for _, _, later in masks[index + 1 :]):
             yield entry
 
 
 def find_repetition(masks: list[ObservedMask], alone: bool) -> tuple[int, str, str] | None:
-    """The first mask that repeats another one, complements it, or repeats one of its own rows."""
+    """Return the first mask that repeats or complements another one, or repeats one of its own rows."""
     for observed in masks if alone else ():
         if observed.repeats_itself:
             text = f"the mask of layer {observed.path} is the same for two samples or positions"
@@ -121,17 +121,17 @@ def find_repetition(masks: list[ObservedMask], alone: bool) -> tuple[int, str, s
 
 
 ROWS = 32
-"""Rows of the first weight, and so samples or places of all micro-batches of a window together."""
+"""Rows of the first weight, and so the largest number of samples or places of all micro-batches of a window."""
 TARGET = 64.0
-"""More than twice the largest output."""
+"""A target that is more than twice the largest output."""
 RATE = 2.0**-14
-"""A learning rate by which weights grow but stay small."""
+"""A learning rate small enough that growing weights stay small."""
 OPTIMIZER = SGD(RATE)
-"""The optimizer by which an update shows its gradient."""
+"""An optimizer whose update reveals the gradient."""
 SMALLEST = 2.0**-24
-"""The smallest number of float16, by which an activation may be off that is smaller than normal ones."""
+"""The smallest positive number of float16: the error of an activation that is subnormal in float16."""
 COARSE = 0.25
-"""A larger relative error of rounding would hide a mask's."""
+"""Limit of the relative rounding error: a larger one would hide the effect of a mask."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class RevealingModel(GeneratedModel):
 
     @cached_property
     def model(self) -> Model:
-        """The model with weights that are not negative, a third of the first ones zero."""
+        """The model with no negative weight, and a third of the first weight's entries zero."""
         plain = Model("masks", self.layers, self.sample, self.losses, integer_inputs=self.integer_inputs)
         rng = np.random.default_rng([self.seed, 31])
         starts: list[tuple[str, Array]] = []
@@ -155,16 +155,16 @@ class RevealingModel(GeneratedModel):
 
     @property
     def places(self) -> int:
-        """Rows of the first weight that a sample takes."""
+        """Number of rows of the first weight that a sample uses."""
         return self.sample[0] if self.integer_inputs else 1
 
     def rows(self, micro: GeneratedBatch) -> Array:
-        """The rows of each sample, (n, places), int64."""
+        """Return the rows of each sample, (n, places), int64."""
         first = np.arange(micro.size * self.places).reshape(micro.size, self.places)
         return np.asarray((micro.seed + first) % ROWS)
 
     def batch(self, micro: GeneratedBatch) -> Batch:
-        """The data of a micro-batch: ids, or a one at the place of a sample's row; targets may be spoilt."""
+        """Return the data of a micro-batch: ids, or a one-hot row for each sample; targets may be spoilt."""
         rows = self.rows(micro)
         inputs = rows if self.integer_inputs else np.eye(ROWS, dtype=np.float32)[rows[:, 0]]
         units = {head.name: head.units for head in self.model.heads.heads}
@@ -173,7 +173,7 @@ class RevealingModel(GeneratedModel):
 
 
 class _Executor(SubjectExecutor):
-    """Plays a program on a revealing model; each new run has a seed that is larger by a stride."""
+    """Plays a program on a revealing model; the seed of each new run is larger by `stride`."""
 
     runs, stride = 0, 1
 
@@ -198,10 +198,10 @@ class TrainingPass:
     """Results of a training pass.
 
     Attributes:
-        weights: the parameters before it, by canonical name.
-        gradients: those of the window's mean loss, by canonical name.
-        slack: how far each gradient is off as it is read, next to what rounding makes of it.
-        loss: the window's, None where it is not reported.
+        weights: the parameters before the pass, by canonical name.
+        gradients: gradients of the window's mean loss, by canonical name.
+        slack: absolute error of each gradient, in addition to rounding, that comes from reading it off an update.
+        loss: the window's loss, None if it is not reported.
     """
 
     place: int
@@ -214,10 +214,10 @@ class TrainingPass:
 
 @dataclass(frozen=True)
 class MaskedCase:
-    """A program on a revealing model: every mask that its training passes show is one, and a new one.
+    """A program on a revealing model: every training pass must show valid masks that no earlier pass had.
 
     Attributes:
-        stride: by how much the seed of each new run is larger than that of the one before.
+        stride: difference between the seeds of consecutive runs.
     """
 
     drawn: RevealingModel
@@ -227,20 +227,20 @@ class MaskedCase:
 
     @property
     def case(self) -> GeneratedCase:
-        """The case in the form of other laws."""
+        """The case in the form that other laws use."""
         return GeneratedCase(self.drawn, self.recipe, self.program)
 
     def words(self) -> frozenset[str]:
-        """What exclusions may name."""
+        """Return the features that exclusions may name."""
         return features(self.case) | ({"seed=64-bit"} if self.stride >= 2**32 else frozenset())
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
-        """The law itself, or the clause about the kept share."""
+        """Return the law's clause or that of the kept share, and the message."""
         clause = "autocast.dropout-scales-what-it-keeps" if failure.name == "share" else "laws.masks"
         return clause, failure.breaking(clause)
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
-        """The first pass whose gradients match no mask, or the first mask that repeats an earlier one."""
+        """Return the first pass whose gradients match no mask, or the first mask that repeats an earlier one."""
         try:
             with TemporaryDirectory() as folder:
                 executor = _Executor(subject, self.case, Path(folder))
@@ -269,7 +269,7 @@ class MaskedCase:
         return None
 
     def _stands_still(self, observations: tuple[Observation | None, ...]) -> int | None:
-        """The first update, applied or skipped, after which all visible random streams are unchanged."""
+        """Return the place of the first update, applied or skipped, that changes no visible random stream."""
         before: Observation = {}
         for index, (verb, after) in enumerate(zip(self.program, observations, strict=True)):
             if after is None:
@@ -310,7 +310,7 @@ class MaskedCase:
             before = after
 
     def _can_judge(self, training_pass: TrainingPass) -> bool:
-        """Whether no weight is negative and no output comes near to its target, whatever the masks are."""
+        """Return whether no weight is negative and no output comes near its target, whatever the masks are."""
         if any((value.astype(np.float64) < 0.0).any() for value in training_pass.weights.values()):
             return False
         keeps = [(path, rate, np.ones(shape, bool)) for path, rate, shape in self._shapes(training_pass.micros)]
@@ -324,7 +324,7 @@ class MaskedCase:
                 yield path, layer.rate, (samples, *shape)
 
     def _masks(self, training_pass: TrainingPass) -> list[tuple[str, float, Array]]:
-        """Path, rate and mask of every dropout: what is not zero after it."""
+        """Return path, rate and mask of every dropout; the mask is where the gradient before it is not zero."""
         rows = np.concatenate([self.drawn.rows(micro) for micro in training_pass.micros])
         masks: list[tuple[str, float, Array]] = []
         for path, rate, shape in self._shapes(training_pass.micros):
@@ -338,7 +338,7 @@ class MaskedCase:
         return masks
 
     def _apart(self, training_pass: TrainingPass, masks: list[tuple[str, float, Array]]) -> tuple[str, str] | None:
-        """The first gradient that differs from that of these masks."""
+        """Return the first gradient that differs from the one computed with these masks; None if none does."""
         computed = _Computed(self, training_pass, masks)
         precision = self.recipe.precision
         unit = format_of("float32" if precision.level == "O0" else precision.format).unit_roundoff
@@ -363,13 +363,13 @@ class MaskedCase:
 
 
 class _Computed:
-    """Outputs, loss and gradients of a pass for given masks, in float64.
+    """Outputs, loss and gradients of a pass with given masks, in float64.
 
     Attributes:
-        outputs: (items, units) by head.
-        gradients: by canonical name.
-        loss: the mean over the items, of all heads together.
-        terms: of the longest sums that a value goes through.
+        outputs: (items, units), by head.
+        gradients: gradients of the loss, by canonical name.
+        loss: the mean over the items, summed over heads.
+        terms: number of terms of the longest chain of sums that a value goes through.
     """
 
     def __init__(self, case: MaskedCase, training_pass: TrainingPass, masks: list[tuple[str, float, Array]]) -> None:
@@ -427,13 +427,15 @@ def _select_by_prefix(observation: Observation, beginning: str) -> dict[str, Arr
 
 RATES = (0.5, 0.5, 0.25, 0.75, 0.1)
 LONGEST = 6
+"""Largest number of steps between the first and the last training pass."""
 STRIDES = (1, 1, 2**16)
+"""Differences between the seeds of consecutive runs; a larger one changes only high bits of the seed."""
 _INTO: tuple[Target, ...] = ("same", "fresh", "used", "predicted")
 
 
 @st.composite
 def draw_masked_case(draw: st.DrawFn, framework: Framework) -> MaskedCase:
-    """Programs of at least two training passes."""
+    """Draw a program with at least two training passes."""
     drawn = draw(_models())
     recipe = draw(_recipes(framework, drawn))
     first, last = draw(_passes(drawn, recipe)), draw(_passes(drawn, recipe))
@@ -445,7 +447,7 @@ def draw_masked_case(draw: st.DrawFn, framework: Framework) -> MaskedCase:
 
 @st.composite
 def _models(draw: st.DrawFn) -> RevealingModel:
-    """A mask a sample, a place of a sequence, or several layers of one sample."""
+    """Draw a model with a mask for each sample, each place of a sequence, or each of two layers of one sample."""
     width = draw(st.sampled_from([1, 2, 3, 5, 6, 7, 8, 9, 13, 31, 33, 40, 47, 64]))
     rate = st.sampled_from(RATES)
     kind = draw(st.sampled_from(["vectors", "vectors", "sequences", "deep"]))
@@ -465,7 +467,7 @@ def _models(draw: st.DrawFn) -> RevealingModel:
 
 @st.composite
 def _recipes(draw: st.DrawFn, framework: Framework, drawn: RevealingModel) -> Recipe:
-    """Recipes under which nothing is clipped, overflows or underflows."""
+    """Draw a recipe under which nothing is clipped, overflows or underflows."""
 
     precisions = [p for p in PRECISIONS if p.level != "O3" and is_offered(framework, Recipe(precision=p))]
     recipe = Recipe(OPTIMIZER, draw(st.sampled_from([Precision(), Precision(), *precisions])))
@@ -486,13 +488,13 @@ def _recipes(draw: st.DrawFn, framework: Framework, drawn: RevealingModel) -> Re
 
 
 def _deep(drawn: RevealingModel) -> bool:
-    """Whether only a single sample shows the masks of all layers."""
+    """Return whether the model has several dropouts, whose masks only a window of a single sample reveals."""
     return sum(isinstance(layer, Dropout) for layer in drawn.layers) > 1
 
 
 @st.composite
 def _windows(draw: st.DrawFn, drawn: RevealingModel, count: int) -> tuple[GeneratedBatch, ...]:
-    """Micro-batches of one size, no two of which take the same row."""
+    """Draw micro-batches of one size, no two of which use the same row."""
     most = ROWS // (count * drawn.places)
     size = 1 if _deep(drawn) else draw(st.integers(1, min(most, 8)))
     start = draw(st.integers(0, ROWS - 1))
@@ -501,7 +503,7 @@ def _windows(draw: st.DrawFn, drawn: RevealingModel, count: int) -> tuple[Genera
 
 @st.composite
 def _passes(draw: st.DrawFn, drawn: RevealingModel, recipe: Recipe) -> Verb:
-    """Gradients of a window or an update."""
+    """Draw a training pass: the gradients of a window, or an update."""
     if draw(st.booleans()):
         return Gradients(draw(_windows(drawn, draw(st.integers(1, recipe.accumulation)))))
     return Train(draw(_windows(drawn, recipe.accumulation)))
@@ -511,7 +513,7 @@ def _passes(draw: st.DrawFn, drawn: RevealingModel, recipe: Recipe) -> Verb:
 def _steps(
     draw: st.DrawFn, framework: Framework, drawn: RevealingModel, recipe: Recipe, first: Verb
 ) -> tuple[Verb, ...]:
-    """A training pass, something that is to leave the masks alone, or a new run that begins with the same pass."""
+    """Draw a training pass, a verb that must not affect masks, or a new run that begins with the same pass."""
     kinds = ["pass"] * 4 + ["again", "predict"]
     kinds += ["restore"] * 2 if supports(framework, Capability.CHECKPOINT) else []
     kinds += ["trace"] if supports(framework, Capability.TRACE) and recipe.recompute is None else []

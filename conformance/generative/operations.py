@@ -24,24 +24,24 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Nearest, Rounding, Stochastic
 
 FIXED = ("kl_divergence", "binary_cross_entropy_logits", "gather_ids")
-"""Operations whose operands are restricted; they keep the catalogue's shapes and values."""
+"""Operations with restricted operands; they keep the shapes and values of the catalogue."""
 OWN_EPSILON = ("layer_norm", "instance_norm", "batch_norm", "rms_norm")
-"""Operations to which the catalogue gives no epsilon, so that each framework takes its own."""
+"""Operations to which the catalogue passes no epsilon, so that each framework uses its own."""
 UNBOUNDED = (
     *("softmax", "log_softmax", "logsumexp", "exp", "sigmoid", "tanh", "relu", "max", "maximum", "softplus", "elu"),
 )
-"""Operations that minus infinity is an ordinary operand of, as a class that is masked out is."""
+"""Operations for which minus infinity is an ordinary operand, such as a masked class."""
 SHIFTED = ("softmax", "log_softmax", "logsumexp", "cross_entropy")
-"""Operations whose result hardly depends on what is added to a whole row, however far from zero that brings it."""
+"""Operations whose result hardly changes when a constant is added to a whole row, however large."""
 MIXED = ("add", "subtract", "multiply", "divide", "maximum", "where", "concatenate", "stack")
-"""Operations of two like operands, which may come in two formats."""
+"""Operations of two like operands, whose formats may differ."""
 RANDOM = ("dropout",)
 """Operations with random results."""
 
 
 @dataclass(frozen=True)
 class NestedScope:
-    """A precision scope; `wide` and `low` name operations for the framework's own lists."""
+    """A precision scope; `wide` and `low` name operations that the user adds to the framework's lists."""
 
     format: FormatName
     enabled: bool = True
@@ -51,24 +51,24 @@ class NestedScope:
 
 @dataclass(frozen=True)
 class ScopedOperation:
-    """An operation in a nest of scopes, after other scopes that were left.
+    """An operation in nested scopes, after other scopes were opened and left.
 
     Attributes:
-        op: a name of the catalogue.
-        sizes: by what the catalogue's sizes 4 and 8 are replaced.
-        format: of the operands that are floats.
-        before: scopes that were opened and left, each by an exception if `raises`.
+        op: the operation's name in the catalogue.
+        sizes: replacements of the catalogue's sizes 4 and 8.
+        format: of the float operands.
+        before: scopes that are opened and left beforehand, each by an exception if `raises`.
         nest: scopes that are open, the innermost last.
-        left: scopes that were opened and left inside all of those.
+        left: scopes that are opened and left inside all scopes of `nest`.
         seed: of the operands' values.
-        magnitude: operands that are floats are multiplied by 2 to its power.
-        constant: whether each of them is one value everywhere.
-        second: format of the second of two like operands, None for that of the first.
-        special: what stands in the last element of the first operand, None for an ordinary value.
-        empty: whether the second operand has no column, as may be of a concatenation.
-        offset: is added to the first operand, one of `SHIFTED`.
-        layout: how operands lie in memory.
-        prepared: whether all scopes are made before the first of them is opened.
+        magnitude: float operands are multiplied by 2 to this power.
+        constant: whether every float operand has one value everywhere.
+        second: format of the second of two like operands, None for the first one's.
+        special: value of the last element of the first operand, None for an ordinary value.
+        empty: whether the second operand of a concatenation has no columns.
+        offset: is added to the first operand of an operation in `SHIFTED`.
+        layout: memory layout of the operands.
+        prepared: whether all scopes are created before the first of them is opened.
     """
 
     op: str
@@ -89,7 +89,7 @@ class ScopedOperation:
     prepared: bool = False
 
     def words(self) -> frozenset[str]:
-        """What exclusions may name."""
+        """Return the features that exclusions may name."""
         regions = (*self.before, *self.nest, *self.left)
         scopes = {f"scope={region.format}" for region in regions}
         lists = {"scope=lists"} if any(region.wide or region.low for region in regions) else set()
@@ -108,7 +108,7 @@ class ScopedOperation:
         return frozenset({f"operation={self.op}", f"operand={self.format}", *scopes, *lists, *active_flags})
 
     def arrays(self) -> tuple[Array, ...]:
-        """The operands, as they lie in memory."""
+        """Return the operands, in their memory layout."""
         return tuple(laid_out(array, self.layout) for array in self._values())
 
     def _values(self) -> tuple[Array, ...]:
@@ -137,9 +137,9 @@ class ScopedOperation:
         return tuple(arrays)
 
     def _shapes(self, usual: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """The operands' shapes: those of the catalogue with other sizes, or a picture and a kernel that may be of one.
+        """Return the operands' shapes: the catalogue's with other sizes, or a picture and a kernel of size 1 or more.
 
-        What is pooled has even sides, since no clause says what becomes of a row that is left over.
+        Pooled pictures have even sides, since no clause says what happens to a remaining row.
         """
         a, b = self.sizes
         if self.op == "conv2d":
@@ -154,16 +154,16 @@ class ScopedOperation:
         return array if array.dtype.kind in "iu" else array.astype(FORMATS[self.format].dtype)
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
-        """The difference between the operation here and in only the innermost scope.
+        """Return the difference between the operation here and in the innermost scope alone; None if there is none.
 
-        What the framework refuses there, such as operands in another low format, is not judged.
+        If the framework refuses the operation there, for example operands in another low format, nothing is judged.
         """
         arrays = self.arrays()
         try:
             alone = _run(subject, self.nest[-1:], self.op, arrays)
         except Unsupported:
             raise
-        except Exception:
+        except Exception:  # refused in the innermost scope alone, so not judged
             return None
         for region in self.before:
             _leave(open_scope(subject, region), self.raises)
@@ -189,7 +189,7 @@ class ScopedOperation:
         return self._beyond_rounding(subject, arrays, alone)
 
     def _here(self, subject: Subject, arrays: tuple[Array, ...]) -> OpResult:
-        """The operation in the nest, after the scopes that were left inside of it."""
+        """Return the operation's result in the nest, after the scopes of `left` were opened and left inside it."""
         one_by_one = (open_scope(subject, region) for region in (*self.nest, *self.left))
         scopes = iter([*one_by_one]) if self.prepared else one_by_one
         with ExitStack() as entered:
@@ -200,14 +200,14 @@ class ScopedOperation:
             return subject.framework.run_op(self.op, *arrays)
 
     def _other_format(self, subject: Subject, arrays: tuple[Array, ...], dtype: str) -> Failure | None:
-        """Changes that must not affect the result's format: an empty operand, names of other operations, operand
-        order."""
+        """Return the first change that affects the result's format but must not: an empty operand, the names of other
+        operations in lists, or operand order."""
         innermost, formats = self.nest[-1], f"{self.format} and {self.second or self.format}"
 
         def differs(region: NestedScope, operands: tuple[Array, ...]) -> str | None:
             try:
                 result = _run(subject, (region,), self.op, operands)
-            except Exception:
+            except Exception:  # an operation that is refused has no format to compare
                 return None
             return None if result.dtype == dtype else result.dtype
 
@@ -225,7 +225,7 @@ class ScopedOperation:
         return None
 
     def _beyond_rounding(self, subject: Subject, arrays: tuple[Array, ...], result: OpResult) -> Failure | None:
-        """Compares the value with the oracle's, which is computed in the result's format."""
+        """Compare the value with the oracle's, which is computed in the result's format."""
         scope = self.nest[-1].format
         if self.op in OWN_EPSILON or result.value.dtype.kind in "iub" or result.dtype not in (scope, "float32"):
             return None
@@ -259,7 +259,7 @@ class ScopedOperation:
         )
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the message."""
+        """Return the clause that a failure breaks, and the message."""
         named = {
             "shape": "autocast.matmul-is-low",
             "order": "autocast.promotes-to-widest",
@@ -272,10 +272,10 @@ class ScopedOperation:
 
 
 def _nearby(array: Array, rng: np.random.Generator, name: str) -> Array:
-    """The operand with every float value moved by a unit of a format, in float32: what rounding on the way is like.
+    """Return the operand with every float value moved by one unit of format `name`, in float32.
 
-    A sum that is rounded on its way is the exact sum of operands that are near (Higham, "Accuracy and Stability of
-    Numerical Algorithms", 2002, section 4.2); attention may divide one of them by the root of the width.
+    This models rounding inside a sum: the rounded sum is the exact sum of operands that are near (Higham, "Accuracy and
+    Stability of Numerical Algorithms", 2002, section 4.2). Attention may divide an operand by the root of the width.
     """
     if array.dtype.kind in "iub":
         return array
@@ -292,7 +292,7 @@ def _run(subject: Subject, nest: tuple[NestedScope, ...], op: str, arrays: tuple
 
 
 def open_scope(subject: Subject, region: NestedScope) -> AbstractContextManager[None]:
-    """The scope, as the framework opens it."""
+    """Return the scope, as the framework opens it."""
     precision = Precision("O1", region.format)
     return subject.framework.autocast(precision, enabled=region.enabled, wide=region.wide, low=region.low)
 
@@ -302,34 +302,34 @@ def _leave(scope: AbstractContextManager[None], raises: bool) -> None:
         with scope:
             if raises:
                 raise ZeroDivisionError
-    except ZeroDivisionError:
+    except ZeroDivisionError:  # raised above, to leave the scope by an exception
         pass
 
 
 def make_failure(name: str, text: str) -> Failure:
-    """The failure of a single operation or call."""
+    """Return the failure of a single operation or call."""
     return Failure(0, name, False, text)
 
 
 TRACELESS = "recompute.failure-leaves-no-trace"
 REFUSABLE: tuple[RecomputeCase, ...] = ("tuple", "list", "dict", "keyword", "raises")
-"""Ways to pass arguments that a framework may refuse with an exception, and the one that must raise."""
+"""Ways to pass arguments that a framework may refuse with an exception; "raises" must raise."""
 
 
 @dataclass(frozen=True)
 class Calls:
-    """Recomputed calls in a row, any of which may raise, all of them in one precision scope if there is one."""
+    """Consecutive recomputed calls, any of which may raise; all run in one precision scope if `scope` is set."""
 
     calls: tuple[Call, ...]
     scope: NestedScope | None = None
 
     def words(self) -> frozenset[str]:
-        """What exclusions may name."""
+        """Return the features that exclusions may name."""
         scope = {f"scope={self.scope.format}"} if self.scope is not None else set()
         return frozenset(word for call in self.calls for word in call.words()) | scope
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
-        """The first difference from the plain call, which is made before all others in the same scope."""
+        """Return the first difference from the plain call, which is made before all others in the same scope."""
         plain: list[RecomputeResult] = []
         for call in self.calls:
             try:
@@ -349,7 +349,7 @@ class Calls:
         return nullcontext() if self.scope is None else open_scope(subject, self.scope)
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the message."""
+        """Return the clause that a failure breaks, and the message."""
         clause = "recompute.same-loss" if failure.name == "value" else "recompute.same-gradients"
         if len(self.calls) > 1 and Calls(self.calls[-1:], self.scope).failure(subject, laws) is None:
             clause = TRACELESS
@@ -366,18 +366,18 @@ class Call:
     seed: int
 
     def words(self) -> frozenset[str]:
-        """What exclusions may name."""
+        """Return the features that exclusions may name."""
         return frozenset({f"call={self.way}", f"recompute.variant={self.variant or 'default'}"})
 
     def operands(self) -> tuple[Array, Array]:
-        """x and w, as they lie in memory."""
+        """Return x and w, in their memory layout."""
         rng = np.random.default_rng([self.seed, 26])
         n, m, k = self.sizes
         x, w = rng.standard_normal((n, m)).astype(np.float32), rng.standard_normal((m, k)).astype(np.float32)
         return laid_out(x, nth(self.seed)), laid_out(w, nth(self.seed + n))
 
     def apart_from(self, subject: Subject, plain: RecomputeResult) -> Failure | None:
-        """The difference from the plain call; a container, or arguments by name, may be refused."""
+        """Return the difference from the plain call; a framework may refuse containers and keyword arguments."""
         x, w = self.operands()
         try:
             here = subject.framework.recompute(self.way, x, w, self.variant)
@@ -403,31 +403,31 @@ class Call:
 
 WAYS: tuple[RecomputeCase, ...] = ("positional", "tuple", "list", "dict", "keyword", "no-grad-input", "raises")
 SIZES = (4, 5, 7, 8, 9, 16, 33)
-"""No size is below 4, since the catalogue's labels are."""
+"""Sizes of operands; the smallest is 4, since the catalogue's labels go up to 3."""
 PRODUCTS = ("matmul", "batched_matmul", "einsum", "linear", "attention")
 FEW = (1, 1, 2, 3)
-"""Sizes of products that frameworks may compute in another way: of a vector, or of one number."""
+"""Further sizes for products, since frameworks may compute products with vectors or single numbers differently."""
 LONG = ((5, 2051), (65_539, 4))
-"""Rows and columns beyond where kernels change their way, or count in 16 bits, for operations of one row each."""
+"""Rows and columns that exceed the sizes at which kernels switch or count in 16 bits, for row-wise operations."""
 BY_ROW = frozenset(op for op in CATALOGUE if all(array.shape[:1] == (4,) for array in CATALOGUE[op]())) - {
     *("matmul", "einsum", "linear", "gather_ids", "embedding"),
-    *("sum", "mean", "variance", "norm", "prod"),  # over everything, as the mean of a loss
+    *("sum", "mean", "variance", "norm", "prod"),  # reduce all elements, like the mean of a loss
     *("cross_entropy", "squared_error", "absolute_error", "huber"),
-    "cumsum",  # whose rounding leans to one side, as no random rounding does
+    "cumsum",  # its rounding errors lean to one side, unlike those of random rounding
 }
 
 MANY_CLASSES = (5, 2051)
-"""Rows and classes of a loss over more of them than kernels have in a block."""
+"""Rows and classes of a loss; the classes exceed a kernel's block."""
 
 SEVERAL_WAYS = ("layer_norm", "rms_norm", "softmax", "log_softmax", "conv2d", "concatenate", "cross_entropy")
-"""Operations for which frameworks have a way of its own for some shapes or values; they are drawn more often."""
+"""Operations for which frameworks have separate kernels for some shapes or values; they are drawn more often."""
 SMALLEST = {"norm": -4, "elu": 0}
-"""Powers of two by which operands are made small: squares underflow in float16, and elu cancels; others' is -12."""
+"""Exponents that make operands small, -12 by default; squares underflow in float16, and elu cancels."""
 
 
 @st.composite
 def draw_scoped_operation(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
-    """Operations in up to three scopes, after up to two others."""
+    """Draw an operation in one to three scopes, after up to two others."""
     formats = _formats(framework)
     operations = sorted(op for op in CATALOGUE if op not in RANDOM)
     op = draw(st.sampled_from([*PRODUCTS]) | st.sampled_from(operations) | st.sampled_from([*SEVERAL_WAYS]))
@@ -475,7 +475,7 @@ def draw_scoped_operation(draw: st.DrawFn, framework: Framework) -> ScopedOperat
 
 
 def _largest(op: str, formats: tuple[str, str]) -> tuple[int, ...]:
-    """Powers of two by which operands are made large; scores are squares: float16 does not hold the largest."""
+    """Return exponents that make operands large; attention scores are squares, and the largest overflow float16."""
     if op != "attention":
         return (10,)
     return (4, 4, 4) if "float16" in formats else (4, 9, 9)
@@ -483,14 +483,14 @@ def _largest(op: str, formats: tuple[str, str]) -> tuple[int, ...]:
 
 @st.composite
 def calls(draw: st.DrawFn, framework: Framework) -> Calls:
-    """One to three calls; in a scope only where a program is not compiled, whose rounding has a bound in float32."""
+    """Draw one to three calls. A compiled framework gets no scope, since its rounding is bounded in float32 only."""
     drawn = tuple(draw(st.lists(_calls(framework), min_size=1, max_size=3)))
     formats = _formats(framework) if not framework.conventions().compiled else []
     return Calls(drawn, draw(st.sampled_from([None, *(NestedScope(name) for name in formats)])))
 
 
 def _formats(framework: Framework) -> list[FormatName]:
-    """The low formats that a framework has scopes for."""
+    """Return the low formats for which a framework has scopes."""
     if not supports(framework, Capability.AUTOCAST_SCOPE):
         return []
     return [p.format for p in PRECISIONS if p.level == "O1" and is_offered(framework, Recipe(precision=p))]
@@ -498,7 +498,7 @@ def _formats(framework: Framework) -> list[FormatName]:
 
 @st.composite
 def _calls(draw: st.DrawFn, framework: Framework) -> Call:
-    """Every way to pass arguments, at sizes from one on."""
+    """Draw a call with any way to pass arguments, at sizes from 1 on."""
     size = st.sampled_from([1, 2, 3, 5, 8, 17])
     variant = draw(st.sampled_from([None, *framework.recompute_variants()]))
     return Call(draw(st.sampled_from(WAYS)), variant, (draw(size), draw(size), draw(size)), draw(st.integers(0, 99)))

@@ -1,4 +1,4 @@
-"""Every name that the `repr` of a case or of a variation has, for a test that was pasted from a failure.
+"""Names that the `repr` of a case or variation uses, for tests pasted from a failure.
 
 from conformance.generative.paste import *
 

@@ -1,4 +1,4 @@
-"""The properties of generated cases by clause, and verdicts that name the clause which a failing case breaks."""
+"""The laws of generated cases by clause, and verdicts that name the clause that a failing case breaks."""
 
 from collections.abc import Mapping
 
@@ -20,11 +20,11 @@ ALL_LEFT_OUT = "every generated case is excluded by a known defect"
 
 
 def explore(subject: Subject, verdict: Verdict, excluded: Excluded, law: Property, part: int = 0) -> None:
-    """Checks a law for instances generated for the framework.
+    """Check a law for instances generated for the framework.
 
     Args:
-        excluded: known defects; instances that meet such a condition are not generated.
-        part: number of the test among those of the law; each has its own instances.
+        excluded: known defects; instances that match one are not generated.
+        part: number of the test among those of the law; each part has its own instances.
     Raises:
         Violation: the law is broken; the signature is the id of the clause that the failure breaks.
         Unsupported: the framework refused every instance.
@@ -36,7 +36,7 @@ def explore(subject: Subject, verdict: Verdict, excluded: Excluded, law: Propert
     need(subject, *law.needs)
     if profile == Profile() and (reason := laws.not_judged.get(subject.framework.mode)):
         verdict.abstain(reason)
-    if any(entry.leaves_out(law.always) for entry in excluded):  # none need be drawn to find that
+    if any(entry.leaves_out(law.always) for entry in excluded):  # every instance would match, so draw none
         verdict.abstain(ALL_LEFT_OUT)
     before = subject.framework.global_state()
 
@@ -61,10 +61,10 @@ def explore(subject: Subject, verdict: Verdict, excluded: Excluded, law: Propert
 
 
 def hold(subject: Subject, verdict: Verdict, instance: Instance) -> None:
-    """Checks a law for one instance.
+    """Check a law for one instance.
 
     Raises:
-        Violation: it is broken.
+        Violation: the law is broken.
     """
     __tracebackhide__ = True
     laws = generative_settings(subject.framework)
@@ -86,7 +86,7 @@ def _raise_violation(
 
 
 def as_test(instance: Instance) -> str:
-    """A plain test of one instance, to paste into a file of `conformance/suites`."""
+    """Return a plain test of one instance, to paste into a file of `conformance/suites`."""
     return (
         "the smallest failing case, as a test of its own:\n\n"
         "from conformance.generative.paste import *\n\n"
@@ -111,4 +111,4 @@ LAWS: Mapping[str, Property] = {
     **{clause: test for technique in load_techniques() for clause, test in technique.properties.items()},
     "laws.processes": Property(8, variations.elsewhere, 1, 0.0, (), variations.handfuls),
 }
-"""Properties by clause id."""
+"""Laws by clause id."""

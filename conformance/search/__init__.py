@@ -1,1 +1,1 @@
-"""Searches for a failing case by Hypothesis: settings, shrinking, and the test to paste."""
+"""Search for a failing case with Hypothesis: settings, shrinking, and the test to paste."""

@@ -1,4 +1,4 @@
-"""Distances between arrays that may contain infinities and NaN, memory layouts, canonical names of a run's state."""
+"""Search for failing cases with Hypothesis; laws and their settings, array distances, layouts, canonical names."""
 
 import functools
 import inspect
@@ -28,31 +28,31 @@ from frameworks.registry import AdapterFile, adapter_file, find_adapters
 
 
 def unit(array: Array) -> float:
-    """The unit in the last place of 1 in the array's format, float32's for what is not a float of a known format."""
+    """Return the unit in the last place of 1 in the array's format, or float32's for dtypes that are no known float."""
     name = array.dtype.name if array.dtype.name in ("float16", "bfloat16", "float32") else "float32"
     return 2.0 * format_of(name).unit_roundoff
 
 
 def narrow(array: Array) -> bool:
-    """Whether float16 can represent the values, so that they have few bits."""
+    """Return whether float16 can represent all values, so that they have few significant bits."""
     with np.errstate(over="ignore"):
         return equal(array.astype(np.float16), array)
 
 
 def wide(array: Array) -> Array:
-    """The array in float64."""
+    """Return the array in float64."""
     return np.asarray(array).astype(np.float64)
 
 
 def equal(a: Array, b: Array) -> bool:
-    """Whether the distance of two arrays is 0."""
+    """Return whether the distance of two arrays is 0."""
     return distance(a, b) == 0.0
 
 
 def distance(a: Array, b: Array) -> float:
-    """The largest difference of an element; infinite for different shapes, or if only one value is finite.
+    """Return the largest difference of an element; infinite for different shapes, or if only one value is finite.
 
-    NaN equals infinities, since the order of a sum decides which of the two results.
+    NaN equals infinity, since the order of a sum decides which of them results.
     """
     if a.shape != b.shape:
         return float("inf")
@@ -62,7 +62,7 @@ def distance(a: Array, b: Array) -> float:
 
 
 def gaps(left: Array, right: Array) -> Array:
-    """The difference of each element of two float64 vectors, as `distance` has it."""
+    """Return the difference of each element of two float64 vectors, by the rules of `distance`."""
     with np.errstate(invalid="ignore"):
         gap = np.abs(left - right)
     finite = np.isfinite(left) | np.isfinite(right)
@@ -75,7 +75,7 @@ LAYOUTS: tuple[Layout, ...] = ("rows", "columns", "strided")
 
 
 def laid_out(array: Array, layout: Layout) -> Array:
-    """The same values in C order, transposed, or as every second element of a larger array."""
+    """Return the same values in C order, transposed, or as every second element of a larger array."""
     match layout:
         case "columns":
             return np.asfortranarray(array)
@@ -88,7 +88,7 @@ def laid_out(array: Array, layout: Layout) -> Array:
 
 
 def nth(count: int) -> Layout:
-    """The layouts in turn."""
+    """Return a layout; consecutive counts give all layouts in turn."""
     return LAYOUTS[count % len(LAYOUTS)]
 
 
@@ -103,10 +103,10 @@ STEPS = "steps"
 
 
 def canonical(observation: Observation, moments: Mapping[str, str]) -> Observation:
-    """An observation, with the optimizer's state as "moment/SLOT/PARAMETER", "steps/PARAMETER", "average/PARAMETER".
+    """Return an observation whose optimizer state is "moment/SLOT/PARAMETER", "steps/PARAMETER" or "average/PARAMETER".
 
     Args:
-        moments: the canonical slot by the framework's own; a slot that is not there is left out.
+        moments: canonical slot by the framework's own; slots that are not among these are left out.
     """
     named: Observation = {}
     for name, value in observation.items():
@@ -126,7 +126,7 @@ def canonical(observation: Observation, moments: Mapping[str, str]) -> Observati
 
 
 def ends_by_itself(conventions: Conventions) -> bool:
-    """Whether the framework ends a window itself with its last micro-batch, so that `apply` only reports."""
+    """Return whether the framework ends a window itself at its last micro-batch, so that `apply` only reports."""
     return conventions.remainder != "flush"
 
 
@@ -134,7 +134,7 @@ PROGRAMS = 96
 """Default number of programs in the profile "ci"."""
 
 REFERENCE_PROGRAMS = 768
-"""Number of programs for the reference, each of which takes a hundredth of a second."""
+"""Number of programs for the reference, which takes a hundredth of a second for each."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +142,11 @@ class GenerativeSettings:
     """The table `[laws]` of an adapter.
 
     Attributes:
-        programs: how many programs the profile "ci" plays of each kind that needs an oracle.
-        seed_bits: how many bits of a run's seed are documented to count, 32 or 64.
-        moments: canonical slot ("momentum", "first_moment", "second_moment", "steps") by the framework's own, by the
-            kind of optimizer.
-        not_compared: reasons why parts of the state cannot be compared with the oracle's, by prefix.
+        programs: number of programs that the profile "ci" plays for each kind that needs an oracle.
+        seed_bits: number of bits of a run's seed that are documented to count, 32 or 64.
+        moments: canonical slot ("momentum", "first_moment", "second_moment", "steps") for each of the framework's,
+            by kind of optimizer.
+        not_compared: reasons why parts of the state cannot be compared with the oracle's, by prefix of their names.
         not_judged: reasons why the profile "ci" generates nothing in a mode, by mode.
         not_drawn: reasons why generated recipes lack a technique, by the recipe's field: "ranks", "offload" or
             "quantization".
@@ -160,12 +160,12 @@ class GenerativeSettings:
     not_drawn: Mapping[str, str] = field(default_factory=dict)
 
     def slots(self, optimizer: Optimizer) -> Mapping[str, str]:
-        """The canonical slot by the framework's own, for a recipe's optimizer."""
+        """Return the canonical slot for each of the framework's, for a recipe's optimizer."""
         return self.moments.get(type(optimizer).__name__, {})
 
 
 def generative_settings(framework: Framework) -> GenerativeSettings:
-    """The settings of a framework's adapter; the reference and its faults need none.
+    """Return the settings of a framework's adapter; the reference and its faults need none.
 
     Raises:
         ValueError: a key or value is not valid.
@@ -185,10 +185,10 @@ class Failure:
     """The failure of a case.
 
     Attributes:
-        place: of the verb after which it appears.
-        name: of the value that differs, "raised" if the verb raised.
+        place: place of the verb after which the failure appears.
+        name: name of the value that differs, "raised" if the verb raised.
         skipped: whether the oracle skips the update of that verb.
-        text: what differs, in one sentence.
+        text: the difference, in one sentence.
     """
 
     place: int
@@ -197,22 +197,22 @@ class Failure:
     text: str
 
     def breaking(self, clause: str) -> str:
-        """The message, with the clause that the failure breaks."""
+        """Return the message, with the clause that the failure breaks."""
         return f"{self.text}; this breaks {clause}"
 
 
 INDEPENDENT = "conformance-independent"
 """Name of the Hypothesis backend that generates every case independently.
 
-Hypothesis' own makes most cases from an earlier one by repeating parts of it, which finds crashes of a parser sooner,
-and leaves a few hundred programs with a few dozen that differ.
+The default backend of Hypothesis makes most cases from an earlier one by repeating parts of it. That finds a parser's
+crashes sooner, but of a few hundred programs only a few dozen differ.
 """
 
 
 class IndependentDraws(HypothesisProvider):
-    """Hypothesis' own distributions. A backend of another name is asked for each case from the start.
+    """The default distributions. Hypothesis draws each case from scratch for a backend of another name.
 
-    Without the numbers and texts of the loaded source files, so that a seed gives the same cases in every process.
+    The constants of loaded source files are left out, so that a seed gives the same cases in every process.
     """
 
     _local_constants = GLOBAL_CONSTANTS
@@ -225,7 +225,7 @@ F = TypeVar("F")
 
 
 class _Over(BaseException):
-    """The time for shrinking is over; not an `Exception`, so that Hypothesis stops."""
+    """The time for shrinking is over. It is not an `Exception`, so that Hypothesis stops."""
 
 
 class _Failing(Exception):
@@ -237,11 +237,11 @@ class Search(Generic[C, F]):
     """One exploration of a law.
 
     Attributes:
-        judge: the failure of a case, None if there is none; raises `Unsupported` if the framework refuses it.
+        judge: returns the failure of a case, None if there is none; raises `Unsupported` if the framework refuses it.
         enough: number of passing cases after which the search ends.
-        refusals: what `judge` raises for a case that cannot be judged.
-        judged, refused: number of judged cases, and of cases that the framework refused.
-        refusal: the last refusal.
+        refusals: exceptions by which `judge` says that a case cannot be judged.
+        judged, refused: numbers of judged cases and of refused cases.
+        refusal: the last exception of a refused case.
         smallest: the last failing case with its failure, shrunk as far as time allowed.
     """
 
@@ -256,9 +256,9 @@ class Search(Generic[C, F]):
     _raised: Exception | None = field(default=None, repr=False)
 
     def run(self, cases: SearchStrategy[C | None], examples: int, chosen: int, shrinking_s: float) -> None:
-        """Generates up to `examples` cases from a seed until one breaks the law, and shrinks that one.
+        """Generate up to `examples` cases from the seed `chosen` until one breaks the law, and shrink that one.
 
-        None is drawn where there is no case to judge. What `judge` raises is raised for the case that it was met with.
+        A drawn None means that there is no case to judge. Any other exception of `judge` ends the search and is raised.
         """
         phases = (Phase.generate, Phase.shrink) if shrinking_s > 0 else (Phase.generate,)
 
@@ -295,7 +295,7 @@ class Search(Generic[C, F]):
         )
         try:
             seed(chosen)(drawn(given(cases)(hold)))()
-        except (_Failing, Unsatisfiable):
+        except (_Failing, Unsatisfiable):  # `smallest` has the failure, or no case could be drawn
             pass
         except BaseException:
             if self._raised is not None:
@@ -313,12 +313,12 @@ class Property:
     """One law.
 
     Attributes:
-        number: distinguishes its random stream from those of other laws.
-        draw: the strategy of its instances, for a framework.
-        parts: tests that share the work.
-        share: of an adapter's number of programs, for all parts together; 0 for a single one.
+        number: distinguishes the law's random stream from those of other laws.
+        draw: returns the strategy of the law's instances for a framework.
+        parts: number of tests that share the work.
+        share: share of an adapter's number of programs, for all parts together; 0 for a single instance.
         needs: capabilities that the framework must declare.
-        together: instances of what is drawn and allowed, where a test takes several at once.
+        together: filters drawn instances by a condition; also joins them where a test takes several at once.
         always: features that every instance has.
     """
 
@@ -331,7 +331,7 @@ class Property:
     always: frozenset[str] = frozenset()
 
     def instances(self, framework: Framework, excluded: Collection[Exclusion]) -> SearchStrategy[Any]:
-        """The strategy of the law's instances, without known defects."""
+        """Return the strategy of the law's instances, without known defects."""
 
         def is_allowed(instance: Any) -> bool:
             features = instance.words() if excluded else frozenset()
@@ -340,21 +340,21 @@ class Property:
         return self.together(self.draw(framework), is_allowed)
 
     def count(self, laws: GenerativeSettings) -> int:
-        """Examples of one part."""
+        """Return the number of examples of one part."""
         return max(1, round(laws.programs * self.share / self.parts)) if self.share else ATTEMPTS
 
     @property
     def enough(self) -> float:
-        """Largest number of judged examples."""
+        """The largest number of judged examples."""
         return math.inf if self.share else 1
 
     def seed(self, seed: int, part: int) -> int:
-        """Seed of a part."""
+        """Return the seed of a part."""
         return 10_000 * seed + 10 * self.number + part
 
 
 class ClauseBroken(Exception):
-    """A check failed; `clause` is the one that it breaks."""
+    """A check failed; `clause` is the clause that it breaks."""
 
     def __init__(self, clause: str, text: str) -> None:
         super().__init__(text)
@@ -363,10 +363,10 @@ class ClauseBroken(Exception):
 
 @contextmanager
 def breaking(clause: str) -> Iterator[Verdict]:
-    """A verdict for the checks of one clause.
+    """Yield a verdict for the checks of one clause.
 
     Raises:
-        ClauseBroken: one of them fails.
+        ClauseBroken: a check fails.
     """
     try:
         yield Verdict()
@@ -379,14 +379,14 @@ class CheckedInstance(ABC):
 
     @abstractmethod
     def check(self, subject: Subject) -> None:
-        """Checks the law.
+        """Check the law.
 
         Raises:
-            ClauseBroken: it does not hold.
+            ClauseBroken: the law does not hold.
         """
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
-        """The first failed check; its clause is the failure's name."""
+        """Return the first failed check, whose clause is the failure's name; None if none fails."""
         try:
             self.check(subject)
         except ClauseBroken as broken:
@@ -394,7 +394,7 @@ class CheckedInstance(ABC):
         return None
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the message."""
+        """Return the clause that a failure breaks, and the message."""
         return failure.name, failure.breaking(failure.name)
 
 
@@ -402,20 +402,20 @@ PropertyTest = Callable[..., None]
 
 
 DRAWS = 4
-"""Cases that may be drawn for each one to judge: a framework without a format refuses those that have it."""
+"""Cases drawn at most for each one to judge: a framework that lacks a format refuses all cases with that format."""
 
 
 class _Failed(NamedTuple):
-    """The checks of a failing case, and what it raised."""
+    """The checks of a failing case, and the exception that it raised."""
 
     verdict: Verdict
     error: Exception
 
 
 def explore(cases: SearchStrategy[Any], examples: int) -> Callable[[PropertyTest], PropertyTest]:
-    """Makes a law a test over `examples` cases, which are values whose `repr` recreates them.
+    """Turn a law into a test over `examples` cases, which are values whose `repr` recreates them.
 
-    Cases that the framework does not support are replaced; if it supports none, the test is unsupported.
+    Cases that the framework does not support are replaced. If it supports none, the test is unsupported.
     """
 
     def decorate(law: PropertyTest) -> PropertyTest:

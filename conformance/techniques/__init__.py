@@ -1,1 +1,1 @@
-"""Techniques: for each its expected values, its checks, and its generated cases."""
+"""Techniques, such as QAT or float8: for each its expected values, checks and generated cases."""

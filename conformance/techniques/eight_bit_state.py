@@ -18,23 +18,23 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 
 U = 2.0**-24
 ROUNDINGS = 12.0
-"""Of a moment (a square, two products, a sum), of the quotient (a reciprocal, a product) and of distances to two codes,
-each twice at most."""
+"""Roundings of a moment (a square, two products, a sum), of its quotient (a reciprocal, a product) and of distances
+to two codes, each at most twice."""
 PRODUCT = Bound(2 * U, {"u": U, "roundings": 2.0})
-"""Relative error of a decoded value, which is one product."""
+"""Relative error of a decoded value, which is a single product."""
 OF_ITS_WAY = Bound(0.15, {"clause": 0.15, "half a step of the first moment's second decade, relative": 0.14})
-"""Bound of the distance from a float Adam run, relative to the distance that the latter has moved.
+"""Bound of the distance from an Adam run with float moments, relative to the distance that this run has moved.
 
-An update is off by its moments' relative errors, as if all had the same sign. Most moments of a block are in its upper
-two decades.
+An update is off by the relative errors of its moments, as if all had the same sign. Most moments of a block lie in its
+upper two decades.
 """
 
 
 def paper_values(signed: bool) -> Array:
-    """The 256 values of dynamic quantization, ascending, float64, each read from the bits of a code.
+    """Return the 256 values of dynamic quantization, ascending, float64, each decoded from the bits of a code.
 
-    Behind the sign, where there is one, zeros count decades down from 1, a one ends them, and the bits that are left
-    number the middles of equal parts of that decade. A code without a one is 0; the one that is left over is 1.
+    After the sign bit, if there is one, leading zeros count decades down from 1 and a one ends them. The remaining bits
+    number the middles of equal parts of that decade. The code without a one is 0; the remaining code is 1.
     """
     bits = 7 if signed else 8
     values = [0.0, 1.0]
@@ -49,17 +49,17 @@ def paper_values(signed: bool) -> Array:
 
 
 def expand_blocks(largest: Array, entries: int, block: int) -> Array:
-    """For each entry the value of its block, float64."""
+    """Return for each entry the value of its block, float64."""
     return np.repeat(largest.astype(np.float64), block)[:entries]
 
 
 def block_maxima(values: Array, block: int) -> Array:
-    """The absmax of each block of a flat array; the last block may be shorter."""
+    """Return the absmax of each block of a flat array; the last block may be shorter."""
     return np.maximum.reduceat(np.abs(values), np.arange(0, len(values), block))
 
 
 def beyond_the_nearest(quotients: Array, decoded: Array, values: Array) -> Array:
-    """Excess distance of the given codes' values from the quotients, compared with the nearest codes."""
+    """Return by how much the codes' values are further from the quotients than the nearest codes' values."""
     above = np.clip(np.searchsorted(values, quotients), 1, len(values) - 1)
     nearest = np.minimum(np.abs(values[above] - quotients), np.abs(values[above - 1] - quotients))
     return np.asarray(np.abs(decoded - quotients) - nearest)
@@ -67,20 +67,20 @@ def beyond_the_nearest(quotients: Array, decoded: Array, values: Array) -> Array
 
 @dataclass(frozen=True, eq=False)
 class MomentBeforeEncoding:
-    """A moment before it is encoded, flat: exact, and the sum of its terms' magnitudes, which its rounding follows."""
+    """A flat moment before it is encoded: its exact value, and the sum of its terms' magnitudes, to scale rounding."""
 
     value: Array
     magnitude: Array
 
     @classmethod
     def after(cls, former: Array, gradient: Array, beta: float, *, squared: bool) -> MomentBeforeEncoding:
-        """The moment after an update of a decoded moment; beta and 1 - beta are float32 numbers."""
+        """Return the moment after an update of the decoded moment `former`; beta and 1 - beta are float32 numbers."""
         old, new = former.astype(np.float64), gradient.astype(np.float64)
         added = (1.0 - beta) * (new * new if squared else new)
         return cls(beta * old + added, beta * np.abs(old) + np.abs(added))
 
     def off(self, codes: Array, largest: Array, values: Array, block: int) -> float:
-        """Distance of codes from the nearest ones, in units of the rounding bound; NaN where there is none.
+        """Return the distance of codes from the nearest ones, in units of the rounding bound; NaN if a value is NaN.
 
         In a block whose absmax is 0 every decoded value is 0.
         """
@@ -93,7 +93,7 @@ class MomentBeforeEncoding:
             return float(np.max(np.where(farther <= 0, 0.0, farther / slack)))
 
     def largest_off(self, largest: Array, block: int) -> float:
-        """Error of the blocks' absmax, in units of the rounding bound."""
+        """Return the error of the blocks' absmax, in units of the rounding bound."""
         exact, slack = block_maxima(self.value, block), ROUNDINGS * U * block_maxima(self.magnitude, block)
         apart = np.abs(largest.astype(np.float64) - exact)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -101,17 +101,17 @@ class MomentBeforeEncoding:
 
 
 def first_update(rate: float, epsilon: float, gradient: float, weight: float) -> Bound:
-    """Bound of the difference between the first updates of two Adams, from the smallest gradient and the largest
+    """Return the bound of the difference between first updates of two Adams, for the smallest gradient and the largest
     weight.
 
-    Each has 16 roundings of a step of at most the rate, and one of the weight; epsilon may join in different places.
+    Each has 16 roundings of a step of at most the rate, and one of the weight. Epsilon may join in different places.
     """
     value = rate * (32 * U + epsilon / gradient) + 2 * U * (weight + rate)
     return Bound(value, {"u": U, "rate": rate, "roundings": 16.0, "smallest gradient": gradient, "weight": weight})
 
 
 def state_bytes(entries: int, block: int, smallest: int) -> int:
-    """Bytes of both moments: a byte an entry and a float32 a block of each, or a float32 an entry."""
+    """Return the bytes of both moments: a byte per entry and a float32 per block for each, or a float32 per entry."""
     return 2 * (entries + 4 * -(-entries // block)) if entries >= smallest else 8 * entries
 
 

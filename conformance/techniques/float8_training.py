@@ -1,4 +1,4 @@
-"""Float8: products with delayed scaling, and training runs that float32 computes exactly, by the declared rule."""
+"""Float8 by the declared rule: products with delayed scaling, and training runs that float32 computes exactly."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -46,13 +46,13 @@ OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
 
 
 def formats_of(rule: DelayedRule) -> dict[Operand, NarrowFormat]:
-    """The format that each operand is cast to."""
+    """Return the format to which each operand is cast."""
     operands = NARROW[rule.operands]
     return {"input": operands, "kernel": operands, "gradient": NARROW[rule.gradients]}
 
 
 def amax_state(product: DelayedProduct) -> dict[str, Array]:
-    """The amax history and scales, bit for bit."""
+    """Return the amax history and scales, with all bits."""
     history = product.amax_histories()
     scales = {f"{operand} scale": np.array(history[operand].scale) for operand in OPERANDS}
     return scales | {f"{operand} maxima": np.sort(history[operand].amax) for operand in OPERANDS}
@@ -66,12 +66,12 @@ class ExpectedScales:
         self._maxima: dict[Operand, list[float]] = {operand: [] for operand in OPERANDS}
 
     def record(self, inputs: Sequence[Array], kernel: Array, gradients: Sequence[Array]) -> None:
-        """Records a training step, given the inputs and gradients of its micro-batches."""
+        """Record a training step, given the inputs and gradients of its micro-batches."""
         for operand, values in zip(OPERANDS, (inputs, [kernel], gradients), strict=True):
             self._maxima[operand].append(float(np.max([np.max(np.abs(array)) for array in values])))
 
     def check_history(self, verdict: Verdict, product: DelayedProduct) -> None:
-        """Checks the amax history and the scale of each operand after the last step."""
+        """Check the amax history and the scale of each operand after the last step."""
         observed = product.amax_histories()
         for operand in OPERANDS:
             history, maxima = observed[operand], self._maxima[operand]
@@ -86,7 +86,7 @@ class ExpectedScales:
     def check_results(
         self, verdict: Verdict, passed: PassResult, inputs: Array, kernel: Array, gradient: Array
     ) -> None:
-        """Checks output and gradients of the last step, which has one micro-batch."""
+        """Check output and gradients of the last step, which has one micro-batch."""
         step = len(self._maxima["input"]) - 1
         activations, weights, back = (
             as_codes_have_it(values, self._compute_cast_scale(operand), self._formats[operand])
@@ -104,7 +104,7 @@ class ExpectedScales:
         return stored_scales(self._maxima[operand], self._formats[operand], self._history)
 
     def _compute_cast_scale(self, operand: Operand) -> float:
-        """The scale of the last step's casts."""
+        """Return the scale of the last step's casts."""
         return ([1.0] * (self._rule.lag - 1) + self._compute_stored_scales(operand))[-self._rule.lag]
 
 
@@ -113,10 +113,10 @@ class DelayedStep:
     """A training step or a prediction.
 
     Attributes:
-        powers: for each micro-batch, the powers of two by which the largest number of the format is multiplied for the
-            largest input and the largest gradient; None for values that are all zero.
-        predicts: whether this is a prediction of the inputs, which moves nothing.
-        special: an input that is put in, infinite or NaN, in some micro-batch; None for none.
+        powers: two exponents for each micro-batch: the largest input and the largest gradient are the largest number
+            of the format times 2 to these. None for values that are all zero.
+        predicts: whether this is a prediction of the inputs, which changes no state.
+        special: an infinite or NaN input that some micro-batch contains; None for none.
     """
 
     powers: tuple[tuple[int | None, int | None], ...]
@@ -126,13 +126,13 @@ class DelayedStep:
 
 @dataclass(frozen=True)
 class DelayedCase(CheckedInstance):
-    """A product of (n, k) and (k, m) with scales that follow earlier steps, and steps of it.
+    """A product of (n, k) and (k, m) with delayed scaling, and the steps that it makes.
 
     Attributes:
         sizes: n, k and m.
         history: length of the amax history.
-        accumulation: micro-batches of a step.
-        kernel: the power of two by which the format's largest number is multiplied for the largest of the kernel.
+        accumulation: number of micro-batches of a step.
+        kernel: the kernel's largest value is the format's largest number times 2 to this power.
     """
 
     sizes: tuple[int, int, int]
@@ -143,13 +143,13 @@ class DelayedCase(CheckedInstance):
     seed: int
 
     def words(self) -> frozenset[str]:
-        """What exclusions may name."""
+        """Return the features that exclusions may name."""
         several = {"delayed=window"} if self.accumulation > 1 else set()
         special = {"delayed=infinite"} if any(step.special is not None for step in self.steps) else set()
         return frozenset({"delayed"} | several | special)
 
     def check(self, subject: Subject) -> None:
-        """Checks the amax history after each step, and the step's results."""
+        """Check the amax history after each step, and the step's results."""
         kernel = _values(self.sizes[1:], self.kernel, NARROW["float8_e4m3fn"], [self.seed, 41])
         product = subject.framework.rule(DelayedProducts)(kernel, history=self.history, accumulation=self.accumulation)
         expected = ExpectedScales(product.rule, self.history)
@@ -169,7 +169,7 @@ class DelayedCase(CheckedInstance):
     def _window(
         self, step: DelayedStep, index: int, narrow: dict[Operand, NarrowFormat]
     ) -> tuple[tuple[Array, Array], ...]:
-        """Inputs and gradient of each micro-batch."""
+        """Return inputs and gradient of each micro-batch."""
         n, k, m = self.sizes
         window = []
         for micro, (largest, slope) in enumerate(step.powers):
@@ -182,14 +182,14 @@ class DelayedCase(CheckedInstance):
 
 
 def _values(shape: tuple[int, ...], power: int | None, narrow: NarrowFormat, seed: list[int]) -> Array:
-    """Values of both signs, float32, of which the largest is the format's largest times a power of two."""
+    """Return values of both signs, float32; the largest is the format's largest times a power of two."""
     if power is None:
         return np.zeros(shape, np.float32)
     return values_up_to(shape, float(np.ldexp(narrow.largest, power)), seed)
 
 
 def _check_prediction(verdict: Verdict, product: DelayedProduct, inputs: Array, index: int) -> None:
-    """Two predictions are equal and leave the amax history unchanged."""
+    """Check that two predictions are equal and leave the amax history unchanged."""
     before = amax_state(product)
     first, again = (product.predict(inputs) for _ in range(2))
     verdict.same_state(amax_state(product), before, f"amax history after prediction {index}", "moved")
@@ -198,12 +198,12 @@ def _check_prediction(verdict: Verdict, product: DelayedProduct, inputs: Array, 
 
 _POWERS = st.integers(-6, 6)
 LONGEST = 8
-"""Steps, where the history is shorter; else twice as many as are remembered."""
+"""Largest number of steps for an amax history up to this length; a longer history gets up to twice its length."""
 
 
 @st.composite
 def draw_case(draw: st.DrawFn, framework: Framework) -> DelayedCase:  # noqa: ARG001
-    """Histories shorter and longer than the steps, windows of one to three micro-batches."""
+    """Draw a case with a history shorter or longer than its steps, and windows of one to three micro-batches."""
     side = st.sampled_from([1, 2, 3, 7, 16, 24, 33])
     history = draw(st.integers(1, 5) | st.sampled_from([16, 17, 20]))
     accumulation = draw(st.sampled_from([1, 1, 1, 2, 3]))
@@ -215,7 +215,7 @@ def draw_case(draw: st.DrawFn, framework: Framework) -> DelayedCase:  # noqa: AR
 
 @st.composite
 def _steps(draw: st.DrawFn, accumulation: int) -> DelayedStep:
-    """Mostly training steps of unlike magnitudes; now and then zeros, a value that is not finite, or a prediction."""
+    """Draw a step: mostly training with varying magnitudes; now and then zeros, a non-finite value, or a prediction."""
     kind = draw(st.sampled_from(["train"] * 6 + ["zeros", "infinite", "predict"]))
     powers = tuple((draw(_POWERS), draw(_POWERS)) for _ in range(accumulation))
     match kind:
@@ -240,13 +240,13 @@ DELAYED_SCALING = Technique(
 
 
 QUOTIENT = 8 * U
-"""Relative error of a value's quotient by its scale: four roundings of the scale and its own."""
+"""Relative error of a value's quotient by its scale: four roundings in the scale, and the quotient's own."""
 SCALES = 12
-"""Roundings of a product that its two scales stand for, beyond those of its sum."""
+"""Number of roundings that the two scales of a product add to those of its sum."""
 
 
 def used_scale(rule: DelayedRule, operand: Operand, history: AmaxHistory) -> float:
-    """The scale of the next cast, from the amax history."""
+    """Return the scale of the next cast, from the amax history."""
     if rule.lag == 2:
         return history.scale
     most = float(np.max(history.amax))
@@ -255,14 +255,14 @@ def used_scale(rule: DelayedRule, operand: Operand, history: AmaxHistory) -> flo
 
 @dataclass(frozen=True)
 class Cast:
-    """Dequantized values, float64, and their bound: one step near a midpoint."""
+    """Dequantized values, float64, and their bound, which is one step near a midpoint between codes."""
 
     values: Array
     doubt: Array
 
 
 def cast(values: Array, scale: float, narrow: NarrowFormat) -> Cast:
-    """A cast whose quotients may be rounded once more."""
+    """Return the cast of values whose quotients may be rounded once more."""
     wide = values.astype(np.float64)
     exact = as_codes_have_it(wide, scale, narrow)
     others = [as_codes_have_it(wide * (1.0 + side * QUOTIENT), scale, narrow) for side in (-1, 1)]
@@ -278,7 +278,7 @@ class BoundedResult:
 
 
 def product(left: Cast, right: Cast) -> BoundedResult:
-    """(n, k) times (k, m), with sums in float32: (k + 12)·u·Σ|a||b|, and the effect of uncertain codes."""
+    """Return (n, k) times (k, m), and a bound: (k + 12)·u·Σ|a||b| for float32 sums, plus that of uncertain codes."""
     sizes = np.abs(left.values) @ np.abs(right.values)
     loose = left.doubt @ (np.abs(right.values) + right.doubt) + np.abs(left.values) @ right.doubt
     return BoundedResult(left.values @ right.values, (left.values.shape[1] + SCALES) * U * sizes + loose)
@@ -296,9 +296,9 @@ class Float8Layer:
 def layer(
     inputs: Array, weight: Array, bias: Array, gradient: Array, rule: DelayedRule, memory: Mapping[Operand, AmaxHistory]
 ) -> Float8Layer:
-    """A dense layer of float32 inputs (n, k), weight (k, m) and bias (m,) by the amax history before its pass.
+    """Return a dense layer of float32 inputs (n, k), weight (k, m) and bias (m,), by the amax history before its pass.
 
-    `gradient` is that of what the layer gives, (n, m), as it is cast: times the loss scale.
+    `gradient` is the gradient of the layer's output, (n, m), as it is cast: multiplied by the loss scale.
     """
     operands: dict[Operand, Array] = {"input": inputs, "kernel": weight, "gradient": gradient}
     x, w, g = (
@@ -320,17 +320,17 @@ def _transpose(operand: Cast) -> Cast:
 
 @dataclass(frozen=True)
 class PassMagnitudes:
-    """Results of one micro-batch of an exact run: outputs of its head, and the amax of each operand."""
+    """Results of one micro-batch of an exact run: the head's outputs, and the amax of each operand."""
 
     outputs: Array
     amax: dict[tuple[str, Operand], float]
 
 
 class ExactRun:
-    """A sequence of dense layers without biases and with constant kernels, whose values are all exact.
+    """A sequence of dense layers without biases and with constant kernels, in which every value is exact.
 
-    Kernels, inputs and gradients are made so that every scale but that of the first layer's gradient is a power of two
-    and every value has a code or is clipped; then float32 rounds nothing, in whatever order it adds.
+    Kernels, inputs and gradients are chosen so that every scale but that of the first layer's gradient is a power of 2,
+    and every value has a code or is clipped. Float32 then rounds nothing, whatever the order of addition.
     """
 
     def __init__(self, rule: Float8Rule, history: int, kernels: Mapping[str, Array]) -> None:
@@ -339,14 +339,14 @@ class ExactRun:
         self.magnitudes: dict[tuple[str, Operand], list[float]] = {(n, o): [] for n in kernels for o in OPERANDS}
 
     def outputs(self, inputs: Array) -> Array:
-        """The last layer's output, (n, m), float64."""
+        """Return the last layer's output, (n, m), float64."""
         x = inputs.astype(np.float64)
         for name in self.kernels:
             x = self._cast(name, "input", x) @ self._cast(name, "kernel", self.kernels[name])
         return x
 
     def run_pass(self, inputs: Array, gradient: Array) -> PassMagnitudes:
-        """One micro-batch: inputs (n, k), and the gradient of the last layer's output (n, m) as it is cast."""
+        """Run one micro-batch: inputs (n, k), and the gradient of the last layer's output (n, m) as it is cast."""
         x, maxima = inputs.astype(np.float64), dict[tuple[str, Operand], float]()
         for name, kernel in self.kernels.items():
             maxima[name, "input"], maxima[name, "kernel"] = _most(x), _most(kernel)
@@ -359,23 +359,23 @@ class ExactRun:
         return PassMagnitudes(x, maxima)
 
     def take(self, *window: PassMagnitudes) -> None:
-        """A window, which is one step of the amax history."""
+        """Add a window, which is one step of the amax history."""
         for key, maxima in self.magnitudes.items():
             maxima.append(float(np.max([micro_batch.amax[key] for micro_batch in window])))
 
     def amax(self, name: str, operand: Operand) -> Array:
-        """The history, sorted."""
+        """Return the amax history of an operand, sorted."""
         history = np.zeros(self.history, np.float32)
         last = self.magnitudes[name, operand][-self.history :]
         history[: len(last)] = last
         return np.sort(history)
 
     def compute_stored_scale(self, name: str, operand: Operand) -> float:
-        """The stored scale."""
+        """Return the stored scale."""
         return [1.0, *self._compute_stored_scales(name, operand, self.magnitudes[name, operand])][-1]
 
     def compute_cast_scale(self, name: str, operand: Operand) -> float:
-        """The scale that the next pass casts with."""
+        """Return the scale with which the next pass casts."""
         if self.rule.product.lag == 2:
             return self.compute_stored_scale(name, operand)
         return self._compute_stored_scales(name, operand, [*self.magnitudes[name, operand], 0.0])[-1]
@@ -396,28 +396,28 @@ ITEMS, WIDTH, UNITS = 8, 16, 8
 MODEL = Model("exact-layers", (Dense(WIDTH), Heads((Head("output", UNITS),))), (WIDTH,), (("output", "squared_error"),))
 NAMES = ("0.weight", "1.output.weight")
 _LARGEST = 1.75
-"""The largest number of both formats is this times a power of two, so such a largest value gives an exact scale."""
+"""The largest number of both formats is a power of two times this, so a largest value like this has an exact scale."""
 _IDLE = WIDTH - 1
-"""A feature that is always zero; the kernel's largest value is there."""
+"""Index of a feature that is always zero; the kernel has its largest value there."""
 
 Powers = tuple[int, int]
-"""Powers of two that inputs and gradients of a micro-batch are multiplied by."""
+"""Exponents of the powers of two that multiply inputs and gradients of a micro-batch."""
 WINDOWS = ((0, 0), (3, -2), (-2, 1), (1, 3), (0, -4), (-3, 0))
-"""Powers of two of inputs and gradients, window by window."""
+"""Exponents for inputs and gradients, window by window."""
 
 EIGHTHS = Recipe(SGD(2.0**-6), quantization=Float8(HISTORY))
 STILL = EIGHTHS.replace(optimizer=SGD(0.0))
-"""A recipe under which weights stay and the amax history moves."""
+"""A recipe under which weights stay the same and the amax history changes."""
 
 
 def rule_of(subject: Subject) -> Float8Rule:
-    """The declared rule; ends the test if there is none."""
+    """Return the declared rule; end the test if there is none."""
     need(subject, Capability.FLOAT8_TRAINING)
     return subject.framework.rule(Float8Rule)
 
 
 def kernels() -> dict[str, Array]:
-    """The first is a permutation with signs, the second has few values; both in canonical shape."""
+    """Return the kernels in canonical shape: the first is a signed permutation, the second has few distinct values."""
     rng = np.random.default_rng(23)
     first = np.zeros((WIDTH, WIDTH), np.float32)
     first[np.arange(WIDTH), rng.permutation(WIDTH)] = rng.choice([-1.0, 1.0], WIDTH)
@@ -428,12 +428,12 @@ def kernels() -> dict[str, Array]:
 
 
 def weights() -> dict[str, Array]:
-    """The kernels with biases of zero."""
+    """Return the kernels, with biases of zero."""
     return {name: np.zeros(shape, np.float32) for name, shape in MODEL.parameter_shapes().items()} | kernels()
 
 
 def draw_values(shape: tuple[int, int], power: int, seed: Sequence[int]) -> Array:
-    """Few values of both signs, the largest of them at any place but the idle feature's."""
+    """Return values of both signs, few of them distinct, with the largest anywhere but at the idle feature."""
     rng = np.random.default_rng(seed)
     values = rng.choice([0.0, 0.25, -0.25, 0.5, -0.5, 1.0, -1.0], shape)
     if shape[1] == WIDTH:
@@ -446,7 +446,7 @@ class TrackedRun:
     """A run and its expected amax history.
 
     Attributes:
-        run: the framework's.
+        run: the run on the framework.
         exact: the expected state.
     """
 
@@ -459,11 +459,11 @@ class TrackedRun:
         self._windows = 0
 
     def window(self, *powers: Powers, target: float | None = None, input_value: float | None = None) -> Window:
-        """The next window, of as many micro-batches; `take` then updates the expected history.
+        """Return the next window, one micro-batch for each of `powers`; `take` then updates the expected history.
 
         Args:
-            target: takes the place of one target of the last micro-batch.
-            input_value: takes the place of one input of the last micro-batch.
+            target: replaces one target of the last micro-batch.
+            input_value: replaces one input of the last micro-batch.
         """
         rows, batches, self._passes = ITEMS // len(powers), [], []
         factor = self._scale() * (len(powers) if self.rule.mean == "micro-batch" else 1)
@@ -486,11 +486,11 @@ class TrackedRun:
         return tuple(batches)
 
     def take(self) -> None:
-        """Updates the expected history by the last window."""
+        """Update the expected history with the last window."""
         self.exact.take(*self._passes)
 
     def update(self, *powers: Powers, target: float | None = None, input_value: float | None = None) -> Update:
-        """An update by a window, followed by a check of the amax history."""
+        """Update the run by a window, then check the amax history."""
         update = self.run.update(self.window(*powers, target=target, input_value=input_value))
         if not update.skipped or self.rule.skipped == "moves":
             self.take()
@@ -498,7 +498,7 @@ class TrackedRun:
         return update
 
     def check(self, when: str, run: Trainer | None = None) -> None:
-        """Every history bit for bit, and every scale within the rounding of its quotient."""
+        """Check every history bit for bit, and every scale within the rounding of its quotient."""
         result = (run or self.run).view(AmaxHistories)
         self._verdict.equal(sorted(result), sorted(NAMES), f"layers with an amax history {when}", "other-layers")
         for (name, operand), _ in self.exact.magnitudes.items():
@@ -516,7 +516,7 @@ class TrackedRun:
 
 
 def memory(run: Trainer) -> dict[str, Array]:
-    """A run's amax history and scales, as named arrays."""
+    """Return a run's amax history and scales, as named arrays."""
     return {
         f"{name} {operand} {part}": np.array(value)
         for name, operands in run.view(AmaxHistories).items()

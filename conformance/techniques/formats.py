@@ -1,4 +1,4 @@
-"""Casts, quantizers, packed codes and quantized matmul: their rules, the law of codes, and the technique."""
+"""Casts, quantizers, packed codes, quantized matmul: expected values, checks, the law of codes, and the technique."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -33,13 +33,13 @@ from frameworks.reference.quantization.formats import ReferenceFormats, Referenc
 SOURCES = {name: np.dtype(name) for name in ("float64", "float32", "float16")} | {
     "bfloat16": np.dtype(ml_dtypes.bfloat16)
 }
-"""Source formats of casts."""
+"""NumPy dtypes of the formats from which values are cast, by name."""
 
 
 def nearest(values: Array, narrow: NarrowFormat) -> Array:
-    """The nearest value of the format, float64, half-way to the even code; infinite where that is beyond the largest.
+    """Return the nearest value of the format, float64, half-way to the even code; infinite beyond the largest value.
 
-    The sign of zero is kept but where the format has one zero only.
+    The sign of zero is kept, unless the format has only one zero.
     """
     wide = np.asarray(values).astype(np.float64)
     steps = narrow.positive
@@ -57,7 +57,7 @@ def nearest(values: Array, narrow: NarrowFormat) -> Array:
 
 
 def as_declared(values: Array, narrow: NarrowFormat, rule: CastRule) -> Array:
-    """The result of a cast, float64: the nearest value, or the rule's result beyond the largest one."""
+    """Return the result of a cast, float64: the nearest value, or the rule's result beyond the largest value."""
     wide = np.asarray(values).astype(np.float64)
     becomes = {"saturate": narrow.largest, "nan": np.nan, "inf": np.inf}
     beyond = np.where(np.isinf(wide), becomes[rule.infinity], becomes[rule.overflow])
@@ -66,16 +66,16 @@ def as_declared(values: Array, narrow: NarrowFormat, rule: CastRule) -> Array:
 
 
 def unlike(measured: Array, expected: Array) -> Array:
-    """Where two arrays differ; NaN is NaN, and zeros have signs."""
+    """Return where two arrays differ; NaN equals NaN, and zeros have signs."""
     same = (measured == expected) & (np.signbit(measured) == np.signbit(expected))
     return np.asarray(~(same | (np.isnan(measured) & np.isnan(expected))))
 
 
 def hard_values(narrow: NarrowFormat, source: str) -> Array:
-    """Hard-to-cast values within the format's range, in the source format, of both signs.
+    """Return hard-to-cast values within the format's range, in the source format, of both signs.
 
-    Every value of the format, the middle between each and the next, both neighbours of that middle in the source
-    format, and values of every magnitude in between, drawn from one seed.
+    These are every value of the format, the middle of each and the next, both neighbours of that middle in the source
+    format, and values of all magnitudes in between, drawn from one seed.
     """
     dtype = SOURCES[source]
     steps = narrow.positive
@@ -92,7 +92,7 @@ def hard_values(narrow: NarrowFormat, source: str) -> Array:
 
 
 def beyond_values(narrow: NarrowFormat) -> Array:
-    """Finite float32 values, of both signs, that round beyond the largest one of the format, in rising magnitude."""
+    """Return finite float32 values of both signs that round beyond the format's largest value, in rising magnitude."""
     steps = narrow.positive
     following = 2 * steps[-1] - steps[-2]
     middle = (narrow.largest + following) / 2
@@ -108,11 +108,11 @@ def beyond_values(narrow: NarrowFormat) -> Array:
 
 U = 2.0**-24
 NEAR_A_TIE = 2.0**-20
-"""Relative distance of a quotient from a half within which float32 may round to either neighbour."""
+"""Relative distance of a quotient from a half-way value below which float32 may round it to either neighbour."""
 
 
 def round_quotient(quotient: Array, ties: Ties) -> Array:
-    """To the nearest integer, float64; half-way by the rule."""
+    """Return the nearest integer, float64; the rule decides half-way values."""
     match ties:
         case "even":
             return np.rint(quotient)
@@ -123,7 +123,7 @@ def round_quotient(quotient: Array, ties: Ties) -> Array:
 
 
 def ranges(values: Array, rule: QuantRule) -> tuple[Array, Array]:
-    """The lowest and the highest value of each value's range, float64, of the values' shape."""
+    """Return the lowest and the highest value of the range of each value, float64, of the values' shape."""
     lowest, highest = (np.empty(values.shape) for _ in range(2))
     for part in _parts(values.shape, rule):
         lowest[part], highest[part] = values[part].min(), values[part].max()
@@ -131,7 +131,7 @@ def ranges(values: Array, rule: QuantRule) -> tuple[Array, Array]:
 
 
 def _parts(shape: tuple[int, ...], rule: QuantRule) -> list[tuple[slice, slice]]:
-    """Where each range of a matrix lies."""
+    """Return the slices of a matrix that have a range of their own."""
     whole = slice(None)
     if rule.axis is None:
         return [(whole, whole)]
@@ -143,7 +143,7 @@ def _parts(shape: tuple[int, ...], rule: QuantRule) -> list[tuple[slice, slice]]
 
 
 def scale_of(values: Array, rule: QuantRule) -> Array:
-    """The scale that the rule gives each value's range, float64."""
+    """Return the scale that the rule gives the range of each value, float64."""
     lowest, highest = ranges(values.astype(np.float64), rule)
     if rule.symmetric:
         width = np.maximum(np.abs(lowest), np.abs(highest))
@@ -154,14 +154,14 @@ def scale_of(values: Array, rule: QuantRule) -> Array:
 
 
 def zero_point_gap(values: Array, scale: Array, zero_point: Array, rule: QuantRule) -> float:
-    """Largest distance of a zero point from low − min / scale, clipped to the range of codes."""
+    """Return the largest distance of a zero point from low − min / scale, clipped to the range of codes."""
     lowest, _ = ranges(values.astype(np.float64), rule)
     exact = np.clip(rule.low - np.minimum(lowest, 0.0) / scale, rule.low, rule.high)
     return float(np.abs(zero_point - (np.zeros_like(exact) if rule.symmetric else exact)).max())
 
 
 def codes(quotient: Array, zero_point: Array, rule: QuantRule) -> Array:
-    """The codes of values, given as their quotients by the scale, float64."""
+    """Return the codes of values, float64, given the values' quotients by the scale."""
     if rule.rounds == "sum":
         unclipped = round_quotient(quotient + zero_point, rule.ties)
     else:
@@ -170,10 +170,10 @@ def codes(quotient: Array, zero_point: Array, rule: QuantRule) -> Array:
 
 
 def wrong_codes(values: Array, measured: Array, scale: Array, zero_point: Array, rule: QuantRule) -> int:
-    """Number of codes that are not the rule's, nor, where the quotient is very near to a half, an adjacent one.
+    """Return the number of codes that are neither the rule's nor, for a quotient almost half-way, an adjacent one.
 
-    Where the rule rounds the sum with the zero point, that sum is rounded to float32 before. A scale of 0, as some
-    report it for a range of zeros, has the code of zero alone.
+    If the rule rounds the sum with the zero point, float32 rounds that sum first. A scale of 0, which some frameworks
+    report for a range of zeros, allows only the code of zero.
     """
     wide = values.astype(np.float64)
     quotient = np.divide(wide, scale, out=np.where(wide == 0.0, 0.0, np.inf), where=scale != 0.0)
@@ -185,9 +185,9 @@ def wrong_codes(values: Array, measured: Array, scale: Array, zero_point: Array,
 
 
 def round_trip_excess(values: Array, restored: Array, scale: Array) -> float:
-    """The largest error in units of s/2·(1 + 4u·(|x|/s + 1)), at most 1 if all is well: a range holds its values.
+    """Return the largest error in units of s/2·(1 + 4u·(|x|/s + 1)); it is at most 1 if each range holds its values.
 
-    A scale of 0, as some report it for a range of zeros, allows no error.
+    A scale of 0, which some frameworks report for a range of zeros, allows no error.
     """
     wide = values.astype(np.float64)
     error = np.abs(wide - restored.astype(np.float64))
@@ -197,7 +197,7 @@ def round_trip_excess(values: Array, restored: Array, scale: Array) -> float:
 
 
 def fake(values: Array, scale: Array, zero_point: Array, rule: FakeRule) -> tuple[Array, Array]:
-    """The fake-quantized values and their gradient, float64; scale and zero point broadcast."""
+    """Return the fake-quantized values and their gradient, float64; scale and zero point broadcast."""
     wide = values.astype(np.float64)
     with np.errstate(invalid="ignore"):
         code = round_quotient(wide / scale, rule.ties) + zero_point
@@ -213,7 +213,7 @@ def fake(values: Array, scale: Array, zero_point: Array, rule: FakeRule) -> tupl
 
 
 def example(where: Array, values: Array, measured: Array, expected: Array) -> str:
-    """The first element that differs, as `got X, want Y for VALUE (N of M elements differ)`; "all" if none differs."""
+    """Return the first difference as `got X, want Y for VALUE (N of M elements differ)`, "all" if there is none."""
     if not where.any():
         return "all"
     position = tuple(int(index[0]) for index in np.nonzero(where))
@@ -222,13 +222,13 @@ def example(where: Array, values: Array, measured: Array, expected: Array) -> st
 
 
 def broadcast(quantized: Quantized) -> tuple[Array, Array]:
-    """Scale and zero point of each value, float64."""
+    """Return scale and zero point of each value, float64."""
     scale, zero = (np.asarray(value, np.float64) for value in (quantized.scale, quantized.zero_point))
     return np.broadcast_to(scale, quantized.codes.shape), np.broadcast_to(zero, quantized.codes.shape)
 
 
 def check_scale(verdict: Verdict, values: Array, quantized: Quantized, rule: QuantRule, what: str) -> None:
-    """Each scale is the rule's for the range."""
+    """Check that each scale is the rule's for the range."""
     scale, _ = broadcast(quantized)
     wanted = scale_of(values, rule)
     derivation = {"method": "four roundings of float32", "u": U}
@@ -238,7 +238,7 @@ def check_scale(verdict: Verdict, values: Array, quantized: Quantized, rule: Qua
 
 
 def check_zero_point(verdict: Verdict, values: Array, quantized: Quantized, rule: QuantRule) -> None:
-    """Each zero point is an integer between the lowest and highest code, and the nearest one to the range's start."""
+    """Check that each zero point is an integer within the range of codes, and the nearest one to the range's start."""
     scale, zero = broadcast(quantized)
     verdict.holds(bool((zero == np.rint(zero)).all()), "zero points are integers", signature="zero-point")
     inside = bool((zero >= rule.low).all() and (zero <= rule.high).all())
@@ -249,7 +249,7 @@ def check_zero_point(verdict: Verdict, values: Array, quantized: Quantized, rule
 
 
 def check_codes(verdict: Verdict, values: Array, quantized: Quantized, rule: QuantRule, what: str = "") -> None:
-    """Each code is the rule's for the reported scale, and dequantizes to its product with the scale."""
+    """Check that each code is the rule's for the reported scale, and dequantizes to its product with the scale."""
     scale, zero = broadcast(quantized)
     wrong = wrong_codes(values, quantized.codes, scale, zero, rule)
     verdict.equal(wrong, 0, f"codes{what} that are not the rule's", "codes")
@@ -261,7 +261,7 @@ def check_codes(verdict: Verdict, values: Array, quantized: Quantized, rule: Qua
 
 
 def comes_back(verdict: Verdict, values: Array, quantized: Quantized, what: str) -> None:
-    """Dequantized values are finite and within the bound, and zeros stay zero."""
+    """Check that dequantized values are finite and within the bound, and that zeros stay zero."""
     scale, _ = broadcast(quantized)
     verdict.finite({"scale": scale, "values": quantized.values}, what)
     excess = round_trip_excess(values, quantized.values, scale)
@@ -272,13 +272,13 @@ def comes_back(verdict: Verdict, values: Array, quantized: Quantized, what: str)
 
 
 SCALE = Bound(4 * U, {"u": U, "roundings": 4.0})
-"""Relative error of a scale: the reciprocal of a quotient, with two more roundings."""
+"""Relative error of a scale, which is the reciprocal of a quotient, with two more roundings."""
 WITHIN = Bound(1.0, {"bound": 1.0})
-"""Derivation of a deviation in units of its own bound."""
+"""Bound of a deviation that is measured in units of its own bound."""
 
 
 def values_up_to(shape: tuple[int, ...], largest: float, seed: int | Sequence[int]) -> Array:
-    """Values of both signs and of all magnitudes, float32, the largest of them `largest`, at any place."""
+    """Return values of both signs and many magnitudes, float32; the largest is `largest`, at a random place."""
     rng = np.random.default_rng(seed)
     values = np.exp2(rng.uniform(-9, 0, shape)) * rng.choice([-1.0, 1.0], shape)
     values.flat[rng.integers(values.size)] = rng.choice([-1.0, 1.0])
@@ -286,9 +286,9 @@ def values_up_to(shape: tuple[int, ...], largest: float, seed: int | Sequence[in
 
 
 def stored_scales(maxima: Sequence[float], narrow: NarrowFormat, history: int) -> list[float]:
-    """The stored scale after each step, from every step's amax.
+    """Return the stored scale after each step, from every step's amax.
 
-    It follows the previous steps, at most `history` of them, and stays where their amax is 0 or not finite.
+    It follows the previous steps, at most `history` of them. It stays if their amax is 0 or not finite.
     """
     scales, last = [], 1.0
     for step in range(len(maxima)):
@@ -299,22 +299,22 @@ def stored_scales(maxima: Sequence[float], narrow: NarrowFormat, history: int) -
 
 
 def as_codes_have_it(values: Array, scale: float, narrow: NarrowFormat) -> Array:
-    """The values, float64, clipped to the format's range at this scale and rounded to its codes."""
+    """Return the values, float64, clipped to the format's range at this scale and rounded to its codes."""
     wide = np.clip(values.astype(np.float64) / scale, -narrow.largest, narrow.largest)
     return nearest(wide, narrow) * scale
 
 
 def product_and_bound(left: Array, right: Array) -> tuple[Array, Array]:
-    """The exact product of two float64 matrices, and the bound of one with float32 sums.
+    """Return the exact product of two float64 matrices, and the bound for one with float32 sums.
 
-    (k + 1)·u·Σ|a||b| for k terms, with another rounding for each of two scales.
+    The bound is (k + 1)·u·Σ|a||b| for k terms, with one more rounding for each of two scales.
     """
     terms = left.shape[1] + 3
     return left @ right, terms * U * (np.abs(left) @ np.abs(right))
 
 
 def furthest(measured: Array, expected: Array, bound: Array) -> float:
-    """The largest deviation in units of its bound; NaN where a value is not finite."""
+    """Return the largest deviation in units of its bound; NaN if a value is not finite."""
     with np.errstate(invalid="ignore", divide="ignore"):
         apart = np.abs(measured - expected)
         return float(np.max(np.where(apart == 0, 0.0, apart / bound)))
@@ -322,30 +322,30 @@ def furthest(measured: Array, expected: Array, bound: Array) -> float:
 
 CLAUSE = "laws.codes"
 FAKE_ROUNDINGS = 3
-"""Roundings of a dequantized value: its product with the scale, and two more where a framework takes the largest
-value."""
+"""Number of roundings of a dequantized value: its product with the scale, and two more in frameworks that derive the
+scale from a largest value."""
 
 Operands = tuple[Array, ...]
 Answer = dict[str, Array]
 
 
 class CodedCall(Protocol):
-    """A call whose result follows from its operands by a rule that the framework declares."""
+    """A call whose result follows from its operands by a declared rule of the framework."""
 
     def words(self) -> frozenset[str]:
-        """What exclusions may name."""
+        """Return the features that exclusions may name."""
 
     def operands(self, framework: Framework) -> Operands:
-        """Its operands, newly allocated."""
+        """Return its operands, newly allocated."""
 
     def answer(self, framework: Framework, operands: Operands) -> Answer:
-        """The framework's results."""
+        """Return the framework's results."""
 
     def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
-        """Checks the answer against the rule.
+        """Check the answer against the rule.
 
         Raises:
-            ClauseBroken: it differs.
+            ClauseBroken: the answer differs.
         """
 
 
@@ -354,18 +354,18 @@ class CodedCalls(CheckedInstance):
     """Consecutive calls; the first one is repeated at the end.
 
     Attributes:
-        layout: how their operands lie in memory.
+        layout: memory layout of the operands.
     """
 
     calls: tuple[CodedCall, ...]
     layout: Layout = "rows"
 
     def words(self) -> frozenset[str]:
-        """What exclusions may name."""
+        """Return the features that exclusions may name."""
         return frozenset().union(*(call.words() for call in self.calls))
 
     def check(self, subject: Subject) -> None:
-        """Checks each answer, that operands are unchanged, and that the first call gives the same answer again."""
+        """Check each answer, that operands are unchanged, and that the first call, repeated, gives the same answer."""
         framework, first = subject.framework, self.calls[0]
         answers = [self._check_call(framework, call) for call in self.calls]
         again = first.answer(framework, self._operands(framework, first))
@@ -390,14 +390,14 @@ class CodedCalls(CheckedInstance):
 
 @dataclass(frozen=True)
 class Matrix:
-    """A drawn matrix: its shape, the exponents of its rows' magnitudes, its signs, and what is in it.
+    """A drawn matrix: its shape, the exponents of its rows' magnitudes, its sign, and its content.
 
     Attributes:
         rows, columns: the shape.
-        exponents: each row's magnitude is 2 to the next of these, over and over.
+        exponents: each row's magnitude is 2 to one of these; they are repeated in turn.
         sign: 1 or -1 for values of one sign, 0 for both.
-        content: "normal", "one" value only, normal with "zeros", or "far" from zero in each row but one.
-        seed: what values are drawn from.
+        content: "normal", "one" value only, normal with "zeros", or "far" from zero in all rows but the first.
+        seed: from which values are drawn.
     """
 
     rows: int
@@ -408,7 +408,7 @@ class Matrix:
     seed: int
 
     def values(self) -> Array:
-        """The matrix, float32."""
+        """Return the matrix, float32."""
         rng = np.random.default_rng(self.seed)
         shape = self.rows, self.columns
         drawn = np.full(shape, 0.7) if self.content == "one" else rng.standard_normal(shape)
@@ -453,7 +453,7 @@ class SpoiltCall:
 
     Attributes:
         value: NaN or an infinity.
-        row, column: where it stands, as shares of the matrix in [0, 1).
+        row, column: place of this value, as shares of the matrix in [0, 1).
     """
 
     quantizer: str
@@ -475,7 +475,7 @@ class SpoiltCall:
         return (values,)
 
     def answer(self, framework: Framework, operands: Operands) -> Answer:
-        """The dequantized values; empty if the framework refuses the input."""
+        """Return the dequantized values; nothing if the framework refuses the input."""
         try:
             return {"values": framework.rule(Quantizers).quantize(self.quantizer, operands[0]).values}
         except (ValueError, RuntimeError, ArithmeticError):
@@ -494,7 +494,7 @@ class SpoiltCall:
             verdict.equal(after[others], before[others], "the other ranges", "disturbed")
 
     def _range(self, rule: QuantRule) -> Array:
-        """Positions that share a range with the non-finite value."""
+        """Return where values share a range with the non-finite value."""
         numbers = np.zeros((self.matrix.rows, self.matrix.columns), int)
         for number, part in enumerate(_parts(numbers.shape, rule)):
             numbers[part] = number
@@ -507,8 +507,8 @@ class FakeCall:
 
     Attributes:
         rows, columns: the shape.
-        exact: whether scales are powers of two, and half-way values among the others.
-        beyond: how many codes values go beyond both ends of the range.
+        exact: whether scales are powers of two, and some values lie half-way between codes.
+        beyond: by how many codes values may exceed both ends of the range.
         seed: of values, scales and zero points.
     """
 
@@ -523,7 +523,7 @@ class FakeCall:
         return frozenset({f"quantizer={self.quantizer}"} | ({"fake=beyond"} if self.beyond else set()))
 
     def operands(self, framework: Framework) -> Operands:
-        """Values, scales and zero points."""
+        """Return values, scales and zero points."""
         rule, rng = framework.rule(Quantizers).fake_rules()[self.quantizer], np.random.default_rng([self.seed, 31])
         count = 1 if rule.axis is None else (self.rows, self.columns)[1 - rule.axis]
         scale = 2.0 ** rng.integers(-9, 5, count) * (1.0 if self.exact else rng.uniform(0.6, 0.9, count))
@@ -556,22 +556,22 @@ class FakeCall:
 
 
 def _along(values: Array, axis: Literal[0, 1] | None) -> Array:
-    """Scales or zero points, broadcastable to the matrix."""
+    """Return scales or zero points, broadcastable to the matrix."""
     return values[:, None] if axis == 1 else values
 
 
 INTEGERS = ("int8", "int8")
-"""Formats of a product of integers."""
+"""Formats of the operands of an integer product."""
 
 
 @dataclass(frozen=True)
 class CastCall:
-    """Values that are cast to a 8-bit format.
+    """Values that are cast to an 8-bit format.
 
     Attributes:
-        source: the format that they have.
-        shape: of what is cast.
-        special: how many of them are beyond the largest value, infinite or NaN.
+        source: format of the values.
+        shape: shape of the values.
+        special: number of values that are beyond the largest value, infinite or NaN.
     """
 
     format: str
@@ -621,7 +621,7 @@ class CastCall:
 
 
 def _near_one(places: Array, steps: Array) -> Array:
-    """The places, brought to values that float16 holds as normal ones."""
+    """Return the places, mapped to values that are normal in float16."""
     one = int(np.searchsorted(steps, 1.0))
     return one - 14 + places % 28
 
@@ -631,7 +631,7 @@ class CodeProduct:
     """A product of two matrices of codes, (n, k) and (k, m).
 
     Attributes:
-        formats: of the operands, "int8" or an 8-bit format.
+        formats: formats of the operands, "int8" or an 8-bit float format.
         extreme: whether all codes lie at the ends of the range.
     """
 
@@ -715,7 +715,7 @@ _SIDES = _SMALL | _LARGE
 def matrices(
     rows: SearchStrategy[int], columns: SearchStrategy[int], contents: Collection[str]
 ) -> SearchStrategy[Matrix]:
-    """Matrices of these sizes, whose rows have magnitudes of their own."""
+    """Return a strategy for matrices of these sizes, whose rows differ in magnitude."""
     return st.builds(
         Matrix,
         rows=rows,
@@ -731,13 +731,13 @@ MATRICES = matrices(_SIDES, st.integers(1, 67) | _LARGE, ("normal", "one", "zero
 
 
 def draw_calls(framework: Framework) -> SearchStrategy[CodedCalls]:
-    """One to three calls of any kind that a framework declares."""
+    """Return a strategy for one to three calls of any kind that a framework declares."""
     calls = st.lists(st.one_of(_kinds(framework)), min_size=1, max_size=3).map(tuple)
     return st.builds(CodedCalls, calls, st.sampled_from(LAYOUTS))
 
 
 def _kinds(framework: Framework) -> list[SearchStrategy[CodedCall]]:
-    """Calls by kind; where nothing is declared, one that is refused."""
+    """Return strategies for calls by kind; if nothing is declared, one for a call that is refused."""
 
     def select(prefix: str, names: Collection[str]) -> list[str]:
         return [name for name in names if framework.declares(Capability(f"{prefix}.{name}")).supported]
@@ -766,14 +766,14 @@ def _kinds(framework: Framework) -> list[SearchStrategy[CodedCall]]:
 
 
 def _spoilt(names: Collection[str]) -> SearchStrategy[CodedCall]:
-    """Quantizers of matrices with a value that is not finite, first, last or between."""
+    """Return a strategy for quantized matrices with one non-finite value, anywhere in the matrix."""
     places = st.sampled_from([0.0, 0.3, 0.6, 0.9999])
     values = st.sampled_from([np.nan, np.inf, -np.inf])
     return st.builds(SpoiltCall, st.sampled_from(sorted(names)), MATRICES, values, places, places)
 
 
 def _fake(names: Collection[str]) -> SearchStrategy[CodedCall]:
-    """Fake quantizers, of values of which some are beyond the range or none is."""
+    """Return a strategy for fake-quantized matrices, with or without values beyond the range."""
     beyond = st.sampled_from([0, 0, 3, 300])
     return st.builds(FakeCall, st.sampled_from(sorted(names)), _SIDES, _SIDES, st.booleans(), beyond, _SEEDS)
 

@@ -15,11 +15,11 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Stochastic
 
 ROUNDINGS = 16
-"""Roundings inside an update, each of which may move it by a unit roundoff of itself: at most as many as Adam's."""
+"""Largest number of roundings in an update, that of Adam; each may move the update by one unit roundoff of itself."""
 
 
 def gradients(trainer: Trainer, exponent: int) -> dict[str, Array]:
-    """Gradients of ±1, ±1/2 and ±1/4 times a power of two, whose signs alternate and stay from update to update."""
+    """Return gradients of ±1, ±1/2 and ±1/4 times 2 to `exponent`; signs alternate by element and never change."""
 
     def make_gradient(array: Array) -> Array:
         places = np.arange(array.size)
@@ -32,14 +32,14 @@ def gradients(trainer: Trainer, exponent: int) -> dict[str, Array]:
 def judge_updates(
     subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, exponents: Sequence[int], *, late: bool = False
 ) -> None:
-    """Checks every element of every parameter after each update.
+    """Check every element of every parameter after each update.
 
-    An element may lie off the float64 reference by one rounding of its parameter's format for each update so far, and
-    by the roundings inside these updates.
+    An element may be off the float64 reference by one rounding of its parameter's format for each update so far, plus
+    the roundings inside these updates.
 
     Args:
-        exponents: of the gradients of each update.
-        late: the last parameter has no gradient in the first update.
+        exponents: exponent of the gradients of each update.
+        late: whether the last parameter has no gradient in the first update.
     """
     __tracebackhide__ = True
     trainer, exact = subject.trainer(model, recipe), subject.oracle(model, recipe)
@@ -60,7 +60,7 @@ def judge_updates(
 
 
 def judge_elements(verdict: Verdict, name: str, count: int, measured: Array, exact: Array, allowed: Array) -> None:
-    """Checks that every element of a parameter lies as near the exact one as is allowed."""
+    """Check that every element of a parameter lies within the allowed distance of the exact one."""
     __tracebackhide__ = True
     apart = np.abs(measured.astype(np.float64) - exact)
     beyond = ~(apart <= allowed)
@@ -76,9 +76,9 @@ def judge_elements(verdict: Verdict, name: str, count: int, measured: Array, exa
 
 
 def matrix_gradients(trainer: Trainer, count: int, exponent: int = 0) -> dict[str, Array]:
-    """Gradients of update `count` times a power of two: ±1/4 or ±1/2 at random, and 1 more along a matrix' diagonal.
+    """Return gradients of update `count`, times 2 to `exponent`: ±1/4 or ±1/2 at random, plus 1 along the diagonal.
 
-    The diagonal goes on at the first row or column where it leaves the matrix, so that no singular value is small.
+    The diagonal wraps at the edges of the matrix, so that no singular value is small.
     """
     return {name: _make_gradient(array, count, exponent) for name, array in trainer.parameters().items()}
 
@@ -96,13 +96,13 @@ def _make_gradient(array: Array, count: int, exponent: int) -> Array:
 def judge_matrix_updates(
     subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, exponents: Sequence[int]
 ) -> None:
-    """Checks every element of every parameter after each update.
+    """Check every element of every parameter after each update.
 
-    An element may lie off the float64 reference by `IMPLEMENTATION_FREEDOM` times the largest distance, so far, of an
-    element of the parameter in `SAMPLES` randomly rounded reference runs, or of one rounding.
+    An element may be off the float64 reference by `IMPLEMENTATION_FREEDOM` times the largest distance, so far, of any
+    element of the parameter in `SAMPLES` randomly rounded reference runs, or times one rounding if that is larger.
 
     Args:
-        exponents: of the gradients of each update.
+        exponents: exponent of the gradients of each update.
     """
     __tracebackhide__ = True
     trainer, exact = subject.trainer(model, recipe), subject.oracle(model, recipe)

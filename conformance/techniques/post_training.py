@@ -1,4 +1,4 @@
-"""Post-training quantization as one technique."""
+"""Post-training quantization: inputs with certain codes, expected results and bounds, checks, and generated cases."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -58,9 +58,9 @@ POST_TRAINING = Technique(
 
 
 STEP = 0.0137
-"""The scale of drawn inputs, far from any power of two."""
+"""The scale of drawn inputs, which is far from any power of two."""
 _MOVE, _MOVES = 2.0**-20, 4
-"""Relative size and number of the perturbations of samples."""
+"""Relative size and number of random perturbations of the samples."""
 _FURTHEST = 0.4
 """Largest distance of a generated quotient from an integer."""
 
@@ -68,12 +68,11 @@ _FURTHEST = 0.4
 def random_inputs(
     rows: int, width: int, rule: QuantRule | None, code_range: CodeRange | None, seed: int, step: float = STEP
 ) -> Array:
-    """A float32 matrix whose quotients are within 0.4 of a code; rows have unlike magnitudes, and both signs.
+    """Return a float32 matrix whose quotients are within 0.4 of a code; rows differ in magnitude and have both signs.
 
-    Ranges of the call end where the divisor says, so that their scale is `step` times a power of two for each row that
-    has a range of its own. Calibrated ones, `code_range`, are exceeded at both ends by some values, whose
-    neighbours are small: where both are large, sums of two products are documented to saturate at 16 bits on processors
-    without VNNI.
+    If the call computes ranges, they end at the divisor, so that their scale is `step` times a power of two for each
+    row with a range of its own. Some values exceed a calibrated `code_range` at both ends. The neighbours of these are
+    small: on processors without VNNI, sums of two large products are documented to saturate at 16 bits.
     """
     rng = np.random.default_rng([seed, 7])
     smaller = 2.0 ** -(np.arange(rows)[:, None] % 4)
@@ -99,7 +98,7 @@ def random_inputs(
 
 
 def fake_quantize_inputs(inputs: Array, rule: QuantRule, code_range: CodeRange | None, ranged: Array) -> Array:
-    """The dequantized inputs, float64, by the range of `zero_outliers` or the given one."""
+    """Return the dequantized inputs, float64, by the given range or that of `ranged`."""
     if code_range is None:
         scale = formats.scale_of(ranged, rule)
         lowest, _ = formats.ranges(ranged.astype(np.float64), rule)
@@ -110,31 +109,31 @@ def fake_quantize_inputs(inputs: Array, rule: QuantRule, code_range: CodeRange |
 
 
 def cast(operand: Array, rule: LinearRule) -> Array:
-    """A weight, or inputs, float32, in the format from which codes are computed."""
+    """Return a float32 weight or inputs, rounded to the format from which codes are computed."""
     with np.errstate(over="ignore"):
         return operand.astype(rule.operands).astype(np.float32)
 
 
 def step_of(rule: LinearRule, largest: float | None = None) -> float:
-    """A scale of drawn inputs whose largest value, near `STEP` times the divisor or given, no cast rounds."""
+    """Return a scale for drawn inputs, near `STEP` or from `largest`, whose largest value the cast does not round."""
     divisor = 1.0 if rule.inputs is None else rule.inputs.divisor
     return float(cast(np.array(STEP * divisor if largest is None else largest, np.float32), rule)) / divisor
 
 
 def outlying(inputs: Array, rule: LinearRule) -> Array:
-    """Which columns of the inputs reach the outlier threshold."""
+    """Return which columns of the inputs reach the outlier threshold."""
     return np.asarray((np.abs(cast(inputs, rule)) >= rule.outliers).any(axis=0))
 
 
 def zero_outliers(inputs: Array, rule: LinearRule) -> Array:
-    """The inputs from which ranges are computed, float32, with zeros for outliers."""
+    """Return the inputs with zeros for outliers, float32, from which ranges are computed."""
     narrow = cast(inputs, rule)
     without = outlying(inputs, rule) if rule.without == "columns" else np.abs(narrow) >= rule.outliers
     return np.where(without, np.float32(0.0), narrow)
 
 
 def entering(inputs: Array, rule: LinearRule, code_range: CodeRange | None) -> Array:
-    """The left operand of the product, float64: dequantized inputs, and outlier columns as they are."""
+    """Return the left operand of the product, float64: dequantized inputs, with outlier columns unchanged."""
     x = inputs.astype(np.float64)
     if rule.inputs is None:
         return x
@@ -146,9 +145,9 @@ def entering(inputs: Array, rule: LinearRule, code_range: CodeRange | None) -> A
 def linear(
     inputs: Array, weight: Quantized, bias: Array | None, rule: LinearRule, calibrated: Calibrated | None
 ) -> tuple[Array, Array]:
-    """The layer's output before it is quantized, float64, and the bound of a float32 one.
+    """Return the layer's output before it is quantized, float64, and the bound of a float32 result.
 
-    (k + 8)·u·Σ|x||w| for k terms: their sum, and roundings of two scales, of products with them and of the bias.
+    The bound is (k + 8)·u·Σ|x||w| for k terms: their sum, two scales, the products with these, and the bias.
     """
     x = entering(inputs, rule, calibrated.inputs if calibrated else None)
     w = (weight.codes - weight.zero_point.astype(np.float64)) * weight.scale
@@ -158,8 +157,8 @@ def linear(
 
 
 def wrong_output_codes(measured: Array, exact: Array, bound: Array, rule: QuantRule, code_range: CodeRange) -> int:
-    """Number of results that are not the exact result's code, nor, where the bound reaches half-way, an adjacent
-    one."""
+    """Return the number of results that have neither the exact result's code nor, if the bound reaches half-way, an
+    adjacent one."""
     quotient = exact / code_range.scale
     expected = formats.codes(quotient, np.array(float(code_range.zero_point)), rule)
     result = measured.astype(np.float64) / code_range.scale + code_range.zero_point
@@ -171,7 +170,7 @@ def wrong_output_codes(measured: Array, exact: Array, bound: Array, rule: QuantR
 def layer_inputs_and_outputs(
     model: Model, weights: Mapping[str, Array], batches: Sequence[Array]
 ) -> dict[str, tuple[Array, Array]]:
-    """Inputs and outputs of each dense layer of the float model, float64, over all batches, by weight."""
+    """Return inputs and outputs of each dense layer of the float model over all batches, float64, by weight's name."""
     result: dict[str, tuple[Array, Array]] = {}
     x = np.concatenate(batches).astype(np.float64)
 
@@ -205,12 +204,12 @@ def layer_inputs_and_outputs(
 def conditions(
     model: Model, weights: Mapping[str, Array], batches: Sequence[Array], by_layer: Mapping[str, tuple[Array, Array]]
 ) -> dict[str, float]:
-    """Amplification: how far the ranges of a dense layer's inputs and outputs move, relative to the samples.
+    """Return how far the ranges of each dense layer's inputs and outputs move, relative to the samples, by weight.
 
-    By weight, at least 1, of a few random moves the furthest: a norm of values that are nearly equal magnifies them.
+    It is the largest of a few random moves, and at least 1. A norm of values that are nearly equal amplifies moves.
 
     Args:
-        by_layer: what `layer_inputs_and_outputs` gives for the same batches.
+        by_layer: result of `layer_inputs_and_outputs` for the same batches.
     """
     rng = np.random.default_rng(7)
     result = dict.fromkeys(by_layer, 1.0)
@@ -225,9 +224,9 @@ def conditions(
 
 
 def range_gaps(values: Array, rule: QuantRule, code_range: CodeRange) -> tuple[float, float]:
-    """Errors of scale (relative) and zero point (in codes) for the values' range.
+    """Return the errors of scale (relative) and zero point (in codes) for the values' range.
 
-    Of a range that has a scale of 0, as one of zeros may, the former is not relative.
+    If the right scale is 0, as for a range of zeros, the error of the scale is absolute.
     """
     row = values.reshape(1, -1)
     whole = rule if rule.axis is None else QuantRule(rule.low, rule.high, rule.divisor, rule.symmetric)
@@ -240,10 +239,10 @@ def range_gaps(values: Array, rule: QuantRule, code_range: CodeRange) -> tuple[f
 def predict_outputs(
     model: Model, quantized: QuantizedModel, weights: Mapping[str, Array], rule: LinearRule, samples: Array
 ) -> dict[str, tuple[Array, Array]]:
-    """The output of each head of a model without norms, by its layers in sequence, and the bound.
+    """Return the output of each head of a model without norms, by its layers in sequence, and the bound.
 
-    What enters a layer is known up to the roundings before it, so that any of its codes may be one next to it; that
-    error goes on through the absolute values of the weights.
+    Inputs of a layer are known up to the roundings before it, so that each of their codes may be off by one. This error
+    propagates through the absolute values of the weights.
     """
     x: Array = samples.astype(np.float64)
     off: Array = np.zeros(samples.shape)
@@ -280,17 +279,18 @@ def predict_outputs(
 
 
 USUAL = 6.0
-"""The threshold of a rule that has none: Dettmers et al. 2022, arXiv:2208.07339, section 3.2."""
+"""The outlier threshold where a rule has none: Dettmers et al. 2022, arXiv:2208.07339, section 3.2."""
 _COLUMN = 20
+"""Column in which `_with_column` puts the outlier, if the inputs are wide enough."""
 
 
 def threshold(rule: LinearRule) -> float:
-    """The outlier threshold."""
+    """Return the rule's outlier threshold, or the usual one if it has none."""
     return rule.outliers if np.isfinite(rule.outliers) else USUAL
 
 
 def below(rule: LinearRule) -> float:
-    """The largest value of the operands' format below the outlier threshold."""
+    """Return the largest value of the operands' format that is below the outlier threshold."""
     return float(np.nextafter(np.dtype(rule.operands).type(threshold(rule)), np.dtype(rule.operands).type(0.0)))
 
 
@@ -299,10 +299,10 @@ def _plain(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
 
 
 def _with_column(share: float, rows: int, width: int, rule: LinearRule, seed: int) -> Array:
-    """One row has an outlier of so many thresholds; in its column others have none, but what is three times all else.
+    """Return inputs with one outlier of `share` thresholds; its column's rest is up to three times all other values.
 
-    A row's codes are certain whether or not its range takes that in: a third of what is 0.4 of a code from an integer
-    is no half.
+    The codes of a row are certain whether or not its range includes that column: a third of a quotient within 0.4 of an
+    integer is never half-way.
     """
     quarter = threshold(rule) / 4
     rest = random_inputs(rows, width - 1, rule.inputs, None, seed, step_of(rule, quarter))
@@ -312,14 +312,14 @@ def _with_column(share: float, rows: int, width: int, rule: LinearRule, seed: in
 
 
 def _below(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
-    """The largest value below the threshold, with both signs."""
+    """Return inputs of both signs whose largest value is just below the threshold."""
     values = random_inputs(rows, width, rule.inputs, None, seed, step_of(rule, below(rule)))
     values[rows // 2 :] *= -1.0
     return values
 
 
 def _all(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
-    """Each column has an outlier in a different row."""
+    """Return inputs with an outlier in each column, in varying rows."""
     rng = np.random.default_rng([seed, 8])
     values = _plain(rows, width, rule, seed)
     places = np.arange(width)
@@ -338,14 +338,14 @@ CASES: Mapping[str, Callable[[int, int, LinearRule, int], Array]] = MappingProxy
         "all": _all,
     }
 )
-"""Which columns of a float32 matrix (rows, width) reach the threshold; all that has codes has certain ones."""
+"""Functions that draw a float32 matrix (rows, width), by which columns reach the threshold. All codes are certain."""
 
 
 def from_float(inputs: Array, weight: Array, bias: Array, rule: LinearRule) -> tuple[Array, Array]:
-    """The float32 layer's output, and the bound of an int8 layer's distance from it, both float64.
+    """Return the float32 layer's output, and the bound of an int8 layer's distance from it, both float64.
 
-    A weight is off by half a code and its cast, |w|·2⁻¹¹ in float16; so are inputs that have codes. Of inputs that have
-    none that is ‖x‖₁·amax·(1/254 + 2⁻¹¹) for each output. What float32 rounds comes on top.
+    A weight is off by half a code and its cast, |w|·2⁻¹¹ in float16, and so are inputs that have codes. Inputs without
+    codes leave only the weight's error, ‖x‖₁·amax·(1/254 + 2⁻¹¹) for each output. Float32 rounding is added.
     """
     x, w, added = (array.astype(np.float64) for array in (inputs, weight, bias))
     narrow, off_x = cast(weight, rule), np.zeros(inputs.shape)
@@ -362,7 +362,7 @@ Receiver = Literal["itself", "other", "used"]
 
 @dataclass(frozen=True)
 class PredictBatch:
-    """A prediction of samples, of which the largest values are about 2 to the power."""
+    """A prediction of `rows` samples, whose largest values are about 2 to `power`."""
 
     rows: int
     power: int = 0
@@ -370,7 +370,7 @@ class PredictBatch:
 
 @dataclass(frozen=True)
 class RunLayers:
-    """Each dense layer alone, on a matrix of as many rows."""
+    """A call of each dense layer alone, on a matrix of `rows` rows."""
 
     rows: int
     seed: int
@@ -378,7 +378,7 @@ class RunLayers:
 
 @dataclass(frozen=True)
 class SaveAndLoad:
-    """A save, and a load into the model itself, another one, or another used one, which then continues."""
+    """A save, and a load into the model itself, another one, or another used one, with which the case continues."""
 
     into: Receiver
 
@@ -391,9 +391,9 @@ class QuantizedCase(CheckedInstance):
     """A trained model, a technique that quantizes it, and the verbs that follow.
 
     Attributes:
-        skip: dense layers that are left as they are, by weight.
-        power: weights are multiplied by 2 to it.
-        batches: rows of each batch that it is calibrated with.
+        skip: names of the weights of dense layers that are not quantized.
+        power: weights are multiplied by 2 to this power.
+        batches: number of rows of each calibration batch.
         seed: of weights and samples.
     """
 
@@ -406,7 +406,7 @@ class QuantizedCase(CheckedInstance):
     seed: int
 
     def words(self) -> frozenset[str]:
-        """What exclusions may name."""
+        """Return the features that exclusions may name."""
         flags = {
             "quantized=skips": bool(self.skip),
             "quantized=loads": any(isinstance(verb, SaveAndLoad) for verb in self.verbs),
@@ -416,20 +416,20 @@ class QuantizedCase(CheckedInstance):
         return frozenset({f"technique={self.technique}", *(word for word, there in flags.items() if there)})
 
     def check(self, subject: Subject) -> None:
-        """Checks the model at first and after every verb."""
+        """Check the model at first and after every verb."""
         need(subject, Capability(f"quantization.{self.technique}"))
         with TemporaryDirectory() as folder:
             self._check(subject, Path(folder))
 
     def weights(self, seed: int) -> dict[str, Array]:
-        """The trained weights."""
+        """Return the trained weights."""
         drawn = unlike_weights(self.model, seed)
         dense = dense_weights(self.model)
         scaled = {name: v * np.float32(2.0**self.power) if name in dense else v for name, v in drawn.items()}
         return {name: laid_out(value, nth(self.seed + index)) for index, (name, value) in enumerate(scaled.items())}
 
     def samples(self, rows: int, power: int, index: int) -> Array:
-        """A batch of samples (rows, ...), float32."""
+        """Return a batch of samples (rows, ...), float32."""
         rng = np.random.default_rng([self.seed, 51, index])
         values = np.asarray(rng.standard_normal((rows, *self.model.sample)) * 2.0**power, np.float32)
         return laid_out(values, nth(self.seed + index))
@@ -473,7 +473,7 @@ class QuantizedCase(CheckedInstance):
         return receiver
 
     def _check_stored(self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
-        """The selected layers have the rule's codes, and the calibrated ranges."""
+        """Check that the selected layers have the rule's codes, and the calibrated ranges."""
         wanted = sorted(set(quantized_layers(self.model, rule)) - set(self.skip))
         with breaking("quantization.only-what-was-asked") as verdict:
             check_chosen(verdict, quantized, weights, wanted)
@@ -492,7 +492,7 @@ class QuantizedCase(CheckedInstance):
     def _check_layers(
         self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], verb: RunLayers
     ) -> None:
-        """Each single layer computes the result of its codes, or of its weight if it is not quantized."""
+        """Check that each layer alone computes the result of its codes, or of its weight if it is not quantized."""
         with breaking("quantization.linear-arithmetic") as verdict:
             for name, weight in quantized.weights().items():
                 bias, width = weights.get(name.replace(".weight", ".bias")), len(weights[name])
@@ -506,9 +506,9 @@ class QuantizedCase(CheckedInstance):
     def _check_prediction(
         self, subject: Subject, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], samples: Array
     ) -> None:
-        """A prediction equals its layers in sequence, as far as codes may differ, and the prediction of a fresh model.
+        """Check that a prediction equals its layers in sequence, as far as codes allow, and a fresh model's prediction.
 
-        The former of models without norms; the latter where a model is no program of its own, whose last digits differ.
+        Models with norms skip the former, compiled frameworks the latter: last digits differ between their programs.
         """
         measured = quantized.predict(samples)
         if not any(isinstance(layer, LayerNorm) for layer in self.model.layers):
@@ -523,7 +523,7 @@ class QuantizedCase(CheckedInstance):
 
 
 def _inputs(rule: LinearRule, quantized: QuantizedModel, name: str, verb: RunLayers, width: int) -> Array:
-    """What a layer is asked for, by the seed with outliers of one kind or another where the rule has any."""
+    """Return inputs for a layer; if the rule has outliers, the verb's seed selects one of `CASES`."""
     if math.isinf(rule.outliers):
         return input_values(rule, quantized, name, verb.rows, width, verb.seed)
     cases = tuple(CASES.values())
@@ -531,7 +531,7 @@ def _inputs(rule: LinearRule, quantized: QuantizedModel, name: str, verb: RunLay
 
 
 def _has_bias_before_dense(model: Model) -> bool:
-    """Whether a dense layer with a bias is followed by another one, or by the heads, with nothing between."""
+    """Return whether a dense layer with a bias is directly followed by another dense layer or the heads."""
     return any(
         isinstance(layer, Dense) and layer.bias and isinstance(after, Dense | Heads)
         for layer, after in pairwise(model.layers)
@@ -539,7 +539,7 @@ def _has_bias_before_dense(model: Model) -> bool:
 
 
 def _saw_nothing(quantized: QuantizedModel) -> bool:
-    """Whether calibration saw only zeros, so that the layer has an empty range."""
+    """Return whether calibration saw only zeros in some layer, whose range is then empty."""
     return any(
         code_range is not None and code_range.scale == 0.0
         for ranges in quantized.calibrated_ranges().values()
@@ -552,14 +552,14 @@ DYNAMIC, STATIC = TECHNIQUES[:2]
 TECHNIQUE = pytest.mark.parametrize("technique", TECHNIQUES)
 LAYERS = (Dense(33), Activation("relu"), LayerNorm(), Dense(17), Activation("tanh"), Heads((Head("output", 5),)))
 MIXED = Model("mixed", LAYERS, (160,), (("output", "squared_error"),))
-"""Sizes that no group divides, and a norm between layers."""
+"""A model whose sizes no group divides, with a norm between layers."""
 ROWS = 9
 
 
 def make_mixed_model(rule: LinearRule) -> Model:
-    """`MIXED`, or where small weights stay as they are, a model of such sizes that every layer but one head has codes.
+    """Return `MIXED` or, if small weights are not quantized, a model in which every layer but one head has codes.
 
-    The weight of its other head has as many entries as it needs for codes, and no more, where 32 divides that.
+    The weight of the other head has the smallest size that has codes, if 32 divides that size.
     """
     if not rule.smallest:
         return MIXED
@@ -570,7 +570,7 @@ def make_mixed_model(rule: LinearRule) -> Model:
 
 
 def foreign(model: Model, how: str) -> Model:
-    """A model unlike the given one: its first layers, or its only dense layer, have another output width."""
+    """Return a model unlike the given one: its first layer or, by default, its first head has another output width."""
     first, *between, heads = model.layers
     assert isinstance(first, Dense)
     assert isinstance(heads, Heads)
@@ -582,13 +582,13 @@ def foreign(model: Model, how: str) -> Model:
 
 
 def rule_of(subject: Subject, technique: str) -> LinearRule:
-    """The declared rule of a technique; ends the test if there is none."""
+    """Return the declared rule of a technique; end the test if there is none."""
     need(subject, Capability(f"quantization.{technique}"))
     return subject.framework.rule(PostTraining).rules()[technique]
 
 
 def batches(model: Model, seed: int = 0) -> tuple[Array, ...]:
-    """Three batches of samples, the largest values in the second."""
+    """Return three batches of samples, with the largest values in the second."""
     rng = np.random.default_rng([seed, 4])
     drawn = (rng.standard_normal((size, *model.sample)) for size in (7, 5, 8))
     return tuple((values * factor).astype(np.float32) for values, factor in zip(drawn, (1.0, 3.0, 0.5), strict=True))
@@ -597,14 +597,14 @@ def batches(model: Model, seed: int = 0) -> tuple[Array, ...]:
 def make_quantized(
     subject: Subject, technique: str, model: Model | None = None, seed: int = 0, **more: Sequence[str]
 ) -> QuantizedModel:
-    """The quantized and calibrated model, by default the one for the technique, with its own weights."""
+    """Return the quantized and calibrated model with its own weights, by default the technique's mixed model."""
     post_training = subject.framework.rule(PostTraining)
     model = model or make_mixed_model(post_training.rules()[technique])
     return post_training.quantize(technique, model, unlike_weights(model, seed), batches(model, seed), **more)
 
 
 def try_predict(make: Callable[[], QuantizedModel], samples: Array) -> tuple[str, dict[str, Array]]:
-    """The message that refuses a model, or "" and its predictions."""
+    """Return the message by which a model is refused and no predictions, or "" and its predictions."""
     try:
         return "", make().predict(samples)
     except Exception as error:
@@ -615,7 +615,7 @@ OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"
 
 
 def unlike_weights(model: Model, seed: int = 0) -> dict[str, Array]:
-    """Weights whose columns differ in magnitude, with biases other than 0 and norms other than 1."""
+    """Return weights whose columns differ in magnitude, with biases other than 0 and norms other than 1."""
     rng = np.random.default_rng([seed, 3])
     weights = model.weights(seed)
     for name, value in weights.items():
@@ -626,18 +626,18 @@ def unlike_weights(model: Model, seed: int = 0) -> dict[str, Array]:
 
 
 def quantized_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
-    """Shapes of the weights that a technique quantizes."""
+    """Return shapes of the weights that a technique quantizes."""
     last, small = f"{len(model.layers) - 1}.", small_layers(model, rule)
     return {n: s for n, s in dense_weights(model).items() if n not in small and (rule.heads or not n.startswith(last))}
 
 
 def small_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
-    """Shapes of the weights that are too small for a technique."""
+    """Return shapes of the weights that are too small for a technique."""
     return {name: shape for name, shape in dense_weights(model).items() if math.prod(shape) < rule.smallest}
 
 
 def collect_arrays(quantized: QuantizedModel) -> dict[str, Array]:
-    """Every array of a quantized model, bit for bit."""
+    """Return every array of a quantized model, with all bits."""
     arrays = dict(quantized.unquantized_parameters())
     for name, weight in quantized.weights().items():
         if weight is not None:
@@ -650,7 +650,7 @@ def collect_arrays(quantized: QuantizedModel) -> dict[str, Array]:
 
 
 def check_chosen(verdict: Verdict, quantized: QuantizedModel, weights: dict[str, Array], wanted: Sequence[str]) -> None:
-    """Exactly these layers are quantized, and every other parameter is unchanged."""
+    """Check that exactly these layers are quantized, and every other parameter is unchanged."""
     result = sorted(name for name, weight in quantized.weights().items() if weight is not None)
     verdict.equal(result, sorted(wanted), "quantized layers", "other-layers")
     others = {name: value for name, value in weights.items() if name not in wanted}
@@ -658,7 +658,7 @@ def check_chosen(verdict: Verdict, quantized: QuantizedModel, weights: dict[str,
 
 
 def check_weights(verdict: Verdict, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
-    """Each quantized weight has the rule's scales and codes."""
+    """Check that each quantized weight has the rule's scales and codes."""
     for name, weight in quantized.weights().items():
         if weight is not None:
             operand = cast(weights[name], rule)
@@ -667,7 +667,7 @@ def check_weights(verdict: Verdict, quantized: QuantizedModel, rule: LinearRule,
 
 
 def check_near(verdict: Verdict, measured: Array, exact: Array, bound: Array, what: str, signature: str) -> None:
-    """Each value is within its own bound; one without a bound is exact."""
+    """Check that each value is within its own bound; where the bound is 0, it must be exact."""
     with np.errstate(invalid="ignore", divide="ignore"):
         worst = float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound), initial=0.0))
     verdict.within(worst, Bound(1.0, OF_ITS_BOUND), what, signature)
@@ -676,7 +676,7 @@ def check_near(verdict: Verdict, measured: Array, exact: Array, bound: Array, wh
 def check_layer(
     verdict: Verdict, rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array | None
 ) -> None:
-    """A layer's output follows from its codes."""
+    """Check that a layer's output follows from its codes."""
     weight, calibrated = model.weights()[name], model.calibrated_ranges().get(name)
     assert weight is not None
     measured = model.layer(name, inputs)
@@ -689,7 +689,7 @@ def check_layer(
 
 
 def float_result(inputs: Array, weight: Array, bias: Array | None) -> tuple[Array, Array]:
-    """Output of a layer that is not quantized, float64, and how far a float32 result may be from it."""
+    """Return the output of a layer that is not quantized, float64, and the bound of a float32 result."""
     added = np.zeros(weight.shape[1]) if bias is None else bias
     exact = inputs.astype(np.float64) @ weight + added
     return exact, (len(weight) + 2) * formats.U * (np.abs(inputs) @ np.abs(weight) + np.abs(added))
@@ -698,7 +698,7 @@ def float_result(inputs: Array, weight: Array, bias: Array | None) -> tuple[Arra
 def check_float_layer(
     verdict: Verdict, model: QuantizedModel, name: str, inputs: Array, weight: Array, bias: Array | None
 ) -> None:
-    """The output of a layer that is not quantized follows from its weight."""
+    """Check that the output of a layer that is not quantized follows from its weight."""
     exact, bound = float_result(inputs, weight, bias)
     check_near(
         verdict, model.layer(name, inputs), exact, bound, f"what {name} gives, which was left out", "skipped-differs"
@@ -714,7 +714,7 @@ def check_dense(
     seed: int,
     weights: dict[str, Array],
 ) -> None:
-    """A layer's output for generated inputs (rows, ...) follows from the rule for a weight of its size."""
+    """Check that a layer's output for generated inputs (rows, ...) follows from the rule for a weight of its size."""
     weight, bias = weights[name], weights.get(name.replace(".weight", ".bias"))
     if weight.size < rule.smallest:
         inputs = np.random.default_rng([seed, 8]).standard_normal((rows, len(weight))).astype(np.float32)
@@ -727,7 +727,7 @@ def check_dense(
 def check_ranges(
     verdict: Verdict, rule: LinearRule, name: str, calibrated: Calibrated, arrays: tuple[Array, Array], terms: int
 ) -> None:
-    """A layer's calibrated ranges are those of its inputs and outputs, up to the rounding of sums of `terms` terms."""
+    """Check that a layer's calibrated ranges are those of its inputs and outputs, up to rounding in `terms` terms."""
     for what, values, wanted, result in (
         ("inputs", arrays[0], rule.inputs, calibrated.inputs),
         ("outputs", arrays[1], rule.outputs, calibrated.outputs),
@@ -743,7 +743,7 @@ def check_ranges(
 
 
 def check_same_ranges(verdict: Verdict, name: str, converted: Calibrated, known: Calibrated) -> None:
-    """A converted layer has the run's ranges."""
+    """Check that a converted layer has the run's ranges."""
     rounding = Bound(4 * formats.U, {"method": "four roundings of float32", "u": formats.U})
     for what, theirs, ours in (
         ("inputs", converted.inputs, known.inputs),
@@ -756,7 +756,7 @@ def check_same_ranges(verdict: Verdict, name: str, converted: Calibrated, known:
 
 
 def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array | None) -> Array:
-    """The rows of a layer's inputs whose values and results all lie within their ranges."""
+    """Return the rows of a layer's inputs for which all values and results lie within their ranges."""
     weight, calibrated = model.weights()[name], model.calibrated_ranges().get(name)
     if weight is None or calibrated is None:
         return inputs
@@ -773,7 +773,7 @@ def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: 
 
 
 def input_values(rule: LinearRule, model: QuantizedModel, name: str, rows: int, width: int, seed: int) -> Array:
-    """Inputs of a layer whose codes no rounding can change."""
+    """Return inputs of a layer whose codes no rounding can change."""
     calibrated = model.calibrated_ranges().get(name)
     code_range = calibrated.inputs if calibrated else None
     step = STEP if rule.operands == "float32" else step_of(rule)

@@ -1,4 +1,4 @@
-"""QAT as one technique."""
+"""QAT: generated runs, the expected fake-quantized layers and ranges, their bounds, and checks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ RATE = 2.0**-6
 
 @dataclass(frozen=True)
 class TrainQat:
-    """An update from micro-batches of as many rows, whose largest values are about 2 to the powers."""
+    """An update from micro-batches of these rows, whose largest values are about 2 to these powers."""
 
     rows: tuple[int, ...]
     powers: tuple[int, ...]
@@ -72,7 +72,7 @@ class SkipQat:
 
 @dataclass(frozen=True)
 class PredictQat:
-    """A prediction of samples, of which the largest values are about 2 to the power."""
+    """A prediction of `rows` samples, whose largest values are about 2 to `power`."""
 
     rows: int
     power: int
@@ -80,10 +80,10 @@ class PredictQat:
 
 @dataclass(frozen=True)
 class Convert:
-    """A conversion, followed by checks of each layer and of a prediction of so many rows.
+    """A conversion, followed by checks of each layer and of a prediction of `rows` samples.
 
     Attributes:
-        beyond: whether results that have no code of their own, and take the last one, are judged too.
+        beyond: whether results beyond the range, which take its last code, are judged too.
     """
 
     rows: int
@@ -92,7 +92,7 @@ class Convert:
 
 @dataclass(frozen=True)
 class Reload:
-    """A save, and a load into the run itself, a new one, or one trained on other samples, which then continues."""
+    """A save, and a load into the run itself, a new run, or one trained on other samples, which then continues."""
 
     into: Literal["itself", "fresh", "used"]
 
@@ -105,11 +105,11 @@ class QatCase(CheckedInstance):
     """A QAT run.
 
     Attributes:
-        freeze: updates after which ranges stay, None for never.
-        accumulation: micro-batches of an update.
+        freeze: number of updates after which ranges are frozen, None for never.
+        accumulation: number of micro-batches of an update.
         seed: of weights and samples.
-        scaled: whether its loss is scaled, by a power of two that no ordinary window moves.
-        average: the share that a moving average keeps, None for no average, which conversion does not look at.
+        scaled: whether the loss is scaled, by a power of two that no ordinary window changes.
+        average: decay of the moving average, None for no average; conversion does not use the average.
     """
 
     model: Model
@@ -121,7 +121,7 @@ class QatCase(CheckedInstance):
     average: float | None = None
 
     def words(self) -> frozenset[str]:
-        """What exclusions may name."""
+        """Return the features that exclusions may name."""
         flags = {
             "aware-run=converts": any(isinstance(verb, Convert) for verb in self.verbs),
             "aware-run=beyond": any(isinstance(verb, Convert) and verb.beyond for verb in self.verbs),
@@ -135,19 +135,19 @@ class QatCase(CheckedInstance):
         return frozenset(word for word, there in flags.items() if there)
 
     def check(self, subject: Subject) -> None:
-        """Checks the run after every verb."""
+        """Check the run after every verb."""
         need(subject, Capability.QAT, *needs(self.recipe()))
         with TemporaryDirectory() as folder:
             _QatPlay(subject, self, Path(folder)).play()
 
     def recipe(self) -> Recipe:
-        """How the run is trained."""
+        """Return the recipe of the run."""
         scaling = DynamicScaling(2.0**8, interval=1000) if self.scaled else None
         recipe = Recipe(Adam(RATE), scaling=scaling, accumulation=self.accumulation)
         return recipe.replace(quantization=Qat(self.freeze), average=self.average)
 
     def batch(self, rows: int, power: int, index: int) -> Batch:
-        """Samples and targets."""
+        """Return samples and targets."""
         rng = np.random.default_rng([self.seed, 61, index])
         inputs = np.asarray(rng.standard_normal((rows, *self.model.sample)) * 2.0**power, np.float32)
         heads = self.model.heads.heads
@@ -166,7 +166,7 @@ class _QatPlay:
         self._run = self._make_trainer()
 
     def play(self) -> None:
-        """Plays all verbs; before the first update nothing is converted and no range is checked."""
+        """Play all verbs; before the first update nothing is converted and no range is checked."""
         for index, verb in enumerate(self._case.verbs):
             match verb:
                 case TrainQat():
@@ -203,7 +203,7 @@ class _QatPlay:
             verdict.same_state(after, before, what, "skip-moved", ignoring=("scaler/",))
 
     def _check_ranges(self) -> None:
-        """The first dense layer's inputs are the samples, so that their range is known."""
+        """Check the range of the first dense layer's inputs, which are the samples."""
         if self._rule.linear.inputs is None:
             return
         observed = self._run.view(CalibratedRanges)
@@ -267,7 +267,7 @@ class _QatPlay:
             verdict.same_state(self._all_of(target), saved, "the restored run", "load-differs")
 
     def _all_of(self, run: Trainer) -> dict[str, Array]:
-        """The full state, and the ranges if there are any."""
+        """Return the full state, with the ranges once there are any."""
         return self._subject.state(run) | (ranges_of(run.view(CalibratedRanges)) if self._updates else {})
 
 
@@ -278,7 +278,7 @@ _POWERS = st.sampled_from([0, 0, 1, -2, 3, -6])
 
 @st.composite
 def draw_case(draw: st.DrawFn, framework: Framework) -> QatCase:
-    """A model of one to four dense layers, and a run that begins with an update, or with one that is skipped."""
+    """Draw a model of one to four dense layers, and a run that begins with an update, or with a skipped one."""
     accumulation = draw(st.sampled_from([1, 1, 2, 3]))
     needed = (Capability.DYNAMIC_SCALING, Capability.FEED)
     scaled = supports(framework, *needed) and draw(st.booleans())
@@ -299,7 +299,7 @@ def draw_case(draw: st.DrawFn, framework: Framework) -> QatCase:
 
 @st.composite
 def beginnings(draw: st.DrawFn, widths: st.SearchStrategy[int]) -> tuple[tuple[int, ...], list[Layer]]:
-    """The shape of a sample, and the layer that makes a row of it where it is a matrix."""
+    """Draw the shape of a sample, and a layer that flattens it if it is a matrix."""
     if draw(st.integers(0, 3)) == 0:
         return (draw(st.integers(2, 3)), draw(widths)), [Flatten()]
     return (draw(widths),), []
@@ -325,7 +325,7 @@ def _updates(accumulation: int) -> st.SearchStrategy[QatVerb]:
 
 
 def _verbs(accumulation: int, scaled: bool) -> st.SearchStrategy[QatVerb]:
-    """Updates and conversions more often than what should change nothing."""
+    """Return a strategy for verbs: updates and conversions more often than verbs that should change nothing."""
     convert, update = st.builds(Convert, st.sampled_from([9, 33, 64]), st.booleans()), _updates(accumulation)
     still = st.builds(PredictQat, _ROWS, _POWERS)
     reload = st.builds(Reload, st.sampled_from(["itself", "fresh", "used"]))
@@ -338,10 +338,10 @@ class FakeQuantized:
     """Fake-quantized values.
 
     Attributes:
-        values: float64.
-        passes: 1.0 where the gradient is passed on, else 0.0.
+        values: the values, float64.
+        passes: 1.0 where the gradient is passed on, otherwise 0.0.
         step: the scale of each value.
-        uncertain: where a value is so near to half-way that its code or gradient may differ.
+        uncertain: where a value is so close to half-way that its code or gradient may differ.
     """
 
     values: Array
@@ -353,7 +353,7 @@ class FakeQuantized:
 def fake_quantize(
     values: Array, rule: QuantRule, gradient: str, code_range: CodeRange | None = None, error: Array | float = 0.0
 ) -> FakeQuantized:
-    """Fake quantization by the values' own range, or by a given one; `error` is the error of the values."""
+    """Return the fake quantization by the values' own range or a given one; `error` bounds the error of the values."""
     wide = values.astype(np.float64)
     if code_range is None:
         scale, zero = formats.scale_of(values, rule), np.zeros(values.shape)
@@ -396,10 +396,10 @@ def layer(
     ranges: tuple[CodeRange, CodeRange | None],
     passed_back: Array,
 ) -> FakeLayer:
-    """A dense layer of float32 inputs (n, k) and weight (k, m) by the ranges of inputs and outputs.
+    """Return a dense layer of float32 inputs (n, k) and weight (k, m), by the ranges of inputs and outputs.
 
-    `passed_back` is the gradient of what the layer gives, (n, m). Where a code is uncertain, bounds are as wide as what
-    it decides.
+    `passed_back` is the gradient of the layer's output, (n, m). Where a code is uncertain, bounds include the effect of
+    both codes.
     """
     linear, gradient = rule.linear, rule.gradient
     x = FakeQuantized(
@@ -435,13 +435,13 @@ def layer(
 
 
 def _gradient_bound(left: Array, right: Array, doubt: Array | None, terms: int) -> Array:
-    """Bound of a product of two matrices, where some gradients of the right one are uncertain."""
+    """Return the bound of a product of two matrices, where gradients in the right one may be off by `doubt`."""
     bound = (terms + 16) * formats.U * (np.abs(left) @ np.abs(right))
     return bound if doubt is None else bound + np.abs(left) @ doubt
 
 
 def following(batches: Sequence[tuple[float, float]], average: float) -> list[tuple[float, float]]:
-    """The range after each batch, from the lowest and the highest value of each; the first is taken whole."""
+    """Return the range after each batch, from the lowest and highest value of each; the first batch sets the range."""
     result = [batches[0]]
     for ends in batches[1:]:
         last = result[-1]
@@ -450,7 +450,7 @@ def following(batches: Sequence[tuple[float, float]], average: float) -> list[tu
 
 
 def codes_of(ends: tuple[float, float], rule: QuantRule) -> tuple[float, float]:
-    """Scale of a range, and its unrounded zero point."""
+    """Return the scale of a range, and its unrounded zero point."""
     row = np.array([ends])
     whole = QuantRule(rule.low, rule.high, rule.divisor, rule.symmetric, epsilon=rule.epsilon)
     scale = float(formats.scale_of(row, whole)[0, 0])
@@ -458,7 +458,7 @@ def codes_of(ends: tuple[float, float], rule: QuantRule) -> tuple[float, float]:
 
 
 def ranges_of(observed: Mapping[str, Calibrated]) -> dict[str, Array]:
-    """Ranges of inputs and outputs, bit for bit."""
+    """Return ranges of inputs and outputs, with all bits."""
     result: dict[str, Array] = {}
     for name, calibrated in observed.items():
         result[f"inputs of {name}"] = np.array([calibrated.inputs.scale, calibrated.inputs.zero_point])
@@ -470,7 +470,7 @@ def ranges_of(observed: Mapping[str, Calibrated]) -> dict[str, Array]:
 def check_following(
     verdict: Verdict, rule: QatRule, code_range: CodeRange, batch_ranges: Sequence[tuple[float, float]], what: str
 ) -> None:
-    """An input range is the moving average of the batches' ranges, each given as (lowest, highest).
+    """Check that an input range is the moving average of the batches' ranges, each given as (lowest, highest).
 
     Raises:
         ValueError: inputs have no codes.

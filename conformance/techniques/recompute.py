@@ -1,7 +1,7 @@
-"""Compares runs with and without recomputation, and bounds Σ tanh(x·w) as `Framework.recompute` runs it.
+"""Compare runs with and without recomputation, and bound Σ tanh(x·w) as `Framework.recompute` computes it.
 
-A compiler may fuse operations of one program in another way than those of the other, and keep more precision than was
-asked for. Each of the two runs is then allowed the oracle's bound, so the two may be twice as far apart.
+A compiler may fuse the operations of the two programs differently, and keep more precision than was asked for. Each of
+the two runs is then allowed the oracle's bound, so the two may be twice as far apart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from frameworks.reference.core.rounding import Exact, Rounding, Stochastic
 
 
 def function_bounds(x: Array, w: Array, seed: int) -> dict[str, Bound]:
-    """Bounds of the relative 2-norm distance from the exact run in float32, of "value", "x" and "w".
+    """Return bounds of the relative 2-norm distance of "value", "x" and "w" from the exact run, in float32.
 
     Args:
         x, w: float32, (n, m) and (m, k).
@@ -47,7 +47,7 @@ def function_bounds(x: Array, w: Array, seed: int) -> dict[str, Bound]:
 
 
 def parts(result: RecomputeResult) -> dict[str, Array]:
-    """The value and the gradients for x and w of a result, as float64; a missing gradient is omitted."""
+    """Return the value and the gradients for x and w of a result, as float64; a missing gradient is omitted."""
     arrays = {"value": np.asarray(result.value), "x": result.x, "w": result.w}
     return {name: array.astype(np.float64) for name, array in arrays.items() if array is not None}
 
@@ -61,7 +61,7 @@ def same_losses(
     recipe: Recipe,
     batch: Batch,
 ) -> None:
-    """Losses of updates on one batch, with recomputation and without."""
+    """Check that losses of updates on one batch are the same with recomputation and without."""
     what = f"loss of {len(expected)} updates"
     if not subject.conventions.compiled:
         verdict.equal(measured, expected, what, "loss-differs")
@@ -82,7 +82,7 @@ def same_gradients(
     what: str = "every gradient",
     signature: str = "gradient-differs",
 ) -> None:
-    """The same parameters have gradients, and these are the same."""
+    """Check that the same parameters have gradients, and that these are the same."""
     if not subject.conventions.compiled:
         verdict.same_gradients(measured, expected, what, signature)
         return
@@ -101,7 +101,7 @@ def same_values(
     arguments: tuple[Array, Array],
     signature: str = "differs",
 ) -> None:
-    """Values of `Framework.recompute` on `arguments` with recomputation and without, by "value", "x" or "w"."""
+    """Check that results of `Framework.recompute` ("value", "x", "w") are the same with recomputation and without."""
     compiled = subject.conventions.compiled
     bounds = function_bounds(*arguments, subject.seed) if compiled else {}
     for name, value in measured.items():
@@ -118,12 +118,12 @@ def same_values(
 
 
 def of_two_runs(one: Bound) -> Bound:
-    """How far two runs, each within the bound, may be apart."""
+    """Return the bound of the distance of two runs, each of which is within the bound `one`."""
     return Bound(2.0 * one.value, {**one.derivation, "runs": 2, "why": "a compiler may round each otherwise"})
 
 
 def without_masks(model: Model) -> Model:
-    """The model with dropout rate 0, which rounds as with any mask."""
+    """Return the model with dropout rate 0, which rounds as with any mask."""
     return replace(model, layers=tuple(_without_mask(layer) for layer in model.layers))
 
 

@@ -25,10 +25,10 @@ PAIRS: Mapping[str, Ranks] = {
     "gradients": Ranks(2, "gradients"),
     "full": Ranks(2, "full"),
 }
-"""Two ranks, from replicated to fully sharded."""
+"""Meshes of two ranks, from replicated to fully sharded."""
 
 FOURS = (Ranks(4), *(Ranks(4, "full", replicas=n) for n in (1, 2, 4)), Ranks(4, "gradients", replicas=2))
-"""Four ranks, including hybrid meshes of all shapes."""
+"""Meshes of four ranks, including hybrid meshes of all shapes."""
 
 LEVEL = pytest.mark.parametrize("ranks", PAIRS.values(), ids=PAIRS)
 
@@ -37,37 +37,37 @@ RANK = pytest.mark.parametrize("rank", [0, 1], ids=["rank-0", "rank-1"])
 
 
 def select_meshes(subject: Subject, meshes: Sequence[Ranks]) -> list[Ranks]:
-    """The meshes that the framework declares."""
+    """Return the meshes that the framework declares."""
     there = subject.framework.declares
     return [ranks for ranks in meshes if all(there(c).supported for c in Capability.of_ranks(ranks))]
 
 
 def split_across_ranks(batch: Batch, *sizes: int) -> list[Window]:
-    """A window of one micro-batch for each rank: consecutive parts of these sizes."""
+    """Return a window of one micro-batch for each rank: consecutive parts of these sizes."""
     return [(part,) for part in batch.split(*sizes)]
 
 
 def windows_of(*windows: Sequence[Window]) -> list[Window]:
-    """A window for each rank, of its micro-batches in each of these windows."""
+    """Return a window for each rank that joins its micro-batches in all of these windows."""
     return [tuple(batch for window in own for batch in window) for own in zip(*windows, strict=True)]
 
 
 def make_single_run(
     subject: Subject, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
 ) -> Trainer:
-    """A run without ranks, whatever the mode."""
+    """Return a run without ranks, whatever the mode."""
     return subject.framework.trainer(model, recipe.replace(ranks=None, seed=recipe.seed + subject.seed), weights)
 
 
 def list_by_rank(
     ranks: Ranks, rank: int, own: Mapping[str, Array], others: Mapping[str, Array]
 ) -> list[Mapping[str, Array]]:
-    """Arguments by rank: one rank gets its own, all others the same."""
+    """Return arguments by rank: one rank gets its own, all others the same."""
     return [own if index == rank else others for index in range(ranks.count)]
 
 
 def weights(state: Mapping[str, Array]) -> dict[str, Array]:
-    """The model's weights among a state, by parameter name."""
+    """Return the model's weights in a state, by parameter name."""
     return {name.removeprefix("parameter/"): value for name, value in state.items() if name.startswith("parameter/")}
 
 
@@ -76,7 +76,7 @@ OWN = ("random/", "buffer/", "accumulator/")
 
 
 def apart(rank_group: RankGroup) -> str:
-    """How the first rank that differs from rank 0 does so, in words; "" if all agree."""
+    """Return how the first rank that differs from rank 0 does so, in words; "" if all agree."""
     shared = [{name: v for name, v in state.items() if not name.startswith(OWN)} for state in rank_group.states()]
     for rank, state in enumerate(shared[1:], 1):
         if differs := difference(state, shared[0]):
@@ -85,7 +85,7 @@ def apart(rank_group: RankGroup) -> str:
 
 
 PAUSE_S = 0.005
-"""Seconds between two looks."""
+"""Seconds between two scans for listening sockets."""
 
 _PROC = Path("/proc")
 _LISTENING = "0A"
@@ -101,7 +101,7 @@ class Listener:
 
     @property
     def inside(self) -> bool:
-        """Whether other machines cannot reach it."""
+        """True if other machines cannot reach it."""
         address = IPv6Address(self.address) if ":" in self.address else IPv4Address(self.address)
         mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
         return (mapped or address).is_loopback
@@ -109,7 +109,7 @@ class Listener:
 
 @contextmanager
 def listeners_below(pid: int) -> Iterator[set[Listener]]:
-    """Collects what a process and its descendants listen on until the context ends; empty without /proc."""
+    """Collect the sockets on which a process and its descendants listen until the context ends; none without /proc."""
     listeners: set[Listener] = set()
     over = Event()
 
@@ -128,9 +128,9 @@ def listeners_below(pid: int) -> Iterator[set[Listener]]:
 
 
 def listeners(pid: int) -> set[Listener]:
-    """What one process listens on now; nothing if it has ended."""
+    """Return the sockets on which one process listens now; none if it has ended."""
     inodes: set[str] = set()
-    with suppress(OSError):
+    with suppress(OSError):  # the process may end at any time
         for name in os.listdir(_PROC / str(pid) / "fd"):
             with suppress(OSError):
                 inodes.add(os.readlink(_PROC / str(pid) / "fd" / name))
@@ -143,7 +143,7 @@ def listeners(pid: int) -> set[Listener]:
 
 
 def _table(file: Path) -> Iterator[tuple[str, int, str]]:
-    """Address, port and inode of each socket in a network namespace that listens."""
+    """Yield address, port and inode of each listening socket in a table of a network namespace."""
     with suppress(OSError):
         for line in file.read_text("ascii").splitlines()[1:]:
             fields = line.split()
@@ -153,7 +153,7 @@ def _table(file: Path) -> Iterator[tuple[str, int, str]]:
 
 
 def _address(digits: str) -> str:
-    """The kernel shows an address as numbers of four bytes, in the order of the machine's bytes."""
+    """Return an address that the kernel shows as four-byte numbers in the machine's byte order."""
     numbers = (int(digits[at : at + 8], 16) for at in range(0, len(digits), 8))
     packed = b"".join(struct.pack("=I", number) for number in numbers)
     return str(IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed))

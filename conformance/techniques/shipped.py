@@ -1,4 +1,4 @@
-"""Whether what a framework ships, and models that it quantizes, keep their values under a technique."""
+"""Checks that parts shipped by a framework, and models that it quantizes, keep their values under a technique."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -21,20 +21,20 @@ from fixtures.model import Activation, Dense, Head, Heads, Layer, LayerNorm, Mod
 from frameworks.contract import SHIPPED, Capability, Framework, Part, PostTraining, Shipped, Unsupported, Values
 
 BASES = {"recomputed-in-scope": "in-scope"}
-"""Techniques that are measured against another one, instead of against none."""
+"""Techniques that are compared with another technique, instead of with none."""
 ROUNDING = 2.0**-9
 """Largest difference, as a share of the largest element; a gradient of `logcumsumexp` times 1024 differs by 2⁻¹¹."""
 
 
 SMALL = 2.0**-12
-"""The largest element of a value counts as no less than this share of the part's largest one: a gradient may cancel."""
+"""Smallest scale of a difference, as a share of the part's largest element: a gradient may cancel."""
 
 
 def judge_parts(subject: Subject, verdict: Verdict, excluded: Sequence[Exclusion], part: Part, technique: str) -> None:
-    """Judges that every part of a kind keeps its values under a technique, but for what exclusions name.
+    """Check that every part of a kind keeps its values under a technique, except parts that exclusions name.
 
     Raises:
-        Unsupported: the adapter has no examples of them.
+        Unsupported: the adapter has no examples of such parts.
     """
     need(subject, SHIPPED[part])
     shipped = subject.framework.get_shipped(part)
@@ -52,10 +52,10 @@ def judge_parts(subject: Subject, verdict: Verdict, excluded: Sequence[Exclusion
 
 
 def _differences(shipped: Shipped, name: str, technique: str) -> Iterator[str]:
-    """How a part differs under a technique, "" if it does not; nothing where it does not run without the technique."""
+    """Yield how a part differs under a technique, "" if it does not; nothing if it fails without the technique."""
     try:
         expected = shipped.values(name, BASES.get(technique, ""))
-    except Exception:
+    except Exception:  # the part does not run without the technique either
         return
     try:
         yield difference(shipped.values(name, technique), expected)
@@ -66,9 +66,9 @@ def _differences(shipped: Shipped, name: str, technique: str) -> Iterator[str]:
 
 
 def difference(measured: Values, expected: Values) -> str:
-    """What differs most, beyond rounding; "" for nothing.
+    """Return the largest difference beyond rounding, in words; "" if there is none.
 
-    Values that were not measured are left out, and no gradient is as good as one of zeros.
+    Values that were not measured are left out. A missing gradient equals one of zeros.
     """
     worst, text = ROUNDING, ""
     floor = SMALL * max((_largest(array) for array in expected.values() if array is not None), default=0.0)
@@ -96,12 +96,12 @@ def _wide(value: Array) -> Array:
 
 
 def _largest(value: Array) -> float:
-    """The magnitude of the largest finite element."""
+    """Return the magnitude of the largest finite element."""
     return float(np.abs(np.nan_to_num(_wide(value), posinf=0.0, neginf=0.0)).max(initial=0.0))
 
 
 def _share(got: Array, want: Array, floor: float) -> float:
-    """The largest difference as a share of the largest element; infinite where only one of two elements is finite."""
+    """Return the largest difference as a share of the largest element; infinite if only one of two is finite."""
     got, want = _wide(got), _wide(want)
     finite = np.isfinite(want)
     if not np.array_equal(finite, np.isfinite(got)):
@@ -117,7 +117,7 @@ _BETWEEN: tuple[Layer, ...] = (Activation("relu"), Activation("tanh"), LayerNorm
 
 
 def draw_quantization_case(framework: Framework) -> SearchStrategy[QuantizedCase | QatCase]:
-    """Models that are quantized when they are trained, and where a framework converts them, those trained for it."""
+    """Return a strategy for models quantized after training and, if the framework converts them, QAT models."""
     trained = _draw_quantized_case(framework)
     converts = supports(framework, Capability.QAT, Capability.CONVERT)
     return trained | draw_case(framework) if converts else trained
@@ -125,7 +125,7 @@ def draw_quantization_case(framework: Framework) -> SearchStrategy[QuantizedCase
 
 @st.composite
 def _draw_quantized_case(draw: st.DrawFn, framework: Framework) -> QuantizedCase:
-    """A technique that the framework declares; where there is none, one that it refuses."""
+    """Draw a case of a technique that the framework declares; if there is none, of one that it refuses."""
     declared = [t for t in TECHNIQUES if framework.declares(Capability(f"quantization.{t}")).supported]
     technique = draw(st.sampled_from(declared or TECHNIQUES[:1]))
     model = draw(_models())
@@ -143,7 +143,7 @@ def _draw_quantized_case(draw: st.DrawFn, framework: Framework) -> QuantizedCase
 
 
 def large_enough(model: Model, smallest: int) -> Model:
-    """The model, whose first dense layer has more outputs where no weight had as many entries as codes need."""
+    """Return the model, with a wider first dense layer if no weight had enough entries for codes."""
     sizes = {name: math.prod(shape) for name, shape in dense_weights(model).items()}
     if max(sizes.values()) >= smallest:
         return model
@@ -155,7 +155,7 @@ def large_enough(model: Model, smallest: int) -> Model:
 
 @st.composite
 def _models(draw: st.DrawFn) -> Model:
-    """Up to three dense layers, or now and then so many that the number of a layer has two digits."""
+    """Draw a model of up to three dense layers or, now and then, so many that the number of a layer has two digits."""
     sample, body = draw(beginnings(_WIDTHS))
     deep = draw(st.integers(0, 4)) == 0
     count = 6 if deep else draw(st.integers(1, 3))
@@ -169,7 +169,7 @@ def _models(draw: st.DrawFn) -> Model:
 
 
 def _verbs() -> SearchStrategy[QuantizedVerb]:
-    """Predictions, layers alone, saves and loads."""
+    """Return a strategy for predictions, calls of layers alone, and saves with loads."""
     into = st.sampled_from(["itself", "other", "used"])
     return st.one_of(
         st.builds(PredictBatch, _ROWS, st.sampled_from([0, 0, 3, -6])),

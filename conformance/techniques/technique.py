@@ -1,4 +1,4 @@
-"""What the rest of the suite asks of a technique: one object for each, next to its rules, checks and cases."""
+"""The interface of a technique to the rest of the suite: one object for each, next to its rules, checks and cases."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,15 +13,15 @@ from fixtures.recipe import Recipe
 
 @dataclass(frozen=True)
 class Technique:
-    """One technique.
+    """One technique, as the rest of the suite uses it.
 
     Attributes:
         recipes: one for each capability that a recipe of the technique needs.
-        rows: its rows in tables of results, by the parameter that names a test's subject: what the row is about.
-        clauses: the row of clauses whose tests name no subject, by pattern of their ids.
-        properties: what generated cases must have, by clause.
+        rows: descriptions of its rows in tables of results, by the parameter that names a test's subject.
+        clauses: the row of each clause whose tests name no subject, by pattern of clause ids.
+        properties: laws for its generated cases, by clause.
         breaks: clauses to which a failure of a generated case is attributed.
-        features: words of generated cases, of which coverage names those that were never drawn.
+        features: features of its generated cases; coverage lists those that were never drawn.
         places: classes of the reference that faults replace, each with the attribute that names it and its owner.
     """
 
@@ -34,13 +34,13 @@ class Technique:
     places: Mapping[type, tuple[str, type]] = field(default_factory=dict)
 
     def row_of(self, clause: str) -> str:
-        """The row of a clause, "" if its tests name one or it is another technique's."""
+        """Return the row of a clause, "" if its tests name a subject or it is another technique's."""
         return next((row for pattern, row in self.clauses.items() if fnmatchcase(clause, pattern)), "")
 
 
 @cache
 def load_techniques() -> tuple[Technique, ...]:
-    """Every technique: the objects in the modules next to this one."""
+    """Return every technique: the objects in the modules next to this one."""
     names = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
     modules = [import_module(f"{__package__}.{name}") for name in names]
     return tuple(value for module in modules for value in vars(module).values() if isinstance(value, Technique))

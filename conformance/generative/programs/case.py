@@ -1,4 +1,4 @@
-"""A case as a value: a model with data, a recipe, and a program of verbs. Its `repr` makes it again."""
+"""A case as a value: a model with data, a recipe, and a program of verbs. Evaluating its `repr` recreates it."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from fixtures.recipe import FormatName, Offload, Ranks, Recipe
 
 MaskKind = Literal["none", "ragged", "holes", "empty"]
 BEYOND_FLOAT32 = 2.0**-30
-"""A value that float32 cannot add to a quarter, but float64 can."""
+"""A value that is lost when float32 adds it to 0.25, and kept by float64."""
 
 
 @dataclass(frozen=True)
 class GeneratedModel:
     """A model with its weights.
 
-    With `exact` every row of a weight holds one value that is not zero, plus or minus one, and inputs are powers of
-    two, so that the sums of a first forward and backward pass need no rounding, in whatever order they are added.
+    With `exact`, every row of a weight has one nonzero value, plus or minus one, and inputs are powers of two. The sums
+    of the first forward and backward pass then need no rounding, whatever the order of addition.
 
     Attributes:
-        layers, sample, losses, token_level: as in `Model`; token ids go in where the first layer is an embedding.
-        exact: whether weights and inputs are such values, or normally distributed ones.
-        seed: of the weights and of nothing else.
-        gain: weights but for biases are multiplied by 2 to its power.
-        offset: added to every bias and shift, so that values are large against what they differ by.
-        shift: added to every input that is no id.
+        layers, sample, losses, token_level: as in `Model`; inputs are token ids if the first layer is an embedding.
+        exact: whether weights and inputs are such exact values; otherwise they are normally distributed.
+        seed: of the weights only.
+        gain: weights other than biases are multiplied by 2 to this power.
+        offset: is added to every bias and shift, so that values are large compared with their differences.
+        shift: is added to every input that is not an id.
     """
 
     layers: tuple[Layer, ...]
@@ -48,12 +48,12 @@ class GeneratedModel:
 
     @property
     def integer_inputs(self) -> bool:
-        """Whether token ids go in."""
+        """True if inputs are token ids."""
         return isinstance(self.layers[0], Embedding)
 
     @cached_property
     def model(self) -> Model:
-        """The model with its first weights."""
+        """The model with its initial weights."""
         model = Model(
             "drawn",
             self.layers,
@@ -66,18 +66,18 @@ class GeneratedModel:
 
     @property
     def values(self) -> int:
-        """Values of all parameters."""
+        """Number of values of all parameters."""
         return sum(math.prod(shape) for shape in self.model.parameter_shapes().values())
 
     @property
     def longest_sum(self) -> int:
-        """Terms of the longest sum that a product with a weight is, forward or backward."""
+        """Number of terms of the longest sum in a product with a weight, forward or backward."""
         tables, shapes = _tables(self.model), self.model.parameter_shapes().items()
         weights = [shape for name, shape in shapes if name.endswith("weight") and name not in tables]
         return max(max(math.prod(shape[:-1]), shape[-1]) for shape in weights)
 
     def without_masks(self) -> GeneratedModel:
-        """The model with dropout that drops nothing."""
+        """Return the model with all dropout rates set to 0."""
         return replace(self, layers=tuple(Dropout(0.0) if isinstance(la, Dropout) else la for la in self.layers))
 
     def _signed_rows(self, model: Model) -> tuple[tuple[str, Array], ...]:
@@ -118,12 +118,12 @@ class GeneratedBatch:
     """One micro-batch of drawn data.
 
     Attributes:
-        size: samples.
-        mask: which positions of a token-level loss count: all, the first few of each sequence, any, or none at all.
-        heads: names of the heads that the batch brings targets for, empty for all.
-        magnitude: inputs that are no ids are multiplied by 2 to its power.
-        spoilt: value of the last element of such inputs, None for an ordinary value.
-        constant: whether all inputs, ids too, are one value.
+        size: number of samples.
+        mask: positions that count in a token-level loss: all, the first few of each sequence, any, or none at all.
+        heads: names of the heads for which the batch has targets, empty for all.
+        magnitude: inputs other than ids are multiplied by 2 to this power.
+        spoilt: value of the last element of inputs other than ids, None for an ordinary value.
+        constant: whether all inputs, including ids, have one value.
     """
 
     size: int
@@ -135,11 +135,11 @@ class GeneratedBatch:
     constant: bool = False
 
     def items(self, drawn: GeneratedModel) -> int:
-        """Its number of items."""
+        """Return its number of items for a model."""
         return self.batch(drawn).items if drawn.token_level else self.size
 
     def batch(self, drawn: GeneratedModel) -> Batch:
-        """The data for a model."""
+        """Return the data for a model."""
         rng = np.random.default_rng([self.seed, self.size, 23])
         shape = (self.size, *drawn.sample)
         first = drawn.layers[0]
@@ -186,7 +186,7 @@ Target = Literal["same", "fresh", "used", "predicted", "skipped", "stopped"]
 
 @dataclass(frozen=True)
 class Spike:
-    """A value in one element of one parameter's gradient; both places are shares of the whole, in [0, 1)."""
+    """A value in one element of one parameter's gradient; `parameter` and `element` are shares of all, in [0, 1)."""
 
     value: float
     parameter: float
@@ -198,8 +198,8 @@ class SpikedGradient:
     """The gradient of one micro-batch: `base` everywhere but in the spikes.
 
     Attributes:
-        missing: the parameter that has none, as a share of all in [0, 1).
-        nothing: whether no parameter has one.
+        missing: place of the parameter without a gradient, as a share of all in [0, 1); None if all have one.
+        nothing: whether no parameter has a gradient.
     """
 
     base: float
@@ -208,7 +208,7 @@ class SpikedGradient:
     nothing: bool = False
 
     def gradients(self, parameters: dict[str, Array]) -> dict[str, Array | None]:
-        """A gradient for every parameter, in its shape and format."""
+        """Return a gradient for every parameter, in its shape and format; None for a missing one."""
         gradients = {name: np.full_like(value, self.base) for name, value in parameters.items()}
         names = list(gradients)
         for spike in self.spikes:
@@ -220,7 +220,7 @@ class SpikedGradient:
 
 @dataclass(frozen=True)
 class Accumulate:
-    """Forward and backward of a micro-batch of a window with so many items."""
+    """Forward and backward of a micro-batch, whose window has `items` items."""
 
     micro: GeneratedBatch
     items: int
@@ -228,16 +228,16 @@ class Accumulate:
 
 @dataclass(frozen=True)
 class Apply:
-    """The end of a window; `flush` if it holds fewer micro-batches than the recipe says."""
+    """The end of a window; `flush` if it holds fewer micro-batches than the recipe requires."""
 
     flush: bool = False
 
 
 @dataclass(frozen=True)
 class Train:
-    """A whole window by `Trainer.update`, so often in a row.
+    """A whole window by `Trainer.update`, `times` in a row.
 
-    With `cut` its only micro-batch is cut into micro-batches of these sizes.
+    With `cut`, its only micro-batch is split into micro-batches of these sizes.
     """
 
     micros: tuple[GeneratedBatch, ...]
@@ -247,7 +247,7 @@ class Train:
 
 @dataclass(frozen=True)
 class ApplyGradients:
-    """Gradients from outside, so often in a row; the other fields as in `Trainer.apply_gradients`."""
+    """An update from external gradients, `times` in a row; the other fields are those of `Trainer.apply_gradients`."""
 
     window: tuple[SpikedGradient, ...]
     unscale_calls: int | None = None
@@ -258,7 +258,7 @@ class ApplyGradients:
 
 @dataclass(frozen=True)
 class Gradients:
-    """The gradients of a window, without an update, so often in a row."""
+    """The gradients of a window without an update, `times` in a row."""
 
     micros: tuple[GeneratedBatch, ...]
     times: int = 1
@@ -266,7 +266,7 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Predict:
-    """An evaluation, of the average if `averaged`."""
+    """An evaluation, with averaged weights if `averaged`."""
 
     micro: GeneratedBatch
     averaged: bool = False
@@ -274,7 +274,7 @@ class Predict:
 
 @dataclass(frozen=True)
 class Save:
-    """Saves the run under a number."""
+    """Saves the run in a slot."""
 
     slot: int = 0
 
@@ -287,17 +287,17 @@ class RestoreOverrides:
     offload: Offload | None = None
 
     def recipe(self, saved: Recipe) -> Recipe:
-        """The recipe of the loaded run."""
+        """Return the recipe of the restored run."""
         return saved.replace(ranks=self.ranks, offload=self.offload)
 
 
 @dataclass(frozen=True)
 class Restore:
-    """Restores the last save of a slot, into the run itself or into another, used one.
+    """Restores the last save of a slot, into the run itself or into another run.
 
     Attributes:
-        under: overrides for the other run, None for the case's recipe.
-        alike: whether the other run has the same overrides as the run itself.
+        under: overrides for the other run; None for the case's recipe.
+        alike: whether the other run has the recipe of the current run.
     """
 
     slot: int = 0
@@ -306,11 +306,11 @@ class Restore:
     alike: bool = False
 
     def by_others(self, usual: Recipe) -> bool:
-        """Whether the restored run has other ranks than the recipe."""
+        """Return whether the restored run has other ranks than the recipe `usual`."""
         return self.under is not None and self.under.ranks != usual.ranks
 
     def offloads_otherwise(self, usual: Recipe) -> bool:
-        """Whether the restored run has another offload than the recipe."""
+        """Return whether the restored run has another offload than the recipe `usual`."""
         return self.under is not None and self.under.offload != usual.offload
 
 
@@ -319,7 +319,7 @@ class RestoreDamaged:
     """Tries to restore the last save of a slot with one damaged file.
 
     Attributes:
-        file: which one, as a share of all in [0, 1).
+        file: place of the damaged file, as a share of all in [0, 1).
     """
 
     slot: int = 0
@@ -329,11 +329,11 @@ class RestoreDamaged:
 
 @dataclass(frozen=True)
 class DamageOffloaded:
-    """Changes or takes away a file that the run has offloaded, asks for the training state, and puts the file back.
+    """Changes or removes a file that the run has offloaded, reads the training state, and puts the file back.
 
     Attributes:
-        file: which one, as a share of all in [0, 1).
-        byte: the place of the byte that is changed, as a share of the file in [0, 1); None takes the file away.
+        file: place of the file, as a share of all in [0, 1).
+        byte: place of the changed byte, as a share of the file in [0, 1); None removes the file.
     """
 
     file: float = 0.0
@@ -342,9 +342,9 @@ class DamageOffloaded:
 
 @dataclass(frozen=True)
 class StartAgain:
-    """A new run in the same process, the one before left as it stands; with `onward` it begins with that one's weights.
+    """A new run in the same process, which leaves the former run as it is; with `onward` it takes that run's weights.
 
-    Every program begins with it, so that a run is looked at before anything happens.
+    Every program begins with this verb, so that the initial state is observed.
     """
 
     onward: bool = False
@@ -359,14 +359,14 @@ class TraceLayers:
 
 @dataclass(frozen=True)
 class CountBytes:
-    """A count of the bytes that a micro-batch keeps between forward and backward."""
+    """A count of the bytes that are kept between forward and backward of a micro-batch."""
 
     micro: GeneratedBatch
 
 
 @dataclass(frozen=True)
 class WrongWidth:
-    """A micro-batch of the wrong width, whose forward pass raises, in one of the methods that take one."""
+    """A micro-batch of the wrong width, given to one of the methods that take one; its forward pass must raise."""
 
     micro: GeneratedBatch
     way: Way = "accumulate"
@@ -374,7 +374,7 @@ class WrongWidth:
 
 @dataclass(frozen=True)
 class OpenScope:
-    """The framework's own precision scope, opened and left between two verbs, by an exception if `raises`."""
+    """The framework's own precision scope, opened and left between two verbs; with `raises`, an exception leaves it."""
 
     format: FormatName
     enabled: bool = True
@@ -401,7 +401,7 @@ Verb = (
 
 
 def step_text(verb: Verb) -> str:
-    """A verb in words, such as "train on 4 + 2 samples"."""
+    """Return a verb in words, such as "train on 4 + 2 samples"."""
     text = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(verb).__name__).lower()
     match verb:
         case Train(cut=sizes) if sizes:
@@ -424,7 +424,7 @@ class GeneratedCase:
     program: tuple[Verb, ...]
 
     def loaded_under(self, change: Callable[[RestoreOverrides], RestoreOverrides]) -> GeneratedCase:
-        """The case with every restore that has overrides replaced."""
+        """Return the case with `change` applied to the overrides of every restore."""
         verbs = (
             replace(verb, under=change(verb.under)) if isinstance(verb, Restore) and verb.under else verb
             for verb in self.program
@@ -433,12 +433,12 @@ class GeneratedCase:
 
 
 def cut_otherwise(window: Window, cut: tuple[int, ...]) -> Window:
-    """A window, its only micro-batch cut into micro-batches of these sizes if there are any."""
+    """Return a window with its only micro-batch split into these sizes; the window itself if there are none."""
     return window[0].split(*cut) if cut else window
 
 
 def open_windows(program: tuple[Verb, ...]) -> list[bool]:
-    """After each verb, whether a window waits for further micro-batches or for its end."""
+    """Return for each verb whether a window is open after it: it waits for further micro-batches or for its end."""
     waiting = False
     states: list[bool] = []
     for verb in program:

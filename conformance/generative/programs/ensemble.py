@@ -1,4 +1,4 @@
-"""The oracle's plays of a case on the reference, rounded to nearest, at random, and not; and the freedom they leave."""
+"""The oracle's plays of a case on the reference: rounded to nearest, at random, or not; and factors of the bounds."""
 
 import copy
 import math
@@ -38,7 +38,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 
 
 class NotesDrops(ReferenceTrainer):
-    """The oracle's run, which notes how many micro-batches were dropped so far."""
+    """The oracle's run, which counts the micro-batches dropped so far."""
 
     dropped = 0
 
@@ -48,7 +48,7 @@ class NotesDrops(ReferenceTrainer):
         self.dropped += self.window.dropped - before
 
     def unscale_gradients(self) -> None:
-        """Nothing for the caller to do where gradients were unscaled as they were taken in."""
+        """Do nothing if gradients were unscaled as each micro-batch arrived; otherwise unscale as usual."""
         alone = self.conventions.nonfinite_micro_batch == "drop-micro-batch"
         if not (alone and self.window.unscaled):
             super().unscale_gradients()
@@ -57,13 +57,13 @@ class NotesDrops(ReferenceTrainer):
 NOTHING = 2.0**-18
 """Values below this share of the largest one may be pure rounding error."""
 _OFF = 1.0 + 2.0**-25
-"""Relative half unit of float32, which random rounding turns into zero or one unit."""
+"""A factor that moves a value by half a float32 unit, which random rounding turns into zero or one unit."""
 
 
 class NotesKinks(Operations):
-    """The oracle's operations, which note where a rectifier's operand is next to nothing, but something.
+    """The oracle's operations, which note if an operand of a rectifier is nearly zero, but not zero.
 
-    Then rounding decides whether it has a slope, where one is asked for. An operand that is zero has none anywhere.
+    Rounding then decides whether the rectifier has a slope there. At exactly zero the slope is 0 in every framework.
     """
 
     kinked = False
@@ -77,12 +77,12 @@ class NotesKinks(Operations):
 
 
 Slice = tuple[Array, Array]
-"""Ids of a table's rows, and the gradients of these rows."""
+"""Row ids of a table, and the gradients of these rows."""
 
 
 @primitive  # type: ignore[untyped-decorator]
 def _rows(table: Array, ids: Array, format_name: str, slices: list[Slice]) -> Array:  # noqa: ARG001
-    """Rows of a table, whose gradient is added up in a format, one row after the other, and noted row by row."""
+    """Return rows of a table; their gradient is summed row by row in format `format_name`, and added to `slices`."""
     return np.asarray(table[ids])
 
 
@@ -103,9 +103,9 @@ class NormsInParts(Operations):
     """Normalisation whose gradient is the sum of two parts, each of which is rounded to the operand's format.
 
     The operand is cast once for its mean and variance, and once to be normalised. In low formats the gradient may be
-    far smaller than its two parts, so that their roundings decide about all of its digits. Mean and variance are those
-    of values half a unit off, as a mean that is updated value by value may be even where all are equal. The gradient
-    takes normalised values to have a mean of zero, as formulas for it do, and of large and close values they have not.
+    far smaller than its two parts, so that their rounding decides all of its digits. Mean and variance are those of
+    values moved by half a unit: a mean that is updated value by value may be off by as much, even if all are equal. The
+    gradient assumes that normalised values have mean zero, which is untrue of large values that lie close together.
     """
 
     def layer_norm(self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
@@ -134,35 +134,35 @@ class NormsInParts(Operations):
         return self.apply("batch_norm", compute, x, x, scale, shift), statistics[0], statistics[1]
 
     def offset(self, mean: Array, deviation: Array, scale: Array) -> Array:
-        """The error, by channel, of the term that batch norm adds."""
+        """Return the error, by channel, of the term that batch norm adds."""
         return np.zeros_like(mean)
 
 
 def _mean_taken_for_zero(x: Any, normalised: Any, variance: Any, axes: tuple[int, ...]) -> Any:
-    """Nothing, with the gradient by x that makes dx = (dy − mean(dy) − y·mean(dy·y)) / deviation of the exact one."""
+    """Return 0 with a gradient by x that turns the exact one into dx = (dy − mean(dy) − y·mean(dy·y)) / deviation."""
     y = plain(normalised)
     share = y.mean(axis=axes, keepdims=True) / np.sqrt(plain(variance)) / math.prod(y.shape[axis] for axis in axes)
     return -y * share * anp.sum(x - plain(x), axis=axes, keepdims=True)
 
 
 FUNCTION = 16
-"""A library's erf is as far off as a sum of so many terms: four units, where it is one in float32 too."""
+"""A library's float32 erf is as inaccurate as a sum of this many terms: four units."""
 _SLOPES: dict[str, Callable[[Array], Array]] = {"tanh": lambda y: 1.0 - y * y, "sigmoid": lambda y: y * (1.0 - y)}
 
 
 class PartsAndTiles(NormsInParts):
-    """And attention whose backward pass takes the sum over a row of shares from the rounded output.
+    """Adds attention as tiled kernels compute it: the backward pass takes rowsum(dO ∘ O) from the rounded output.
 
-    It makes the shares again from scores and the rounded logarithm of their sum, so that large scores cost digits.
+    It recomputes the shares P from the scores S and the rounded logarithm L of their sum; large scores lose digits.
 
-    The slopes of tanh and of the sigmoid are taken from their rounded outputs. Gelu rounds erf, of which 1 + erf has
-    nothing left far below zero. Where a value is used more than once, the sum of its gradients is rounded, and so is
-    each value of the gradient that a product is given: in sums that cancel, little else is left.
+    The slopes of tanh and sigmoid are computed from their rounded outputs. Gelu rounds erf, so that 1 + erf keeps no
+    digits far below zero. If a value has several uses, the sum of its gradients is rounded, and so is each element of
+    the gradient that a product receives: in sums that cancel, little but rounding error is left.
     Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithm 4: P = exp(S − L), dS = P ∘ (dP − rowsum(dO ∘ O)).
     """
 
     slices: Sequence[Slice] = ()
-    """Those of an embedding in the last pass."""
+    """The slices of the embedding in the last pass."""
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         mixed = super().attention(query, key, value)
@@ -186,7 +186,7 @@ class PartsAndTiles(NormsInParts):
         return self.fan_out(super().convolution(x, weight, bias, stride, padding))
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
-        """Rows, whose gradients are added one after the other, in float32 at least."""
+        """Return rows; their gradients are added one after the other, in float32 or a wider format."""
         name, slices = wider(table.format, "float32"), list[Slice]()
         self.slices = slices
         return self.apply("embedding", lambda i, t, _: _rows(t, plain(i).astype(np.int64), name, slices), ids, table)
@@ -213,9 +213,9 @@ class PartsAndTiles(NormsInParts):
 
 
 class NarrowNorms(PartsAndTiles):
-    """And normalisation that yields the recipe's format, as is open where no product is computed.
+    """Adds normalisation that returns the recipe's format; no clause fixes the format of operations without a product.
 
-    At O3 batch norm is a product and a sum, of numbers that are rounded to that format.
+    At O3, batch norm is a product and a sum of numbers that are rounded to that format.
     """
 
     def formats(self, op: str, *operands: str) -> tuple[str, str]:
@@ -230,9 +230,9 @@ class NarrowNorms(PartsAndTiles):
 
 
 class OverflowsEarly(Operations):
-    """Values of the model and of its backward pass overflow from a sixteenth of their format's largest value on.
+    """Operations in which values and their gradients already overflow at a sixteenth of their format's largest value.
 
-    Where this changes what is finite, it depends on the order of operations whether anything overflows.
+    If this changes which values are finite, the order of operations decides whether anything overflows.
     """
 
     times = 1.0 / 16.0
@@ -242,16 +242,16 @@ class OverflowsEarly(Operations):
 
 
 class OverflowsNever(OverflowsEarly):
-    """Values of the model and of its backward pass do not overflow, as where they are computed in a wider format."""
+    """Operations in which values and their gradients never overflow, as if computed in a wider format."""
 
     times = np.inf
 
 
 class OtherRange:
-    """A rounding for which formats, but for float64, have so many times their largest value.
+    """A rounding in which every format but float64 has `times` its largest value.
 
     Attributes:
-        overflowed: whether a finite value was larger than its format's so far, be it that the result shows it or not.
+        overflowed: whether a finite value has exceeded its format's largest value so far, even if no result shows it.
     """
 
     def __init__(self, rounding: Rounding, times: float) -> None:
@@ -260,7 +260,7 @@ class OtherRange:
         self.constant, self.dtype = rounding.constant, rounding.dtype
 
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
-        """The array in the format, infinite where it is larger than that."""
+        """Return the array in the format; values above the changed limit become infinite."""
         value = self._rounding.round(array, format_name, terms)
         if format_name == "float64":
             return value
@@ -271,12 +271,13 @@ class OtherRange:
 
 
 MANY_TERMS = 32
+"""Sums of more terms get an error of their own, since their partial sums are rounded."""
 
 
 class Float64Rounding(Stochastic):
-    """Rounds float64 values too, each by up to half a unit, so that what cancels in one order of a sum is seen.
+    """Also rounds float64 values, each by up to half a unit, to show what cancels in only one order of a sum.
 
-    Sums of many terms are off even where the format holds them, as it need not hold what they are added up from.
+    Sums of many terms get an error even if the format holds the result, since it may not hold the partial sums.
     """
 
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
@@ -289,7 +290,7 @@ class Float64Rounding(Stochastic):
 
 
 class IndependentRounding(Float64Rounding):
-    """Rounds equal values one by one, as kernels do that do not compute every row of a product in one way."""
+    """Rounds equal values independently, as kernels do that compute the rows of one product in different ways."""
 
     def _truncate_with_noise(self, value: Array, dropped: int) -> Array:
         bits = value.reshape(-1).view(np.uint64)
@@ -299,11 +300,11 @@ class IndependentRounding(Float64Rounding):
 
 
 class NarrowWhereAllowed(NotesDrops):
-    """A member, which uses the narrowest formats that no clause asks more of.
+    """A member that uses the narrowest formats that the clauses allow.
 
-    It takes the norm of a gradient from squares in float32 or in the gradient's wider format, gives that in the
-    gradient's own, and theirs in the widest of these. It unscales by the reciprocal of the scale. At O3 averages and
-    running statistics have the model's format.
+    It computes the norm of a gradient from squares in float32 or in the gradient's format if that is wider. Each norm
+    has its gradient's format, and the total norm the widest of these. Unscaling multiplies by the reciprocal of the
+    scale. At O3, averages and running statistics have the model's format.
     """
 
     def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
@@ -339,13 +340,13 @@ class NarrowWhereAllowed(NotesDrops):
 
 
 class Float32Updates(NarrowWhereAllowed):
-    """A member whose optimizer computes in float32 what it keeps in a low format.
+    """A member whose optimizer computes in float32 and stores the results in a low format.
 
-    SGD subtracts rows of an embedding's gradient one after the other, each rounded, as `scatter_sub` does under Keras.
+    SGD subtracts the rows of an embedding's gradient one by one, each rounded, as `scatter_sub` does under Keras.
     """
 
     slices: tuple[tuple[OpenWindow, Sequence[Slice]], ...] = ()
-    """Those of an embedding, with the window that has taken them in."""
+    """Slices of the embedding's gradients, each with the window that they belong to."""
 
     def accumulate(self, batch: Batch, items: int) -> float:
         assert isinstance(self.ops, PartsAndTiles)
@@ -367,7 +368,7 @@ class Float32Updates(NarrowWhereAllowed):
                 values[name] = self.rounding.round(values[name], formats[name])
 
     def _sparse(self) -> set[str]:
-        """Names of tables whose gradients nothing makes dense before they are subtracted."""
+        """Return the names of tables whose gradients stay sparse until they are subtracted."""
         recipe, plain_sgd = self.recipe, SGD(self.recipe.optimizer.learning_rate)
         dense = recipe.optimizer != plain_sgd or recipe.accumulation > 1 or recipe.clip is not None
         if dense or any(head.tied is not None for head in self.model.heads.heads):
@@ -377,7 +378,7 @@ class Float32Updates(NarrowWhereAllowed):
 
 @np.errstate(all="ignore")
 def _gap(table: Array, slices: Sequence[Slice], rate: float, dtype: np.dtype[Any]) -> Array:
-    """Difference of a table from which rows are subtracted one after the other, and one from which their sum is."""
+    """Return a table with rows subtracted one by one, minus the same table with their sum subtracted."""
     one_by_one, total = table.astype(dtype), np.zeros(table.shape)
     for ids, rows in slices:
         steps = (rate * rows).astype(dtype)
@@ -387,7 +388,7 @@ def _gap(table: Array, slices: Sequence[Slice], rate: float, dtype: np.dtype[Any
 
 
 class OracleExecutor(Executor):
-    """Plays a case on the reference, which follows a framework's conventions; a moment is kept as a copy."""
+    """Plays a case on the reference, which follows a framework's conventions; a save is a copy in memory."""
 
     def __init__(
         self,
@@ -429,24 +430,25 @@ class OracleExecutor(Executor):
         return True
 
     def scope(self, verb: OpenScope) -> None:
-        """Does nothing: no process-wide scope affects a run."""
+        """Do nothing: no process-wide scope affects a run."""
 
 
 MEMBERS = 8
+"""Number of plays with random roundings."""
 LARGEST = float(np.finfo(np.float32).max)
 LONG, REORDERED = 256, 2.0
-"""Number of terms from which the order of a sum, which no member changes, matters more than rounding, and by how
-much."""
+"""In a sum of more terms than `LONG`, their order, which no member changes, matters more than rounding. The bound is
+then `REORDERED` times as large."""
 CANCELLED = 4.0
 """Factor of the bound after a batch norm.
 
-It cancels the gradient of what all samples have in common, such as the bias before it: what is left is rounding, whose
-size depends on the order of sums.
+A batch norm cancels the gradient of what all samples have in common, such as the bias before it. What is left is
+rounding error, whose size depends on the order of sums.
 """
 
 
 class Ensemble:
-    """The oracle's play of a case: to nearest, and, where asked for, with random roundings."""
+    """The oracle's plays of a case: rounded to nearest and, on demand, at random."""
 
     def __init__(self, conventions: Conventions, case: GeneratedCase, left_out: frozenset[int], seed: int) -> None:
         self.conventions, self._case, self.left_out, self._seed = conventions, case, left_out, seed
@@ -455,7 +457,7 @@ class Ensemble:
 
     @cached_property
     def freedom(self) -> float:
-        """The bound in units of the spread."""
+        """The bound as a multiple of the spread."""
         cancels = any(isinstance(layer, BatchNorm) for _, layer, _ in self._case.drawn.model.shapes())
         terms = self._case.drawn.longest_sum
         return IMPLEMENTATION_FREEDOM * (CANCELLED if cancels else 1.0) * (REORDERED if terms > LONG else 1.0)
@@ -469,23 +471,23 @@ class Ensemble:
     def members(self) -> tuple[Play, ...]:
         """The plays with random roundings, and one in the narrowest formats that rounds to nearest.
 
-        Of the former every second one rounds equal values apart, and steps in float32, row by row where it may. The
-        latter is for what nearest rounding leaves where it is, update after update, and random rounding moves.
+        Every second random play rounds equal values independently and updates in float32, row by row where allowed. The
+        play to nearest covers values that it leaves unchanged in every update, and that random rounding moves.
         """
         return (*self.play_rounded(MEMBERS), self._narrow)
 
     def fewer(self) -> Iterator[tuple[Play, ...]]:
-        """Some members, more and more, and then all: what lies within the bound of some is within that of all."""
+        """Yield growing subsets of the members, then all: a value within a subset's bound is within that of all."""
         yield from (self.play_rounded(count) for count in (MEMBERS // 4, MEMBERS // 2, MEMBERS))
         yield self.members
 
     def further(self) -> Iterator[tuple[Play, ...]]:
-        """All members and more and more others: of a single value, eight may happen to lie close together."""
+        """Yield all members with a growing number of others: on a single value, eight may agree closely by chance."""
         for count in range(MEMBERS + MEMBERS // 2, 4 * MEMBERS + 1, MEMBERS // 2):
             yield (*self.play_rounded(count), self._narrow)
 
     def play_rounded(self, count: int) -> tuple[Play, ...]:
-        """So many plays with random roundings, each played once."""
+        """Return `count` plays with random roundings; each is played only once."""
         for number in range(len(self._rounded), count):
             rng = np.random.default_rng([self._seed, 24, number])
             everywhere = Float64Rounding(rng), PartsAndTiles, NarrowWhereAllowed
@@ -500,11 +502,11 @@ class Ensemble:
 
     @cached_property
     def unrounded(self) -> Play:
-        """The unrounded play."""
+        """The play without rounding."""
         return self._play(Exact())
 
     def exact(self, index: int) -> bool:
-        """Whether no play has a rounded value in the observation after the verb at a place."""
+        """Return whether no play has a rounded value in the observation after the verb at a place."""
         if index not in self._exact:
             nearest = self.nearest.observations[index] or {}
             others = [play.observations[index] or {} for play in (*self.members, self.unrounded)]
@@ -513,45 +515,45 @@ class Ensemble:
         return self._exact[index]
 
     def is_skipped(self, index: int) -> bool:
-        """Whether the verb at a place is an update that the oracle skips."""
+        """Return whether the verb at a place is an update that the oracle skips."""
         observation = self.nearest.observations[index]
         return observation is not None and bool(observation.get("result/skipped", False))
 
     def is_kinked(self, index: int) -> bool:
-        """Whether rounding decided on the slope of a rectifier in the run at this verb."""
+        """Return whether rounding decided the slope of a rectifier in the run at this verb."""
         plays = (self.nearest, self.unrounded)
         return any(bool(o["window/kinked"]) for play in plays for o in self._of_run(index, play))
 
     def has_diverged(self, index: int) -> bool:
-        """Whether a loss is finite, in the run at this verb, and more than float32 holds."""
+        """Return whether a finite loss has exceeded the range of float32 in the run at this verb."""
         losses = [wide(o["result/loss"]) for o in self._of_run(index, self.unrounded) if "result/loss" in o]
         return any(bool(np.isfinite(loss) and abs(loss) > LARGEST) for loss in losses)
 
     def adrift(self, index: int) -> bool:
-        """Whether windows of several micro-batches lack dropped ones at this verb, in a framework that ends them.
+        """Return whether dropped micro-batches have shifted the run's windows, in a framework that ends windows itself.
 
-        Such a window takes in as many others, so that it is another one than the oracle's, and so are those after it.
+        Later micro-batches then take the place of the dropped ones, so this window and all later ones differ.
         """
         several = self._case.recipe.accumulation > 1 and ends_by_itself(self.conventions)
         return several and any(bool(o.get("window/dropped", 0)) for o in self._of_run(index))
 
     def is_lost(self, index: int) -> bool:
-        """Whether non-finite values have entered the run at this verb, with nothing to reject them.
+        """Return whether non-finite values have entered the run at this verb, and nothing rejects them.
 
-        What they spread to is a matter of arithmetic, such as 0 · inf, and the run is of no use.
+        Details of arithmetic, such as 0 · inf, decide how they spread, and the run is of no use.
         """
         return any(
             not np.isfinite(wide(v)).all() for o in self._of_run(index) for n, v in o.items() if self._persists(n)
         )
 
     def _persists(self, name: str) -> bool:
-        """Whether a value of this name persists in the run; under dynamic scaling an accumulator does not."""
+        """Return whether a value of this name persists in the run; under dynamic scaling an accumulator does not."""
         scaling = self._case.recipe.scaling
         dynamic = isinstance(scaling, DynamicScaling) and scaling.enabled
         return name.startswith(("master/", "moment/") if dynamic else ("master/", "moment/", "accumulator/"))
 
     def _of_run(self, index: int, play: Play | None = None) -> Iterator[Observation]:
-        """Observations of a play's run up to a verb, and of the runs whose weights it started from."""
+        """Yield the observations of the run at a verb, last first, and of the runs whose weights it started from."""
         for step in range(index, -1, -1):
             observation, verb = (play or self.nearest).observations[step], self._case.program[step]
             if observation is not None:
@@ -561,7 +563,7 @@ class Ensemble:
 
     @cached_property
     def of_other_ranges(self) -> tuple[Play, ...]:
-        """The plays that round to nearest, in a model that overflows early, and in one that notes it and never does."""
+        """Two plays that round to nearest: one whose values overflow early, and one in which overflow is only noted."""
         return tuple(self._play(None, operations) for operations in (OverflowsEarly, OverflowsNever))
 
     def _play(

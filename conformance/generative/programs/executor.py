@@ -1,4 +1,4 @@
-"""Plays a case, verb by verb, on runs of a framework or of the oracle, and observes the state after each verb."""
+"""Play a case, verb by verb, on runs of a framework or of the oracle, and observe the state after each verb."""
 
 import shutil
 import zlib
@@ -56,7 +56,7 @@ class Play:
 
 
 class PlayFailed(Exception):
-    """A verb raised, changed arrays that had been read, loaded another state than was saved, or made ranks disagree.
+    """A verb raised, changed arrays that the caller had read, loaded another state than saved, or made ranks differ.
 
     Attributes:
         name: "raised", "aliased", "loaded" or "apart".
@@ -68,7 +68,7 @@ class PlayFailed(Exception):
 
 
 class StateMismatch(Exception):
-    """The state is another one than was saved, or a rank's another one than rank 0's; `name` as in `PlayFailed`."""
+    """The state differs from the saved one, or a rank's state from rank 0's; `name` is that of `PlayFailed`."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
@@ -76,14 +76,14 @@ class StateMismatch(Exception):
 
 
 class NotPlayed(Exception):
-    """The verb is not played."""
+    """The verb cannot be played and is left out."""
 
 
 class Executor(ABC):
     """Plays a case on runs made by `make`.
 
     Attributes:
-        recipe: of the run that is played on; another one than the case's after a load under another.
+        recipe: of the current run; after a load under overrides it differs from the case's.
     """
 
     def __init__(self, case: GeneratedCase) -> None:
@@ -93,50 +93,50 @@ class Executor(ABC):
 
     @abstractmethod
     def make(self, weights: dict[str, Array] | None = None) -> Trainer:
-        """A new run, from the model's first weights or from others."""
+        """Return a new run with the model's initial weights or the given ones."""
 
     @abstractmethod
     def save(self, slot: int) -> None:
-        """Saves the run under a slot."""
+        """Save the run in a slot."""
 
     @abstractmethod
     def restore(self, verb: Restore) -> None:
-        """Restores the run saved under a slot.
+        """Restore the run saved in a slot.
 
         Raises:
-            NotPlayed: nothing was kept under this number.
+            NotPlayed: nothing was saved in this slot.
         """
 
     def state(self) -> Observation:
-        """The run's state."""
+        """Return the run's state."""
         return self.trainer.state()
 
     def batch(self, micro: GeneratedBatch) -> Batch:
-        """The data of a micro-batch."""
+        """Return the data of a micro-batch."""
         batch = self.laid_out(micro.batch(self.case.drawn), micro.seed)
         self.lend([batch.inputs, *batch.targets.values(), *([] if batch.mask is None else [batch.mask])])
         return batch
 
     def laid_out(self, batch: Batch, seed: int) -> Batch:
-        """The data in the memory layout that the run gets."""
+        """Return the batch in the memory layout that the run receives."""
         return batch
 
     def window(self, micros: tuple[GeneratedBatch, ...], cut: tuple[int, ...] = ()) -> Window:
-        """The data of a window."""
+        """Return the data of a window."""
         return cut_otherwise(tuple(self.batch(micro) for micro in micros), cut)
 
     def lend(self, arrays: Iterable[Array]) -> None:
-        """Notes that the next verb gets these arrays."""
+        """Note that the next verb receives these arrays."""
         self._lent += arrays
 
     def take_back(self) -> None:
-        """Overwrites the arrays given to the verb that has just returned, as a caller that reuses buffers would."""
+        """Overwrite the arrays given to the verb that has just returned, like a caller that reuses its buffers."""
         for array in self._lent:
             array.fill(1)
         self._lent.clear()
 
     def play(self, left_out: frozenset[int] = frozenset()) -> Play:
-        """All verbs but those at the places that are left out.
+        """Play all verbs except those at the places `left_out`.
 
         Raises:
             PlayFailed: a verb raised.
@@ -144,7 +144,7 @@ class Executor(ABC):
         return Play(tuple(self.steps(left_out)))
 
     def steps(self, left_out: frozenset[int] = frozenset()) -> Iterator[Observation | None]:
-        """The observation after each verb, as it is played."""
+        """Yield the observation after each verb; None for a verb that is not played."""
         for index, verb in enumerate(self.case.program):
             try:
                 if index in left_out:
@@ -163,7 +163,7 @@ class Executor(ABC):
                 yield observation
 
     def do(self, verb: Verb) -> Mapping[str, object]:
-        """Plays one verb; returns its result."""
+        """Play one verb and return its result."""
         trainer = self.trainer
         match verb:
             case Accumulate(micro=micro, items=items):
@@ -208,7 +208,7 @@ class Executor(ABC):
         return {}
 
     def apply_gradients(self, verb: ApplyGradients) -> Mapping[str, object]:
-        """Gradients from outside; what the last time gave. A new run begins where a second unscaling is refused."""
+        """Apply external gradients and return the last result. If a second unscaling is refused, begin a new run."""
         parameters = self.case.drawn.model.weights(0)
         window = [gradient.gradients(parameters) for gradient in verb.window]
         inject = None if verb.inject is None else verb.inject.gradients(parameters)
@@ -221,24 +221,24 @@ class Executor(ABC):
         except RuntimeError:
             if (verb.unscale_calls or 0) < 2:
                 raise
-            self.trainer = self.make()  # no clause says what a refusal leaves
+            self.trainer = self.make()  # no clause says in what state a refusal leaves the run
             return {"refused": True}
         return _update_values(update)
 
     def trace_layers(self, micro: GeneratedBatch) -> Mapping[str, object]:
-        """Outputs and gradients of every layer, and the parameters' gradients."""
+        """Return the outputs and gradients of every layer, and the parameters' gradients."""
         trace = self.trainer.trace(self.batch(micro))
         kinds = {"output": trace.outputs, "back": trace.gradients, "gradient": trace.parameters}
         return {f"{kind}.{path}": value for kind, values in kinds.items() for path, value in values.items()}
 
     def onward(self) -> dict[str, Array]:
-        """The run's weights, in the formats that a model's first ones have."""
+        """Return the run's weights, in the formats of the model's initial weights."""
         model = self.case.drawn.model
         masters = self.trainer.master_parameters().items()
         return {name: v.astype(np.float64).astype(model.parameter_format(name)) for name, v in masters}
 
     def breaks(self, verb: WrongWidth) -> bool:
-        """Whether a micro-batch whose inputs are a value too wide raises."""
+        """Return whether a micro-batch raises if its inputs are one value too wide."""
         batch = self.batch(verb.micro)
         wider = np.concatenate([batch.inputs, batch.inputs[..., :1]], axis=-1)
         broken = Batch(wider, batch.targets, batch.mask)
@@ -266,23 +266,23 @@ class Executor(ABC):
 
     @abstractmethod
     def restore_damaged(self, verb: RestoreDamaged) -> bool:
-        """Whether a damaged save is refused.
+        """Return whether loading a damaged save is refused.
 
         Raises:
-            NotPlayed: nothing was kept under its number, or the damage is to a file that nothing depends on.
+            NotPlayed: nothing was saved in its slot, or nothing depends on the damaged file.
         """
 
     @abstractmethod
     def damage_offloaded(self, verb: DamageOffloaded) -> bool:
-        """Whether a run that cannot read what it has offloaded says so.
+        """Return whether the run refuses to read its state from a damaged or missing offloaded file.
 
         Raises:
-            NotPlayed: it has offloaded nothing to files that its state is read from.
+            NotPlayed: the run has no offloaded files that its state is read from.
         """
 
     @abstractmethod
     def scope(self, verb: OpenScope) -> None:
-        """Opens a precision scope and leaves it."""
+        """Open a precision scope and leave it."""
 
 
 def _update_values(update: Update) -> dict[str, object]:
@@ -292,15 +292,15 @@ def _update_values(update: Update) -> dict[str, object]:
 
 STEPS = "optimizer/steps"
 MOST_UPDATES = 8
-"""Updates that a used run has made at most when it loads another one; otherwise as many as that one has."""
+"""Largest number of updates that a used run makes before it loads a save; fewer if the saved run has made fewer."""
 
 
 class SubjectExecutor(Executor):
     """Plays a case on the framework under test.
 
     Args:
-        folder: checkpoints are written below it.
-        away: folder of offloaded files; runs may share it. None for one below `folder`.
+        folder: folder for checkpoints.
+        offloaded: folder of offloaded files, which runs may share; None for one below `folder`.
     """
 
     def __init__(self, subject: Subject, case: GeneratedCase, folder: Path, offloaded: Path | None = None) -> None:
@@ -325,17 +325,17 @@ class SubjectExecutor(Executor):
         return trainer
 
     def laid_out(self, batch: Batch, seed: int) -> Batch:
-        """Data that lie row by row, column by column, or at every second place."""
+        """Return the batch in C order, transposed, or as every second element of larger arrays."""
         layout = nth(seed)
         targets = {name: laid_out(target, layout) for name, target in batch.targets.items()}
         mask = None if batch.mask is None else laid_out(batch.mask, layout)
         return Batch(laid_out(batch.inputs, layout), targets, mask)
 
     def play(self, left_out: frozenset[int] = frozenset()) -> Play:
-        """All verbs but those that are left out.
+        """Play all verbs except those at the places `left_out`.
 
         Raises:
-            PlayFailed: a verb raised, or changed what had been read before.
+            PlayFailed: a verb raised, or changed an array that the caller had read before.
         """
         observations: list[Observation | None] = []
         sums: dict[tuple[int, str], int] = {}
@@ -361,7 +361,7 @@ class SubjectExecutor(Executor):
         try:
             self.trainer.save(path)
         except (RuntimeError, ValueError):
-            if waiting:
+            if waiting:  # a framework may refuse to save an open window
                 self._saved.pop(slot, None)
                 raise NotPlayed from None
             raise
@@ -403,10 +403,10 @@ class SubjectExecutor(Executor):
         self._loads_all(saved, loaded)
 
     def _loads_all(self, saved: Observation, loaded: Observation) -> None:
-        """Compares the loaded state with the saved one, including signs of zeros.
+        """Compare the loaded state with the saved one, including signs of zeros.
 
         Raises:
-            StateMismatch: something differs.
+            StateMismatch: a value differs.
         """
         for name, value in saved.items():
             if name in loaded and not same_bits(loaded[name], value):
@@ -450,7 +450,7 @@ class SubjectExecutor(Executor):
         return refused
 
     def _loses_nothing(self, path: Path, saved: Observation) -> bool:
-        """Whether a new run takes all that was saved from files one of which is damaged, and so was not needed."""
+        """Return whether a new run loads the whole saved state although a file is damaged, which is then not needed."""
         target = self.make()
         try:
             target.restore(path)
@@ -465,7 +465,7 @@ class SubjectExecutor(Executor):
             with framework.autocast(Precision("O1", verb.format), enabled=verb.enabled):
                 if verb.raises:
                     raise ZeroDivisionError
-        except ZeroDivisionError:
+        except ZeroDivisionError:  # raised above, to leave the scope by an exception
             pass
 
 
@@ -474,7 +474,7 @@ def _checksum(value: Array) -> int:
 
 
 def _damage(path: Path, how: Damage) -> None:
-    """Cuts a file in half, puts something else in its place, or takes it away."""
+    """Cut a file in half, replace its content, or remove it."""
     match how:
         case "cut":
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

@@ -1,4 +1,4 @@
-"""Features of a case, counted by coverage and named by exclusions; and recipes that a framework can train."""
+"""Features of a case, which coverage counts and exclusions name; and strategies for recipes a framework supports."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -55,21 +55,23 @@ from frameworks.ways import Way, sets
 from frameworks.ways import find_installed_ways as offered_ways
 
 LARGE = 10**5
-"""Values that a large parameter has at least."""
+"""Smallest number of values of a large parameter."""
 MANY = 64
-"""Samples of a large micro-batch, or positions of its sequences."""
+"""Smallest number of samples of a large micro-batch, or of all positions of their sequences."""
 HUGE, BIG, TINY = 2.0**14, 2.0**6, 2.0**-13
+"""Magnitudes from which values count as huge and as large, and up to which they count as tiny."""
 SMALLEST_NORMAL = -126
+"""Exponent of the smallest normal number of float32."""
 
 
 def features(case: GeneratedCase) -> frozenset[str]:
-    """Every feature of a case."""
+    """Return every feature of a case."""
     layers = case.drawn.layers
     return frozenset([*recipe_features(case.recipe, layers), *model_features(case), *program_features(case)])
 
 
 def recipe_features(recipe: Recipe, layers: tuple[Layer, ...]) -> Iterator[str]:
-    """Features of the recipe and of the layers that it trains."""
+    """Yield features of the recipe and of the layers that it trains."""
     yield f"precision={recipe.precision.label}"
     optimizer = recipe.optimizer
     momentum = isinstance(optimizer, SGD) and optimizer.momentum > 0
@@ -125,7 +127,7 @@ def recipe_features(recipe: Recipe, layers: tuple[Layer, ...]) -> Iterator[str]:
 
 
 def model_features(case: GeneratedCase) -> Iterator[str]:
-    """Features of the model."""
+    """Yield features of the model."""
     drawn = case.drawn
     yield "values=exact" if drawn.exact else "values=rounded"
     yield from (f"activation={layer.kind}" for _, layer in walk(drawn.layers) if isinstance(layer, Activation))
@@ -150,7 +152,7 @@ def model_features(case: GeneratedCase) -> Iterator[str]:
 
 
 def program_features(case: GeneratedCase) -> Iterator[str]:
-    """Features of the program."""
+    """Yield features of the program."""
     for verb in case.program:
         yield f"verb={word(verb)}"
         yield from ["verb=Restore"] if isinstance(verb, Restore) else []
@@ -180,7 +182,7 @@ def program_features(case: GeneratedCase) -> Iterator[str]:
 
 
 def windows(case: GeneratedCase) -> Iterator[list[int]]:
-    """The items of each micro-batch, window by window."""
+    """Yield the items of each micro-batch, window by window."""
     open_window: list[int] = []
     for verb in case.program:
         match verb:
@@ -197,7 +199,7 @@ def windows(case: GeneratedCase) -> Iterator[list[int]]:
 
 
 def _optimizer_without_gradient(case: GeneratedCase) -> bool:
-    """Whether some optimizer owns nothing but parameters that a whole window has no gradient for."""
+    """Return whether some optimizer owns only parameters that have no gradient in a whole window."""
     names, count = list(case.drawn.model.parameter_shapes()), case.recipe.optimizers
     heads = {name for name, _ in case.drawn.losses}
     places = [names[i::count] for i in range(count)]
@@ -225,7 +227,7 @@ def _of_heads(names: list[str], heads: set[str]) -> set[str]:
 
 
 def word(verb: Verb) -> str:
-    """A verb's name."""
+    """Return a verb's name."""
     match verb:
         case WrongWidth(way=way):
             return f"WrongWidth.{way}"
@@ -244,7 +246,7 @@ def word(verb: Verb) -> str:
 
 
 def _list_training_batches(verb: Verb) -> tuple[GeneratedBatch, ...]:
-    """The micro-batches that a verb passes through the model in training."""
+    """Return the micro-batches that a verb passes through the model in training."""
     match verb:
         case Accumulate(micro=micro) | TraceLayers(micro=micro) | CountBytes(micro=micro):
             return (micro,)
@@ -318,20 +320,21 @@ SCHEDULES = (
     *(Steps((0, 2), (1.0, 0.5, 0.25)), Steps((1,), (1.0, 0.3)), Steps((1, 2), (0.1, 0.7, 1.0))),
 )
 INEXACT_RATE = 0.03
+"""A learning rate that no float format holds exactly."""
 UNEVEN_SCALE = 1003.0
-"""No power of two, and bfloat16 does not hold it."""
+"""A scale that is no power of two, and that bfloat16 cannot hold."""
 
 
 def is_offered(framework: Framework, recipe: Recipe) -> bool:
-    """Whether a framework declares all that a recipe asks for."""
+    """Return whether a framework declares all capabilities that a recipe needs."""
     return supports(framework, *needs(recipe))
 
 
 @st.composite
 def recipes(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel) -> Recipe:
-    """Recipes from every field that the framework declares, for a model; one in four has all of them that go together.
+    """Draw a recipe for a model from all fields that the framework declares; one in four combines all that go together.
 
-    Two optimizers under a loss scale get no schedule: what is counted where one of them skips is open
+    Two optimizers under a loss scale get no schedule: no clause says what counts as an update if one of them skips
     (`scaling.two-optimizers-rule`).
     """
 
@@ -369,7 +372,7 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel) -> Rec
 
 
 def _with_ways(framework: Framework, recipe: Recipe) -> Recipe:
-    """Every second recipe with other ways of what it uses; a checksum chooses, so that other draws stay as they are."""
+    """Return every second recipe with other ways of its techniques. A checksum chooses, so no other draw changes."""
     ways = _sets_of_ways(cast(Any, framework))
     choice = crc32(repr(recipe).encode())
     if not ways or recipe.ranks is not None or choice % 2:
@@ -380,7 +383,7 @@ def _with_ways(framework: Framework, recipe: Recipe) -> Recipe:
 
 @cache
 def _sets_of_ways(framework: Framework) -> tuple[tuple[Way, ...], ...]:
-    """Sets of ways without documented limits."""
+    """Return sets of ways without documented limits."""
     here = offered_ways(framework.name, framework.mode) if framework.name in built_in() else ()
     return sets(tuple(way for way in here if not way.limits))
 
@@ -396,16 +399,16 @@ OFFLOADED: tuple[tuple[OffloadedKind, ...], ...] = (
 )
 OFFLOADS = (*(Offload(what) for what in OFFLOADED * 2), *(Offload(what, "disk") for what in OFFLOADED))
 SMALL, BUCKET = 1024, 16_384
-"""Values of a model that is soon trained by several ranks, and of one that fills the buckets that some reduce by."""
+"""Largest number of values of a model that ranks train quickly, and of one that fills the buckets of a reduction."""
 ONE_IN = 12
-"""One recipe in so many has ranks, one has QAT, and two offload."""
+"""One recipe in this many has ranks, one has QAT, and two have an offload."""
 
 
 @st.composite
 def _techniques(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel, recipe: Recipe) -> Recipe:
-    """The recipe with ranks, an offload, QAT or 8-bit moments, now and then, as far as declared.
+    """Draw the recipe or, now and then, the recipe with ranks, an offload, QAT or 8-bit moments, as far as declared.
 
-    Ranks that share a batch norm differ in whose statistics they take (`sharding.buffers`), so they get none.
+    Frameworks differ in which rank's batch-norm statistics they use (`sharding.buffers`), so batch norm excludes ranks.
     """
 
     def with_one(field: str, values: Sequence[Any], one_in: int) -> Recipe:
@@ -430,7 +433,7 @@ class Techniques:
     """Declarations of a framework, without those that its adapter excludes from generation.
 
     Attributes:
-        blocks: values in a block of 8-bit moments, and in the smallest parameter that has them.
+        blocks: pairs: number of values in a block of 8-bit moments, and in the smallest parameter that has them.
     """
 
     ranks: Sequence[Ranks]
@@ -440,7 +443,7 @@ class Techniques:
 
 
 def techniques_of(framework: Framework) -> Techniques:
-    """The possible parts of a framework's recipes."""
+    """Return the techniques that a framework's recipes may use."""
     return _techniques_of(cast(Any, framework))
 
 
@@ -459,7 +462,7 @@ def _techniques_of(framework: Framework) -> Techniques:
 
 @st.composite
 def _optimizers(draw: st.DrawFn, exact: bool) -> Optimizer:
-    """Optimizers; an exact model's gradients may cancel to zero, and Adam's usual epsilon makes a step of rounding."""
+    """Draw an optimizer; not Adam's usual epsilon for exact models, whose gradients may cancel to rounding error."""
     if draw(st.booleans()):
         return SGD(draw(st.sampled_from([2.0**-4, 2.0**-5, INEXACT_RATE])), draw(st.sampled_from([0.0, 0.0, 0.5, 0.9])))
     tiny = [] if exact else [(1e-3, 1e-8), (1e-3, None)]
@@ -472,7 +475,7 @@ def _optimizers(draw: st.DrawFn, exact: bool) -> Optimizer:
 
 
 def variants(framework: Framework, drawn: GeneratedModel) -> st.SearchStrategy[str | None]:
-    """Recomputation variants that may be asked for; one that needs an input with a gradient takes no token ids."""
+    """Return a strategy for recomputation variants; for token ids, without those that need an input's gradient."""
     withheld = framework.conventions().gradient_input if drawn.integer_inputs else ()
     return st.sampled_from([None, *(v for v in framework.recompute_variants() if v not in withheld)])
 

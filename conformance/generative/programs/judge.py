@@ -1,4 +1,4 @@
-"""Judges a case: compares its play on the framework with the oracle's, verb by verb.
+"""Judge a case: compare its play on the framework with the oracle's, verb by verb.
 
 Where a verb rounds nothing, values must equal the oracle's bit for bit. Elsewhere the bound is `Ensemble.freedom` times
 the largest distance between the oracle and a member of an ensemble of randomly rounded runs, plus one unit in the last
@@ -55,29 +55,29 @@ from fixtures.model import BatchNorm
 from fixtures.recipe import DynamicScaling, StaticScaling
 
 FLOAT64 = 64 * 2.0**-53
-"""How far a float64 value may be off, relatively, of which members are no further from each other than that."""
+"""Relative tolerance of a float64 value, for values on which the ensemble's members agree within this tolerance."""
 UNDERFLOW = 2.0**-100
-"""Where float32 values may be zero: factors of theirs have underflowed, or the function has no such small slope."""
+"""Float32 values below this may be 0: a factor underflows, or an implementation's slope is 0 there."""
 REPORTED = 4 * 2.0**-24
-"""How far a loss or norm may be off that float32 cannot hold: it is computed in float32 and divided by items."""
+"""Relative tolerance of a reported loss or norm: it may be computed in float32 and divided by the number of items."""
 ROOT = 2.0**64
-"""Square root of the largest magnitude of float32."""
+"""Square root of the largest magnitude of float32; the square of a larger value overflows."""
 CHAOTIC = 0.2
 """A bound above this share of the largest value says nothing, so the value is not judged."""
 COUNTED = (
     *("skipped", "scale_before", "scale_after", "good_steps", "raised", "refused", "steps", "schedule", "scale"),
     *("dropped", "overflowed"),
 )
-"""Last parts of the names of counters and of values that change by powers of two; all others are rounded."""
+"""Last parts of the names of counters and of values that change only by powers of two; all other values are rounded."""
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """The first difference.
+    """The first difference between a play and the one that it is compared with.
 
     Attributes:
         place: the verb's place in the program.
-        name: of the value, such as "parameter/0.weight".
+        name: the value's name, such as "parameter/0.weight".
         measured, expected: the two values.
         bound: the largest difference allowed, 0 where the bits must be equal.
     """
@@ -100,18 +100,18 @@ class Mismatch:
 
 
 def is_counter(name: str) -> bool:
-    """Whether this name belongs to a counter, which has no rounding."""
+    """Return whether this is the name of a counter, which is never rounded."""
     return name.rsplit("/", 1)[-1].rsplit(".", 1)[0] in COUNTED or name.startswith("steps/")
 
 
 def first_difference(
     measured: Sequence[Observation | None], ensemble: Ensemble, left: Mapping[int, frozenset[str]]
 ) -> Mismatch | None:
-    """The first value, by verb and name, whose distance from the oracle's exceeds the bound.
+    """Return the first value, by verb and name, whose distance from the oracle's exceeds the bound; None if none does.
 
     Args:
-        measured: of every verb, under canonical names; only names that the oracle has too are looked at.
-        left: beginnings of names that are not judged, by the place of the verb.
+        measured: the observation after each verb, by canonical name; only names that the oracle has too are compared.
+        left: prefixes of names that are not judged, by the verb's place.
     """
     for index, (mine, exact) in enumerate(zip(measured, ensemble.nearest.observations, strict=True)):
         if mine is None or exact is None:
@@ -126,7 +126,7 @@ def first_difference(
             return None
         infinite = any(is_counter(n) or not np.array_equal(_finite(mine[n]), _finite(exact[n])) for n in unequal)
         if infinite and not all(_agrees(play, ensemble.nearest, index) for play in ensemble.of_other_ranges):
-            return None  # a format of another range would change what overflows up to this verb
+            return None  # with another exponent range, other values overflow up to this verb
         if ensemble.is_lost(index):
             unequal = [name for name in unequal if is_counter(name)]
         for name in sorted(unequal, key=_order):
@@ -143,7 +143,7 @@ def first_difference(
 def _find_exceeded_bound(
     name: str, index: int, mine: Array, exact: Array, ensemble: Ensemble, growing: Iterator[tuple[Play, ...]]
 ) -> float | None:
-    """The bound that a value exceeds, for a growing number of members; None if it exceeds none."""
+    """Return the bound that a value exceeds for all numbers of members; None if it does not, or is not judged."""
     gap, bound = distance(mine, exact), 0.0
     if is_counter(name):
         return bound if gap else None
@@ -153,17 +153,17 @@ def _find_exceeded_bound(
             return None
         bound = allowed
         if name.startswith(("result/output.", "result/back.")) and unit(mine) > unit(exact):
-            bound += unit(mine) * float(np.abs(wide(exact)).max(initial=0.0))  # of the format that the layer chooses
+            bound += unit(mine) * float(np.abs(wide(exact)).max(initial=0.0))  # a unit of the framework's own format
         if gap <= bound:
             return None
     return bound
 
 
 def _is_determined(name: str, mine: Observation, exact: Observation) -> bool:
-    """Whether a clause determines the value.
+    """Return whether a clause determines the value.
 
-    An average begins with the first applied update; how far what is not a number spreads through a layer is open, and
-    so is a gradient whose square, as in a loss, leaves float32.
+    No clause determines an average before the first applied update, how NaN spreads through a layer, or a gradient
+    whose square, as in a loss, overflows float32.
     """
     if name.startswith("result/back.") and bool(np.isnan(wide(exact[name])).any()):
         return False
@@ -177,13 +177,13 @@ def _is_determined(name: str, mine: Observation, exact: Observation) -> bool:
 
 
 _BACKWARD = ("accumulator/", "result/gradient.", "result/back.")
-"""What a backward pass gives: where it overflows, no clause says which gradients that reaches, nor what they become."""
+"""Prefixes of a backward pass' results. If it overflows, no clause says which gradients change, nor their values."""
 
 
 def _where_finite(mine: Observation, exact: Observation) -> tuple[Observation, Observation]:
-    """Two observations in which gradients are set to zero where one is not finite, if the oracle's overflow.
+    """Return both observations with gradients set to 0 where either is not finite, if the oracle's overflow.
 
-    Returned gradients are all set to zero if none of their values is finite and nonzero after unscaling.
+    All returned gradients are set to 0 if the framework's have no value that is finite and nonzero after unscaling.
     """
     gradients = [name for name in exact if name in mine and name.startswith(_BACKWARD)]
     if all(np.isfinite(wide(exact[name])).all() for name in gradients):
@@ -204,18 +204,18 @@ _FLOW = ("result/", "accumulator/", "moment/", "master/", "parameter/", "average
 
 
 def _order(name: str) -> tuple[int, str]:
-    """Counters first, then rounded values in the order in which an update computes them."""
+    """Return a sort key: counters first, then rounded values in the order in which an update computes them."""
     position = next((i for i, prefix in enumerate(_FLOW, 1) if name.startswith(prefix)), len(_FLOW) + 1)
     return (0 if is_counter(name) else position, name)
 
 
 def _is_decided(ensemble: Ensemble, index: int) -> bool:
-    """Whether every member counts what the oracle counts, up to this verb."""
+    """Return whether all members equal the oracle, up to this verb, in counters and in which values are finite."""
     return all(_agrees(member, ensemble.nearest, index) for member in ensemble.members)
 
 
 def _agrees(member: Play, nearest: Play, index: int) -> bool:
-    """Whether a member counts the same as the oracle, and the same is finite, up to a verb."""
+    """Return whether a member equals the oracle, up to a verb, in counters and in which values are finite."""
     pairs = zip(member.observations[: index + 1], nearest.observations[: index + 1], strict=True)
     return all(exact is None or (other is not None and _agree(other, exact)) for other, exact in pairs)
 
@@ -232,10 +232,10 @@ def _finite(array: Array) -> Array:
 
 
 def _bound(name: str, index: int, exact: Array, ensemble: Ensemble, members: Sequence[Play]) -> float | None:
-    """How far a value may be from the oracle's; None where it is not judged. It grows with the members.
+    """Return how far a value may be from the oracle's; None if it is not judged. The bound grows with the members.
 
-    Where fewer than all of them leave a value where it is, others may move it by less than the play without rounding is
-    off, so that this play is asked by all alone.
+    If no member moves the value, other roundings may still do so. The spread is then the unrounded play's distance,
+    but only for the full set of members. A compiled framework's spread is always at least that distance.
     """
     if is_counter(name):
         return 0.0
@@ -257,10 +257,10 @@ def _bound(name: str, index: int, exact: Array, ensemble: Ensemble, members: Seq
 
 
 def _measure_rounding_error(name: str, index: int, exact: Array, ensemble: Ensemble) -> float:
-    """Distance of the play without rounding from the oracle's, with which members may agree by chance.
+    """Return the distance of the unrounded play from the oracle's, since members may agree with the oracle by chance.
 
-    Where that play counts something else, because nothing overflows in it, it says nothing, and the value counts as
-    not rounded.
+    If a counter differs in the unrounded play, for example because nothing overflows there, the distance means nothing
+    and the value counts as not rounded: return 0.
     """
     for step in range(index + 1):
         nearest, unrounded = (play.observations[step] for play in (ensemble.nearest, ensemble.unrounded))
@@ -275,12 +275,12 @@ def _measure_rounding_error(name: str, index: int, exact: Array, ensemble: Ensem
 def apart_from_twin(
     measured: Play, twin: Play, ensembles: tuple[Ensemble, ...] = (), left: tuple[str, ...] = (), underflow: float = 0.0
 ) -> Mismatch | None:
-    """The first value in which two plays of a framework differ, verb by verb.
+    """Return the first value in which two plays of a framework differ, verb by verb; None if there is none.
 
     Args:
-        ensembles: of the programs, where two of them may round otherwise: each play may be as far from its oracle as
-            the bound says, and that as far from the exact value; empty where the plays must be equal bit for bit.
-        left: beginnings of names that are not compared.
+        ensembles: of both programs, if they may round differently: each play may be one bound away from its oracle,
+            and its oracle one bound away from the exact value. Empty if the plays must be equal bit for bit.
+        left: prefixes of names that are not compared.
         underflow: values smaller than this are equal.
     """
     for index, (mine, other) in enumerate(zip(measured.observations, twin.observations, strict=True)):
@@ -300,7 +300,7 @@ def apart_from_twin(
 
 
 def _same(a: Array, b: Array, underflow: float) -> bool:
-    """Whether two values have the same bits, but for the sign of zero and what is smaller than `underflow`."""
+    """Return whether two values have the same bits, apart from the sign of zero and values up to `underflow`."""
     if same_bits(a, b) or a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind in "USO":
         return same_bits(a, b)
     small = np.maximum(np.abs(wide(a)), np.abs(wide(b))) <= underflow
@@ -308,7 +308,7 @@ def _same(a: Array, b: Array, underflow: float) -> bool:
 
 
 def _alike(index: int, ensembles: tuple[Ensemble, ...]) -> bool:
-    """Whether the oracle counts the same in all programs after a verb, and the same is finite."""
+    """Return whether the oracles of all programs agree after a verb in counters and in which values are finite."""
     observations = [o for o in (ensemble.nearest.observations[index] for ensemble in ensembles) if o is not None]
     pairs = [(name, o[name], observations[0][name]) for o in observations[1:] for name in o]
     return all(
@@ -318,11 +318,11 @@ def _alike(index: int, ensembles: tuple[Ensemble, ...]) -> bool:
 
 
 def _from_exact_value(name: str, index: int, ensemble: Ensemble) -> float | None:
-    """How far a play's value may be from the exact one, which two programs share; None where it is not judged.
+    """Return how far a play's value may be from the exact one, which two programs share; None if it is not judged.
 
-    The play may be a bound away from its oracle, and the oracle a bound away from the exact value, or as far as the
-    unrounded play is: members lie around the oracle, and where a value is a small part of a unit away from one that a
-    low format holds, hardly any of them leaves what rounding to nearest gives.
+    The play may be one bound away from its oracle. The oracle may be one bound away from the exact value, or as far as
+    the unrounded play if that is more: members lie around the oracle, and if a low format almost holds a value, hardly
+    any member differs from rounding to nearest.
     """
     exact = ensemble.nearest.observations[index]
     if exact is None or name not in exact or not _is_decided(ensemble, index):
@@ -335,7 +335,7 @@ Judge = Callable[[GeneratedCase], Failure | None]
 
 
 def play(subject: Subject, case: GeneratedCase) -> Play:
-    """The case on the framework under test.
+    """Play a case on the framework under test.
 
     Raises:
         PlayFailed: a verb raised.
@@ -346,7 +346,7 @@ def play(subject: Subject, case: GeneratedCase) -> Play:
 
 
 def play_in_turn(subject: Subject, *cases: GeneratedCase) -> list[Play]:
-    """The cases on the framework under test, one verb of each in turn; they offload to files in one folder.
+    """Play cases on the framework under test, one verb of each in turn; all offload to files in one folder.
 
     Raises:
         PlayFailed: a verb raised.
@@ -363,7 +363,7 @@ def play_in_turn(subject: Subject, *cases: GeneratedCase) -> list[Play]:
 
 
 def against_the_oracle(subject: Subject, laws: GenerativeSettings, case: GeneratedCase) -> Failure | None:
-    """The first difference between the framework's play and the oracle's."""
+    """Return the first difference between the framework's play and the oracle's; None if there is none."""
     try:
         measured = play(subject, case)
     except PlayFailed as failed:
@@ -379,7 +379,7 @@ def against_the_oracle(subject: Subject, laws: GenerativeSettings, case: Generat
 
 
 def _find_leak(case: GeneratedCase, measured: Play) -> Failure | None:
-    """The first verb after which a process-wide setting has changed."""
+    """Return a failure at the first verb after which a process-wide setting has changed."""
     first: Observation | None = None
     for index, observation in enumerate(measured.observations):
         if observation is None:
@@ -397,7 +397,7 @@ _STATE_PREFIXES = ("parameter/", "master/", "optimizer/", "buffer/", "scaler/")
 
 
 def _find_format_change(case: GeneratedCase, measured: Play) -> Failure | None:
-    """The first verb after which a part of the state has changed its format."""
+    """Return a failure at the first verb after which a part of the state has changed its format."""
     first: Observation = {}
     for index, observation in enumerate(measured.observations):
         for name, value in (observation or {}).items():
@@ -409,7 +409,7 @@ def _find_format_change(case: GeneratedCase, measured: Play) -> Failure | None:
 
 
 def _find_state_change(case: GeneratedCase, measured: Play) -> Failure | None:
-    """The first read-only verb after which a part of the state has changed, bit for bit."""
+    """Return a failure at the first read-only verb after which a part of the state has changed, bit for bit."""
     before: Observation | None = None
     for index, (verb, after) in enumerate(zip(case.program, measured.observations, strict=True)):
         if before is not None and after is not None and isinstance(verb, _LOOKS):
@@ -425,13 +425,13 @@ def _find_state_change(case: GeneratedCase, measured: Play) -> Failure | None:
 
 _IN_TRAINING = (Gradients, TraceLayers, CountBytes)
 _LOOKS = (Predict, Save, OpenScope, *_IN_TRAINING)
-"""Verbs that update nothing; some pass through the model as in training."""
+"""Verbs that update nothing; those of `_IN_TRAINING` run the model in training mode."""
 _PASSES = ("buffer/", "random/")
-"""State that a training pass changes."""
+"""Prefixes of the state that a pass in training mode changes."""
 
 
 def canonical_play(measured: Play, laws: GenerativeSettings, case: GeneratedCase) -> Play:
-    """A play of the framework with canonical names."""
+    """Return a play of the framework under canonical names."""
     slots = laws.slots(case.recipe.optimizer)
     return Play(
         tuple(None if observation is None else canonical(observation, slots) for observation in measured.observations)
@@ -439,13 +439,13 @@ def canonical_play(measured: Play, laws: GenerativeSettings, case: GeneratedCase
 
 
 def ensemble_of(subject: Subject, case: GeneratedCase, measured: Play) -> Ensemble:
-    """The oracle's plays of the same verbs, without recomputation and offload, which must have no effect."""
+    """Return the ensemble for the same verbs, without recomputation and offload, since these must have no effect."""
     plain = replace(case, recipe=subject.complete_recipe(case.recipe).replace(recompute=None, offload=None))
     return Ensemble(subject.conventions, plain, measured.left_out, subject.seed)
 
 
 def describe(case: GeneratedCase, apart: Mismatch | None, *, skipped: bool = False) -> Failure | None:
-    """The failure for a difference."""
+    """Return the failure that reports a difference; None if there is none."""
     if apart is None:
         return None
     where = f"after step {apart.place + 1} of {len(case.program)}, {step_text(case.program[apart.place])}"
@@ -455,12 +455,12 @@ def describe(case: GeneratedCase, apart: Mismatch | None, *, skipped: bool = Fal
 def not_judged(
     subject: Subject, laws: GenerativeSettings, case: GeneratedCase, ensemble: Ensemble
 ) -> Mapping[int, frozenset[str]]:
-    """Prefixes of names that are not compared with the oracle's, by the place of the verb.
+    """Return prefixes of names that are not compared with the oracle's, by the verb's place.
 
-    How many updates there were where one of two optimizers skips is an observation (`scaling.two-optimizers-rule`). No
-    clause says whether a window without any gradient counts, nor which running statistics an average is evaluated with
-    once they have moved since it did. Ranks show the accumulator of the first of them, whose part of a micro-batch
-    depends on how many there are.
+    If one of two optimizers skips, the count of updates is only an observation (`scaling.two-optimizers-rule`). No
+    clause says whether a window without any gradient counts, or which running statistics an evaluation of the average
+    uses once they have moved on. The accumulator of ranks is rank 0's, whose part of a micro-batch depends on their
+    number.
     """
     always = frozenset(laws.not_compared) | {"random/", "result/bytes"}
     if isinstance(case.recipe.scaling, StaticScaling):
@@ -493,14 +493,14 @@ def not_judged(
 
 
 _OF_MOVING_SCALES = {"result/setting.growth", "result/setting.backoff", "result/setting.interval"}
-"""Settings without effect on a static scale; a scaler that is kept from moving may report some."""
+"""Settings that have no effect on a static scale; a dynamic scaler that is kept from moving may report some of them."""
 _STILL = (Predict, Save, OpenScope, DamageOffloaded)
-"""Verbs that move no running statistics, whichever framework plays them."""
+"""Verbs that change no running statistics in any framework."""
 _STATE = {"parameter/", "master/", "moment/", "steps/", "average/", "accumulator/", "scaler/"}
 
 
 def _ends_early(subject: Subject, case: GeneratedCase, index: int) -> bool:
-    """Whether the framework has ended its window by itself after this micro-batch, and the oracle has not."""
+    """Return whether the framework has already ended its window after this micro-batch, and the oracle has not."""
     scaler = case.recipe.scaling
     if subject.conventions.scaler.counts == "micro-batches" and isinstance(scaler, DynamicScaling):
         return True
@@ -509,5 +509,5 @@ def _ends_early(subject: Subject, case: GeneratedCase, index: int) -> bool:
 
 
 def make_failure(failed: PlayFailed) -> Failure:
-    """The failure for a verb that raised."""
+    """Return the failure for a verb that raised."""
     return Failure(failed.place, failed.name, False, str(failed))

@@ -1,4 +1,4 @@
-"""Generates cases: models of a grammar, batches, external gradients, and programs of verbs in a meaningful order."""
+"""Strategies for cases: models from a grammar, batches, external gradients, and programs of verbs in a useful order."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ from frameworks.contract import Capability, Framework
 
 WIDTHS = (1, 2, 3, 5, 7, 8, 13)
 LONG_WIDTHS = (33, 67, 130, 259, 1027)
-"""Widths beyond what is done in blocks of 32, 64, 128, 256 or 1024."""
+"""Widths that exceed the usual blocks of kernels: 32, 64, 128, 256 and 1024."""
 LONG_SEQUENCES = (35, 67)
 MANY_CLASSES = (300, 1100)
-"""More than eight bits count, and more than a block of 1024."""
+"""Numbers of classes: more than 8 bits count, and more than a block of 1024."""
 LARGE = 2**16 + 3
-"""Rows of a table that has more than 10^5 values with `LARGE_WIDTH` columns, and more rows than 16 bits count."""
+"""Rows of a table: more than 16 bits count, and more than 10^5 values with `LARGE_WIDTH` columns."""
 LARGE_WIDTH = 2
 SHIFT = 64.0
-"""Added to inputs that are normalised first; next to it a low format holds halves or sixteenths."""
+"""Offset of inputs that are normalised first; at this magnitude a low format resolves only halves or sixteenths."""
 _EPSILONS = st.sampled_from([1e-5, 1e-12])
 MOSTLY_STRAIGHT: tuple[ActivationKind, ...] = ("relu",) * 6 + ("gelu", "tanh", "sigmoid")
 _VARIANCE_EPSILONS = st.sampled_from([1e-5, 1e-5, 1e-3, 1e-7])
@@ -81,10 +81,10 @@ CURVED: tuple[ActivationKind, ...] = ("relu", "gelu", "tanh", "sigmoid")
 
 @st.composite
 def models(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> GeneratedModel:
-    """Models of one of four kinds: vectors in exact values, vectors, token sequences, and pictures.
+    """Draw a model of one of four kinds: vectors in exact values, vectors, token sequences, or pictures.
 
     Args:
-        dropout: whether some of the layers are dropout, whose masks no oracle knows; some layer is, then.
+        dropout: whether to add dropout layers, at least one; no oracle knows their masks.
     """
     kind = draw(st.sampled_from(["exact"] * 5 + ["vectors"] * 3 + ["tokens", "pictures"] * 2))
     match kind:
@@ -140,10 +140,10 @@ def _vector_layers(draw: st.DrawFn, exact: bool) -> tuple[tuple[Layer, ...], Sha
 
 @st.composite
 def _block(draw: st.DrawFn, width: int, exact: bool) -> tuple[tuple[Layer, ...], int]:
-    """A sequence of layers; an ordinary width follows a large one, so that no product is large."""
+    """Draw some layers and their output width; an ordinary width follows a large one, so that no product is large."""
     long = width > max(WIDTHS)
     names = ["dense", "activated", "bare"] + ([] if exact else ["batch-norm"]) + ([] if long else ["residual"])
-    names += ["layer-norm"] if not exact and width > 1 else []  # of one value any rounding error is all that is left
+    names += ["layer-norm"] if not exact and width > 1 else []  # one value minus its mean is pure rounding error
     units = draw(st.sampled_from([*WIDTHS] if long else [*WIDTHS * 4, *LONG_WIDTHS]))
     kind = draw(st.sampled_from(MOSTLY_STRAIGHT if exact else CURVED))
     match draw(st.sampled_from(names)):
@@ -207,7 +207,7 @@ def _picture_layers(draw: st.DrawFn) -> tuple[tuple[Layer, ...], Shape]:
 def _heads(
     draw: st.DrawFn, framework: Framework, kind: str, inner: bool
 ) -> tuple[Heads, tuple[tuple[str, LossKind], ...]]:
-    """Heads; `inner` if some may be float64, as is open of a head that takes the inputs themselves."""
+    """Draw heads and losses; `inner`: whether layers precede them. No clause covers a float64 head on the inputs."""
     wide = inner and supports(framework, Capability.FLOAT64_HEADS) and kind in ("exact", "vectors")
     count = 1 if kind in ("tokens", "pictures") else draw(st.sampled_from([*[1, 1, 2] * 4, 3]))
     heads: list[Head] = []
@@ -228,11 +228,11 @@ def _heads(
 
 SMALL_BATCHES = (2, 2, 3, 4, 5)
 LARGE_BATCHES = (MANY, MANY + 3, 4 * MANY + 3)
-"""Samples of a micro-batch that is too large for what is done in blocks of 32, 64 or 256; means over 64 are exact."""
+"""Samples of large micro-batches: they exceed blocks of 32, 64 or 256 samples. A mean over 64 is exact."""
 ROWS = 65_539
-"""Samples that are too many for what counts rows in 16 bits."""
+"""Samples of a micro-batch that has more rows than 16 bits count."""
 MAGNITUDES, SUBNORMAL = (-10, 4, 9, 14), -130
-"""Powers of two by which inputs are multiplied; by the last one they are subnormal."""
+"""Powers of two that multiply inputs; the last one makes them subnormal."""
 
 
 @dataclass(frozen=True)
@@ -240,9 +240,9 @@ class Habits:
     """Choices that apply to a whole program.
 
     Attributes:
-        even: whether the micro-batches of a window are of one size, so that any way of weighing them is the same.
-        head: the only head that micro-batches bring targets for, "" for any.
-        missing: place of the parameter that given gradients leave out, None for any or none.
+        even: whether all micro-batches of a window have one size, so that it does not matter how they are weighted.
+        head: the only head for which micro-batches have targets, "" for any.
+        missing: place of the parameter without an external gradient, as a share of all; None for any or none.
     """
 
     even: bool = False
@@ -252,7 +252,7 @@ class Habits:
 
 @st.composite
 def habits(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel, recipe: Recipe) -> Habits:
-    """The habits of a program; most have none."""
+    """Draw the habits of a program; most programs have none."""
     even = recipe.accumulation > 1 and draw(st.booleans())
     if not supports(framework, Capability.MISSING_GRADIENTS) or draw(st.integers(0, 3)):
         return Habits(even)
@@ -261,17 +261,17 @@ def habits(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel, recipe:
 
 
 def large_batches(drawn: GeneratedModel) -> list[int]:
-    """Sizes of micro-batches that are large for a model, the likelier the more often."""
+    """Return sizes of large micro-batches for a model; a size that occurs more often is drawn more often."""
     widest = max(math.prod(shape) for shape in (drawn.sample, *drawn.model.output_shapes().values()))
     vectors = len(drawn.sample) == 1 and not drawn.integer_inputs
     return [*LARGE_BATCHES * 2, *([ROWS] * 2 if vectors and widest <= max(WIDTHS) else [])]
 
 
 class Batches:
-    """The micro-batches that a program for one model and recipe takes.
+    """Draws the micro-batches of programs for one model and recipe.
 
     Args:
-        subnormal: whether inputs may be.
+        subnormal: whether inputs may be subnormal.
     """
 
     def __init__(
@@ -287,7 +287,7 @@ class Batches:
         self._large = large_batches(drawn)
 
     def window(self, draw: st.DrawFn, count: int) -> tuple[GeneratedBatch, ...]:
-        """So many micro-batches, of which at least one has an item."""
+        """Draw `count` micro-batches, at least one of which has an item."""
         micros = tuple(self._one(draw) for _ in range(count))
         if self._drawn.exact and draw(st.booleans()):
             micros = tuple(
@@ -300,7 +300,7 @@ class Batches:
         return micros if any(m.items(self._drawn) for m in micros) else (GeneratedBatch(2), *micros[1:])
 
     def draw_prediction_batch(self, draw: st.DrawFn) -> GeneratedBatch:
-        """A micro-batch to be evaluated, of which sizes, magnitudes and equal values are of interest."""
+        """Draw a micro-batch for evaluation; sizes vary, and now and then magnitudes do, or all inputs are equal."""
         size = draw(st.sampled_from([1, 2, 3] * 5 + self._large))
         seed, rare = draw(st.integers(0, 9)), draw(st.integers(0, 7))
         if rare == 0 and not self._drawn.integer_inputs:
@@ -308,7 +308,7 @@ class Batches:
         return GeneratedBatch(size, seed, constant=rare == 1)
 
     def _sizes(self, draw: st.DrawFn, count: int) -> list[int]:
-        """Sizes that add up to a power of two, so that means over a window are exact."""
+        """Draw sizes whose sum is a power of two, so that means over a window are exact."""
         total = draw(st.sampled_from([total for total in (2, 4, 8, 32) if total >= count]))
         ends = sorted(draw(st.permutations(range(1, total)))[: count - 1])
         return [end - start for start, end in zip([0, *ends], [*ends, total], strict=True)]
@@ -332,20 +332,20 @@ class Batches:
 
 
 LAST = 0.999999
-"""Where the last value of a parameter is, as a share of them."""
+"""Place of the last value of a parameter, as a share of its values."""
 OFTEN, LONG = 7, 300
-"""Updates in a row; bfloat16 counts to 256."""
+"""Numbers of consecutive updates; bfloat16 counts only to 256."""
 
 BEYOND_FLOAT32 = 2.0**130
-"""Infinite in float32, and finite in float64."""
+"""A value that is infinite in float32 and finite in float64."""
 
 
 class Feeds:
-    """The update attempts from given gradients that a program for one model and recipe makes.
+    """Draws update attempts from external gradients, for one model and recipe.
 
     Attributes:
-        largest: a gradient that only just does not overflow under the scale that the run begins with, None for none.
-        counted: whether anything depends on how many updates were applied, as is open of a window without gradients.
+        largest: a gradient that just does not overflow under the initial scale, None if there is no such value.
+        counted: whether the count of applied updates matters; no clause says whether a window without gradients counts.
     """
 
     def __init__(self, framework: Framework, drawn: GeneratedModel, recipe: Recipe, habits: Habits) -> None:
@@ -366,7 +366,7 @@ class Feeds:
         self._places = [i / 16 for i in range(16)] + [sizes.index(max(sizes)) / len(sizes)] * 8
 
     def apply_gradients(self, draw: st.DrawFn) -> ApplyGradients:
-        """One attempt, or several in a row."""
+        """Draw one attempt, or several in a row."""
         window = tuple(self._draw_gradient(draw) for _ in range(self._count))
         if self._large and self._dynamic and draw(st.booleans()):
             window = self._with_one_at_the_end(draw)
@@ -390,13 +390,13 @@ class Feeds:
                 return ApplyGradients(window)
 
     def _with_one_at_the_end(self, draw: st.DrawFn) -> tuple[SpikedGradient, ...]:
-        """A window of which a single value is not finite, the last one of the largest parameter."""
+        """Draw a window with a single value that is not finite: the last one of the largest parameter."""
         spike = Spike(draw(st.sampled_from([math.inf, math.nan])), self._places[-1], LAST)
         plain = SpikedGradient(0.25, missing=self._habits.missing)
         return (*[plain] * (self._count - 1), replace(plain, spikes=(spike,)))
 
     def _overflowing(self, draw: st.DrawFn, window: tuple[SpikedGradient, ...]) -> tuple[SpikedGradient, ...]:
-        """The window; with two optimizers, often one in which a single parameter alone overflows."""
+        """Return the window or, with two optimizers, often draw one in which only a single parameter overflows."""
         if not (self._two and self._dynamic and draw(st.booleans())):
             return window
         return (SpikedGradient(0.25, (Spike(math.inf, draw(st.sampled_from(self._places)), 0.5),)), *window[1:])
@@ -428,16 +428,16 @@ class Feeds:
 
 
 def _largest(recipe: Recipe) -> float:
-    """The largest power of two that gradients can be, so that the sum of two is infinite."""
+    """Return the largest power of two that a gradient can hold; the sum of two such gradients is infinite."""
     narrow = recipe.precision.level in ("O2", "O3") and recipe.precision.format == "float16"
     return 2.0**15 if narrow else 2.0**127
 
 
 TARGETS: tuple[Target, ...] = ("same", "fresh", "used", "predicted", "skipped", "stopped")
 _SLOTS = st.integers(0, 1)
-"""Slots of saves, few enough that saves of different kinds overwrite each other."""
+"""Slots of saves; there are few, so that saves of different kinds overwrite each other."""
 LONGEST = 8
-"""Steps of a program; a window with single micro-batches is one of them."""
+"""Largest number of steps of a program; a window of single micro-batches is one step."""
 
 
 @st.composite
@@ -450,14 +450,14 @@ def _programs(draw: st.DrawFn, steps: _Steps) -> tuple[Verb, ...]:
         step = draw(st.sampled_from(candidates))
         new = steps.verbs(draw, step, sorted(between))
         saved = {verb.slot for verb in new if isinstance(verb, Save)}
-        between = between - saved if step == "window" else between | saved  # a window's saves are of an open one
+        between = between - saved if step == "window" else between | saved  # a window saves only while it is open
         verbs += new
     return tuple(verbs)
 
 
 @st.composite
 def _repertoires(draw: st.DrawFn, steps: _Steps) -> frozenset[str]:
-    """Kinds of steps in a program: all, or a few, which then meet more often.
+    """Draw the kinds of steps in a program: all, or a few, which then follow each other more often.
 
     Source: Groce et al., "Swarm testing", ISSTA 2012.
     """
@@ -472,10 +472,10 @@ def _repertoires(draw: st.DrawFn, steps: _Steps) -> frozenset[str]:
 
 @st.composite
 def cases(draw: st.DrawFn, framework: Framework, dropout: bool = False, subnormal: bool = False) -> GeneratedCase:
-    """A model, a recipe and a program.
+    """Draw a model, a recipe and a program.
 
     Args:
-        subnormal: whether inputs may be, which frameworks take for zero or not.
+        subnormal: whether inputs may be subnormal; some frameworks flush them to zero.
     """
     drawn = draw(models(framework, dropout))
     recipe = draw(recipes(framework, drawn))
@@ -484,7 +484,7 @@ def cases(draw: st.DrawFn, framework: Framework, dropout: bool = False, subnorma
 
 
 def few_files(case: GeneratedCase) -> GeneratedCase:
-    """The case; offloaded to the host where so many updates would write files by the thousand."""
+    """Return the case, offloaded to the host if its many updates would write thousands of files."""
     if not any(isinstance(verb, Train | ApplyGradients) and verb.times > OFTEN for verb in case.program):
         return case
     case = case.loaded_under(lambda under: replace(under, offload=_to_host(under.offload)))
@@ -496,7 +496,7 @@ def _to_host(offload: Offload | None) -> Offload | None:
 
 
 def _others(framework: Framework, recipe: Recipe) -> list[RestoreOverrides]:
-    """The ways in which a run that another one saved may go on, if there are any but that one's own."""
+    """Return the overrides under which a save may be restored: other ranks or another offload than the run's own."""
     ranks, offloads = recipe.ranks, [None, *techniques_of(framework).offloads]
     moves = [RestoreOverrides(ranks, offload) for offload in offloads if offload != recipe.offload]
     if ranks is None or not supports(framework, Capability.RANKS_RESHAPE):
@@ -506,10 +506,10 @@ def _others(framework: Framework, recipe: Recipe) -> list[RestoreOverrides]:
 
 
 class _Steps:
-    """The steps that a program for one model and recipe is made of.
+    """Draws the steps of programs for one model and recipe.
 
     Args:
-        subnormal: whether inputs may be.
+        subnormal: whether inputs may be subnormal.
     """
 
     def __init__(
@@ -527,7 +527,7 @@ class _Steps:
         self.scope = supports(framework, Capability.AUTOCAST_SCOPE)
         self.trace = supports(framework, Capability.TRACE) and recipe.recompute is None
         self.count = supports(framework, Capability.SAVED_BYTES)
-        # Of a batch norm of one value wider inputs are rows, as arrays broadcast.
+        # A batch norm of one value accepts wider inputs: its parameters broadcast over them.
         any_width = isinstance(drawn.layers[0], BatchNorm) and drawn.sample == (1,)
         self.breaks = not (drawn.token_level or drawn.integer_inputs or any_width)
         self._moves = _others(framework, recipe)
@@ -537,7 +537,7 @@ class _Steps:
         self.formats = [p.format for p in PRECISIONS if p.level == "O1" and is_offered(framework, Recipe(precision=p))]
 
     def words(self, saved: bool) -> list[str]:
-        """Candidates for the next step, repeated by weight."""
+        """Return candidates for the next step, repeated by weight."""
         steps = ["train", "train", "train", "gradients", "predict", "start-again"]
         steps += ["window"] * 2 if self.spelt else []
         steps += ["feed"] * 3 if self.feed else []
@@ -553,7 +553,7 @@ class _Steps:
         return steps
 
     def verbs(self, draw: st.DrawFn, step: str, saved: list[int]) -> list[Verb]:
-        """The verbs of a step; `saved` are the slots that hold a run between two windows."""
+        """Draw the verbs of a step; `saved` lists the slots that hold a run between two windows."""
         match step:
             case "window":
                 return self._window(draw)
@@ -574,14 +574,14 @@ class _Steps:
         return [self._verb(draw, step)]
 
     def _relay(self, draw: st.DrawFn) -> list[Verb]:
-        """A run that takes over another one's weights at the same count of updates, evaluated before and after."""
+        """Draw a run that loads another run's weights at the same count of updates, with evaluations around it."""
         slot, averaged = draw(_SLOTS), self.recipe.average is not None and draw(st.booleans())
         look = Predict(self._batches.draw_prediction_batch(draw), averaged)
         train = [self._verb(draw, "train") for _ in range(2)]
         return [train[0], Save(slot), StartAgain(), train[1], look, Restore(slot, "same"), look]
 
     def _look(self, draw: st.DrawFn) -> list[Verb]:
-        """Verbs right before a save or after a load: often none, otherwise one that reads the run."""
+        """Draw verbs right before a save or after a load: often none, otherwise one that reads the run."""
         looks = ["averaged"] * 3 if self.recipe.average is not None else []
         looks += ["predict", "gradients"] + ["trace"] * self.trace
         return [self._verb(draw, draw(st.sampled_from(looks)))] if draw(st.booleans()) else []
@@ -623,7 +623,7 @@ class _Steps:
         return [target for target in TARGETS if target not in left_out]
 
     def _window(self, draw: st.DrawFn) -> list[Verb]:
-        """A window in its micro-batches, with other verbs between them, ended, flushed or left open by a new run."""
+        """Draw a window of single micro-batches, with other verbs between them, that is ended or flushed."""
         k = self.recipe.accumulation
         count = draw(st.integers(1, k)) if self.flush else k
         micros = self._batches.window(draw, count)
@@ -638,7 +638,7 @@ class _Steps:
         return [*verbs, Apply(flush=count < k)]
 
     def _between(self, draw: st.DrawFn, micro: GeneratedBatch, items: int, last: bool) -> list[Verb]:
-        """A verb that changes nothing, within a window; `last` if one more micro-batch would end it."""
+        """Draw a verb within a window that changes nothing; `last`: whether the next micro-batch ends the window."""
         kinds = ["nothing", "nothing", "predict"] + (["save", "save"] if self.checkpoint else [])
         kinds += ["damaged"] if self.checkpoint else []
         kinds += ["averaged"] if self.recipe.average is not None else []
@@ -664,7 +664,7 @@ class _Steps:
         return RestoreDamaged(slot, draw(st.sampled_from(damages)), draw(st.sampled_from([0.0, 0.5, 0.99])))
 
     def _draw_gradients(self, draw: st.DrawFn) -> list[Verb]:
-        """Gradients from outside; after so many updates that counts grow long, the run is saved and loaded."""
+        """Draw an attempt from external gradients, and a save and a load after `LONG` updates, when counts are long."""
         feed, slot = self._feeds.apply_gradients(draw), draw(_SLOTS)
         if feed.times < LONG or not self.checkpoint:
             return [feed]

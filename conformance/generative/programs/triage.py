@@ -1,4 +1,4 @@
-"""Attributes a failure to a clause: by the part of the case that it needs, by verb and by part of the state."""
+"""Attribute a failure to a clause, by the part of the case that it needs, the verb, and the part of the state."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ class BrokenClause:
 
     Attributes:
         clause: id of the clause.
-        without: the part of the case without which the failure disappears, "" if there is none.
+        without: the part of the case whose removal makes the failure disappear, "" if there is none.
     """
 
     failure: Failure
@@ -50,7 +50,7 @@ class BrokenClause:
 
 
 def _less(*kinds: type[Verb]) -> Simpler:
-    """The case without verbs of these kinds."""
+    """Return a function that removes verbs of these kinds from a case."""
     return lambda case: replace(case, program=tuple(v for v in case.program if not isinstance(v, kinds)))
 
 
@@ -59,19 +59,19 @@ def _but(**fields: object) -> Simpler:
 
 
 def _no_loads_in_windows(case: GeneratedCase) -> GeneratedCase:
-    """The case without saves and loads between two micro-batches of a window."""
+    """Return the case without saves and loads between two micro-batches of a window."""
     states = zip(case.program, open_windows(case.program), strict=True)
     verbs = (verb for verb, waiting in states if not (waiting and isinstance(verb, Save | Restore)))
     return replace(case, program=tuple(verbs))
 
 
 def _as_saved(field: str) -> Simpler:
-    """The case with every restore under its own recipe's ranks or offload."""
+    """Return a function that sets the ranks or offload of every restore in a case to those of the case's recipe."""
     return lambda case: case.loaded_under(lambda under: replace(under, **{field: getattr(case.recipe, field)}))
 
 
 def _wide_moments(case: GeneratedCase) -> GeneratedCase:
-    """The case with 32-bit moments."""
+    """Return the case with 32-bit moments."""
     optimizer = case.recipe.optimizer
     wide = replace(optimizer, state_bits=32) if isinstance(optimizer, Adam) else optimizer
     return replace(case, recipe=case.recipe.replace(optimizer=wide))
@@ -105,18 +105,18 @@ CAUSES: dict[str, Simpler] = {
     "the schedule": _but(schedule=None),
     "low precision": _but(precision=Precision()),
 }
-"""Parts that may be removed from a case, by name, in this order."""
+"""Functions that remove a part of a case, by the part's name, in the order in which they are tried."""
 
 
 def find_broken_clause(case: GeneratedCase, failure: Failure, judge: Judge) -> BrokenClause:
-    """The clause that a failure breaks."""
+    """Return the clause that a failure breaks."""
     for name, simpler in CAUSES.items():
         without = simpler(case)
         if without == case or not without.program:
             continue
         try:
             gone = judge(without) is None
-        except Unsupported:
+        except Unsupported:  # without this part the framework refuses the case, which says nothing
             continue
         if gone:
             return BrokenClause(failure, clause_of(case, failure, name), name)
@@ -165,7 +165,7 @@ _BY_PART = {
 
 
 def clause_of(case: GeneratedCase, failure: Failure, cause: str) -> str:
-    """The clause about a part of the state after a verb, and about the part of the case that the failure needs."""
+    """Return a failure's clause by part of the state, verb, and `cause`, the part of the case that it needs."""
     verb, part = case.program[failure.place], failure.name
     if part == "apart":
         return "sharding.replicas-equal"
@@ -223,7 +223,7 @@ def _of_update(case: GeneratedCase, failure: Failure, cause: str) -> str:
 
 
 def reachable() -> frozenset[str]:
-    """Clauses to which a failure can be attributed."""
+    """Return the clauses to which a failure can be attributed."""
     techniques = (clause for technique in load_techniques() for clause in technique.breaks)
     return frozenset((*_BY_CAUSE.values(), *_BY_VERB.values(), *_BY_PART.values(), *_OTHERS, *techniques))
 

@@ -1,4 +1,4 @@
-"""Another way to play a case that must give the same result, without an oracle where both round alike."""
+"""Variations of a case that must give the same result; they need no oracle if both plays round alike."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ from frameworks.contract import Capability, Framework, Unsupported
 from frameworks.registry import load
 
 HUGE = 2.0**96
-"""No scale that is drawn makes a smaller value, or what it was computed from, infinite in float32."""
+"""Limit of the compared values: below it, no drawn scale makes a value or its operands infinite in float32."""
 SMALLEST = 2.0**-100
-"""Smaller values may be sums of subnormal ones, of which a scale of 1 loses bits that a larger one keeps."""
+"""Smaller values may be sums of subnormal ones, whose low bits a scale of 1 loses and a larger scale keeps."""
 LOST = 2.0**-137
-"""What 2^12 subnormal gradients of float32 lose together, for each unit of the largest value that multiplies them."""
+"""Loss of 2^12 subnormal float32 gradients together, per unit of the largest value that multiplies them."""
 SLOT = 9
-"""Under this number a variation saves; no drawn program does."""
+"""Slot in which a variation saves; no drawn program uses it."""
 
 
 class Variation:
@@ -65,13 +65,13 @@ class Variation:
     breaks: ClassVar[str]
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the message."""
+        """Return the clause that a failure breaks, and the message."""
         return self.breaks, failure.breaking(self.breaks)
 
 
 @dataclass(frozen=True)
 class RecomputedCase(Variation):
-    """A case, played as its recipe says and without recomputation."""
+    """A case played with recomputation, and again without."""
 
     breaks = "recompute.same-state"
 
@@ -89,7 +89,7 @@ class RecomputedCase(Variation):
 
 @dataclass(frozen=True)
 class ScaledCase(Variation):
-    """A case without scaling, and with a scale by which nothing overflows."""
+    """A case played without scaling, and again with a scale under which nothing overflows."""
 
     breaks = "scaling.is-transparent"
 
@@ -112,7 +112,7 @@ class ScaledCase(Variation):
 
 @dataclass(frozen=True)
 class ResumedCase(Variation):
-    """A case, and the same with a save and a load before the verb at `place`."""
+    """A case played as it is, and again with a save and a load before the verb at `place`."""
 
     breaks = "resume.bit-identical"
 
@@ -135,7 +135,7 @@ class ResumedCase(Variation):
 
 @dataclass(frozen=True)
 class SecondRun(Variation):
-    """A case played alone, and after another one that stays open, or alternating with it."""
+    """A case played alone, and again after another case whose run stays open, or alternating with that case."""
 
     breaks = "laws.second-run"
 
@@ -161,7 +161,7 @@ class SecondRun(Variation):
 
 @dataclass(frozen=True)
 class Elsewhere(Variation):
-    """Cases played here in sequence, and in a new process in reverse order."""
+    """Cases played in sequence in this process, and in reverse order in a new process."""
 
     breaks = "laws.processes"
 
@@ -187,7 +187,7 @@ class Elsewhere(Variation):
 
 @dataclass(frozen=True)
 class PlaysTask:
-    """Cases to play in a new process; `framework` is an adapter's "package.module:Class"."""
+    """Cases to play in a new process; `framework` names the adapter as "package.module:Class"."""
 
     framework: str
     device: str
@@ -197,11 +197,11 @@ class PlaysTask:
 
     @classmethod
     def of(cls, subject: Subject, cases: tuple[GeneratedCase, ...]) -> PlaysTask:
-        """The cases on the same framework, device, mode and seed."""
+        """Return the task that plays the cases on the same framework, device, mode and seed."""
         return cls(*same_framework(subject), subject.seed, cases)
 
     def run(self) -> list[tuple[Observation | None, ...] | None]:
-        """Observations after every verb; None for a case that is refused or raises."""
+        """Return the observations after every verb of each case; None for a case that is refused or raises."""
         subject = Subject(load(self.framework, self.device, self.mode), self.seed)
         plays = [_try_play(subject, case) for case in self.cases]
         return [result.observations if isinstance(result, Play) else None for result in plays]
@@ -212,13 +212,13 @@ def _try_play(subject: Subject, case: GeneratedCase) -> Play | Unsupported | Non
         return play(subject, case)
     except Unsupported as refusal:
         return refusal
-    except PlayFailed:
+    except PlayFailed:  # the other laws judge failures of a single play
         return None
 
 
 @dataclass(frozen=True)
 class CutWindows(Variation):
-    """Windows of samples, whole and cut into micro-batches of these sizes."""
+    """Windows of samples, played whole and again split into micro-batches of these sizes."""
 
     breaks = "accumulation.equals-full-batch"
 
@@ -254,13 +254,13 @@ def _compare_plays(
     largest: float = np.inf,
     underflow: float = 0.0,
 ) -> Failure | None:
-    """The first difference between the plays of a case and its twin.
+    """Return the first difference between the plays of a case and its twin; None if there is none.
 
     Args:
-        rounded: a case whose ensemble bounds the rounding difference of two programs; None for equal bits.
-        inserted: places of the verbs that the twin does not have.
-        largest: plays are compared until the twin has a larger value.
-        underflow: values smaller than this are equal, and smaller than what large values of the play make of lost bits.
+        rounded: a case whose ensemble bounds the difference in rounding; None if the plays must be equal bit for bit.
+        inserted: start and end of the places of verbs that the twin does not have.
+        largest: the comparison ends before the twin's first observation with a larger value.
+        underflow: smaller values are equal; if not 0, it is raised to `LOST` times the largest value of the play.
     """
     try:
         measured, expected = play(subject, case), play(subject, twin)
@@ -281,7 +281,7 @@ def _compare_plays(
 
 
 def _largest(play: Play) -> float:
-    """The largest finite floating value of a play, 0 if there is none."""
+    """Return the largest finite floating value of a play, 0 if there is none."""
     values = [
         value for observation in play.observations for value in (observation or {}).values() if value.dtype.kind in "fV"
     ]
@@ -290,7 +290,7 @@ def _largest(play: Play) -> float:
 
 
 def _below(observation: Observation, largest: float) -> bool:
-    """Whether no value is larger, nor not a number where that is a bound; given gradients have no loss."""
+    """Return whether no value but the loss is NaN or exceeds `largest`; external gradients have no loss."""
     if largest == np.inf:
         return True
     arrays = (value for name, value in observation.items() if value.dtype.kind not in "USO" and name != "result/loss")
@@ -301,18 +301,18 @@ class Instance(Protocol):
     """An instance of a law: a program compared with the oracle, or a variation compared with the case itself."""
 
     def words(self) -> frozenset[str]:
-        """Features that exclusions may name."""
+        """Return the features that exclusions may name."""
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
-        """The failure, if there is one."""
+        """Return the failure, None if there is none."""
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the message."""
+        """Return the clause that a failure breaks, and the message."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A case, run on the framework and on the oracle."""
+    """A case to play on the framework and on the oracle."""
 
     case: GeneratedCase
 
@@ -328,21 +328,21 @@ class Program:
 
 
 THREES, TRIED = 3, 8
-"""How many cases, each with two like it, a process plays, and how many are drawn to find those that are allowed."""
+"""Number of triples of cases that one process plays, and of triples drawn to find allowed ones."""
 MANY_UPDATES, SMALL = 260, 128
-"""More updates than 8 bits can count, and the largest size of a model that makes them."""
+"""More updates than 8 bits can count, and the largest number of values of a model that makes so many."""
 LONG = 1000
-"""An interval that no drawn program reaches the end of."""
+"""A growth interval that is longer than any drawn program."""
 
 
 def programs(framework: Framework) -> st.SearchStrategy[Program]:
-    """Cases to compare with the oracle."""
+    """Return a strategy for cases to compare with the oracle."""
     return cases(framework).map(Program)
 
 
 @st.composite
 def draw_recomputed_case(draw: st.DrawFn, framework: Framework) -> RecomputedCase:
-    """Cases with recomputation, and most of them with dropout."""
+    """Draw a case with recomputation, mostly also with dropout."""
     drawn = cases(framework, dropout=draw(st.integers(0, 3)) > 0)
     case = draw(drawn.filter(lambda case: len(case.drawn.layers) > 1))
     if case.recipe.recompute is None:
@@ -354,7 +354,7 @@ def draw_recomputed_case(draw: st.DrawFn, framework: Framework) -> RecomputedCas
 
 @st.composite
 def _after_many(draw: st.DrawFn, case: GeneratedCase) -> GeneratedCase:
-    """The case, now and then with many updates before all others, if the model is small."""
+    """Return the case or, if the model is small, now and then the case with many updates before all other verbs."""
     if case.drawn.values > SMALL or case.recipe.accumulation > 1 or draw(st.integers(0, 11)):
         return case
     long = Train((GeneratedBatch(2, draw(st.integers(0, 9))),), times=MANY_UPDATES)
@@ -363,9 +363,9 @@ def _after_many(draw: st.DrawFn, case: GeneratedCase) -> GeneratedCase:
 
 @st.composite
 def draw_scaled_case(draw: st.DrawFn, framework: Framework) -> ScaledCase:
-    """Cases in which nothing overflows or underflows, and a scale.
+    """Draw a case in which nothing overflows or underflows, and a scale for it.
 
-    Behind large weights a norm divides by values that nobody sees, up to 10^25, and the gradients become subnormal.
+    After large weights, a norm would divide by hidden values of up to 10^25, and the gradients would become subnormal.
     """
     case = draw(cases(framework, dropout=True))
     if any(isinstance(layer, BatchNorm | LayerNorm) for _, layer in walk(case.drawn.layers)):
@@ -384,7 +384,7 @@ def draw_scaled_case(draw: st.DrawFn, framework: Framework) -> ScaledCase:
 
 
 def _tame(verb: Verb) -> Verb:
-    """A verb whose gradients are of ordinary size, and whose scaler is not asked for."""
+    """Return the verb with inputs and gradients of ordinary size, and without explicit unscaling."""
     match verb:
         case ApplyGradients(window=window):
             return ApplyGradients(tuple(SpikedGradient(max(-1.0, min(1.0, gradient.base))) for gradient in window))
@@ -398,7 +398,7 @@ def _tame(verb: Verb) -> Verb:
 
 @st.composite
 def draw_resumed_case(draw: st.DrawFn, framework: Framework) -> ResumedCase:
-    """Cases with dropout, some of which begin with many updates, and a place between two windows."""
+    """Draw a case with dropout, sometimes with many updates first, and a place between two windows."""
     case = draw(cases(framework, dropout=True))
     case = draw(_after_many(case))
     places = [0, *(index for index, waiting in enumerate(open_windows(case.program), 1) if not waiting)]
@@ -408,7 +408,7 @@ def draw_resumed_case(draw: st.DrawFn, framework: Framework) -> ResumedCase:
 
 @st.composite
 def second_runs(draw: st.DrawFn, framework: Framework) -> SecondRun:
-    """Two cases, the first of which may end anywhere."""
+    """Draw two cases; the first one may be cut off after any verb."""
     case, alike = draw(_alike(framework))
     first = alike if draw(st.booleans()) else draw(cases(framework, dropout=True))
     first = replace(first, program=first.program[: draw(st.integers(1, len(first.program)))])
@@ -416,7 +416,7 @@ def second_runs(draw: st.DrawFn, framework: Framework) -> SecondRun:
 
 
 def elsewhere(framework: Framework) -> st.SearchStrategy[Elsewhere]:
-    """A case, the same with something changed, and the same with another seed."""
+    """Return a strategy for triples: a case, the same with one change, and the same with another seed."""
     return _alike(framework).map(lambda pair: Elsewhere((*pair, _reseed(pair[0]))))
 
 
@@ -428,7 +428,7 @@ def _reseed(case: GeneratedCase) -> GeneratedCase:
 def handfuls(
     draw: st.DrawFn, threes: st.SearchStrategy[Elsewhere], allowed: Callable[[Elsewhere], bool]
 ) -> Elsewhere | None:
-    """Some of them that are allowed, since a process takes longer to start than to play one; None if none is."""
+    """Draw several allowed triples as one instance, since a process is slow to start; None if none is allowed."""
     chosen: list[GeneratedCase] = []
     for _ in range(TRIED):
         if len(chosen) == 3 * THREES:
@@ -440,7 +440,7 @@ def handfuls(
 
 @st.composite
 def _alike(draw: st.DrawFn, framework: Framework) -> tuple[GeneratedCase, GeneratedCase]:
-    """A case and another with the same shapes, in which one thing is changed."""
+    """Draw a case and a second one with the same shapes that differs in one thing."""
     case = draw(cases(framework, dropout=True, subnormal=True))
     other = draw(cases(framework, dropout=True))
     recipe = case.recipe
@@ -469,10 +469,10 @@ def _alike(draw: st.DrawFn, framework: Framework) -> tuple[GeneratedCase, Genera
 
 @st.composite
 def cuts(draw: st.DrawFn, framework: Framework) -> CutWindows:
-    """One to three windows of up to eight samples, and micro-batches of any sizes.
+    """Draw one to three windows of 2 to 16 samples, and sizes of micro-batches.
 
-    Float16 has no scaling here: whether a window overflows it depends on where the window is cut. There is no QAT,
-        whose ranges follow the micro-batches.
+    Float16 has no scaling here, since the sizes decide whether a window overflows. There is no QAT, since its ranges
+    follow the micro-batches.
     """
     drawn = draw(models(framework).filter(lambda m: not any(isinstance(la, BatchNorm) for _, la in walk(m.layers))))
     recipe = draw(recipes(framework, drawn)).replace(accumulation=1, recompute=None, quantization=None)
