@@ -253,7 +253,7 @@ class Bisection:
 
     @property
     def fix(self) -> bool:
-        """Whether the good release is the newer one."""
+        """Return whether the good release is the newer one."""
         return Version(self.good.cell.version) > Version(self.bad.cell.version)
 
     @property

@@ -97,7 +97,7 @@ class Position:
 
     @cached_property
     def confirmed(self) -> bool:
-        """Whether known failures are strict: the series was judged, or none was."""
+        """Return whether known failures are strict: the series was judged, or none was."""
         return not self.judged or (self.is_here(self.sources[0]) and self._has_version(self.sources[0]))
 
     @property
@@ -136,7 +136,7 @@ class Position:
         return series.version if self.is_here(series) else str(series)
 
     def is_here(self, series: VersionSeries) -> bool:
-        """Whether a judged series has this device and mode, ways overlooked."""
+        """Return whether a judged series has this device and mode, ways overlooked."""
         return series.device == self.device and series.mode in (self.mode, self._plain_mode)
 
     @property
@@ -217,15 +217,15 @@ class Expectation:
         return "  ".join((self.test, self.finding.id, self.signature, *([f"[{conditions}]"] if conditions else [])))
 
     def allows(self, signature: str) -> bool:
-        """Whether the failure may have this signature."""
+        """Return whether the failure may have this signature."""
         return signature in self.signature.split("|")
 
     def applies(self, instructions: Collection[str], seed: int) -> bool:
-        """Whether the entry speaks of runs at this seed on a processor with these instruction sets."""
+        """Return whether the entry speaks of runs at this seed on a processor with these instruction sets."""
         return has_instruction_sets(self.processor, instructions) and (seed != 0 or self.depends_on != OTHER_SEEDS)
 
     def covers(self, clause: str, case: str) -> bool:
-        """Whether the entry is of this case of this clause."""
+        """Return whether the entry is of this case of this clause."""
         return clause == self.clause and (not self.cases or case in self.cases)
 
 
@@ -257,18 +257,18 @@ class Exclusion:
     processor: str = ANY
 
     def leaves_out(self, features: Collection[str]) -> bool:
-        """Whether a program with these features is excluded; "kind=a|b" in `when` stands for either of two."""
+        """Return whether a program with these features is excluded; "kind=a|b" in `when` stands for either of two."""
         terms = (term.partition("=") for term in self.when)
         return all(any(f"{kind}{equals}{one}" in features for one in names.split("|")) for kind, equals, names in terms)
 
     def applies(self, series: VersionSeries) -> bool:
-        """Whether the finding occurs in a series."""
+        """Return whether the finding occurs in a series."""
         return (
             has_name(self.device, series.device) and has_name(self.mode, series.mode) and self.affects(series.version)
         )
 
     def affects(self, version: str) -> bool:
-        """Whether the finding occurs in a version, pre-releases included."""
+        """Return whether the finding occurs in a version, pre-releases included."""
         return SpecifierSet(self.versions).contains(version, prereleases=True)
 
 
@@ -370,7 +370,7 @@ class Known:
                 yield replace(entry, cases=cases, inferred_from=position.label(entry.series), may_pass=not settled)
 
     def is_expected(self, finding: Finding, version: str) -> bool:
-        """Whether an exclusion of the finding affects this version, or its expectations say so.
+        """Return whether an exclusion of the finding affects this version, or its expectations say so.
 
         They are those of the judged series of this release in the modes that have ever shown the finding; if none of
         these was judged in this release, of the nearest ones.

@@ -38,7 +38,7 @@ class Cause:
     clauses: tuple[str, ...] = ()
 
     def explains(self, verdict: TestVerdict) -> bool:
-        """Whether a failure without an entry is one of the finding."""
+        """Return whether a failure without an entry is one of the finding."""
         meant = not self.clauses or verdict.clause in self.clauses
         return meant and verdict.outcome in FAILED and verdict.signature != ""
 

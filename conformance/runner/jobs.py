@@ -107,7 +107,7 @@ def _find_written(arguments: Sequence[str], begun: float, ending: str = ".json")
 
 
 def selects(arguments: Sequence[str]) -> bool:
-    """Whether pytest's arguments select tests by themselves: by an expression, a file or a node id."""
+    """Return whether pytest's arguments select tests by themselves: by an expression, a file or a node id."""
     options = ("-k", "-m", "--deselect", "--ignore", "--tests")
     return any(word.startswith(options) or "::" in word or (ROOT / word).exists() for word in arguments)
 

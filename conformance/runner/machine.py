@@ -85,7 +85,7 @@ def shareable(value: str) -> str:
 
 
 def origin(packages: Iterable[str]) -> str:
-    """How the first of these packages that is installed came here, without a place; "" if an index gave it.
+    """Return how the first of these packages that is installed came here, without a place; "" if an index gave it.
 
     It is `editable`, `folder`, `archive`, or the system of version control with the commit.
     """

@@ -86,7 +86,7 @@ def check_expressions(config: pytest.Config) -> None:
 
 
 def problem_of(expression: str) -> str:
-    """Why pytest cannot read an expression, "" if it can."""
+    """Return why pytest cannot read an expression, "" if it can."""
     try:
         Expression.compile(expression)
     except SyntaxError as error:
@@ -252,7 +252,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _serial(config: pytest.Config) -> bool:
-    """Whether the adapter says that the mode keeps state between tests."""
+    """Return whether the adapter says that the mode keeps state between tests."""
     return config.stash[_FRAMEWORK].mode in adapter_file(config.option.framework).serial
 
 

@@ -236,7 +236,7 @@ class Completeness:
 
 
 def _has_parameters(item: pytest.Item) -> bool:
-    """Whether the test has a parameter: without any workaround or way pytest generates one test and skips it."""
+    """Return whether the test has a parameter: without any workaround or way pytest generates one test and skips it."""
     call = getattr(item, "callspec", None)
     wanted = _PARAMETERS.keys() & {*getattr(item, "fixturenames", ())}
     return all(call is not None and isinstance(call.params.get(name), _PARAMETERS[name]) for name in wanted)

@@ -200,5 +200,5 @@ def _agree(repeats: Sequence[TestVerdict]) -> bool:
 
 
 def repeatable(arguments: Sequence[str]) -> bool:
-    """Whether a run with these pytest arguments can be repeated: not with new generated cases."""
+    """Return whether a run with these pytest arguments can be repeated: not with new generated cases."""
     return not any("nightly" in word for word in arguments)

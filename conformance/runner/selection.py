@@ -42,7 +42,7 @@ class Selection:
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def has(self, test: str, name: str) -> bool:
-        """Whether a test, CLAUSE/function[parameters], is in the selection of this name."""
+        """Return whether a test, CLAUSE/function[parameters], is in the selection of this name."""
         function, _, case = test.partition("[")
         case = case.removesuffix("]")
         if name == QUICK:

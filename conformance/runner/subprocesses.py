@@ -160,7 +160,7 @@ _GAP = rb"\g<0>" + "\N{ZERO WIDTH SPACE}".encode()
 
 
 def in_job() -> bool:
-    """Whether this process runs in a job of GitHub Actions."""
+    """Return whether this process runs in a job of GitHub Actions."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 

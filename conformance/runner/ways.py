@@ -62,7 +62,7 @@ def chosen_ways(adapter: str, framework: Framework, names: Sequence[str]) -> Way
 
 
 def may_use(verdict: TestVerdict, technique: str) -> bool:
-    """Whether a test may use a technique, by the runs of an earlier verdict."""
+    """Return whether a test may use a technique, by the runs of an earlier verdict."""
     if technique in ("save", "load"):
         return any(part in verdict.test for part in _SAVED)
     if technique in LEVELS_OF and verdict.test.startswith("sharding."):

@@ -173,7 +173,7 @@ class Level(StrEnum):
 
     @property
     def judged(self) -> bool:
-        """Whether a test of the clause can fail."""
+        """Return whether a test of the clause can fail."""
         return self not in (Level.OBSERVATION, Level.MEASUREMENT)
 
 

@@ -37,12 +37,12 @@ PROCESSOR = re.compile(r"\*|-?\w+(?:\|\w+)*(?:, -?\w+(?:\|\w+)*)*")
 
 
 def has_name(names: str, name: str) -> bool:
-    """Whether an entry's device or mode (a name, several with commas, or "*") includes this name."""
+    """Return whether an entry's device or mode (a name, several with commas, or "*") includes this name."""
     return names == ANY or name in names.split(", ")
 
 
 def has_instruction_sets(processor: str, instructions: Collection[str]) -> bool:
-    """Whether an entry's processor has these instruction sets."""
+    """Return whether an entry's processor has these instruction sets."""
 
     def has(names: str) -> bool:
         return any(name in instructions for name in names.split("|"))
@@ -90,7 +90,7 @@ class Finding:
     versions: str = ""
 
     def affects(self, version: Version) -> bool:
-        """Whether it is known by hand to occur in a version, pre-releases included."""
+        """Return whether it is known by hand to occur in a version, pre-releases included."""
         return self.versions != "" and SpecifierSet(self.versions).contains(version, prereleases=True)
 
     def lacking(self) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class Finding:
         return tuple(name for name in self.needs if find_spec(name) is None)
 
     def not_here(self, devices: Collection[str], instructions: Collection[str]) -> str:
-        """Why its program cannot reproduce it on such devices and instruction sets; "" if it can."""
+        """Return why its program cannot reproduce it on such devices and instruction sets; "" if it can."""
         if lacking := self.lacking():
             return f"{', '.join(lacking)} is not installed"
         if not has_instruction_sets(self.processor, instructions):

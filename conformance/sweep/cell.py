@@ -349,7 +349,7 @@ class CellJob(Protocol):
     """A cell that an engine runs: a future, or what has its methods."""
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
 
     def result(self) -> CellResult:
         """Its result; any exception of a cell that was lost."""
@@ -536,7 +536,7 @@ class CellFolder:
         return inside(self.path / RECORDS, f"{cell.name}.json.gz")
 
     def is_done(self, cell: SweepCell) -> bool:
-        """Whether a cell has a record of the plan's selection and seed."""
+        """Return whether a cell has a record of the plan's selection and seed."""
         return load_finished(self.record(cell), self.plan) is not None
 
     def store(self, cell: SweepCell, result: CellResult) -> None:

@@ -49,12 +49,12 @@ class ChangeKind(StrEnum):
 
     @property
     def worse(self) -> bool:
-        """Whether somebody should look at it before upgrading; a changed observation counts."""
+        """Return whether somebody should look at it before upgrading; a changed observation counts."""
         return _ORDER.index(self) < _ORDER.index(ChangeKind.DRIFT)
 
     @property
     def listed(self) -> bool:
-        """Whether each change gets a row of its own; the others are counted and listed."""
+        """Return whether each change gets a row of its own; the others are counted and listed."""
         return self not in _COUNTED
 
 
@@ -115,12 +115,12 @@ class SuiteChange:
 
     @property
     def changed(self) -> bool:
-        """Whether the suites are known to differ in more than their commit."""
+        """Return whether the suites are known to differ in more than their commit."""
         return bool(self.areas or self.version)
 
     @property
     def asks_the_same(self) -> bool:
-        """Whether the two suites are known to have the same clauses and tests."""
+        """Return whether the two suites are known to have the same clauses and tests."""
         return not (self.unknown or {"specification", "judging", "tests"} & {*self.areas})
 
     def lines(self) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _step(old: str, new: str) -> str:
 
 
 def incomparable(old: Record, new: Record, suite: SuiteChange) -> dict[str, str]:
-    """Why tests of either record cannot be compared, by test."""
+    """Return why tests of either record cannot be compared, by test."""
     before, after = ({verdict.test: verdict for verdict in record.verdicts} for record in (old, new))
     return {**dict(_asked_otherwise(old, new, before, after)), **dict(_one_sided(old, new, suite))}
 

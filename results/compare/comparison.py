@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def judged(self) -> bool:
-        """Whether enough of the old record's tests are comparable."""
+        """Return whether enough of the old record's tests are comparable."""
         return not self.refusals and self.share >= LEAST
 
     @property
@@ -83,7 +83,7 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Whether nothing differs at all, not even the last bit of a number, the environment or the suite."""
+        """Return whether nothing differs at all, not even the last bit of a number, the environment or the suite."""
         unmoved = all(one.movement is Movement.IDENTICAL for one in self.numbers)
         return self.status == 0 and not self.changes and unmoved and self.environment.same and not self.suite.changed
 
@@ -156,7 +156,7 @@ def _of_the_processor(changes: Iterable[Change], old: Record, new: Record) -> It
 
 
 def _is_another_draw(change: Change) -> bool:
-    """Whether a bound changed from one number to another, as another processor's last digits make it."""
+    """Return whether a bound changed from one number to another, as another processor's last digits make it."""
     numbers_alone = change.detail == "" and change.new not in ("", "inf", "nan")
     return change.kind in (ChangeKind.BOUND_WIDER, ChangeKind.BOUND_CHANGED) and numbers_alone
 
@@ -169,7 +169,7 @@ def _observed_elsewhere(change: Change) -> Change:
 
 
 def _is_of(change: Change, verdict: TestVerdict) -> bool:
-    """Whether a change is about a test's verdict or one of its observations."""
+    """Return whether a change is about a test's verdict or one of its observations."""
     observed = f"{change.subject.partition(' › ')[0]}/".endswith(f"/{verdict.case}/")
     return change.clause == verdict.clause and (change.subject == verdict.test or observed)
 
@@ -254,7 +254,7 @@ def _observations(
 
 
 def _close(old: Json, new: Json, reach: float) -> bool:
-    """Whether two observed numbers differ only in last digits, or by no more than the test's own bound."""
+    """Return whether two observed numbers differ only in last digits, or by no more than the test's own bound."""
     if not (isinstance(old, float) and isinstance(new, float)):
         return False
     return math.isclose(new, old, rel_tol=numbers.ORACLE_DIGITS, abs_tol=reach)
@@ -348,7 +348,7 @@ def _bounds(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[Ch
 
 
 def _wider(old: Json, new: Json, times: float) -> ChangeKind:
-    """Whether a bound demands less: it is that many times as wide, or no bound any more."""
+    """Return whether a bound demands less: it is that many times as wide, or no bound any more."""
     if isinstance(old, int | float) and isinstance(new, int | float):
         return ChangeKind.BOUND_WIDER if not new <= times * old else ChangeKind.BOUND_CHANGED
     return ChangeKind.BOUND_WIDER if new is None else ChangeKind.BOUND_CHANGED
@@ -366,7 +366,7 @@ def _same_bound(old: CheckResult, new: CheckResult) -> bool:
 
 
 def _least_ratio(old: Sequence[float], new: Sequence[float]) -> float:
-    """How many times as large every update's number is at least; 0 without any that can be compared."""
+    """Return how many times as large every update's number is at least; 0 without any that can be compared."""
     return min((b / a for a, b in zip(old, new, strict=False) if math.isfinite(a) and a > 0.0), default=0.0)
 
 

@@ -105,14 +105,14 @@ class Environment:
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs that both records contain."""
+        """Return whether nothing differs that both records contain."""
         return not any(
             (self.framework, self.companions, self.packages, self.switches, self.variables, self.instruction_sets)
         )
 
     @property
     def only_the_processor(self) -> bool:
-        """Whether the runs had one version of everything that computes, and different processors."""
+        """Return whether the runs had one version of everything that computes, and different processors."""
         other = self.instruction_sets is not None or any(switch.name == "device" for switch in self.switches)
         return other and self.framework is None and not self.companions
 

@@ -116,7 +116,7 @@ class Courses:
 def compare_numbers(
     old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, failing: bool
 ) -> MovedNumbers | None:
-    """How far the numbers of one test moved; None if the records do not share any.
+    """Return how far the numbers of one test moved; None if the records do not share any.
 
     Args:
         before, after: its verdicts, of the same code.
@@ -248,7 +248,7 @@ def _at(series: Sequence[float], index: int) -> float:
 
 
 def another_oracle(old: Curves, new: Curves, digits: float = ORACLE_DIGITS) -> bool:
-    """Whether the reference computed something else: a loss that differs by more than `digits`, relatively."""
+    """Return whether the reference computed something else: a loss that differs by more than `digits`, relatively."""
     if not ("exact" in old and "exact" in new):
         return False
     pairs = zip_longest(old["exact"], new["exact"], fillvalue=math.nan)
@@ -256,7 +256,7 @@ def another_oracle(old: Curves, new: Curves, digits: float = ORACLE_DIGITS) -> b
 
 
 def _bounds(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -> tuple[float, ...]:
-    """How far each update's loss may be from the exact one; infinite where an update judges nothing."""
+    """Return how far each update's loss may be from the exact one; infinite where an update judges nothing."""
     for trace, verdict in ((new, after), (old, before)):
         if "bound" in trace:
             return trace["bound"]
@@ -289,6 +289,6 @@ def number(value: Json) -> float | None:
 
 
 def counts(numbers: Sequence[MovedNumbers]) -> Mapping[Movement, int]:
-    """How many tests there are of each movement, without those that no test has."""
+    """Return how many tests there are of each movement, without those that no test has."""
     counted = Counter(one.movement for one in numbers)
     return {movement: counted[movement] for movement in Movement if counted[movement]}

@@ -54,17 +54,17 @@ class Ratio:
 
     @property
     def judged(self) -> bool:
-        """Whether there is a ratio."""
+        """Return whether there is a ratio."""
         return not self.refusal
 
     @property
     def grew(self) -> bool:
-        """Whether the new cost is larger, beyond chance and by more than is negligible."""
+        """Return whether the new cost is larger, beyond chance and by more than is negligible."""
         return self.judged and self.low > 1.0 + SMALLEST
 
     @property
     def shrank(self) -> bool:
-        """Whether the new cost is smaller, beyond chance and by more than is negligible."""
+        """Return whether the new cost is smaller, beyond chance and by more than is negligible."""
         return self.judged and self.high < 1.0 / (1.0 + SMALLEST)
 
     @property
@@ -119,7 +119,7 @@ def _median(samples: Values) -> float:
 
 
 def refusal_of(*sides: Values) -> str:
-    """Why no ratio can be formed of these samples, in one sentence, or ""."""
+    """Return why no ratio can be formed of these samples, in one sentence, or ""."""
     if not all(len(side) for side in sides):
         return "there are no samples"
     if not all((np.isfinite(side) & (side > 0.0)).all() for side in sides):

@@ -72,7 +72,7 @@ def find_untimed_tests(record: Record) -> Iterator[str]:
 
 
 def measuring(record: Record, verdict: TestVerdict) -> bool:
-    """Whether a verdict is about a cost that is measured."""
+    """Return whether a verdict is about a cost that is measured."""
     clause = record.clauses.get(verdict.clause)
     return clause is not None and clause.level == "MEASUREMENT"
 
@@ -146,7 +146,7 @@ def _cost(name: str, before: Measurement, after: Measurement, reason: str) -> Ch
 
 
 def varies(measurement: Measurement) -> bool:
-    """Whether a cost is one that is timed rather than counted."""
+    """Return whether a cost is one that is timed rather than counted."""
     return any(not same(sample, measurement.samples[0]) for sample in measurement.samples)
 
 

@@ -74,7 +74,7 @@ class ChangePoint:
 
     @property
     def worse(self) -> bool:
-        """Whether a test newly fails or is no longer supported."""
+        """Return whether a test newly fails or is no longer supported."""
         return bool(self.fails or self.refused)
 
     @property
@@ -184,7 +184,7 @@ def _points(clause: str, tables: Sequence[Mapping[str, CaseState]]) -> list[Chan
 
 
 def _is_known(point: ChangePoint, points: Iterable[ChangePoint]) -> bool:
-    """Whether changes inside the interval say all that the point says."""
+    """Return whether changes inside the interval say all that the point says."""
     inside = [other for other in points if point.before <= other.before and other.after <= point.after]
     known = {step for other in inside for step in other.steps}
     return all((test, how) in known or (how == "otherwise" and (test, "fails") in known) for test, how in point.steps)
@@ -320,7 +320,7 @@ def _range(columns: Sequence[VersionColumn]) -> str:
 
 
 def _manner(point: ChangePoint) -> str:
-    """How a clause with the same word before and after differs."""
+    """Return how a clause with the same word before and after differs."""
     if point.kind == "support":
         return "with other support"
     gone = point.passes or point.refused
@@ -527,7 +527,7 @@ def _encode_point(line: VersionLine, point: ChangePoint) -> _Point:
 
 
 def is_history(path: Path) -> bool:
-    """Whether a path is a file that begins as `compact` begins it; no record does."""
+    """Return whether a path is a file that begins as `compact` begins it; no record does."""
     if not path.is_file():
         return False
     with path.open("rb") as stream:

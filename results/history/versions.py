@@ -199,7 +199,7 @@ def platform(record: Record) -> str:
 
 
 def comparable(old: CaseState, new: CaseState) -> bool:
-    """Whether two states of one test are of the same question; see `results.compare.changes`."""
+    """Return whether two states of one test are of the same question; see `results.compare.changes`."""
     if old.word not in STATEMENTS or new.word not in STATEMENTS or old.identity != new.identity:
         return False
     if "unsupported" in (old.word, new.word):
@@ -256,7 +256,7 @@ class PlannedCell:
 
     @property
     def of_framework(self) -> bool:
-        """Whether the framework itself varies."""
+        """Return whether the framework itself varies."""
         if self.package in ("", self.framework, *OWN.get(self.framework, ())):
             return True
         return self.framework_version == self.version and self.package not in COMPANIONS | LIBRARIES
@@ -349,7 +349,7 @@ class VersionColumn(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     @property
     def judged(self) -> bool:
-        """Whether there is a record of it."""
+        """Return whether there is a record of it."""
         return not self.gap
 
 

@@ -70,7 +70,7 @@ def ulps(old: Fingerprint, new: Fingerprint) -> float:
 
 
 def differs(old: Sequence[Fingerprint], new: Sequence[Fingerprint]) -> bool:
-    """Whether any array differs in a bit, a name or its place."""
+    """Return whether any array differs in a bit, a name or its place."""
     return [_content(one) for one in old] != [_content(one) for one in new]
 
 

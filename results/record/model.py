@@ -52,7 +52,7 @@ class Outcome(StrEnum):
 
     @property
     def bad(self) -> bool:
-        """Whether somebody has to act on it: an unexpected and repeatable failure."""
+        """Return whether somebody has to act on it: an unexpected and repeatable failure."""
         return self not in _QUIET
 
     def __bool__(self) -> NoReturn:

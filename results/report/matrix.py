@@ -295,7 +295,7 @@ def sentences(page: Matrix, comparisons: Comparisons) -> Iterator[Sentence]:
 
 
 def _failing(page: Matrix, choice: str, how: str) -> Sentence:
-    """How many clauses have an outcome of a choice, in all and in each framework; nothing if none has."""
+    """Return how many clauses have an outcome of a choice, in all and in each framework; nothing if none has."""
 
     def count(runs: Sequence[int]) -> int:
         outcomes = ({v.outcome for run in runs for v in row.verdicts[run]} for row in page.rows)

@@ -89,7 +89,7 @@ def total(record: Record) -> Count:
 
 
 def is_inferred(verdict: TestVerdict) -> bool:
-    """Whether it is a known failure that was judged in another series only."""
+    """Return whether it is a known failure that was judged in another series only."""
     return verdict.outcome is Outcome.KNOWN and verdict.inferred_from != ""
 
 
@@ -122,7 +122,7 @@ def title(record: Record) -> tuple[str, ...]:
 
 
 def is_url(text: str) -> bool:
-    """Whether the text is a plain web address, without a name or a password in it."""
+    """Return whether the text is a plain web address, without a name or a password in it."""
     return _URL.fullmatch(text) is not None
 
 

@@ -95,7 +95,7 @@ def verdict(comparisons: Comparisons) -> str:
 
 
 def _why_not(comparisons: Comparisons) -> list[str]:
-    """Why records cannot be compared, and how many have no partner."""
+    """Return why records cannot be compared, and how many have no partner."""
     reasons = list(dict.fromkeys(line for pair in comparisons.pairs for line in pair.refusals))
     count = len(comparisons.unmatched)
     return [*reasons, f"records without a partner: {count}"] if count else reasons

@@ -67,7 +67,7 @@ def leaves(record: Record) -> Iterator[tuple[Place, Json]]:
 
 
 def differ(location: Place, values: Iterable[tuple[str, Json]]) -> bool:
-    """Whether two frameworks observed different values at a place; explanations in words never differ.
+    """Return whether two frameworks observed different values at a place; explanations in words never differ.
 
     Args:
         values: framework and what one of its runs observed.

@@ -34,7 +34,7 @@ _NARROWEST = 3
 
 
 def troubles(record: Record) -> tuple[str, ...]:
-    """Why a strict reader rejects the record: bad outcomes, an incomplete run, no verdict."""
+    """Return why a strict reader rejects the record: bad outcomes, an incomplete run, no verdict."""
     counts = Counter(verdict.outcome for verdict in record.verdicts)
     result = [f"{counts[outcome]} {outcome}" for outcome in Outcome if outcome.bad and counts[outcome]]
     if record.status == "interrupted" or (record.status == "partial" and not record.selection):

@@ -68,7 +68,7 @@ def test_zero_gradients_change_no_parameter(
 
 
 def _describe_move(value: Array, format_name: str) -> str:
-    """How a weight moved by more than a rounding of each update, "" if it did not."""
+    """Return how a weight moved by more than a rounding of each update, "" if it did not."""
     if value.dtype.name != format_name:
         return f"makes it {value.dtype.name}"
     largest = float(np.abs(value.astype(np.float64)).max())

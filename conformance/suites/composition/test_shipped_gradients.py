@@ -60,7 +60,7 @@ def _points(count: int) -> list[Array]:
 
 
 def _is_elementwise(shipped: Shipped, name: str, count: int) -> bool:
-    """Whether a part is a function of float64 elements of so many arrays that draws nothing."""
+    """Return whether a part is a function of float64 elements of so many arrays that draws nothing."""
     ordinary = [ORDINARY[::-1].copy(), ORDINARY][-count:]
     changed = [array.copy() for array in ordinary]
     for array in changed:

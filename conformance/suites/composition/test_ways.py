@@ -90,7 +90,7 @@ _failing: set[Row] = set()
 
 
 def _fails_by_default(subject: Subject, row: Row, folder: Path) -> bool:
-    """Whether the row fails by the default ways too, which is the matter of `composition.pairs`."""
+    """Return whether the row fails by the default ways too, which is the matter of `composition.pairs`."""
     usual = row.replace(ways=())
     try:
         combinations.compare(subject, Verdict(), usual, folder / row.label)
@@ -184,7 +184,7 @@ _VALUES = (0.5, math.inf, 0.5, 0.25, 0.75)
 
 
 def _trains(way: Way) -> bool:
-    """Whether runs of the way train on data, in addition to given gradients."""
+    """Return whether runs of the way train on data, in addition to given gradients."""
     return way.technique not in (*ROUNDING, *AFTER_GRADIENTS)
 
 

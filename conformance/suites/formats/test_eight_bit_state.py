@@ -193,7 +193,7 @@ def test_first_update_matches_float_adam(subject: Subject, verdict: Verdict) -> 
 
 
 def distance(short: Trainer, wide: Trainer, background: float) -> float:
-    """How far 100 updates on digits lead one run from the other, in units of what the latter has moved.
+    """Return how far 100 updates on digits lead one run from the other, in units of what the latter has moved.
 
     Args:
         background: what every pixel is lighter by.

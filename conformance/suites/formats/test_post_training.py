@@ -221,7 +221,7 @@ def test_storage_has_declared_bytes(subject: Subject, verdict: Verdict, techniqu
 
 
 def range_count(rule: QuantRule, width: int, outputs: int) -> int:
-    """How many ranges a weight has."""
+    """Return how many ranges a weight has."""
     if rule.axis is None:
         return 1
     along, across = (width, outputs) if rule.axis == 0 else (outputs, width)
