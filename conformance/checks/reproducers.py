@@ -14,7 +14,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 LIMIT_S = 120
-"""How long a program may take, in seconds."""
+"""Time limit of a program, in seconds."""
 
 ATTEMPTS = 2
 """Number of runs of a program that fails without a report: a framework sometimes crashes at exit."""
@@ -29,7 +29,7 @@ class ProgramError(Exception):
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """What a program reports: expected and observed behaviour, and whether the finding is present."""
+    """The report of a program: expected and observed behaviour, and whether the finding is present."""
 
     expected: str
     observed: str

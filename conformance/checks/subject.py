@@ -18,7 +18,7 @@ from frameworks.ways import Way
 
 @dataclass(frozen=True)
 class Profile:
-    """How many cases property tests generate.
+    """The number of cases that property tests generate, and their seed.
 
     Attributes:
         factor: multiplier of the number of cases.

@@ -117,7 +117,7 @@ def _feed(recipe: Recipe, framework: Framework, *, calls: int | None = None, mis
 
 
 def _unscale_twice(framework: Framework) -> None:
-    with suppress(RuntimeError):  # by which the second call is noticed
+    with suppress(RuntimeError):  # the framework may report the second unscale call
         _feed(_SCALED, framework, calls=2)
 
 
@@ -162,7 +162,7 @@ def _lose(group: RankGroup) -> None:
     except Unsupported:
         raise
     except Exception:
-        """What the rank raises is no refusal."""
+        """The exception of the failing rank is not a refusal."""
 
 
 def _reshape(framework: Framework) -> None:
@@ -174,7 +174,7 @@ def _reshape(framework: Framework) -> None:
 
 def _enter(scope: AbstractContextManager[None]) -> None:
     with scope:
-        """A scope may refuse when it is entered."""
+        """Entering is enough: a scope may refuse only then."""
 
 
 def _pack(framework: Framework) -> None:

@@ -197,7 +197,7 @@ class Expectation:
 
     @property
     def reason(self) -> str:
-        """What goes wrong, in one sentence."""
+        """Cause and effect of the failure, in one sentence."""
         return self.finding.text.reason
 
     @property

@@ -45,7 +45,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 class Movement(StrEnum):
-    """How far a test's numbers moved, the least first.
+    """The movement of a test's numbers between two records, the smallest first.
 
     IDENTICAL: losses, arrays and errors are equal bit for bit. ROUNDING: they differ, but neither drift nor fail.
     DRIFT: an error at least tripled and passes `TELLING_SHARE` of its bound, a loss moved by more than its bound, or an
@@ -61,7 +61,7 @@ class Movement(StrEnum):
 
 @dataclass(frozen=True)
 class MovedNumbers:
-    """How far the numbers of one test moved.
+    """The movement of one test's numbers between two records.
 
     Attributes:
         detail: the largest difference, in one sentence, or "".

@@ -260,7 +260,7 @@ def test_no_activation_stays_offloaded_after_update(subject: Subject, verdict: V
         left = [path.name for path in files(tmp_path)]
         verdict.equal(left, [], f"files after update {seed + 1}", "files-left")
     if subject.framework.ranks() is not None:
-        return  # a rank lets go of a run when it is asked for something else
+        return  # a rank drops a run only at its next request
     del run
     gc.collect()
     left = [path.name for path in tmp_path.iterdir()]
@@ -276,7 +276,7 @@ def test_failed_pass_leaves_no_offloaded_activation(
     run.update((samples(0),))
     before, usual = run.state(), [path.name for path in files(tmp_path)]
     wrong = Batch(np.zeros((4, 5), np.float32), samples(0).targets)
-    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the framework says of a wrong shape
+    with pytest.raises(Exception):  # noqa: B017, PT011 - frameworks raise different exceptions for a wrong shape
         run.accumulate(wrong, 4)
     verdict.equal([path.name for path in files(tmp_path)], usual, "files after a pass that raised", "files-left")
     verdict.same_state(run.state(), before, "training state after a pass that raised")
