@@ -1,1 +1,1 @@
-"""API for tests, and classification of outcomes."""
+"""Helpers of the suites' tests: checks, the subject and its oracle, new processes; and the outcome of a test."""

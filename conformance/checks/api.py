@@ -1,4 +1,4 @@
-"""What the suites import: the clause mark and the shared helpers."""
+"""The names that the suites import: the clause mark and the shared helpers."""
 
 # ruff: noqa: F401
 import pytest
@@ -11,15 +11,15 @@ from conformance.oracle.bound import Bound
 
 
 def of_one_pass(subject: Subject, verdict: Verdict) -> None:
-    """Abstains from a test of a single backward pass where the mode trains every recipe with several ranks.
+    """Abstain from a test of a single backward pass if the mode trains every recipe on several ranks.
 
     Raises:
-        Abstention: their gradients are sums of several passes.
+        Abstention: the mode does; gradients of ranks are sums of several passes.
     """
     if subject.framework.ranks() is not None:
         verdict.abstain("gradients are sums over ranks here, which are wider than what one pass gives")
 
 
 def clause(identifier: str) -> pytest.MarkDecorator:
-    """Marks a test as a test of one clause of the specification."""
+    """Mark a test as a test of one clause of the specification."""
     return pytest.mark.clause(identifier)

@@ -55,9 +55,9 @@ FACTORS: dict[str, dict[str, Any]] = {
     "clip": {"unclipped": None, "clipped": 0.5},
     "schedule": {"constant": None, "steps": Steps((1, 3), (1.0, 0.5, 0.25))},
 }
-"""Fields of a recipe with their values by name, the plain one first. An epsilon of 1 lets Adam feel a norm."""
+"""Values of each recipe field by name, the plain one first. Adam's epsilon is 1 so that a norm affects its updates."""
 RANKS: dict[str, Any] = {"alone": None, "replicated": Ranks(2), "full": Ranks(2, "full")}
-"""One more field, for frameworks that declare ranks."""
+"""Values of the field `ranks`, a factor for frameworks that declare ranks."""
 OFFLOADS: dict[str, Any] = {
     "here": None,
     "activations-host": Offload(("activations",)),
@@ -65,19 +65,19 @@ OFFLOADS: dict[str, Any] = {
     "state-host": Offload(("parameters", "optimizer")),
     "state-disk": Offload(("parameters", "optimizer"), "disk"),
 }
-"""And one for frameworks that declare an offload."""
+"""Values of the field `offload`, a factor for frameworks that declare an offload."""
 _WHERE_DECLARED = ("ranks", "offload")
 LAYERS = {"dropout": ("kept", "dropout"), "norm": ("plain", "norm")}
-"""Layers of the model that are factors too."""
+"""Layers of the model that are factors, with the names of both values, the plain one first."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One combination.
+    """One combination of techniques.
 
     Attributes:
         values: name of the value by factor, in the order of the factors.
-        recipe: how it is trained.
+        recipe: the training recipe of the combination.
         dropout, norm: whether the model has dropout and batch norm.
     """
 
@@ -88,7 +88,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        """The names of the values, as a test's id."""
+        """The names of the values, joined to the id of a test."""
         return "-".join(name for _, name in self.values)
 
     def replace(self, **changes: Any) -> Row:
@@ -97,7 +97,7 @@ class Row:
 
     @cached_property
     def model(self) -> Model:
-        """The model to judge: its dropout sees only zeros, so that masks make no difference."""
+        """The model to judge; its dropout has only zeros as input, so masks make no difference."""
         return _model(self.dropout, self.norm, -1.0)
 
     @cached_property
@@ -107,7 +107,7 @@ class Row:
 
     @property
     def windows(self) -> list[Window]:
-        """A window an update, of 16 samples each."""
+        """One window of 16 samples for each update."""
         return [exact_batch(16, WIDTH, seed=i).into(self.recipe.accumulation) for i in range(UPDATES)]
 
     @property
@@ -134,7 +134,7 @@ def _model(dropout: bool, norm: bool, bias: float) -> Model:
 
 
 def list_factors(framework: Framework) -> dict[str, dict[str, Any]]:
-    """The factors with those of their values that the framework declares."""
+    """Return the factors, each with the values that the framework declares."""
     recomputed = {name: Recompute(2, variant=name) for name in framework.recompute_variants()}
     factors = {**FACTORS, "ranks": RANKS, "offload": OFFLOADS, "recompute": {"remembered": None, **recomputed}}
     offered = {
@@ -149,7 +149,7 @@ def _is_offered(framework: Framework, field: str, value: Any) -> bool:
 
 
 def rows(framework: Framework) -> tuple[Row, ...]:
-    """A covering array of strength two over what the framework declares."""
+    """Return a covering array of strength two over the values that the framework declares."""
     factors = list_factors(framework)
     names = {**{factor: list(values) for factor, values in factors.items()}, **LAYERS}
     # The generator fills what no pair asks for with the last value, which shall be the plain one.
@@ -166,21 +166,21 @@ def _row(factors: Mapping[str, Mapping[str, Any]], names: Mapping[str, Any], tak
 
 
 def list_covered_pairs(array: tuple[Row, ...]) -> set[tuple[tuple[str, str], tuple[str, str]]]:
-    """Every pair of values that some row covers."""
+    """Return all pairs of values that some row covers."""
     return {pair for row in array for pair in combinations(row.values, 2)}
 
 
 def list_pairs(framework: Framework) -> set[tuple[tuple[str, str], tuple[str, str]]]:
-    """Every pair of values of two factors that the framework declares."""
+    """Return all pairs of values of two factors that the framework declares."""
     names: dict[str, Any] = {**list_factors(framework), **LAYERS}
     return {((one, a), (other, b)) for one, other in combinations(names, 2) for a in names[one] for b in names[other]}
 
 
 def compare(subject: Subject, verdict: Verdict, row: Row, folder: Path | None = None) -> None:
-    """Compares losses, rates, skips, the first norm and the final parameters of a row with the oracle's.
+    """Compare losses, rates, skips, the first norm and the final parameters of a row with the oracle's.
 
     Args:
-        folder: where the run is saved halfway, for a new run that goes on; None for one run.
+        folder: the run is saved here halfway, and a new run continues it; None for one uninterrupted run.
     """
     trainer = subject.trainer(row.model, row.recipe)
     updates: list[Update] = []

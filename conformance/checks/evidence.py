@@ -48,13 +48,13 @@ _FOLDER = re.compile(r"(?<![\w/.])(?:/[\w.+~-]+)+/(?=[\w.+-])")
 
 
 def clean_message(text: str) -> str:
-    """A framework's message without quoted stack frames and without this machine's paths."""
+    """Return a framework's message without quoted stack frames and without this machine's paths."""
     lines = _FOLDER.sub("", _FRAME.sub("", text)).splitlines()
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def short_text(value: object) -> str:
-    """A short text for a value: arrays by shape and first entries, floats in full precision."""
+    """Return a short text for a value: arrays by shape and first entries, floats in full precision."""
     if isinstance(value, np.ndarray):
         floating = value.dtype.kind in "fV" or value.dtype.name == "bfloat16"
         flat = value.astype(np.float64).ravel() if floating else value.ravel()
@@ -72,7 +72,7 @@ def short_text(value: object) -> str:
 
 
 def same_bits(a: object, b: object) -> bool:
-    """Equal type by type and bit by bit; any NaN equals any other, 0 does not equal -0 in arrays."""
+    """Return whether two values have equal types and bits; any NaN equals any other, 0 and -0 in arrays differ."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(same_bits(a[k], b[k]) for k in a)
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
@@ -86,7 +86,7 @@ def same_bits(a: object, b: object) -> bool:
 
 
 def _same_bytes(left: Array, right: Array) -> bool:
-    """For arrays of one dtype and shape. Sign and payload of a NaN are ignored: they differ by processor."""
+    """Compare arrays of one dtype and shape. Sign and payload of a NaN are ignored: they differ by processor."""
     if left.tobytes() == right.tobytes():
         return True
     if left.dtype.kind != "f" and "float" not in left.dtype.name:
@@ -97,7 +97,7 @@ def _same_bytes(left: Array, right: Array) -> bool:
 
 
 def difference(measured: Mapping[str, Array], expected: Mapping[str, Array]) -> str:
-    """The first three entries in which two mappings of arrays differ, as `NAME got X, want Y`; "" without any."""
+    """Return the first three entries in which two mappings of arrays differ, as `NAME got X, want Y`; "" for none."""
     parts: list[str] = []
     for name in sorted(measured.keys() | expected.keys()):
         if name not in measured or name not in expected:
@@ -108,7 +108,7 @@ def difference(measured: Mapping[str, Array], expected: Mapping[str, Array]) -> 
 
 
 def got_want(measured: Array, expected: Array) -> str:
-    """The element in which two unequal arrays differ most, as `got X, want Y at [i, j] (N of M elements differ)`."""
+    """Return where two unequal arrays differ most, as `got X, want Y at [i, j] (N of M elements differ)`."""
     if (measured.dtype != expected.dtype and measured.dtype.kind not in "US") or measured.shape != expected.shape:
         return f"got {measured.dtype.name}{list(measured.shape)}, want {expected.dtype.name}{list(expected.shape)}"
     if measured.dtype.kind in "US":
@@ -121,12 +121,12 @@ def got_want(measured: Array, expected: Array) -> str:
 
 
 def element(measured: Array, expected: Array, differing: Array, allowed: float = 0.0) -> str:
-    """The furthest of the elements that differ, as `got X, want Y at [i, j] (N of M elements differ)`.
+    """Return the differing element with the largest error, as `got X, want Y at [i, j] (N of M elements differ)`.
 
     Args:
         measured, expected: arrays of one shape.
-        differing: bool of that shape, which elements are wrong.
-        allowed: how far each may be from the expected one.
+        differing: boolean mask of that shape; true for wrong elements.
+        allowed: largest correct distance of an element from the expected one.
     """
     left, right = (np.asarray(array, np.float64) for array in (measured, expected))
     with np.errstate(invalid="ignore"):
@@ -139,7 +139,7 @@ def element(measured: Array, expected: Array, differing: Array, allowed: float =
 
 
 def _first_difference(measured: object, expected: object) -> str:
-    """Where two unequal arrays, or mappings of arrays, differ first; "" for anything else, which is shown whole."""
+    """Return where two unequal arrays or mappings of arrays differ; "" for other values, which messages show whole."""
     if isinstance(measured, np.ndarray) and isinstance(expected, np.ndarray):
         return got_want(measured, expected)
     if not (isinstance(measured, Mapping) and isinstance(expected, Mapping)):
@@ -174,7 +174,7 @@ class Verdict:
             raise Violation(signature, f"{check.what}: {apart or _describe_failure(check)}")
 
     def equal(self, measured: object, expected: object, what: str, signature: str = "differs") -> None:
-        """Bit for bit equal: numbers, strings, arrays, or mappings and sequences of them."""
+        """Check that two values are equal bit for bit: numbers, strings, arrays, or mappings and sequences of them."""
         __tracebackhide__ = True
         equal = same_bits(measured, expected)
         apart = "" if equal else _first_difference(measured, expected)
@@ -189,7 +189,7 @@ class Verdict:
         *,
         ignoring: Sequence[str] = (),
     ) -> None:
-        """Two full states are equal bit for bit, except for entries that begin with one of `but`."""
+        """Check that two full states are equal bit for bit, except for entries that begin with one of `but`."""
         __tracebackhide__ = True
         left = {k: v for k, v in measured.items() if not k.startswith(tuple(ignoring))}
         right = {k: v for k, v in expected.items() if not k.startswith(tuple(ignoring))}
@@ -204,7 +204,7 @@ class Verdict:
         what: str,
         signature: str = "gradient-differs",
     ) -> None:
-        """The same parameters have gradients, and all gradients are equal bit for bit."""
+        """Check that the same parameters have gradients, and that all gradients are equal bit for bit."""
         __tracebackhide__ = True
         self.equal(sorted(measured), sorted(expected), "parameters that have a gradient", "gradient-missing")
         self.same_state(measured, expected, what, signature)
@@ -212,19 +212,19 @@ class Verdict:
     def holds(
         self, condition: bool, what: str, measured: object = "", expected: object = "", signature: str = "does-not-hold"
     ) -> None:
-        """A condition, with the values that it depends on."""
+        """Check a condition, and record the values that it depends on."""
         __tracebackhide__ = True
         self._add(Check(what, bool(condition), short_text(measured), short_text(expected)), signature)
 
     def finite(self, values: Mapping[str, Array], what: str, signature: str = "not-finite") -> None:
-        """Every value of every array is finite."""
+        """Check that every value of every array is finite."""
         __tracebackhide__ = True
         bad = [name for name, value in values.items() if not np.isfinite(value.astype(np.float64)).all()]
         measured = f"inf or NaN in {', '.join(bad)}" if bad else "finite"
         self._add(Check(what, not bad, measured, "finite values"), signature)
 
     def within(self, measured: float, bound: Bound, what: str, signature: str = "beyond-bound") -> None:
-        """A deviation is at most the bound; NaN exceeds every bound."""
+        """Check that a deviation is at most the bound; NaN exceeds every bound."""
         __tracebackhide__ = True
         passed = bool(measured <= bound.value)
         check = Check(what, passed, float(measured), "within the bound", bound.value, bound.derivation)
@@ -233,17 +233,17 @@ class Verdict:
     def differs(
         self, before: Mapping[str, Array], after: Mapping[str, Array], what: str, signature: str = "unchanged"
     ) -> None:
-        """At least one value changed, so that the test is not vacuous."""
+        """Check that at least one value changed, so that the test is not vacuous."""
         __tracebackhide__ = True
         apart = difference(after, before)
         self._add(Check(what, bool(apart), apart or "no change", "a change"), signature)
 
     def observe(self, key: str, value: object) -> None:
-        """Records a legitimate difference, to be compared across frameworks and versions."""
+        """Record a legitimate difference, to be compared across frameworks and versions."""
         self.observations[key] = value
 
     def measure(self, name: str, unit: str, samples: Iterable[float], control: Iterable[float] = ()) -> None:
-        """Records raw samples of a cost, in `unit`.
+        """Record raw samples of a cost, in `unit`.
 
         Args:
             control: for a cost that varies, such as a time: samples of the same work without the measured technique,
@@ -252,11 +252,11 @@ class Verdict:
         self.measurements[name] = (unit, [float(s) for s in samples], [float(s) for s in control])
 
     def trace(self, name: str, **series: Iterable[float]) -> None:
-        """Records curves, such as loss and scale by update."""
+        """Record curves, such as loss and scale by update."""
         self.traces[name] = {key: [float(v) for v in values] for key, values in series.items()}
 
     def tensors(self, kind: str, arrays: Mapping[str, Array]) -> None:
-        """Records fingerprints of a run's arrays, by name in the order of the computation.
+        """Record fingerprints of a run's arrays, by name in the order of the computation.
 
         Args:
             kind: "first" for the gradients of the first window, "layers" for every tensor of a pass.
@@ -264,7 +264,7 @@ class Verdict:
         self.fingerprints[kind] = [fingerprint(name, array) for name, array in arrays.items()]
 
     def abstain(self, reason: str) -> None:
-        """Ends the test without a judgement, because a control failed.
+        """End the test without a judgement, because a control failed.
 
         Raises:
             Abstention: always.

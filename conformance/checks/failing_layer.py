@@ -1,9 +1,8 @@
 """Locates a failure: the first tensor of a run's first pass that rounding does not explain.
 
-The same ensemble of randomly rounded reference runs as for an envelope (`conformance.oracle.errormodel`) shows for the
-output of every layer, for the gradient with respect to it and for every parameter's gradient how far rounding brings it
-from the exact one. Tensors are checked in the order in which a pass computes them, so that the first one beyond its
-bound is where the error begins.
+An ensemble of randomly rounded reference runs, as for an envelope (`conformance.oracle.errormodel`), gives the spread
+of every layer's output, of the gradient with respect to that output, and of every parameter's gradient. Tensors are
+checked in the order in which a pass computes them, so the error begins at the first tensor beyond its bound.
 """
 
 from collections.abc import Generator, Mapping
@@ -38,8 +37,8 @@ class Deviation:
     Attributes:
         tensor: its name in a record, such as "output/2.body.1".
         label: the layer with its kind, and which of its tensors it is.
-        what: the measured quantity.
-        unlike: why nothing could be measured ("missing", or a wrong shape), or "".
+        what: name of the measured quantity.
+        unlike: the reason why nothing could be measured ("missing", or a wrong shape), or "".
     """
 
     tensor: str
@@ -57,7 +56,7 @@ class Deviation:
 
 @dataclass(frozen=True, eq=False)
 class LayerBounds:
-    """The exact tensors of a pass, and how far a correct implementation may be from each, by the tensor's name.
+    """The exact tensors of a pass, and the bounds of a correct implementation's distance from each, by name.
 
     Attributes:
         distances: bound of the relative 2-norm distance; infinite for a tensor that is not judged.
@@ -70,7 +69,7 @@ class LayerBounds:
     gains: Mapping[str, float]
 
     def first_beyond(self, trace: LayerTrace) -> Deviation | None:
-        """The first tensor of a pass that is beyond its bound, by its distance or else by its gain; None if none is."""
+        """Return the first tensor of a pass whose distance, or else gain, exceeds its bound; None without any."""
         arrays = tensors(self.model, trace)
         for what, bounds, measure in (
             ("relative distance", self.distances, _distance),
@@ -91,9 +90,10 @@ def _unlike(measured: Array | None, exact: Array) -> str:
 
 
 def tensors(model: Model, trace: LayerTrace) -> dict[str, Array]:
-    """Every tensor of a pass by its name in a record, in the order in which the pass computes them.
+    """Return all tensors of a pass by their names in a record, in the order in which the pass computes them.
 
-    "output/PATH" forwards; then from the last layer back "gradient/PATH" of its output and "parameter/NAME" of its own.
+    The forward pass gives "output/PATH" for each layer. The backward pass gives, from the last layer to the first,
+    "gradient/PATH" of the layer's output and "parameter/NAME" of its parameters' gradients.
     """
     named = {f"output/{path}": output for path, output in trace.outputs.items()}
     for path in reversed(model.output_shapes()):
@@ -105,7 +105,7 @@ def tensors(model: Model, trace: LayerTrace) -> dict[str, Array]:
 
 
 def label(model: Model, tensor: str) -> str:
-    """The layer that computes a tensor, with its kind, and which of its tensors it is.
+    """Return the layer that computes a tensor, with its kind, and which of the layer's tensors it is.
 
     A gradient with respect to an output is computed by the layer that the output enters.
     """
@@ -129,12 +129,12 @@ def label(model: Model, tensor: str) -> str:
 
 
 def _owner(model: Model, parameter: str) -> str:
-    """Path of the layer that a parameter belongs to: the longest that its name begins with."""
+    """Return the path of a parameter's layer: the longest path that is a prefix of the parameter's name."""
     return max((path for path in model.output_shapes() if parameter.startswith(f"{path}.")), key=len)
 
 
 def layer_bounds(conventions: Conventions, model: Model, recipe: Recipe, batch: Batch) -> LayerBounds:
-    """The bounds of a pass, their spreads from the cache if some with the same origin were derived before."""
+    """Return the bounds of a pass; their spreads come from the cache if those of the same origin are there."""
     plain = Recipe(precision=recipe.precision, scaling=recipe.scaling, seed=recipe.seed)
     conventions = relevant(conventions, model, plain)
     here = sha256(Path(__file__).read_bytes()).hexdigest()
@@ -168,12 +168,12 @@ def layer_bounds(conventions: Conventions, model: Model, recipe: Recipe, batch: 
 
 
 def _bound(spread: float, exact: Array) -> float:
-    """The bound for a spread; infinite where the exact tensor is zero or mostly rounding error."""
+    """Return the bound for a spread; infinite where the exact tensor is zero or mostly rounding error."""
     return float(IMPLEMENTATION_FREEDOM * spread) if spread <= LEARNABLE and exact.any() else np.inf
 
 
 def _distance(measured: Array | None, exact: Array) -> float:
-    """Relative distance in the 2-norm; infinite where a tensor is missing or of another shape, NaN where one is."""
+    """Return the relative 2-norm distance; infinite for a missing tensor or a wrong shape, NaN for NaN values."""
     if measured is None or measured.shape != exact.shape:
         return np.inf
     with np.errstate(all="ignore"):
@@ -181,7 +181,7 @@ def _distance(measured: Array | None, exact: Array) -> float:
 
 
 def _gain(measured: Array | None, exact: Array) -> float:
-    """How much longer a tensor is along the exact one, relatively."""
+    """Return |⟨g, e⟩ / ⟨e, e⟩ − 1| for a tensor g and the exact one e."""
     if measured is None or measured.shape != exact.shape:
         return np.inf
     with np.errstate(all="ignore"):
@@ -189,7 +189,7 @@ def _gain(measured: Array | None, exact: Array) -> float:
 
 
 def record_layers(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, batch: Batch) -> None:
-    """Records the tensors of a new run's first pass, where the framework shows them."""
+    """Record the tensors of a new run's first pass, if the framework exposes them."""
     try:
         need(subject, Capability.TRACE)
         verdict.tensors("layers", tensors(model, subject.trainer(model, recipe).trace(batch)))
@@ -199,9 +199,9 @@ def record_layers(subject: Subject, verdict: Verdict, model: Model, recipe: Reci
 
 @contextmanager
 def naming_the_layer(subject: Subject, model: Model, recipe: Recipe, batch: Batch) -> Generator[None]:
-    """Adds to a violation raised inside the layer in which a new run's first pass goes wrong.
+    """Within the context, add to a raised violation the layer in which the first pass of a new run goes wrong.
 
-    The violation stays as it is where the framework does not show its layers, or fails to.
+    The violation stays unchanged if the framework does not expose its layers, or fails while it does.
     """
     try:
         yield

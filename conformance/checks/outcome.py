@@ -12,7 +12,7 @@ from results.record.model import Outcome
 
 @dataclass(frozen=True)
 class Judgement:
-    """An outcome with what explains it; `inferred_from` is the series that an expectation was taken from, or ""."""
+    """An outcome and its explanation; `inferred_from` is the series that an expectation was taken from, or ""."""
 
     outcome: Outcome
     signature: str = ""
@@ -29,7 +29,7 @@ class Judgement:
 
 
 def conclude(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
-    """The outcome of a test, given the exception that ended it and the expectations that cover it."""
+    """Return the outcome of a test, given the exception that ended it and the expectations that cover it."""
     match error:
         case Unsupported():
             return _judge_refusal(framework, error)
@@ -50,7 +50,7 @@ def _resting(entry: Expectation, outcome: Outcome, signature: str, message: str)
 
 
 def _judge_refusal(framework: Framework, error: Unsupported) -> Judgement:
-    """A refusal is `unsupported` if a direct call had no effect, `not offered` if there was no call to try."""
+    """Judge a refusal: `unsupported` if a direct call had no effect, `not offered` if there was no call to try."""
     signature = str(error.capability)
     declared = framework.declares(error.capability)
     if error.attempt is None and declared.supported:
@@ -66,7 +66,7 @@ def _judge_refusal(framework: Framework, error: Unsupported) -> Judgement:
 
 
 def _can_call_directly(framework: Framework, error: Unsupported) -> bool | None:
-    """Whether a direct call of the refused capability works; settings that it changes are restored."""
+    """Return whether a direct call of the refused capability works; settings that it changes are restored."""
     settings = framework.global_state()
     try:
         return framework.probe(error.capability) if error.attempt is None else has_effect(error.attempt)
@@ -98,7 +98,7 @@ _LONGEST, _READ = 2000, 100_000
 
 
 def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectation]) -> tuple[str, Expectation | None]:
-    """The verdict on a case that passed or failed, given the entries that apply to the run and cover the case.
+    """Return the verdict on a case that passed or failed, given the entries that apply to the run and cover the case.
 
     Returns:
         "known" and the entry: it failed with that entry's signature.
@@ -106,7 +106,7 @@ def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectati
         "fixed" and the entry: it did not fail although the entry says so.
         "pass" and None: it did not fail, and no entry says that it must.
 
-    A test that judged nothing is neither: it confirms or refutes no entry.
+    A test that judged nothing neither passed nor failed: it confirms or refutes no entry.
     """
     first = matching[0] if matching else None
     if not outcome_is_failure:
@@ -117,7 +117,7 @@ def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectati
 
 
 def explain(verdict: str, signature: str, expectation: Expectation | None) -> str:
-    """What `judge` decided, in one sentence; empty where there is nothing to say."""
+    """Return one sentence about the decision of `judge`; "" if none is needed."""
     if expectation is None:
         return ""
     match verdict:
@@ -131,7 +131,7 @@ def explain(verdict: str, signature: str, expectation: Expectation | None) -> st
 
 
 def find_unmatched(expectations: Iterable[Expectation], verdicts: Iterable[tuple[str, str]]) -> tuple[Expectation, ...]:
-    """Entries, or cases of entries, that matched no verdict of a complete run.
+    """Return entries, or cases of entries, that matched no verdict of a complete run.
 
     Args:
         expectations: those that apply to the run.

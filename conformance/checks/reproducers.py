@@ -14,10 +14,10 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 LIMIT_S = 120
-"""How long a program may take, in seconds."""
+"""Time limit of a program, in seconds."""
 
 ATTEMPTS = 2
-"""How often a program that fails otherwise is run: a framework may crash at exit now and then."""
+"""Number of runs of a program that fails without a report: a framework sometimes crashes at exit."""
 
 _ROOT = os.path.realpath(Path(__file__).parents[2])
 _QUIET = {"PYTHONHASHSEED": "0", "TF_CPP_MIN_LOG_LEVEL": "2", "GLOG_minloglevel": "3"}
@@ -29,7 +29,7 @@ class ProgramError(Exception):
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """What a program reports: expected and observed behaviour, and whether the finding is present."""
+    """The report of a program: expected and observed behaviour, and whether the finding is present."""
 
     expected: str
     observed: str
@@ -37,11 +37,11 @@ class ProgramResult:
 
 
 def run(program: Traversable) -> ProgramResult:
-    """What the program shows, under this interpreter.
+    """Run a program under this interpreter and return its report.
 
     Raises:
-        ProgramError: it did not end in time; or it ended with another status than 0 or 1, or without its two lines,
-            `ATTEMPTS` times in a row.
+        ProgramError: the program did not end in time; or `ATTEMPTS` times in a row, it ended with a status other than
+            0 and 1, or without its two lines.
     """
     for _ in range(ATTEMPTS):
         completed = _run_program(program)
@@ -68,7 +68,7 @@ def _run_program(program: Traversable) -> subprocess.CompletedProcess[str]:
 
 
 def _foreign_folders() -> list[str]:
-    """PYTHONPATH without the suite's own folder; a cluster may provide frameworks by it."""
+    """Return the folders of PYTHONPATH without the suite's own; a cluster may provide frameworks in them."""
     folders = [os.path.realpath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     return [folder for folder in folders if folder != _ROOT]
 

@@ -1,4 +1,4 @@
-"""The framework under test, and the oracle that follows its conventions."""
+"""The framework under test, the oracle that follows its conventions, and helpers of tests that use both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from frameworks.ways import Way
 
 @dataclass(frozen=True)
 class Profile:
-    """How many cases property tests generate.
+    """The number of cases that property tests generate, and their seed.
 
     Attributes:
-        factor: how many times as many cases are drawn.
-        seed: what they are drawn from, None for the session's seed.
-        shrinking_s: how long a failing case is made smaller, in seconds.
+        factor: multiplier of the number of cases.
+        seed: seed of the cases, None for the session's seed.
+        shrinking_s: time limit for shrinking a failing case, in seconds.
     """
 
     factor: int = 1
@@ -51,7 +51,7 @@ class Subject:
         return self.framework.conventions()
 
     def complete_recipe(self, recipe: Recipe) -> Recipe:
-        """The recipe at the session's seed, with the ranks, offload and ways of the session where it names none."""
+        """Return the recipe with the session's seed, and with its ranks, offload and ways where the recipe has none."""
         always = self.framework
         return recipe.replace(
             ways=recipe.ways or tuple(str(way) for way in self.ways if recipe.uses(way.technique)),
@@ -61,30 +61,30 @@ class Subject:
         )
 
     def in_place(self, recipe: Recipe) -> Recipe:
-        """The same without offload, ways and a chosen implementation of the optimizer, which change no value."""
+        """Return the recipe without offload, ways and implementation of the optimizer, which change no value."""
         return self.complete_recipe(recipe).replace(offload=None, implementation="default", tensor_rate=False, ways=())
 
     def envelope(self, model: Model, recipe: Recipe, windows: Sequence[Window]) -> errormodel.Envelope:
-        """Where a correct run of this recipe may end up, under the framework's conventions."""
+        """Return the envelope of correct runs of this recipe under the framework's conventions."""
         return errormodel.envelope(self.conventions, model, self.in_place(recipe), windows)
 
     def quality(self, model: Model, recipe: Recipe, windows: Sequence[Window], test: Batch) -> tuple[float, Bound]:
-        """Accuracy that a correct run of this recipe ends with, and how far from it another may be."""
+        """Return the accuracy on `test` after training by this recipe, and the bound of a correct run's distance."""
         return errormodel.quality(self.conventions, model, self.in_place(recipe), windows, test)
 
     def evaluation(
         self, model: Model, recipe: Recipe, windows: Sequence[Window], inputs: Array
     ) -> dict[str, tuple[Array, Bound]]:
-        """Running statistics and outputs that a correct run of this recipe has, and how far another may be."""
+        """Return running statistics and outputs of the exact run of this recipe, each with its bound."""
         return errormodel.evaluation(self.conventions, model, self.in_place(recipe), windows, inputs)
 
     def state(self, trainer: Trainer) -> dict[str, Array]:
-        """The run's full state, with the process-wide settings."""
+        """Return the run's full state, including the process-wide settings."""
         settings = {f"global/{name}": np.array(value) for name, value in self.framework.global_state().items()}
         return trainer.state() | settings
 
     def trainer(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:
-        """A run of the framework from the session's seed.
+        """Start a run of the framework with the session's seed.
 
         Raises:
             Unsupported: the model or the recipe needs an unsupported capability.
@@ -93,7 +93,7 @@ class Subject:
         return self.framework.trainer(model, self.complete_recipe(recipe), weights)
 
     def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> RankGroup:
-        """The ranks of a run of the framework from the session's seed.
+        """Start a run of the framework on several ranks, with the session's seed.
 
         Raises:
             Unsupported: the model or the recipe needs an unsupported capability.
@@ -102,21 +102,21 @@ class Subject:
         return self.framework.rank_group(model, self.complete_recipe(recipe), weights)
 
     def oracle(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:
-        """The same run on the float64 reference, with the framework's conventions and no rounding."""
+        """Start the run of `trainer` on the float64 reference, with the framework's conventions and no rounding."""
         reference = ReferenceFramework("cpu", conventions=self.conventions, rounding=Exact())
         return reference.trainer(model, self.in_place(recipe), weights)
 
 
 def supports(framework: Framework, *capabilities: Capability) -> bool:
-    """Whether a framework declares all of these as supported."""
+    """Return whether a framework declares all of these as supported."""
     return all(framework.declares(capability).supported for capability in capabilities)
 
 
 def need(subject: Subject, *capabilities: Capability | None) -> None:
-    """Ends the test unless the framework declares all of these as supported.
+    """End the test unless the framework declares all of these capabilities as supported.
 
     Raises:
-        Unsupported: with the declared reason.
+        Unsupported: a capability is not supported; the message is the declared reason.
     """
     for capability in capabilities:
         if capability is not None and not (declared := subject.framework.declares(capability)).supported:
@@ -124,7 +124,7 @@ def need(subject: Subject, *capabilities: Capability | None) -> None:
 
 
 def need_device(subject: Subject) -> None:
-    """Ends the test on a CPU, and where the device's allocator reports no peak.
+    """End the test on a CPU, and on a device whose allocator reports no peak.
 
     Raises:
         Unsupported: "no device", or the declared reason.
@@ -135,12 +135,12 @@ def need_device(subject: Subject) -> None:
 
 
 def full(trainer: Trainer, value: float) -> dict[str, Array]:
-    """A gradient for every parameter, filled with `value`, in the parameter's shape and format."""
+    """Return a gradient for every parameter, filled with `value`, in the parameter's shape and format."""
     return {name: np.full_like(array, value) for name, array in trainer.parameters().items()}
 
 
 def spike_gradients(trainer: Trainer, value: float, name: str | None = None, base: float = 0.0) -> dict[str, Array]:
-    """Gradients of `base` with `value` in the last element of parameter `name` (the model's last without a name)."""
+    """Return gradients of `base` with `value` in the last element of `name` (by default the last parameter)."""
     gradients = full(trainer, base)
     gradients[name or list(gradients)[-1]].reshape(-1)[-1] = value
     return gradients

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from conformance.checks.subject import Subject
 
 LIMIT_S = 240
-"""How long the new process may take, in seconds."""
+"""Time limit of the new process, in seconds."""
 
 
 class Runnable(Protocol):
     """A task for a new process; it and its result can be pickled."""
 
     def run(self) -> Any:
-        """Does the work."""
+        """Do the work and return its result."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Task:
     windows: tuple[Window, ...]
 
     def run(self) -> list[dict[str, Array]]:
-        """The run's state right after the load, and after each window."""
+        """Return the run's state right after the load, and after each window."""
         trainer = load(self.framework, self.device, self.mode).trainer(self.model, self.recipe)
         trainer.restore(self.saved)
         states = [trainer.state()]
@@ -71,7 +71,7 @@ class PeakTask:
     window: Window
 
     def run(self) -> int:
-        """The allocator's peak after two updates."""
+        """Return the allocator's peak after two updates, in bytes."""
         trainer = load(self.framework, self.device, self.mode).trainer(self.model, self.recipe)
         for _ in range(2):
             trainer.update(self.window)
@@ -93,7 +93,7 @@ class PredictTask:
     samples: Array
 
     def run(self) -> dict[str, Array]:
-        """What the model predicts."""
+        """Return the predictions of the restored model."""
         post_training = load(self.framework, self.device, self.mode).rule(PostTraining)
         quantized = post_training.quantize(self.technique, self.model, self.weights, self.calibration)
         quantized.restore(self.saved)
@@ -101,7 +101,7 @@ class PredictTask:
 
 
 def peak_bytes(subject: Subject, model: Model, recipe: Recipe, window: Window, path: Path) -> int:
-    """What `PeakTask.run` returns in a new process of the same framework, device, mode and seed.
+    """Run a `PeakTask` in a new process with the same framework, device, mode and seed; return the peak in bytes.
 
     Args:
         path: two files are written next to it.
@@ -112,13 +112,13 @@ def peak_bytes(subject: Subject, model: Model, recipe: Recipe, window: Window, p
 
 
 def same_framework(subject: Subject) -> tuple[str, str, str]:
-    """Path, device and mode by which `frameworks.registry.load` makes the subject's framework again."""
+    """Return path, device and mode with which `frameworks.registry.load` loads the subject's framework again."""
     framework, its_class = subject.framework, type(subject.framework)
     return f"{its_class.__module__}:{its_class.__qualname__}", framework.device, framework.mode
 
 
 def apart(task: Runnable, path: Path) -> Any:
-    """What a task's `run` returns in a new process.
+    """Run a task in a new process and return its result.
 
     Args:
         path: two files are written next to it.

@@ -46,7 +46,7 @@ from results.record.reading import TestVerdict
 
 REPORT = "report.md"
 LIMIT_S = 1200.0
-"""Limit for the suite with one release."""
+"""Limit for the suite's run with one release, in seconds."""
 
 
 @click.command("bisect")
@@ -107,10 +107,10 @@ def bisection(
 
 
 def _group(framework: str, package: str, pins: Mapping[str, str], mode: str, device: str) -> CellGroup:
-    """The cells of a framework without versions.
+    """Return the cells of a framework without versions.
 
     Args:
-        package: that varies, where that is not the framework's own; else "".
+        package: the package that varies, if it is not the framework's own; else "".
         pins: versions by normalized name.
     """
     distribution = distribution_of(framework)
@@ -124,11 +124,11 @@ def _group(framework: str, package: str, pins: Mapping[str, str], mode: str, dev
 
 
 def _list_cells(group: CellGroup, package: str, good: str, bad: str) -> tuple[SweepCell, ...]:
-    """The cells of all releases of a package from the good end to the bad one.
+    """Return the cells of all releases of a package from the good end to the bad one.
 
     Raises:
-        click.UsageError: the ends are no versions, or the same, or there is no such mode or device.
-        RecordError: no index has the package, or an end.
+        click.UsageError: an end is not a version, both ends are equal, or there is no such mode or device.
+        RecordError: no index has the package, or the version of an end.
     """
     try:
         ends = Version(good), Version(bad)
@@ -153,7 +153,7 @@ def _list_cells(group: CellGroup, package: str, good: str, bad: str) -> tuple[Sw
 
 
 def select(selected: str) -> tuple[Clause, tuple[str, ...]]:
-    """The clause, and arguments of pytest that select its tests, or the one test.
+    """Return the clause, and pytest's arguments that select the clause's tests or the one test.
 
     Raises:
         click.UsageError: there is no such clause or test.
@@ -223,7 +223,7 @@ def _search(cells: Sequence[SweepCell], judge: CellJudge, clause: Clause) -> int
 
 
 MOST = 12
-"""Tests and packages that the summary lists."""
+"""Largest number of tests, and of packages, that the summary lists."""
 
 
 @dataclass(frozen=True)
@@ -232,9 +232,9 @@ class Bisection:
 
     Attributes:
         cells: all releases from the good end to the bad one.
-        good, bad: the two next to the boundary.
-        tests: that pass at the good end and fail at the bad one.
-        repeat: the command.
+        good, bad: the two releases next to the boundary.
+        tests: tests that pass at the good end and fail at the bad one.
+        repeat: the command that repeats the bisection.
     """
 
     clause: Clause
@@ -253,7 +253,7 @@ class Bisection:
 
     @property
     def fix(self) -> bool:
-        """Whether the good release is the newer one."""
+        """Return whether the good release is the newer one."""
         return Version(self.good.cell.version) > Version(self.bad.cell.version)
 
     @property
@@ -263,7 +263,7 @@ class Bisection:
 
 
 def summary(bisection: Bisection) -> Iterator[str]:
-    """Lines for the terminal."""
+    """Yield the lines of the result for the terminal."""
     good, bad = bisection.good.cell, bisection.bad.cell
     older, newer = ("last bad  ", "first good") if bisection.fix else ("last good ", "first bad ")
     first, second = (bad, good) if bisection.fix else (good, bad)
@@ -303,7 +303,7 @@ def _describe_crossing(bisection: Bisection) -> Iterator[str]:
 
 
 def install_words(cell: SweepCell) -> str:
-    """The command that installs a cell's versions."""
+    """Return the command that installs a cell's versions."""
     versions = {f"{cell.framework.upper()}_VERSION": cell.framework_version}
     versions |= {variable_of(name): version for name, version in cell.packages.items()}
     assignments = [f"{name}={version}" for name, version in versions.items() if version]
@@ -311,7 +311,7 @@ def install_words(cell: SweepCell) -> str:
 
 
 def draft(bisection: Bisection) -> str:
-    """A report for the tracker of the guilty package."""
+    """Return a report for the issue tracker of the guilty package."""
     return "\n".join(_draft(bisection)).rstrip() + "\n"
 
 

@@ -67,11 +67,11 @@ class Commands(click.Group):
     """Imports a command when it is used, so that help and tables start without NumPy."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of the commands, in the order of the help."""
+        """Return the names of the commands, in the order of the help."""
         return [entry.name for entries in SECTIONS.values() for entry in entries]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; None if there is none."""
+        """Return the command with this name, None if there is none."""
         for entry in (entry for entries in SECTIONS.values() for entry in entries):
             if entry.name == cmd_name:
                 module, _, attribute = entry.place.partition(":")
@@ -81,10 +81,10 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the first word names.
+        """Return the command that the first argument names.
 
         Raises:
-            click.UsageError: there is none; the message suggests a similar one.
+            click.UsageError: there is no such command; the message suggests a similar one.
         """
         names = self.list_commands(ctx)
         if args and args[0] not in names and not args[0].startswith("-"):
@@ -93,7 +93,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One section of the help for each task."""
+        """Write one section of the help for each task."""
         for title, entries in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(entry.name, entry.purpose) for entry in entries], col_max=14)
@@ -128,7 +128,7 @@ def commands() -> None:
 
 
 def main(arguments: Sequence[str] | None = None, group: click.Command = commands, program: str = "conformance") -> int:
-    """Runs one command of a group and returns the exit status."""
+    """Run one command of a group and return the exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -163,7 +163,7 @@ def _status(arguments: Sequence[str] | None, group: click.Command, program: str)
 
 
 def _place(arguments: Sequence[str] | None, group: click.Command, program: str) -> str:
-    """The program with its command, if the arguments begin with one."""
+    """Return the program's name, followed by the command if the arguments begin with one."""
     first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
     known = group.list_commands(click.Context(group)) if isinstance(group, click.Group) else []
     return f"{program} {first}" if first in known else program

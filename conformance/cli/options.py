@@ -1,4 +1,4 @@
-"""What several commands share: options and their types, progress bars, and where output goes."""
+"""Helpers of several commands: options and their types, progress bars, and output to files, terminals and pipes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ T = TypeVar("T")
 PATH = click.Path(path_type=Path)
 
 _LONGEST = 10_000
-"""Characters of a part of an entry in a pipe."""
+"""Largest number of characters of a part of an entry in a pipe."""
 
 
 FORMAT = click.option(
@@ -28,7 +28,7 @@ OUTPUT = click.option("--output", type=PATH, metavar="FILE", help="Write to FILE
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Completes an argument to those of the names that begin like it."""
+    """Return a shell completion that gives the names with the argument as prefix."""
     return lambda _context, _parameter, incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
@@ -37,7 +37,7 @@ names = completing(lambda: sorted(find_adapters()))
 
 
 def put(content: str | bytes, output: Path | None) -> None:
-    """Writes a document to a file, or prints it."""
+    """Write a document to a file, or print it."""
     if output is None:
         click.echo(content, nl=False)
     else:
@@ -45,7 +45,7 @@ def put(content: str | bytes, output: Path | None) -> None:
 
 
 def put_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table in a terminal, and one line for each row, as `put_entries` does, into a pipe."""
+    """Print a table in a terminal; into a pipe, print one line for each row, as `put_entries` does."""
     from rich.box import SIMPLE_HEAD  # takes a tenth of a second
     from rich.console import Console
     from rich.table import Column, Table
@@ -61,13 +61,13 @@ def put_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def put_entries(entries: Iterable[Sequence[str]]) -> None:
-    """Prints one line for each entry, its parts with a tab between them: what a pipe gets instead of a table."""
+    """Print one line for each entry, its parts separated by tabs; a pipe gets this instead of a table."""
     for entry in entries:
         click.echo("\t".join(one_line(part, _LONGEST) for part in entry))
 
 
 def show_progress(items: Sequence[T], label: str) -> Iterator[T]:
-    """The items, with a progress bar on standard error, in a terminal, that disappears at the end."""
+    """Yield the items; in a terminal, show a progress bar on standard error that disappears at the end."""
     from rich.console import Console  # takes a tenth of a second
     from rich.progress import track
 

@@ -1,4 +1,4 @@
-"""`conformance race`: whether a version is slower than another, or takes more memory."""
+"""`conformance race`: compares the speed and the memory of two versions."""
 
 import os
 import re
@@ -83,14 +83,14 @@ def race_command(
 
 
 def side_of(name: str, text: str, device: str, mode: str) -> Path | SweepCell:
-    """The Python that a text names (FRAMEWORK@PYTHON, or FRAMEWORK for this one), or the cell of a sweep in whose
-    environment a version is (FRAMEWORK==VERSION). It can run as far as is known before anything is installed.
+    """Return the Python that a text names (FRAMEWORK@PYTHON, or FRAMEWORK for this one), or for FRAMEWORK==VERSION the
+    sweep cell that installs it. The checks that are possible before an installation have passed.
 
     Args:
         name: "old" or "new".
 
     Raises:
-        RaceError: it cannot. UnknownFramework: there is no such adapter. RecordError: versions cannot be listed.
+        RaceError: it cannot run. UnknownFramework: there is no such adapter. RecordError: versions cannot be listed.
     """
     named, at, python = text.partition("@")
     framework, _, version = named.partition("==")
@@ -113,10 +113,10 @@ def side_of(name: str, text: str, device: str, mode: str) -> Path | SweepCell:
 
 @contextmanager
 def interpreter(name: str, side: Path | SweepCell) -> Iterator[Path]:
-    """The Python of a side; that of a version is of an environment of its time, which ends with the context.
+    """Yield the Python of a side; a version gets an environment of its time, which is removed after the context.
 
     Raises:
-        RaceError: it cannot be installed.
+        RaceError: the version cannot be installed.
     """
     if isinstance(side, Path):
         yield side

@@ -307,7 +307,7 @@ def _cause(
 
 
 def _adapter_folder(recorded: str, named: str | None) -> Path:
-    """The folder of the record's adapter, which must be registered or named by the user."""
+    """Return the folder of the record's adapter, which must be registered or named by the user."""
     if named not in (None, recorded):
         raise RecordError(
             "the record", f"is of {recorded!r}, not of {named!r}", "name the record's framework, or another record"

@@ -14,7 +14,7 @@ from frameworks.ways import load_ways, sets
 from results.record.files import one_line
 
 PYTEST_OPTIONS = ("--profile", "--record", "--seed", "--way")
-"""Options of the suite's plugin, whose value pytest takes for a path to tests where it is a word of its own."""
+"""Options of the suite's plugin. If the value is a separate argument, pytest takes it for a path to tests."""
 
 
 def _scenarios() -> Iterable[str]:
@@ -27,7 +27,7 @@ class RunCommand(click.Command):
     """A command whose own options may stand anywhere; all other words after FRAMEWORK are pytest's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Moves this command's options before the other words, up to a `--`."""
+        """Move this command's options before all other arguments, up to a `--`."""
         end = args.index("--") if "--" in args else len(args)
         options = {name: option for option in self.params if isinstance(option, click.Option) for name in option.opts}
         own: list[str] = []
@@ -123,14 +123,14 @@ def run(
 
 
 def _runs_of(framework: str, ways: str) -> list[tuple[str, ...]]:
-    """The ways of each run."""
+    """Return the ways of each run."""
     if ways != "all":
         return [tuple(ways.split(",")) if ways else ()]
     return [(f"set-{number}",) for number, _ in enumerate(sets(load_ways(framework)), start=1)]
 
 
 def import_from_here() -> None:
-    """Makes modules of the current folder importable after the suite's own, here and in the processes of the run."""
+    """Make modules of the current folder importable after the suite's own, here and in the processes of the run."""
     from conformance.runner import jobs
 
     first = [str(jobs.ROOT), str(Path.cwd())]

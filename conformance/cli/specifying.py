@@ -32,14 +32,14 @@ BASELINES = SHIPPED / "baselines"
 WAYS_HEADER = ("way", "calls", "documented limits")
 
 clause_ids = completing(load_clauses)
-"""Completes the id of a clause."""
+"""Shell completion of a clause's id."""
 
 
 def clause_of(identifier: str) -> Clause:
-    """The clause of this id.
+    """Return the clause with this id.
 
     Raises:
-        click.UsageError: there is none; the message suggests similar ones.
+        click.UsageError: there is no such clause; the message suggests similar ones.
     """
     clauses = load_clauses()
     if identifier not in clauses:
@@ -129,7 +129,7 @@ def show(identifier: str) -> int:
 
 
 def _failures(clause: str) -> Iterator[str]:
-    """A line for each finding by which a framework is known to fail the clause, with the modes and the cause."""
+    """Yield a line for each finding by which a framework is known to fail the clause, with modes and cause."""
     known = load_known()
     failures = [entry for entry in known.expectations if entry.clause == clause]
     for finding in known.findings:
@@ -175,7 +175,7 @@ def ways(frameworks: tuple[str, ...]) -> int:
 
 
 def ways_rows(framework: str) -> list[tuple[str, str, str]]:
-    """A row for each way of an adapter.
+    """Return a row for each way of an adapter.
 
     Raises:
         UnknownFramework: there is no such adapter, or its file cannot be read.
@@ -192,11 +192,11 @@ def _call(name: str, arguments: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A finding with what is known of it.
+    """A finding with its expectations and the result of its program.
 
     Attributes:
-        entries: the expectations that rest on it.
-        result: what its program showed just now, or in a sentence why it was not run.
+        entries: the expectations that name the finding.
+        result: the report of its program, or one sentence why the program was not run.
     """
 
     finding: Finding
@@ -205,7 +205,7 @@ class Evidence:
 
 
 def report(clause: Clause, evidence: Sequence[Evidence], record: Record | None) -> str:
-    """The report of what a framework does not keep of a clause; `record` is the newest run of it, None without one."""
+    """Return the report of a framework's failure of a clause; `record` is the framework's newest run, or None."""
     return "\n".join(_lines(clause, evidence, record)).rstrip() + "\n"
 
 
@@ -238,13 +238,13 @@ def _program(evidence: Evidence) -> Iterator[str]:
 
 
 def clause_lines(clause: Clause) -> Iterator[str]:
-    """What a clause asks, as a section."""
+    """Yield a section with the clause's requirement, source and history."""
     yield from ("## What is asked", "", f"`{clause.id}` ({clause.level}): {clause.requirement}", "")
     yield from (f"Observed by: {clause.observed_by}", "", f"Source: {clause.source}", "")
 
 
 def failed_checks(verdicts: Sequence[TestVerdict]) -> Iterator[str]:
-    """The failed checks of verdicts as a section with a table; nothing if there are none."""
+    """Yield the failed checks of verdicts as a section with a table; nothing if there are none."""
     failed = [(verdict, check) for verdict in verdicts for check in verdict.checks if not check.passed]
     if not failed:
         return
@@ -403,10 +403,10 @@ def issue(identifier: str, framework: str) -> int:
 
 
 def _find_record(framework: str, clause: str) -> Record | None:
-    """A record with a known failure of the clause: of each series the last run in this checkout, or else the baseline.
+    """Return a record with a known failure of the clause, from the last run of each series or else its baseline.
 
     Raises:
-        RecordError: one cannot be read.
+        RecordError: a record cannot be read.
     """
     by_series: dict[tuple[str, str], Record] = {}
     for path in (*list_records(BASELINES), *list_records(LAST_RUNS)):

@@ -1,7 +1,7 @@
 """Commands for the start: `conformance quickstart`, `new`, `install` and `doctor`.
 
-The framework is imported and used in a separate process, which this module is too:
-`python -m conformance.cli.starting NAME DEVICE` writes a line of JSON before each step and after it.
+`doctor` imports and uses the framework in a separate process, `python -m conformance.cli.starting NAME DEVICE`, which
+writes a line of JSON before and after each step.
 """
 
 import json
@@ -130,7 +130,7 @@ def install(every: bool, modes: str, names: tuple[str, ...]) -> int:
 ROOT = Path(__file__).parents[2]
 MACHINE = "machine"
 STEPS = ("import", "multiply", "backward")
-"""Steps of the framework's own process."""
+"""Steps of the process that uses the framework."""
 
 _REMEDIES = {
     "import": "install what it names, or `conformance install` in a new environment; a GPU also needs its driver",
@@ -145,8 +145,8 @@ class Step:
 
     Attributes:
         subject: a framework, or `MACHINE`.
-        text: what was observed.
-        remedy: what to do, "" if nothing.
+        text: the observation.
+        remedy: what the user can do, "" if nothing is needed.
     """
 
     subject: str
@@ -205,7 +205,7 @@ def doctor(frameworks: tuple[str, ...], device: str, style: str, limit: int) -> 
 
 
 def check(chosen: tuple[str, ...], device: str, limit_s: float) -> Iterator[Step]:
-    """Yield every step as it ends."""
+    """Check the machine and the frameworks; yield every step as it ends."""
     yield from _python()
     yield _driver(device)
     installed = [name for name, distribution in DISTRIBUTIONS.items() if _installed_package(distribution)]
@@ -253,7 +253,7 @@ def _driver(device: str) -> Step:
 
 
 def _installed_package(distribution: Distribution) -> str:
-    """The installed package with its version, "" if there is none."""
+    """Return the installed package with its version, "" if it is not installed."""
     versions = {package: locks.installed_version(package) for package in distribution.packages}
     return next((f"{package} {version}" for package, version in versions.items() if version), "")
 
@@ -296,7 +296,7 @@ def _ending(status: int | None, limit_s: float) -> str:
 
 
 def _run(command: list[str], limit_s: float, environment: dict[str, str] | None = None) -> tuple[int | None, str, str]:
-    """The exit status (None beyond the limit), output and errors of a command, whose process group has ended then."""
+    """Run a command and end its process group; return exit status (None at the time limit), output and errors."""
     process = subprocess.Popen(
         command,
         env=environment,

@@ -33,10 +33,10 @@ from results.record.files import RecordError, one_line
 from results.record.folders import WRITTEN, list_records
 
 FOLDER = WRITTEN / "sweeps"
-"""Where sweeps are, each in a folder of its name."""
+"""Folder of all sweeps; each sweep has a folder with its name."""
 
 LIBRARIES = {"ray": "ray", "slurm": "submitit"}
-"""The package of an engine."""
+"""The package that each engine needs."""
 
 
 @click.command()
@@ -111,7 +111,7 @@ def sweep(
 
 
 def judge_version(text: str, mode: str, device: str) -> list[Path]:
-    """The records of FRAMEWORK==VERSION in these modes, or in those of its adapter.toml; what is missing is judged.
+    """Return the records of FRAMEWORK==VERSION in these modes, or in those of its adapter.toml; judge missing ones.
 
     Raises:
         click.ClickException: a cell cannot be judged. RecordError: there is no such version, mode or device.
@@ -129,7 +129,7 @@ def judge_version(text: str, mode: str, device: str) -> list[Path]:
 
 
 def tell_verdicts(result: CellVerdicts) -> None:
-    """Print what a release gives, on standard error."""
+    """Print the result of a release on standard error."""
     cell = result.cell
     listed = ", ".join(f"{name} {version}" for name, version in cell.companions.items())
     released = f" of {cell.released}" if cell.released else ""
@@ -138,7 +138,7 @@ def tell_verdicts(result: CellVerdicts) -> None:
 
 
 def check_suite_packages() -> None:
-    """Refuse a folder of the suite's packages that is none.
+    """Refuse a folder of the suite's packages that does not exist.
 
     Raises:
         click.UsageError: there is no such folder.
@@ -226,7 +226,7 @@ def read(paths: Sequence[Path]) -> list[LineHistory]:
     """Read the histories of files that this command wrote, and of records, folders of records and folders of sweeps.
 
     Raises:
-        RecordError: a file cannot be read, or there is nothing in a folder.
+        RecordError: a file cannot be read, or a folder has no record.
     """
     files = [file for path in paths for file in _with_histories(path)]
     written = [path for path in files if is_history(path)]
@@ -238,7 +238,7 @@ def read(paths: Sequence[Path]) -> list[LineHistory]:
 
 
 def _with_histories(path: Path) -> list[Path]:
-    """The files of a folder that has written histories, its records too; else the path."""
+    """Return the files of a folder with written histories, its records included; for any other path, the path."""
     files = list_records(path) if path.is_dir() and not (path / OUTCOMES).is_file() else []
     if path == COMMITTED and not files:
         raise RecordError(path, "has no history", "name folders of records")

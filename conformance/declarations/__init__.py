@@ -1,1 +1,1 @@
-"""What adapters declare, compared with what their frameworks do."""
+"""Comparison of adapters' declared capabilities with the behaviour of their frameworks."""

@@ -1,6 +1,6 @@
-"""What asks a framework for each capability, and the comparison of the answer with what its adapter declares.
+"""A request for each capability, and the comparison of the framework's answer with the adapter's declaration.
 
-The base classes refuse whatever an adapter leaves out, so that a request succeeds only where the adapter has it.
+The base classes refuse every capability that an adapter does not implement, so a request succeeds only if it does.
 """
 
 import tempfile
@@ -97,7 +97,7 @@ _RECIPES = (
     Recipe(tensor_rate=True),
     *chain.from_iterable(technique.recipes for technique in load_techniques()),
 )
-"""A recipe for each capability that recipes need."""
+"""A recipe for each capability that a recipe asks for."""
 _MODELS = (make_reused_dense(), tied_embedding(), user_function())
 _BATCH = exact_batch()
 _STEP = Recipe(SGD(0.5))
@@ -117,7 +117,7 @@ def _feed(recipe: Recipe, framework: Framework, *, calls: int | None = None, mis
 
 
 def _unscale_twice(framework: Framework) -> None:
-    with suppress(RuntimeError):  # by which the second call is noticed
+    with suppress(RuntimeError):  # the framework may report the second unscale call
         _feed(_SCALED, framework, calls=2)
 
 
@@ -162,7 +162,7 @@ def _lose(group: RankGroup) -> None:
     except Unsupported:
         raise
     except Exception:
-        """What the rank raises is no refusal."""
+        """The exception of the failing rank is not a refusal."""
 
 
 def _reshape(framework: Framework) -> None:
@@ -174,7 +174,7 @@ def _reshape(framework: Framework) -> None:
 
 def _enter(scope: AbstractContextManager[None]) -> None:
     with scope:
-        """A scope may refuse when it is entered."""
+        """Entering is enough: a scope may refuse only then."""
 
 
 def _pack(framework: Framework) -> None:
@@ -235,18 +235,18 @@ _CALLS: Mapping[Capability, Callable[[Framework], object]] = {
     Capability.DATA_POSITION: lambda f: f.resumed_epoch("in-order", 2),
     Capability.PLAIN_LOOP: lambda f: f.plain_trainer(exact_stack(), Recipe()),
 }
-"""A call for each capability that no recipe, model or name asks for."""
+"""A call for each capability that no recipe, model or format name asks for."""
 _SHIPPED = {capability: part for part, capability in SHIPPED.items()}
 _NAMED = ("formats.float8_", "formats.int8", "quantization.")
-"""How capabilities begin that have the name of a format or a quantizer."""
+"""Prefixes of the capabilities that end with the name of a format or a quantizer."""
 
 
 def request(framework: Framework, capability: Capability) -> None:
-    """Asks a framework for one capability.
+    """Request one capability from a framework.
 
     Raises:
-        Unsupported: it is refused, and not only in a combination.
-        KeyError: nothing here asks for it.
+        Unsupported: the framework refuses the capability, and not only in a combination.
+        KeyError: this module has no request for the capability.
     """
     recipes = [recipe for recipe in _RECIPES if capability in needs(recipe)]
     models = [model for model in _MODELS if capability in model_needs(model)]
@@ -272,7 +272,7 @@ def request(framework: Framework, capability: Capability) -> None:
 
 
 def _request_by_name(framework: Framework, capability: Capability) -> None:
-    """Asks for a format or a quantizer by its name.
+    """Request a format or a quantizer by its name.
 
     Raises:
         Unsupported: the interface has no such name.
@@ -298,12 +298,12 @@ OTHERS = tuple(capability for capability in Capability if capability not in REQU
 
 
 def compare(subject: Subject, verdict: Verdict, capability: Capability) -> None:
-    """Compares the declaration of a capability with its attempt; without one, a supported capability is asked for.
+    """Compare the declaration of a capability with its attempt; without an attempt, request a supported capability.
 
     Raises:
-        Misdeclared: the attempt shows otherwise.
+        Misdeclared: the attempt contradicts the declaration.
         Violation: a refusal has no reason, or there was nothing to try.
-        Unsupported: the refusal holds, or what is declared as supported is refused.
+        Unsupported: the attempt confirms the refusal, or a capability declared as supported is refused.
     """
     declared, acted = subject.framework.declares(capability), subject.framework.probe(capability)
     if declared.supported and acted is None:

@@ -1,7 +1,7 @@
-"""Known failures of adapters' packages: causes in `findings.toml`, snapshots of judged series in `expected`.
+"""Known failures in adapters' packages: causes in `findings.toml`, snapshots of judged series in `expected`.
 
-A series is a version on a device in a mode. For an unjudged one the snapshot of the nearest judged one is taken. The
-nearest one is chosen by, in this order:
+A series is a version on a device in a mode. A series that is not judged takes the snapshot of the nearest judged
+series. These criteria choose the nearest series, in this order:
 
 1. the same mode before another one, then the same device before another one;
 2. the same version before another one;
@@ -9,9 +9,9 @@ nearest one is chosen by, in this order:
 4. of the versions judged there: one that differs in its local label alone, else the highest below, else the lowest
    above.
 
-An entry never skips a test: the test runs, and an entry whose test passes, fails in another way or does not exist is an
-error until the snapshot is written again. In a series that nobody has judged yet, the entries of the nearest judged
-series apply, and verdicts based on them are marked.
+An entry never skips a test: the test runs. An entry is an error until the snapshot is written again if its test
+passes, fails in another way or does not exist. Verdicts of a series that is not judged are marked if they rest on the
+entries of another series.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 WAY = "+"
-"""Separates a mode from the ways of a run that are not the default ones."""
+"""Separator between a mode and the ways of a run that are not the default ones."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class Position:
 
     Attributes:
         version, device, mode: the series that is asked for.
-        judged: those with a snapshot; without any, the series counts as judged.
-        modes: of the framework, the default first.
+        judged: the series with a snapshot; without any, the series that is asked for counts as judged.
+        modes: the framework's modes, the default first.
     """
 
     version: Version
@@ -97,7 +97,7 @@ class Position:
 
     @cached_property
     def confirmed(self) -> bool:
-        """Whether known failures are strict: the series was judged, or none was."""
+        """Return whether known failures are strict: the series was judged, or none was."""
         return not self.judged or (self.is_here(self.sources[0]) and self._has_version(self.sources[0]))
 
     @property
@@ -107,7 +107,7 @@ class Position:
 
     @cached_property
     def sources(self) -> tuple[VersionSeries, ...]:
-        """The judged series whose snapshots apply, the nearest first: another one is on the version's other side."""
+        """The judged series whose snapshots apply, the nearest first; the second is on the version's other side."""
         if not self.judged:
             return ()
         groups: dict[tuple[str, str], list[VersionSeries]] = {}
@@ -136,7 +136,7 @@ class Position:
         return series.version if self.is_here(series) else str(series)
 
     def is_here(self, series: VersionSeries) -> bool:
-        """Whether a judged series has this device and mode, ways overlooked."""
+        """Return whether a judged series has this device and mode; ways do not count."""
         return series.device == self.device and series.mode in (self.mode, self._plain_mode)
 
     @property
@@ -152,7 +152,7 @@ EXPECTATION = "expectation: "
 """Prefix of the case in a verdict about an unmatched entry."""
 
 SEED, OTHER_SEEDS, KERNELS = "seed", "other-seeds", "kernels"
-"""What a failure may depend on: seeds, or how a processor's kernels round."""
+"""Values of `Expectation.depends_on`: a failure may depend on the seed, or on the rounding of a processor's kernels."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Expectation:
 
     Attributes:
         clause: id of the clause that does not hold.
-        cases: the test of the clause that fails, the only element; () for all in a mode that nobody has judged.
+        cases: one element, the test of the clause that fails; () for all tests in a mode that nobody has judged.
         signature: the slug under which the suite reports the failure; several with "|" if it has several causes.
         finding: the cause.
         series: the judged series.
@@ -197,7 +197,7 @@ class Expectation:
 
     @property
     def reason(self) -> str:
-        """What goes wrong, in one sentence."""
+        """Cause and effect of the failure, in one sentence."""
         return self.finding.text.reason
 
     @property
@@ -217,20 +217,20 @@ class Expectation:
         return "  ".join((self.test, self.finding.id, self.signature, *([f"[{conditions}]"] if conditions else [])))
 
     def allows(self, signature: str) -> bool:
-        """Whether the failure may have this signature."""
+        """Return whether the failure may have this signature."""
         return signature in self.signature.split("|")
 
     def applies(self, instructions: Collection[str], seed: int) -> bool:
-        """Whether the entry speaks of runs at this seed on a processor with these instruction sets."""
+        """Return whether the entry applies to runs at this seed on a processor with these instruction sets."""
         return has_instruction_sets(self.processor, instructions) and (seed != 0 or self.depends_on != OTHER_SEEDS)
 
     def covers(self, clause: str, case: str) -> bool:
-        """Whether the entry is of this case of this clause."""
+        """Return whether the entry is about this case of this clause."""
         return clause == self.clause and (not self.cases or case in self.cases)
 
 
 def explain_repair(entries: Sequence[Expectation]) -> str:
-    """Say which expected failure did not occur, and what to do."""
+    """Return a sentence that names the expected failure that did not occur, and the remedy."""
     entry = next(entry for entry in entries if not entry.may_pass)
     origin = f", unlike in {entry.inferred_from}" if entry.inferred_from else ""
     remedy = f"remove its line from {entry.file}, or write the snapshot of this series by `conformance accept RECORD`"
@@ -243,7 +243,7 @@ class Exclusion:
 
     Attributes:
         finding: the defect.
-        when: features of `conformance.generative.programs.features`, all of which a program has.
+        when: features of `conformance.generative.programs.features`; programs with all of them are excluded.
         versions: PEP 440 specifiers of the affected versions; "" for all.
         device, mode: a name, several with commas, or "*" for all.
         processor: as for an expectation.
@@ -257,18 +257,18 @@ class Exclusion:
     processor: str = ANY
 
     def leaves_out(self, features: Collection[str]) -> bool:
-        """Whether a program with these features is excluded; "kind=a|b" in `when` stands for either of two."""
+        """Return whether a program with these features is excluded; "kind=a|b" in `when` means either feature."""
         terms = (term.partition("=") for term in self.when)
         return all(any(f"{kind}{equals}{one}" in features for one in names.split("|")) for kind, equals, names in terms)
 
     def applies(self, series: VersionSeries) -> bool:
-        """Whether the finding occurs in a series."""
+        """Return whether the finding occurs in a series."""
         return (
             has_name(self.device, series.device) and has_name(self.mode, series.mode) and self.affects(series.version)
         )
 
     def affects(self, version: str) -> bool:
-        """Whether the finding occurs in a version, pre-releases included."""
+        """Return whether the finding occurs in a version, pre-releases included."""
         return SpecifierSet(self.versions).contains(version, prereleases=True)
 
 
@@ -336,11 +336,11 @@ class Known:
         )
 
     def _infer_expectations(self, framework: str, position: Position) -> Iterator[Expectation]:
-        """The entries of the snapshots that apply to a series.
+        """Yield the entries of the snapshots that apply to a series.
 
-        One that is inferred from another device or mode, or from one of two versions that disagree, may pass. Findings
-        of this device, and in this mode those of versions like this one, are also taken from the nearest snapshot that
-        has them.
+        An entry may pass if it is inferred from another device or mode, or from one of two versions that disagree. A
+        finding that no applying snapshot has is taken from the nearest one that has it, if the finding is of this
+        device, or if it affects this version and that snapshot is of this mode.
         """
         entries = [entry for entry in self.expectations if entry.framework == framework]
         if position.confirmed:
@@ -370,10 +370,10 @@ class Known:
                 yield replace(entry, cases=cases, inferred_from=position.label(entry.series), may_pass=not settled)
 
     def is_expected(self, finding: Finding, version: str) -> bool:
-        """Whether an exclusion of the finding affects this version, or its expectations say so.
+        """Return whether an exclusion or an expectation of the finding affects this version.
 
-        They are those of the judged series of this release in the modes that have ever shown the finding; if none of
-        these was judged in this release, of the nearest ones.
+        Expectations count in the judged series of this release, in the modes that have ever shown the finding. If none
+        of these modes was judged in this release, expectations of the nearest series count.
         """
         if any(one.finding == finding and one.affects(version) for one in self.exclusions):
             return True
@@ -398,7 +398,7 @@ class Known:
 
 
 FILE, SNAPSHOTS = "findings.toml", "expected"
-"""Names of the file and of the folder of snapshots, next to the module of the adapter's class."""
+"""Names of the file of findings and of the folder of snapshots, next to the module of the adapter's class."""
 
 _PLAIN = "composition.plain-way"
 """The clause whose tests are the findings' programs."""
@@ -414,8 +414,8 @@ def known_of(
 ) -> Known:
     """Return the entries for a run of this framework, from the adapter of its name and from the package of its class.
 
-    A framework whose attribute `has_workarounds` is False has none of the adapter's workarounds. One that names no
-    mode is judged in the framework's first mode alone, since its program depends on none.
+    A framework whose attribute `has_workarounds` is False has none of the adapter's workarounds. A workaround without
+    a mode is judged only in the framework's first mode, since its program does not depend on the mode.
 
     Args:
         instructions: instruction sets of the processor.
@@ -523,7 +523,7 @@ def _read_exclusion(table: Table, finding: Finding) -> Exclusion:
 
 
 def _series_named(name: str, framework: str) -> VersionSeries:
-    """The series of a snapshot of this name."""
+    """Return the series of the snapshot with this name."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(f"{SNAPSHOTS}: got a file {name!r}, want FRAMEWORK-VERSION-DEVICE-MODE.txt")

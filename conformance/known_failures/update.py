@@ -30,15 +30,15 @@ class Cause:
     """The finding of new failures.
 
     Attributes:
-        finding: an existing or new one.
-        clauses: clauses whose failures it causes; empty for all.
+        finding: an existing or a new finding.
+        clauses: clauses whose failures the finding causes; empty for all.
     """
 
     finding: Finding
     clauses: tuple[str, ...] = ()
 
     def explains(self, verdict: TestVerdict) -> bool:
-        """Whether a failure without an entry is one of the finding."""
+        """Return whether the finding causes a failure that has no entry."""
         meant = not self.clauses or verdict.clause in self.clauses
         return meant and verdict.outcome in FAILED and verdict.signature != ""
 
@@ -48,9 +48,9 @@ class Update:
     """The snapshot of a record's series.
 
     Attributes:
-        series: of the record, with the version that the snapshot's name has.
-        name: of the snapshot's file.
-        before, after: its entries.
+        series: the record's series, with the version in the snapshot's name.
+        name: name of the snapshot's file.
+        before, after: the snapshot's entries before and after the update.
         unexplained: failures without an entry.
     """
 
@@ -62,11 +62,11 @@ class Update:
 
     @property
     def text(self) -> str:
-        """The snapshot."""
+        """The content of the snapshot's file."""
         return "".join(f"{line}\n" for line in sorted(entry.line for entry in self.after))
 
     def changes(self) -> Iterator[str]:
-        """The lines that go, with a "-", and those that come, with a "+"."""
+        """Yield removed lines with a "-", and added lines with a "+"."""
         before, after = ({entry.line for entry in entries} for entries in (self.before, self.after))
         yield from sorted(
             (f"{'+' if line in after else '-'} {line}" for line in before ^ after), key=lambda line: line[2:]
@@ -76,9 +76,10 @@ class Update:
 def update(record: Record, known: Known, cause: Cause | None = None) -> Update:
     """Return the snapshot of a record's series.
 
-    A line stays if its test fails as it says, or if the record cannot tell: the run's processor or seed shows the
-    failure to nobody, or the test was refused or not judged. Without a snapshot of the series the lines of the nearest
-    one count; from another device or mode only failures are taken. With a cause, unexpected failures become its lines.
+    A line stays if its test fails as the line says. It also stays if the record cannot decide: the failure does not
+    occur at the run's seed or on its processor, or the test was refused or not judged. A series without a snapshot
+    starts from the lines of the nearest one; from another device or mode, only lines of tests that fail are taken. With
+    a cause, unexpected failures become lines of its finding.
 
     Raises:
         UpdateError: the record is of an interrupted run, of selected tests, of another seed, or of older tests.
@@ -117,7 +118,7 @@ def update(record: Record, known: Known, cause: Cause | None = None) -> Update:
 
 
 def _series_of(record: Record, known: Known) -> VersionSeries:
-    """The record's series, with the version's local label if those judged in its mode, or any, have one."""
+    """Return the record's series; its version has a local label if judged series of its mode, or else any, have one."""
     series = record.series
     version = parse_version(series.framework, record.variant.framework_version)
     judged = known.judged.get(series.framework, ())
@@ -129,7 +130,7 @@ def _series_of(record: Record, known: Known) -> VersionSeries:
 def _explain(
     verdict: TestVerdict, applicable: Sequence[Expectation], known: Known, cause: Cause | None, series: VersionSeries
 ) -> Expectation | None:
-    """The entry of a failure, None without a failure or a finding."""
+    """Return the entry of a failure, None without a failure or a finding."""
     if verdict.outcome not in FAILED:
         return None
     for entry in applicable:

@@ -1,4 +1,4 @@
-"""Cache of results derived from the reference, keyed by the hash of all inputs."""
+"""Cache of exact runs and spreads derived from the reference, keyed by the hash of all inputs."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from frameworks.reference.core.rounding import Exact
 
 
 def origin_of(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> str:
-    """SHA-256 of everything that an envelope derives from: code, model, weights, recipe, conventions and data."""
+    """Return the SHA-256 of all inputs of an envelope: code, model, weights, recipe, conventions and data."""
     digest = hashlib.sha256()
     described = [repr(model.layers), repr(model.losses), repr(recipe), json.dumps(asdict(conventions))]
     digest.update("\n".join(described).encode())
@@ -40,14 +40,15 @@ def origin_of(conventions: Conventions, model: Model, recipe: Recipe, windows: S
 
 
 def folder() -> Path:
-    """Where derivations are stored."""
+    """Return the folder in which derivations are stored."""
     return cache_folder()
 
 
 def load_arrays(path: Path, *names: str) -> dict[str, Array] | None:
-    """Arrays of a cache file; if it is missing or incomplete, of the spreads that come with the suite.
+    """Return the named arrays of a cache file, or of the spreads that come with the suite.
 
-    None if these lack them too. An incomplete file is removed.
+    The stored spreads are used if the file is missing or incomplete; an incomplete file is removed. None if neither has
+    all of the arrays.
     """
     if not path.is_file():
         return _from_stored(path, names)
@@ -60,7 +61,7 @@ def load_arrays(path: Path, *names: str) -> dict[str, Array] | None:
 
 
 def store(path: Path, arrays: dict[str, Array]) -> None:
-    """Writes arrays to a cache file atomically."""
+    """Write arrays to a cache file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.stem}.{os.getpid()}.partial")
     with partial.open("wb") as file:
@@ -79,7 +80,7 @@ class _Inputs:
     windows: tuple[Window, ...]
 
     def exact(self, evaluation: bool) -> dict[str, Array]:
-        """Arrays of the unrounded run: of its windows, or of evaluation on the inputs of the last one."""
+        """Return the arrays of the run without rounding; with `evaluation`, those of evaluation on the last window."""
         reference = ReferenceFramework("cpu", conventions=self.conventions, rounding=Exact())
         trainer = reference.trainer(self.model, self.recipe)
         if evaluation:
@@ -98,7 +99,7 @@ def _inputs_of(path: Path) -> _Inputs:
 
 
 def _from_stored(path: Path, names: Sequence[str]) -> dict[str, Array] | None:
-    """The stored spreads together with their exact run, which are written to a cache file."""
+    """Return the stored spreads with the exact run, which is computed if asked for, and write both to a cache file."""
     inputs = _inputs_of(path)
     spreads = load_spreads().get(entry_name(inputs.digest, path))
     if spreads is None:

@@ -1,4 +1,4 @@
-"""The oracle's source modules, and their hash."""
+"""The source modules that the oracle's derivations use, and their hash."""
 
 import ast
 import hashlib
@@ -11,17 +11,17 @@ ROOT = Path(__file__).parents[2]
 _FIRST = ("conformance.oracle.errormodel", "frameworks.reference")
 OWN = ("fixtures", "frameworks", "conformance")
 _CACHE = frozenset(f"conformance.oracle.{name}" for name in ("bounds_cache", "stored_spreads", "derivation_hash"))
-"""Modules that store derivations without changing them."""
+"""Modules that store derivations and do not change them; they are left out of the hash."""
 _ATTEMPTS = re.compile(r"frameworks\.base\.(introspection|\w+_attempts)")
-"""Modules of attempts: they say what an adapter supports and do not change a number of a derivation."""
+"""Modules that find out which capabilities an adapter supports; they change no number of a derivation."""
 _LEFT_OUT = frozenset({"annotation", "returns", "type_comment", "type_params", "ctx", "kind", "simple", "type_ignores"})
 
 
 @cache
 def code_hash(root: Path = ROOT) -> str:
-    """SHA-256 of every module of the suite that a derivation imports and uses.
+    """Return the SHA-256 of the syntax of all modules in `modules`.
 
-    Comments, docstrings, annotations, error messages, the place of the checkout and the version of NumPy do not count.
+    Comments, docstrings, annotations, error messages, the path of the checkout and the version of NumPy do not count.
     """
     digest = hashlib.sha256()
     for name, tree in sorted(modules(root).items()):
@@ -30,7 +30,7 @@ def code_hash(root: Path = ROOT) -> str:
 
 
 def normalise(tree: ast.Module) -> str:
-    """The syntax of a module in one form, the same in every version of Python.
+    """Return the syntax of a module as text that is the same in every version of Python.
 
     Comments, docstrings, annotations and layout are left out.
     """
@@ -38,14 +38,14 @@ def normalise(tree: ast.Module) -> str:
 
 
 class _WithoutErrors(ast.NodeTransformer):
-    """Replaces what is raised: a derivation that succeeds does not depend on it."""
+    """Removes the exceptions of `raise` statements: a derivation that succeeds does not depend on them."""
 
     def visit_Raise(self, node: ast.Raise) -> ast.Raise:
         return ast.copy_location(ast.Raise(), node)
 
 
 def modules(root: Path = ROOT) -> dict[str, ast.Module]:
-    """Those modules by dotted name."""
+    """Return the syntax trees of the suite's modules that a derivation imports, directly or not, by dotted name."""
     trees: dict[str, ast.Module] = {}
     pending = list(_FIRST)
     while pending:
@@ -76,7 +76,7 @@ def _file(root: Path, name: str) -> Path | None:
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a body without docstrings and `pass`."""
+    """Yield the statements of a body without docstrings and `pass`."""
     for node in body:
         match node:
             case ast.Pass() | ast.Expr(value=ast.Constant(value=str())):
@@ -86,7 +86,7 @@ def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _normalise(node: ast.AST) -> Iterator[str]:
-    """The syntax of a node in one form, the same in every version of Python."""
+    """Yield the words of a node's syntax, the same in every version of Python."""
     match node:
         case ast.Name(id=name):
             yield name
@@ -148,7 +148,7 @@ def _normalise_list(values: Iterable[object]) -> Iterator[str]:
 
 
 def _bindings(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The names that an import binds, each with the imported module or attribute."""
+    """Yield the names that an import binds, each with the imported module or attribute."""
     for alias in node.names:
         if isinstance(node, ast.ImportFrom):
             yield alias.asname or alias.name, (*(node.module or "").split("."), alias.name)

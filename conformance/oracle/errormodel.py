@@ -1,8 +1,8 @@
 """Bounds of a correct implementation's distance from the float64 trajectory, derived from the reference.
 
-An ensemble of reference runs in which every rounding goes up or down at random, with the probability that makes it
-unbiased, shows step by step the spread that the target precision brings about. The spread is the largest deviation of a
-member from the run without rounding, and never falls from one update to the next. A bound is `IMPLEMENTATION_FREEDOM`
+The bounds come from an ensemble of reference runs. In a member, every rounding goes up or down at random, with the
+probability that makes the rounding unbiased. The spread of a quantity is the largest deviation of a member from the run
+without rounding. The spread of the loss never falls from one update to the next. A bound is `IMPLEMENTATION_FREEDOM`
 times the spread.
 
 Source: stochastic arithmetic as an error estimator, Parker, "Monte Carlo Arithmetic", UCLA CSD-970002 (1997).
@@ -31,14 +31,14 @@ from frameworks.reference.core.rounding import Exact, Rounding, Stochastic
 
 SAMPLES = 8
 IMPLEMENTATION_FREEDOM = 4.0
-"""An implementation may round 16 times where the plainest one rounds once; independent errors grow with the root."""
+"""Bound as a multiple of the spread: up to 16 roundings for one of the reference; independent errors grow as √16."""
 LEARNABLE = 0.1
-"""Updates are judged while the spread is below this share of the first loss; beyond, training has become chaotic."""
+"""Largest loss spread at which an update is judged, as a share of the first loss; beyond it, training is chaotic."""
 
 
 @dataclass(frozen=True, eq=False)
 class Envelope:
-    """The exact run, and the spread of each quantity around it."""
+    """The run without rounding (the exact run), and the spread of each of its quantities."""
 
     exact: Run
     loss_spread: Array
@@ -49,17 +49,17 @@ class Envelope:
     sizes: dict[str, int]
 
     def count_judged(self) -> int:
-        """Number of updates that can be judged."""
+        """Return the number of updates that can be judged."""
         beyond = np.flatnonzero(self.loss_spread > LEARNABLE * abs(self.exact.losses[0]))
         return int(beyond[0]) if beyond.size else len(self.loss_spread)
 
     def loss_bounds(self) -> Array:
-        """Bound of the loss of every update; infinite for updates that are not judged."""
+        """Return the bound of the loss of every update, shape (updates,); infinite for updates that are not judged."""
         beyond = np.arange(len(self.loss_spread)) >= self.count_judged()
         return np.where(beyond, np.inf, IMPLEMENTATION_FREEDOM * self.loss_spread)
 
     def worst_loss(self, losses: Array) -> tuple[float, Bound, int]:
-        """The judged update whose loss deviates most: its deviation, its bound and its number.
+        """Return deviation, bound and index of the judged update whose loss deviates most in units of its bound.
 
         Raises:
             ValueError: no update is judged.
@@ -73,17 +73,17 @@ class Envelope:
         return float(deviation[worst]), Bound(float(bounds[worst]), {**self.derivation, "update": worst}), worst
 
     def gradient(self, measured: Array) -> tuple[float, Bound]:
-        """Relative distance of the first gradient from the exact one, and its bound."""
+        """Return the relative distance of the first gradient from the exact one, and its bound."""
         return distance(measured, self.exact.gradient), self._bound(self.gradient_spread)
 
     def gain(self, measured: Array) -> tuple[float, Bound]:
-        """Relative length error of one parameter's first gradient along the exact one, and the bound.
+        """Return the gain error of the parameter that deviates most, |⟨g, e⟩ / ⟨e, e⟩ − 1|, and its bound.
 
-        The parameter is the one that deviates most. Rounding errors of many values average out along the exact
-        gradient, so that a common factor, a mix-up or a small parameter shows that the distance of the whole hides.
-        The spread is that of the ensemble, and no less than what an error of its members' size has along any direction:
-        where a maximum or a kink decides, one run in hundreds is far from all others.
-        Parameters whose gradient is little but rounding errors are left out.
+        g is the parameter's first gradient, e the exact one. Rounding errors of many values average out along e, so
+        the gain shows errors that the distance of the whole gradient hides: a common factor, swapped parameters, or
+        an error in a small parameter. The spread is the larger of the ensemble's gain errors and of the component that
+        an error of a member's size has along any one direction by chance: at a maximum or a kink, one run in hundreds
+        is far from all others. Parameters whose gradient is mostly rounding error are left out.
         """
         bounds = IMPLEMENTATION_FREEDOM * self.gain_spread
         gains = _gains(measured, self.exact.gradient, self.sizes)
@@ -95,7 +95,7 @@ class Envelope:
         )
 
     def parameters(self, measured: Array) -> tuple[float, Bound]:
-        """Relative distance of the final parameters from the exact ones, and its bound."""
+        """Return the relative distance of the final parameters from the exact ones, and its bound."""
         return distance(measured, self.exact.parameters), self._bound(self.parameter_spread)
 
     def _bound(self, spread: float) -> Bound:
@@ -103,7 +103,7 @@ class Envelope:
 
 
 def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> Envelope:
-    """The envelope of a run, from the cache if one with the same origin was derived before."""
+    """Return the envelope of a run, from the cache if one with the same origin was derived before."""
     conventions = relevant(conventions, model, recipe)
     key = origin_of(conventions, model, recipe, windows)
     path = folder() / f"{key[:32]}.npz"
@@ -132,10 +132,10 @@ def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Se
 def quality(
     conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window], test: Batch
 ) -> tuple[float, Bound]:
-    """Accuracy on `test` after training, and the bound of a correct run's distance from it.
+    """Return the mean accuracy of the ensemble on `test` after training, and the bound of a correct run's distance.
 
-    The ensemble's mean, and `IMPLEMENTATION_FREEDOM` times its standard deviation, or times the standard error of an
-    accuracy on so many samples if that is larger: training is chaotic by then, and a run is one draw.
+    The bound is `IMPLEMENTATION_FREEDOM` times the larger of two: the standard deviation of the ensemble's accuracies,
+    and the standard error of an accuracy on `len(test)` samples. Training is chaotic by then, so a run is one draw.
     """
     conventions = relevant(conventions, model, recipe)
     key = origin_of(conventions, model, recipe, [*windows, (test,)])
@@ -155,7 +155,7 @@ def quality(
 
 
 def trained_accuracy(trainer: Trainer, windows: Sequence[Window], test: Batch) -> float:
-    """Share of `test` that a run classifies correctly after an update from each window."""
+    """Return the share of `test` that a run classifies correctly after one update for each window."""
     for window in windows:
         trainer.update(window)
     outputs = trainer.predict(test.inputs)["output"].astype(np.float64)
@@ -165,7 +165,7 @@ def trained_accuracy(trainer: Trainer, windows: Sequence[Window], test: Batch) -
 def evaluation(
     conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window], inputs: Array
 ) -> dict[str, tuple[Array, Bound]]:
-    """Results of `train_and_evaluate` on the exact run, each with the bound of a correct run's relative distance."""
+    """Return the arrays of `train_and_evaluate` in the exact run, each with the bound of a run's relative distance."""
     conventions = relevant(conventions, model, recipe)
     key = origin_of(conventions, model, recipe, [*windows, (Batch(inputs, {}),)])
     path = folder() / f"{key[:32]}.evaluation.npz"
@@ -203,7 +203,7 @@ def _derivation(method: str, recipe: Recipe, origin: str, **more: float) -> dict
 
 
 def relevant(conventions: Conventions, model: Model, recipe: Recipe) -> Conventions:
-    """The conventions that affect a recipe; the others at their default, so that frameworks share envelopes."""
+    """Return the conventions with those that do not affect the recipe at their default: frameworks share envelopes."""
     default = Conventions()
     normalised = any(isinstance(layer, BatchNorm) for _, layer, _ in model.shapes())
     momentum = isinstance(recipe.optimizer, SGD) and recipe.optimizer.momentum > 0
@@ -251,23 +251,23 @@ def _derive(
 
 
 def distance(measured: Array, exact: Array) -> float:
-    """Relative distance in the 2-norm."""
+    """Return the relative distance in the 2-norm."""
     return float(np.linalg.norm(measured - exact) / np.linalg.norm(exact))
 
 
 def _gains(measured: Array, exact: Array, sizes: dict[str, int]) -> Array:
-    """|⟨g, e⟩ / ⟨e, e⟩ − 1| of every parameter's gradient g and exact gradient e; NaN where e is zero."""
+    """Return |⟨g, e⟩ / ⟨e, e⟩ − 1| for every parameter's gradient g and exact gradient e; NaN where e is zero."""
     return np.abs(_per_parameter((measured - exact) * exact, exact, sizes))
 
 
 def _chances(measured: Array, exact: Array, sizes: dict[str, int]) -> Array:
-    """The part of every parameter's relative error that would lie along the exact gradient by chance; NaN at zero."""
+    """Return |g − e| / (|e| √n) for every parameter of n values: the error along a random direction; NaN if e is 0."""
     counts = np.array([*sizes.values()], np.float64)
     return np.asarray(np.sqrt(_per_parameter((measured - exact) ** 2, exact, sizes) / counts))
 
 
 def _per_parameter(terms: Array, exact: Array, sizes: dict[str, int]) -> Array:
-    """Σ terms / Σ e² of every parameter's exact gradient e; NaN where e is zero."""
+    """Return Σ terms / Σ e² for every parameter's exact gradient e; NaN where e is zero."""
     starts = np.cumsum([0, *sizes.values()])[:-1]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.add.reduceat(terms, starts) / np.add.reduceat(exact**2, starts))

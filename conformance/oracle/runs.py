@@ -1,4 +1,4 @@
-"""Results by which a run is judged: losses, first gradient and parameters, or its evaluation."""
+"""The numbers by which a run is judged: losses, first gradient and final parameters, or its evaluation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from frameworks.contract import Trainer
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Losses of every update, gradient of the first window and parameters at the end, as float64 vectors.
+    """Losses of all updates, gradient of the first window and final parameters, as float64 vectors.
 
     Attributes:
-        gradients: the parts of `gradient`, by parameter in model order and in true formats; empty from the cache.
+        gradients: `gradient` by parameter, in model order and in the framework's formats; empty from the cache.
     """
 
     losses: Array
@@ -27,19 +27,19 @@ class Run:
 
 
 def run(trainer: Trainer, windows: Sequence[Window]) -> Run:
-    """The gradient of the first window, then one update a window."""
+    """Compute the gradient of the first window, then make one update for each window."""
     gradients = trainer.gradients(windows[0])
     losses = np.array([trainer.update(window).loss for window in windows], np.float64)
     return Run(losses, flat(gradients), flat(trainer.parameters()), gradients)
 
 
 def flat(arrays: Mapping[str, Array]) -> Array:
-    """Every array in the order of its name, as one float64 vector."""
+    """Return all arrays, sorted by name, as one float64 vector."""
     return np.concatenate([np.asarray(arrays[name]).astype(np.float64).ravel() for name in sorted(arrays)])
 
 
 def train_and_evaluate(trainer: Trainer, windows: Sequence[Window], inputs: Array) -> dict[str, Array]:
-    """Running statistics ("buffers", where there are any) and outputs ("predictions") after an update a window."""
+    """Make an update for each window; return outputs ("predictions") and running statistics ("buffers"), if any."""
     for window in windows:
         trainer.update(window)
     predictions = flat(trainer.predict(inputs))

@@ -2,13 +2,13 @@
 
     python -m tools spreads [--keep] FOLDER...
 
-writes `spreads.json` from cache folders filled by runs of the suites with the default seed, each started with
-CONFORMANCE_CACHE naming an empty folder. Entries derived by the same code stay, others are removed. With --keep, after
-a change that moves no number, such as one of names, all entries stay if those that the folders derived again agree.
+This command writes `spreads.json` from cache folders. Runs of the suites with the default seed fill the folders; each
+run starts with CONFORMANCE_CACHE set to an empty folder. Entries of the present code stay, others are removed. --keep
+is for changes that move no number, such as a new name: all entries stay if those that were derived again agree.
 
-An entry is used only where code and inputs are those that it was derived from. The version of NumPy is not asked for:
-another one turns last digits, which makes an ensemble another draw, and any draw is as good. With stored ones bounds
-are the same wherever the suite runs.
+An entry is used only with the code and the inputs that it was derived from. The version of NumPy does not count:
+another version changes last digits, so an ensemble becomes another draw, and any draw is as good. Stored spreads make
+the bounds the same wherever the suite runs.
 """
 
 import json
@@ -30,25 +30,25 @@ SPREADS = frozenset(
 )
 """Arrays of a cache file that come from an ensemble."""
 SAMPLE = 20
-"""Least number of entries that are derived again before all others are kept."""
+"""Smallest number of entries that must be derived again before `keep` keeps all others."""
 DRAWS = 4.0
-"""Spreads of two ensembles of eight members differ by less than this factor."""
+"""Factor by which the spreads of two ensembles of eight members differ at most."""
 CODE = "code"
 """Array of a cache file with the hash of the code that derived it."""
 
 
 INPUTS = "inputs"
-"""Array of a cache file with the hash of what it was derived from."""
+"""Array of a cache file with the hash of the inputs that it was derived from."""
 
 
 def entry_name(inputs: str, path: Path) -> str:
-    """The name of a cache file's entry: its inputs, and what the file is called after its origin."""
+    """Return the name of a cache file's entry: the hash of its inputs, and the file's suffixes."""
     return ".".join([inputs[:32], path.name.partition(".")[2]])
 
 
 @cache
 def load_spreads(file: Path = FILE) -> Mapping[str, Mapping[str, Array]]:
-    """The entries of the present code, by name; none if the code has changed."""
+    """Return the entries by name; none if the code has changed since they were derived."""
     content = json.loads(file.read_text("utf-8")) if file.is_file() else {CODE: ""}
     return _entries(content) if content[CODE] == code_hash() else {}
 
@@ -59,7 +59,7 @@ def _entries(content: Mapping[str, Any]) -> dict[str, dict[str, Array]]:
 
 
 def collect(folders: Sequence[Path], file: Path = FILE) -> int:
-    """Rewrites the file; returns its number of entries.
+    """Add the entries of cache folders to the file and return its number of entries.
 
     Raises:
         ValueError: a folder has no entry of the present code.
@@ -68,14 +68,14 @@ def collect(folders: Sequence[Path], file: Path = FILE) -> int:
 
 
 def keep(folders: Sequence[Path], file: Path = FILE) -> int:
-    """Makes the entries of former code those of the present one; returns their number.
+    """Mark all entries as derived by the present code and return their number.
 
-    For changes that move no number, which this cannot prove: it looks at the entries that were derived again alone.
-    Another processor turns last digits, which makes some ensembles other draws.
+    This is for changes of the code that move no number. It compares only the entries that were derived again. Another
+    processor changes last digits, which makes some ensembles other draws.
 
     Raises:
-        ValueError: fewer than `SAMPLE` of them were derived again, fewer than half of these are equal, or one is beyond
-            what two draws differ by.
+        ValueError: fewer than `SAMPLE` entries were derived again, fewer than half of these are equal, or one differs
+            by more than the factor `DRAWS`.
     """
     entries, again = _entries(json.loads(file.read_text("utf-8"))), _collect_entries(folders)
     sample = sorted(entries.keys() & again.keys())
@@ -91,7 +91,7 @@ def keep(folders: Sequence[Path], file: Path = FILE) -> int:
 
 
 def _agree(left: Mapping[str, Array], right: Mapping[str, Array], factor: float) -> bool:
-    """Whether two entries have the same arrays, up to a factor in each number."""
+    """Return whether two entries have the same arrays, up to a factor in each number."""
     if left.keys() != right.keys() or any(left[name].shape != right[name].shape for name in left):
         return False
     pairs = [(left[name], right[name]) for name in left]
@@ -122,7 +122,7 @@ def _write(entries: Mapping[str, Mapping[str, Array]], file: Path) -> int:
 
 
 def _entry(path: Path) -> tuple[str, dict[str, Array]] | None:
-    """Name and ensemble arrays of a cache file; None if it has none, other code derived them or it cannot be read."""
+    """Return name and ensemble arrays of a cache file; None without any, of other code, or if it cannot be read."""
     try:
         with np.load(path) as file:
             if INPUTS not in file or file[CODE].item() != code_hash():
@@ -134,7 +134,7 @@ def _entry(path: Path) -> tuple[str, dict[str, Array]] | None:
 
 
 def _text(array: Array) -> str:
-    """Numbers in their shortest exact form, in one line; a single number begins with "="."""
+    """Return numbers in their shortest exact form, in one line; a scalar begins with "="."""
     text = " ".join(repr(value) for value in np.asarray(array, np.float64).ravel().tolist())
     return text if array.shape else f"={text}"
 
@@ -146,7 +146,7 @@ def _array(text: str) -> Array:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Collects the named folders; returns the exit status."""
+    """Collect the entries of the named folders and return the exit status."""
     folders = [Path(argument) for argument in arguments if argument != "--keep"]
     if not folders:
         print(

@@ -1,1 +1,1 @@
-"""Runs the suites: pytest plugin, recorder, processes, baselines."""
+"""Running the suites: pytest plugin, recorder, processes, baselines."""

@@ -1,4 +1,4 @@
-"""The committed records that later runs are compared with, one for each series."""
+"""Baselines: the committed records that later runs are compared with, one for each series."""
 
 from dataclasses import replace
 from functools import cache
@@ -15,11 +15,11 @@ from results.record.reading import Record, load, write
 
 BASELINES = SHIPPED / "baselines"
 SEED = 0
-"""The seed of baselines, which runs have by default."""
+"""The seed of baselines, and the default seed of runs."""
 
 
 def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | None:
-    """The baseline of a record's series and its path; None if there is none, or if it is of an interrupted run.
+    """Return path and content of the baseline of a record's series; None without one, or if its run was interrupted.
 
     Raises:
         RecordError: a baseline cannot be read.
@@ -32,15 +32,15 @@ def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | No
 
 
 FOREIGN = "on a processor that no baseline has"
-"""How the message of a failure begins there."""
+"""Prefix of a failure's message on a processor that is not like that of any baseline."""
 
 
 @cache
 def foreign(framework: str, mode: str, device: str, folder: Path = BASELINES) -> str:
-    """What a failure's message begins with if no baseline of a series is of a processor like this one; else "".
+    """Return the prefix of failures' messages if no baseline of the series is of a processor like this one; else "".
 
-    Processors are alike if their instruction sets allow the same kernels (`machine.level`). Without a baseline of the
-    series nothing is said, nor about the reference, whose results depend on no kernel.
+    Processors are alike if their instruction sets allow the same kernels (`machine.level`). The prefix is "" if the
+    series has no baseline, and for the reference, whose results do not depend on kernels.
 
     Raises:
         RecordError: a baseline cannot be read.
@@ -55,10 +55,10 @@ def foreign(framework: str, mode: str, device: str, folder: Path = BASELINES) ->
 
 
 def nearest(name: str, mode: str, device: str, folder: Path = BASELINES) -> Path | None:
-    """The path of the nearest baseline of a framework, None without any baseline.
+    """Return the path of the nearest baseline of a framework, None without any baseline.
 
-    It is of the same framework, mode and device; of the same framework and device; of the same framework; or else of
-    the reference.
+    The first that exists is taken: of the same framework, mode and device; of the same framework and device; of the
+    same framework; of the reference.
     """
 
     def distance(path: Path) -> tuple[bool, bool, bool, bool, str]:
@@ -70,18 +70,18 @@ def nearest(name: str, mode: str, device: str, folder: Path = BASELINES) -> Path
 
 
 def lacking(record: Record) -> list[str]:
-    """Test functions without a verdict in the record; an adapter may have no case of a workaround or a way."""
+    """Return test functions without a verdict in the record, except those that take a workaround or a way."""
     judged = {verdict.test.partition("[")[0] for verdict in record.verdicts}
     own = {"workaround", "way", "rank_way", "file_way", "rate_way"}
     return sorted(code.id for code in inventory().values() if code.id not in judged and not own & {*code.parameters})
 
 
 def acceptable(path: Path) -> Record:
-    """The record in a file, if it may be a baseline.
+    """Return the record in a file if it may be a baseline.
 
     Raises:
-        RecordError: it cannot be read, is of an interrupted run or of some tests only, lacks tests of the present
-            suites, or is of another seed, or of a framework or a mode that there is not.
+        RecordError: the file cannot be read; or the record is of an interrupted run, of selected tests, of another
+            seed, or of an unknown framework or mode; or it lacks tests of the present suites.
         UnknownFramework: the adapter's modes are not known.
     """
     record = load(path)
@@ -104,7 +104,7 @@ def acceptable(path: Path) -> Record:
 
 
 def _unknown(record: Record) -> str:
-    """What there is not of a record's framework, mode and ways, "" if there is all of it."""
+    """Return which of a record's framework, mode and ways is unknown, "" if all are known."""
     from conformance.runner.subprocesses import check_mode
     from frameworks.ways import load_ways
 
@@ -124,10 +124,10 @@ def _unknown(record: Record) -> str:
 
 
 def accept(path: Path, reason: str, folder: Path = BASELINES) -> Path:
-    """Makes a record the baseline of its series, in a file of the series' name, and adds the reason to its notes.
+    """Make a record the baseline of its series, in a file of the series' name, and add the reason to its notes.
 
     Raises:
-        RecordError: it cannot be read, it may not be a baseline (see `acceptable`), or the file is another series'.
+        RecordError: it cannot be read, may not be a baseline (see `acceptable`), or the file is another series'.
         UnknownFramework: the adapter's modes are not known.
     """
     if INSTALLED and folder == BASELINES:

@@ -1,4 +1,4 @@
-"""What a run costs: its processor seconds in multiples of a yardstick, which a busy machine does not move."""
+"""The cost of a run: its processor seconds in multiples of a fixed workload's, so that load on the machine cancels."""
 
 import os
 import resource
@@ -14,19 +14,19 @@ from frameworks.base.shipped import processor as processor_model
 
 FILE = BASELINES / "costs.toml"
 MORE = 1.05
-"""How many times as much as the file says a run may cost."""
+"""Largest cost of a run in multiples of its committed cost."""
 
 
 def measure_child_time() -> float:
-    """Processor seconds of the processes that this one has started and that have ended."""
+    """Return the processor seconds of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 class Yardstick(threading.Thread):
-    """A fixed workload of NumPy and Python during a run, about once a second, until `stop` returns its mean.
+    """Thread that runs a fixed workload of NumPy and Python about once a second, until `stop` returns its mean time.
 
-    During the run, and not after it, for two busy processes slow each other where two cores share one unit.
+    It works during the run and not after it, because busy processes slow each other down if they share a core's units.
     """
 
     def __init__(self) -> None:
@@ -46,23 +46,23 @@ class Yardstick(threading.Thread):
             self._seconds.append(time.thread_time() - begun)
 
     def stop(self) -> float:
-        """Seconds of the workload on a processor: the mean of its repetitions."""
+        """Stop the thread; return the mean processor seconds of the workload."""
         self._ended.set()
         self.join()
         return sum(self._seconds) / len(self._seconds)
 
 
 def limits(file: Path = FILE) -> tuple[str, dict[str, dict[str, float]]]:
-    """The processor on which the committed costs were measured, and the costs by selection and framework."""
+    """Return the processor on which the committed costs were measured, and the costs by selection and framework."""
     content = tomllib.loads(file.read_text("utf-8"))
     return content.pop("processor"), content
 
 
 def judge(framework: str, tests: str, cost: float, file: Path = FILE) -> tuple[str, bool]:
-    """One line about the cost of a run, and whether it is too much.
+    """Return one line about the cost of a run, and whether the cost is too high.
 
-    It is too much only in CI (where the variable CI is set) and on the processor of the file, for others may favour the
-    framework or the yardstick.
+    It is too high only in CI (if the variable CI is set) and on the processor of the file: another processor may be
+    relatively faster for the framework or for the fixed workload.
     """
     processor, costs = limits(file)
     limit = costs.get(tests, {}).get(framework)

@@ -1,4 +1,4 @@
-"""The parts of a record that identify the suite and the framework."""
+"""The parts of a record that identify the suite and the framework, and the digests of the suite's files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 MEANINGS = "checks/outcome.py"
-"""Says what an outcome is, and no demand."""
+"""File that defines outcomes and demands nothing, so it is left out of the digests."""
 _TESTS = ["checks", "generative", "search", "suites", "techniques"]
 _JUDGING = ["declarations", "known_failures", "runner", "test_ids", "timing", MEANINGS]
 _CONTRACT = ["base", "native_loop.py", "contract", "keras_common", "operations.py", "ranks"]
@@ -40,7 +40,7 @@ AREAS = {
 failures; "specification" is the clauses' demands."""
 
 DEMANDS = ("specification", "tests", "fixtures")
-"""Areas that say what is demanded: a clause, a check, or a recipe."""
+"""Areas that define demands: clauses, checks and recipes."""
 
 _CODE = frozenset({".py", ".toml", ".txt"})
 _GIT_S = 10.0
@@ -50,12 +50,12 @@ COMMIT = "COMMIT"
 
 
 def suite_version() -> str:
-    """The suite's version, read from its checkout."""
+    """Return the suite's version, read from its checkout."""
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"])
 
 
 def suite(adapter: str, clauses_with_tests: tuple[str, ...], clauses_without_tests: tuple[str, ...]) -> Suite:
-    """This suite's part of a record, for the adapter that the user named."""
+    """Return this suite's part of a record, for the adapter that the user named."""
     areas = suite_areas()
     files = adapter_files(adapter)
     if files:
@@ -66,14 +66,14 @@ def suite(adapter: str, clauses_with_tests: tuple[str, ...], clauses_without_tes
 
 
 def suite_areas() -> dict[str, str]:
-    """The digest of each area that does not depend on the adapter."""
+    """Return the digest of each area that does not depend on the adapter."""
     clauses = [(c.id, str(c.level), c.revision, " ".join(c.requirement.split())) for c in load_clauses().values()]
     areas = {name: digest(files_of(ROOT / path for path in places)) for name, places in AREAS.items()}
     return areas | {"specification": hashlib.sha256(repr(sorted(clauses)).encode()).hexdigest()[:16]}
 
 
 def adapter_files(adapter: str) -> tuple[Path, ...]:
-    """The files of the adapter that the user named: of its folder, or a module without a package, with expectations."""
+    """Return the files of the adapter that the user named: its folder's, or one module, and its expectations."""
     path = path_of(adapter)
     folder = folder_of(path)
     if folder is None:
@@ -83,7 +83,7 @@ def adapter_files(adapter: str) -> tuple[Path, ...]:
 
 
 def files_of(places: Iterable[Path]) -> Iterator[Path]:
-    """The files of code and data in folders, in order."""
+    """Yield the files of code and data in folders, sorted in each folder."""
     for root in places:
         paths = sorted(root.rglob("*")) if root.is_dir() else [root]
         of_folder = (path for path in paths if path == root or not path.as_posix().endswith(f"/{MEANINGS}"))
@@ -91,16 +91,16 @@ def files_of(places: Iterable[Path]) -> Iterator[Path]:
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """Digest of the content of files, 16 hexadecimal digits; independent of their location and names.
+    """Return the digest of the content of files, 16 hexadecimal digits; their location and names do not count.
 
-    Comments, docstrings, annotations and layout of Python files are left out, and which module has which definition.
+    Comments, docstrings, annotations and layout of Python files do not count, nor does the module of a definition.
     """
     parts = {hashlib.sha256(part.encode()).hexdigest() for path in paths for part in _content(path) if part}
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()[:16]
 
 
 def _content(path: Path) -> Iterator[str]:
-    """The text of a file, or the top-level statements of a module."""
+    """Yield the text of a file, or the top-level statements of a module."""
     if path.suffix != ".py":
         yield path.read_text("utf-8")
         return
@@ -110,7 +110,7 @@ def _content(path: Path) -> Iterator[str]:
 
 
 class _WithoutOwnImports(ast.NodeTransformer):
-    """Leaves out imports of the suite's own modules, and their names before a definition: it is of the same name."""
+    """Removes imports of the suite's own modules, and module names as prefixes: `module.name` becomes `name`."""
 
     def __init__(self) -> None:
         self._modules: set[str] = set()
@@ -130,9 +130,9 @@ class _WithoutOwnImports(ast.NodeTransformer):
 
 
 def commit(root: Path = ROOT) -> str:
-    """The commit of a checkout, followed by "+" if tracked files differ from it.
+    """Return the commit of a checkout, followed by "+" if tracked files differ from it.
 
-    Outside of git it is what the file `COMMIT` says, "" without one.
+    Outside of git it is the content of the file `COMMIT`, "" without one.
     """
     if (root / COMMIT).is_file():
         return one_line((root / COMMIT).read_text("utf-8", "replace").strip(), 64)
@@ -143,7 +143,7 @@ def commit(root: Path = ROOT) -> str:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """What git prints, None where it fails or there is none."""
+    """Return the output of git, None if it fails or is not installed."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=_GIT_S, check=True
@@ -154,10 +154,10 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 def series(adapter: str, framework: Framework, ways: Sequence[str] = ()) -> Series:
-    """The series of this framework: records of one series are compared.
+    """Return the series of this framework; records of one series can be compared.
 
-    It has the adapter's name or the class that the user named instead, and in the mode the ways of techniques that are
-    not the default ones.
+    Its framework is the adapter's name, or the class that the user named instead. Its mode includes the ways of
+    techniques that are not the default ones.
     """
     name = adapter.replace(":", ".") if ":" in adapter else framework.name
     kind = "cpu" if framework.device == "cpu" else framework.environment().get("device", framework.device)
@@ -165,7 +165,7 @@ def series(adapter: str, framework: Framework, ways: Sequence[str] = ()) -> Seri
 
 
 def variant(framework: Framework) -> Variant:
-    """What may differ between comparable records."""
+    """Return the part of a record that may differ between comparable records: versions, settings and machine."""
     distribution = DISTRIBUTIONS.get(framework.name)
     origin = machine.origin(distribution.packages) if distribution else ""
     return Variant(
@@ -178,5 +178,5 @@ def variant(framework: Framework) -> Variant:
 
 
 def name_of(its_series: Series, version: str) -> str:
-    """FRAMEWORK-VERSION-DEVICE-MODE, the name of a record's file without an ending."""
+    """Return FRAMEWORK-VERSION-DEVICE-MODE, the name of a record's file without its suffix."""
     return "-".join((its_series.framework, version, its_series.device, its_series.mode))

@@ -1,4 +1,4 @@
-"""Contains the damage of a test: exceptions, changed settings and process state, signals, forked processes and threads.
+"""Isolation of tests from each other: exceptions, settings and process state, signals, forked processes and threads.
 
 Process-wide state is saved before each test and restored after it; a framework's own settings are judged by a clause
 (`global_state`).
@@ -57,7 +57,7 @@ class Interrupts:
 
 @contextmanager
 def isolate_test(interrupts: Interrupts, timeout_s: float) -> Generator[list[BaseException]]:
-    """Runs a test's body, restores the process' state, and yields a list for the exception that ended it.
+    """Run a test's body in the context, then restore the process state; yields a list for the exception that ended it.
 
     A forked copy of the process that returns from the body exits at once. If no exception can end a hanging body, the
     process exits some time after `timeout_s`; 0 means never.
@@ -86,7 +86,7 @@ _SINK = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def restore_settings(framework: Framework, before: Mapping[str, str]) -> tuple[str, ...]:
-    """Restores the framework's process-wide settings; names those that had changed."""
+    """Restore the framework's process-wide settings and return the names of those that had changed."""
     after = framework.global_state()
     if after == before:
         return ()
@@ -96,7 +96,7 @@ def restore_settings(framework: Framework, before: Mapping[str, str]) -> tuple[s
 
 
 def conclude_safely(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
-    """`conclude`, even if the exception's text or the framework's probe raises."""
+    """Return the judgement of `conclude`, even if the exception's text or the framework's probe raises."""
     try:
         judgement = conclude(framework, error, matching)
     except Exception as problem:
@@ -107,7 +107,7 @@ def conclude_safely(framework: Framework, error: BaseException | None, matching:
 
 
 def traceback_of(item: pytest.Item, error: BaseException) -> str:
-    """The traceback as pytest shows it, at most `LONGEST` characters of it, or why there is none."""
+    """Return the traceback in pytest's form, at most `LONGEST` characters, or the reason why there is none."""
     try:
         return clip_text(str(item.repr_failure(pytest.ExceptionInfo.from_exception(error))))
     except Exception as problem:
@@ -115,17 +115,17 @@ def traceback_of(item: pytest.Item, error: BaseException) -> str:
 
 
 def clip_text(text: str) -> str:
-    """The end of a text, in characters that every terminal accepts."""
+    """Return the end of a text, in characters that every terminal accepts."""
     tail = text if len(text) <= LONGEST else f"…{text[-LONGEST:]}"
     return printable(tail, "\N{REPLACEMENT CHARACTER}", allowed="\n\t")
 
 
 @contextmanager
 def own_temporary_directory() -> Generator[None]:
-    """Inside, this process and those that it starts have a temporary directory that goes with all that is left in it.
+    """Within the context, this process and its children use a new temporary directory, which is removed at the end.
 
-    So nothing stays of a framework that removes none of its files, or of a worker that was killed. If this process is
-    killed, the next run removes the directory.
+    So no files remain from a framework that does not remove its own, or from a worker that was killed. If this process
+    is killed, the next run removes the directory.
     """
     folder = WorkerGroupFolder("conformance-")
     try:
@@ -138,7 +138,7 @@ def own_temporary_directory() -> Generator[None]:
 
 
 def end_despite_threads(status: int) -> None:
-    """Ends the process with `status`, even if remaining threads would keep it alive."""
+    """End the process with `status`, even if remaining threads would keep it alive."""
     left = [t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon and t.is_alive()]
     if not left:
         return
@@ -153,7 +153,7 @@ def end_despite_threads(status: int) -> None:
 
 
 def end_with_parent() -> None:
-    """Ends this process, and the ranks that it has started, once its parent is dead.
+    """Start a watch that ends this process and the ranks that it has started once its parent is dead.
 
     A worker of pytest-xdist would do so itself after 5 seconds, or 15 where a test ignores interrupts.
     """
@@ -180,7 +180,7 @@ class ProcessState:
         self._errors = np.geterr()
 
     def restore(self) -> None:
-        """Restores all that has changed."""
+        """Restore everything that has changed since the snapshot."""
         for name, stream in self._streams.items():
             setattr(sys, name, stream)
         with suppress(OSError):

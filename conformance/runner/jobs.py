@@ -1,4 +1,4 @@
-"""One framework's whole job: runs the suites in each of its modes, and compares the records."""
+"""The job of one framework: run the suites in each of its modes, and compare the records with the baselines."""
 
 import os
 import shlex
@@ -29,12 +29,12 @@ from results.show.table import draw as draw_table
 ROOT = Path(__file__).parents[2]
 _JUNIT = ("--junitxml", "--junit-xml")
 _FILES = ("--record", *_JUNIT)
-"""Options that name a file, which may lie elsewhere than the suite, where pytest runs."""
+"""Options with a file name; relative names are resolved first, because pytest runs in the suite's folder."""
 
 NO_TEST = "no test is selected; correct the selection"
 
 RESTARTS = 1000
-"""How often a worker that a test killed is replaced before the run is given up: once a test, at most."""
+"""Largest number of replaced workers before the run is given up; each test kills at most one worker."""
 
 
 def _command(framework: str, mode: str, device: str, workers: int) -> list[str]:
@@ -44,7 +44,7 @@ def _command(framework: str, mode: str, device: str, workers: int) -> list[str]:
 
 
 def _find_refusal(command: Sequence[str], arguments: Sequence[str]) -> str:
-    """Why pytest refuses the words of a command, "" if it takes them; with this option it reads them and ends."""
+    """Return why pytest refuses the arguments, "" if it accepts them; with this option it only parses them."""
     asked = subprocess.run([*command, "--version", "--version", *arguments], cwd=ROOT, capture_output=True, text=True)
     if asked.returncode != 4:
         return ""
@@ -52,17 +52,17 @@ def _find_refusal(command: Sequence[str], arguments: Sequence[str]) -> str:
 
 
 def reason_of(said: str) -> str:
-    """The line of pytest's output that says why it ended, without what pytest puts before it."""
+    """Return the line of pytest's output with the reason why it ended, without pytest's prefix."""
     lines = [line for line in said.splitlines() if line.strip()]
     marked = [line.partition(mark)[2] for mark in ("error: ", "Exit: ", "ERROR: ") for line in lines if mark in line]
     return (marked or lines or ["a bad option"])[0]
 
 
 def judge(framework: str, mode: str, device: str, workers: int, arguments: Sequence[str]) -> int:
-    """Runs the suites in a separate process and repeats regressions.
+    """Run the suites in a separate process and repeat regressions.
 
     Returns:
-        pytest's exit status: 5 if nothing was selected; 0 also if no failure came out so again.
+        pytest's exit status: 5 if no test was selected; 0 also if no failure occurred again when repeated.
     """
     begun = time.time()
     arguments = _replace_paths(arguments, _FILES, os.path.abspath)
@@ -87,7 +87,7 @@ def judge(framework: str, mode: str, device: str, workers: int, arguments: Seque
 
 
 def _replace_paths(arguments: Sequence[str], options: Sequence[str], replace: Callable[[str], str]) -> list[str]:
-    """The words with other paths for the files that options name."""
+    """Return the arguments with the paths that follow these options replaced."""
     result: list[str] = []
     for before, word in zip(("", *arguments), arguments, strict=False):
         option, equals, path = word.partition("=")
@@ -100,26 +100,26 @@ def _replace_paths(arguments: Sequence[str], options: Sequence[str], replace: Ca
 
 
 def _find_written(arguments: Sequence[str], begun: float, ending: str = ".json") -> list[Path]:
-    """The records, or journals, that a run with these words has written since."""
+    """Return the records, or journals, that a run with these arguments has written since `begun`."""
     chosen = [Path(value).with_suffix(ending) for value in _values(arguments, "--record")]
     places = chosen[-1:] or sorted(LAST_RUNS.glob(f"*{ending}"))
     return [path for path in places if path.is_file() and path.stat().st_mtime >= begun]
 
 
 def selects(arguments: Sequence[str]) -> bool:
-    """Whether pytest's arguments select tests by themselves: by an expression, a file or a node id."""
+    """Return whether pytest's arguments select tests by themselves: by an expression, a file or a node id."""
     options = ("-k", "-m", "--deselect", "--ignore", "--tests")
     return any(word.startswith(options) or "::" in word or (ROOT / word).exists() for word in arguments)
 
 
 def _values(arguments: Sequence[str], option: str) -> list[str]:
-    """What the words give an option, once for each time."""
+    """Return all values that the arguments give an option."""
     values = [word for before, word in pairwise(("", *arguments)) if before == option]
     return [*values, *(word.partition("=")[2] for word in arguments if word.startswith(f"{option}="))]
 
 
 def _add_suffix(suffix: str, path: str) -> str:
-    """The path of the JUnit report of one mode, so that each has its own."""
+    """Return the path of a JUnit report with a mode's suffix, so that each mode has its own report."""
     name, ending = os.path.splitext(path)
     return f"{name}{suffix}{ending}"
 
@@ -127,16 +127,16 @@ def _add_suffix(suffix: str, path: str) -> str:
 def job(
     framework: str, modes: Sequence[str], device: str, arguments: Sequence[str], ways: Sequence[Sequence[str]] = ((),)
 ) -> int:
-    """Judges a framework in some modes ("" for its first) and prints how its records differ from the baselines.
+    """Judge a framework in some modes ("" for its first) and print how its records differ from the baselines.
 
-    Two workers share the tests of a mode, always in the same way where the mode is serial. `arguments` go to pytest.
+    Two workers share the tests of a mode, with a fixed split if the mode is serial. `arguments` are passed to pytest.
 
     Args:
-        ways: ways of techniques, for one run in each mode each.
+        ways: ways of techniques; each element gives one run in each mode.
 
     Returns:
-        0; 1 if a test failed that no expectation names, or one was fixed; 2 if a run could not be made, or no run had
-        a test.
+        2 if a run could not be made, or no run had a test; 1 if a test failed that no expectation names, or an
+        expected failure is fixed; else 0.
     """
     if problem := _find_refusal(_command(framework, modes[0], device, 1), arguments):
         print(one_line(f"conformance: {problem}; `python -m pytest --help` has the options"), file=sys.stderr)
@@ -193,7 +193,7 @@ def _beside_baseline(path: Path, record: Record) -> Comparisons:
 
 
 def conclusion(records: Sequence[Record], compared: Sequence[Comparisons]) -> str:
-    """The last line of a run: how many tests need action, or what is worse than in the baselines."""
+    """Return the last line of a run: the number of tests that need action, or what is worse than in the baselines."""
     bad = [verdict for record in records for verdict in record.verdicts if verdict.outcome.bad]
     elsewhere = sum(verdict.message.startswith(FOREIGN) for verdict in bad)
     if bad:

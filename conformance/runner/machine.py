@@ -1,7 +1,7 @@
 """The parts of a record that describe the process and the machine, for any framework.
 
-Records are published, so nothing here names a folder, an address or a device of the machine, and possible secrets are
-left out.
+Records are published. So nothing in these parts names a folder, an address or a device of the machine, and values that
+may be secret are left out.
 """
 
 import os
@@ -31,7 +31,7 @@ _READ_ALL_THE_SAME = frozenset({"HSA_OVERRIDE_GFX_VERSION"})
 _TERRAFORM = re.compile(
     r"TF_(CLI|CLOUD|IGNORE|INPUT|IN_AUTOMATION|LOG|PLUGIN_CACHE|REATTACH|REGISTRY|STATE|TOKEN|VAR|WORKSPACE)(_.*)?"
 )
-"""Variables of another program, whose names begin like TensorFlow's."""
+"""Variables of Terraform, whose names begin like TensorFlow's."""
 
 _CONTAINER = re.compile(r"NVIDIA_(DRIVER_CAPABILITIES|PRODUCT_NAME|REQUIRE_\w+|VISIBLE_DEVICES)")
 """Requests of a container to its host, which no framework reads."""
@@ -39,7 +39,7 @@ _CONTAINER = re.compile(r"NVIDIA_(DRIVER_CAPABILITIES|PRODUCT_NAME|REQUIRE_\w+|V
 _SECRET = re.compile(r"(^|_)(API_?KEY|AUTH|CREDENTIALS?|KEY|PASS|PASSWD|PASSWORD|SECRET|TOKEN)S?(_|$)")
 
 _OF_ADDRESSES = re.compile(r"TF_CONFIG|PADDLE_MASTER|.*_(ADDR|ADDRESS|ENDPOINTS?|HOSTS?|IP|IPS)")
-"""Variables whose value names machines: only the fact that they are set is recorded."""
+"""Variables whose values name machines: the record shows only that they are set."""
 
 _ADDRESS = re.compile(r"\b[a-zA-Z][\w+.-]*://\S+|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
 _DEVICE_ID = re.compile(r"\b(?:(?:GPU|MIG)-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
@@ -54,7 +54,7 @@ _CHOSEN_BY = re.compile(
 
 
 def packages(installed: Iterable[Distribution] | None = None) -> dict[str, str]:
-    """Version of every installed distribution by its normalized name; where two have one name, the one imported."""
+    """Return the version of each installed distribution by normalized name; of two with one name, the imported one."""
     versions: dict[str, str] = {}
     for distribution in distributions() if installed is None else installed:
         name, version = distribution.metadata["Name"], distribution.metadata["Version"]
@@ -64,7 +64,7 @@ def packages(installed: Iterable[Distribution] | None = None) -> dict[str, str]:
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment variables that frameworks and their libraries read, as they are set, without what is secret."""
+    """Return the environment variables that frameworks and their libraries read, without secrets."""
     return {
         name: "<set>" if _OF_ADDRESSES.fullmatch(name) else shareable(environment[name])
         for name in sorted(environment)
@@ -79,15 +79,15 @@ def _is_recorded(name: str) -> bool:
 
 
 def shareable(value: str) -> str:
-    """A variable's value without addresses, identifiers of devices and folders; of a library its file name is left."""
+    """Return a variable's value without addresses, device identifiers and folders; a library keeps its file name."""
     text = _DEVICE_ID.sub("<device>", _ADDRESS.sub("<address>", value))
     return _FOLDER.sub("<path>", _LIBRARY.sub(r"\1", text))
 
 
 def origin(packages: Iterable[str]) -> str:
-    """How the first of these packages that is installed came here, without a place; "" if an index gave it.
+    """Return the source of the first installed one of these packages, without a path; "" if it came from an index.
 
-    It is `editable`, `folder`, `archive`, or the system of version control with the commit.
+    The source is `editable`, `folder`, `archive`, or the version control system with the commit.
     """
     found = next((distribution for name in packages for distribution in distributions(name=name)), None)
     text = found.read_text("direct_url.json") if found else None
@@ -115,9 +115,9 @@ only says whether oneDNN's kernels run, as they do by default where the processo
 
 
 def instruction_sets(listing: Path = _CPUINFO, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Instruction sets by which kernels are chosen, sorted; () where Linux does not list them.
+    """Return the instruction sets by which kernels are chosen, sorted; () where Linux does not list them.
 
-    Those of the processor without what a library's own switch turns off, such as `ATEN_CPU_CAPABILITY=avx2`.
+    They are the processor's without those that a library's own switch turns off, such as `ATEN_CPU_CAPABILITY=avx2`.
     """
     unused = [
         BEYOND_SSE if match[1] == least else BEYOND_AVX2
@@ -131,7 +131,7 @@ def instruction_sets(listing: Path = _CPUINFO, environment: Mapping[str, str] = 
 
 
 def level(instructions: Iterable[str]) -> str:
-    """The kernels that instruction sets allow: "avx512-vnni", "avx512", "avx2", "neon" or "none"."""
+    """Return the kernels that instruction sets allow: "avx512-vnni", "avx512", "avx2", "neon" or "none"."""
     names = {*instructions}
     for name, needed in LEVELS.items():
         if needed <= names:
@@ -158,14 +158,14 @@ def _read_instruction_sets(listing: Path) -> tuple[str, ...]:
 
 
 def devices(driver: Path = _DRIVER) -> tuple[str, ...]:
-    """Devices for the programs of findings: the CPU, and a GPU if NVIDIA's driver is loaded."""
+    """Return the devices for the programs of findings: the CPU, and a GPU if NVIDIA's driver is loaded."""
     return ("cpu", "cuda") if driver.is_file() else ("cpu",)
 
 
 def basics(driver: Path = _DRIVER) -> dict[str, str]:
-    """Python, the C library with its mathematical functions, the architecture, how many processors may be used.
+    """Return the versions of Python and the C library, the architecture, and the number of usable processors.
 
-    And the version of NVIDIA's driver, where Linux has it loaded.
+    If Linux has NVIDIA's driver loaded, its version is included.
     """
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     loaded = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", driver.read_text()) if driver.is_file() else None

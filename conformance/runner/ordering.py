@@ -1,4 +1,4 @@
-"""In which order workers run the tests, and which of them runs which."""
+"""The order of the tests, and their split into parts, one for each worker."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -14,16 +14,16 @@ from frameworks.contract import Framework
 T = TypeVar("T")
 
 LONG_S = 2.0
-"""Tests that took longer in the baseline begin before all others, so that none of them is left for the end."""
+"""Seconds: tests that took longer in the baseline start first, so that none of them is left for the end."""
 
 APART = frozenset({"test_laws.py", "test_resume.py"})
-"""Suites that one worker runs. They take half of the time in Paddle's static graph, the one mode of this kind."""
+"""Suites that one of two workers runs in a serial mode. They take half of the time in Paddle's static graph."""
 
 
 class FixedShares(LoadScopeScheduling):  # type: ignore[misc]
-    """Two shares of the tests, each for one worker and in its order; a single worker runs all of them in their order.
+    """Splits the tests into two fixed parts, one for each worker, in a fixed order; a single worker runs all of them.
 
-    What a framework keeps of a test can then reach only those that came after it in every run before.
+    State that a framework keeps from a test then affects the same later tests in every run.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -32,7 +32,7 @@ class FixedShares(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def expected_seconds(framework: Framework, items: Sequence[pytest.Item]) -> dict[pytest.Item, float]:
-    """Seconds that each test of the suites took in the baseline, 0 where none is known."""
+    """Return the seconds that each test of the suites took in the baseline, 0 where they are unknown."""
     took = durations(framework.name, framework.mode, framework.device)
     names = {item: id_of(item.nodeid) for item in items if code_of(item.nodeid)}
     return {item: took.get(name, took.get(name.partition("[")[0], 0.0)) for item, name in names.items()}
@@ -41,15 +41,15 @@ def expected_seconds(framework: Framework, items: Sequence[pytest.Item]) -> dict
 def split_by_worker(
     tests: Sequence[T], workers: int, alone: Collection[T], last: Collection[T], seconds: Mapping[T, float]
 ) -> list[T]:
-    """The tests in an order of which each worker of pytest-xdist's worksteal gets an equal and contiguous part.
+    """Return the tests in an order that pytest-xdist's worksteal splits into equal, contiguous parts for the workers.
 
-    Every part begins with its share of the tests that have the machine to themselves: where all workers run such tests,
-    none of them waits for a long one to end. Long tests follow, the longest first, then the others in their order.
+    Every part begins with its share of the tests that stop all other workers: while all workers run such tests, none of
+    them waits for a long test to end. Long tests follow, the longest first, then the others in their order.
 
     Args:
         alone: tests that stop all other workers.
-        last: tests that nothing may follow.
-        seconds: what is known of how long tests take.
+        last: tests that no other test may follow.
+        seconds: known durations of tests.
     """
     timed = [test for test in tests if test in alone and test not in last]
     left = [test for test in tests if test not in alone and test not in last]

@@ -66,18 +66,18 @@ _STATUS = pytest.StashKey[int]()
 _WAYS = pytest.StashKey[Ways]()
 _RUNS = pytest.StashKey[list[RunSetup]]()
 TIMED = frozenset({"cost.adapter-overhead", "cost.mixed-speed", "cost.recompute-time"})
-"""Clauses whose tests measure time, while no other worker runs (`conformance.timing.costs`)."""
+"""Clauses whose tests measure time while no other worker runs (`conformance.timing.costs`)."""
 MOST_OBJECTS = 100_000
-"""Objects of the oldest generation from which on they are frozen."""
+"""Number of objects in the garbage collector's oldest generation from which on they are frozen."""
 _NIGHTLY = Profile(20, time.time_ns() % 2**32, shrinking_s=60.0)
 PROFILES = {"ci": Profile(), "quick": Profile(shrinking_s=0.0), "nightly": _NIGHTLY}
 
 
 def check_expressions(config: pytest.Config) -> None:
-    """Reads the expressions of `-k` and `-m`, which every worker would refuse by itself.
+    """Parse the expressions of `-k` and `-m` once; otherwise every worker would report the error.
 
     Raises:
-        ValueError: an expression is none.
+        ValueError: pytest cannot parse an expression.
     """
     for option, name in (("-k", "keyword"), ("-m", "markexpr")):
         expression = getattr(config.option, name, "")
@@ -86,7 +86,7 @@ def check_expressions(config: pytest.Config) -> None:
 
 
 def problem_of(expression: str) -> str:
-    """Why pytest cannot read an expression, "" if it can."""
+    """Return why pytest cannot read an expression, "" if it can."""
     try:
         Expression.compile(expression)
     except SyntaxError as error:
@@ -95,11 +95,11 @@ def problem_of(expression: str) -> str:
 
 
 def parametrize(metafunc: pytest.Metafunc, framework: Framework, known: Known, ways: Ways) -> None:
-    """Gives a test the values of its parameters.
+    """Give a test the values of its parameters.
 
-    `variant`: every recomputation variant that the framework offers; `row`: every row of its covering array;
-    `workaround`: every workaround that its adapter declares; `way`: every way that it declares here;
-    `operation_technique` and others of `SHIPPED`: every technique that such parts are judged with.
+    `variant`: all recomputation variants that the framework offers; `row`: all rows of its covering array;
+    `workaround`: all workarounds that its adapter declares; `way`: all ways that the adapter declares for this mode;
+    `operation_technique` and others of `SHIPPED`: all techniques with which such parts are judged.
     """
     if "variant" in metafunc.fixturenames:
         variants = framework.recompute_variants() or (None,)
@@ -123,7 +123,7 @@ def parametrize(metafunc: pytest.Metafunc, framework: Framework, known: Known, w
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the suites."""
+    """Add the options of the suites."""
     group = parser.getgroup("conformance", "training conformance")
     group.addoption("--framework", default="reference", metavar="NAME", help="adapter name, or package.module:Class")
     group.addoption("--device", default="auto", metavar="NAME", help=DEVICE_HELP)
@@ -161,7 +161,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Loads the framework under test and opens the record."""
+    """Load the framework under test and open the record."""
     config.addinivalue_line("markers", "clause(id): the clause of the specification that a test judges")
     config.addinivalue_line("markers", "gpu: the test needs a GPU")
     config.addinivalue_line("markers", "timeout(seconds): longest time of the test, where pytest-timeout is installed")
@@ -206,7 +206,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """A warning if another adapter has the same name."""
+    """Return a warning if another adapter has the same name."""
     return [line for line in clashes(config.option.framework) if _FRAMEWORK in config.stash]
 
 
@@ -219,7 +219,7 @@ def _runs_suites(config: pytest.Config) -> bool:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Gives tests the parameters whose values the framework decides."""
+    """Give tests the parameters whose values depend on the framework."""
     stash = metafunc.config.stash
     if _FRAMEWORK in stash:
         parametrize(metafunc, stash[_FRAMEWORK], stash[_KNOWN], stash[_WAYS])
@@ -232,9 +232,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Orders cases whose failure affects later tests last, and deals the others out to the workers.
+    """Move cases whose failure affects later tests to the end, and order the others for the workers.
 
-    Without workers, timed cases come right before the former.
+    Without workers, timed cases come right before the cases at the end.
     """
     if _FRAMEWORK not in config.stash:
         return
@@ -252,13 +252,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _serial(config: pytest.Config) -> bool:
-    """Whether the adapter says that the mode keeps state between tests."""
+    """Return whether the adapter says that the mode keeps state between tests."""
     return config.stash[_FRAMEWORK].mode in adapter_file(config.option.framework).serial
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Fixed shares of the tests where the adapter calls the mode serial; else as the command line says."""
+    """Return the scheduler with fixed shares if the adapter declares the mode as serial; else the command line's."""
     if _FRAMEWORK not in config.stash or not _serial(config):
         return None
     from conformance.runner.ordering import FixedShares  # pytest-xdist need not be installed
@@ -267,14 +267,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Freezes the imported objects, which would otherwise take most of the garbage collector's time."""
+    """Freeze the imported objects, which would otherwise take most of the garbage collector's time."""
     if _FRAMEWORK in session.config.stash:
         gc.collect()
         gc.freeze()
 
 
 def pytest_runtest_logfinish() -> None:
-    """Freezes what frameworks keep for good, such as graphs, which slow down those that collect garbage themselves."""
+    """Freeze objects that frameworks never release, such as graphs: some frameworks call the collector themselves."""
     if len(gc.get_objects(generation=2)) > MOST_OBJECTS:
         gc.collect()
         gc.freeze()
@@ -310,7 +310,7 @@ def verdict(request: pytest.FixtureRequest) -> Verdict:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Runs the test, classifies its end, and restores the process' state."""
+    """Run the test, classify its end, and restore the process state."""
     if code_of(item.nodeid) is None or _FRAMEWORK not in item.config.stash:
         return (yield)
     framework, interrupts = item.config.stash[_FRAMEWORK], item.config.stash[_INTERRUPTS]
@@ -346,7 +346,7 @@ def _matching(item: pytest.Item) -> list[Expectation]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Gives the test its outcome and hands it to the recorder."""
+    """Give the test its outcome and pass it to the recorder."""
     report = yield
     code = code_of(item.nodeid)
     if code is None or _FRAMEWORK not in item.config.stash:
@@ -382,13 +382,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Ends the process even if a framework's threads are still running."""
+    """End the process even if a framework's threads are still running."""
     if _STATUS in config.stash:
         end_despite_threads(config.stash[_STATUS])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Stores the exit status as every plugin has left it."""
+    """Store the final exit status, after all plugins have set it."""
     if _FRAMEWORK in session.config.stash:
         session.config.stash[_STATUS] = int(session.exitstatus)

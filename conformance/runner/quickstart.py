@@ -1,7 +1,7 @@
 """A demonstration without any framework: a correct implementation passes, a broken one fails.
 
-The reference runs the scaling family; so does a copy that applies updates which an overflow should have skipped.
-Exit status 0 only if the first passes everything and the second fails the clause that the fault breaks.
+The reference runs the scaling family, and so does a copy that applies updates which an overflow should have skipped.
+The exit status is 0 only if the reference passes all tests and the copy fails the clause that the fault breaks.
 """
 
 import os
@@ -21,7 +21,7 @@ BROKEN_CLAUSE = "scaling.skip-is-atomic"
 
 
 def start(framework: str, record: Path) -> subprocess.Popen[bytes]:
-    """Starts the scaling family on one framework in a new process."""
+    """Start the scaling family on one framework in a new process."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:benchmark", str(SUITES / "scaling")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.Popen(
@@ -34,14 +34,14 @@ def start(framework: str, record: Path) -> subprocess.Popen[bytes]:
 
 
 def tell(name: str, record: Record) -> None:
-    """One line with the outcomes of a record."""
+    """Print one line with the outcomes of a record."""
     counts = {outcome: sum(v.outcome is outcome for v in record.verdicts) for outcome in Outcome}
     parts = [f"{count} {outcome}" for outcome, count in counts.items() if count]
     print(f"{name}: {' · '.join(parts)} (of {len(record.verdicts)} verdicts, {record.duration_s:.0f} s)")
 
 
 def main() -> int:
-    """Runs both and explains the result; returns the exit status."""
+    """Run both, explain the result, and return the exit status."""
     with tempfile.TemporaryDirectory() as folder:
         records = {name: Path(folder) / f"{name}.json" for name in ("reference", "twin")}
         running = [start("reference", records["reference"]), start(TWIN, records["twin"])]
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def explain(reference: Record, caught: list[TestVerdict]) -> None:
-    """A few lines on what the two verdicts mean."""
+    """Print a few lines on the meaning of the two verdicts."""
     for verdict in [v for v in reference.verdicts if v.outcome.bad][:5]:
         print(f"  UNEXPECTED {verdict.clause}: {verdict.message}")
     if not caught:

@@ -1,6 +1,7 @@
-"""Writes the record, whether it is complete, and the end of a run. Workers pass verdicts on as report properties.
+"""The recorder: it writes the record, decides whether the record is complete, and prints the end of a run.
 
-The end has the clauses that fail, what they demand and who says so, and counts.
+Workers send verdicts to the main process as report properties. The end of a run lists the clauses that fail, each with
+its requirement and a source, and counts of outcomes.
 """
 
 import os
@@ -59,7 +60,7 @@ _NOT_OFFERED = f"{NOT_OFFERED.reason} (techniques that it has no place for)"
 
 
 def junit_properties(judgement: Judgement, clause: str, command: str) -> list[tuple[str, object]]:
-    """Properties of the test in the report of pytest's --junitxml; empty ones are omitted."""
+    """Return the test's properties for the report of pytest's --junitxml, without empty ones."""
     texts = {"clause": clause, "outcome": judgement.outcome.value, "signature": judgement.signature}
     texts |= {"link": judgement.link, "finding": judgement.finding, "inferred_from": judgement.inferred_from}
     texts |= {"repro": command}
@@ -67,14 +68,14 @@ def junit_properties(judgement: Judgement, clause: str, command: str) -> list[tu
 
 
 def describe_failure(judgement: Judgement, clause: str, command: str, runs: Sequence[RunSetup]) -> str:
-    """A failure in a few lines: clause, message, training runs, and the command that repeats it."""
+    """Return a failure in a few lines: clause, message, training runs, and the command that repeats it."""
     which = f"the last of {len(runs)}: " if len(runs) > _MOST_RUNS else ""
     lines = "".join(f"run: {which}{ways.describe_run(run)}\n" for run in (runs[-1:] if which else runs))
     return f"{clause} [{judgement.outcome}] {judgement.message}\n{lines}repeat: {command}"
 
 
 def show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, description: str, trace: str) -> None:
-    """Sets pytest's report to the judgement, even if the test called `pytest.xfail`.
+    """Set pytest's report to the judgement, even if the test called `pytest.xfail`.
 
     Args:
         trace: the traceback, shown with an error.
@@ -95,7 +96,7 @@ def show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, des
 
 
 def closing_lines(verdicts: Iterable[TestVerdict], framework: str) -> list[str]:
-    """What failed, by clause, and one paragraph with how many tests passed or do not apply, and why.
+    """Return the failures by clause, and a paragraph with the numbers of tests that passed or do not apply, and why.
 
     Args:
         framework: the name of a framework whose documentation to quote, where a clause has several sources.
@@ -132,7 +133,7 @@ def _rule(clause: Clause | None, framework: str) -> Iterator[str]:
 
 
 def source_for(clause: Clause, framework: str) -> str:
-    """The first source of a clause that names a framework, or else its first one."""
+    """Return the first source of a clause that names the framework, or else its first source."""
     sources = [" ".join(source.split()) for source in re.split(r";\s", clause.source)]
     return next((source for source in sources if framework in source), sources[0])
 
@@ -167,7 +168,7 @@ def _reason(verdict: TestVerdict) -> str:
 _OUTPUT = "conformance-left-out"
 _NAMED = 3
 _PARAMETERS = {"workaround": Workaround, **dict.fromkeys(("way", "rank_way", "file_way", "rate_way"), Way)}
-"""Classes of parameters of which a framework may have none."""
+"""Types of test parameters for which a framework may have no values."""
 
 
 def _some(names: Sequence[str]) -> str:
@@ -176,7 +177,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 class Completeness:
-    """Plugin of every process: which tests were collected, and which were deselected.
+    """Plugin of every process: records which tests were collected, and which were deselected.
 
     Under pytest-xdist each worker reports its deselected tests to the controller when it ends.
     """
@@ -188,7 +189,7 @@ class Completeness:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
-        """Compares the collected tests with the inventory, and with the tests that every plugin has selected."""
+        """Compare the collected tests with the inventory, and with the tests that all plugins have selected."""
         collected = {item.nodeid: _has_parameters(item) for item in items if code_of(item.nodeid) is not None}
         items[:] = [item for item in items if collected.get(item.nodeid, True)]
         yield
@@ -214,7 +215,7 @@ class Completeness:
         self._left_out = output.get(_OUTPUT, self._left_out)
 
     def status(self, judged: Collection[str], completed: bool, selection: str) -> tuple[Status, list[str]]:
-        """The status of the run's record, and notes on what it lacks.
+        """Return the status of the run's record, and notes on what the record lacks.
 
         Args:
             judged: tests that have a verdict.
@@ -236,7 +237,7 @@ class Completeness:
 
 
 def _has_parameters(item: pytest.Item) -> bool:
-    """Whether the test has a parameter: without any workaround or way pytest generates one test and skips it."""
+    """Return whether the test has a parameter value; for a parameter without values, pytest adds one skipped test."""
     call = getattr(item, "callspec", None)
     wanted = _PARAMETERS.keys() & {*getattr(item, "fixturenames", ())}
     return all(call is not None and isinstance(call.params.get(name), _PARAMETERS[name]) for name in wanted)
@@ -260,10 +261,10 @@ def to_property(
     repro: str,
     runs: Sequence[RunSetup] = (),
 ) -> str:
-    """A test's part of the record, as one line of JSON from a worker to the journal.
+    """Return a test's part of the record as one line of JSON, which a worker sends to the journal.
 
     Raises:
-        ValueError: it is longer than `LIMIT`, or is no part of a record. TypeError: something in it has no JSON form.
+        ValueError: it is longer than `LIMIT`, or breaks the schema. TypeError: a value has no JSON form.
     """
     test = id_of(node_id)
     clause, _, case = test.partition("/")
@@ -297,7 +298,7 @@ def to_property(
 
 
 def _result(check: Check) -> CheckResult:
-    """A check for the record; numbers in texts become numbers."""
+    """Return a check in the form of the record; texts of numbers become numbers."""
     measured, expected = (
         as_number(value) if isinstance(value, str) else value for value in (check.measured, check.expected)
     )
@@ -306,7 +307,7 @@ def _result(check: Check) -> CheckResult:
 
 @contextmanager
 def _writing() -> Generator[None]:
-    """Ends the session with one line if the record cannot be written."""
+    """End the session with one line if the record cannot be written within the context."""
     try:
         yield
     except RecordError as error:
@@ -346,7 +347,7 @@ class Recorder:
             )
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """A test begins: the journal notes it, so that a crash can be attributed to it."""
+        """Write the start of a test to the journal, so that a crash can be attributed to the test."""
         code = code_of(nodeid)
         self._started[nodeid] = time.monotonic()
         if code is None or self._journal is None:
@@ -356,7 +357,7 @@ class Recorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test has an outcome, or its worker died."""
+        """Record a test that has an outcome, or whose worker died."""
         values = [value for name, value in report.user_properties if name == PROPERTY]
         report.user_properties = [p for p in report.user_properties if p[0] != PROPERTY]
         code = code_of(report.nodeid)
@@ -373,14 +374,14 @@ class Recorder:
                 self._lose(report.nodeid, self._fate(report), lines[-1])
 
     def _fate(self, report: pytest.TestReport) -> Outcome:
-        """The outcome of a test without a verdict: crash, timeout or error."""
+        """Return the outcome of a test without a verdict: crash, timeout or error."""
         if str(report.when) != "???":
             return Outcome.ERROR
         duration = time.monotonic() - self._started.get(report.nodeid, time.monotonic())
         return Outcome.TIMEOUT if self._timeout and duration > self._timeout else Outcome.CRASH
 
     def _lose(self, node_id: str, outcome: Outcome, message: str) -> None:
-        """Writes a verdict for a test that did not reach one."""
+        """Write a verdict for a test that ended without one."""
         code = code_of(node_id)
         if code is None:
             return
@@ -412,7 +413,7 @@ class Recorder:
             self._inferred[verdict.inferred_from] += 1
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Compares the expectations with a complete run, and finishes the record; it decides the exit status."""
+        """Compare the expectations with a complete run, finish the record, and set the exit status by it."""
         status, notes = self._completeness.status(self._outcomes, exitstatus in _ENDED, self._selection)
         if status == "complete" or (status == "partial" and self._selection == f"--tests={CORE}"):
             self._judge_leaks()
@@ -435,7 +436,7 @@ class Recorder:
                 self._path = self._journal.finish(status, notes)
 
     def _judge_leaks(self) -> None:
-        """One verdict for all process-wide settings that a test changed and did not restore."""
+        """Write one verdict for all process-wide settings that tests changed and did not restore."""
         leaks = "; ".join(
             f"{leak} ({len(cases)} tests, {cases[0]} first)" for leak, cases in sorted(self._leaks.items())
         )
@@ -445,13 +446,13 @@ class Recorder:
         self._write(TestVerdict(f"{SETTINGS}/{EVERY_TEST}", SETTINGS, seed=self._seed, **asdict(result)))
 
     def pytest_unconfigure(self) -> None:
-        """Closes the journal of a session that did not finish."""
+        """Close the journal of a session that did not finish."""
         if self._journal is not None:
             self._journal.close()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None]:
-        """Counts of outcomes, and the record's path; at the very end, the clauses that a user's own adapter fails."""
+        """Print counts of outcomes and the record's path, and at the end the clauses that a user's adapter fails."""
         counts, total = Counter(self._outcomes.values()), len(self._outcomes)
         parts = [f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]]
         terminalreporter.section("conformance")
@@ -473,7 +474,7 @@ class Recorder:
 
 
 def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
-    """The command that repeats one test."""
+    """Return the command that repeats one test."""
     option = config.option
     if INSTALLED:  # pytest would need the suite's folder
         arguments = ["conformance", "run", option.framework, f"--device={framework.device}", f"--mode={framework.mode}"]
@@ -485,7 +486,7 @@ def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
 
 
 def _selection(config: pytest.Config) -> str:
-    """The options that selected tests, as command-line words; "" if all tests run."""
+    """Return the options that selected tests, as on the command line; "" if all tests run."""
     option = config.option
     arguments = [str(a) for a in config.args if not SUITES.is_relative_to(config.invocation_params.dir / str(a))]
     arguments += [f"-k {option.keyword}"] if option.keyword else []

@@ -1,8 +1,8 @@
-"""Repeats regressions of a run twice, each time in a new process: those that do not repeat are unstable.
+"""Repetition of a run's regressions, twice and each time in a new process: those that do not repeat are unstable.
 
-That is every verdict that needs action, and every one that is worse than in the baseline of its series: newly failing,
-failing otherwise, newly not judged. A test that timed out is repeated alone, and is a timeout only if it times out
-again. The record is rewritten before anything is reported.
+A regression is a verdict that needs action, or one that is worse than in the baseline of its series: it newly fails,
+fails in another way, or is newly not judged. A test that timed out is repeated alone, and is a timeout only if it times
+out again. The record is rewritten before anything is reported.
 """
 
 import tempfile
@@ -23,7 +23,7 @@ from results.record.reading import Record, TestVerdict, journal_of, load, write
 from results.show.clauses import number
 
 TIMES = 2
-"""Number of repetitions of a verdict."""
+"""Number of repetitions of each regression."""
 
 MOST = 200
 """Largest number of verdicts of a run to repeat, those that need action first."""
@@ -40,7 +40,7 @@ class RepeatResults:
         record: the run's record, with the repeats.
         asked: tests to repeat.
         unstable: tests whose regression did not repeat.
-        late: tests that timed out in the run, and have the verdict of their repetitions.
+        late: tests that timed out in the run and then got the verdict of their repetitions.
         left: number of regressions beyond `MOST`, which were not repeated.
     """
 
@@ -77,7 +77,7 @@ def _some(tests: Sequence[str]) -> str:
 
 
 def due(record: Record) -> list[str]:
-    """Tests of a record to repeat, those that need action first; not timeouts that the baseline has too.
+    """Return the tests of a record to repeat, those that need action first, without timeouts that the baseline has too.
 
     Raises:
         RecordError: a baseline cannot be read.
@@ -107,7 +107,7 @@ def repeat(
     tell: Callable[[str], object] = print,
     run: Callable[[Sequence[str]], object] = _to_end,
 ) -> RepeatResults:
-    """Repeats the regressions of a record, and rewrites its file with the results.
+    """Repeat the regressions of a record, and rewrite its file with the results.
 
     Args:
         command: runs pytest on the same framework, device and mode, in one worker; the tests are added to it.
@@ -115,7 +115,7 @@ def repeat(
         run: runs a command in the checkout to its end.
 
     Raises:
-        RecordError: the record or a baseline cannot be read, or the record cannot be written; it stays as it was.
+        RecordError: the record or a baseline cannot be read, or the record cannot be written; the file stays as it was.
     """
     record = load(path)
     tests = due(record)
@@ -140,7 +140,7 @@ def repeat(
 
 
 def _with_parts(record: Record, other: Record, tests: Sequence[str]) -> Record:
-    """The record with the observations, measurements, traces and tensors that another one has of these tests."""
+    """Return the record with another record's observations, measurements, traces and tensors of these tests."""
     cases = {test.partition("/")[2] for test in tests}
     parts: dict[str, Any] = {
         name: (
@@ -153,7 +153,7 @@ def _with_parts(record: Record, other: Record, tests: Sequence[str]) -> Record:
 
 
 def _round(command: Sequence[str], tests: Sequence[str], run: Callable[[Sequence[str]], object]) -> Record | None:
-    """The record of the tests in a new process, as far as it got; None without one."""
+    """Run the tests in a new process and return their record, complete or not; None if there is no record."""
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         path = Path(folder) / "repeat.json"
         nodes = filter(None, map(node_of, tests))
@@ -168,11 +168,11 @@ def _round(command: Sequence[str], tests: Sequence[str], run: Callable[[Sequence
 
 
 def settle(verdict: TestVerdict, repeats: Sequence[TestVerdict | None]) -> TestVerdict:
-    """A verdict after its repetitions, each None if it gave no verdict: as it was, or unstable.
+    """Return a verdict after its repetitions: as it was, or unstable. A repetition without a verdict is None.
 
-    A timeout stays if each repetition times out; if none does and they agree, it becomes the last of them. Another
-    verdict that needs action stays if each repetition needs action too, in whatever way; a refusal if each is a
-    refusal; any other if each has the same outcome.
+    A timeout stays if each repetition times out; if none does and they agree, it becomes the last repetition's verdict.
+    Another verdict that needs action stays if each repetition needs action too, in whatever way. A refusal stays if
+    each repetition is a refusal, and any other verdict if each repetition has the same outcome.
     """
 
     def as_before(again: TestVerdict) -> bool:
@@ -200,5 +200,5 @@ def _agree(repeats: Sequence[TestVerdict]) -> bool:
 
 
 def repeatable(arguments: Sequence[str]) -> bool:
-    """Whether a run with these pytest arguments can be repeated: not with new generated cases."""
+    """Return whether a run with these pytest arguments can be repeated: not with new generated cases."""
     return not any("nightly" in word for word in arguments)

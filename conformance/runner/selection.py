@@ -1,8 +1,8 @@
 """`--tests quick|core|all`: fixed selections of tests, stored as data for each framework and mode.
 
-`quick` is about a minute of work, `core` what a run does by default. `python -m tools selections` makes the files from
-the faults that tests catch and the seconds that they take. A test that no file knows is in `core`, so a new clause is
-tried before anybody has measured it.
+`quick` takes about a minute, and `core` is the default of a run. `python -m tools selections` makes the files from the
+faults that tests catch and the seconds that they take. A test that is in no file belongs to `core`, so a new clause is
+tested before its tests are measured.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FOLDER = Path(__file__).with_name("selections")
 QUICK, CORE, ALL = "quick", "core", "all"
 NAMES = (QUICK, CORE, ALL)
 OWN_LOOP = "loop"
-"""The mode of users' own loops, which have a selection of their own."""
+"""The mode of users' own training loops; one selection is for all of them."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The tests of one framework and mode that `quick` consists of, and those that `core` leaves out.
+    """The tests of one framework and mode that are in `quick`, and those that are not in `core`.
 
     Attributes:
         quick, left_out: cases by CLAUSE/function: the text between the brackets, "" for a test without parameters.
@@ -42,7 +42,7 @@ class Selection:
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def has(self, test: str, name: str) -> bool:
-        """Whether a test, CLAUSE/function[parameters], is in the selection of this name."""
+        """Return whether a test, CLAUSE/function[parameters], is in the selection with this name."""
         function, _, case = test.partition("[")
         case = case.removesuffix("]")
         if name == QUICK:
@@ -51,9 +51,9 @@ class Selection:
 
 
 def path_of(framework: str, mode: str, folder: Path = FOLDER) -> Path | None:
-    """The file of a framework and mode; else of the framework's other modes, or else of the reference; None if empty.
+    """Return the file of a framework and mode, else the framework's first file, else the reference's; None without any.
 
-    The first file of a framework is taken for its modes without a file; own loops have one for all.
+    All users' own loops share one file.
     """
     paths = sorted(folder.glob("*.json"))
     own = [path for path in paths if path.stem.startswith(f"{framework}-") and not path.stem.endswith(f"-{OWN_LOOP}")]
@@ -64,7 +64,7 @@ def path_of(framework: str, mode: str, folder: Path = FOLDER) -> Path | None:
 
 
 def read(path: Path | None) -> Selection:
-    """The selection of a file, an empty one without a file."""
+    """Return the selection in a file, an empty one without a file."""
     if path is None:
         return Selection()
     content = json.loads(path.read_text("utf-8"))
@@ -72,7 +72,7 @@ def read(path: Path | None) -> Selection:
 
 
 def write(path: Path, selection: Selection) -> None:
-    """Writes a selection, one line for each function, so that a difference can be read."""
+    """Write a selection, one line for each function, so that differences are readable."""
 
     def lines(functions: Mapping[str, Sequence[str]]) -> str:
         return ",\n".join(f"{json.dumps(name)}: {json.dumps(sorted(functions[name]))}" for name in sorted(functions))
@@ -91,7 +91,7 @@ class SelectedTests:
 
     @HookimplMarker("pytest")(tryfirst=True)  # pytest.hookimpl, without the import of pytest
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Deselects the other tests."""
+        """Deselect the tests outside the selection."""
         kept = [item for item in items if code_of(item.nodeid) and self._selection.has(id_of(item.nodeid), self._name)]
         names = {item.nodeid for item in kept}
         self._config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
@@ -99,7 +99,7 @@ class SelectedTests:
 
 
 def durations(name: str, mode: str, device: str, folder: Path | None = None) -> dict[str, float]:
-    """Seconds of each test in the nearest baseline of a framework; also of each function, the median of its cases.
+    """Return the seconds of each test in a framework's nearest baseline, and of each function the median of its cases.
 
     Raises:
         RecordError: a baseline cannot be read.

@@ -1,6 +1,6 @@
-"""Subprocesses of a command, which end with it and get time to write; their output; and what an adapter says in one.
+"""Subprocesses of a command: their end together with it, their output; and an adapter's declarations, read in one.
 
-`python -m conformance.runner.subprocesses NAME DEVICE` prints it as JSON.
+`python -m conformance.runner.subprocesses NAME DEVICE` prints an adapter's declarations as JSON.
 """
 
 import os
@@ -33,7 +33,7 @@ VARIABLES = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
-"""Variables of the environments of tox, under which the baselines were written."""
+"""Variables that tox sets; the baselines were written with these values."""
 
 GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -51,16 +51,16 @@ kill -s KILL -- "-$0"
 
 
 def run_to_end(command: Sequence[str], folder: Path, *, silent: bool = False) -> int:
-    """Runs a command in a new process group, which has ended when this returns or raises.
+    """Run a command in a new process group, which has ended when this function returns or raises.
 
-    It has `VARIABLES` where they are not set otherwise. If an exception ends the wait (Ctrl-C, a signal under
-    `ending_signals`), the command gets SIGTERM and `GRACE_S`.
+    `VARIABLES` that are not set are added to its environment. If an exception ends the wait (Ctrl-C, a signal under
+    `ending_signals`), the command gets SIGTERM, and SIGKILL after `GRACE_S`.
 
     Args:
-        silent: without its output and without input.
+        silent: whether the command has no input and its output is dropped.
 
     Returns:
-        Its exit status.
+        The command's exit status.
     """
     stream = subprocess.DEVNULL if silent else None
     process = subprocess.Popen(
@@ -82,7 +82,7 @@ def run_to_end(command: Sequence[str], folder: Path, *, silent: bool = False) ->
 
 
 def killed_by(status: int) -> str:
-    """The name of the signal that ended a process with this exit status, "" if none did."""
+    """Return the name of the signal that ended a process with this exit status, "" if none did."""
     try:
         return signal.Signals(-status).name
     except ValueError:
@@ -104,7 +104,7 @@ def guard_group(group: int) -> Generator[None]:
     """Within the context, a process group ends if this process dies: SIGTERM to its leader, after `GRACE_S` SIGKILL to
     all.
 
-    A shell in a new session does so when the other end of a pipe closes.
+    A shell in a new session sends the signals when the other end of a pipe closes.
     """
     command = ["/bin/sh", "-c", _GUARD, str(group), str(int(GRACE_S))]
     guard = subprocess.Popen(
@@ -127,7 +127,7 @@ def ending_signals(*, once: bool = False) -> Generator[None]:
     """Within the context, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does.
 
     Args:
-        once: the first of the three does, and those that follow do nothing, so that they interrupt no ending.
+        once: only the first signal, Ctrl-C included, raises; later ones are ignored, so that clean-up can finish.
     """
     came = False
 
@@ -160,12 +160,12 @@ _GAP = rb"\g<0>" + "\N{ZERO WIDTH SPACE}".encode()
 
 
 def in_job() -> bool:
-    """Whether this process runs in a job of GitHub Actions."""
+    """Return whether this process runs in a job of GitHub Actions."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 class _Harmless(BufferedIOBase):
-    """Passes output on, with a space inserted into what would be a command."""
+    """Output stream that inserts a space into text that would be a workflow command."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -194,7 +194,7 @@ class _Harmless(BufferedIOBase):
         self._target.flush()
 
     def end(self) -> None:
-        """Passes the rest on."""
+        """Write the rest of the pending output."""
         self._pass_on()
         self._target.flush()
 
@@ -206,7 +206,7 @@ class _Harmless(BufferedIOBase):
 
 @contextmanager
 def harmless() -> Generator[None]:
-    """Within the context, nothing that this process prints by `sys.stdout` and `sys.stderr` is a workflow command."""
+    """Within the context, text that this process prints by `sys.stdout` or `sys.stderr` is no workflow command."""
     with ExitStack() as stack:
         for stream, redirect in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
             if in_job() and isinstance(stream, TextIOWrapper):
@@ -238,11 +238,11 @@ LIMIT_S = 120
 
 @dataclass(frozen=True)
 class AdapterInfo:
-    """An adapter.
+    """The declarations of an adapter.
 
     Attributes:
         modes: its modes, the default first.
-        refused: reason by capability, for everything that it declares as unsupported.
+        refused: reason by capability, for all capabilities that it declares as unsupported.
     """
 
     name: str
@@ -255,7 +255,7 @@ class AdapterInfo:
 
 @cache
 def ask(name: str, device: str = "auto") -> AdapterInfo | str:
-    """What an adapter declares on a device in its default mode, or one line that says why it cannot be loaded."""
+    """Return an adapter's declarations on a device in its default mode, or one line why it cannot be loaded."""
     command = [sys.executable, "-m", "conformance.runner.subprocesses", name, device]
     try:
         completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -294,7 +294,7 @@ def check_mode(framework: str, mode: str, *, loadable: bool = False) -> None:
 
 
 def _listed_modes(framework: str) -> list[str]:
-    """The modes that an adapter's files of settings name, or that it was judged in."""
+    """Return the modes that an adapter's settings files name, or in which it was judged."""
     from frameworks.ways import load_ways
 
     file, chosen = adapter_file(framework), distribution_of(framework)
@@ -306,7 +306,7 @@ def _listed_modes(framework: str) -> list[str]:
 
 
 def main(name: str, device: str) -> int:
-    """Prints what the adapter declares; if it cannot be loaded, prints one line and returns 2."""
+    """Print the adapter's declarations; if it cannot be loaded, print one line and return 2."""
     from frameworks.contract import Capability, MissingDevice
 
     try:

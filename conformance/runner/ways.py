@@ -1,4 +1,4 @@
-"""`--way TECHNIQUE.NAME`, the suites with a technique's other public call; and the training runs behind a verdict."""
+"""Option `--way TECHNIQUE.NAME`, which runs the suites with a technique's other public call; runs behind a verdict."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,28 +25,28 @@ PARAMETERS: Mapping[str, Callable[[Way], bool]] = {
     "file_way": lambda way: way.technique in ("load", "save"),
     "rate_way": lambda way: way.technique in ("optimizer", "schedule"),
 }
-"""Parameters of tests that are ways of the framework's mode, and which ways each takes."""
+"""Test parameters whose values are ways of the framework's mode, each with the condition on its ways."""
 
 _CLAUSE = "composition.ways"
 _FIELDS = {"average", "clip", "recompute", "scaling", "schedule"}
-"""Techniques that a recipe names by a field."""
+"""Techniques with a field of that name in a recipe."""
 _SAVED = ("save", "sav", "resum", "restor", "checkpoint", "load")
 """Parts of the names of tests that write and read a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Ways:
-    """The ways of the framework's mode, and those that the run has chosen."""
+    """The ways of the framework's mode, and the ways that the run has chosen."""
 
     offered: tuple[Way, ...] = ()
     chosen: tuple[Way, ...] = ()
 
 
 def chosen_ways(adapter: str, framework: Framework, names: Sequence[str]) -> Ways:
-    """The ways of a run; "set-N" is the N-th of each technique.
+    """Return the ways of a run; the name "set-N" stands for the N-th way of each technique.
 
     Raises:
-        ValueError: the framework has no such way here, or two are of one technique.
+        ValueError: the framework has no such way in this mode, or two ways are of one technique.
     """
     ways = find_installed_ways(framework.name if framework.name in built_in() else adapter, framework.mode)
     named = {str(way): (way,) for way in ways} | {f"set-{n}": group for n, group in enumerate(sets(ways), start=1)}
@@ -62,7 +62,7 @@ def chosen_ways(adapter: str, framework: Framework, names: Sequence[str]) -> Way
 
 
 def may_use(verdict: TestVerdict, technique: str) -> bool:
-    """Whether a test may use a technique, by the runs of an earlier verdict."""
+    """Return whether a test may use a technique, judged by the training runs of an earlier verdict."""
     if technique in ("save", "load"):
         return any(part in verdict.test for part in _SAVED)
     if technique in LEVELS_OF and verdict.test.startswith("sharding."):
@@ -90,7 +90,7 @@ class WayTests:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Keeps the tests that may use a chosen technique, and those that the baseline does not have."""
+        """Keep the tests that may use a chosen technique, and the tests that the baseline does not have."""
         tests = {item: id_of(item.nodeid) for item in items if code_of(item.nodeid) is not None}
         due = {test for test in tests.values() if test in self.due or test not in self._known}
         selection = [item for item, test in tests.items() if test in due and not test.startswith(f"{_CLAUSE}/")]
@@ -103,15 +103,15 @@ FOLDER = "FOLDER"
 
 
 def describe_run(run: RunSetup) -> str:
-    """The run in one line, for a failure's message."""
+    """Return the run in one line, for a failure's message."""
     parts = ", ".join(f"{name}={_text(value)}" for name, value in run.recipe.items())
     return f"{run.fixture} under {parts or 'the default recipe'}"
 
 
 def run_of(model: Model, recipe: Recipe) -> RunSetup:
-    """The record of a run of this model; a folder of offloaded files becomes `FOLDER`.
+    """Return the record of a training run of this model; a folder of offloaded files becomes `FOLDER`.
 
-    A field of the recipe that is a data class itself holds its class under "kind" next to its own fields.
+    A recipe field that is itself a dataclass stores the name of its class under "kind", next to its own fields.
     """
     if recipe.offload is not None and recipe.offload.folder is not None:
         recipe = recipe.replace(offload=replace(recipe.offload, folder=FOLDER))
@@ -123,7 +123,7 @@ def run_of(model: Model, recipe: Recipe) -> RunSetup:
 
 @contextmanager
 def recorded_runs(framework: Framework) -> Iterator[list[RunSetup]]:
-    """Collects the distinct runs that the framework makes within the context.
+    """Collect the distinct training runs that the framework makes within the context.
 
     The list stays empty for a framework whose instances accept no attributes.
     """

@@ -1,6 +1,6 @@
-"""Workers of pytest-xdist that end early: before they have collected the tests, or with few memory mappings left.
+"""Plugins for workers of pytest-xdist that end early: before they have collected the tests, or with few mappings left.
 
-Also how many compiled programs all workers took from the cache folder.
+Another plugin counts the compiled programs that all workers took from the cache folder.
 """
 
 import os
@@ -18,19 +18,19 @@ MOST = 4
 """Largest number of workers that may end before they have collected the tests."""
 
 SHARE = 0.7
-"""Share of the memory mappings that Linux allows a process, from which on a worker is replaced."""
+"""Share of the memory mappings that Linux allows a process; a worker with more is replaced."""
 
 EVERY = 4
-"""Tests between two counts of memory mappings, of which a count takes a microsecond each."""
+"""Number of tests between two counts of memory mappings; counting takes a microsecond for each mapping."""
 
 _REPLACES = "conformance-replaces"
 _PROGRAMS = "conformance-programs"
 
 
 class LostWorkers:
-    """Ends a run whose workers cannot start with one line, and the workers of a run that is interrupted at once.
+    """Ends a run with one line if its workers cannot start; ends the workers at once if the run is interrupted.
 
-    pytest-xdist would start worker after worker or show an internal error, and leave a test 5 seconds.
+    Without it, pytest-xdist starts worker after worker or shows an internal error, and waits 5 seconds for a test.
     """
 
     def __init__(self) -> None:
@@ -90,12 +90,12 @@ class FullWorkers:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Says to a worker whether it may end."""
+        """Send each new worker whether it may end."""
         node.workerinput[_REPLACES] = self._replaces
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
-        """Ends the worker instead of running the test."""
+        """End the worker instead of running the test if too few memory mappings are left."""
         self._tests += 1
         if self._input and self._replaces and self._tests % EVERY == 0 and mappings() > SHARE * most_mappings():
             _mark(self._input["workerid"]).touch()
@@ -104,7 +104,7 @@ class FullWorkers:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
-        """Hands the test on, and makes nothing of the report that pytest-xdist has written for it."""
+        """Give the test to another worker, and drop the report that pytest-xdist has written for it."""
         worker = report.node.gateway.id
         if _mark(worker).exists():
             _mark(worker).unlink()
@@ -120,31 +120,31 @@ class CachedPrograms:
     """Plugin of every process: a worker reports its counts as it ends, and the controller prints the sum."""
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Reports what a worker has counted."""
+        """Report the counts of a worker."""
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput[_PROGRAMS] = [PROGRAMS.asked, PROGRAMS.hits]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Adds what a worker has counted; one that died reports nothing."""
+        """Add the counts of a worker; a worker that died reports nothing."""
         asked, result = (getattr(node, "workeroutput", None) or {}).get(_PROGRAMS, (0, 0))
         PROGRAMS.asked += asked
         PROGRAMS.hits += result
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Prints the sum, if anything was asked for."""
+        """Print the sum, if any program was requested."""
         if PROGRAMS.asked:
             terminalreporter.line(f"compiled programs from the cache: {PROGRAMS.hits} of {PROGRAMS.asked}")
 
 
 def _mark(worker: str) -> Path:
-    """The file that a worker leaves in the run's temporary directory as it ends."""
+    """Return the path of the file that a worker leaves in the run's temporary directory as it ends."""
     return Path(tempfile.gettempdir()) / f"full-{worker}"
 
 
 def mappings() -> int:
-    """Number of this process' memory mappings; 0 where the system reports none."""
+    """Return the number of this process's memory mappings; 0 if the system does not report it."""
     try:
         return Path("/proc/self/maps").read_bytes().count(b"\n")
     except OSError:
@@ -152,7 +152,7 @@ def mappings() -> int:
 
 
 def most_mappings() -> int:
-    """Number of memory mappings that Linux allows a process (`vm.max_map_count`), its default if not readable."""
+    """Return the number of mappings that Linux allows a process (`vm.max_map_count`); the default if unreadable."""
     try:
         return int(Path("/proc/sys/vm/max_map_count").read_text("ascii"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The specification: clauses as data, one TOML file for each family, whose tables are read strictly."""
+"""The clauses of the specification, and their reader: one TOML file for each family; unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Table:
         """The whole number of at least 1 under `key`.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is not a whole number of at least 1.
         """
         value = self.values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -121,10 +121,10 @@ class Kind:
 
 
 def read_tables(path: Traversable, kinds: Mapping[str, Kind]) -> dict[str, tuple[Table, ...]]:
-    """The tables `[[heading]]` of a file by heading, in order; an entry is called by its number and its label's value.
+    """Return the tables `[[heading]]` of a file by heading, in order; messages name a table by its number and label.
 
     Raises:
-        ValueError: the file is not TOML, holds anything else, or a table holds a key that is not allowed.
+        ValueError: the file is not TOML or holds anything but these tables, or a table holds a key that is not allowed.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -160,9 +160,9 @@ _THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d
 
 
 class Level(StrEnum):
-    """How binding a clause is: the words of RFC 2119, and two kinds that never fail.
+    """How binding a clause is: the words of RFC 2119, and two kinds of clauses that never fail.
 
-    An observation is a legitimate difference that is recorded and compared; a measurement is a cost.
+    An observation records a legitimate difference, to be compared; a measurement records a cost.
     """
 
     MUST = "MUST"
@@ -173,7 +173,7 @@ class Level(StrEnum):
 
     @property
     def judged(self) -> bool:
-        """Whether a test of the clause can fail."""
+        """Return whether a test of the clause can fail."""
         return self not in (Level.OBSERVATION, Level.MEASUREMENT)
 
 
@@ -200,11 +200,11 @@ class Clause:
         family: the first half of the id.
         level: how binding it is.
         requirement: one sentence in the present tense that names no framework.
-        observed_by: how a test observes it.
+        observed_by: how a test observes whether the requirement holds.
         source: papers and documentation.
         history: real bugs that broke it.
-        revision: counts changes of its meaning from 1: of the requirement, or of its tests' results. Verdicts of
-            different revisions are not comparable.
+        revision: starts at 1 and grows when the requirement or the meaning of its tests' results changes. Verdicts
+            of different revisions are not comparable.
     """
 
     id: str
@@ -218,14 +218,14 @@ class Clause:
 
     @property
     def text(self) -> ClauseText:
-        """The clause as a record has it."""
+        """Return the clause in the form that a record stores."""
         history = tuple(f"{incident.what}: {incident.url}" for incident in self.history)
         return ClauseText(str(self.level), self.requirement, self.source, history, self.family, self.revision)
 
 
 @cache
 def load_clauses() -> dict[str, Clause]:
-    """Every clause of the suite by id, families in alphabetical order, clauses in the order of their file.
+    """Return all clauses of the suite by id, families in alphabetical order, clauses in the order of their file.
 
     Raises:
         ValueError: as `read_clauses`.
@@ -234,7 +234,7 @@ def load_clauses() -> dict[str, Clause]:
 
 
 def read_clauses(folder: Path) -> dict[str, Clause]:
-    """Every clause of the files FAMILY.toml in a folder, by id.
+    """Return all clauses of the files FAMILY.toml in a folder, by id.
 
     Raises:
         ValueError: an entry is invalid; the message is one line that names the file and the entry.

@@ -21,7 +21,7 @@ PROGRAMS = "findings"
 """Folder of reproducers next to the file."""
 
 WORKAROUND, EXCLUSION = "workaround", "exclusion"
-"""Tables inside a finding's."""
+"""Names of the tables inside a finding's table."""
 
 FINDING = Kind(
     "id",
@@ -30,19 +30,19 @@ FINDING = Kind(
 )
 
 ANY = "*"
-"""Any device, mode or processor."""
+"""Stands for any device, mode or processor."""
 
 PROCESSOR = re.compile(r"\*|-?\w+(?:\|\w+)*(?:, -?\w+(?:\|\w+)*)*")
-"""Instruction sets that an entry's processor has, or lacks if prefixed by "-"; "a|b" is either, "-a|b" neither."""
+"""Syntax of a processor: instruction sets that it has, with "-" those that it lacks; "a|b": either, "-a|b": neither."""
 
 
 def has_name(names: str, name: str) -> bool:
-    """Whether an entry's device or mode (a name, several with commas, or "*") includes this name."""
+    """Return whether an entry's device or mode (a name, several with commas, or "*") includes this name."""
     return names == ANY or name in names.split(", ")
 
 
 def has_instruction_sets(processor: str, instructions: Collection[str]) -> bool:
-    """Whether an entry's processor has these instruction sets."""
+    """Return whether an entry's processor has these instruction sets."""
 
     def has(names: str) -> bool:
         return any(name in instructions for name in names.split("|"))
@@ -54,7 +54,7 @@ def has_instruction_sets(processor: str, instructions: Collection[str]) -> bool:
 _WORKAROUND = frozenset({"kind", "module", "does", "mode"})
 WorkaroundKind = Literal["call", "check", "state"]
 _MEANT = {FindingKind.NUMERICS: Consequence.LAST_BITS, FindingKind.LIMITATION: Consequence.ERROR}
-"""Consequences implied by the class."""
+"""Consequences that a class of findings implies."""
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _LINK = re.compile(r"https?://\S+")
 
@@ -72,9 +72,9 @@ class Finding:
             "avx2, -avx512f"; "*" for every processor.
         device: the affected device, "cpu" or "cuda"; "*" for all.
         spoils_process: whether its failures affect later tests in the same process; such tests run last.
-        clauses: those of which every test fails in a mode that nobody has judged, whatever its parameters.
+        clauses: clauses whose tests all fail in a mode that nobody has judged, whatever their parameters.
         versions: PEP 440 specifiers of versions that show it on every device that nobody has judged; "" for none.
-        causes: what `conformance judge-model` says about failures of models by it, with "*" for any words.
+        causes: messages of `conformance judge-model` about model failures that it causes, with "*" for any words.
     """
 
     id: str
@@ -90,7 +90,7 @@ class Finding:
     versions: str = ""
 
     def affects(self, version: Version) -> bool:
-        """Whether it is known by hand to occur in a version, pre-releases included."""
+        """Return whether `versions`, which is written by hand, includes a version; pre-releases count."""
         return self.versions != "" and SpecifierSet(self.versions).contains(version, prereleases=True)
 
     def lacking(self) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class Finding:
         return tuple(name for name in self.needs if find_spec(name) is None)
 
     def not_here(self, devices: Collection[str], instructions: Collection[str]) -> str:
-        """Why its program cannot reproduce it on such devices and instruction sets; "" if it can."""
+        """Return why its program cannot reproduce it on such devices and instruction sets; "" if it can."""
         if lacking := self.lacking():
             return f"{', '.join(lacking)} is not installed"
         if not has_instruction_sets(self.processor, instructions):
@@ -112,8 +112,8 @@ class Workaround:
 
     Attributes:
         finding: the defect that the documented usage has; its program uses the documented calls.
-        kind: "call": it does more or other; "check": it refuses where the framework is silent; "state": it saves by
-            hand what the framework's own call forgets.
+        kind: "call": the adapter makes more or other calls; "check": it refuses where the framework is silent;
+            "state": it saves state by hand that the framework's own call omits.
         module: file of the adapter.
         does: description of the workaround, in one sentence.
         mode: the modes that run the finding's program (several with commas), "" for the framework's default mode.
@@ -127,7 +127,7 @@ class Workaround:
 
 
 def read_finding(table: Table, framework: str, programs: Mapping[str, Traversable]) -> Finding:
-    """The finding of a table, with its program if there is one.
+    """Return the finding of a table, with its program if there is one.
 
     Raises:
         ValueError: it is invalid, its class implies another consequence, or a defect has no program.
@@ -173,7 +173,7 @@ def read_finding(table: Table, framework: str, programs: Mapping[str, Traversabl
 
 
 def read_programs(folder: Traversable) -> dict[str, Traversable]:
-    """The programs of an adapter's findings by their files' names, which no two folders of programs share."""
+    """Return the programs of an adapter's findings by file name; a name is unique across folders."""
     programs = folder.joinpath(PROGRAMS)
     if not programs.is_dir():
         return {}
@@ -182,7 +182,7 @@ def read_programs(folder: Traversable) -> dict[str, Traversable]:
 
 
 def read_processor(table: Table) -> str:
-    """The processors of a table.
+    """Return the processors of a table.
 
     Raises:
         ValueError: they are not given as a list of instruction sets.
@@ -194,10 +194,10 @@ def read_processor(table: Table) -> str:
 
 
 def read_versions(table: Table) -> str:
-    """The versions of a table, "" without any.
+    """Return the versions of a table, "" without any.
 
     Raises:
-        ValueError: they are no specifiers of PEP 440.
+        ValueError: the text is not a set of PEP 440 specifiers.
     """
     versions = table.text("versions") if "versions" in table.values else ""
     try:
@@ -208,7 +208,7 @@ def read_versions(table: Table) -> str:
 
 
 def read_workaround(table: Table, finding: Finding, folder: Traversable) -> Workaround | None:
-    """The workaround inside a finding's table, None without one.
+    """Return the workaround inside a finding's table, None without one.
 
     Raises:
         ValueError: it is invalid, its finding has no program, or its module is missing.

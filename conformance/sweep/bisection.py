@@ -1,7 +1,7 @@
 """Bisection of releases by the tests of one clause, and the crossing of environments that names the guilty package.
 
-The releases are taken to turn from good to bad once. Those that cannot be judged are skipped; those next to the change
-make the answer a range.
+The bisection assumes that releases turn from good to bad once. Releases that cannot be judged are skipped; if they lie
+next to the change, the answer is a range of releases.
 """
 
 from collections import Counter
@@ -17,30 +17,30 @@ from results.record.model import Outcome
 from results.record.reading import Record, TestVerdict
 
 Side = Literal["good", "bad", ""]
-"""What a release or a mixed environment is, "" if it cannot be judged."""
+"""The verdict on a release or a mixed environment; "" if it cannot be judged."""
 
 Answer = tuple[Side, str]
-"""A side, and why there is none."""
+"""A side, and the reason if there is none."""
 
 FAILED = frozenset({Outcome.FAIL, Outcome.KNOWN, Outcome.ERROR, Outcome.MISDECLARED, Outcome.TIMEOUT, Outcome.CRASH})
 PASSED = frozenset({Outcome.PASS, Outcome.FIXED})
 
 MOST = 8
-"""Companions that are reverted one by one."""
+"""Largest number of companions that are reverted one by one."""
 
 
 class UnstableEnd(Exception):
-    """An end is of another side when it is judged again; the arguments are its index and the reason."""
+    """An end gave the other side when it was judged again; the arguments are its index and the reason."""
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """Where good turns into bad.
+    """The boundary between good and bad members of a sequence.
 
     Attributes:
-        good: the last good member.
-        bad: the first bad one after it.
-        skipped: reasons of all members that were asked and are neither, by index.
+        good: index of the last good member.
+        bad: index of the first bad member after it.
+        skipped: reasons of all members that were judged and are neither good nor bad, by index.
     """
 
     good: int
@@ -49,16 +49,16 @@ class Boundary:
 
     @property
     def between(self) -> Mapping[int, str]:
-        """Members between the two that cannot be judged, of which one may be the first bad one."""
+        """Reasons of the members between good and bad, by index; one of them may be the first bad one."""
         return {index: reason for index, reason in sorted(self.skipped.items()) if self.good < index < self.bad}
 
 
 def bisect(count: int, ask: Callable[[int], Answer], confirm: Callable[[int], Answer]) -> Boundary:
-    """The boundary in a sequence of at least two, whose first member is good and whose last is bad.
+    """Find the boundary in a sequence of at least two members, whose first is good and whose last is bad.
 
     Args:
-        ask: the side of a member, asked at most once for each.
-        confirm: judges a member again that is next to the boundary. One whose side differs then is skipped.
+        ask: returns the side of a member; it is called at most once for each member.
+        confirm: judges a member next to the boundary again. A member whose side differs then is skipped.
 
     Raises:
         UnstableEnd: an end is of another side when it is judged again.
@@ -96,7 +96,7 @@ class CellVerdicts:
     """A cell with its verdicts.
 
     Attributes:
-        problem: why there are none, "" if there are.
+        problem: why there are no verdicts, "" if there are.
         file: the record's path, "" without one.
     """
 
@@ -129,7 +129,7 @@ class CellVerdicts:
 
 @dataclass
 class CellJudge:
-    """Judges cells in a folder. One that has a record, or was judged before, is not judged again.
+    """Judges cells in a folder. A cell that has a record, or was judged before, is not judged again.
 
     Attributes:
         tell: called with each cell that has verdicts or a reason.
@@ -140,14 +140,14 @@ class CellJudge:
     _known: dict[str, CellVerdicts] = field(default_factory=dict)
 
     def judge(self, cell: SweepCell) -> CellVerdicts:
-        """The verdicts of a cell."""
+        """Return the verdicts of a cell."""
         if cell.name not in self._known:
             verdicts = self._known[cell.name] = self._judge(cell)
             self.tell(verdicts)
         return self._known[cell.name]
 
     def judge_again(self, cell: SweepCell) -> CellVerdicts:
-        """The verdicts of a second run of a cell."""
+        """Return the verdicts of a second run of a cell."""
         again = CellFolder(self.folder.path / "again", self.folder.plan)
         return CellJudge(again, self.tell).judge(cell)
 
@@ -167,12 +167,12 @@ class CellJudge:
 
 
 def changed_tests(good: CellVerdicts, bad: CellVerdicts) -> list[str]:
-    """The tests that pass in one cell and fail in another, sorted."""
+    """Return the tests that pass in the good cell and fail in the bad one, sorted."""
     return sorted(good.tests(PASSED) & bad.tests(FAILED))
 
 
 def classify(result: CellVerdicts, tests: Iterable[str]) -> Answer:
-    """Bad if any of these tests fails, good if all that were judged pass; else why it is neither."""
+    """Return bad if any of these tests fails, good if all judged ones pass, else "" with the reason."""
     if result.record is None:
         return "", result.problem
     outcomes = {test: result.verdicts[test].outcome for test in tests if test in result.verdicts}
@@ -191,8 +191,8 @@ class MixedCell:
     """A mixed environment.
 
     Attributes:
-        name: in words.
-        reason: why it cannot be judged.
+        name: the name in words.
+        reason: why the environment cannot be judged.
     """
 
     name: str
@@ -202,13 +202,13 @@ class MixedCell:
 
 @dataclass(frozen=True)
 class Crossing:
-    """The environments that were mixed, and what follows.
+    """The mixed environments and the conclusion from them.
 
     Attributes:
-        guilty: the package whose version decides, "" if none does alone.
-        why: one sentence.
-        differences: versions by package in the good and in the bad environment, "" where it is missing.
-        cells: in the order in which they were judged.
+        guilty: the package whose version decides, "" if no single package does.
+        why: the reason in one sentence.
+        differences: versions by package in the good and the bad environment, "" for a missing package.
+        cells: the mixed environments in the order in which they were judged.
     """
 
     guilty: str
@@ -218,15 +218,15 @@ class Crossing:
 
 
 def differences(good: Mapping[str, str], bad: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Packages with other versions in two environments."""
+    """Return the packages whose versions differ between two environments."""
     both = {name: (good.get(name, ""), bad.get(name, "")) for name in sorted({*good, *bad})}
     return {name: versions for name, versions in both.items() if versions[0] != versions[1]}
 
 
 def companions_of(cell: SweepCell, different: Collection[str]) -> list[str]:
-    """The packages among these that compute next to the varying one, those that the adapter declares first.
+    """Return the differing packages that compute next to the varying one, those that the adapter declares first.
 
-    Packages that the framework's own wheel requires in one version are not among them.
+    Packages that the framework's own wheel requires in one version are left out.
     """
     distribution = distribution_of(cell.framework)
     declared = () if distribution is None else distribution.companions_in([cell.mode])
@@ -246,7 +246,7 @@ def cross(
     Args:
         good, bad: the cells next to the boundary.
         packages: versions in the good and in the bad environment.
-        judge: the side of a cell, and why it has none.
+        judge: returns the side of a cell, or the reason why it has none.
     """
     (old, new), package = packages, bad.package
     different = differences(old, new)
@@ -254,7 +254,7 @@ def cross(
     cells: list[MixedCell] = []
 
     def side(base: SweepCell, pins: Mapping[str, str], name: str, apart: Mapping[str, str] | None = None) -> Side:
-        """The side of a release with the companions of an environment, and with those of `apart`."""
+        """Judge a release with the companions of an environment, some of them replaced by those of `apart`."""
         versions = {companion: pins[companion] for companion in companions if pins.get(companion)}
         result, reason = judge(replace(base, companions={**base.companions, **versions, **(apart or {})}))
         cells.append(MixedCell(name, result, reason))
@@ -298,10 +298,10 @@ def cross(
 
 
 def search(cells: Sequence[SweepCell], judge: CellJudge, tests: Sequence[str]) -> Boundary:
-    """The boundary between cells, of which the first is good by these tests and the last is bad.
+    """Find the boundary between cells; by these tests the first cell is good and the last is bad.
 
     Raises:
-        UnstableEnd: an end is of another side when it is judged again.
+        UnstableEnd: an end gave the other side when it was judged again.
     """
 
     def confirm(index: int) -> Answer:

@@ -1,4 +1,4 @@
-"""Cells of a sweep or a bisection, each a fresh environment and one pytest run with one record; and their engines."""
+"""Cells of a sweep or a bisection, and their engines: a cell is a fresh environment, one pytest run and one record."""
 
 import hashlib
 import importlib
@@ -38,18 +38,18 @@ from results.record.files import replace as replace_file
 from results.record.reading import Record, load, to_json
 
 UNAVAILABLE = frozenset({"no wheel", "yanked", "no solution"})
-"""Outcomes of cells that nobody can judge here."""
+"""Outcomes of cells that cannot be judged on this machine."""
 
 SUITE_VARIABLE = "CONFORMANCE_SUITE_PACKAGES"
-"""Environment variable: site-packages with the suite's requirements, which environments then need not install."""
+"""Environment variable with a site-packages folder of the suite's requirements; environments then need no install."""
 
 SUITE_LOCK = ROOT / "locks" / "suite.txt"
 INSTALL_S = 3600.0
-"""Limit for the installation of one environment."""
+"""Limit for the installation of one environment, in seconds."""
 GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 TAIL = 20_000
-"""Bytes of the end of an output that are kept."""
+"""Number of bytes kept from the end of an output."""
 
 _LEFT_OUT = ("RAY_", "SLURM_", "PYTEST_", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONFORMANCE_MODES")
 _UNSOLVABLE = re.compile(
@@ -64,9 +64,9 @@ class CellRequest:
     """One cell to judge.
 
     Attributes:
-        plan: the plan, without tables of cells.
-        prefix: of its temporary folder's name.
-        path: folders from which the adapter is imported, as in PYTHONPATH.
+        plan: the plan, without its tables of cells.
+        prefix: prefix of the temporary folder's name.
+        path: folders from which the adapter is imported, in the form of PYTHONPATH.
     """
 
     cell: SweepCell
@@ -77,13 +77,13 @@ class CellRequest:
 
 @dataclass(frozen=True)
 class CellResult:
-    """How a cell ended.
+    """The result of a cell.
 
     Attributes:
         outcome: "judged", one of `UNAVAILABLE`, "install failed", "import failed", "out of time" or "crash".
         reason: one line, "" for judged cells.
         record: a compressed record, b"" without one.
-        seconds: of the whole cell.
+        seconds: duration of the whole cell.
         log: the end of the output of the step that failed.
     """
 
@@ -99,7 +99,7 @@ class LostCell(Exception):
 
 
 class NotJudged(Exception):
-    """A cell or an environment cannot be had; the arguments are outcome, reason and log."""
+    """A cell or an environment cannot be made; the arguments are outcome, reason and log."""
 
     def __init__(self, outcome: str, reason: str, log: str = "") -> None:
         super().__init__(outcome, one_line(shareable(reason)), log)
@@ -124,7 +124,7 @@ class CommandEnd:
 
 
 class Commands:
-    """Commands with a time limit, each in a process group that ends with it, with this process, or by `close`."""
+    """Runs commands with a time limit, each in a process group that ends with it, with this process, or by `close`."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -169,7 +169,7 @@ class Commands:
         return CommandEnd(None if late else process.returncode, output)
 
     def close(self) -> None:
-        """End all commands, and let no other begin."""
+        """End all commands, and refuse new ones."""
         with self._lock:
             self._closed = True
             running = [*self._running]
@@ -215,7 +215,7 @@ def run_cell(request: CellRequest, commands: Commands | None = None) -> CellResu
 
 
 def load_finished(path: Path, plan: SweepPlan) -> Record | None:
-    """The record of a cell in a file; None if there is none, or one of another selection or seed."""
+    """Return the record of a cell in a file; None without one, or if it is of another selection or seed."""
     try:
         record = load(path) if path.is_file() else None
     except RecordError:
@@ -226,14 +226,14 @@ def load_finished(path: Path, plan: SweepPlan) -> Record | None:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What an environment is to have.
+    """The requirements of an environment.
 
     Attributes:
-        names: requirements.
-        indexes: further indexes for pip.
-        before: time before which everything but `exempt` was uploaded, "" for any.
+        names: requirements of the packages to install.
+        indexes: additional package indexes.
+        before: upload time before which all packages but `exempt` must lie, "" for any.
         exempt: packages that may be newer.
-        backend: of uv's `--torch-backend`.
+        backend: value of uv's `--torch-backend`.
     """
 
     names: tuple[str, ...]
@@ -244,7 +244,7 @@ class Requirements:
 
 
 def requirements_of(cell: SweepCell) -> Requirements:
-    """The requirements of a cell's environment; on a GPU of the wheels that run on this machine's driver."""
+    """Return the requirements of a cell's environment; on a GPU, they select wheels for this machine's driver."""
     chosen = distribution_of(cell.framework)
     if chosen is None:
         raise NotJudged("no solution", f"{cell.framework} says nothing of what is to be installed")
@@ -267,7 +267,7 @@ def requirements_of(cell: SweepCell) -> Requirements:
 def make_environment(folder: Path, wanted: Requirements, commands: Commands) -> Path:
     """Make a virtual environment, by uv or else by pip, and return its Python.
 
-    What the suite itself needs has its locked versions where the requirements admit them.
+    Packages that the suite itself needs get their locked versions if the requirements admit these.
 
     Raises:
         NotJudged: neither can install it.
@@ -292,7 +292,7 @@ def make_environment(folder: Path, wanted: Requirements, commands: Commands) -> 
 
 
 def _installers(folder: Path, wanted: Requirements) -> Iterator[tuple[list[str], list[str]]]:
-    """The commands that make an environment and install into it: those of uv, where it is installed, and of pip."""
+    """Yield the commands that make an environment and install into it: first uv's, if it is installed, then pip's."""
     python = str(folder / "bin" / "python")
     where = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", "")))
     if uv := shutil.which("uv", path=where):
@@ -308,7 +308,7 @@ def _installers(folder: Path, wanted: Requirements) -> Iterator[tuple[list[str],
 
 
 def _run(request: CellRequest, python: Path, folder: Path, commands: Commands) -> Record:
-    """Run the suite, and repeat what needs action, within the plan's limit, under the variables that tox sets."""
+    """Run the suite and repeat verdicts that need action, within the plan's limit, with the variables that tox sets."""
     cell, plan, path = request.cell, request.plan, folder / "record.json"
     (folder / "tmp").mkdir(exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
@@ -338,7 +338,7 @@ def _run(request: CellRequest, python: Path, folder: Path, commands: Commands) -
 
 
 POLL_S = 0.5
-"""Seconds between two looks at what has ended."""
+"""Seconds between two checks for ended cells."""
 
 
 class NoEngine(Exception):
@@ -346,13 +346,13 @@ class NoEngine(Exception):
 
 
 class CellJob(Protocol):
-    """A cell that an engine runs: a future, or what has its methods."""
+    """A cell that an engine runs: a future, or an object with the same methods."""
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the cell has ended."""
 
     def result(self) -> CellResult:
-        """Its result; any exception of a cell that was lost."""
+        """Return the cell's result; a lost cell raises any exception."""
 
 
 class CellEngine(Protocol):
@@ -370,15 +370,15 @@ class CellEngine(Protocol):
 
 
 def gpus_of(request: CellRequest) -> int:
-    """The GPUs that a cell needs."""
+    """Return the number of GPUs that a cell needs."""
     return 0 if request.cell.device == "cpu" else 1
 
 
 class LocalEngine:
-    """Threads of this process, each of which waits for the commands of one cell.
+    """Runs cells in threads of this process, each of which waits for the commands of one cell.
 
     Args:
-        jobs: how many cells run at the same time.
+        jobs: number of cells that run at the same time.
     """
 
     def __init__(self, jobs: int, run: Callable[[CellRequest, Commands], CellResult] = run_cell) -> None:
@@ -396,10 +396,10 @@ class LocalEngine:
 
 
 class RayEngine:
-    """Tasks of an existing Ray cluster. Every node has this checkout at the same path.
+    """Runs cells as tasks of an existing Ray cluster. Every node has this checkout at the same path.
 
     Args:
-        address: of the cluster; "auto" for RAY_ADDRESS, or a cluster of this machine.
+        address: address of the cluster; "auto" for RAY_ADDRESS, or a cluster of this machine.
         resources: custom resources that a cell reserves.
 
     Raises:
@@ -445,12 +445,12 @@ class RayEngine:
 
 
 class SlurmEngine:
-    """Jobs of Slurm, by submitit, one for each cell. Every node has this checkout and the folder at the same paths.
+    """Runs each cell as a Slurm job, by submitit. Every node has this checkout and the folder at the same paths.
 
     Args:
-        folder: for the files of the jobs.
-        name: of all jobs of the sweep; jobs of that name that a killed run left are cancelled.
-        options: more options of sbatch, such as partition.
+        folder: folder for the files of the jobs.
+        name: name of all jobs of the sweep; jobs of that name that a killed run left are cancelled.
+        options: additional options of sbatch, such as partition.
 
     Raises:
         NoEngine: submitit is not installed, or there is no Slurm.
@@ -504,7 +504,7 @@ def _import_engine(name: str) -> Any:
 
 RECORDS, OUTCOMES, LOGS = "records", "outcomes.json", "logs"
 ATTEMPTS = 3
-"""How often a cell is started whose worker or machine was lost."""
+"""Number of starts of a cell whose worker or machine is lost each time."""
 
 Tell = Callable[[SweepCell, CellResult, bool], object]
 """Called with a cell, its result, and whether it ended in this run."""
@@ -515,7 +515,7 @@ class CellFolder:
     """The folder of a sweep or a bisection.
 
     Attributes:
-        path: it. plan: what decides whether a record in it counts.
+        path: path of the folder. plan: the plan; a record of another selection or seed does not count.
     """
 
     path: Path
@@ -523,24 +523,24 @@ class CellFolder:
 
     @property
     def digest(self) -> str:
-        """8 hexadecimal digits of the path, in the names of jobs and temporary folders."""
+        """8 hexadecimal digits of the path's hash, for the names of jobs and temporary folders."""
         return hashlib.sha256(os.path.realpath(self.path).encode()).hexdigest()[:8]
 
     def request(self, cell: SweepCell) -> CellRequest:
-        """The request to judge a cell."""
+        """Return the request to judge a cell."""
         path = str(Path.cwd()) if ":" in cell.framework else ""
         return CellRequest(cell, replace(self.plan, groups=()), f"conformance-{self.digest}-", path)
 
     def record(self, cell: SweepCell) -> Path:
-        """The file of a cell's record."""
+        """Return the path of a cell's record."""
         return inside(self.path / RECORDS, f"{cell.name}.json.gz")
 
     def is_done(self, cell: SweepCell) -> bool:
-        """Whether a cell has a record of the plan's selection and seed."""
+        """Return whether a cell has a record with the plan's selection and seed."""
         return load_finished(self.record(cell), self.plan) is not None
 
     def store(self, cell: SweepCell, result: CellResult) -> None:
-        """Write the record of a result, or the end of its output."""
+        """Write the record of a result, or without one the end of the output."""
         for folder, name, content in (
             (RECORDS, f"{cell.name}.json.gz", result.record),
             (LOGS, f"{cell.name}.txt", result.log.encode()),
@@ -557,7 +557,7 @@ class CellFolder:
 
 @dataclass
 class Sweep:
-    """One sweep.
+    """The cells of one sweep, and the results of those that were chosen.
 
     Attributes:
         cells: all cells of the plan.
@@ -574,13 +574,13 @@ class Sweep:
     results: dict[str, CellResult] = field(default_factory=dict)
 
     def run(self, engine: Callable[[], CellEngine]) -> Mapping[str, CellResult]:
-        """Judge the chosen cells that have no record; the results of all that are known, by name.
+        """Judge the chosen cells that have no record; return all known results by cell name.
 
         Args:
-            engine: starts the engine; called if a cell is due.
+            engine: starts the engine; it is called only if a cell is due.
 
         Raises:
-            NoEngine: the engine cannot be started, or takes a cell not even once.
+            NoEngine: the engine cannot be started, or refuses a cell.
             RecordError: the folder cannot be written.
         """
         try:
@@ -640,7 +640,7 @@ class Sweep:
             self._write_outcomes()
 
     def _earlier(self) -> dict[str, CellResult]:
-        """Results of cells in earlier runs."""
+        """Return the results of cells that earlier runs stored."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             cells = json.loads((self.folder.path / OUTCOMES).read_bytes())["cells"]
             return {str(cell["name"]): CellResult(str(cell["outcome"]), str(cell["reason"])) for cell in cells}

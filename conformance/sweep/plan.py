@@ -1,7 +1,7 @@
-"""The plan of a sweep, a TOML file (docs/sweep.md has its keys), its cells, and names that no adapter can have.
+"""The plan of a sweep, a TOML file (docs/sweep.md lists its keys), its cells, and checks of its names and releases.
 
-Releases are those that pip finds for this Python and platform, with all its settings. The main index says when files
-were uploaded, and why a version is none that pip takes, where it answers in JSON (PEP 691) and needs no login.
+Releases are those that pip finds for this Python and platform, with all its settings. If the main index answers in JSON
+(PEP 691) without a login, it gives upload times, and the reasons why pip does not take a version.
 """
 
 import ast
@@ -42,9 +42,9 @@ from frameworks.ways import load_ways
 from results.record.files import RecordError, one_line, read
 
 INDEX_S = 60.0
-"""Limit for an answer of the index."""
+"""Limit for an answer of the index, in seconds."""
 LARGEST_INDEX = 256 * 2**20
-"""Most bytes of an index page that are read."""
+"""Largest number of bytes that are read of an index page."""
 
 _JSON = "application/vnd.pypi.simple.v1+json"
 _PYPI = "https://pypi.org/simple"
@@ -56,8 +56,8 @@ class Release:
     """One public version of a package.
 
     Attributes:
-        uploaded: ISO 8601 time of its first file, "" where no index says.
-        outcome, reason: why it cannot be had here; "" if it can.
+        uploaded: ISO 8601 upload time of its first file, "" if no index gives it.
+        outcome, reason: why it cannot be installed here; "" if it can.
     """
 
     uploaded: str = ""
@@ -75,7 +75,7 @@ Releases = Mapping[Version, Release]
 
 @cache
 def releases(package: str) -> Releases:
-    """The releases of a package by public version, oldest first.
+    """Return the releases of a package by public version, oldest first.
 
     Raises:
         RecordError: no index has it, or none answers.
@@ -94,7 +94,7 @@ def releases(package: str) -> Releases:
 
 
 def newest_at(known: Releases, day: str) -> str:
-    """The newest release up to a day that can be had here and is no prerelease; "" if there is none."""
+    """Return the newest installable release up to a day that is not a prerelease; "" if there is none."""
     fitting = [
         version
         for version, release in known.items()
@@ -104,7 +104,7 @@ def newest_at(known: Releases, day: str) -> str:
 
 
 def next_upload(known: Releases, version: str) -> str:
-    """When the release after a version was uploaded; "" if there is none or no index says."""
+    """Return the upload time of the next installable release; "" if there is none or no index gives its time."""
     later = [release.uploaded for number, release in known.items() if number > Version(version) and not release.outcome]
     return later[0] if later else ""
 
@@ -121,7 +121,7 @@ def check_release(package: str, wanted: Version, known: Releases) -> None:
 
 
 def _versions_of_pip(package: str) -> tuple[set[Version], str]:
-    """The versions with a wheel for this Python, and what pip says where there is none."""
+    """Return the versions with a wheel for this Python, and pip's last error message."""
     argv = [sys.executable, "-m", "pip", "index", "versions", "--pre", "--only-binary=:all:", package]
     completed = subprocess.run(argv, capture_output=True, text=True, check=False)
     line = re.search(r"^Available versions: (.*)$", completed.stdout, re.MULTILINE)
@@ -131,7 +131,7 @@ def _versions_of_pip(package: str) -> tuple[set[Version], str]:
 
 
 def _files(package: str) -> list[Mapping[str, Any]]:
-    """The files of a package as the main index lists them in JSON; none if it does not."""
+    """Return the files of a package from the main index's JSON; none if it gives no JSON."""
     settings = _settings_of_pip()
     address = f"{settings.get('index-url', _PYPI).rstrip('/')}/{package}/"
     if settings.get("no-index", "").lower() in ("1", "true", "yes", "on") or urlsplit(address).scheme not in (
@@ -185,13 +185,13 @@ ACCELERATORS = (
     *("cuda", "gpu", "hpu", "ipu", "metal", "mlu", "mps", "mtia", "neuron", "npu", "rocm", "tpu", "xla", "xpu"),
     *("gcu", "iluvatar_gpu", "intel_gpu", "intel_hpu", "metax_gpu", "openreg", "privateuseone", "sdaa", "vulkan"),
 )
-"""Names that frameworks and their plug-ins have for accelerators."""
+"""Names of accelerators in frameworks and their plug-ins."""
 
 _SET = re.compile(r"set-[1-9][0-9]*")
 
 
 def check_device(framework: str, device: str) -> None:
-    """Refuses a device that a built-in adapter cannot have.
+    """Refuse a device that a built-in adapter cannot have.
 
     Raises:
         ValueError: no framework has a device of that name.
@@ -207,7 +207,7 @@ def check_device(framework: str, device: str) -> None:
 
 
 def check_ways(framework: str, modes: Sequence[str], ways: Sequence[str]) -> None:
-    """Refuses ways that an adapter does not declare, or not in one of these modes, and two of one technique.
+    """Refuse ways that an adapter does not declare in all of these modes, and two ways of one technique.
 
     Raises:
         ValueError: they cannot be chosen. UnknownFramework: there is no such adapter.
@@ -225,11 +225,11 @@ def check_ways(framework: str, modes: Sequence[str], ways: Sequence[str]) -> Non
 
 
 def check_companions(framework: str, package: str, companions: Sequence[str]) -> None:
-    """Refuses companions that have a version already: the framework, and the package that varies.
+    """Refuse companions whose version is already set: the framework, and the package that varies.
 
     Args:
-        package: that varies, by its normalized name.
-        companions: their normalized names.
+        package: normalized name of the package that varies.
+        companions: normalized names of the companions.
 
     Raises:
         ValueError: one of them is the framework or that package.
@@ -246,7 +246,7 @@ def check_companions(framework: str, package: str, companions: Sequence[str]) ->
 OF_ITS_TIME = "of its time"
 
 _OPTIONS = ("-k", "-m", "--tests", "--deselect", "--timeout")
-"""Options of pytest that a selection may have, each with one value."""
+"""Options of pytest that a selection may contain, each with one value."""
 
 _FORMS = "a version, a range such as >=0.6,<0.9, latest N, or minor RANGE"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -260,17 +260,17 @@ _Names = tuple[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+:-
 
 
 class CellGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """One table of a plan: the cells are every combination of its lists.
+    """One table of a plan; its cells are all combinations of its lists.
 
     Attributes:
         framework: an adapter's name, or package.module:Class.
         versions: rules for the package that varies, as `choose` takes them.
-        package: the package that varies, where that is not the framework's own; "" else.
-        framework_version: of the framework while another package varies: a version, `OF_ITS_TIME`, or "" for the
-            pinned one.
+        package: the package that varies, if it is not the framework's own; "" otherwise.
+        framework_version: the framework's version while another package varies: a version, `OF_ITS_TIME`, or "" for
+            the pinned one.
         companions: versions of other packages, by normalized name.
-        modes: of the adapter; none for those of its adapter.toml.
-        ways: ways of techniques of one run each.
+        modes: modes of the adapter; empty for those in its adapter.toml.
+        ways: ways of techniques; each element is for one run.
     """
 
     framework: _Adapter
@@ -300,15 +300,15 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A plan.
+    """The settings and the tables of a plan.
 
     Attributes:
-        name: of the sweep, and of its folder.
+        name: name of the sweep and of its folder.
         selection: words for pytest that select tests.
         limit_s: seconds for the suite in one cell, repetitions included.
         workers: processes of the suite in one cell.
         repeat: whether verdicts that need action are repeated in new processes.
-        file: where the plan is, "" for one that no file has.
+        file: path of the plan, "" for a plan without a file.
     """
 
     name: str
@@ -323,18 +323,18 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class SweepCell:
-    """What one run of the suite judges.
+    """One combination of versions, device and mode, which one run of the suite judges.
 
     Attributes:
         framework: an adapter's name, or package.module:Class.
-        framework_version: "" where the adapter says nothing of what is to be installed.
+        framework_version: version of the framework; "" if the adapter names nothing to install.
         package: the package that varies.
-        version: of that package.
-        released: its day, YYYY-MM-DD, "" where unknown.
+        version: version of that package.
+        released: day of its release, YYYY-MM-DD, "" if unknown.
         before: time before which companions were uploaded, "" for any.
         companions: versions of other packages that the plan asks for, by normalized name.
-        mode: "" for the adapter's first.
-        outcome, reason: why it cannot be judged, as the index says; "" else.
+        mode: mode of the adapter, "" for its first.
+        outcome, reason: why the index says that the cell cannot be judged; "" otherwise.
     """
 
     framework: str
@@ -352,7 +352,7 @@ class SweepCell:
 
     @property
     def name(self) -> str:
-        """Its name, which a file may have: FRAMEWORK-VERSION[+PACKAGE.VERSION]-DEVICE-MODE[+WAYS]."""
+        """The name, valid as a file name: FRAMEWORK-VERSION[+PACKAGE.VERSION]-DEVICE-MODE[+WAYS]."""
         packages = ".".join(f"{name}.{version}" for name, version in self.packages.items() if name)
         version = f"{self.framework_version or 'here'}{f'+{packages}' if packages else ''}"
         mode = "+".join((self.mode or "default", *self.ways))
@@ -365,7 +365,7 @@ class SweepCell:
         return {**own, **self.companions}
 
     def document(self) -> dict[str, Any]:
-        """Its part of `outcomes.json`."""
+        """Return the cell's part of `outcomes.json`."""
         names = ("framework", "framework_version", "package", "version", "released", "mode", "ways", "device")
         values = {name: getattr(self, name) for name in names}
         return {**values, "companions": dict(self.companions), "python": platform.python_version()}
@@ -375,7 +375,7 @@ def read_plan(path: Path) -> SweepPlan:
     """Read the plan in a file.
 
     Raises:
-        RecordError: it cannot be read, or something in it is not as docs/sweep.md says.
+        RecordError: the file cannot be read, or its content is not as docs/sweep.md describes.
     """
     try:
         return _plan(msgspec.convert(tomllib.loads(read(path).decode()), _File, strict=True), path)
@@ -423,7 +423,7 @@ def _selection(text: str) -> tuple[str, ...]:
 
 
 def _checked_group(group: CellGroup, where: str) -> CellGroup:
-    """The group with normalized names, if its versions are versions."""
+    """Return the group with normalized names, after a check that its versions are valid."""
     if group.framework_version and not group.package:
         want = "it next to `package` alone; name `versions`"
         raise ValueError(f"{where}.framework-version: got {group.framework_version!r}, want {want}")
@@ -449,15 +449,16 @@ def _version(text: str, where: str, others: str = "") -> str:
 
 
 def choose(rules: Iterable[str], known: Releases | None) -> list[str]:
-    """The versions that rules name, oldest first, each once: "0.9.2", ">=0.6,<0.9", "latest 3" or "minor >=3.3".
+    """Return the versions that rules select, oldest first, each once.
 
-    Only exact versions may be yanked, missing or prereleases. `minor` takes the newest patch of each minor version.
+    Rules are "0.9.2", ">=0.6,<0.9", "latest 3" or "minor >=3.3"; `minor` takes the newest patch of each minor version.
+    Only the first kind may select versions that are yanked, missing or prereleases.
 
     Args:
         known: None to check the rules alone.
 
     Raises:
-        ValueError: one is no rule, or fits no release.
+        ValueError: a text is not a rule, or a rule selects no release.
     """
     result: dict[Version, str] = {}
     for rule in rules:
@@ -486,7 +487,7 @@ def choose(rules: Iterable[str], known: Releases | None) -> list[str]:
 
 
 def cells_of(plan: SweepPlan) -> tuple[SweepCell, ...]:
-    """The cells of a plan, in its order, each once.
+    """Return the cells of a plan, in its order, each once.
 
     Raises:
         RecordError: an adapter is unknown or has no such mode, versions cannot be listed, or none fits.
@@ -523,7 +524,7 @@ def cells_of_group(group: CellGroup) -> Iterator[SweepCell]:
 
 
 def check_group(group: CellGroup, modes: Sequence[str]) -> None:
-    """Refuse what cannot be judged whatever is installed.
+    """Refuse a group that cannot be judged whatever is installed.
 
     Raises:
         ValueError: there is no such mode, device, way or companion. UnknownFramework: there is no such adapter.
@@ -542,7 +543,7 @@ def check_group(group: CellGroup, modes: Sequence[str]) -> None:
 
 
 def _cell(group: CellGroup, version: str, known: Releases, pinned: str) -> SweepCell:
-    """The cell of a version, without what the lists of its group add."""
+    """Return the cell of a version, without mode, ways and companions from the lists of its group."""
     release = known.get(Version(Version(version).public))
     cell = SweepCell(group.framework, version, group.varying, version, before=next_upload(known, version))
     if release is None:

@@ -1,1 +1,1 @@
-"""Measures bytes and times, interleaved so that disturbances affect both sides."""
+"""Measurement of bytes and times; the two sides of a comparison take turns, so that disturbances affect both."""

@@ -1,7 +1,7 @@
-"""Times of a call: the lesser cost of two, taken in turns, and while nobody else measures.
+"""Step times with and without a technique, measured in turns while no other worker runs a test; and saved bytes.
 
-A worker that has joined runs every test within `share_machine`; timing there (`alone`) waits until the others are
-between two tests, and they wait for it. A run in a single process does not join and does not wait.
+A worker that has joined runs every test within `share_machine`. A timing (`alone`) waits until the other workers are
+between two tests, and they wait until it ends. A run in a single process does not join and does not wait.
 """
 
 import fcntl
@@ -22,10 +22,10 @@ from results.compare.ratio import FEWEST, Ratio, ratio
 
 
 class Workers:
-    """Coordinates the workers of one run with two locked files: `door`, taken by one at a time, and `room`.
+    """Coordinates the workers of one run by two locked files: `door`, an exclusive lock, and `room`, a shared one.
 
-    A test takes the door briefly and shares the room; exclusive timing keeps the door, so that nobody enters, until the
-    room is empty.
+    A test holds the door's lock for a moment while it takes the shared lock of the room. Exclusive timing holds the
+    door's lock, so that no test can start, until no test holds the room's.
 
     Args:
         folder: a folder shared by all workers.
@@ -36,7 +36,7 @@ class Workers:
 
     @contextmanager
     def share_machine(self) -> Iterator[None]:
-        """Shares the room."""
+        """Within the context, hold the shared lock of the room, as every test does."""
         self._enter()
         try:
             yield
@@ -45,7 +45,7 @@ class Workers:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Has the room exclusively, from within `share_machine`."""
+        """Within the context, hold the room's lock exclusively; call it from within `share_machine`."""
         fcntl.flock(self._room, fcntl.LOCK_UN)
         with self._in_the_door():
             fcntl.flock(self._room, fcntl.LOCK_EX)
@@ -72,22 +72,22 @@ _joined: list[Workers] = []
 
 
 def join(folder: Path) -> None:
-    """Registers this process as a worker; all workers name the same folder."""
+    """Register this process as a worker; all workers name the same folder."""
     _joined[:] = [Workers(folder)]
 
 
 def share_machine() -> AbstractContextManager[None]:
-    """Covers one test."""
+    """Return the context for one test of a worker."""
     return _joined[0].share_machine() if _joined else nullcontext()
 
 
 def alone() -> AbstractContextManager[None]:
-    """Within a test, a period without other workers' tests."""
+    """Return a context, for use within a test, in which no other worker runs a test."""
     return _joined[0].alone() if _joined else nullcontext()
 
 
 WARM_UP = 3
-"""Warm-up rounds. Other workers run during the first, in which frameworks compile."""
+"""Number of warm-up rounds. Other workers run during the first round, in which frameworks compile."""
 
 
 def time_interleaved(
@@ -96,12 +96,12 @@ def time_interleaved(
     rng: np.random.Generator,
     timed: Callable[[Callable[[], object]], int] = measure_elapsed,
 ) -> dict[str, list[int]]:
-    """Times every workload `rounds` times, in nanoseconds; time i of one is taken next to time i of the others.
+    """Time every workload `rounds` times, in nanoseconds; sample i of one is taken next to sample i of the others.
 
     The order is random in every round, so that no workload benefits from its position.
 
     Args:
-        timed: runs a workload and returns its time, by the host's clock or by `Framework.measure_time`.
+        timed: runs a workload and returns its time, measured by the host's clock or by `Framework.measure_time`.
     """
     names = list(works)
     times: dict[str, list[int]] = {name: [] for name in names}
@@ -126,29 +126,29 @@ Fixture = tuple[Model, Batch]
 
 
 def saved_bytes(subject: Subject, fixture: Fixture, segments: int, variant: str | None = None) -> int:
-    """Saved bytes of a fixture with so many recomputed segments, 0 for no recomputation."""
+    """Return the saved bytes of a fixture with this number of recomputed segments; 0 means no recomputation."""
     model, batch = fixture
     recompute = Recompute(segments, variant=variant) if segments else None
     return subject.trainer(model, RECIPE.replace(recompute=recompute)).saved_bytes(batch)
 
 
 def equal_blocks(count: int, width: int, rows: int, inputs: int | None = None) -> Fixture:
-    """`count` equal blocks and a batch of so many rows for them, of `inputs` columns where these are not the width."""
+    """Return `count` equal blocks, and a batch of shape (rows, inputs) for them; `inputs` is `width` by default."""
     return blocks(count, width, inputs), wide_batch(rows, inputs or width)
 
 
 def products() -> Fixture:
-    """A step dominated by products of 2048 × 2048 weights, with a small batch."""
+    """Return a step dominated by products of 2048 × 2048 weights, with a small batch."""
     return equal_blocks(8, 2048, 8192, inputs=16)
 
 
 def transformer_block() -> Fixture:
-    """One block of width 1024 on 16 sequences of 512 tokens."""
+    """Return one transformer block of width 1024 and a batch of 16 sequences of 512 tokens."""
     return encoder(1024, 16, 1, 512), token_batch(16, 512, ragged=False)
 
 
 def example() -> Fixture:
-    """The original sine and cosine example: 20,000 points, width 150."""
+    """Return the original sine and cosine example: 20,000 points, width 150."""
     return sincos(), sincos_batch()
 
 
@@ -161,10 +161,10 @@ def compare_times(
     plain: Recipe = RECIPE,
     steps: int = 1,
 ) -> Ratio:
-    """Times steps with and without a technique in pairs; abstains if the plain step differs from itself.
+    """Time steps with and without a technique in pairs; abstain if the plain step's time differs from itself.
 
     Args:
-        steps: how many of them one sample takes.
+        steps: number of steps in one sample.
     """
     recipes = {"plain": plain, "twin": plain, "technique": technique}
     works = {side: training(subject, fixture, recipe, steps) for side, recipe in recipes.items()}
@@ -179,7 +179,7 @@ def compare_times(
 
 
 def training(subject: Subject, fixture: Fixture, recipe: Recipe, steps: int) -> Callable[[], None]:
-    """Runs so many updates of a new run on the fixture's batch."""
+    """Return a call that makes `steps` updates of a new run on the fixture's batch."""
     model, batch = fixture
     trainer = subject.trainer(model, recipe)
 

@@ -1,1 +1,1 @@
-"""Changes between two records."""
+"""Comparison of records: verdicts, demands, numbers, costs, environments, and the ratio of two costs."""

@@ -1,8 +1,9 @@
 """Kinds of differences between two records, and tests that cannot be compared, with the reason.
 
-A test is the same where its clause has one revision in both records and it trained the same recipes, whatever became of
-its code. That one record alone has a test is a change of the framework, unless the suite of the other record may not
-have had it, or the function has other cases there: rows of a covering array follow from what is declared.
+Two verdicts are of the same test if its clause has one revision in both records and the test trained the same recipes;
+its code may differ. A test in only one record is a change of the framework, with two exceptions: the suite of the other
+record may not have had the test, or its function has other cases there, as rows of a covering array depend on the
+declared capabilities.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -49,12 +50,12 @@ class ChangeKind(StrEnum):
 
     @property
     def worse(self) -> bool:
-        """Whether somebody should look at it before upgrading; a changed observation counts."""
+        """Return whether somebody should look at it before upgrading; a changed observation counts."""
         return _ORDER.index(self) < _ORDER.index(ChangeKind.DRIFT)
 
     @property
     def listed(self) -> bool:
-        """Whether each change gets a row of its own; the others are counted and listed."""
+        """Return whether each change gets a row of its own; the others are counted and listed."""
         return self not in _COUNTED
 
 
@@ -69,8 +70,8 @@ class Change:
     """One difference.
 
     Attributes:
-        clause: its id.
-        subject: test, observation or measurement.
+        clause: id of the clause.
+        subject: name of the test, observation or measurement.
         old, new: the values; "" if unset.
         detail: reason, link or statistic in one sentence, or "".
         repro: command that repeats the new test, or "".
@@ -88,7 +89,7 @@ class Change:
 
 
 LEAST = 0.5
-"""Smallest share of the old record's judged tests that must be comparable; below it, a comparison has no result."""
+"""Smallest comparable share of the old record's judged tests; below it, a comparison has no result."""
 
 PASS_OUTCOMES = frozenset({Outcome.PASS, Outcome.FIXED})
 
@@ -105,7 +106,7 @@ class SuiteChange:
     Attributes:
         areas: areas whose files differ, such as "judging", in alphabetical order.
         unknown: whether one of the records does not name the areas of its suite.
-        version, commit: both values where they differ, else "".
+        version, commit: both values if they differ, else "".
     """
 
     areas: tuple[str, ...] = ()
@@ -115,12 +116,12 @@ class SuiteChange:
 
     @property
     def changed(self) -> bool:
-        """Whether the suites are known to differ in more than their commit."""
+        """Return whether the suites are known to differ in more than their commit."""
         return bool(self.areas or self.version)
 
     @property
     def asks_the_same(self) -> bool:
-        """Whether the two suites are known to have the same clauses and tests."""
+        """Return whether the two suites are known to have the same clauses and tests."""
         return not (self.unknown or {"specification", "judging", "tests"} & {*self.areas})
 
     def lines(self) -> Iterator[str]:
@@ -136,7 +137,7 @@ class SuiteChange:
 
 
 def suite_change(old: Record, new: Record) -> SuiteChange:
-    """The differences between the suites of two records."""
+    """Return the differences between the suites of two records."""
     before, after = old.suite, new.suite
     known = bool(before.areas and after.areas)
     names = sorted(before.areas.keys() | after.areas.keys()) if known else []
@@ -157,13 +158,13 @@ def _step(old: str, new: str) -> str:
 
 
 def incomparable(old: Record, new: Record, suite: SuiteChange) -> dict[str, str]:
-    """Why tests of either record cannot be compared, by test."""
+    """Return why tests of either record cannot be compared, by test."""
     before, after = ({verdict.test: verdict for verdict in record.verdicts} for record in (old, new))
     return {**dict(_asked_otherwise(old, new, before, after)), **dict(_one_sided(old, new, suite))}
 
 
 def share(before: Verdicts, comparable: Collection[str]) -> float:
-    """The comparable share of the tests with a verdict other than a refusal or an abstention."""
+    """Return the comparable share of the tests whose verdict is neither a refusal nor an abstention."""
     judged = [test for test, verdict in before.items() if verdict.outcome not in UNJUDGED] or [*before]
     return sum(test in comparable for test in judged) / len(judged) if judged else 0.0
 
@@ -182,7 +183,7 @@ def _asked_otherwise(old: Record, new: Record, before: Verdicts, after: Verdicts
 
 
 def _same_runs(old: TestVerdict, new: TestVerdict) -> bool:
-    """Whether two verdicts have the same runs; a failed test ends early, so only its first run must be the same."""
+    """Return whether two verdicts have the same runs; of a failed test, which ends early, only the first run counts."""
     if {old.outcome, new.outcome} & UNJUDGED:
         return True
     if old.outcome in PASS_OUTCOMES and new.outcome in PASS_OUTCOMES:
@@ -199,7 +200,7 @@ def _equal(old: RunSetup, new: RunSetup) -> bool:
 
 
 def _one_sided(old: Record, new: Record, suite: SuiteChange) -> Iterator[tuple[str, str]]:
-    """Tests in only one record for a reason other than the framework."""
+    """Yield the tests that are in only one record for a reason other than the framework, with the reason."""
     tests = [{verdict.test for verdict in record.verdicts} for record in (old, new)]
     only = tests[0] - tests[1], tests[1] - tests[0]
     functions = [{_function(test) for test in side} for side in tests]

@@ -1,4 +1,4 @@
-"""The changes between two records of one series by kind, and two sets of records, compared pair by pair.
+"""The comparison of two records of one series, and of two sets of records pair by pair.
 
 Verdicts are compared by what the framework did, expected or not: a failure that an expectation names is a failure, so
 an upgrade that turns a pass into a known failure is still shown. Tests that the two suites define differently are not
@@ -7,8 +7,8 @@ operation changed. Numbers of passing tests are classified by how far they moved
 only exact counts are compared (`results.compare.verdicts`).
 
 A suite that demands less can hide a regression, so a lower level, fewer checks, a wider bound, a missing curve and
-another reference are reported like a verdict that got worse. Compared are tests that hold in both records; one that
-fails ends early.
+another reference are reported like a verdict that got worse. These demands are compared only for tests that hold in
+both records, because a test that fails ends early.
 """
 
 import math
@@ -50,7 +50,7 @@ class Comparison:
 
     Attributes:
         compared: number of comparable tests.
-        of: number of tests of the old record.
+        of: number of tests in the old record.
         share: comparable share of the old record's judged tests.
         numbers: how the numbers of each comparable test moved.
     """
@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def judged(self) -> bool:
-        """Whether enough of the old record's tests are comparable."""
+        """Return whether enough of the old record's tests are comparable."""
         return not self.refusals and self.share >= LEAST
 
     @property
@@ -83,7 +83,7 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Whether nothing differs at all, not even the last bit of a number, the environment or the suite."""
+        """Return whether nothing differs at all, not even the last bit of a number, the environment or the suite."""
         unmoved = all(one.movement is Movement.IDENTICAL for one in self.numbers)
         return self.status == 0 and not self.changes and unmoved and self.environment.same and not self.suite.changed
 
@@ -99,7 +99,7 @@ class Comparison:
 
 
 def compare(old: Record, new: Record) -> Comparison:
-    """The differences between two records; where one has some tests only, the differences in these."""
+    """Return the differences between two records; if one has only some of the tests, the differences in these."""
     refusals = tuple(_refusals(old, new))
     if refusals:
         return Comparison(old, new, (), 0, refusals)
@@ -135,7 +135,7 @@ def compare(old: Record, new: Record) -> Comparison:
 
 
 def _of_the_processor(changes: Iterable[Change], old: Record, new: Record) -> Iterator[Change]:
-    """The same changes; one that the new processor explains becomes not comparable.
+    """Yield the changes; a change that the new processor explains becomes not comparable.
 
     The processor explains a refusal or a known failure whose reason names an instruction set of one processor only.
     """
@@ -156,20 +156,20 @@ def _of_the_processor(changes: Iterable[Change], old: Record, new: Record) -> It
 
 
 def _is_another_draw(change: Change) -> bool:
-    """Whether a bound changed from one number to another, as another processor's last digits make it."""
+    """Return whether a bound changed from one number to another, as another processor's last digits make it change."""
     numbers_alone = change.detail == "" and change.new not in ("", "inf", "nan")
     return change.kind in (ChangeKind.BOUND_WIDER, ChangeKind.BOUND_CHANGED) and numbers_alone
 
 
 def _observed_elsewhere(change: Change) -> Change:
-    """The same change; one of an observation, which no clause judges, is another processor's and not comparable."""
+    """Return the change; a change of an observation is due to the other processor and becomes not comparable."""
     if change.kind is not ChangeKind.OBSERVATION_CHANGED:
         return change
     return replace(change, kind=ChangeKind.NOT_COMPARABLE, detail="another processor")
 
 
 def _is_of(change: Change, verdict: TestVerdict) -> bool:
-    """Whether a change is about a test's verdict or one of its observations."""
+    """Return whether a change is about a test's verdict or one of its observations."""
     observed = f"{change.subject.partition(' › ')[0]}/".endswith(f"/{verdict.case}/")
     return change.clause == verdict.clause and (change.subject == verdict.test or observed)
 
@@ -210,7 +210,7 @@ def _numbers(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Ite
 
 
 def _locate_failures(changes: Iterator[Change], moved: tuple[MovedNumbers, ...]) -> Iterator[Change]:
-    """The same changes, a failure with the first tensor that differs."""
+    """Yield the changes; the detail of a failure gets the first tensor that differs."""
     where = {one.test: one.where for one in moved if one.where}
     for change in changes:
         if change.kind in _FAILING and change.subject in where:
@@ -220,7 +220,7 @@ def _locate_failures(changes: Iterator[Change], moved: tuple[MovedNumbers, ...])
 
 
 def _reaches(record: Record) -> dict[str, float]:
-    """The numeric bound of each test that has exactly one, by test."""
+    """Return the numeric bound of each test that has exactly one, by test."""
     bounds = {
         verdict.test: [bound for check in verdict.checks if (bound := number(check.bound)) is not None]
         for verdict in record.verdicts
@@ -254,14 +254,14 @@ def _observations(
 
 
 def _close(old: Json, new: Json, reach: float) -> bool:
-    """Whether two observed numbers differ only in last digits, or by no more than the test's own bound."""
+    """Return whether two observed numbers differ only in last digits, or by no more than the test's own bound."""
     if not (isinstance(old, float) and isinstance(new, float)):
         return False
     return math.isclose(new, old, rel_tol=numbers.ORACLE_DIGITS, abs_tol=reach)
 
 
 _Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
-"""An observation's place, and the path inside its value."""
+"""Key of an observation, and the path inside its value."""
 
 
 def _leaves(observations: Iterable[Observation]) -> dict[_Leaf, Json]:
@@ -270,29 +270,29 @@ def _leaves(observations: Iterable[Observation]) -> dict[_Leaf, Json]:
 
 
 BOUND_ROUNDING = 1e-6
-"""Relative difference up to which two derived bounds are one: the linear algebra library moves their last digits."""
+"""Relative difference up to which two derived bounds are equal: linear algebra libraries change their last digits."""
 
 ENSEMBLE_SPREAD = 0.5
-"""The same for bounds of one origin: a last digit can flip a random rounding, which makes it a different draw of eight.
-If the largest deviation is at a different parameter or update, the two bounds are not comparable."""
+"""Relative difference up to which two bounds of one origin are equal: a last digit can flip a random rounding, so the
+ensemble of eight is another draw. Bounds at different parameters or updates are not comparable."""
 
 WIDER = 10.0
-"""How many times as wide a bound has to be to count as weaker. Derived bounds of one test in records of two versions
-were up to 5.4 times apart (JAX 0.6.2 and 0.10.2)."""
+"""Factor by which a bound must be wider to count as weaker. Derived bounds of one test in records of two versions
+differed by up to a factor of 5.4 (JAX 0.6.2 and 0.10.2)."""
 
 LEVELS = ("MEASUREMENT", "OBSERVATION", "MAY", "SHOULD", "MUST")
-"""How binding a clause is, the least first."""
+"""Levels of clauses, the least binding first."""
 
 ORACLE = 1e-3
-"""Relative difference of two losses of the reference beyond which the reference has changed. A long run may carry the
-last digits of another linear algebra library further than `numbers.ORACLE_DIGITS`."""
+"""Relative difference of two losses of the reference beyond which the reference has changed. In a long run, another
+linear algebra library's last digits may grow beyond `numbers.ORACLE_DIGITS`."""
 
 
 def demands(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[Change]:
-    """Changes in the demands of the new record.
+    """Yield the changes in the demands of the new record.
 
     Args:
-        before, after: verdicts by test; of those that can be compared.
+        before, after: verdicts of the comparable tests, by test.
     """
     clauses = {verdict.clause for verdict in after.values()}
     for clause in sorted(clauses & old.clauses.keys()):
@@ -348,7 +348,7 @@ def _bounds(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[Ch
 
 
 def _wider(old: Json, new: Json, times: float) -> ChangeKind:
-    """Whether a bound demands less: it is that many times as wide, or no bound any more."""
+    """Return the kind of a changed bound; it demands less if it is `times` as wide, or no longer a bound."""
     if isinstance(old, int | float) and isinstance(new, int | float):
         return ChangeKind.BOUND_WIDER if not new <= times * old else ChangeKind.BOUND_CHANGED
     return ChangeKind.BOUND_WIDER if new is None else ChangeKind.BOUND_CHANGED
@@ -366,15 +366,15 @@ def _same_bound(old: CheckResult, new: CheckResult) -> bool:
 
 
 def _least_ratio(old: Sequence[float], new: Sequence[float]) -> float:
-    """How many times as large every update's number is at least; 0 without any that can be compared."""
+    """Return the smallest ratio of new to old over all updates; 0 without comparable numbers."""
     return min((b / a for a, b in zip(old, new, strict=False) if math.isfinite(a) and a > 0.0), default=0.0)
 
 
 def _courses(old: Record, new: Record, passing: Mapping[str, str]) -> Iterator[Change]:
-    """Curves and fingerprints that the new record lacks, and references that compute something else.
+    """Yield a change for each curve or fingerprint that the new record lacks, and for each changed reference.
 
     Args:
-        passing: clauses of the tests that hold in both, by case.
+        passing: clauses of the tests that hold in both records, by case.
     """
     for kind, before, after in (
         ("curves", {t.place: t for t in old.traces}, {t.place: t for t in new.traces}),
@@ -409,7 +409,7 @@ Key = tuple[str, str, str]
 _Source = TypeVar("_Source", Record, Path)
 
 FailOn = Literal["worse", "drift", "never"]
-"""What a comparison fails on: regressions; regressions and drifts; or nothing. Refused comparisons always fail."""
+"""Changes on which a comparison fails: regressions, these and drifts, or none. Refused comparisons always fail."""
 
 
 @dataclass(frozen=True)
@@ -427,7 +427,7 @@ class Comparisons:
         return 2 if self._unreliable else 0
 
     def exit_status(self, fail_on: FailOn) -> int:
-        """0, or 1 if there is what the command fails on; 2 if the comparison is incomplete."""
+        """Return 2 if the comparison is incomplete, 1 if a change is of a kind on which the command fails, else 0."""
         if fail_on == "never":
             return 2 if self._unreliable else 0
         if fail_on == "drift" and any(pair.drifted for pair in self.pairs):
@@ -440,11 +440,11 @@ class Comparisons:
 
 
 NONE = Comparisons(())
-"""Nothing was compared."""
+"""The comparison without any records."""
 
 
 def compare_sets(old: Sequence[Record], new: Sequence[Record]) -> Comparisons:
-    """Compares one record with one, whatever they are; of larger sets those of the same series.
+    """Compare a single record with a single record of any series, or the records of larger sets series by series.
 
     Raises:
         RecordError: a set holds two records of a series.
@@ -454,13 +454,13 @@ def compare_sets(old: Sequence[Record], new: Sequence[Record]) -> Comparisons:
 
 
 def compare_files(old: Sequence[Path], new: Sequence[Path], partial: bool = False) -> Comparisons:
-    """The same of files, of which only two are in memory at a time.
+    """Compare the records in files as `compare_sets` does, with only two of them in memory at a time.
 
     Args:
-        partial: `new` is a part: what only `old` has a record of is left out.
+        partial: whether `new` is incomplete; then series that only `old` has are left out.
 
     Raises:
-        RecordError: one cannot be read, or a set has two records of a series.
+        RecordError: a file cannot be read, or a set has two records of a series.
     """
     with without_collecting():
         before, after = ([(_key(load_series(path)), path) for path in side] for side in (old, new))
@@ -473,7 +473,7 @@ def compare_files(old: Sequence[Path], new: Sequence[Path], partial: bool = Fals
 def _compare_series(
     before: Sequence[tuple[Key, _Source]], after: Sequence[tuple[Key, _Source]], opened: Callable[[_Source], Record]
 ) -> Comparisons:
-    """The comparisons of records by their series, with headings in the place of the records."""
+    """Compare records by series; in the result, headings replace the records."""
     if len(before) == len(after) == 1:
         return Comparisons((_pair(opened(before[0][1]), opened(after[0][1])),))
     old, new = _index_sources(before, "old", opened), _index_sources(after, "new", opened)
@@ -506,7 +506,7 @@ def _index_sources(
 
 
 def series(record: Record) -> Key:
-    """The series of a record."""
+    """Return the series of a record."""
     return _key(record.series)
 
 
@@ -515,6 +515,6 @@ def _key(one: Series) -> Key:
 
 
 def name(key: Key) -> str:
-    """A series in words."""
+    """Return a series in words."""
     framework, device, mode = key
     return " ".join(filter(None, (framework, mode, device)))

@@ -1,7 +1,7 @@
 """Differences between the environments of two runs, which of them can move numbers, and a command that separates them.
 
-Companions are packages that compute, or choose what computes, next to the framework: another version of one can move
-every number of a run. They are known by `COMPANIONS` and `BUNDLED`; all other packages are listed apart.
+Companions are packages that compute next to the framework, or select kernels for it: another version of one can change
+every number of a run. `COMPANIONS` and `BUNDLED` list them; all other packages are reported separately.
 """
 
 import re
@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from results.record.reading import Record
 
 LIBRARIES = frozenset({"accelerate", "lightning", "transformers"})
-"""Libraries on top; each counts in the modes that train by it, whose version names it."""
+"""Add-on libraries; each is a companion only in the modes that train by it, whose version names it."""
 
 COMPANIONS = frozenset(
     {
@@ -31,13 +31,13 @@ COMPANIONS = frozenset(
         "tf-keras",
     }
 )
-"""Packages that compute, and that can be installed in another version under the same framework."""
+"""Packages that compute, and of which another version can be installed with the same framework."""
 
 BUNDLED = ("intel-", "jaxlib", "mkl", "onednn", "scipy-openblas")
 """Prefixes of the names of packages that compute and whose version the framework's own wheel requires."""
 
 ON_A_GPU = ("jax-cuda", "nvidia-", "pytorch-triton", "triton")
-"""Prefixes of the names of such packages that compute only on a GPU."""
+"""Prefixes of the names of packages that compute only on a GPU, in a version that the framework's wheel requires."""
 
 OWN = {
     "jax": frozenset({"jax"}),
@@ -45,8 +45,8 @@ OWN = {
     "tf": frozenset({"tensorflow", "tensorflow-cpu"}),
     "torch": frozenset({"torch"}),
 }
-"""Distributions of each framework itself. NAME_VERSION in the environment chooses its version, and that of any other
-package by the package's name, in capitals and with _ for - and . (see README)."""
+"""Distributions of each framework itself. The variable NAME_VERSION chooses its version, and that of any other package,
+with the package's name in capitals and with _ for - and . (see README)."""
 
 THREADS = "sums may round differently"
 KERNELS = "other kernels may run, which round differently"
@@ -86,11 +86,11 @@ class Environment:
     """Differences between the environments of two runs.
 
     Attributes:
-        framework: the framework's own version, where it differs.
+        framework: the framework's own version, if it differs.
         companions: packages that can move numbers. packages: all others.
         switches: settings of precision, determinism, threads and device that the adapter reports.
         variables: environment variables. instruction_sets: those that only one processor has.
-        missing: what one of the records does not contain.
+        missing: parts that one of the records does not contain.
         crossing: the command that runs the new framework with the old companions, or "".
     """
 
@@ -105,20 +105,20 @@ class Environment:
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs that both records contain."""
+        """Return whether nothing differs that both records contain."""
         return not any(
             (self.framework, self.companions, self.packages, self.switches, self.variables, self.instruction_sets)
         )
 
     @property
     def only_the_processor(self) -> bool:
-        """Whether the runs had one version of everything that computes, and different processors."""
+        """Return whether the runs had one version of everything that computes, and different processors."""
         other = self.instruction_sets is not None or any(switch.name == "device" for switch in self.switches)
         return other and self.framework is None and not self.companions
 
     @property
     def crossed(self) -> str:
-        """What the command `crossing` runs."""
+        """Description of the run that the command `crossing` makes."""
         return f"the {'new' if self.framework is not None else 'same'} framework with the old companion packages"
 
     def lines(self) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _why(name: str) -> str:
 
 
 def environment(old: Record, new: Record) -> Environment:
-    """The differences between the environments of two records of one framework."""
+    """Return the differences between the environments of two records of one framework."""
     known = [_versions(record) for record in (old, new)]
     own = OWN.get(new.series.framework, frozenset())
     names = sorted((known[0].keys() | known[1].keys()) - own)
@@ -200,12 +200,12 @@ def environment(old: Record, new: Record) -> Environment:
 
 
 def public(record: Record) -> str:
-    """A framework's version without its local label, which names a build or companions."""
+    """Return a framework's version without its local label, which names a build or companions."""
     return record.variant.framework_version.partition("+")[0]
 
 
 def parse_version_label(record: Record) -> dict[str, str]:
-    """Versions of the companions that a framework's version names, by package."""
+    """Return the versions of the companions in the local label of a framework's version, by package."""
     label = record.variant.framework_version.partition("+")[2]
     return {name: version for name, version in _LABEL.findall(label) if name in COMPANIONS | LIBRARIES}
 
@@ -217,7 +217,7 @@ def _without_companions(version: str) -> str:
 
 
 def _versions(record: Record) -> dict[str, str]:
-    """Versions of packages by normalized name: all that the record lists, else those in its version and environment."""
+    """Return versions by normalized package name: all that the record lists, else those in version and environment."""
     if record.variant.packages:
         return {canonicalize_name(name): version for name, version in record.variant.packages.items()}
     result = parse_version_label(record)
@@ -239,7 +239,7 @@ def _steps(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[ChangedSetti
 
 
 def _crossing(new: Record, version: str, companions: tuple[ChangedSetting, ...], moved: bool) -> str:
-    """The command that runs the new framework with the old companions, as far as these do not come with it."""
+    """Return the command that runs the new framework with those old companions that its wheel does not fix."""
     name = new.series.framework
     wheels = (*BUNDLED, *ON_A_GPU)
     free = [step for step in companions if not (moved and step.name.startswith(wheels)) and step.old and step.new]
@@ -252,5 +252,5 @@ def _crossing(new: Record, version: str, companions: tuple[ChangedSetting, ...],
 
 
 def variable(package: str) -> str:
-    """The environment variable that chooses a package's version."""
+    """Return the name of the environment variable that chooses a package's version."""
     return re.sub("[-.]+", "_", package).upper() + "_VERSION"

@@ -1,4 +1,4 @@
-"""How far the numbers of a test moved between two records: not at all, by rounding, or further.
+"""The movement of a test's numbers between two records: none, by rounding, or further.
 
 A test's numbers are its losses by update, the fingerprints of its arrays, and its errors with a bound. Only numbers
 in both records are compared. Costs are compared elsewhere (see `results.compare.verdicts`).
@@ -19,24 +19,24 @@ from results.record.reading import CheckResult, Curves, Record, TestVerdict
 from results.record.values import Json, same
 
 TRIPLED = 3.0
-"""How many times as large an error has to be to count as moved: members of one ensemble differ by less."""
+"""Factor by which an error must grow to count as moved: errors of one ensemble's members differ by less."""
 
 TELLING_SHARE = 0.5
-"""Share of its bound that an error has to pass to count as moved. A bound is four times the furthest member of the
-ensemble, so half of it is twice as far as any randomly rounded run went."""
+"""Share of its bound that an error must exceed to count as moved. A bound is four times the largest deviation in the
+ensemble, so half of it is twice the deviation of any randomly rounded run."""
 
 ORACLE_DIGITS = 1e-6
-"""Relative difference up to which two float64 references are one: another linear algebra library moves last digits."""
+"""Relative difference up to which two float64 references are equal: linear algebra libraries change last digits."""
 
 NORM_SHARE = 0.1
-"""Share of its own norm by which an array's norm has to move to count as moved."""
+"""Relative change of an array's norm beyond which the array counts as moved."""
 
 NORM_ROUNDING = 2.0**-8
-"""Share of the largest norm of its kind by which it has to move as well: the unit roundoff of bfloat16. A gradient that
-is zero but for rounding moves by any share of itself."""
+"""Smallest change of the norm that counts, as a share of the largest norm of its kind: the unit roundoff of bfloat16.
+The norm of a gradient that is zero except for rounding can change by any factor."""
 
 CHAOTIC = 0.1
-"""Share of the first loss beyond which a spread judges nothing, where a record does not say which updates it judges."""
+"""Share of the first loss beyond which a spread judges nothing, if the record does not name the judged updates."""
 
 KINDS = ("layers", "first")
 """Kinds of fingerprints of a test, the most informative first: every layer's arrays, or only the first gradients."""
@@ -45,9 +45,9 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 class Movement(StrEnum):
-    """How far a test's numbers moved, the least first.
+    """The movement of a test's numbers between two records, the smallest first.
 
-    IDENTICAL: losses and arrays bit for bit, and errors. ROUNDING: something differs, and nothing below holds.
+    IDENTICAL: losses, arrays and errors are equal bit for bit. ROUNDING: they differ, but neither drift nor fail.
     DRIFT: an error at least tripled and passes `TELLING_SHARE` of its bound, a loss moved by more than its bound, or an
     array's norm by more than rounding explains.
     FAILING: the verdict fails, and passed or failed differently before.
@@ -61,12 +61,12 @@ class Movement(StrEnum):
 
 @dataclass(frozen=True)
 class MovedNumbers:
-    """How far the numbers of one test moved.
+    """The movement of one test's numbers between two records.
 
     Attributes:
         detail: the largest difference, in one sentence, or "".
         tensor: the first array that differs, in the order of the computation; "" if none does or none is recorded.
-        old, new: the number that drifted furthest, else "".
+        old, new: both values of the number that drifted furthest, else "".
     """
 
     test: str
@@ -91,7 +91,7 @@ class MovedNumbers:
 
 @dataclass(frozen=True)
 class _Drift:
-    """A number that moved, and by how many times what rounding explains."""
+    """A number that moved, and its movement in multiples of the limit that rounding explains."""
 
     excess: float
     old: str
@@ -108,7 +108,7 @@ class Courses:
 
     @classmethod
     def of(cls, record: Record) -> Self:
-        """Those of a record."""
+        """Return the curves and fingerprints of a record."""
         curves = {trace.case: trace.curves for trace in record.traces if trace.key == "loss"}
         return cls(curves, {(tensor.key, tensor.case): tensor.arrays for tensor in record.tensors})
 
@@ -116,11 +116,11 @@ class Courses:
 def compare_numbers(
     old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, failing: bool
 ) -> MovedNumbers | None:
-    """How far the numbers of one test moved; None if the records do not share any.
+    """Return how far the numbers of one test moved; None if the records do not share any.
 
     Args:
-        before, after: its verdicts, of the same code.
-        failing: whether the newer one fails, and the older one passed or failed differently.
+        before, after: the test's verdicts, by the same code.
+        failing: whether the newer verdict fails, and the older one passed or failed differently.
     """
     from results.record.arrays import first_difference  # takes NumPy
 
@@ -168,7 +168,7 @@ def _differences(
 
 
 def _errors(before: TestVerdict, after: TestVerdict) -> Iterator[tuple[CheckResult, float, float]]:
-    """The newer one of each two checks of an error against a bound, and both errors."""
+    """Yield for each check of an error against a bound in both verdicts the newer check and both errors."""
     former = index_checks(check for check in before.checks if number(check.bound) is not None)
     for key, check in index_checks(check for check in after.checks if number(check.bound) is not None).items():
         if key in former:
@@ -217,7 +217,7 @@ def _drifted_norms(old: Sequence[Fingerprint], new: Sequence[Fingerprint]) -> It
 
 
 def _drifted_losses(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -> Iterator[_Drift]:
-    """The updates whose loss moved by more than rounding explains."""
+    """Yield the updates whose loss moved by more than rounding explains."""
     losses = old["loss"], new["loss"]
     if len(losses[0]) != len(losses[1]):
         lengths = f"{len(losses[0])} updates", f"{len(losses[1])} updates"
@@ -248,7 +248,7 @@ def _at(series: Sequence[float], index: int) -> float:
 
 
 def another_oracle(old: Curves, new: Curves, digits: float = ORACLE_DIGITS) -> bool:
-    """Whether the reference computed something else: a loss that differs by more than `digits`, relatively."""
+    """Return whether the reference changed: one of its losses differs by more than `digits`, relatively."""
     if not ("exact" in old and "exact" in new):
         return False
     pairs = zip_longest(old["exact"], new["exact"], fillvalue=math.nan)
@@ -256,7 +256,7 @@ def another_oracle(old: Curves, new: Curves, digits: float = ORACLE_DIGITS) -> b
 
 
 def _bounds(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -> tuple[float, ...]:
-    """How far each update's loss may be from the exact one; infinite where an update judges nothing."""
+    """Return the bound of each update's loss; infinite for updates that are not judged."""
     for trace, verdict in ((new, after), (old, before)):
         if "bound" in trace:
             return trace["bound"]
@@ -268,12 +268,12 @@ def _bounds(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -
 
 
 def words(check: CheckResult) -> str:
-    """The description of a check without its numbers."""
+    """Return the description of a check without its numbers."""
     return _NUMBER.sub("#", check.what)
 
 
 def index_checks(checks: Iterable[CheckResult]) -> Mapping[tuple[str, int], CheckResult]:
-    """Checks by their words, and by their place among checks with the same words."""
+    """Return checks by their words and their index among checks with the same words."""
     placed: dict[tuple[str, int], CheckResult] = {}
     places: Counter[str] = Counter()
     for check in checks:
@@ -284,11 +284,11 @@ def index_checks(checks: Iterable[CheckResult]) -> Mapping[tuple[str, int], Chec
 
 
 def number(value: Json) -> float | None:
-    """A number as such; None for anything else."""
+    """Return a number as a float; None for any other value."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def counts(numbers: Sequence[MovedNumbers]) -> Mapping[Movement, int]:
-    """How many tests there are of each movement, without those that no test has."""
+    """Return the number of tests by movement, without movements that no test has."""
     counted = Counter(one.movement for one in numbers)
     return {movement: counted[movement] for movement in Movement if counted[movement]}

@@ -1,16 +1,15 @@
-"""Whether one cost is larger than another: an interval of their ratio, never a bare percentage.
+"""Comparison of two costs by a confidence interval of their ratio.
 
 Two costs of one process are compared in pairs (`ratio`): sample i of one side was taken right next to sample i of the
-other, in an order that varies, so that what disturbs the machine disturbs both. The estimate is the trimmed mean of the
-pairs' log-ratios, which a few disturbed pairs hardly move; its interval is Student's, with the winsorized deviation
+other, in an order that varies, so that disturbances of the machine affect both. The estimate is the trimmed mean of the
+pairs' log-ratios, which a few disturbed pairs hardly change; its interval is Student's, with the winsorized deviation
 (Tukey & McLaughlin 1963; Wilcox 2012, section 4.3).
 
-Times of two processes are not compared with each other at all: identical code differs by several percent between
-processes, in every sample alike, so that no number of samples helps, and on a busy machine by more (docs/race.md
-has what the rules for that give).
+Times of two processes are not compared with each other: between processes, identical code differs by several percent in
+all samples alike, so more samples do not help; on a busy machine it differs by more.
 
-docs/race.md has the rates of false alarms and of detection on recorded samples, from which the constants here
-follow.
+docs/race.md gives the rates of false alarms and of detection on recorded samples, from which the constants in this
+module follow, and the results of rules for two processes.
 """
 
 from collections.abc import Sequence
@@ -22,27 +21,27 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 
 CONFIDENCE = 0.99
-"""Of the two-sided interval."""
+"""Confidence of the two-sided interval."""
 
 SMALLEST = 0.01
-"""Smallest change that counts: the interval has to lie beyond it."""
+"""Smallest relative change that counts: the whole interval must lie beyond it."""
 
 FEWEST = 60
-"""Fewest pairs that an interval is drawn from: with these, 5 % are found 19 times of 20 where a core is to spare."""
+"""Smallest number of pairs for an interval; with it, a change of 5 % is found 19 times of 20 if a core is free."""
 
 TRIMMED = 0.2
-"""Share of the log-ratios that is trimmed at either end."""
+"""Share of the log-ratios that is trimmed at each end."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Two sides of a cost.
+    """The ratio of two costs.
 
     Attributes:
         old, new: medians, in the samples' unit.
         low, high: interval of new / old; equal if the samples do not vary.
-        pairs: how many pairs there were, on the side that has fewer.
-        refusal: why there is no ratio, in one sentence, or "".
+        pairs: number of pairs: the smaller number of samples of the two sides.
+        refusal: the reason why there is no ratio, in one sentence, or "".
     """
 
     old: float
@@ -54,17 +53,17 @@ class Ratio:
 
     @property
     def judged(self) -> bool:
-        """Whether there is a ratio."""
+        """Return whether there is a ratio."""
         return not self.refusal
 
     @property
     def grew(self) -> bool:
-        """Whether the new cost is larger, beyond chance and by more than is negligible."""
+        """Return whether the new cost is larger, beyond chance and by more than is negligible."""
         return self.judged and self.low > 1.0 + SMALLEST
 
     @property
     def shrank(self) -> bool:
-        """Whether the new cost is smaller, beyond chance and by more than is negligible."""
+        """Return whether the new cost is smaller, beyond chance and by more than is negligible."""
         return self.judged and self.high < 1.0 / (1.0 + SMALLEST)
 
     @property
@@ -78,13 +77,13 @@ class Ratio:
 
 
 def ratio(old: Sequence[float], new: Sequence[float], fewest: int = FEWEST) -> Ratio:
-    """The ratio of two costs of one process, in pairs; what one side has more samples of is left out.
+    """Return the ratio of two costs of one process, in pairs; samples without a partner are left out.
 
     A cost that is the same in every sample of a side (bytes that are counted, say) needs no more than one sample.
 
     Args:
         old, new: samples in any unit, sample i of one taken next to sample i of the other.
-        fewest: fewest pairs that an interval is drawn from.
+        fewest: smallest number of pairs for an interval.
     """
     x, y = in_pairs(old, new)
     pairs = len(x)
@@ -108,7 +107,7 @@ def ratio(old: Sequence[float], new: Sequence[float], fewest: int = FEWEST) -> R
 
 
 def in_pairs(one: Sequence[float], other: Sequence[float]) -> tuple[Values, Values]:
-    """Both sides as arrays of the shorter length."""
+    """Return both sides as arrays, cut to the shorter length."""
     count = min(len(one), len(other))
     return np.asarray(one[:count], dtype=np.float64), np.asarray(other[:count], dtype=np.float64)
 
@@ -119,7 +118,7 @@ def _median(samples: Values) -> float:
 
 
 def refusal_of(*sides: Values) -> str:
-    """Why no ratio can be formed of these samples, in one sentence, or ""."""
+    """Return why these samples have no ratio, in one sentence, or ""."""
     if not all(len(side) for side in sides):
         return "there are no samples"
     if not all((np.isfinite(side) & (side > 0.0)).all() for side in sides):

@@ -1,9 +1,9 @@
 """Changes of verdicts and costs between two records.
 
-Verdicts are compared by what the framework did, expected or not. Counted costs are compared exactly, and timings are
-not judged: two records come from two moments. Identical code differs by several percent between processes, and a busy
-machine moves times further, whatever they are compared with (docs/race.md): times are compared where they are
-taken in turn, inside one process (`results.compare.ratio.ratio`), and not here.
+Verdicts are compared by the framework's behaviour, expected or not. Counted costs are compared exactly. Timings are not
+judged, because the two records come from different times: identical code differs by several percent between processes,
+and by more on a busy machine (docs/race.md). `results.compare.ratio.ratio` compares times that were taken in turns
+inside one process.
 """
 
 import math
@@ -25,7 +25,7 @@ NOT_JUDGED = (
 
 
 def verdicts(before: Verdicts, after: Verdicts, reasons: Mapping[str, str], untimed: set[str]) -> Iterator[Change]:
-    """Every verdict that differs.
+    """Yield a change for each verdict that differs.
 
     Args:
         before, after: verdicts by test.
@@ -52,7 +52,7 @@ def verdicts(before: Verdicts, after: Verdicts, reasons: Mapping[str, str], unti
 
 
 def kind_of(old: TestVerdict, new: TestVerdict) -> ChangeKind | None:
-    """The kind of difference between two verdicts of the same code; None for none."""
+    """Return the kind of difference between two verdicts of the same code; None for none."""
     if Outcome.UNSTABLE in (old.outcome, new.outcome):
         return None if old.outcome is new.outcome else ChangeKind.UNSTABLE
     if new.outcome in UNJUDGED:
@@ -65,30 +65,30 @@ def kind_of(old: TestVerdict, new: TestVerdict) -> ChangeKind | None:
 
 
 def find_untimed_tests(record: Record) -> Iterator[str]:
-    """Tests of measurements whose control failed: the machine was busy, and nothing follows for the framework."""
+    """Yield tests of measurements whose control failed: the machine was busy, so they say nothing of the framework."""
     for verdict in record.verdicts:
         if verdict.outcome is Outcome.ABSTAIN and measuring(record, verdict):
             yield verdict.test
 
 
 def measuring(record: Record, verdict: TestVerdict) -> bool:
-    """Whether a verdict is about a cost that is measured."""
+    """Return whether a verdict is about a cost that is measured."""
     clause = record.clauses.get(verdict.clause)
     return clause is not None and clause.level == "MEASUREMENT"
 
 
 def came_to(verdict: TestVerdict) -> str:
-    """A verdict's outcome, and in parentheses its signature if it has one."""
+    """Return a verdict's outcome, and in parentheses its signature if it has one."""
     return f"{verdict.outcome.value} ({verdict.signature})" if verdict.signature else verdict.outcome.value
 
 
 def said(verdict: TestVerdict) -> str:
-    """Outcome, signature, and `UNCONFIRMED` if it applies."""
+    """Return outcome, signature, and `UNCONFIRMED` if it applies."""
     return f"{came_to(verdict)}, {UNCONFIRMED}" if verdict.inferred_from else came_to(verdict)
 
 
 def value_text(value: Json) -> str:
-    """A value on one line; "" for nothing."""
+    """Return a value on one line; "" for None."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -97,7 +97,7 @@ def value_text(value: Json) -> str:
 
 
 def measurements(old: Record, new: Record, reasons: Mapping[str, str], untimed: set[str]) -> Iterator[Change]:
-    """Every cost that differs.
+    """Yield a change for each cost that differs.
 
     Args:
         reasons: why a test cannot be compared, by test.
@@ -146,12 +146,12 @@ def _cost(name: str, before: Measurement, after: Measurement, reason: str) -> Ch
 
 
 def varies(measurement: Measurement) -> bool:
-    """Whether a cost is one that is timed rather than counted."""
+    """Return whether a cost is one that is timed rather than counted."""
     return any(not same(sample, measurement.samples[0]) for sample in measurement.samples)
 
 
 def amount(measurement: Measurement) -> str:
-    """A count in full; for a timing, the median and its ratio to the control, if there is one."""
+    """Return a count in full; for a timing, the median and its ratio to the control, if there is one."""
     if not measurement.samples:
         return ""
     if not varies(measurement):

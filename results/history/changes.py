@@ -1,10 +1,10 @@
-"""The history of a clause in a line of versions: its word in each, runs of equal words, the changes, and their reasons.
+"""The history of a clause in a line of versions: its word in each version, runs of equal words, changes, and reasons.
 
 Two versions are compared by the tests that both judged, with equal identity and training runs. So a test that only some
 records have, or that abstains or is unstable somewhere, changes nothing; partial records count for the tests that they
-judged. A version is compared with the nearest older one. If that one lacks some of its tests, the next older ones that
-have them are compared too, and a difference is a change within that wider interval. Upstream changes that explain a
-change are in `explanations.toml`, written by hand.
+judged. A version is compared with the nearest older version. If the older version lacks some of the tests, the next
+older versions that have them are compared too, and a difference is a change within that wider interval.
+`explanations.toml`, written by hand, has the upstream changes that explain a change.
 
 In words it is `≤2.6.0 fail · 2.7.0–2.12.0 pass (from 2025-04-23) · 2.13.0 fail`. `≤V` is the first judged version:
 what older versions do is unknown. A run names judged versions alone.
@@ -51,7 +51,8 @@ class ChangePoint:
     """A difference between two versions of a line.
 
     Attributes:
-        before, after: places of the versions in the line; the change came after the one and by the other.
+        before, after: indices of the versions in the line; the change came after the first and at the latest in the
+            second.
         old, new: words of the clause by the compared tests.
         compared: number of tests that both versions judged.
         fails, passes, refused: tests that newly fail, newly pass, and are newly unsupported, without the clause's name.
@@ -74,12 +75,12 @@ class ChangePoint:
 
     @property
     def worse(self) -> bool:
-        """Whether a test newly fails or is no longer supported."""
+        """Return whether a test newly fails or is no longer supported."""
         return bool(self.fails or self.refused)
 
     @property
     def steps(self) -> Iterator[tuple[str, str]]:
-        """Each test that moved, and how."""
+        """Yield each test that changed, and how."""
         yield from ((test, "fails") for test in self.fails)
         yield from ((test, "passes") for test in self.passes)
         yield from ((test, "refused") for test in self.refused)
@@ -88,11 +89,11 @@ class ChangePoint:
 
 @dataclass(frozen=True)
 class VersionRun:
-    """Neighbouring versions with one word, every one of them judged.
+    """Neighbouring judged versions with the same word.
 
     Attributes:
-        first, last: places in the line.
-        other_tests: the word before differs, but only by tests that were not judged in both versions.
+        first, last: indices in the line.
+        other_tests: whether the word differs from the one before only by tests that were not judged in both versions.
     """
 
     first: int
@@ -106,8 +107,8 @@ class ClauseHistory:
     """A clause in a line of versions.
 
     Attributes:
-        runs: of the versions in which something was judged, in order.
-        points: every change.
+        runs: runs of the versions in which a test was judged, in order.
+        points: all changes.
     """
 
     facts: ClauseFacts
@@ -130,7 +131,7 @@ class LineHistory:
 
 
 def history(line: JudgedLine) -> LineHistory:
-    """The history of every clause that a record of the line has."""
+    """Return the history of every clause that a record of the line has."""
     records = [one for column in line.records for one in column]
     facts = {name: text for one in records for name, text in one.clauses.items()}
     judged = sorted({name for one in records for name in one.cases})
@@ -145,7 +146,7 @@ def history(line: JudgedLine) -> LineHistory:
 
 
 def _merge_records(clause: str, records: Iterable[JudgedVersion], sets: frozenset[str]) -> Mapping[str, CaseState]:
-    """The states of a clause's tests in one version; those in which its records disagree are unstable."""
+    """Return the states of a clause's tests in one version; a test on which its records disagree is unstable."""
     table: dict[str, CaseState] = {}
     for one in records:
         lacking = sets - one.instruction_sets if one.instruction_sets else frozenset[str]()
@@ -184,7 +185,7 @@ def _points(clause: str, tables: Sequence[Mapping[str, CaseState]]) -> list[Chan
 
 
 def _is_known(point: ChangePoint, points: Iterable[ChangePoint]) -> bool:
-    """Whether changes inside the interval say all that the point says."""
+    """Return whether changes inside the interval of the point already include all its differences."""
     inside = [other for other in points if point.before <= other.before and other.after <= point.after]
     known = {step for other in inside for step in other.steps}
     return all((test, how) in known or (how == "otherwise" and (test, "fails") in known) for test, how in point.steps)
@@ -237,10 +238,10 @@ class Explanation(Struct, frozen=True, forbid_unknown_fields=True):
     """An upstream change.
 
     Attributes:
-        package: the one that changed: the framework, or a companion.
+        package: the package that changed: the framework, or a companion.
         clauses: patterns of clause ids. tests: a pattern of test ids, "*" for all.
-        between: versions of the package; the change came after the one and by the other.
-        link: of the change, its release notes or its issue.
+        between: two versions of the package; the change came after the first and at the latest in the second.
+        link: address of the change, its release notes or its issue.
     """
 
     framework: _Text
@@ -252,7 +253,7 @@ class Explanation(Struct, frozen=True, forbid_unknown_fields=True):
     tests: _Text = "*"
 
     def explains(self, line: VersionLine, point: ChangePoint) -> bool:
-        """Whether the point is about one of the clauses, and its interval of versions contains part of this one."""
+        """Return whether the point is about one of the clauses, and its interval of versions overlaps `between`."""
         if line.framework != self.framework or not any(fnmatchcase(point.clause, pattern) for pattern in self.clauses):
             return False
         if not any(fnmatchcase(f"{point.clause}/{test}", self.tests) for test, _ in point.steps):
@@ -270,14 +271,14 @@ class _Explanations(Struct, forbid_unknown_fields=True):
 
 @cache
 def explanations() -> tuple[Explanation, ...]:
-    """The entries of `EXPLANATIONS`."""
+    """Return the entries of `EXPLANATIONS`."""
     return msgspec.toml.decode(EXPLANATIONS.read_bytes(), type=_Explanations).explanation
 
 
 def find_explanations(
     line: VersionLine, point: ChangePoint, known: Iterable[Explanation] | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """Text and link of what explains a point: entries of the file, else findings with a link; none if nothing does."""
+    """Return text and link of a point's explanations: entries of the file, else findings with a link, else none."""
     entries = explanations() if known is None else known
     listed = tuple((entry.text, entry.link) for entry in entries if entry.explains(line, point))
     return listed or tuple((text, link) for text, link in point.links if link.startswith(("http://", "https://")))
@@ -287,7 +288,7 @@ _GAPS = 12
 
 
 def statement(line: VersionLine, clause: ClauseHistory) -> str:
-    """The history of a clause in one line of text: its runs, and judged versions that have none of its tests."""
+    """Return the history of a clause in one line: its runs, and the judged versions that have none of its tests."""
     points = {point.after: point for point in reversed(clause.points)}
     parts: list[str] = []
     start, first = 0, True
@@ -308,7 +309,7 @@ def statement(line: VersionLine, clause: ClauseHistory) -> str:
 
 
 def _list_untested(columns: Sequence[VersionColumn]) -> Iterator[str]:
-    """Neighbouring judged versions together."""
+    """Yield ranges of neighbouring judged versions in which no test of the clause was judged."""
     for judged, group in groupby(columns, key=lambda column: column.judged):
         if judged:
             yield f"{_range([*group])} not tested"
@@ -320,7 +321,7 @@ def _range(columns: Sequence[VersionColumn]) -> str:
 
 
 def _manner(point: ChangePoint) -> str:
-    """How a clause with the same word before and after differs."""
+    """Return the difference of a clause with the same word before and after, in words."""
     if point.kind == "support":
         return "with other support"
     gone = point.passes or point.refused
@@ -330,13 +331,13 @@ def _manner(point: ChangePoint) -> str:
 
 
 def interval(line: VersionLine, point: ChangePoint) -> str:
-    """The two versions of a point, such as "2.6.0 → 2.13.0", with the newer one's date where it is known."""
+    """Return the two versions of a point, such as "2.6.0 → 2.13.0", with the newer version's date if it is known."""
     before, after = line.columns[point.before], line.columns[point.after]
     return f"{before.version} → {after.version}{f' ({after.released})' if after.released else ''}"
 
 
 def alongside(line: VersionLine, point: ChangePoint) -> tuple[str, ...]:
-    """Companions that differ between the two versions, such as "optax 0.2.5 → 0.2.8"."""
+    """Return the companions that differ between the two versions, such as "optax 0.2.5 → 0.2.8"."""
     before, after = line.columns[point.before], line.columns[point.after]
     names = sorted((before.companions.keys() | after.companions.keys()) - {line.package})
     steps = [(name, before.companions.get(name, "none"), after.companions.get(name, "none")) for name in names]
@@ -344,7 +345,7 @@ def alongside(line: VersionLine, point: ChangePoint) -> tuple[str, ...]:
 
 
 def change(point: ChangePoint) -> str:
-    """What changed: the words, and how many of the compared tests moved."""
+    """Return a change in words: the clause's words, and the number of compared tests that changed."""
     same = {"pass": "passes", "fail": "fails", "unsupported": "unsupported"}.get(point.new, point.new)
     step = f"{point.old} → {point.new}" if point.kind == "outcome" else f"{same} {_manner(point)}"
     parts = [
@@ -358,7 +359,7 @@ def change(point: ChangePoint) -> str:
 
 
 def summary(one: LineHistory) -> str:
-    """The judged versions of a line, and how many clauses changed."""
+    """Return the judged versions of a line, and the number of clauses that changed."""
     judged = [column.version for column in one.line.columns if column.judged]
     changed = sum(bool(clause.points) for clause in one.clauses.values())
     counted = f"{changed} of {number(len(one.clauses), 'clause')} changed"
@@ -366,10 +367,10 @@ def summary(one: LineHistory) -> str:
 
 
 def rows(one: LineHistory, *, unchanged: bool = False) -> Iterator[tuple[str, str, str]]:
-    """Clause, history, and what explains its changes, of each clause that changed.
+    """Yield clause, history and explanations of its changes, for each clause that changed.
 
     Args:
-        unchanged: whether clauses that did not change have a row too.
+        unchanged: whether clauses that did not change get a row too.
     """
     for name, clause in sorted(one.clauses.items()):
         if clause.points or unchanged:
@@ -379,9 +380,9 @@ def rows(one: LineHistory, *, unchanged: bool = False) -> Iterator[tuple[str, st
 
 
 def markdown(histories: Sequence[LineHistory]) -> str:
-    """Every line of several versions: these, and its change points from the newest version back.
+    """Return Markdown with the versions of each line of several versions, and its changes, the newest first.
 
-    Texts of records have no meaning in it.
+    Texts of records are escaped.
     """
     several = [one for one in histories if len(one.line.columns) > 1]
     left = len(histories) - len(several)
@@ -390,7 +391,7 @@ def markdown(histories: Sequence[LineHistory]) -> str:
 
 
 def _section(one: LineHistory) -> Iterator[str]:
-    """The versions and the change points of one line."""
+    """Yield the versions and the changes of one line."""
     line = one.line
     judged = [column.version for column in line.columns if column.judged]
     yield f"## {words(line.name)}"
@@ -418,7 +419,7 @@ def _section(one: LineHistory) -> Iterator[str]:
 
 
 def by_interval(points: Iterable[ChangePoint]) -> list[list[ChangePoint]]:
-    """The change points between the same two versions together, the newest first."""
+    """Return the changes grouped by their two versions, the newest first."""
 
     def place(point: ChangePoint) -> tuple[int, int]:
         return -point.after, -point.before
@@ -485,7 +486,7 @@ class _Document(Struct, forbid_unknown_fields=True):
 
 
 def compact(histories: Sequence[LineHistory]) -> str:
-    """All lines as one document, in a line for each clause so that a difference of two documents is short."""
+    """Return all histories as one JSON document, with one text line for each clause so that diffs are short."""
     facts = {name: clause.facts for one in histories for name, clause in one.clauses.items()}
     texts = ",\n".join(f"{_encode(name)}:{_encode(fact)}" for name, fact in sorted(facts.items()))
     lines = ",\n".join(_encode_line(one) for one in histories)
@@ -527,7 +528,7 @@ def _encode_point(line: VersionLine, point: ChangePoint) -> _Point:
 
 
 def is_history(path: Path) -> bool:
-    """Whether a path is a file that begins as `compact` begins it; no record does."""
+    """Return whether a path is a file that begins like the output of `compact`; no record begins so."""
     if not path.is_file():
         return False
     with path.open("rb") as stream:
@@ -535,7 +536,7 @@ def is_history(path: Path) -> bool:
 
 
 def load(path: Path) -> tuple[LineHistory, ...]:
-    """The lines of a file that `compact` made; the web pages that explain a point are those known now, else the file's.
+    """Return the histories in a file made by `compact`; explanations are those known now, else the file's.
 
     Raises:
         RecordError: the file cannot be read, or is no history.

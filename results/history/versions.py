@@ -1,8 +1,8 @@
-"""Versions that records and plans of sweeps are about, and the lines that they form.
+"""Versions in records and plans of sweeps, and lines of versions.
 
 A record is condensed to one short state for each test. `pass`, `fail` and `unsupported` are statements about the
-framework; `abstain`, `unstable` and `not offered` are none. A sweep's `outcomes.json` lists every version that was
-planned. It is untrusted like the records: its names are compared with those of listed files, and never opened.
+framework; `abstain`, `unstable` and `not offered` are not. A sweep's `outcomes.json` lists all planned versions. It is
+as untrusted as the records: file names in it are only compared with those of listed files, and never opened.
 
 A line has the versions of one package, for one framework, mode, device, platform and seed. A line of the framework has
 the companions of its time. A line of a companion has one version of the framework, and the other companions do not
@@ -37,7 +37,7 @@ from results.show.portability import age
 CaseWord = Literal["pass", "fail", "unsupported", "abstain", "unstable", "not offered"]
 
 GRAVITY: tuple[CaseWord, ...] = ("fail", "pass", "unsupported", "unstable", "abstain", "not offered")
-"""The words of a clause, by which of its tests' words counts."""
+"""The words of a clause, by precedence: the first one that a test of the clause has is the clause's."""
 
 STATEMENTS: frozenset[CaseWord] = frozenset({"pass", "fail", "unsupported"})
 """Words that say something about the framework."""
@@ -107,11 +107,11 @@ class JudgedVersion:
 
     @property
     def place(self) -> _Place:
-        """Where it was judged, and with what seed."""
+        """Mode, device, platform and seed of the run."""
         return self.mode, self.device, self.platform, self.seed
 
     def without(self, package: str) -> _Labels:
-        """What is fixed in the line of a companion."""
+        """Return the labels that are fixed in the line of the companion `package`."""
         return ((self.framework, self.version), *(pair for pair in self.labels if pair[0] != package))
 
 
@@ -120,12 +120,12 @@ _T = TypeVar("_T", bound=Hashable)
 
 @cache
 def _intern(value: _T) -> _T:
-    """One object for equal values of many records."""
+    """Return one shared object for equal values of many records."""
     return value
 
 
 def condense(record: Record) -> JudgedVersion:
-    """The condensed form of a record."""
+    """Return the condensed form of a record."""
     cases: dict[str, dict[str, CaseState]] = {}
     for verdict in record.verdicts:
         failed = verdict.outcome in FAILURE_OUTCOMES
@@ -162,7 +162,7 @@ def condense(record: Record) -> JudgedVersion:
 
 
 def _digest(runs: tuple[RunSetup, ...]) -> str:
-    """A digest that is the same for an integer and a float of the same value, which compare equal."""
+    """Return a digest in which an integer equals the float of the same value."""
     if not runs:
         return ""
     text = to_line(json.loads(to_line(plain(runs)), parse_int=float))
@@ -170,7 +170,7 @@ def _digest(runs: tuple[RunSetup, ...]) -> str:
 
 
 def word(outcome: Outcome) -> CaseWord:
-    """The word of an outcome; a failure is one whether or not it was expected."""
+    """Return the word of an outcome; expected and unexpected failures are both "fail"."""
     if outcome in PASS_OUTCOMES:
         return "pass"
     if outcome in FAILURE_OUTCOMES:
@@ -179,18 +179,18 @@ def word(outcome: Outcome) -> CaseWord:
 
 
 def gravest(outcomes: Iterable[CaseWord]) -> CaseWord:
-    """The word of a clause by those of its tests.
+    """Return the word of a clause, given the words of its tests.
 
-    A failure counts first. A clause passes if a test passed and none failed, whatever abstained or was refused.
+    A failure counts first. A clause passes if a test passed and none failed; abstentions and refusals do not matter.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there are no words.
     """
     return min(outcomes, key=GRAVITY.index)
 
 
 def platform(record: Record) -> str:
-    """Architecture, operating system and device kind of a record's machine, such as "x86_64 linux cpu"."""
+    """Return architecture, operating system and device kind of a record's machine, such as "x86_64 linux cpu"."""
     environment = record.variant.environment
     library = environment.get("libc", "").lower()
     system = "linux" if "libc" in library or "musl" in library else library.partition(" ")[0]
@@ -199,7 +199,7 @@ def platform(record: Record) -> str:
 
 
 def comparable(old: CaseState, new: CaseState) -> bool:
-    """Whether two states of one test are of the same question; see `results.compare.changes`."""
+    """Return whether two states of one test can be compared; see `results.compare.changes`."""
     if old.word not in STATEMENTS or new.word not in STATEMENTS or old.identity != new.identity:
         return False
     if "unsupported" in (old.word, new.word):
@@ -246,7 +246,7 @@ class PlannedCell:
 
     @property
     def by(self) -> str:
-        """What follows the mode in the name of its line: the ways, if it has any."""
+        """The ways, which follow the mode in the name of the line; "" without any."""
         return f" by {', '.join(self.ways)}" if self.ways else ""
 
     @property
@@ -256,7 +256,7 @@ class PlannedCell:
 
     @property
     def of_framework(self) -> bool:
-        """Whether the framework itself varies."""
+        """Return whether the framework itself varies."""
         if self.package in ("", self.framework, *OWN.get(self.framework, ())):
             return True
         return self.framework_version == self.version and self.package not in COMPANIONS | LIBRARIES
@@ -272,7 +272,7 @@ class PlannedSweep:
 
 @dataclass(frozen=True)
 class FolderContents:
-    """What the folders contain.
+    """The records and planned cells in folders.
 
     Attributes:
         plain: records without a plan.
@@ -284,10 +284,10 @@ class FolderContents:
 
 
 def gather(folders: Sequence[Path], watch: Watch = lambda files: files) -> FolderContents:
-    """Reads records, folders of records, and folders of sweeps.
+    """Read records, folders of records, and folders of sweeps.
 
     Args:
-        watch: is given the record files, and each of them as it is read.
+        watch: gets the record files and yields them one by one, for instance to show progress.
 
     Raises:
         RecordError: a file cannot be read, or a folder has neither records nor a plan.
@@ -336,9 +336,8 @@ class VersionColumn(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     Attributes:
         released: its date, or "".
         gap: why it was not judged, in one line; "" if it was.
-        companions: versions of the framework, of the companions that its version names, and of Python, in the newest
-            record.
-        status: how each record ended, if one did not end complete.
+        companions: versions in the newest record: of the framework, of companions that its version names, of Python.
+        status: status of each record, if one of them is not complete.
     """
 
     version: str
@@ -349,7 +348,7 @@ class VersionColumn(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     @property
     def judged(self) -> bool:
-        """Whether there is a record of it."""
+        """Return whether there is a record of the version."""
         return not self.gap
 
 
@@ -392,9 +391,9 @@ _Versions = dict[str, list[JudgedVersion]]
 
 
 def lines(gathered: FolderContents) -> tuple[JudgedLine, ...]:
-    """Every line of at least one judged version, by name.
+    """Return all lines with at least one judged version, sorted by name.
 
-    A line of a framework with one judged version is left out if that record is in a line of a companion.
+    A framework's line with one judged version is left out if that version's record is in a line of a companion.
     """
     result: dict[_Key, _Versions] = defaultdict(lambda: defaultdict(list))
     planned = [*zip(gathered.planned, _find_fixed_labels([cell for cell, _ in gathered.planned]), strict=True)]
@@ -474,16 +473,16 @@ def _columns(
 
 
 def _same(version: str) -> Version | str:
-    """Equal for texts of one version, such as 2.6, 2.6.0 and 2.6.0+cpu."""
+    """Return a key that is equal for texts of one version, such as 2.6, 2.6.0 and 2.6.0+cpu."""
     known, parsed, text = age(version)
     return Version(parsed.public) if known else text
 
 
 def _find_fixed_labels(cells: Sequence[PlannedCell]) -> Iterator[_Labels]:
-    """For each cell, what is fixed in the line of its companion.
+    """Yield for each cell the labels that are fixed in the line of its companion.
 
-    Where each version of a companion was planned with one version of the framework, and these differ, the framework is
-    of the companion's time and not fixed.
+    If each version of a companion was planned with one version of the framework, and these versions differ, the
+    framework is of the companion's time and not fixed.
     """
     planned: dict[tuple[object, ...], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     groups = [(c.framework, c.package, c.mode, tuple(c.ways), c.device, c.others) for c in cells]
@@ -497,7 +496,7 @@ def _find_fixed_labels(cells: Sequence[PlannedCell]) -> Iterator[_Labels]:
 
 
 def _one_for_each_version(members: Sequence[JudgedVersion]) -> Iterator[JudgedVersion]:
-    """The records of each version that have the companions most versions have; of equally common ones the newest."""
+    """Yield the records of each version with its most common companions; of equally common ones the newest."""
     combinations: dict[str, set[_Labels]] = defaultdict(set)
     for one in members:
         combinations[one.version].add(one.labels)

@@ -1,4 +1,4 @@
-"""Fingerprints of arrays, the distance of two arrays by their fingerprints, and the first of several that differs."""
+"""Fingerprints of arrays: how to take them, the distance of two, and the first differing one of several."""
 
 import base64
 import binascii
@@ -52,7 +52,7 @@ def values(tensor: Fingerprint) -> NDArray[np.float64]:
 
 
 def ulps(old: Fingerprint, new: Fingerprint) -> float:
-    """Largest distance of two sampled values, in units of the last place of the larger; NaN if one alone is NaN.
+    """Return the largest distance of two sampled values, in ulps of the larger; NaN if only one of two is NaN.
 
     Raises:
         ValueError: the two are not of one format and shape.
@@ -70,7 +70,7 @@ def ulps(old: Fingerprint, new: Fingerprint) -> float:
 
 
 def differs(old: Sequence[Fingerprint], new: Sequence[Fingerprint]) -> bool:
-    """Whether any array differs in a bit, a name or its place."""
+    """Return whether any array differs in a bit, its name or its index."""
     return [_content(one) for one in old] != [_content(one) for one in new]
 
 
@@ -79,7 +79,7 @@ def _content(tensor: Fingerprint) -> tuple[str, str, tuple[int, ...], str]:
 
 
 def first_difference(old: Sequence[Fingerprint], new: Sequence[Fingerprint]) -> str:
-    """The first array, in the new one's order, that differs, and by how much; "" if none does."""
+    """Return the first differing array, in the order of `new`, and its difference; "" if none differs."""
     former = {tensor.name: tensor for tensor in old}
     for tensor in new:
         previous = former.get(tensor.name)

@@ -1,10 +1,10 @@
 """The JSON form of a record and of its parts, and its published JSON Schema.
 
-What is written is byte-stable: keys are sorted, one space of indent, a newline at the end. What is read is not trusted:
-it becomes a record or is refused in one sentence, and what became a record can be written again.
+Written documents are byte-stable: keys are sorted, one space of indent, a newline at the end. Documents that are read
+are not trusted: each becomes a record or is refused in one sentence, and every record can be written again.
 
-msgspec takes fields that a dataclass has not for nothing. `strict` gives the struct with the same fields that refuses
-them, and so does every struct below it.
+For dataclasses, msgspec ignores unknown fields. `strict` returns a struct with the same fields that refuses unknown
+ones, at every level.
 """
 
 import gc
@@ -35,7 +35,7 @@ _ABOUT = (
 
 @cache
 def strict(kind: Any) -> Any:
-    """The type of documents of `kind`, a dataclass or what is made of dataclasses; unknown fields are refused."""
+    """Return the type of documents of `kind`, a dataclass or a container of them; it refuses unknown fields."""
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind, include_extras=True)
         listed = [(field.name, strict(hints[field.name]), *_default(field)) for field in fields(kind)]
@@ -60,7 +60,7 @@ def _default(field: Field[Any]) -> tuple[Any, ...]:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a record."""
+    """Return the JSON Schema (draft 2020-12) of a record."""
     (top,), definitions = msgspec.json.schema_components((strict(Record),), ref_template="#/$defs/{name}")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -73,7 +73,7 @@ def schema() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The schema as `results/schema.json` has it."""
+    """Return the content of `results/schema.json`."""
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -95,7 +95,7 @@ class _Versioned(msgspec.Struct):
 
 
 def to_json(record: Record) -> bytes:
-    """The record's bytes: the same for equal records.
+    """Return the record as JSON bytes, which are equal for equal records.
 
     Raises:
         TypeError: something in it has no JSON form.
@@ -111,7 +111,7 @@ def from_json(content: bytes) -> Record:
 
     Raises:
         VersionError: it is of another version of the schema.
-        ValueError: where and why it is no record, in one sentence.
+        ValueError: the content is not a record; the message says where and why in one sentence.
     """
     with without_collecting():
         try:
@@ -124,9 +124,9 @@ def from_json(content: bytes) -> Record:
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """Pauses the garbage collector, which would scan growing records repeatedly; records have no cycles.
+    """Pause the garbage collector, which would scan growing records repeatedly; records have no cycles.
 
-    What reads many records one after another pauses it for all of them: each time it goes on it looks at what is new.
+    Callers that read many records pause it once for all of them: each time it resumes, it scans all new objects.
     """
     paused = gc.isenabled()
     gc.disable()
@@ -138,10 +138,10 @@ def without_collecting() -> Iterator[None]:
 
 
 def check_version(version: object) -> None:
-    """Refuses another version of the schema than this suite's.
+    """Refuse a version of the schema other than this suite's.
 
     Raises:
-        VersionError: it is another one. ValueError: there is none.
+        VersionError: the version is another one. ValueError: there is no version.
     """
     if version is None:
         raise ValueError("not a record: it has no schema_version")
@@ -150,7 +150,7 @@ def check_version(version: object) -> None:
 
 
 def part(value: object, kind: Any) -> dict[str, Any]:
-    """The document of a part of a record, such as a header.
+    """Return the document of a part of a record, such as a header.
 
     Raises:
         TypeError: something in it has no JSON form.
@@ -162,7 +162,7 @@ def part(value: object, kind: Any) -> dict[str, Any]:
 
 
 def encode_judged(judged: JudgedTest) -> str:
-    """One test's part of a record in one line; errors as of `part`."""
+    """Return one test's part of a record as one line of JSON; raises the errors of `part`."""
     return to_line(part(judged, JudgedTest))
 
 
@@ -188,10 +188,10 @@ def convert(document: object, kind: type[_Kind]) -> _Kind:
 
 
 def check(record: Record) -> Record:
-    """The record, if its parts are sorted, each occurs once, and no text is missing.
+    """Return the record after a check that its parts are sorted, each occurs once, and no text is missing.
 
     Raises:
-        ValueError: the first of them that is not so.
+        ValueError: a condition does not hold; the message names the first one.
     """
     if record.status == "complete" and not record.verdicts:
         raise ValueError("status: got complete without a verdict, want at least one")

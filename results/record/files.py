@@ -33,17 +33,17 @@ def one_line(text: str, limit: int = 500) -> str:
 
 
 def printable(text: str, substitute: str, allowed: str = "") -> str:
-    """`text` with a substitute for every character that a terminal or a page may act on, but those in `allowed`."""
+    """Return `text` with all characters that terminals or pages act on replaced, except those in `allowed`."""
     return text if text.isprintable() else "".join(c if c.isprintable() or c in allowed else substitute for c in text)
 
 
 def os_problem(error: OSError) -> str:
-    """The operating system's message, such as "no space left on device"."""
+    """Return the operating system's message, such as "no space left on device"."""
     return (error.strerror or type(error).__name__).lower()
 
 
 def read(path: Path) -> bytes:
-    """The content of a regular file of at most `MAX_BYTES`; a file NAME.gz is decompressed.
+    """Return the content of a regular file of at most `MAX_BYTES`; a file NAME.gz is decompressed.
 
     Raises:
         RecordError: it is missing, no regular file, unreadable, too large or not gzip's.
@@ -66,7 +66,7 @@ def read(path: Path) -> bytes:
 
 
 def compress_content(path: Path, content: bytes) -> bytes:
-    """The bytes of a file of that name: compressed for NAME.gz, reproducibly."""
+    """Return the bytes to write to `path`: reproducibly compressed for NAME.gz, else `content`."""
     if path.suffix != COMPRESSED:
         return content
     packing = zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS)
@@ -74,7 +74,7 @@ def compress_content(path: Path, content: bytes) -> bytes:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of a file below a folder, whose name is made of what a record or a plan says.
+    """Return the path of a file below a folder; its name comes from a record or a plan, so it is not trusted.
 
     Raises:
         RecordError: the name leads out of the folder.
@@ -87,7 +87,7 @@ def inside(folder: Path, name: str) -> Path:
 def replace(path: Path, content: bytes) -> None:
     """Replaces the content of `path` atomically.
 
-    Of a link, the file that it leads to is replaced. A device, a FIFO and this process' own output are written to.
+    If `path` is a link, its target is replaced. A device, a FIFO and this process's own output are written to.
 
     Raises:
         RecordError: the disk is full, the folder cannot be written to, ...; the old content stays.
@@ -96,7 +96,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def replace_by(path: Path, pieces: Iterable[bytes]) -> None:
-    """The same for content in pieces; the old content stays if a piece raises an error."""
+    """Replace the content of `path` as `replace` does, by pieces; the old content stays if a piece raises an error."""
     if not path.name:
         raise RecordError(path, "is not a file name", "name a file")
     try:
@@ -111,7 +111,7 @@ def replace_by(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def _stream(path: Path) -> int | None:
-    """A descriptor of what is at `path` where that can be written to and not replaced, else None.
+    """Return a descriptor if `path` is a stream, which can be written to but not replaced, else None.
 
     Raises:
         RecordError: neither a stream nor a file is there.

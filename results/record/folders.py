@@ -17,7 +17,7 @@ SHIPPED = Path(__file__).parents[1]
 """The suite's own results: baselines and histories."""
 
 INSTALLED = SHIPPED.parts[-3:-1] == ("conformance", "tree")
-"""Whether the suite is installed, and is no checkout."""
+"""True if the suite is installed as a package, and is not a checkout."""
 
 _VARIABLE = "CONFORMANCE_RESULTS"
 
@@ -25,10 +25,10 @@ if INSTALLED:  # for the processes of a run as well, which run elsewhere
     os.environ.setdefault(_VARIABLE, os.path.abspath("conformance-results"))
 
 WRITTEN = Path(os.environ.get(_VARIABLE) or SHIPPED)
-"""Where runs write: `results` of a checkout; `conformance-results` of the current folder if the suite is installed."""
+"""Folder that runs write to: a checkout's `results`, or the current folder's `conformance-results` if installed."""
 
 LAST_RUNS = WRITTEN / "records"
-"""Where a run of all tests writes its record."""
+"""Folder of the records of runs of all tests."""
 
 ENDINGS = (".json", ".json.gz", ".jsonl")
 """Suffixes of records and journals."""

@@ -52,7 +52,7 @@ class Outcome(StrEnum):
 
     @property
     def bad(self) -> bool:
-        """Whether somebody has to act on it: an unexpected and repeatable failure."""
+        """Return whether somebody has to act on it: an unexpected and repeatable failure."""
         return self not in _QUIET
 
     def __bool__(self) -> NoReturn:
@@ -69,7 +69,7 @@ _QUIET = UNJUDGED | {Outcome.PASS, Outcome.KNOWN, Outcome.UNSTABLE}
 
 
 Status = Literal["complete", "partial", "interrupted"]
-"""Whether every test of the suites was judged; `partial`: all that were collected, of some only."""
+"""Status of a run. `complete`: all tests of the suites were judged; `partial`: all collected tests, which are fewer."""
 
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Seconds = Annotated[float, Meta(ge=0.0)]

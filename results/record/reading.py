@@ -175,7 +175,7 @@ SIGNS = b"[{,:"
 """Characters before the values of a document; there is at least one for each value."""
 
 MAX_SIGNS = 1_000_000
-"""Most of them in a record that is read, in its texts too, with the lines of a journal; the largest has a third."""
+"""Largest number of `SIGNS` in a record, or in all lines of a journal, texts included; the largest has a third."""
 
 
 class _SeriesOnly(Struct):
@@ -201,7 +201,7 @@ def load(path: Path) -> Record:
 
 
 def load_series(path: Path) -> Series:
-    """The series of a record, without reading the rest of it where that can be left.
+    """Return the series of a record, without reading the rest of it if possible.
 
     Raises:
         RecordError: the file cannot be read, or is no record.
@@ -290,17 +290,17 @@ class Journal:
         return journal
 
     def start(self, test: str, clause: str, *, seed: int | None = None, repro: str = "") -> None:
-        """A test begins; this is recorded unless a verdict follows."""
+        """Write the start of a test, which counts as a crash unless a verdict follows."""
         self._check_clause(clause)
         crash = TestVerdict(test, clause, Outcome.CRASH, "", NO_VERDICT, seed=seed, repro=repro)
         self._append("started", verdict=part(crash, TestVerdict))
 
     def write_judged(self, judged: JudgedTest) -> None:
-        """A test has ended; a later call for the same test replaces this."""
+        """Write the result of a test; a later call for the same test replaces it."""
         self.judged_line(encode_judged(judged), judged.verdict.clause)
 
     def judged_line(self, line: str, clause: str) -> None:
-        """The same of what `encode_judged` made of it, where `clause` is that of the verdict."""
+        """Write the result of a test as a line of `encode_judged`; `clause` is the clause of the verdict."""
         self._check_clause(clause)
         self._write(lambda at: f'{{"at":{to_line(at)},"judged":{line},"kind":"judged"}}')
 
@@ -342,7 +342,7 @@ class Journal:
         self._write(lambda at: to_line({"kind": kind, "at": at, **content}))
 
     def _write(self, encode: Callable[[float], str]) -> None:
-        """Appends the line that `encode` gives for the seconds since the journal began."""
+        """Append the line that `encode` returns for the seconds since the journal began."""
         if self._descriptor < 0:
             raise ValueError(f"{self.path} is closed")
         line = f"{encode(round(time.monotonic() - self._began, 3))}\n".encode()
@@ -388,7 +388,7 @@ def _write_record(path: Path, record: Record) -> Path:
 
 
 def _free(path: Path, ending: str, status: Status = "interrupted") -> Path:
-    """NAME.STATUS-N followed by `ending`, for the first N that is free."""
+    """Return the path NAME.STATUS-N followed by `ending`, for the smallest free N."""
     number = 1
     while (target := path.with_name(f"{path.stem}.{status}-{number}{ending}")).exists():
         number += 1

@@ -46,19 +46,19 @@ def encode_number(value: float) -> int | float | str:
 
 
 def numbers(points: Sequence[Number]) -> tuple[float, ...]:
-    """The points of a document with the three strings turned back into numbers."""
+    """Return the points of a document with "inf", "-inf" and "nan" turned back into numbers."""
     if str in map(type, points):
         return tuple(_NONFINITE[point] if isinstance(point, str) else point for point in points)
     return tuple(points)
 
 
 def number(point: Number) -> float:
-    """One point of a document as a number."""
+    """Return one point of a document as a number."""
     return _NONFINITE[point] if isinstance(point, str) else point
 
 
 def decode(value: Any, depth: int = 0) -> Any:
-    """A document's value with the three strings turned back into numbers.
+    """Return a document's value with "inf", "-inf" and "nan" turned back into numbers.
 
     Raises:
         ValueError: it nests too deeply, or an integer is out of range.
@@ -79,7 +79,7 @@ def decode(value: Any, depth: int = 0) -> Any:
 
 
 def as_number(text: str) -> int | float | str:
-    """The number whose Python literal `text` is, else the text itself."""
+    """Return the number of which `text` is the Python literal, else the text."""
     if len(text) <= _LONGEST_NUMBER:
         for kind in (int, float):
             try:
@@ -133,7 +133,7 @@ def _key(key: object) -> str:
 
 
 def same(a: Json, b: Json) -> bool:
-    """Equal, NaN to NaN; an int equals the float of the same value, and neither equals a bool."""
+    """Return whether two values are equal; NaN equals NaN, an int the float of its value, and neither equals a bool."""
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, int | float) and isinstance(b, int | float):
@@ -150,7 +150,7 @@ def same(a: Json, b: Json) -> bool:
 def walk_values(
     value: Json, deepest: float = math.inf, way: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Json]]:
-    """The values inside nested objects with the keys that lead there; what lies `deepest` keys down is one value."""
+    """Yield the values inside nested objects with their key paths; a value `deepest` keys down is not divided."""
     if isinstance(value, Mapping) and value and len(way) < deepest:
         for key, item in value.items():
             yield from walk_values(item, deepest, (*way, key))

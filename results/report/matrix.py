@@ -15,7 +15,7 @@ from results.show.portability import ORACLE, Portability, Word, words
 
 FAILING, UNEXPECTED = "any failure", "unexpected failure"
 CHOICES = {FAILING: FAILURE_OUTCOMES, UNEXPECTED: FAILURE_OUTCOMES - {Outcome.KNOWN}}
-"""Outcomes by the choice that stands for several."""
+"""The outcomes of each filter choice that stands for several."""
 
 DISAGREE, SPLIT, ALONE = "frameworks disagree", "passes in one, fails in another", "fails in only one framework"
 """Choices of clauses across frameworks: the first includes the second, and the clauses that differ."""
@@ -94,7 +94,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Matrix:
-    """All of it; `choices` are the filter choices across frameworks, and `runs` the names of the runs in one line."""
+    """The content of the page's matrix; `choices` are filter choices across frameworks, `runs` the runs' names."""
 
     columns: tuple[Column, ...]
     runs: tuple[Column, ...]
@@ -113,7 +113,7 @@ class Matrix:
 
 
 def by_framework(records: Sequence[Record]) -> list[Record]:
-    """These records with those of a framework next to each other, else in their order."""
+    """Return the records with those of one framework next to each other, otherwise in the same order."""
     names = list(dict.fromkeys(record.series.framework for record in records))
     return sorted(records, key=lambda record: names.index(record.series.framework))
 
@@ -126,7 +126,7 @@ def select_frameworks(records: Sequence[Record]) -> frozenset[str]:
 
 
 def columns(records: Sequence[Record]) -> tuple[list[Column], list[Column]]:
-    """The columns of these records, which `by_framework` has ordered, and the one of each run."""
+    """Return the columns of records in the order of `by_framework`, and the column of each run."""
     groups: dict[str, list[int]] = {}
     for index, record in enumerate(records):
         groups.setdefault(record.series.framework, []).append(index)
@@ -166,7 +166,7 @@ def _status(records: Sequence[Record], indices: Sequence[int]) -> str:
 
 
 def _slugs(records: Sequence[Record], frameworks: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Names of frameworks and of runs in addresses, no two alike."""
+    """Return unique names of frameworks and of runs for addresses."""
 
     def parts(count: int) -> list[str]:
         return names + ["-".join(fields[:count]) for fields in series]
@@ -185,7 +185,7 @@ def _slugs(records: Sequence[Record], frameworks: Sequence[str]) -> tuple[list[s
 
 
 def _apart(names: Sequence[str], *longer: Sequence[str]) -> list[str]:
-    """These names, each replaced by its next longer one while another is the same."""
+    """Return unique names: each name is replaced by its next longer form while another one equals it."""
     result = list(names)
     for others in longer:
         counts = Counter(result)
@@ -194,7 +194,7 @@ def _apart(names: Sequence[str], *longer: Sequence[str]) -> list[str]:
 
 
 def matrix(records: Sequence[Record]) -> Matrix:
-    """The matrix of these records, which `by_framework` has ordered."""
+    """Return the matrix of records in the order of `by_framework`."""
     across, runs = columns(records)
     texts: dict[str, ClauseText] = {}
     for record in sorted(records, key=lambda one: one.started, reverse=True):
@@ -248,7 +248,7 @@ def _row(
 
 
 def _said(word: Word) -> str:
-    """A word across frameworks without versions and modes, which the columns show."""
+    """Return a word across frameworks without versions and modes, which the columns show."""
     if not word.broken:
         return word.kind.value
     broken = (f"{one.framework} since {one.since}" if one.since else one.framework for one in word.broken)
@@ -256,7 +256,7 @@ def _said(word: Word) -> str:
 
 
 def _sides(frameworks: Sequence[str], verdicts: Sequence[Sequence[TestVerdict]]) -> tuple[set[str], set[str]]:
-    """The frameworks that fail a clause in some run, and those that pass it and do not; "" is none."""
+    """Return the frameworks that fail a clause in some run, and those that only pass it; "" does not count."""
     sides: dict[bool, set[str]] = {True: set(), False: set()}
     for framework, tests in zip(frameworks, verdicts, strict=True):
         outcomes = {verdict.outcome for verdict in tests}
@@ -295,7 +295,7 @@ def sentences(page: Matrix, comparisons: Comparisons) -> Iterator[Sentence]:
 
 
 def _failing(page: Matrix, choice: str, how: str) -> Sentence:
-    """How many clauses have an outcome of a choice, in all and in each framework; nothing if none has."""
+    """Return how many clauses have an outcome of a choice, in all and in each framework; nothing if none has."""
 
     def count(runs: Sequence[int]) -> int:
         outcomes = ({v.outcome for run in runs for v in row.verdicts[run]} for row in page.rows)

@@ -1,4 +1,4 @@
-"""The page: one self-contained HTML file that makes no request. Every text of a record is cleaned as it is printed."""
+"""The report's page: one self-contained HTML file that makes no request. All texts of records are cleaned in it."""
 
 import base64
 import hashlib
@@ -62,7 +62,7 @@ _NOTES, _FACTS = 50, 1000
 
 
 def write(records: Sequence[Record], path: Path, comparisons: Comparisons = NONE) -> None:
-    """Writes the report; at every moment `path` holds its old content or the new one, whole.
+    """Write the report atomically.
 
     Args:
         records: the runs.
@@ -76,12 +76,12 @@ def write(records: Sequence[Record], path: Path, comparisons: Comparisons = NONE
 
 
 def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
-    """The page of these records and comparisons."""
+    """Return the page of these records and comparisons."""
     return "".join(pieces(records, comparisons))
 
 
 def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterator[str]:
-    """The page in pieces, because hundreds of records make a large one."""
+    """Yield the page in pieces, because a page of hundreds of records is large."""
     records = by_framework(records)
     page = matrix(records)
     used = {verdict.outcome for record in records for verdict in record.verdicts}
@@ -120,7 +120,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> Markup:
-    """A content security policy under which the page makes no request and runs this script and style alone."""
+    """Return a content security policy: no requests, and only this script and this style."""
     hashes = (base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode() for text in (script, style))
     allowed = "script-src 'sha256-{}'; style-src 'sha256-{}'".format(*hashes)
     return Markup(f"default-src 'none'; {allowed}; img-src data:; base-uri 'none'; form-action 'none'")
@@ -128,14 +128,14 @@ def _policy(style: str, script: str) -> Markup:
 
 @cache
 def _script() -> str:
-    """The script of the page: its parts in one scope, in order."""
+    """Return the script of the page: its parts in order, in one scope."""
     parts = map(_asset, ("matrix.js", "cells.js", "charts.js"))
     return "\n".join(['(() => {\n  "use strict";', *parts, "})();"])
 
 
 @cache
 def _environment() -> Environment:
-    """The templates, which clean and escape every text."""
+    """Return the environment of the templates, which cleans and escapes every text."""
     result = Environment(
         loader=FunctionLoader(_asset),
         autoescape=True,
@@ -156,17 +156,17 @@ def _environment() -> Environment:
 
 
 def _finalize(value: object) -> object:
-    """A text cleaned, and cut to the length of a value; markup is of the templates, and stays."""
+    """Clean a text and cut it to the length of a value; markup comes from the templates and stays unchanged."""
     return clean(value, VALUE) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _clean(text: str, limit: int = VALUE) -> Markup:
-    """The same with another length."""
+    """Clean a text, cut it to `limit` characters, and return it as escaped markup."""
     return Markup.escape(clean(text, limit))
 
 
 def _link_text(text: str) -> Markup:
-    """A text with its web addresses as links."""
+    """Return a text with its web addresses as links."""
     link = Markup('<a href="{}" rel="noopener noreferrer">{}</a>')
     return Markup("").join(
         link.format(part.href, part.text) if part.href else part.text for part in link_addresses(text)
@@ -174,7 +174,7 @@ def _link_text(text: str) -> Markup:
 
 
 def _describe_comparison(pair: Comparison) -> dict[str, Any]:
-    """The verdict of a comparison in a sentence, its changes with the worst first, and counted ones by kind."""
+    """Return a comparison's verdict in a sentence, its changes, the worst first, and counted changes by kind."""
     changes = sorted(pair.changes, key=lambda change: not change.kind.worse)
     by_kind: dict[ChangeKind, list[Change]] = {}
     for change in changes:
@@ -269,7 +269,7 @@ def _json(document: object) -> str:
 
 
 def _drop_empty(**fields: Any) -> dict[str, Any]:
-    """The fields that say anything."""
+    """Return the fields that are not empty."""
     return {name: value for name, value in fields.items() if value not in ("", [], 0)}
 
 
@@ -338,7 +338,7 @@ class Details:
         return self._verdicts[_json(fields)]
 
     def _check(self, check: CheckResult) -> int:
-        """The number of a check. Records share equal ones, and live longer than this: an address is of one check."""
+        """Return the number of a check, known by its address: records share equal checks and outlive this object."""
         if id(check) not in self._known:
             pairs = list(check.derivation.items())[:_PAIRS]
             derivation = "; ".join(f"{key[:NAME]}: {format_value(value, NAME)}" for key, value in pairs)
@@ -364,11 +364,11 @@ def _about(text: ClauseText) -> dict[str, Any]:
 
 
 def _describe_finding(name: str, texts: Mapping[str, FindingText]) -> str:
-    """A finding with its class and consequence, or "" without one."""
+    """Return a finding with its class and consequence, or "" without a finding."""
     text = texts.get(name)
     return clean(f"{name}: {text.kind}, {text.consequence.replace('-', ' ')}", VALUE) if text else ""
 
 
 def _run(run: RunSetup) -> str:
-    """Fixture and recipe of a run in one line."""
+    """Return fixture and recipe of a run in one line."""
     return f"{clean(run.fixture)} {format_value(run.recipe, VALUE)}" if run.recipe else clean(run.fixture)

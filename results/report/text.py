@@ -1,4 +1,4 @@
-"""Cleaned texts of records: nothing in a record may reorder, hide or flood a page."""
+"""Cleaning of records' texts, which must not reorder, hide or flood a page; and their links and JSON."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from results.record.values import Json
 
 NAME, VALUE, MESSAGE = 160, 600, 4000
-"""Most characters of a name, a value and a message."""
+"""Largest number of characters of a name, a value and a message."""
 
 _URL = re.compile(r"https?://[^\s<>\"'`\\]+", re.IGNORECASE)
 _LINK_LIMIT = 2000
@@ -31,11 +31,11 @@ class TextPart:
 
 
 def clean(text: str, limit: int = NAME, lines: bool = False) -> str:
-    """`text` cut to `limit` characters with a notice, and its invisible characters replaced by their code points.
+    """Return `text` cut to `limit` characters with a notice, with invisible characters replaced by their code points.
 
     Args:
-        text: anything.
-        limit: how many of its characters stay.
+        text: any text.
+        limit: number of characters that stay.
         lines: whether line breaks and tabs stay as they are.
     """
     head, left = text[:limit], len(text) - limit
@@ -61,7 +61,7 @@ def _visible(text: str, lines: bool) -> str:
 
 
 def href(link: str) -> str:
-    """The link if it is a safe web address without a name or a password, else ""."""
+    """Return the link if it is a safe web address without a user name or a password, else ""."""
     if len(link) > _LINK_LIMIT or not _URL.fullmatch(link) or not link.isprintable():
         return ""
     try:
@@ -72,7 +72,7 @@ def href(link: str) -> str:
 
 
 def link_addresses(text: str, limit: int = VALUE) -> tuple[TextPart, ...]:
-    """`text` with the addresses in it turned into links."""
+    """Split `text` into parts; web addresses in it become links."""
     result, at, head = [], 0, text[:limit]
     for match in _URL.finditer(head):
         address = match[0].rstrip(".,;:)")
@@ -85,7 +85,7 @@ def link_addresses(text: str, limit: int = VALUE) -> tuple[TextPart, ...]:
 
 
 def embed_json(document: Any) -> str:
-    """Compact JSON that may stand in an element of a page."""
+    """Return compact JSON that is safe inside an element of a page."""
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -104,14 +104,14 @@ def compress_texts(texts: Iterable[str]) -> Iterator[str]:
 
 
 def number(value: float) -> str:
-    """A number with at most six digits, integers in full."""
+    """Return a number with at most six digits, integers in full."""
     if isinstance(value, int):
         return str(value) if abs(value) < 10**15 else f"{value:.6g}"
     return f"{value:.6g}"
 
 
 def format_value(value: Json, limit: int = VALUE) -> str:
-    """A value in one line."""
+    """Return a value in one line."""
     return clean(value if isinstance(value, str) else _line(value, limit, 0), limit)
 
 

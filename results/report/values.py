@@ -20,7 +20,7 @@ _POINTS = 5000
 
 
 def observations(matrix: Matrix, records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Observed values in groups: defaults and rules, what else differs, formats, and what is the same."""
+    """Return observed values in groups: defaults and rules, other differing values, formats, and equal values."""
     by_place: dict[Place, dict[int, Json]] = {}
     for run, record in enumerate(records):
         for location, value in leaves(record):
@@ -51,7 +51,7 @@ def observations(matrix: Matrix, records: Sequence[Record]) -> list[dict[str, An
 
 
 def costs(matrix: Matrix, records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The median of every measurement, with minimum and maximum where they differ."""
+    """Return the median of every measurement, with minimum and maximum where they differ."""
     rows: dict[tuple[str, str, str, str], dict[int, str]] = {}
     for run, record in enumerate(records):
         for one in record.measurements:
@@ -109,7 +109,7 @@ _Traces = Sequence[Mapping[_Name, Curves]]
 
 
 def _by_trace(traces: _Traces, series: str) -> list[tuple[str, _Name, list[dict[str, Any]]]]:
-    """Title, name and lines of each trace, those of most runs and updates first."""
+    """Return title, name and lines of each trace, the traces with most runs and updates first."""
     lines: dict[_Name, list[dict[str, Any]]] = {}
     for run, named in enumerate(traces):
         for name, trace in named.items():
@@ -137,7 +137,7 @@ def _losses(records: Sequence[Record], traces: _Traces) -> Iterator[dict[str, An
 
 
 def _base(records: Sequence[Record], traces: _Traces, name: _Name) -> Curves:
-    """The oracle's curves: from its own record if there is one, else from the first record that has them."""
+    """Return the oracle's curves: from its own record if there is one, else from the first record that has them."""
     oracles = [record.series.framework == ORACLE for record in records]
     order = sorted(range(len(records)), key=lambda run: not oracles[run])
     for run in order:

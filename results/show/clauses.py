@@ -25,10 +25,10 @@ GRAVITY = (
     Outcome.UNSUPPORTED,
     Outcome.PASS,
 )
-"""Outcomes by how soon somebody should look at them."""
+"""Outcomes by urgency, the most urgent first."""
 
 FAILURE_OUTCOMES = frozenset(GRAVITY) - UNJUDGED - {Outcome.PASS, Outcome.FIXED, Outcome.UNSTABLE}
-"""The clause failed, expected or not."""
+"""Outcomes of a clause that failed, expected or not."""
 
 
 def outcome(verdicts: Iterable[TestVerdict]) -> Outcome:
@@ -53,7 +53,7 @@ def by_clause(record: Record) -> dict[str, list[TestVerdict]]:
 
 @dataclass(frozen=True)
 class Count:
-    """How many clauses have each outcome, and how many tests."""
+    """The number of clauses by outcome, and the number of tests."""
 
     clauses: Counter[Outcome]
     tests: Counter[Outcome]
@@ -89,7 +89,7 @@ def total(record: Record) -> Count:
 
 
 def is_inferred(verdict: TestVerdict) -> bool:
-    """Whether it is a known failure that was judged in another series only."""
+    """Return whether it is a known failure that was judged in another series only."""
     return verdict.outcome is Outcome.KNOWN and verdict.inferred_from != ""
 
 
@@ -103,10 +103,10 @@ def describe_unconfirmed(record: Record) -> tuple[str, ...]:
 
 
 NAME_LIMIT = 40
-"""Characters of a name that are shown."""
+"""Largest number of characters that are shown of a name."""
 
 LIMIT = 256 * 1024
-"""Bytes of a text for the summary of a CI job; GitHub refuses more than 1 MiB a step, and a step may add several."""
+"""Largest text in bytes for the summary of a CI job; GitHub accepts 1 MiB for each step, which may add several."""
 
 _URL = re.compile(r"https?://(?![^/?#]*@)[^\s<>\[\]\"'`\\]+")
 
@@ -122,7 +122,7 @@ def title(record: Record) -> tuple[str, ...]:
 
 
 def is_url(text: str) -> bool:
-    """Whether the text is a plain web address, without a name or a password in it."""
+    """Return whether the text is a plain web address, without a name or a password in it."""
     return _URL.fullmatch(text) is not None
 
 
@@ -149,7 +149,7 @@ _COMMITS = re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{7,40}\b", re.IGNORECASE)
 
 
 def _inert(text: str) -> str:
-    """The text with a space of no width inside all that GitHub makes a link of: addresses, names, issues."""
+    """Return the text with a zero-width space inside each part that GitHub would link: addresses, names, issues."""
     return _REFERENCES.sub(lambda match: f"{match[0]}{_BREAK}", text)
 
 

@@ -22,7 +22,7 @@ from results.show.clauses import code, cut, words
 
 VERDICTS = {0: "nothing is worse", 1: "something is worse", 2: "cannot be judged"}
 UNSET = "unset"
-"""What is shown for a side that has no value."""
+"""Text for a side that has no value."""
 
 _MAX_LISTED = 4
 _ONLY_IN_NUMBERS = frozenset({ChangeKind.DRIFT, ChangeKind.NOT_JUDGED})
@@ -95,7 +95,7 @@ def verdict(comparisons: Comparisons) -> str:
 
 
 def _why_not(comparisons: Comparisons) -> list[str]:
-    """Why records cannot be compared, and how many have no partner."""
+    """Return why records cannot be compared, and how many have no partner."""
     reasons = list(dict.fromkeys(line for pair in comparisons.pairs for line in pair.refusals))
     count = len(comparisons.unmatched)
     return [*reasons, f"records without a partner: {count}"] if count else reasons
@@ -206,7 +206,7 @@ def _print_indented(console: Console, text: str, columns: int, style: str = "") 
 
 
 def to_text(comparisons: Comparisons) -> str:
-    """What `draw` prints, as text of 100 columns without colour."""
+    """Return the output of `draw` as text of 100 columns without colour."""
     console = Console(file=StringIO(), width=100, color_system=None)
     with console.capture() as captured:
         draw(comparisons, console)

@@ -53,13 +53,13 @@ Place = tuple[str, str, str, tuple[str, ...]]
 
 
 def parameters(case: str) -> str:
-    """Of the case of a parametrized test what is in the brackets, "" of one without; any other case as it is."""
+    """Return the text in the brackets of a parametrized test's case, "" without brackets; other cases unchanged."""
     test = _PARAMETERS.fullmatch(case)
     return test[1] or "" if test else case
 
 
 def leaves(record: Record) -> Iterator[tuple[Place, Json]]:
-    """Every observed value by its place."""
+    """Yield every observed value with its place."""
     for one in record.observations:
         case = parameters(one.case)
         for way, leaf in islice(walk_values(one.value, _DEEPEST), _LEAVES):
@@ -67,10 +67,10 @@ def leaves(record: Record) -> Iterator[tuple[Place, Json]]:
 
 
 def differ(location: Place, values: Iterable[tuple[str, Json]]) -> bool:
-    """Whether two frameworks observed different values at a place; explanations in words never differ.
+    """Return whether two frameworks observed different values at a place; explanations in words never differ.
 
     Args:
-        values: framework and what one of its runs observed.
+        values: pairs of a framework and a value that one of its runs observed.
     """
     texts: dict[str, set[str]] = {}
     for framework, value in values:
@@ -82,7 +82,7 @@ def differ(location: Place, values: Iterable[tuple[str, Json]]) -> bool:
 
 
 ORACLE = "reference"
-"""The framework that the others are measured against, where there are others."""
+"""The framework that the others are compared with; it counts only if there is no other."""
 
 OBSERVATION = "OBSERVATION"
 """The level of clauses that record legitimate choices."""
@@ -138,7 +138,7 @@ class Broken:
 
 @dataclass(frozen=True, order=True)
 class Owner:
-    """Whose a failure is; `frameworks` are the backends that fail, none if all do."""
+    """The library that owns a failure; `frameworks` are the backends that fail, empty if all do."""
 
     library: str
     frameworks: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ class Word:
 
 
 def age(version: str) -> tuple[bool, Version, str]:
-    """Grows with the version by PEP 440; what is no version is older than any."""
+    """Return a key that sorts versions by PEP 440; a text that is not a version sorts before all versions."""
     try:
         return True, Version(version), version
     except InvalidVersion:
@@ -190,7 +190,7 @@ class _VersionRun:
 
     @cached_property
     def release(self) -> tuple[bool, Version, str]:
-        """The same without the local label."""
+        """Sort key of the version without its local label."""
         known, version, text = self.age
         return (True, Version(version.public), "") if known else (False, version, text)
 
@@ -210,7 +210,7 @@ class _VersionRun:
 
 
 def words(records: Sequence[Record]) -> dict[str, Word]:
-    """The word of every clause that the newest runs of some framework judge, by its name, in order."""
+    """Return the word of every clause that the newest runs of a framework judge, by name, in order."""
     runs = [_VersionRun(record) for record in records]
     names = {run.framework for run in runs}
     runs = [run for run in runs if run.framework in (names - {ORACLE} or names)]
@@ -231,7 +231,7 @@ def _current(runs: Sequence[_VersionRun]) -> list[_VersionRun]:
 
 
 def list_clauses(records: Sequence[Record]) -> Iterator[str]:
-    """Every clause with its word as lines of text, how many clauses have which, and what the words mean."""
+    """Yield lines with each clause and its word, the number of clauses by word, and the words' meanings."""
     said = words(records)
     names = {clause: one_line(clause, NAME_LIMIT) for clause in said}
     width = max(map(len, names.values()), default=0)
@@ -280,12 +280,12 @@ def _word(
 
 
 def _stance(verdicts: Sequence[TestVerdict]) -> Outcome:
-    """A framework's outcome, where what is fixed holds."""
+    """Return a framework's outcome; `fixed` counts as a pass."""
     return outcome([verdict for verdict in verdicts if verdict.outcome is not Outcome.FIXED] or [verdicts[0]])
 
 
 def _collect_observations(runs: Sequence[_VersionRun]) -> dict[str, dict[Place, list[tuple[str, Json]]]]:
-    """What each framework observed, by clause and place."""
+    """Return the values that each framework observed, by clause and place."""
     values: dict[str, dict[Place, list[tuple[str, Json]]]] = {}
     for run in runs:
         for location, value in leaves(run.record):

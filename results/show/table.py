@@ -34,7 +34,7 @@ _NARROWEST = 3
 
 
 def troubles(record: Record) -> tuple[str, ...]:
-    """Why a strict reader rejects the record: bad outcomes, an incomplete run, no verdict."""
+    """Return why a strict reader rejects the record: bad outcomes, an incomplete run, no verdict."""
     counts = Counter(verdict.outcome for verdict in record.verdicts)
     result = [f"{counts[outcome]} {outcome}" for outcome in Outcome if outcome.bad and counts[outcome]]
     if record.status == "interrupted" or (record.status == "partial" and not record.selection):
@@ -80,7 +80,7 @@ def _table(columns: Sequence[_Column], cell_width: int) -> Table:
 
 
 def layout(records: Sequence[Record], width: int) -> list[Table]:
-    """The fewest tables that show the records within `width` columns."""
+    """Return as few tables as possible that show the records within `width` columns."""
     columns = list(map(_Column.of, records))
     names = max([len("clauses"), *(len(_name(family)) for column in columns for family in column.families)])
     if sum(min(map(len, title(record))) + 1 for record in records) <= width:
@@ -106,7 +106,7 @@ def notes(records: Sequence[Record]) -> list[str]:
 
 
 def plain(records: Sequence[Record], width: int = 80) -> str:
-    """The summary as text without colour."""
+    """Return the summary as text without colour."""
     console = Console(file=StringIO(), width=width, color_system=None)
     draw(records, console)
     file = console.file
@@ -115,7 +115,7 @@ def plain(records: Sequence[Record], width: int = 80) -> str:
 
 
 def draw(records: Sequence[Record], console: Console) -> None:
-    """Prints the summary as wide as the console is."""
+    """Print the summary in the width of the console."""
     for table in layout(records, console.width):
         console.print(table)
     console.print(Text(CAPTION, style="dim"))
@@ -286,12 +286,12 @@ def _sum_durations(record: Record, name: Callable[[TestVerdict], str]) -> dict[s
 
 
 def slowest(record: Record, count: int = SLOWEST) -> list[TestVerdict]:
-    """The tests that took longest, longest first; of equals by their names."""
+    """Return the slowest tests, the slowest first; tests of equal time by name."""
     return sorted(record.verdicts, key=lambda verdict: (-verdict.duration_s, verdict.test))[:count]
 
 
 def draw_times(records: Sequence[Record], console: Console) -> None:
-    """Prints seconds in tests and the slowest tests, the families down and the runs across."""
+    """Print a table of seconds by family (rows) and run (columns), and the slowest tests."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("seconds in tests")
     spent = [seconds(record) for record in records]
@@ -317,7 +317,7 @@ def list_slowest(records: Sequence[Record]) -> Iterator[str]:
 
 
 def list_times(records: Sequence[Record], of: Callable[[Record], dict[str, float]], most: int | None = None) -> str:
-    """A table of seconds, what `of` sums them by down and the runs across; all, or the `most` that took longest."""
+    """Return a table of seconds by key of `of` (rows) and run (columns), with all rows or the `most` slowest."""
     spent = [of(record) for record in records]
     sums = {name: sum(result.get(name, 0.0) for result in spent) for result in spent for name in result}
     names = sorted(sums, key=lambda name: (-sums[name], name))[:most]

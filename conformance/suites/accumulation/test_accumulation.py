@@ -144,7 +144,7 @@ def test_only_accumulator_changes_inside_window(subject: Subject, verdict: Verdi
 
 
 def scaling_if(subject: Subject) -> DynamicScaling | None:
-    """Dynamic scaling at 2^10 if growth counts updates; none if it counts micro-batches."""
+    """Return dynamic scaling at 2^10 if its growth interval counts updates; None if it counts micro-batches."""
     declared = subject.framework.declares(Capability.DYNAMIC_SCALING).supported
     counted = subject.conventions.scaler.counts == "updates"
     return DynamicScaling(initial=2.0**10) if declared and counted else None

@@ -1,4 +1,4 @@
-"""Gradient accumulation under a loss scaler: one scale in a window, and micro-batches that are not finite."""
+"""Gradient accumulation under a loss scaler: one scale in a window, and micro-batches with non-finite gradients."""
 
 import math
 

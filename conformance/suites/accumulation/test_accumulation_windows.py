@@ -32,7 +32,7 @@ def test_incomplete_window_follows_declared_rule(subject: Subject, verdict: Verd
 
 
 def end_of_epoch(subject: Subject, verdict: Verdict, trainer: Trainer, expected: Trainer, rest: Window) -> None:
-    """A window of two with only `rest[0]`; `rest[1]` is the next epoch's first micro-batch."""
+    """End an epoch in a window of two after `rest[0]`; `rest[1]` is the next epoch's first micro-batch."""
     rule = subject.conventions.remainder
     trainer.accumulate(rest[0], rest[0].items if rule == "flush" else 2 * rest[0].items)
     if rule == "flush":
@@ -89,7 +89,7 @@ def test_epoch_of_any_length_makes_declared_number_of_updates(subject: Subject, 
 
 
 def epoch(trainer: Trainer, length: int, k: int, waiting: int, rule: str) -> int:
-    """Number of an epoch's micro-batches that change the parameters; `waiting` are from the previous epoch."""
+    """Train an epoch; return how many micro-batches changed parameters. `waiting` are from the previous epoch."""
     updates = 0
     for index in range(length):
         before = trainer.parameters()
@@ -181,7 +181,7 @@ def test_two_parameter_groups_equal_one(subject: Subject, verdict: Verdict, opti
 def _same_movement(
     verdict: Verdict, before: Mapping[str, Array], one: Mapping[str, Array], two: Mapping[str, Array], what: str
 ) -> None:
-    """The state moved alike, but for the order in which the norm adds its squares."""
+    """Check that two states moved by the same amounts, except for the rounding of the norm's sum of squares."""
     count = sum(array.size for name, array in before.items() if name.startswith("parameter/"))
     for name, old in before.items():
         start, alone, grouped = (np.asarray(array, np.float64) for array in (old, one[name], two[name]))

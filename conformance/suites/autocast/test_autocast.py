@@ -1,4 +1,4 @@
-"""Mixed precision: the precision of an operation, by its output's format and values."""
+"""Mixed precision: the precision of single operations, judged by format and values of their outputs."""
 
 import numpy as np
 import pytest
@@ -15,14 +15,14 @@ each_half = pytest.mark.parametrize("precision", HALVES, ids=lambda p: p.format)
 
 
 def under(subject: Subject, precision: Precision, op: str, *arrays: Array) -> OpResult:
-    """One operation inside the framework's scope."""
+    """Run one operation inside the framework's precision scope."""
     need(subject, Capability.of(precision))
     with subject.framework.autocast(precision):
         return subject.framework.run_op(op, *arrays)
 
 
 def low(array: Array, precision: Precision) -> Array:
-    """The array in the low format."""
+    """Return the array in the low format of `precision`."""
     return array.astype(FORMATS[precision.format].dtype)
 
 
@@ -120,7 +120,7 @@ def _softmax(op: str, logits: Array) -> Array:
 
 
 def _units_apart(measured: Array, exact: Array, name: str) -> float:
-    """Largest difference in ulps of `exact` in the format; subnormal values may be zero."""
+    """Return the largest difference in ulps of `exact` in the format; subnormal values may be flushed to zero."""
     form = FORMATS[name]
     actual = measured.reshape(exact.shape)
     _, exponent = np.frexp(np.abs(exact))

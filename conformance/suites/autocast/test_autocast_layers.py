@@ -17,7 +17,7 @@ RECIPE = Recipe(SGD(2.0**-6))
 
 
 def make_model_and_batch(fixture: str, dropout: float = 0.0) -> tuple[Model, Batch]:
-    """A model with products of several layer types, and a batch for it."""
+    """Return a model with products of several layer types, and a batch for it."""
     if fixture == "convolution":
         return digits_convolution(dropout, 4), digits_batch(8, image=True)
     return encoder(width=16, heads=2, blocks=1, dropout=dropout), token_batch(4)

@@ -29,13 +29,13 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adamw": AdamW(1e-3, weight_decay=0.01),
     "adam-epsilon": Adam(2.0**-4, epsilon=0.25),
 }
-"""The last one's epsilon is as large as the gradients, so that its place shows."""
+"""Optimizers by name. The last one's epsilon is as large as the gradients, so that its position in the rule matters."""
 
 
 def judge(
     subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, windows: list[Window], *, layers: bool = False
 ) -> None:
-    """A/A control, then comparisons with the envelope.
+    """Make an A/A control, then compare a run with the envelope.
 
     Args:
         layers: whether the tensors of a first pass are recorded too.
@@ -82,11 +82,12 @@ SMOOTH: dict[str, Optimizer] = {
     "adam": Adam(1e-3, epsilon=2.0**-12),
     "adamw": AdamW(1e-3, epsilon=2.0**-12, weight_decay=0.01),
 }
-"""An epsilon of a typical gradient's size: with a tiny one, rounding that turns a sign moves a weight by a rate."""
+"""Optimizers with an epsilon as large as a typical gradient. With a tiny one, a sign flipped by rounding moves a weight
+by the learning rate."""
 
 
 def parity(subject: Subject, verdict: Verdict, fixture: str, optimizer: str, precision: Precision) -> None:
-    """Compares a fixture under a recipe with its envelope; float16 with dynamic scaling if the framework has it."""
+    """Compare a fixture's run with its envelope; float16 uses dynamic scaling if the framework has it."""
     make, batch, updates = FIXTURES[fixture]
     scaling = DynamicScaling(initial=2.0**8) if precision.format == "float16" else None
     gentle = {"sincos": GENTLE, "digits-small": SMOOTH}.get(fixture, {})

@@ -20,7 +20,7 @@ RECIPE = Recipe(SGD(2.0**-4))
 
 
 def product_format(subject: Subject) -> str:
-    """Format of a matrix product of float32 operands right here."""
+    """Return the format of a matrix product of float32 operands under the current scope."""
     return subject.framework.run_op("matmul", *CATALOGUE["matmul"]()).dtype
 
 
@@ -72,14 +72,14 @@ def test_disabled_region_inside_enabled_region(subject: Subject, verdict: Verdic
 
 
 def yield_in_scope(subject: Subject, precision: Precision) -> Generator[str]:
-    """A generator that is closed while its scope is open."""
+    """Open a scope and yield a product's format; the test closes this generator while the scope is open."""
     with subject.framework.autocast(precision):
         yield product_format(subject)
         yield "never reached"
 
 
 def record_and_raise(subject: Subject, precision: Precision, formats: list[str]) -> None:
-    """Records the effect of a scope and leaves it with an exception."""
+    """Record the effect of a scope and leave it with an exception."""
     with subject.framework.autocast(precision):
         formats.append(product_format(subject))
         raise ZeroDivisionError
@@ -237,7 +237,7 @@ def test_bfloat16_gradients_do_not_underflow(subject: Subject, verdict: Verdict)
 
 
 def tiny_gradients(subject: Subject, precision: Precision, size: float) -> Array:
-    """Weight gradients of a linear model whose inputs make them as small as `size`² and below."""
+    """Return weight gradients of a linear model whose inputs make the gradients as small as `size`² and smaller."""
     rng = np.random.default_rng(11)
     x = np.ldexp(rng.uniform(1.0, 2.0, (4, 8)), np.tile(np.arange(0, -16, -2), (4, 1))) * 2.0**10 * size
     batch = Batch(x.astype(np.float32), {"output": np.ones((4, 4), np.float32)})
@@ -245,7 +245,7 @@ def tiny_gradients(subject: Subject, precision: Precision, size: float) -> Array
 
 
 def share_of_zeros(values: Array) -> float:
-    """Share of the values that are exactly zero."""
+    """Return the share of the values that are exactly zero."""
     return float(np.mean(values == 0))
 
 

@@ -30,12 +30,12 @@ class Region:
     inner: tuple[Region, ...] = ()
 
     def formats(self) -> set[str]:
-        """Formats requested here or in nested scopes."""
+        """Return the formats requested by this scope and nested ones."""
         return {self.format}.union(*(region.formats() for region in self.inner))
 
 
 def regions(halves: st.SearchStrategy[str]) -> st.SearchStrategy[Region]:
-    """Scopes up to three deep."""
+    """Return a strategy of scopes, nested up to three deep."""
     ways: st.SearchStrategy[Way] = st.sampled_from(["return", "exception", "generator", "thread"])
 
     def around(inner: st.SearchStrategy[tuple[Region, ...]]) -> st.SearchStrategy[Region]:
@@ -47,7 +47,7 @@ def regions(halves: st.SearchStrategy[str]) -> st.SearchStrategy[Region]:
 
 
 def one_or_both() -> st.SearchStrategy[Region]:
-    """Programs in one format, and programs that mix both."""
+    """Return a strategy of programs in one 16-bit format, and of programs that mix both."""
     single = st.sampled_from(sorted(FORMATS)).flatmap(lambda name: regions(st.just(name)))
     return single | regions(st.sampled_from(sorted(FORMATS)))
 
@@ -61,12 +61,12 @@ class Walk:
         self.predicted: list[str] = []
 
     def note(self, predicted: str) -> None:
-        """One step: a product right here."""
+        """Record one step: a product at the current position."""
         self.formats.append(self._subject.framework.run_op("matmul", *CATALOGUE["matmul"]()).dtype)
         self.predicted.append(predicted)
 
     def enter(self, region: Region, outside: str) -> None:
-        """Opens, walks and leaves a scope; afterwards the previous setting applies."""
+        """Enter a scope, run its content and leave it; afterwards the previous setting applies."""
         if region.way == "thread":
             thread = Thread(target=self._walk_and_catch, args=(region,))
             thread.start()

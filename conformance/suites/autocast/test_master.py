@@ -1,4 +1,4 @@
-"""Master weights: where small updates go."""
+"""Master weights: small updates accumulate in them."""
 
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def test_bias_correction_counts_every_update(
 
 
 def equal_steps(optimizer: Adam, updates: int) -> Bound:
-    """How far one of many Adam updates by the gradient 1 may lie from the rate, relatively, in float32."""
+    """Return the bound of an Adam update's relative distance from the rate, by the gradient 1 in float32."""
     unit = 2.0**-24
     moments = 1.5 * unit * updates + 3.0 * unit / (1.0 - optimizer.beta1)
     correction = unit / (1.0 - optimizer.beta2) + updates * unit / (1.0 - optimizer.beta2**updates)

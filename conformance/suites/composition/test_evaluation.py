@@ -53,7 +53,7 @@ def test_dropout_divides_by_keep_probability(subject: Subject, verdict: Verdict)
 @clause("autocast.dropout-scales-what-it-keeps")
 @pytest.mark.parametrize("rate", [0.1, 0.625])
 def test_dropout_keep_rate_matches_its_scale(subject: Subject, verdict: Verdict, rate: float) -> None:
-    """Each of m sums of n ones behind dropout is n in the mean, with a variance of n · rate / (1 - rate)."""
+    """The test takes m sums of n ones after dropout: each has mean n and variance n · rate / (1 - rate)."""
     n, m, deviations = 2**14, 64, 6.0
     batch = Batch(np.ones((m, n), np.float32), {"output": np.zeros((m, 1), np.float32)})
     loss = subject.trainer(dropout_probe(n, rate)).accumulate(batch, m)

@@ -1,4 +1,4 @@
-"""Property tests with generated programs: any verbs, on any model, under any recipe, and equivalent runs."""
+"""Property tests with generated programs: any calls, on any model, under any recipe; and equivalent runs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Libraries on top of a framework: what their training loop adds to the framework's own calls."""
+"""Add-on libraries: the effects of their training loops on top of the framework's own calls."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ WINDOWS = 3
 
 
 class Stepwise:
-    """A run whose windows are trained in two halves, so that another run can work in between."""
+    """A run whose windows are trained in two parts, so that another run can train in between."""
 
     def __init__(self, subject: Subject, recipe: Recipe) -> None:
         self.trainer: Trainer = subject.trainer(exact_linear(), recipe)
@@ -53,12 +53,12 @@ class Stepwise:
         self.losses: list[float] = []
 
     def first(self, index: int) -> None:
-        """All but the last micro-batch of a window."""
+        """Train on all but the last micro-batch of window `index`."""
         for part in self._parts(index)[:-1]:
             self.losses.append(self.trainer.accumulate(part, 8))
 
     def second(self, index: int) -> None:
-        """The last one, and the update."""
+        """Train on the last micro-batch of window `index`, and make the update."""
         self.losses.append(self.trainer.accumulate(self._parts(index)[-1], 8))
         self.trainer.apply()
 
@@ -66,7 +66,7 @@ class Stepwise:
         return exact_batch(8, seed=index).into(self._k)
 
     def outcome(self) -> dict[str, Array]:
-        """Losses and training state."""
+        """Return losses and training state."""
         return self.trainer.state() | {"losses": np.array(self.losses)}
 
 

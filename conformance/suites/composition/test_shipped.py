@@ -1,4 +1,4 @@
-"""Every operation, layer and optimizer that a framework ships keeps what it computes under a technique."""
+"""Every operation, layer and optimizer that a framework ships gives the same results under a technique."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from fixtures.arrays import FORMATS, Array
 from frameworks.contract import Capability
 
 UPDATES = 4
-"""That an optimizer makes by gradients of zero, each of which may round once."""
+"""Number of updates by gradients of zero, each of which may round once."""
 
 
 @clause("composition.shipped-parts")
@@ -68,7 +68,7 @@ def test_zero_gradients_change_no_parameter(
 
 
 def _describe_move(value: Array, format_name: str) -> str:
-    """How a weight moved by more than a rounding of each update, "" if it did not."""
+    """Return how a weight moved by more than one rounding for each update, "" if it did not."""
     if value.dtype.name != format_name:
         return f"makes it {value.dtype.name}"
     largest = float(np.abs(value.astype(np.float64)).max())

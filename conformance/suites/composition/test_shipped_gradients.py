@@ -1,4 +1,4 @@
-"""The gradient of every elementwise function that a framework ships, at points where others go wrong."""
+"""The gradient of every elementwise function that a framework ships, at points where gradients are often wrong."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,13 +12,13 @@ from frameworks.contract import Capability, Shipped
 MAGNITUDES = (2.0**-20, 0.5, 1.0, 2.0, 3.0, 5.0, 20.0, 50.0, 100.0)
 POINTS = np.array([0.0, *MAGNITUDES, *(-magnitude for magnitude in MAGNITUDES)])
 PLACES = len(POINTS)
-"""Elements of an array: more than a vector of a processor, and no multiple of one."""
+"""Number of elements of an array: more than a vector register holds, and not a multiple of its width."""
 ORDINARY = np.random.default_rng(0).uniform(0.25, 0.75, PLACES)
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, 1.0, -1.0, 5.0, -5.0, 100.0, -100.0)
 STEP = 1e-6
-"""Of differences, as a share of the point if that is beyond 1."""
+"""Step of finite differences; relative to the point if the point's magnitude exceeds 1."""
 SMOOTH = 1e-3
-"""How far differences to both sides, and by a quarter of the step, may be apart."""
+"""Largest distance between the differences to both sides, and by a quarter of the step, at a smooth point."""
 NEAR = 2.0**-6
 TINY = 2.0**-100
 
@@ -55,12 +55,12 @@ def _judge(subject: Subject, verdict: Verdict, excluded: Excluded, technique: st
 
 
 def _points(count: int) -> list[Array]:
-    """Arrays of one argument, or of every pair of two."""
+    """Return the points as arrays: one array for one argument, two with all pairs for two arguments."""
     return [grid.ravel() for grid in np.meshgrid(*[POINTS] * count)]
 
 
 def _is_elementwise(shipped: Shipped, name: str, count: int) -> bool:
-    """Whether a part is a function of float64 elements of so many arrays that draws nothing."""
+    """Return whether a part is a deterministic elementwise function of `count` float64 arrays."""
     ordinary = [ORDINARY[::-1].copy(), ORDINARY][-count:]
     changed = [array.copy() for array in ordinary]
     for array in changed:
@@ -81,7 +81,7 @@ def _is_elementwise(shipped: Shipped, name: str, count: int) -> bool:
 
 
 def _from_differences(shipped: Shipped, name: str, count: int) -> Iterator[str]:
-    """The first point where a float32 gradient is not near the differences of float64 values."""
+    """Yield a message for the first point where a float32 gradient is not near the differences of float64 values."""
     points = _points(count)
     values, *gradients = shipped.at(name, *(array.astype(np.float32) for array in points))
     for argument, gradient in enumerate(gradients):
@@ -96,7 +96,7 @@ def _from_differences(shipped: Shipped, name: str, count: int) -> Iterator[str]:
 
 
 def _slopes(shipped: Shipped, name: str, points: Sequence[Array], argument: int) -> tuple[Array, Array]:
-    """Differences of float64 values along an argument, and where those to both sides and by less agree."""
+    """Return differences of float64 values along an argument, and where they agree with one-sided and smaller steps."""
     step = STEP * np.maximum(1.0, np.abs(points[argument]))
 
     def value(by: float) -> Array:
@@ -112,7 +112,7 @@ def _slopes(shipped: Shipped, name: str, points: Sequence[Array], argument: int)
 
 
 def _by_place(shipped: Shipped, name: str, count: int) -> Iterator[str]:
-    """The first special point whose gradient differs between elements of one array."""
+    """Yield a message for the first special point whose gradient differs between elements of one array."""
     for point in SPECIAL:
         for gradients in shipped.at(name, *[np.full(PLACES, point, np.float32)] * count)[1:]:
             first = gradients[0]

@@ -24,16 +24,16 @@ TECHNIQUES: dict[str, Recipe] = {
     "float16-scaled-accumulated": PLAIN.replace(precision=FLOAT16, scaling=StaticScaling(2.0**8), accumulation=2),
     "bfloat16-recomputed": PLAIN.replace(precision=BFLOAT16, recompute=Recompute(1)),
 }
-"""One recomputed segment has both uses of a layer; of two, each has one."""
+"""Recipes by name. One recomputed segment contains both uses of a shared layer; two segments contain one use each."""
 
 
 def signs(shape: tuple[int, ...], *seed: int) -> Array:
-    """Random ones and minus ones."""
+    """Return an array of random ones and minus ones."""
     return np.random.default_rng([*seed]).choice([-1.0, 1.0], shape)
 
 
 def batch_of(model: Model, seed: int = 0) -> Batch:
-    """Inputs of the exact models: ids, or vectors whose places differ in magnitude, each between 1/4 and 1."""
+    """Return inputs of the exact models: ids, or vectors whose elements differ in magnitude, from 1/4 to 1."""
     width = model.heads.heads[0].units
     targets = {"output": np.zeros((SAMPLES, width), np.float32)}
     if model.integer_inputs:
@@ -43,7 +43,7 @@ def batch_of(model: Model, seed: int = 0) -> Batch:
 
 
 def expected_gradients(model: Model, batch: Batch) -> dict[str, Array]:
-    """The gradients by hand, use by use, in float64, of the mean over items and units of the squared output."""
+    """Return float64 gradients of the mean squared output over items and units, summed by hand over the uses."""
     weights = {name: value.astype(np.float64) for name, value in model.weights(0).items()}
     first, x = weights["0.weight"], batch.inputs
     if model.name == "tied":
@@ -66,7 +66,7 @@ def expected_gradients(model: Model, batch: Batch) -> dict[str, Array]:
 
 
 def make_recipe(subject: Subject, model: Model, techniques: str) -> Recipe:
-    """The recipe; ids are recomputed by a variant that needs no input with a gradient."""
+    """Return the recipe; a model of ids gets a recomputation variant that needs no input with a gradient."""
     recipe = TECHNIQUES[techniques]
     need(subject, *((Capability.ACCUMULATION,) if recipe.accumulation > 1 else ()))
     if recipe.recompute is None or not model.integer_inputs:
@@ -77,7 +77,7 @@ def make_recipe(subject: Subject, model: Model, techniques: str) -> Recipe:
 
 
 def trains_exactly(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe) -> None:
-    """The gradients of a window, and without recomputation the weights after its update, against those by hand.
+    """Compare the gradients of a window, and without recomputation the updated weights, with those by hand.
 
     Signs of zeros are free.
     """
@@ -172,11 +172,11 @@ USES: dict[str, FunctionUse] = {
     "second-output": FunctionUse((True, True, False), outputs="z"),
     "twice": FunctionUse((False, True, False), times=2),
 }
-"""Uses of an operation with three inputs and two outputs."""
+"""Uses, by name, of an operation with three inputs and two outputs."""
 
 
 def judge_use(subject: Subject, verdict: Verdict, use: FunctionUse, variant: str | None = None) -> None:
-    """The gradients of powers of two, and what the backward pass finds when it asks which inputs need one."""
+    """Check the gradients of powers of two, and which inputs the backward pass reports as needing a gradient."""
     need(subject, Capability.FUNCTION_USES)
     a, b, c = (np.exp2([first, -1.0, 3.0]).astype(np.float32) for first in (0.0, 1.0, 2.0))
     result = subject.framework.function_used(use, (a, b, c), variant)

@@ -20,7 +20,7 @@ FIXTURES: dict[str, tuple[Callable[[], Model], Callable[[], Batch]]] = {
     "encoder": (lambda: encoder(blocks=1), lambda: token_batch(8)),
     "sincos": (sincos, lambda: sincos_batch(64)),
 }
-"""In "square" there are as many samples as units: a sum over the wrong axis has the right shape."""
+"""Model and batch by name. In "square", samples and units are equal in number: a sum over the wrong axis fits."""
 CASES = [(fixture, precision) for fixture in FIXTURES for precision in (FLOAT32, FLOAT16, BFLOAT16)]
 CASES += [(fixture, precision) for fixture in ("square", "encoder") for precision in (*MASTERED, *PURE_LOW)]
 

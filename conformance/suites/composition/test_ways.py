@@ -1,4 +1,4 @@
-"""Other public calls and options of a technique train as its default ones do."""
+"""Ways: the other public calls and options of a technique train like its default ones."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,29 +33,29 @@ WANTED: dict[str, tuple[str, Any]] = {
     "scaling": ("scaling", DynamicScaling(initial=16.0, interval=2)),
     "schedule": ("schedule", Steps((1, 3), (1.0, 0.5, 0.25))),
 }
-"""The field of a recipe, and a value, by the technique that they use."""
+"""By technique, the recipe field that uses it, with a value."""
 
 ROWS = 3
-"""Rows that a way may train until each of its calls was made: an optimizer may have a constructor of its own."""
+"""Largest number of rows until each call of a way was made: a call may be the constructor of one optimizer."""
 
 SINGLE = ("clip", "scaling", "schedule")
-"""Techniques that some frameworks offer for windows of one micro-batch alone, or count by micro-batches."""
+"""Techniques that some frameworks offer only for windows of one micro-batch, or count by micro-batches."""
 
 STATELESS = ("autocast", "backward", "clip", "recompute", "zero-grad")
-"""Techniques that leave nothing to save."""
+"""Techniques without a state to save."""
 
 FILES = ("load", "save")
 """Techniques that read and write files."""
 
 AFTER_GRADIENTS = ("average", "load", "optimizer", "save", "schedule")
-"""Techniques that begin where a window's gradients are there, whatever they come from."""
+"""Techniques that start from a window's gradients, whatever their source."""
 
 ROUNDING = ("average", "clip")
 """Techniques whose ways may round differently where values have more than a few bits."""
 
 
 def _using(recipe: Recipe, technique: str) -> Recipe:
-    """The recipe, changed if it does not use the technique, or scales losses by a constant."""
+    """Return the recipe, changed if it does not use the technique; a constant loss scale does not count as use."""
     constant = technique == "scaling" and not isinstance(recipe.scaling, DynamicScaling)
     if recipe.uses(technique) and not constant:
         return recipe
@@ -86,11 +86,11 @@ def test_way_matches_oracle(subject: Subject, verdict: Verdict, excluded: Exclud
 
 
 _failing: set[Row] = set()
-"""Rows that fail by the default ways, as far as this process has met them."""
+"""Rows that this process found to fail by the default ways."""
 
 
 def _fails_by_default(subject: Subject, row: Row, folder: Path) -> bool:
-    """Whether the row fails by the default ways too, which is the matter of `composition.pairs`."""
+    """Return whether the row fails by the default ways too; that failure belongs to `composition.pairs`."""
     usual = row.replace(ways=())
     try:
         combinations.compare(subject, Verdict(), usual, folder / row.label)
@@ -100,9 +100,9 @@ def _fails_by_default(subject: Subject, row: Row, folder: Path) -> bool:
 
 
 def _rows(subject: Subject, way: Way, excluded: Excluded) -> Iterator[Row]:
-    """Rows that use the technique, then the others, from another place of the array for each way.
+    """Yield rows that use the technique, then the others; each way starts at another row of the array.
 
-    Rows that meet a known defect come last.
+    Rows with a known defect come last.
     """
     array = [row for row in rows(subject.framework) if row.recipe.ranks is None]
     start = sum(map(ord, str(way))) % len(array)
@@ -136,7 +136,7 @@ def test_way_keeps_state_of_default_way(subject: Subject, verdict: Verdict, way:
 
 
 def _cases(subject: Subject, way: Way) -> Iterator[tuple[str, Model, Recipe]]:
-    """Runs in which mistakes of the technique show: label, model and recipe."""
+    """Yield label, model and recipe of runs in which errors of the technique are visible."""
     recipe, model = _recipe(subject, way, SGD(2.0**-4, momentum=0.5)), exact_stack()
     match way.technique:
         case "recompute":
@@ -170,7 +170,7 @@ def _cases(subject: Subject, way: Way) -> Iterator[tuple[str, Model, Recipe]]:
 
 
 def make_norm_model() -> Model:
-    """A linear layer and batch norm, whose statistics move in training."""
+    """Return a model of a linear layer and batch norm, whose statistics change in training."""
     model = exact_stack()
     return replace(model, name="normed", layers=(Dense(8), BatchNorm(), model.layers[-1]), starts=())
 
@@ -180,18 +180,18 @@ def _declares(subject: Subject, recipe: Recipe) -> bool:
 
 
 _VALUES = (0.5, math.inf, 0.5, 0.25, 0.75)
-"""Gradients of one element, the last one without an update before it, so that counters end at odd numbers."""
+"""Values of one gradient element in successive updates; the infinite one is skipped, so counters end at odd numbers."""
 
 
 def _trains(way: Way) -> bool:
-    """Whether runs of the way train on data, in addition to given gradients."""
+    """Return whether runs of the way train on data, in addition to given gradients."""
     return way.technique not in (*ROUNDING, *AFTER_GRADIENTS)
 
 
 def _run_updates(
     subject: Subject, trainer: Trainer, way: Way, model: Model, recipe: Recipe
 ) -> Iterator[dict[str, Array]]:
-    """The states after updates of a run, which trains on data too if the technique acts there and may round alike."""
+    """Yield the state after each update of a run, which also trains on data unless the way may round differently."""
     names = list(trainer.parameters())
     batch = exact_batch(16, *_sizes(model), seed=1)
     targets = {head.name: batch.targets["output"] for head in model.heads.heads}
@@ -205,13 +205,13 @@ def _run_updates(
 
 
 def _by_default_way(subject: Subject, model: Model, recipe: Recipe) -> Trainer:
-    """A run that the verdict's record leaves out: its states serve other tests of the process too."""
+    """Return a run by the default way that is not in the verdict's record, as other tests use its states too."""
     framework = subject.framework
     return type(framework).trainer(framework, model, subject.complete_recipe(recipe.replace(ways=())))
 
 
 def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, recipe: Recipe, folder: Path) -> None:
-    """Compares the states of runs by the way and by the default way."""
+    """Compare the states of runs by the way and by the default way."""
     usual = _usual.get(key := (subject.framework, subject.seed, _trains(way), repr((model, recipe))))
     if usual is None:
         usual = _usual[key] = [*_run_updates(subject, _by_default_way(subject, model, recipe), way, model, recipe)]
@@ -241,11 +241,11 @@ def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, rec
 
 
 _usual: dict[tuple[Framework, int, bool, str], list[dict[str, Array]]] = {}
-"""States of runs by the default way that this process has made."""
+"""Cache of the states of this process's runs by the default way."""
 
 
 def _nearly_same(verdict: Verdict, measured: Mapping[str, Array], expected: Mapping[str, Array], what: str) -> None:
-    """Compares states of two compiled programs, which may divide and take roots in another order."""
+    """Compare the states of two compiled programs, which may divide and take roots in different orders."""
     verdict.equal(sorted(measured), sorted(expected), f"entries of the {what}", "entries-differ")
     numbers = {name for name, value in expected.items() if np.issubdtype(value.dtype, np.floating)}
     measured_rest, rest = ({n: v for n, v in state.items() if n not in numbers} for state in (measured, expected))
@@ -259,7 +259,7 @@ def _nearly_same(verdict: Verdict, measured: Mapping[str, Array], expected: Mapp
 
 
 def _recipe(subject: Subject, way: Way, optimizer: Optimizer) -> Recipe:
-    """A recipe that uses as much as the framework declares, and the way's technique in any case."""
+    """Return a recipe with all techniques that the framework declares, and in any case the way's technique."""
     chosen = Recipe(optimizer, accumulation=1 if way.technique in SINGLE else 2)
     for technique in ("scaling", "schedule", "average"):
         larger = _using(chosen, technique)
@@ -281,7 +281,7 @@ def test_way_keeps_state_of_default_way_over_ranks(
 
 
 def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, ranks: Ranks, folder: Path) -> None:
-    """Compares the states of ranks by the way and by the default way.
+    """Compare the states of ranks by the way and by the default way.
 
     At rate 0 the weights keep their few bits while momentum adds up the gradients, so that these are exact.
     """
@@ -301,7 +301,7 @@ def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, rank
 
 
 _usual_ranks: dict[tuple[Framework, int, str], list[tuple[str, States]]] = {}
-"""States of ranks by the default way that this process has made, as `_updated_ranks` gives them."""
+"""Cache of the states of ranks by the default way, in the form of `_updated_ranks`."""
 
 
 def _updated_ranks(
@@ -321,7 +321,7 @@ def _updated_ranks(
 
 
 def _accumulating(subject: Subject, model: Model, recipe: Recipe) -> Recipe:
-    """The recipe with windows of two micro-batches, where the framework's ranks have them."""
+    """Return the recipe with windows of two micro-batches if the framework's ranks support them."""
     two = recipe.replace(accumulation=2)
     try:
         subject.rank_group(model, two)
@@ -331,7 +331,7 @@ def _accumulating(subject: Subject, model: Model, recipe: Recipe) -> Recipe:
 
 
 def _sizes(model: Model) -> tuple[int, int]:
-    """Widths of the model's inputs and targets."""
+    """Return the widths of the model's inputs and targets."""
     return model.sample[-1], model.heads.heads[0].units
 
 

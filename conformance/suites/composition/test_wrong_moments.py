@@ -1,4 +1,4 @@
-"""Calls at unusual moments: they raise, or the updates after them are those of a run that did not make them."""
+"""Calls at unusual moments: a call raises, or later updates equal those of a run without the call."""
 
 from pathlib import Path
 
@@ -39,13 +39,13 @@ def test_empty_window_is_refused_or_ignored(subject: Subject, verdict: Verdict, 
 
 
 def train(trainer: Trainer, start: int, stop: int) -> None:
-    """Updates `start` to `stop`, each on a batch of its own."""
+    """Make updates `start` to `stop` - 1, each on a different batch."""
     for seed in range(start, stop):
         trainer.update((exact_batch(8, seed=seed),))
 
 
 def answer(trainer: Trainer) -> str:
-    """Ends a window without a micro-batch: the type of the exception, or "done"."""
+    """End a window without a micro-batch; return the type of the exception, or "done"."""
     try:
         trainer.apply()
     except (RuntimeError, ValueError, TypeError, AssertionError, Unsupported) as error:
@@ -90,7 +90,7 @@ OLDER: dict[str, tuple[Recipe, int]] = {
     "with-more-parts": (RECIPES["adam"].replace(scaling=SCALING, schedule=Steps((1,), (1.0, 0.5))), 1),
     "with-fewer-parts": (Recipe(SGD(2.0**-6)), 1),
 }
-"""Recipe and updates of the run of an older save."""
+"""By case, the recipe of a run and the number of its updates before an older save."""
 
 
 @clause("resume.live-state")

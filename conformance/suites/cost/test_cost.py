@@ -21,7 +21,7 @@ SCALARS = 8
 """Bytes of a loss and of its item count, in float32, which some frameworks save for backward."""
 
 GRAIN = 512
-"""Bytes that a device's allocator rounds up to, where a framework counts what is allocated; on a CPU none does."""
+"""Granularity of a device's allocator in bytes, for frameworks that count allocated bytes; on a CPU none does."""
 
 SMALL: dict[str, Callable[[], tuple[Model, Batch]]] = {
     "convolution": lambda: (digits_convolution(0.0, 4), digits_batch(32, image=True)),
@@ -30,12 +30,12 @@ SMALL: dict[str, Callable[[], tuple[Model, Batch]]] = {
 
 
 def slack(subject: Subject, tensors: int) -> int:
-    """Bytes by which a count of so many tensors may lie above their own bytes."""
+    """Return the bytes by which a count of `tensors` tensors may exceed the tensors' own bytes."""
     return SCALARS + (0 if subject.framework.device == "cpu" else GRAIN * tensors)
 
 
 def shares(subject: Subject, model: Model, batch: Batch, precision: Precision) -> tuple[float, float]:
-    """Saved bytes in float32, and the share of them that a precision needs."""
+    """Return the saved bytes in float32, and the share of them that a precision needs."""
     wide, mixed = (subject.trainer(model, RECIPE.replace(precision=p)).saved_bytes(batch) for p in (FLOAT32, precision))
     return float(wide), mixed / wide
 
@@ -73,12 +73,12 @@ def test_matmul_saves_half_the_bytes(subject: Subject, verdict: Verdict, precisi
 
 
 def saved_bytes(subject: Subject, count: int, segments: int, variant: str | None = None) -> int:
-    """Saved bytes of `count` blocks in so many recomputed segments, 0 for no recomputation."""
+    """Return the saved bytes of `count` blocks with `segments` recomputed segments; 0 means no recomputation."""
     return costs.saved_bytes(subject, costs.equal_blocks(count, WIDTH, ROWS), segments, variant)
 
 
 def extra_activations(subject: Subject, variant: str | None) -> int:
-    """Activations that a variant keeps in addition to the boundaries: one for each block if it keeps products by
+    """Return how many activations a variant keeps next to the boundaries: one per block if it keeps products by
     definition."""
     return N if variant in subject.conventions.keeps_products else 0
 
@@ -88,10 +88,10 @@ def extra_activations(subject: Subject, variant: str | None) -> int:
 def test_each_segment_saves_one_boundary(
     subject: Subject, verdict: Verdict, segments: int, variant: str | None
 ) -> None:
-    """The closed form: s boundaries of b·w float32 values, and what the head and its loss hold alone.
+    """Saved bytes follow a closed form: s boundaries of b·w float32 values, and the bytes of the head and its loss.
 
-    A segment holds its input. That of the first is the batch, which is not counted; that of the head, which is not
-    recomputed, is the last block's output and makes up for it.
+    A segment keeps its input. The first segment's input is the batch, which is not counted. The head is not recomputed;
+    its input, the last block's output, is counted instead.
     """
     alone = saved_bytes(subject, 0, 0)
     expected = (segments + extra_activations(subject, variant)) * BOUNDARY + alone
@@ -103,10 +103,10 @@ def test_each_segment_saves_one_boundary(
 
 @clause("cost.recompute-bytes")
 def test_peak_is_boundaries_and_largest_segment(subject: Subject, verdict: Verdict, variant: str | None) -> None:
-    """Peak bytes: the boundaries, and one segment's own activations during its backward pass.
+    """Peak bytes are the boundaries plus one segment's own activations during its backward pass.
 
-    The latter are what its blocks hold alone without recomputation, but not with it. Where a block holds 2 tensors,
-    the share of s segments is (s + 2n/s - 1) / 2n: 1, 9/16, 7/16 and 9/16 for s = 1, 2, 4 and 8 of n = 8.
+    These are the activations that only its blocks keep without recomputation. If a block keeps 2 tensors, s segments
+    of n blocks need the share (s + 2n/s - 1) / 2n: 1, 9/16, 7/16 and 9/16 for s = 1, 2, 4 and 8 of n = 8.
     """
     plain = saved_bytes(subject, N, 0)
     most = {}
@@ -157,7 +157,7 @@ def test_byte_counts_repeat(subject: Subject, verdict: Verdict, technique: str) 
 
 
 def brief() -> tuple[Model, Batch]:
-    """A step that is fast on every machine."""
+    """Return model and batch of a step that is fast on every machine."""
     return blocks(N, 32), wide_batch(16, 32)
 
 

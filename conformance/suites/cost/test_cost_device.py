@@ -1,7 +1,7 @@
 """Cost of the techniques on a GPU: times of steps that fill it, and its allocator's peak.
 
-Everything here is marked `gpu` and unsupported on a CPU. The adapter measures times, by the device's events if the
-framework has them (`Framework.measure_time`). A bound fails only if the whole interval of a ratio lies beyond it.
+All tests here are marked `gpu` and unsupported on a CPU. The adapter measures times, with the device's events if the
+framework has them (`Framework.measure_time`). A test fails only if the whole interval of a ratio exceeds its bound.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -29,29 +29,29 @@ pytestmark = pytest.mark.gpu
 
 LOW = pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.label)
 TF32 = pytest.mark.parametrize("tf32", ["default", "off", "on"])
-"""What products in float32 may do: what the framework lets them by default, keep every bit, round to TensorFloat-32."""
+"""Setting of float32 products: the framework's default, TensorFloat-32 off (all bits kept), TensorFloat-32 on."""
 
 EPOCHS = 1_000
-"""Of the sine and cosine example, whose epoch is one update on all of its points."""
+"""Number of epochs of the sine and cosine example; an epoch is one update on all of its points."""
 
 BLOCKS, WIDTH, ROWS = 16, 1024, 16384
-"""Whose activations take many times the bytes that their weights do."""
+"""Blocks, their width and rows of the batch: activations need many times the bytes of the weights."""
 
 SEGMENTS, MICRO_BATCHES = 4, 8
 WORKSPACE = 64 * 2**20
-"""Bytes that libraries of products may work in; cuBLAS asks for 32 MiB on the largest GPUs."""
+"""Largest workspace of libraries of matrix products, in bytes; cuBLAS takes 32 MiB on the largest GPUs."""
 
 TENSORS = 4
 """Additional activations of one block during its backward pass: gradients and their inputs."""
 
 
 def tall_blocks(count: int = BLOCKS) -> Fixture:
-    """Workloads for the allocator's peak."""
+    """Return the workload for the allocator's peak."""
     return equal_blocks(count, WIDTH, ROWS, inputs=16)
 
 
 def float32_products(subject: Subject, tf32: str) -> AbstractContextManager[None]:
-    """The scope of a case of `TF32`; ends the test if there is no such switch, except for the default."""
+    """Return the scope of a case of `TF32`; end the test if there is no such switch, except for the default."""
     if tf32 == "default" and not subject.framework.declares(Capability.TF32).supported:
         return nullcontext()
     need(subject, Capability.TF32)
@@ -75,7 +75,7 @@ def test_recomputation_costs_one_forward_pass(subject: Subject, verdict: Verdict
 @LOW
 @TF32
 def test_mixed_precision_is_no_slower(subject: Subject, verdict: Verdict, tf32: str, precision: Precision) -> None:
-    """Where products decide; TensorFloat-32 does not excuse it, for it multiplies at half the rate of 16 bits."""
+    """The step is dominated by products. TensorFloat-32 is no excuse: it has half the rate of 16-bit products."""
     need_device(subject)
     with float32_products(subject, tf32):
         what = f"{precision.label}, products, TF32 {tf32}"
@@ -92,7 +92,7 @@ def test_mixed_precision_is_no_slower(subject: Subject, verdict: Verdict, tf32: 
 def test_mixed_precision_speeds_up_transformer_block(
     subject: Subject, verdict: Verdict, tf32: str, precision: Precision
 ) -> None:
-    """Bounded where float32 keeps every bit. Norms, softmax and casts leave less to gain than TensorFloat-32 takes."""
+    """The bound applies where float32 keeps all bits: TensorFloat-32 gains more than norms, softmax and casts leave."""
     need_device(subject)
     with float32_products(subject, tf32):
         what = f"{precision.label}, transformer block, TF32 {tf32}"
@@ -105,10 +105,10 @@ def test_mixed_precision_speeds_up_transformer_block(
 @clause("cost.mixed-speed")
 @LOW
 def test_time_of_sine_and_cosine_example(subject: Subject, verdict: Verdict, precision: Precision) -> None:
-    """Its 1,000 epochs, cut into as many stretches as there are pairs; published is 0.68 of the plain time.
+    """Measure the example's 1,000 epochs in as many parts as there are pairs; 0.68 of the plain time is published.
 
-    It has no bound: its products are so small that what starts a step's operations takes longer than they do, and
-    mixed precision has more of them to start.
+    The ratio has no bound: the products are so small that starting a step's operations takes longer than the
+    operations, and mixed precision has more operations to start.
     """
     need_device(subject)
     plain = Recipe(Adam(1e-2))
@@ -128,7 +128,7 @@ TECHNIQUES = {
 
 
 def count_peak_bytes(subject: Subject, technique: str) -> int:
-    """Peak of the bytes saved for the backward pass of `tall_blocks`, by the exact count."""
+    """Return the peak of the bytes saved for the backward pass of `tall_blocks`, by the exact count."""
     model, batch = tall_blocks()
     part = batch.into(TECHNIQUES[technique].accumulation)[-1]
     count = subject.trainer(model, TECHNIQUES[technique]).saved_bytes(part)
@@ -141,10 +141,10 @@ def count_peak_bytes(subject: Subject, technique: str) -> int:
 @clause("cost.peak-follows-count")
 @pytest.mark.parametrize("technique", TECHNIQUES)
 def test_allocator_peak_matches_byte_count(subject: Subject, verdict: Verdict, tmp_path: Path, technique: str) -> None:
-    """Shares of the plain step's bytes: of the peak, without the weights, and of the count.
+    """Compare a technique's share of the plain step's peak, without the weights, with its share of the count.
 
-    A peak is the weights, what is held, and what one block works in, w: with c for the counts and ' for the technique
-    (c' + w') / (c + w) - c' / c lies within w / (c + w).
+    A peak consists of the weights, the counted bytes c, and the working memory w of one block. With ' for the
+    technique, (c' + w') / (c + w) - c' / c lies within w / (c + w).
     """
     need_device(subject)
     need(subject, Capability.SAVED_BYTES)

@@ -9,7 +9,7 @@ from frameworks.native_loop import CASES, FIXTURES, LoopCase, steps
 from results.compare.ratio import FEWEST
 
 SAME = 0.01
-"""Relative difference of the first loss beyond which the two sides do not train the same; they differ by rounding."""
+"""Relative difference of the first losses up to which both sides train the same; rounding makes them differ."""
 
 
 @clause("cost.adapter-overhead")

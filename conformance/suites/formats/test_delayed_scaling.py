@@ -12,12 +12,12 @@ from frameworks.contract import Capability, DelayedProduct, DelayedProducts
 K, M, N = 24, 16, 5
 HISTORY = 3
 EXACT = (2.0, 1.0, 8.0, 0.5, 0.25, 0.25, 4.0)
-"""Largest values of steps, in units of the format's largest number, so that every scale is a power of two."""
+"""Largest value of each step, in units of the format's largest number; all scales are powers of two."""
 UNEVEN = (3.7, 0.91, 11.3, 0.2, 5e-3, 0.7, 0.04, 2.1)
 
 
 def make_product(subject: Subject, kernel: Array, accumulation: int = 1, history: int = HISTORY) -> DelayedProduct:
-    """A product with this kernel; ends the test if the framework has none."""
+    """Return a product with this kernel; end the test if the framework has no delayed scaling."""
     need(subject, Capability.DELAYED_SCALING)
     return subject.framework.rule(DelayedProducts)(kernel, history=history, accumulation=accumulation)
 

@@ -29,19 +29,19 @@ from frameworks.contract import Capability, EightBitRule, Trainer
 
 BLOCK = 256
 ENTRIES = 40 * BLOCK + 77
-"""Of each of the two parameters: the last block is not full."""
+"""Number of entries of each of the two parameters; the last block is not full."""
 PARAMETERS = ("0.output.weight", "0.output.bias")
-"""One row and a vector, whose entries have the same order in every layout."""
+"""Parameters of the model: a matrix of one row and a vector, whose entries have the same order in every layout."""
 EXACT = Adam(beta1=0.875, beta2=0.9375, state_bits=8)
-"""Both shares, and what is left of 1, are float32 numbers."""
+"""Adam with betas β for which β and 1 - β are exact in float32."""
 PERCEPTRON = digits_mlp((64,), "tanh")
 GREY = 0.5
-"""A background by which no pixel is zero, so that the gradients of a block are within a few decades of each other.
+"""Background that makes all pixels nonzero, so that the gradients of a block are within a few decades of each other.
 
-A moment of the first kind that is kept while its second one is too small for a code is divided by epsilon alone.
+If a second moment is too small for a code and its first moment is not, the first moment is divided by epsilon only.
 """
 DRAWS = 4
-"""Of weights, for with some of them even so second moments of a block vanish."""
+"""Number of draws of weights: with some draws, second moments of a block vanish in spite of the background."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,28 +54,28 @@ class StoredMoment:
 
     @classmethod
     def of(cls, verdict: Verdict, trainer: Trainer, slot: str, name: str) -> StoredMoment:
-        """Reads the moment from a run, which must show all three."""
+        """Read the moment from a run, which must expose decoded values, codes and absmax."""
         state, names = trainer.optimizer_state(), [f"{kind}{slot}/{name}" for kind in ("", "codes/", "absmax/")]
         verdict.equal([key for key in names if key not in state], [], f"missing parts of {slot} of {name}", "lacking")
         return cls(*(state[key].ravel() for key in names))
 
 
 def rule_of(subject: Subject) -> EightBitRule:
-    """The values of the framework's codes; ends the test if it has none."""
+    """Return the rule with the values of the framework's codes; end the test if there is none."""
     need(subject, Capability.ADAM_8BIT)
     return subject.framework.rule(EightBitRule)
 
 
 def moments_of(rule: EightBitRule) -> tuple[tuple[str, Array, float, bool], ...]:
-    """Slot, values of codes, share and whether gradients are squared, for each moment under `EXACT`."""
+    """Return for each moment under `EXACT`: slot, values of codes, beta, and whether gradients are squared."""
     return ((rule.first, rule.first_codes, EXACT.beta1, False), (rule.second, rule.second_codes, EXACT.beta2, True))
 
 
 def draw_gradients(seed: int, *, decades: float = 9.0, zeros: bool = False) -> dict[str, Array]:
-    """Gradients of both signs whose blocks have unlike magnitudes, and whose entries are spread over decades.
+    """Return gradients of both signs; magnitudes differ between blocks, and entries of a block span decades.
 
     Args:
-        zeros: every third one is zero, and all of the second block.
+        zeros: whether every third entry and the whole second block are zero.
     """
     rng = np.random.default_rng([8, seed])
     gradients = {}
@@ -89,7 +89,7 @@ def draw_gradients(seed: int, *, decades: float = 9.0, zeros: bool = False) -> d
 
 
 def wide_run(subject: Subject, recipe: Recipe = Recipe(EXACT)) -> Trainer:
-    """A run of one row and one vector of `ENTRIES`."""
+    """Return a run of a matrix of one row and a vector, with `ENTRIES` entries each."""
     return subject.trainer(exact_linear(1, ENTRIES), recipe)
 
 
@@ -193,10 +193,10 @@ def test_first_update_matches_float_adam(subject: Subject, verdict: Verdict) -> 
 
 
 def distance(short: Trainer, wide: Trainer, background: float) -> float:
-    """How far 100 updates on digits lead one run from the other, in units of what the latter has moved.
+    """Return the distance of two runs after 100 updates on digits, relative to the movement of the second run.
 
     Args:
-        background: what every pixel is lighter by.
+        background: value added to all pixels.
     """
     digits = [digits_batch(32, 32 * index) for index in range(20)]
     batches = [Batch(batch.inputs + np.float32(background), batch.targets) for batch in digits]

@@ -18,12 +18,12 @@ TWO = Model(
     "two-layers", (Dense(24), Activation("relu"), Heads((Head("output", 6),))), (40,), (("output", "squared_error"),)
 )
 DENSE = {"0.weight": ("0", None), "2.output.weight": ("2.output", "1")}
-"""Of each dense layer its path, and the path of what it takes in."""
+"""By weight, the path of its dense layer and the path of the layer whose output is its input."""
 ROWS = 12
 
 
 def weights(biases: float = 0.0) -> dict[str, Array]:
-    """Weights of all magnitudes, and biases up to a largest one."""
+    """Return weights of all magnitudes, and biases with the largest value `biases`."""
     return {
         name: values_up_to(shape, 0.3, [11, index])
         if name.endswith("weight")
@@ -33,7 +33,7 @@ def weights(biases: float = 0.0) -> dict[str, Array]:
 
 
 def batch(seed: int, largest: float) -> Batch:
-    """Samples up to a largest value, and targets."""
+    """Return samples with the largest value `largest`, and targets."""
     targets = values_up_to((ROWS, 6), 2.0, [seed, 32])
     return Batch(values_up_to((ROWS, 40), largest, [seed, 31]), {"output": targets})
 
@@ -41,7 +41,7 @@ def batch(seed: int, largest: float) -> Batch:
 def run_pass(
     subject: Subject, verdict: Verdict, largest: float, start: dict[str, Array]
 ) -> tuple[LayerTrace, dict[str, expected.Float8Layer]]:
-    """A traced pass after three updates, and the expected output of each layer for its inputs."""
+    """Return a traced pass after three updates, and the expected output of each layer for its inputs."""
     rule = rule_of(subject).product
     need(subject, Capability.TRACE)
     run = subject.trainer(TWO, STILL, start)
@@ -80,7 +80,7 @@ def test_layers_multiply_dequantized_values(subject: Subject, verdict: Verdict, 
 
 @clause("formats.float8-values")
 def test_biases_are_not_cast(subject: Subject, verdict: Verdict) -> None:
-    """Biases are added after the product, which alone is in 8 bits."""
+    """Only the product is in 8 bits; biases are added after it."""
     shown, layers = run_pass(subject, verdict, 4.0, weights(biases=3.0))
     for name, layer in layers.items():
         path, _ = DENSE[name]
@@ -112,7 +112,7 @@ def test_bias_gradients_are_not_cast(subject: Subject, verdict: Verdict) -> None
 
 
 def _answers(subject: Subject, recipe: Recipe, test: Batch) -> Array:
-    """The classes that a network of digits answers with after it was trained so."""
+    """Return the classes that a network of digits predicts after training by the recipe."""
     run: Trainer = subject.trainer(digits_mlp((64, 64)), recipe)
     for start in range(0, 80 * 64, 64):
         run.update((digits_batch(64, start % 1344),))

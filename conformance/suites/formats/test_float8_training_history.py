@@ -110,7 +110,7 @@ def test_skip_under_static_scale_updates_amax_history_as_declared(subject: Subje
 
 @clause("formats.float8-skips")
 def test_infinite_amax_does_not_enter_scale(subject: Subject, verdict: Verdict) -> None:
-    """Without a scaler, so that the update is applied: its history has the infinity until it has gone."""
+    """Run without a scaler, so that the update is applied; infinity stays in the history until it leaves it."""
     expected.rule_of(subject)
     followed = expected.TrackedRun(subject, verdict, expected.STILL)
     for powers in expected.WINDOWS[:2]:
@@ -224,7 +224,7 @@ OPTIMIZERS = {
 @clause("formats.float8-is-no-parameter")
 @pytest.mark.parametrize("kind", list(OPTIMIZERS))
 def test_optimizer_does_not_change_amax_history(subject: Subject, verdict: Verdict, kind: str) -> None:
-    """Weights move, and the amax of inputs and kernels is still known."""
+    """The updates change the weights, but the expected amax of inputs and kernels is still known."""
     rule = expected.rule_of(subject).product
     recipe = OPTIMIZERS[kind]
     followed = expected.TrackedRun(subject, verdict, recipe)
@@ -248,7 +248,7 @@ def test_optimizer_does_not_change_amax_history(subject: Subject, verdict: Verdi
 @clause("formats.float8-is-no-parameter")
 @pytest.mark.parametrize("kind", ["clip", "decay"])
 def test_gradient_amax_is_of_cast_gradients(subject: Subject, verdict: Verdict, kind: str) -> None:
-    """Weights stay, so that the amax of gradients is known too."""
+    """The weights stay constant, so that the expected amax of gradients is known."""
     expected.rule_of(subject)
     optimizer = AdamW(0.0, weight_decay=0.5) if kind == "decay" else SGD(0.0)
     followed = expected.TrackedRun(subject, verdict, replace(OPTIMIZERS[kind], optimizer=optimizer))
@@ -258,7 +258,7 @@ def test_gradient_amax_is_of_cast_gradients(subject: Subject, verdict: Verdict, 
 
 @clause("formats.float8-is-no-parameter")
 def test_amax_history_is_not_in_gradient_norm(subject: Subject, verdict: Verdict) -> None:
-    """The amax history is far larger than the gradients, of whose norm the limit allows four times."""
+    """The clipping limit is four times the gradients' norm, and the amax history is far larger than the gradients."""
     expected.rule_of(subject)
     slow = expected.EIGHTHS.replace(optimizer=SGD(2.0**-14))
     probe = expected.TrackedRun(subject, verdict, slow)
@@ -285,7 +285,7 @@ def test_amax_history_is_not_in_gradient_norm(subject: Subject, verdict: Verdict
 
 @clause("formats.float8-is-no-parameter")
 def test_weight_average_uses_amax_history_of_run(subject: Subject, verdict: Verdict) -> None:
-    """Weights stay, so that their average is what they are, and both must predict alike."""
+    """The weights stay constant and equal their average, so both must give the same predictions."""
     expected.rule_of(subject)
     followed = expected.TrackedRun(subject, verdict, expected.STILL.replace(average=0.5))
     for powers in expected.WINDOWS:

@@ -25,19 +25,19 @@ each_format = pytest.mark.parametrize("name", sorted(NARROW))
 each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, narrow in NARROW.items() if narrow.signed))
 each_source = pytest.mark.parametrize("source", sorted(SOURCES))
 PRODUCTS = [("float8_e4m3fn", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn")]
-"""Formats of the forward pass, and of gradients, which need a wider range."""
+"""Formats of the two operands of a product: pairs of the forward pass, and of gradients, which need a wider range."""
 INTEGERS = {"1.5": 1.5, "-1.5": -1.5, "2.5": 2.5, "300": 300.0, "-300": -300.0, "inf": np.inf, "-inf": -np.inf}
 INTEGERS |= {"nan": np.nan, "127.9": 127.9, "-128.9": -128.9}
 
 
 def require_format(subject: Subject, name: str) -> NarrowFormat:
-    """The format; ends the test unless the framework declares it."""
+    """Return the format; end the test unless the framework declares it."""
     need(subject, Capability(f"formats.{name}"))
     return NARROW[name]
 
 
 def cast(subject: Subject, values: Array, name: str) -> Array:
-    """The values of the framework's codes, float64, decoded by the specification."""
+    """Cast values in the framework; return its codes decoded by the format's specification, as float64."""
     codes = subject.framework.rule(NumberFormats).encode(values, name)
     return NARROW[name].values()[codes]
 

@@ -19,18 +19,18 @@ each_case = pytest.mark.parametrize("case", post_training.CASES)
 
 
 def rule_of(subject: Subject) -> LinearRule:
-    """The declared rule; ends the test if there is none."""
+    """Return the declared rule; end the test if there is none."""
     need(subject, Capability.LOAD_INT8)
     return subject.framework.rule(PostTraining).rules()[TECHNIQUE]
 
 
 def load_int8_model(subject: Subject, weights: dict[str, Array]) -> QuantizedModel:
-    """The model with these weights in 8 bits."""
+    """Return the model with these weights in 8 bits."""
     return subject.framework.rule(PostTraining).quantize(TECHNIQUE, MODEL, weights)
 
 
 def inputs_of(rule: LinearRule, verdict: Verdict, case: str) -> Array:
-    """A matrix with outliers for the first layer; abstains if they would make ranges uncertain."""
+    """Return an input matrix with outliers for the first layer; abstain if the outliers make ranges uncertain."""
     if rule.inputs is not None and not np.isfinite(rule.outliers):
         verdict.abstain("inputs have codes and no column is declared to be left out")
     return post_training.CASES[case](ROWS, WIDTH, rule, 1)
@@ -66,7 +66,7 @@ def test_outliers_of_earlier_call_have_no_effect(subject: Subject, verdict: Verd
 
 @clause("quantization.int8-load")
 def test_weight_codes_match_cast_weights(subject: Subject, verdict: Verdict) -> None:
-    """Columns down to the smallest subnormal numbers of float16, and largest values between two numbers of it."""
+    """Columns reach down to float16's smallest subnormal numbers; their largest values lie between float16 numbers."""
     rule = rule_of(subject)
     weights = unlike_weights(MODEL)
     weights[FIRST] *= np.float32(2.0) ** -(np.arange(64, dtype=np.float32) % 24)

@@ -58,7 +58,7 @@ def test_layer_output_matches_its_codes(subject: Subject, verdict: Verdict, tech
 
 
 SIZES = st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(1, 6), st.integers(-12, 12), st.integers(0, 99))
-"""Inputs, outputs and rows of a layer, the power of two of its weights, and a seed."""
+"""Inputs and outputs of a layer, rows of its batch, the exponent of 2 of its weights, and a seed."""
 
 
 @clause("quantization.linear-arithmetic")
@@ -67,7 +67,7 @@ SIZES = st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(1, 6), st.
 def test_generated_layer_output_matches_its_codes(
     subject: Subject, verdict: Verdict, case: tuple[int, int, int, int, int], technique: str
 ) -> None:
-    """If small weights are not quantized, the layer is just large enough for codes."""
+    """If the rule leaves small weights unquantized, the layer is just large enough for codes."""
     rule = rule_of(subject, technique)
     width, outputs, rows, power, seed = case
     layers = (Dense(outputs), Activation("relu"), Heads((Head("output", 2),)))
@@ -81,7 +81,7 @@ def test_generated_layer_output_matches_its_codes(
 @clause("quantization.linear-arithmetic")
 @TECHNIQUE
 def test_model_output_matches_its_layers(subject: Subject, verdict: Verdict, technique: str) -> None:
-    """A model of heads alone gives what they give; the first has as many inputs as it needs for codes."""
+    """A model of heads only must give the heads' outputs; the first head has as many inputs as codes need."""
     rule = rule_of(subject, technique)
     if not rule.heads:
         verdict.abstain("this technique leaves heads as they are")
@@ -221,7 +221,7 @@ def test_storage_has_declared_bytes(subject: Subject, verdict: Verdict, techniqu
 
 
 def range_count(rule: QuantRule, width: int, outputs: int) -> int:
-    """How many ranges a weight has."""
+    """Return the number of ranges of a weight."""
     if rule.axis is None:
         return 1
     along, across = (width, outputs) if rule.axis == 0 else (outputs, width)
@@ -231,7 +231,7 @@ def range_count(rule: QuantRule, width: int, outputs: int) -> int:
 @clause("quantization.zeros")
 @TECHNIQUE
 def test_zero_inputs_give_bias(subject: Subject, verdict: Verdict, technique: str) -> None:
-    """A row of zeros, alone and among others, and a column of zeros in the weight."""
+    """The inputs are a row of zeros, alone and among others; the weight has a column of zeros."""
     rule = rule_of(subject, technique)
     model = make_mixed_model(rule)
     weights = unlike_weights(model)

@@ -92,6 +92,6 @@ def test_damaged_or_foreign_model_is_refused(
 
 
 def restore_model(quantized: QuantizedModel, folder: Path) -> QuantizedModel:
-    """The model after a restore from the folder."""
+    """Return the model after a restore from the folder."""
     quantized.restore(folder)
     return quantized

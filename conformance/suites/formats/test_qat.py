@@ -19,7 +19,7 @@ from frameworks.contract import Calibrated, CalibratedRanges, Capability, QatRul
 
 QAT = Recipe(SGD(2.0**-6), quantization=Qat())
 STILL = Recipe(SGD(0.0), quantization=Qat())
-"""A recipe under which weights stay and ranges move."""
+"""A recipe under which weights stay constant and ranges change."""
 LAYERS = (Dense(24), Activation("relu"), Heads((Head("output", 6),)))
 TWO = Model("two-layers", LAYERS, (40,), (("output", "squared_error"),))
 NAMES = ("0.weight", "2.output.weight")
@@ -28,13 +28,13 @@ ROWS = 12
 
 
 def rule_of(subject: Subject) -> QatRule:
-    """The declared rule; ends the test if there is none."""
+    """Return the declared rule; end the test if there is none."""
     need(subject, Capability.QAT)
     return subject.framework.rule(QatRule)
 
 
 def weights() -> dict[str, Array]:
-    """Weights whose columns differ in magnitude and whose largest values are positive, and biases."""
+    """Return biases, and weights whose columns differ in magnitude and whose largest values are positive."""
     rng = np.random.default_rng([0, 9])
     result = TWO.weights(0)
     for name, value in result.items():
@@ -49,19 +49,19 @@ def weights() -> dict[str, Array]:
 
 
 def batch(seed: int, factor: float = 1.0, rule: QatRule | None = None) -> Batch:
-    """Samples whose codes no rounding can change, and targets."""
+    """Return samples whose codes do not depend on rounding, and targets."""
     rng = np.random.default_rng([seed, 11])
     inputs = random_inputs(ROWS, 40, rule.linear.inputs if rule else None, None, seed) * np.float32(factor)
     return Batch(inputs, {"output": rng.standard_normal((ROWS, 6)).astype(np.float32)})
 
 
 def ranges_of_run(run: Trainer) -> dict[str, Array]:
-    """A run's reported ranges, bit for bit."""
+    """Return a run's reported ranges, bit for bit."""
     return ranges_of(run.view(CalibratedRanges))
 
 
 def worst(measured: Array, exact: Array, bound: Array) -> float:
-    """The largest deviation in units of its bound."""
+    """Return the largest deviation in units of its bound."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound)))
 
@@ -69,7 +69,7 @@ def worst(measured: Array, exact: Array, bound: Array) -> float:
 def run_pass(
     subject: Subject, verdict: Verdict
 ) -> tuple[Batch, dict[str, expected.FakeLayer], dict[str, Array], dict[str, Array]]:
-    """One pass through two layers: expected output of each for its inputs, its actual output, and gradients."""
+    """Make one pass through two layers; return each layer's expected output, its actual output, and gradients."""
     rule = rule_of(subject)
     samples, start = batch(1, rule=rule), weights()
     run = subject.trainer(TWO, STILL, start)
@@ -112,7 +112,7 @@ def test_qat_gradients_pass_as_declared(subject: Subject, verdict: Verdict) -> N
 
 @clause("quantization.aware-gradients")
 def test_clipped_values_have_zero_gradient(subject: Subject, verdict: Verdict) -> None:
-    """Ranges are frozen, and then the head's inputs are far beyond them."""
+    """The ranges are frozen first; then the head's inputs are far outside them."""
     rule = rule_of(subject)
     start = weights()
     run = subject.trainer(TWO, STILL.replace(quantization=Qat(freeze=1)), start)
@@ -240,7 +240,7 @@ def test_converted_model_matches_trained_model(subject: Subject, verdict: Verdic
 @clause("quantization.convert-is-faithful")
 @pytest.mark.parametrize("factor", [1.0, 3.0], ids=["inside", "beyond"])
 def test_converted_layer_gives_same_codes(subject: Subject, verdict: Verdict, factor: float) -> None:
-    """At most one result in a hundred of a layer has another code, which is an adjacent one."""
+    """At most one in a hundred results of a layer may have another code, and it must be adjacent."""
     rule = rule_of(subject)
     need(subject, Capability.CONVERT)
     model = Model("head", (Heads((Head("output", 24),)),), (40,), (("output", "squared_error"),))

@@ -18,13 +18,13 @@ SIDE = 48
 
 
 def rule_of(subject: Subject, name: str) -> QuantRule:
-    """The declared rule of a quantizer; ends the test if there is none."""
+    """Return the declared rule of a quantizer; end the test if there is none."""
     need(subject, Capability(f"quantization.{name}"))
     return subject.framework.rule(Quantizers).rules()[name]
 
 
 def unlike(seed: int = 0) -> Array:
-    """A square matrix of normal values whose rows and columns differ in magnitude."""
+    """Return a square matrix of normal values whose rows and columns differ in magnitude."""
     normal = np.random.default_rng(seed).standard_normal((SIDE, SIDE))
     rows, columns = 2.0 ** -(np.arange(SIDE) % 7), 2.0 ** -(np.arange(SIDE) % 5)
     return np.asarray(normal * rows[:, None] * columns, np.float32)

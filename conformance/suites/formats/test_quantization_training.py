@@ -14,13 +14,13 @@ ROWS, COLUMNS = 64, 5
 
 
 def rule_of(subject: Subject, name: str) -> FakeRule:
-    """The declared rule of a fake quantizer; ends the test if there is none."""
+    """Return the declared rule of a fake quantizer; end the test if there is none."""
     need(subject, Capability(f"quantization.{name}"))
     return subject.framework.rule(Quantizers).fake_rules()[name]
 
 
 def make_scales(rule: FakeRule, *, exact: bool) -> tuple[Array, Array]:
-    """Scales and zero points of different size, one for each column if the rule lists them; powers of two if exact."""
+    """Return scales and zero points of different sizes, one per column if the rule has so; powers of two if `exact`."""
     columns = 1 if rule.axis is None else COLUMNS
     scale = 2.0 ** -np.arange(1.0, 1.0 + columns) if exact else 0.013 * (1.0 + np.arange(columns) / 3)
     zero = np.full(columns, 0 if rule.low < 0 else 101, np.int32)
@@ -28,7 +28,7 @@ def make_scales(rule: FakeRule, *, exact: bool) -> tuple[Array, Array]:
 
 
 def around(rule: FakeRule, scale: Array, zero: Array, steps: Array) -> Array:
-    """A matrix whose columns hold code + step of their scale for codes of the whole range, and far beyond it."""
+    """Return a matrix whose columns have (code + step) · scale for codes of the whole range and far beyond it."""
     ends = np.array([rule.low, rule.low + 1, (rule.low + rule.high) // 2, rule.high - 1, rule.high])
     codes = np.concatenate([(ends[:, None] + steps).ravel(), [rule.low - 500.0, rule.high + 500.0]])
     columns = np.broadcast_to(scale.astype(np.float64), (COLUMNS,)), np.broadcast_to(zero, (COLUMNS,))

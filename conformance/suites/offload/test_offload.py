@@ -1,4 +1,4 @@
-"""Offload: changes no bit, and does move data off the device."""
+"""Offload: it changes no bit of the training, and it moves data off the device."""
 
 import gc
 from pathlib import Path
@@ -88,19 +88,19 @@ CASES = {
     "separate-losses": (two_heads(), ADAM.replace(separate_losses=True), of_two),
     "float64-heads": (sincos(8), ADAM, angles),
 }
-"""A workload: a model, a recipe, and data by seed."""
+"""Workloads by name: a model, a recipe, and a function from a seed to data."""
 
 
 def run_without_offload(subject: Subject, model: Model, recipe: Recipe) -> Trainer:
-    """The same run without offload, whatever the mode."""
+    """Return a run without offload, even if the mode offloads."""
     return subject.framework.trainer(model, subject.in_place(recipe))
 
 
 def widest(subject: Subject) -> list[Offload]:
-    """The declared offloads that are not part of another one; ends the test if there are none.
+    """Return the declared offloads that are not part of another one; end the test if there are none.
 
     Raises:
-        Unsupported: with the reason of the first.
+        Unsupported: no offload is declared; the message is the reason for the first.
     """
     there = subject.framework.declares
     offloads = [offload for offload in OFFLOADS if all(there(c).supported for c in Capability.of_offload(offload))]
@@ -156,7 +156,7 @@ def test_skipped_update_matches_resident_run_bitwise(subject: Subject, verdict: 
 
 
 def copies(subject: Subject, kind: str) -> int:
-    """Number of copies of the parameters, or of the optimizer's state, on all ranks of this mode."""
+    """Return the number of copies of the parameters, or of the optimizer state, on all ranks of this mode."""
     ranks = subject.framework.ranks() or Ranks(1)
     return ranks.replicas if kind.removesuffix("s") in ranks.sharded else ranks.count
 
@@ -213,12 +213,12 @@ def test_every_offloaded_update_changes_weights(subject: Subject, verdict: Verdi
 
 
 def outputs(run: Trainer) -> dict[str, Array]:
-    """The exact linear model's outputs for a batch."""
+    """Return the exact linear model's outputs for a batch."""
     return run.predict(exact_batch(4).inputs)
 
 
 def outputs_of(subject: Subject, run: Trainer) -> dict[str, Array]:
-    """The same by a new run without offload, from this run's weights."""
+    """Return the outputs for that batch of a new run without offload, started from this run's weights."""
     return outputs(subject.framework.trainer(exact_linear(), subject.in_place(Recipe()), run.parameters()))
 
 
@@ -246,7 +246,7 @@ def test_checkpoint_resumes_with_and_without_offload(
 
 
 def files(folder: Path) -> list[Path]:
-    """Every file below a folder."""
+    """Return all files below a folder."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
@@ -260,7 +260,7 @@ def test_no_activation_stays_offloaded_after_update(subject: Subject, verdict: V
         left = [path.name for path in files(tmp_path)]
         verdict.equal(left, [], f"files after update {seed + 1}", "files-left")
     if subject.framework.ranks() is not None:
-        return  # a rank lets go of a run when it is asked for something else
+        return  # a rank drops a run only at its next request
     del run
     gc.collect()
     left = [path.name for path in tmp_path.iterdir()]
@@ -276,7 +276,7 @@ def test_failed_pass_leaves_no_offloaded_activation(
     run.update((samples(0),))
     before, usual = run.state(), [path.name for path in files(tmp_path)]
     wrong = Batch(np.zeros((4, 5), np.float32), samples(0).targets)
-    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the framework says of a wrong shape
+    with pytest.raises(Exception):  # noqa: B017, PT011 - frameworks raise different exceptions for a wrong shape
         run.accumulate(wrong, 4)
     verdict.equal([path.name for path in files(tmp_path)], usual, "files after a pass that raised", "files-left")
     verdict.same_state(run.state(), before, "training state after a pass that raised")
@@ -333,7 +333,7 @@ def test_damaged_offload_file_is_refused(
 @clause("offload.device-bytes")
 @pytest.mark.parametrize("away", [False, True], ids=["kept", "offloaded"])
 def test_device_peak_with_offloaded_activations(subject: Subject, verdict: Verdict, away: bool, tmp_path: Path) -> None:
-    """In a new process, so that memory kept by libraries for other tests does not count."""
+    """The run is in a new process, so that memory kept by libraries for other tests does not count."""
     need_device(subject)
     recipe = Recipe(SGD(0.0), offload=Offload(("activations",)) if away else None)
     need(subject, *Capability.of_offload(recipe.offload) if recipe.offload else ())

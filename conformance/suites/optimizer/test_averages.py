@@ -23,13 +23,13 @@ LEVEL = pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16, *MASTE
 
 
 def averages(trainer: Trainer) -> dict[str, Array]:
-    """The average of every parameter by canonical name."""
+    """Return the average of every parameter by canonical name."""
     state = trainer.optimizer_state()
     return {name: state[f"average/{name}"] for name in trainer.parameters()}
 
 
 def update_average(average: dict[str, Array] | None, weights: dict[str, Array], decay: float) -> dict[str, Array]:
-    """The closed form, in the weights' formats: exact if weights and decay need few bits."""
+    """Return the next average by the closed form, in the weights' formats; exact if weights and decay need few bits."""
     if average is None:
         return weights
     wide = {name: (average[name].astype(np.float64), weight.astype(np.float64)) for name, weight in weights.items()}
@@ -38,7 +38,7 @@ def update_average(average: dict[str, Array] | None, weights: dict[str, Array], 
 
 @dataclass(frozen=True)
 class Course:
-    """A sequence of gradients, each the same in every element; a non-finite one skips its update."""
+    """A sequence of gradients, each constant over all elements; a non-finite gradient skips its update."""
 
     decay: float
     momentum: float
@@ -46,7 +46,7 @@ class Course:
 
 
 def courses() -> st.SearchStrategy[Course]:
-    """Short courses of few bits."""
+    """Return a strategy of short courses whose gradients need few bits."""
     finite = st.sampled_from([-0.25, -0.125, 0.0, 0.125, 0.25])
     values = st.lists(st.one_of(finite, finite, st.sampled_from([math.inf, math.nan])), min_size=1, max_size=6)
     return st.builds(Course, st.sampled_from([0.25, 0.5, 0.75]), st.sampled_from([0.0, 0.5]), values.map(tuple))

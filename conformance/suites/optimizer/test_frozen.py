@@ -39,7 +39,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "inner-layer": ("2.weight", "2.bias"),
     "head": ("4.output.weight", "4.output.bias"),
 }
-"""Parameters of the model that are not trained."""
+"""Frozen parameters of the model, by the name of the case."""
 RATE = 2.0**-5
 MOMENTUM = SGD(RATE, momentum=0.5)
 ADAMW = AdamW(2.0**-3, epsilon=1.0, weight_decay=0.25)
@@ -54,11 +54,11 @@ TECHNIQUES: dict[str, tuple[str, Optimizer, dict[str, Any]]] = {
     "grouped": ("head", ADAMW, {"precision": BFLOAT16, "recompute": Recompute(2), "groups": 2}),
     "masters": ("inner-layer", ADAMW, {"precision": MASTERED[1], "accumulation": 2}),
 }
-"""What is not trained, the optimizer, and techniques as far as a framework declares them."""
+"""Case of frozen parameters, optimizer, and recipe fields, which are used as far as the framework declares them."""
 
 
 def constants(trainer: Trainer, names: Collection[str]) -> dict[str, Array]:
-    """These parameters and what the optimizer holds for them; an average may follow any parameter."""
+    """Return these parameters and their optimizer state, without averages, which may follow any parameter."""
     arrays = trainer.optimizer_state() | {f"parameter/{name}": value for name, value in trainer.parameters().items()}
     return {name: value for name, value in arrays.items() if name.partition("/")[2] in names and name[:8] != "average/"}
 
@@ -146,11 +146,11 @@ def test_freezing_later_is_saved_by_each_way(subject: Subject, verdict: Verdict,
 
 _PAUSED = ("0.output.weight",)
 SCRIPT: tuple[tuple[tuple[str, ...], float], ...] = (((), 1.0), ((), 0.5), (_PAUSED, 2.0), (_PAUSED, 0.5), ((), 0.25))
-"""What is frozen in each update, and its gradient everywhere."""
+"""Frozen parameters of each update, and the value of all gradients in it."""
 
 
 def run_with_pause(subject: Subject, verdict: Verdict, folder: Path, model: Model, recipe: Recipe) -> Trainer:
-    """A run of the script that is saved while a parameter is frozen, and goes on as a new run."""
+    """Run the script; save the run while a parameter is frozen, and continue in a new run, which is returned."""
     through, resumed = (subject.trainer(model, recipe) for _ in range(2))
     for frozen, value in SCRIPT[:3]:
         before = constants(through, frozen)

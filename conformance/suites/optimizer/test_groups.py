@@ -1,4 +1,4 @@
-"""Groups of parameters with a learning rate and a weight decay of their own."""
+"""Parameter groups: a learning rate and a weight decay for each group."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ OPTIMIZERS: dict[str, tuple[Optimizer, float | None]] = {
     "momentum": (MOMENTUM, None),
     "adamw": (AdamW(RATE, beta1=0.5, beta2=0.75, epsilon=2.0**-10, weight_decay=0.25), 2.0),
 }
-"""Optimizers, and the decay of the second group."""
+"""Optimizers by name, each with the weight decay of the second group."""
 SECOND = 4.0 * RATE
 HALVED = Steps((2,), (1.0, 0.5))
 

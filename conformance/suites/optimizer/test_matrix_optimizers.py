@@ -1,4 +1,4 @@
-"""Optimizers that treat a matrix as one: Adafactor and Muon."""
+"""Optimizers whose update depends on the whole matrix: Adafactor and Muon."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ from fixtures.recipe import (
 
 RATE = 2.0**-4
 MUON = Muon(RATE, momentum=0.75, coefficients=(2.0, -1.5, 0.5))
-"""Singular values converge to 1, so that bfloat16's rounding errors do not grow from step to step as by default."""
+"""Muon with coefficients by which singular values converge to 1; with the default ones, bfloat16's errors grow."""
 OPTIMIZERS: dict[str, Optimizer] = {"adafactor": Adafactor(RATE), "muon": MUON}
 OPTIONS: dict[str, Optimizer] = {
     "adafactor-numbers": Adafactor(0.625, decay=0.5, epsilon1=2.0**-4, threshold=1.125, weight_decay=0.25),
@@ -39,13 +39,13 @@ OPTIONS: dict[str, Optimizer] = {
 }
 CHOSEN: tuple[Implementation, ...] = ("single", "foreach", "fused", "capturable")
 PAPERS_EPSILON = 1e-30
-"""Shazeer and Stern's, arXiv:1804.04235, algorithm 6."""
+"""Adafactor's epsilon 1 by Shazeer and Stern, arXiv:1804.04235, algorithm 6."""
 EXPONENTS = (0, -2, 0)
 each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS)
 
 
 def model_of(optimizer: Optimizer) -> Model:
-    """Matrices for Muon; for Adafactor a vector too, which begins with zeros."""
+    """Return a model of matrices for Muon; for Adafactor also with a vector, whose initial values are zero."""
     return matrices() if isinstance(optimizer, Muon) else exact_linear()
 
 

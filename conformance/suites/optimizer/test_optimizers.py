@@ -1,4 +1,4 @@
-"""Optimizers: implementations of one rule, and options."""
+"""Optimizers: agreement of the implementations of one rule, and the optimizers' options."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ from fixtures.recipe import (
 from frameworks.contract import Capability
 
 SIZES = (1, 15, 16, 17, 31, 32, 33, 64, 1000)
-"""Below, at and above the widths of vectors."""
+"""Numbers of elements below, at and above the widths of vector registers."""
 RATE = 2.0**-5
 ADAM = Adam(RATE, beta1=0.5, beta2=0.75, epsilon=2.0**-10)
 ADAMW = AdamW(RATE, beta1=0.5, beta2=0.75, epsilon=2.0**-10, weight_decay=2.0**-2)

@@ -1,4 +1,4 @@
-"""Loss scaling under each implementation of an optimizer: skips, clipping, and what runs after an update."""
+"""Loss scaling under each implementation of an optimizer: skips, clipping, and work after an update."""
 
 import math
 
@@ -38,7 +38,7 @@ each_implementation = pytest.mark.parametrize("implementation", ["default", *CHO
 
 
 def run_two_updates(subject: Subject, optimizer: str, implementation: Implementation, **changes: object) -> Trainer:
-    """A run after two updates, so that moments and counters have changed."""
+    """Return a run after two updates, so that moments and counters have changed."""
     recipe = Recipe(
         OPTIMIZERS[optimizer], scaling=SCALING, schedule=Steps((1, 3), (1.0, 0.5, 0.25)), implementation=implementation
     )

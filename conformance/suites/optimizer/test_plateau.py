@@ -27,7 +27,7 @@ each_case = pytest.mark.parametrize("case", CASES)
 
 
 def judge(subject: Subject, verdict: Verdict, case: str, saved: int | None = None) -> None:
-    """Compares the rate after each metric with the rule."""
+    """Compare the rate after each metric with the rule."""
     need(subject, Capability.PLATEAU)
     (plateau, metrics), conventions = CASES[case], subject.conventions
     rule = PlateauRule(plateau, waits=conventions.plateau_waits, signed=conventions.plateau_signed)

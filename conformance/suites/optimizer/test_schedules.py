@@ -29,7 +29,7 @@ from frameworks.contract import Capability, Trainer
 UPDATES = 10
 RATE = 0.5
 UNIT = 2.0**-24
-"""float32's unit roundoff; a power or a cosine takes a few of them, and the weight that shows the rate one."""
+"""Unit roundoff of float32. A power or a cosine has a few units of error; the weight that shows the rate adds one."""
 _HALF = Steps((), (0.5,))
 CURVES: dict[str, Curve] = {
     "exponential": Exponential(0.5),
@@ -59,17 +59,17 @@ each_curve = pytest.mark.parametrize("curve", CURVES)
 
 
 def zeros() -> dict[str, Array]:
-    """Weights to begin with."""
+    """Return initial weights of zero."""
     return {name: np.zeros(shape, np.float32) for name, shape in exact_linear().parameter_shapes().items()}
 
 
 def make_zero_run(subject: Subject, recipe: Recipe) -> Trainer:
-    """A run whose weights are zeros."""
+    """Return a run whose initial weights are zero."""
     return subject.trainer(exact_linear(), recipe, zeros())
 
 
 def measure_moves(trainer: Trainer, first: int, last: int, parameter: int = 0) -> list[float]:
-    """By how much updates `first` to `last` - 1 move a weight of a parameter, whose gradient is 1 and -1 in turn."""
+    """Return the moves of a weight by updates `first` to `last` - 1; its gradient is 1 and -1 in turn."""
     name = list(trainer.parameters())[parameter]
     places = [float(trainer.parameters()[name].flat[0])]
     signs = [(-1.0) ** index for index in range(first, last)]
@@ -80,7 +80,7 @@ def measure_moves(trainer: Trainer, first: int, last: int, parameter: int = 0) -
 
 
 def judge(verdict: Verdict, curve: Curve, rates: list[float], start: int, rate: float = RATE) -> None:
-    """Compares rates from update `start` on with the formula."""
+    """Compare the rates from update `start` on with the formula."""
     expected = [rate * curve.factor(start + index) for index in range(len(rates))]
     worst = max(range(len(rates)), key=lambda index: abs(rates[index] - expected[index]))
     largest = max(rate * curve.factor(applied) for applied in range(UPDATES))
@@ -159,7 +159,7 @@ def test_cyclic_schedule_changes_momentum_of_each_group(
 
 
 def judge_cycle(subject: Subject, verdict: Verdict, recipe: Recipe, parameter: int) -> None:
-    """Compares the movements of a weight of a parameter over a cycle with the float64 reference's."""
+    """Compare the moves of a weight over a cycle with the float64 reference's."""
     need(subject, Capability.SCHEDULE)
     trainer, oracle = make_zero_run(subject, recipe), subject.oracle(exact_linear(), recipe, zeros())
     measured, expected = (measure_moves(run, 0, UPDATES, parameter) for run in (trainer, oracle))

@@ -1,4 +1,4 @@
-"""Training loops of libraries: the frequency of a schedule, and the hook before an optimizer step."""
+"""Training loops of add-on libraries: the frequency of a schedule, and the hook before an optimizer step."""
 
 import numpy as np
 import pytest

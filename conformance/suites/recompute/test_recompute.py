@@ -24,7 +24,7 @@ PLAIN: dict[str, Callable[[], tuple[Model, Batch]]] = {
 
 
 def make_dropout_model(rate: float = 0.5) -> Model:
-    """Two dense layers with dropout behind each."""
+    """Return a model of two dense layers, each followed by dropout."""
     layers: tuple[Layer, ...] = (Dense(32), Activation("tanh"), Dropout(rate), Dense(32), Dropout(rate))
     return Model("dropped", (*layers, Heads((Head("output", 10),))), (784,), (("output", "cross_entropy"),))
 
@@ -38,7 +38,7 @@ RANDOM: dict[str, Callable[[], tuple[Model, Batch]]] = {
 def make_model_and_batch(
     subject: Subject, fixtures: dict[str, Callable[[], tuple[Model, Batch]]], name: str, variant: str
 ) -> tuple[Model, Batch]:
-    """A fixture; vectors instead of ids for a variant that is documented to need an input with a gradient."""
+    """Return a fixture, with vectors instead of ids if the variant is documented to need an input with a gradient."""
     model, batch = fixtures[name]()
     if model.integer_inputs and variant in subject.conventions.gradient_input:
         dropout = 0.25 if fixtures is RANDOM else 0.0
@@ -47,7 +47,7 @@ def make_model_and_batch(
 
 
 def twins(subject: Subject, model: Model, recipe: Recipe, recompute: Recompute) -> tuple[Trainer, Trainer]:
-    """The same run without and with recomputation."""
+    """Return two equal runs, without and with recomputation."""
     return subject.trainer(model, recipe), subject.trainer(model, recipe.replace(recompute=recompute))
 
 
@@ -191,7 +191,7 @@ def test_first_segment_trains(subject: Subject, verdict: Verdict, variant: str) 
 
 
 def probe_arrays() -> tuple[Array, Array]:
-    """x (4, 8) and w (8, 3), float32."""
+    """Return x of shape (4, 8) and w of shape (8, 3), both float32."""
     rng = np.random.default_rng(9)
     return rng.standard_normal((4, 8)).astype(np.float32), rng.standard_normal((8, 3)).astype(np.float32)
 

@@ -39,8 +39,8 @@ WIDTH, SAMPLES, OUTPUTS = 12, 8, 4
 class Case:
     """A model's layers before its head, and its segments; each layer has `WIDTH` inputs and outputs.
 
-    With `exact` the weights are signed permutations and the inputs powers of two, so that no sum of a forward and
-    backward pass in float32 needs rounding, in whatever order a framework adds.
+    With `exact` the weights are signed permutations and the inputs powers of two, so that no sum of a forward or
+    backward pass in float32 is rounded, whatever the order of its terms.
     """
 
     layers: tuple[Layer, ...]
@@ -51,7 +51,7 @@ class Case:
 
     @property
     def model(self) -> Model:
-        """The layers with a head; token ids go in where the first layer is an embedding."""
+        """Return the layers with a head; the inputs are token ids if the first layer is an embedding."""
         ids = isinstance(self.layers[0], Embedding)
         sample = (WIDTH // self.layers[0].width,) if isinstance(self.layers[0], Embedding) else (WIDTH,)
         layers = (*self.layers, Heads((Head("output", OUTPUTS),)))
@@ -59,7 +59,7 @@ class Case:
         return replace(model, starts=tuple(permutations(model))) if self.exact else model
 
     def window(self, seed: int) -> Window:
-        """The same samples whatever their division into `parts`."""
+        """Return samples that do not depend on their division into `parts`."""
         rng = np.random.default_rng([seed, 8])
         shape = (SAMPLES, *self.model.sample)
         ids, values = rng.integers(2048, 3000, shape), rng.standard_normal(shape)
@@ -71,7 +71,7 @@ class Case:
 
 
 def permutations(model: Model) -> Iterator[tuple[str, Array]]:
-    """Weights of ones and zeros with signs: in every row one that is not zero, in a table all."""
+    """Yield weights of 0, 1 and -1: each row has one nonzero entry; an embedding table has only nonzero entries."""
     rng = np.random.default_rng(7)
     for name, shape in model.parameter_shapes().items():
         if name.endswith(".weight"):
@@ -106,7 +106,7 @@ def cases(
     windows: bool = False,
     fewest: int = 1,
 ) -> Case:
-    """Two to four blocks between given layers, in `fewest` to four segments."""
+    """Return a strategy of cases: two to four blocks between given layers, in `fewest` to four segments."""
     body = draw(st.lists(st.sampled_from(blocks), min_size=2, max_size=4))
     layers = (*first, *(layer for block in body for layer in block), *last)
     segments = draw(st.integers(fewest, min(4, len(layers))))
@@ -118,7 +118,7 @@ def cases(
 def run_of(
     subject: Subject, case: Case, variant: str | None = None, depth: Literal[0, 1, 2] = 0, accumulation: int = 1
 ) -> Trainer:
-    """A run of the case's model, recomputed unless `depth` is 0."""
+    """Return a run of the case's model, recomputed unless `depth` is 0."""
     recompute = Recompute(case.segments, depth=depth, variant=variant) if depth else None
     recipe = RECIPE.replace(precision=case.precision, recompute=recompute, accumulation=accumulation)
     return subject.trainer(case.model, recipe)
@@ -126,18 +126,18 @@ def run_of(
 
 @cache
 def plain_gradients(subject: Subject, case: Case) -> dict[str, Array]:
-    """Gradients without recomputation, which all variants and segmentations share."""
+    """Return the gradients without recomputation, which are the same for all variants and segmentations."""
     return run_of(subject, case).gradients(case.window(subject.seed))
 
 
 @cache
 def plain_state(subject: Subject, case: Case) -> tuple[float, dict[str, Array]]:
-    """Loss and training state after an update without recomputation."""
+    """Return loss and training state after an update without recomputation."""
     return run_update(subject, case, run_of(subject, case, accumulation=len(case.parts)))
 
 
 def run_update(subject: Subject, case: Case, run: Trainer) -> tuple[float, dict[str, Array]]:
-    """Loss and training state after an update."""
+    """Make an update; return its loss and the training state after it."""
     loss = run.update(case.window(subject.seed)).loss
     return loss, subject.state(run)
 
@@ -150,7 +150,7 @@ def same_gradients(
     depth: Literal[1, 2] = 1,
     signature: str = "gradient-differs",
 ) -> None:
-    """Compares gradients with and without recomputation."""
+    """Compare gradients with and without recomputation."""
     window = case.window(subject.seed)
     measured = run_of(subject, case, variant, depth).gradients(window)
     expected = plain_gradients(subject, replace(case, segments=1))
@@ -159,7 +159,7 @@ def same_gradients(
 
 
 def same_state(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
-    """Compares loss and training state after an update with and without recomputation."""
+    """Compare loss and training state after an update with and without recomputation."""
     expected = plain_state(subject, replace(case, segments=1))
     measured = run_update(subject, case, run_of(subject, case, variant, 1, len(case.parts)))
     verdict.equal(measured[0], expected[0], "loss", "loss-differs")

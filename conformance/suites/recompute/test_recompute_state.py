@@ -16,7 +16,7 @@ RECIPE = Recipe(SGD(2.0**-4, momentum=0.5))
 
 
 def twins(subject: Subject, model: Model, recipe: Recipe, recompute: Recompute) -> tuple[Trainer, Trainer]:
-    """The same run without and with recomputation."""
+    """Return two equal runs, without and with recomputation."""
     return subject.trainer(model, recipe), subject.trainer(model, recipe.replace(recompute=recompute))
 
 
@@ -70,7 +70,7 @@ def test_overflow_in_recomputed_segment(subject: Subject, verdict: Verdict, vari
 
 
 def steep(by: float = 2.0**110) -> Model:
-    """Two layers that undo each other: values stay near 1, and gradients grow by the second one's factor."""
+    """Return two layers that undo each other: values stay near 1, and gradients grow by the second layer's factor."""
     eye = np.eye(4)
     layers = (Dense(4, bias=False), Dense(4, bias=False), Heads((Head("output", 4),)))
     starts = (("0.weight", eye / by), ("1.weight", eye * by), ("2.output.weight", eye))

@@ -37,7 +37,7 @@ FRESH: dict[str, Recipe] = {
 
 
 def train(trainer: Trainer, start: int, stop: int, k: int = 1) -> None:
-    """Updates `start` to `stop`, each on a batch of its own."""
+    """Make updates `start` to `stop` - 1, each on a different batch."""
     for i in range(start, stop):
         trainer.update(exact_batch(8, seed=i).into(k))
 
@@ -181,7 +181,7 @@ def test_scaler_state_resumes(subject: Subject, verdict: Verdict, tmp_path: Path
 
 
 def step(trainer: Trainer, value: float) -> tuple[float, bool]:
-    """One feed; the scale after it and whether it was skipped."""
+    """Apply gradients of `value`; return the scale after the update and whether it was skipped."""
     update = trainer.apply_gradients(spike_gradients(trainer, value) if value else full(trainer, 2.0**-6))
     return update.scale_after, update.skipped
 
@@ -200,7 +200,7 @@ def test_load_restores_saved_state_only(subject: Subject, verdict: Verdict, tmp_
 
 
 def scaling_if(subject: Subject) -> DynamicScaling | None:
-    """Dynamic scaling if the framework has it."""
+    """Return dynamic scaling if the framework has it, else None."""
     return SCALING if subject.framework.declares(Capability.DYNAMIC_SCALING).supported else None
 
 
@@ -224,7 +224,7 @@ def test_save_has_no_side_effects(subject: Subject, verdict: Verdict, tmp_path: 
 
 
 def mid_window(subject: Subject, tmp_path: Path) -> tuple[Trainer, Trainer | None]:
-    """A run through a window of four, and one saved in its middle; None if saving there is refused."""
+    """Return a run through a window of four, and a run restored in its middle; None if saving there is refused."""
     recipe = Recipe(SGD(2.0**-4), accumulation=4, scaling=scaling_if(subject))
     through, saved, resumed = (subject.trainer(exact_linear(), recipe) for _ in range(3))
     parts = exact_batch(8).into(4)
@@ -323,7 +323,7 @@ def test_runs_with_shared_state_are_independent(subject: Subject, verdict: Verdi
 
 
 def make_recipe(subject: Subject) -> Recipe:
-    """Adam with as much else that has a state as the framework declares."""
+    """Return a recipe of Adam with all other techniques with a state that the framework declares."""
     recipe = TECHNIQUES["adam"].replace(scaling=scaling_if(subject), schedule=TECHNIQUES["schedule"].schedule)
     for capability, change in ((Capability.AVERAGE, {"average": 0.5}), (Capability.ACCUMULATION, {"accumulation": 2})):
         larger = recipe.replace(**change)

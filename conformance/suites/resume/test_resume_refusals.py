@@ -1,4 +1,4 @@
-"""What a load refuses, and the behaviour of a restored run."""
+"""Saves that a load must refuse, and the behaviour of a restored run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ SCALING = DynamicScaling(initial=2.0**10, interval=3)
 
 
 def refusal(trainer: Trainer, path: Path) -> str:
-    """The message that refuses a load; empty if it succeeds."""
+    """Return the message of a refused load; "" if the load succeeds."""
     try:
         trainer.restore(path)
     except ValueError as error:
@@ -26,7 +26,7 @@ def refusal(trainer: Trainer, path: Path) -> str:
 
 
 def damage(path: Path, how: str) -> None:
-    """Cuts a file in half, changes one byte in its middle, overwrites it, or deletes it."""
+    """Cut a file in half, change one byte in its middle, overwrite it, or delete it."""
     content = path.read_bytes()
     middle = len(content) // 2
     match how:
@@ -54,7 +54,7 @@ def test_altered_checkpoint_is_refused_without_side_effects(subject: Subject, ve
 
 
 def load_damaged(subject: Subject, verdict: Verdict, tmp_path: Path, how: str) -> None:
-    """Loads damaged files into the run that wrote them, which must refuse them."""
+    """Load damaged files into the run that wrote them, and check that the run refuses them."""
     trainer = subject.trainer(exact_stack(64), Recipe(Adam()))
     trainer.update((exact_batch(inputs=64),))
     trainer.save(tmp_path)
@@ -98,7 +98,7 @@ def test_average_on_one_side_only_is_refused(subject: Subject, verdict: Verdict,
 
 @clause("resume.unclaimed-is-refused")
 def test_unclaimed_masters_are_refused_or_used(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
-    """A run may be saved as its masters alone, of which its low-precision weights are made; then nothing is lost."""
+    """A save may hold only the masters, from which the low-precision weights are made; then nothing is lost."""
     saved, receiver = make_runs(
         subject, tmp_path, exact_linear(), PLAIN.replace(precision=MASTERED[1]), exact_linear(), PLAIN
     )
@@ -148,7 +148,7 @@ def test_low_precision_formats_are_not_confused(
 def offer(
     subject: Subject, verdict: Verdict, tmp_path: Path, model: Model, recipe: Recipe, other: Model, wanted: Recipe
 ) -> None:
-    """Saves a run of `model` by `recipe` and offers it to one of `other` by `wanted`, which must refuse it."""
+    """Save a run of `model` by `recipe`, and check that a run of `other` by `wanted` refuses to load it."""
     _, receiver = make_runs(subject, tmp_path, model, recipe, other, wanted)
     text = refusal(receiver, tmp_path)
     verdict.holds(
@@ -159,7 +159,7 @@ def offer(
 def make_runs(
     subject: Subject, tmp_path: Path, model: Model, recipe: Recipe, other: Model, wanted: Recipe
 ) -> tuple[Trainer, Trainer]:
-    """A run that was saved, and one of another kind; both have made an update."""
+    """Return a run that was saved and a run of another kind; both have made an update."""
     saved, receiver = subject.trainer(model, recipe), subject.trainer(other, wanted)
     saved.update((exact_batch(8, model.sample[0]),))
     receiver.update((exact_batch(8, other.sample[0]),))
@@ -168,23 +168,23 @@ def make_runs(
 
 
 def gradients(trainer: Trainer) -> object:
-    """Unscaled gradients of a window."""
+    """Return the unscaled gradients of a window."""
     return trainer.gradients((exact_batch(),))
 
 
 def outputs(trainer: Trainer) -> object:
-    """An evaluation."""
+    """Return the outputs of an evaluation."""
     return trainer.predict(exact_batch().inputs)
 
 
 def unscaled_manually(trainer: Trainer) -> object:
-    """An update whose gradients are unscaled by hand."""
+    """Make an update whose gradients are unscaled by hand."""
     trainer.apply_gradients(full(trainer, 0.5), unscale_calls=1)
     return trainer.state()
 
 
 def feed_overflow(trainer: Trainer) -> object:
-    """An overflow."""
+    """Apply gradients that overflow."""
     trainer.apply_gradients(full(trainer, np.inf))
     return trainer.state()
 

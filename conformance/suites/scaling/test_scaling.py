@@ -1,4 +1,4 @@
-"""Dynamic and static loss scaling: how the scale moves."""
+"""Dynamic and static loss scaling: changes of the scale."""
 
 import math
 from pathlib import Path
@@ -16,7 +16,7 @@ from frameworks.contract import Capability, Trainer, Update
 
 
 def drive(trainer: Trainer, schedule: list[float]) -> list[Update]:
-    """One feed a value: 0 for a finite step, inf or NaN for a spoilt one."""
+    """Make an update for each value of the schedule: 0 for a finite one, inf or NaN for one to be skipped."""
     calm = full(trainer, 2.0**-10)
     spoilt = {bad: spike_gradients(trainer, bad, base=2.0**-10) for bad in (math.inf, -math.inf, math.nan)}
     return [trainer.apply_gradients(next((g for b, g in spoilt.items() if b is v or b == v), calm)) for v in schedule]
@@ -155,7 +155,7 @@ def test_float16_trains_again_after_many_overflows(subject: Subject, verdict: Ve
 
 
 def finite_step(trainer: Trainer) -> bool:
-    """One finite update of 2^-3; False if the framework refused to make it with an error of its own."""
+    """Make a finite update of 2^-3; return False if the framework refused it with an error of its own."""
     try:
         trainer.apply_gradients(full(trainer, 2.0**-3))
     except (ArithmeticError, RuntimeError):

@@ -22,10 +22,10 @@ STEPS = st.lists(st.sampled_from(["quiet", "quiet", "quiet", "huge", "inf", "-in
 
 @dataclass(frozen=True)
 class Schedule:
-    """A scaler's settings, exponents of 2 but for the interval, and what each update meets.
+    """A scaler's settings, as exponents of 2 except for the interval, and the kind of gradient in each update.
 
-    "quiet" is a gradient of 2^-10, "huge" one that the scale takes to the upper end of float32, the others are one
-    element that is not finite.
+    "quiet" is a gradient of 2^-10. "huge" is a gradient that the scale multiplies to the upper end of float32. The
+    other kinds have one element that is not finite.
     """
 
     initial: int
@@ -35,7 +35,7 @@ class Schedule:
     steps: tuple[str, ...]
 
     def scaling(self, subject: Subject, factors: str) -> DynamicScaling:
-        """The settings, with the framework's own factors or the chosen ones."""
+        """Return the settings, with the framework's own factors or the chosen ones."""
         initial = max(2.0**self.initial, subject.conventions.scaler.minimum)
         if factors == "own":
             return DynamicScaling(initial, interval=self.interval)
@@ -44,7 +44,7 @@ class Schedule:
 
     @staticmethod
     def value(step: str, scale: float) -> float:
-        """The gradient of an update that is made at `scale`."""
+        """Return the gradient value of an update that is made at `scale`."""
         match step:
             case "quiet":
                 return QUIET
@@ -65,7 +65,7 @@ SCHEDULES = st.builds(
 
 
 def automaton(subject: Subject, scaling: DynamicScaling) -> Scale:
-    """The declared automaton with a recipe's settings."""
+    """Return the declared automaton with a recipe's settings."""
     rule = subject.conventions.scaler
     return Scale(
         scale=scaling.initial or rule.initial,
@@ -78,7 +78,7 @@ def automaton(subject: Subject, scaling: DynamicScaling) -> Scale:
 
 
 def update_parameters(values: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
-    """Parameters after an update by stochastic gradient descent at `RATE`, a power of two."""
+    """Return the parameters after an update by SGD at `RATE`, a power of two."""
     return {n: value - (gradients[n] * value.dtype.type(RATE)).astype(value.dtype) for n, value in values.items()}
 
 
@@ -118,7 +118,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Hits:
-    """A run of windows of `micro_batches`, each with a hit or, where there is None, without."""
+    """A run of windows of `micro_batches`; a window with None has no hit."""
 
     micro_batches: int
     groups: int
@@ -173,9 +173,9 @@ def test_overflow_anywhere_skips_its_window(subject: Subject, verdict: Verdict, 
 
 @dataclass(frozen=True)
 class Small:
-    """Gradients by exponents of 2: the scale, and by sample that of the scaled output's gradient and that of the input.
+    """Exponents of 2: of the scale, and for each sample of the scaled output gradient and of the input.
 
-    What the scaled weight's gradient is, their sum, float16 can hold.
+    The exponent of the scaled weight gradient is the sum of a sample's two, and float16 can represent it.
     """
 
     scale: int

@@ -1,4 +1,4 @@
-"""Loss scaling: what a skipped update leaves unchanged, and which gradients decide about a skip."""
+"""Loss scaling: the state that a skipped update must not change, and the gradients that decide about a skip."""
 
 import math
 
@@ -23,7 +23,7 @@ each_spoiler = pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan], i
 
 
 def run_two_updates(subject: Subject, optimizer: str, **changes: object) -> Trainer:
-    """A run after two updates, so that moments and counters have changed."""
+    """Return a run after two updates, so that moments and counters have changed."""
     recipe = Recipe(OPTIMIZERS[optimizer], scaling=SCALING, schedule=Steps((1, 3), (1.0, 0.5, 0.25)))
     trainer = subject.trainer(exact_linear(), recipe.replace(**changes))
     for _ in range(2):
@@ -125,7 +125,7 @@ def test_run_with_skips_equals_run_without(subject: Subject, verdict: Verdict, o
 
 
 def spoil_everywhere(subject: Subject, verdict: Verdict, recipe: Recipe, bad: float) -> None:
-    """Every parameter in turn gets one bad element; each time the update must be skipped."""
+    """Check that the update is skipped if any one parameter's gradient has one bad element."""
     trainer = subject.trainer(two_heads(), recipe)
     for name in trainer.parameters():
         before = trainer.parameters()

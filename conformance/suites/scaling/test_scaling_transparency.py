@@ -26,7 +26,7 @@ TRAINED = [
 
 
 def run_updates(subject: Subject, fixture: str, recipe: Recipe, updates: int = 3) -> Trainer:
-    """A run of a fixture after some updates on the same batch."""
+    """Return a run of a fixture after `updates` updates on the same batch."""
     model, batch = FIXTURES[fixture]()
     trainer = subject.trainer(model, recipe)
     for _ in range(updates):

@@ -1,1 +1,1 @@
-"""Tests of ranks."""
+"""Tests of training on several ranks: updates, decisions, state, saves and failures."""

@@ -178,7 +178,7 @@ def test_every_backward_pass_counts_on_every_rank(subject: Subject, verdict: Ver
 
 
 def exact_heads() -> dict[str, Array]:
-    """Weights of the model of two heads, all of them powers of two or zero."""
+    """Return weights of the two-head model, all of them powers of two or zero."""
     rng = np.random.default_rng(7)
     shapes = two_heads().parameter_shapes()
     return {name: rng.choice([-0.5, 0.5, 0.0], shape).astype(np.float32) for name, shape in shapes.items()}
@@ -187,7 +187,7 @@ def exact_heads() -> dict[str, Array]:
 def judge_or_raise(
     verdict: Verdict, rank_group: RankGroup, windows: list[Window], expected: dict[str, Array], signature: str
 ) -> None:
-    """Every rank has this gradient, or the run refuses with a library's exception."""
+    """Check that every rank has this gradient, or that the run refuses with a library's exception."""
     try:
         by_rank = rank_group.gradients(windows)
     except (RuntimeError, ValueError) as error:

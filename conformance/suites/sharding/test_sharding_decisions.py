@@ -26,12 +26,12 @@ SCALED = Recipe(Adam(2.0**-6), scaling=DynamicScaling(initial=16.0, interval=3))
 
 
 def make_rounding_bound(times: float) -> Bound:
-    """Largest relative change by so many roundings to float32."""
+    """Return the bound of the relative change by `times` roundings to float32."""
     return Bound(times * 2.0**-24, {"method": "roundings to float32", "count": times})
 
 
 def same_on_all(verdict: Verdict, rank_group: RankGroup, when: str) -> None:
-    """Every rank has the state of rank 0."""
+    """Check that every rank has the state of rank 0."""
     first, *others = rank_group.states()
     for rank, state in enumerate(others, 1):
         verdict.same_state(
@@ -40,7 +40,7 @@ def same_on_all(verdict: Verdict, rank_group: RankGroup, when: str) -> None:
 
 
 def check_decisions(verdict: Verdict, updates: tuple[Update, ...], scale: float, good: int, *, skipped: bool) -> None:
-    """Every rank has the same skip decision, scale and counter."""
+    """Check that every rank has this skip decision, scale and counter."""
     measured = [(update.skipped, update.scale_after, update.good_steps) for update in updates]
     expected = [(skipped, scale, good)] * len(updates)
     verdict.equal(measured, expected, "skip, next scale and counter on each rank", "decided-apart")

@@ -1,4 +1,4 @@
-"""Failures of ranks: the others end when one stops, and nothing is reachable from outside."""
+"""Failures of ranks: the others end when one rank stops. Security: no rank is reachable from outside."""
 
 import os
 import socket
@@ -20,12 +20,12 @@ BATCHES = [exact_batch(8, 7, 4, seed) for seed in range(2)]
 
 
 def make_rank_group(subject: Subject) -> RankGroup:
-    """Two ranks, sharded as the mode has it."""
+    """Return two ranks, sharded at the mode's level."""
     return subject.rank_group(exact_linear(7, 4), Recipe(Adam(), ranks=subject.framework.ranks() or Ranks(2)))
 
 
 def run_updates(rank_group: RankGroup) -> tuple[dict[str, Array], ...]:
-    """The training state of each rank after both updates."""
+    """Make two updates; return the training state of each rank."""
     for batch in BATCHES:
         rank_group.update(split_across_ranks(batch, 5, 3))
     return rank_group.states()

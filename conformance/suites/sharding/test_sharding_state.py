@@ -22,7 +22,7 @@ OWN = ("random/", "buffer/")
 
 
 def uneven() -> Model:
-    """Layers of 35, 33 and 3 rows, which neither two nor four ranks divide."""
+    """Return a model with layers of 35, 33 and 3 rows, which neither 2 nor 4 divides."""
     return digits_mlp((35, 33))
 
 
@@ -56,12 +56,12 @@ def test_bytes_per_rank(subject: Subject, verdict: Verdict, ranks: Ranks) -> Non
 
 
 def ready(subject: Subject, ranks: Ranks) -> RankGroup:
-    """The ranks of the saved run."""
+    """Return the ranks of the saved run."""
     return subject.rank_group(exact_linear(7, 4), recipe_of(subject, ranks))
 
 
 def recipe_of(subject: Subject, ranks: Ranks) -> Recipe:
-    """The recipe of the saved run, with a scaler if the framework has one."""
+    """Return the recipe of the saved run, with a scaler if the framework has one."""
     scaled = subject.framework.declares(Capability.DYNAMIC_SCALING).supported
     scaling = DynamicScaling(initial=2.0**6, interval=3) if scaled else None
     return RUN.replace(ranks=ranks, scaling=scaling)
