@@ -1,4 +1,4 @@
-"""Options of optimizers, and attempts of those that some framework lacks: an update of a weight each."""
+"""Attempts that several adapters share: optimizer options, offload, formats, quantization, float8 and ranks."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,7 @@ OPTIONS = frozenset(
         Capability.GROUP_RATES,
     }
 )
-"""Every option and kind of optimizers."""
+"""The capabilities of every optimizer and every option of optimizers."""
 
 
 def optimizer_attempts(run: Make, *capabilities: Capability) -> dict[Capability, Attempt]:
@@ -61,7 +61,7 @@ def optimizer_attempts(run: Make, *capabilities: Capability) -> dict[Capability,
     Args:
         capabilities: ADAFACTOR, ABSOLUTE_RATE, SMALLEST_FACTORED, MUON, WIDTH_RATE, UNADJUSTED_RATE, GROUP_RATES.
     Raises:
-        ValueError: there is no attempt of one of these.
+        ValueError: a capability has no attempt here.
     """
     if others := [str(capability) for capability in capabilities if capability not in _ATTEMPTS]:
         raise ValueError(f"{', '.join(others)}: no shared attempt; name it in supported_capabilities() or write one")
@@ -93,7 +93,7 @@ def _factors_from(run: Make) -> bool:
 
 
 def _makes_orthogonal(adjustment: Literal["rms", "width", "none"], factor: float, run: Make) -> bool:
-    """Whether the update by a matrix of ones, whose one singular value is not zero, has a norm near the rate's."""
+    """Returns whether the update by a matrix of ones, of rank 1, has the norm that the rate and `factor` give."""
     trainer = run(tied_embedding(), Recipe(Muon(1.0, adjustment=adjustment)))
     (name, weight), *_ = trainer.parameters().items()
     trainer.apply_gradients({name: np.ones_like(weight)})
@@ -118,7 +118,7 @@ def offload_attempts(make: Make, offloads: Sequence[Offload]) -> dict[Capability
 
 
 def _leaves(make: Make, offload: Offload) -> bool:
-    """Whether bytes of every kind are offloaded after an update, or were during it."""
+    """Returns whether bytes of every kind were offloaded during an update or are offloaded after it."""
     run = make(exact_stack(), Recipe(Adam(), offload=offload))
     run.update((exact_batch(8),))
     away = run.offloaded_bytes()
@@ -130,7 +130,7 @@ _VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, -1.5, -4.0]], np.float32)
 
 
 def casts_of(formats: NumberFormats) -> frozenset[Capability]:
-    """The capabilities of casts to integers and to each format that a framework casts to."""
+    """The capabilities of a framework's casts to integers and to 8-bit formats."""
     return frozenset(Capability(f"formats.{name}") for name in (*formats.casts(), "int8"))
 
 
@@ -227,17 +227,17 @@ _MESHES: Mapping[Capability, Ranks] = {
     Capability.RANKS_HYBRID: Ranks(4, "full", replicas=2),
 }
 OF_ONE_PLACE = frozenset({Capability.TRACE, Capability.SAVED_BYTES})
-"""Capabilities without ranks only: a rank's pass covers only its own samples, and gathers weights."""
+"""Capabilities only of runs without ranks: a rank's pass covers its own samples only, and gathers weights."""
 
 
 def with_ranks(
     attempts: Mapping[Capability, Attempt], make: MakeGroup, always: Ranks | None, *, reshaped: Sharding = "full"
 ) -> Mapping[Capability, Attempt]:
-    """Attempts if every recipe has ranks: the remaining ones without ranks, and one for each capability of ranks.
+    """Attempts for a mode in which every recipe has ranks: `attempts`, and one for each capability of ranks.
 
     Args:
         always: the mode's ranks, None for none.
-        reshaped: sharding level of a run that another number of ranks restores.
+        reshaped: sharding level of a run that is restored by another number of ranks.
     """
     hidden = OF_ONE_PLACE if always is not None else frozenset()
     remaining = {c: attempt for c, attempt in attempts.items() if c not in hidden}
@@ -259,7 +259,7 @@ def _train_ranks(make: MakeGroup, ranks: Ranks) -> BaseRankGroup:
 
 
 def _shards(make: MakeGroup, ranks: Ranks) -> bool:
-    """Whether ranks hold only a part of what the level shards."""
+    """Returns whether each rank holds only a part of the state that the level shards."""
     size = 4 * sum(int(np.prod(shape)) for shape in exact_stack().parameter_shapes().values())
     copy = {"parameter": size, "gradient": size, "optimizer": 2 * size}
     sizes = _train_ranks(make, ranks).resident_bytes()
@@ -272,14 +272,14 @@ def _weight(rank_group: BaseRankGroup) -> Array:
 
 
 def _reduces_low(make: MakeGroup) -> bool:
-    """The sum of 1 and 2^-9 is not representable in bfloat16."""
+    """Returns whether the sum of the gradients 1 and 2^-9 is rounded to 1, as in bfloat16."""
     rank_group = make(scalar(0.0), Recipe(SGD(1.0), ranks=Ranks(2, reduce="bfloat16")))
     rank_group.apply_gradients([[{_WEIGHT: np.full((1, 1), 2.0 * g, np.float32)}] for g in (1.0, 2.0**-9)])
     return float(_weight(rank_group)[0, 0]) == -1.0
 
 
 def _takes_nothing(make: MakeGroup) -> bool:
-    """A rank without samples leaves the gradient to the other."""
+    """Returns whether a rank without samples leaves the gradient to the other rank."""
     rank_group = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
     before = _weight(rank_group)
     updates = rank_group.update(window_across_ranks((exact_batch(1),), 2))
@@ -292,7 +292,7 @@ def _counts(make: MakeGroup) -> bool:
 
 
 def _loses_one(make: MakeGroup) -> bool:
-    """Whether the other ranks survive if one exits."""
+    """Returns whether the exit of rank 1 ends the update with an error that names this rank."""
     rank_group = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
     try:
         rank_group.fail_rank(window_across_ranks((exact_batch(8),), 2), 1, "exits")

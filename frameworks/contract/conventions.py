@@ -67,7 +67,7 @@ class Conventions:
         clip_epsilon: added to the global norm when the clip coefficient is computed.
         clip_norm: the gradients in the global norm if an overflow skips one of two optimizers: "applied" for the other
             optimizer's gradients, "all" for both, so that an infinite one clips the other's to zero.
-        nonfinite_micro_batch: what a non-finite micro-batch discards, such as itself or the whole update.
+        nonfinite_micro_batch: the gradients that a non-finite micro-batch discards: its window's, or only its own.
         batch_statistics: statistics of batch norm if ranks share a micro-batch: over each rank's own samples, or over
             those of all ranks in one program ("whole"), in which dropout also draws as in one run.
         remainder: treatment of an incomplete window at the end of an epoch.
