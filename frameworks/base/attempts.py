@@ -69,21 +69,21 @@ def optimizer_attempts(run: Make, *capabilities: Capability) -> dict[Capability,
 
 
 def _adapts(optimizer: Adafactor, run: Make) -> bool:
-    """Whether the first update moves a weight from 1 by the rate."""
+    """Returns whether the first update moves a weight from 1 by the rate."""
     trainer = run(scalar(1.0), Recipe(optimizer))
     trainer.apply_gradients({name: np.full_like(array, 2.0) for name, array in trainer.parameters().items()})
     return abs(float(trainer.parameters()[_WEIGHT].item()) - 0.5) < 2.0**-20
 
 
 def _has_own_rates(run: Make) -> bool:
-    """Whether the second group, a bias, moves by a rate of its own."""
+    """Returns whether the second group, a bias, moves by a rate of its own."""
     trainer = run(scalar(1.0), Recipe(SGD(1.0), groups=2, second_rate=0.5))
     trainer.apply_gradients({name: np.ones_like(array) for name, array in trainer.parameters().items()})
     return [float(value.item()) for value in trainer.parameters().values()] == [0.0, -0.5]
 
 
 def _factors_from(run: Make) -> bool:
-    """Whether a short matrix has a second moment of every element."""
+    """Returns whether a short matrix has a second moment of every element."""
     optimizer = Adafactor(0.5, smallest=9)
     trainer = run(tied_embedding(), Recipe(optimizer))
     (name, weight), *_ = trainer.parameters().items()
@@ -169,7 +169,7 @@ def float8_attempts(trainer: Callable[[Model, Recipe], Trainer]) -> dict[Capabil
 
 
 def _trains_in_eighths(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
-    """Whether a window enters the amax history, and predictions have fewer distinct values than inputs."""
+    """Returns whether a window enters the amax history, and predictions have fewer distinct values than inputs."""
     run = trainer(exact_linear(), Recipe(SGD(), quantization=Float8(4)))
     run.update((exact_batch(),))
     (history,) = run.view(AmaxHistories).values()
@@ -179,7 +179,7 @@ def _trains_in_eighths(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
 
 
 def _quantizes_a_model(post_training: PostTraining, name: str) -> bool:
-    """Whether a model's weights become integer codes and its predictions are finite and depend on the samples."""
+    """Returns whether weights become integer codes, and predictions are finite and depend on the samples."""
     model = digits_mlp((max(8, -(-post_training.rules()[name].smallest // 64)),))
     samples = np.linspace(-1.0, 1.0, 4 * model.sample[0], dtype=np.float32).reshape(4, *model.sample)
     quantized = post_training.quantize(name, model, model.weights(0), (samples,))
@@ -192,7 +192,7 @@ def _quantizes_a_model(post_training: PostTraining, name: str) -> bool:
 
 
 def _scales_late(factory: Callable[[], DelayedProduct]) -> bool:
-    """Whether after some steps a value beyond the first scale's range is preserved."""
+    """Returns whether after some steps a value beyond the first scale's range is preserved."""
     product = factory()
     inputs, gradient = np.full((1, 16), 1000.0, np.float32), np.ones((1, 16), np.float32)
     outputs = [product.train((inputs, gradient))[0].output for _ in range(4)]
@@ -201,14 +201,14 @@ def _scales_late(factory: Callable[[], DelayedProduct]) -> bool:
 
 
 def _quantizes(quantizers: Quantizers, name: str) -> bool:
-    """Whether there are several integer codes that dequantize to nearby values."""
+    """Returns whether there are several integer codes that dequantize to nearby values."""
     quantized = quantizers.quantize(name, _VALUES)
     near = np.abs(quantized.values - _VALUES) <= np.broadcast_to(quantized.scale, _VALUES.shape)
     return quantized.codes.dtype.kind == "i" and len(np.unique(quantized.codes)) > 2 and bool(near.all())
 
 
 def _fakes(quantizers: Quantizers, name: str) -> bool:
-    """Whether a value between two codes is moved to one of them, with a gradient."""
+    """Returns whether a value between two codes is moved to one of them, with a gradient."""
     axis = quantizers.fake_rules()[name].axis
     places = 1 if axis is None else _VALUES.shape[1 - axis]
     scale, zero = np.full(places, 1.0, np.float32), np.zeros(places, np.int32)
@@ -302,7 +302,7 @@ def _loses_one(make: MakeGroup) -> bool:
 
 
 def _reshapes(make: MakeGroup, level: Sharding) -> bool:
-    """Whether four ranks restore the weights that two ranks saved."""
+    """Returns whether four ranks restore the weights that two ranks saved."""
     saved = _train_ranks(make, Ranks(2, level))
     with tempfile.TemporaryDirectory() as folder:
         saved.save(Path(folder))

@@ -46,7 +46,7 @@ GPU = "gpu"
 
 
 def gpu_name(*, cuda: bool, rocm: bool) -> str:
-    """The framework's device name for a GPU, in a build for CUDA, for ROCm, or for another platform."""
+    """Device name of a GPU, in a build for CUDA, for ROCm, or for another platform."""
     return "cuda" if cuda else "rocm" if rocm else GPU
 
 
@@ -105,7 +105,7 @@ class BaseFramework(Refusing):
         return ()
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        """Attempts by capability: the framework's own call, on this device, in this mode, without this adapter's guards.
+        """Attempts by capability: the framework's own call on this device, in this mode, without the adapter's guards.
 
         There is one for each capability of `refusals`, and for each other capability that some version, device or mode
         refuses or silently ignores.

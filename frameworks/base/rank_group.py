@@ -65,7 +65,7 @@ class BaseRankGroup(ABC):
         return self.ask(verb, [Arguments(arguments, named)] * self.count)
 
     def each(self, verb: str, shares: Sequence[Any]) -> tuple[Any, ...]:
-        """Calls a method with one argument, which each rank has its own of."""
+        """Calls a method with one argument, different for each rank."""
         return self.ask(verb, [Arguments((share,)) for share in shares])
 
     def update(self, windows: Sequence[Window]) -> tuple[Update, ...]:

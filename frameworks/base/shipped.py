@@ -47,7 +47,7 @@ def elapsed_between(work: Callable[[], object], wait: Callable[[], object]) -> i
 
 
 def has_effect(attempt: Attempt) -> bool:
-    """Whether an attempt took effect: it returned True, and did not raise or warn of anything but a deprecation."""
+    """Returns whether an attempt took effect: it returned True, and neither raised nor warned (except of deprecation)."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
@@ -344,7 +344,7 @@ class BaseOptimizers(BaseShipped):
         """The weights after all updates from `start`."""
 
     def matrices_only(self, name: str) -> bool:
-        """Whether the optimizer takes matrices alone."""
+        """Returns whether the optimizer takes matrices alone."""
         del name
         return False
 
@@ -380,7 +380,7 @@ class ListedOptimizers(ListedInFile, BaseOptimizers):
 
 
 def ships(owner: str, word: str) -> bool:
-    """Whether a public name of a module or class contains the word, in any case."""
+    """Returns whether a public name of a module or class contains the word, in any case."""
     return any(word.lower() in name.lower() for name in dir(resolve(owner)) if not name.startswith("_"))
 
 
@@ -392,7 +392,7 @@ def has_appeared(absence: Absence) -> bool:
 
 
 def takes(function: Callable[..., Any], *names: str) -> bool:
-    """Whether the callable has a parameter of one of these names."""
+    """Returns whether the callable has a parameter of one of these names."""
     return any(name in inspect.signature(function).parameters for name in names)
 
 

@@ -245,7 +245,7 @@ class ReferenceFramework(BaseFramework):
             return bool(self.run_op("matmul", factor, np.ones((1, 1), np.float32)).value == 1.0)
 
     def _encodes_shards(self, recipe: Recipe) -> bool:
-        """Whether ranks with sharded 8-bit moments equal a run without ranks after an update."""
+        """Returns whether ranks with sharded 8-bit moments equal a run without ranks after an update."""
         model = exact_linear(1, 4224)
         shapes = model.parameter_shapes()
         gradients = {name: -np.linspace(1.0, 2.0, int(np.prod(shape))).reshape(shape) for name, shape in shapes.items()}

@@ -246,7 +246,7 @@ class ReferenceFunction:
         return FunctionResult((needs,) * use.times, tuple(results))
 
     def needs(self, needs: tuple[bool, bool, bool], *, recomputed: bool) -> tuple[bool, bool, bool]:
-        """Whether each input needs a gradient, as the framework reports it to the backward pass."""
+        """Returns whether each input needs a gradient, as the framework reports it to the backward pass."""
         return needs
 
     def backward(self, inputs: tuple[Array, Array, Array], y: Array, z: Array) -> tuple[Array, ...]:

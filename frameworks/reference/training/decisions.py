@@ -210,7 +210,7 @@ class Decisions(QuantizedForward):
         return frozenset(owners) if overflowed and self.conventions.partial_overflow == "skip-all" else overflowed
 
     def overflow_skips(self) -> bool:
-        """Whether an overflow skips an update."""
+        """Returns whether an overflow skips an update."""
         return self.conventions.static_skips or not isinstance(self.recipe.scaling, StaticScaling)
 
     def as_applied(self, name: str, gradient: Array) -> Array:
@@ -262,7 +262,7 @@ class Decisions(QuantizedForward):
         self.steps += 1
 
     def trains(self, name: str) -> bool:
-        """Whether a parameter is trained."""
+        """Returns whether a parameter is trained."""
         return name not in self.frozen
 
     def rule_of(self, name: str) -> UpdateRule:
