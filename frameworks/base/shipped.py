@@ -47,7 +47,7 @@ def elapsed_between(work: Callable[[], object], wait: Callable[[], object]) -> i
 
 
 def has_effect(attempt: Attempt) -> bool:
-    """Returns whether an attempt took effect: it returned True, and neither raised nor warned (except of deprecation)."""
+    """Returns whether an attempt took effect: it returned True, did not raise, and warned only of deprecations."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:

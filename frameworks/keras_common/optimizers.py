@@ -284,7 +284,7 @@ class Piecewise(keras.optimizers.schedules.LearningRateSchedule):
 def create(
     recipe: Recipe, kind: Callable[..., keras.optimizers.Optimizer], arguments: dict[str, Any]
 ) -> keras.optimizers.Optimizer:
-    """An optimizer of class `kind`. The recipe's way decides whether it has the schedule or `set_rate` assigns rates."""
+    """An optimizer of class `kind`. The recipe's way decides if it has the schedule or `set_rate` assigns rates."""
     if isinstance(recipe.schedule, Steps):
         base = recipe.optimizer.learning_rate
         rates = [base * factor for factor in recipe.schedule.factors]

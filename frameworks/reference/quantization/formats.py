@@ -18,7 +18,7 @@ _CASTS = {
 
 
 class ReferenceFormats:
-    """Casts to 8-bit formats by search in a table of the format's values, and products of codes."""
+    """Casts to 8-bit formats by search in a table of the format's values, and 8-bit matrix products."""
 
     def casts(self) -> Mapping[str, CastRule]:
         return _CASTS
