@@ -56,7 +56,7 @@ OPTIONS = frozenset(
 
 
 def optimizer_attempts(run: Make, *capabilities: Capability) -> dict[Capability, Attempt]:
-    """Attempts for options and kinds that some framework, or version of it, lacks.
+    """Attempts for optimizers and options that some framework, or some version, lacks.
 
     Args:
         capabilities: ADAFACTOR, ABSOLUTE_RATE, SMALLEST_FACTORED, MUON, WIDTH_RATE, UNADJUSTED_RATE, GROUP_RATES.
@@ -201,7 +201,7 @@ def _scales_late(factory: Callable[[], DelayedProduct]) -> bool:
 
 
 def _quantizes(quantizers: Quantizers, name: str) -> bool:
-    """Returns whether there are several integer codes that dequantize to nearby values."""
+    """Returns whether values become several integer codes, which dequantize to nearby values."""
     quantized = quantizers.quantize(name, _VALUES)
     near = np.abs(quantized.values - _VALUES) <= np.broadcast_to(quantized.scale, _VALUES.shape)
     return quantized.codes.dtype.kind == "i" and len(np.unique(quantized.codes)) > 2 and bool(near.all())

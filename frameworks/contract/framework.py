@@ -120,7 +120,7 @@ class Framework(Protocol):
         """
 
     def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> RankGroup:
-        """The ranks of a new run, as many as the recipe says; `trainer` gives a view of them as one run.
+        """The rank group of a new run, with the recipe's number of ranks; `trainer` presents it as one run.
 
         Raises:
             Unsupported: the recipe names no ranks, or needs an unsupported capability.
@@ -228,4 +228,4 @@ class Framework(Protocol):
         """Process-wide settings that a run may leak: default formats, policies, gradient mode, scopes, threads."""
 
     def restore_global_state(self, state: Mapping[str, str]) -> None:
-        """Restores what `global_state` returned."""
+        """Restores settings that `global_state` returned."""

@@ -23,7 +23,7 @@ class Update:
     Attributes:
         loss: unscaled loss of the window, normalised by its items; NaN after `apply_gradients`.
         micro_losses: unscaled mean loss of each micro-batch; without items NaN, or the framework's value.
-        scale_before, scale_after: the loss scale, 1.0 where there is none.
+        scale_before, scale_after: the loss scale, 1.0 without one.
         good_steps: the growth counter after the update, None if the framework has no readable one.
         skipped: True if the framework reports, or its public state shows, that no update was applied.
         gradient_norm: global 2-norm of the unscaled gradients before clipping, None if it was not computed.

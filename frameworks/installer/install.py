@@ -31,7 +31,7 @@ ON_NUMPY = ("autograd", "ml-dtypes", "scikit-learn", "scipy")
 
 
 def main(names: Sequence[str], modes: Collection[str] = ()) -> int:
-    """Install frameworks, and what these modes of theirs need; return the exit status."""
+    """Install frameworks with the packages of these modes; return the exit status."""
     try:
         remark = install(names, read_request(names, modes))
     except Unavailable as refusal:

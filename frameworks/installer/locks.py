@@ -119,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def requirements(name: str) -> list[str]:
-    """Requirements of a lock in addition to the suite's own: frameworks, their companions, and undeclared requirements."""
+    """Requirements of a lock in addition to the suite's own: frameworks, companions, and undeclared requirements."""
     chosen = DISTRIBUTIONS.values() if name == ALL else [DISTRIBUTIONS[name]] if name in DISTRIBUTIONS else []
     wanted: list[str] = []
     for distribution in chosen:

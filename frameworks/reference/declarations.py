@@ -79,6 +79,6 @@ def read_settings() -> dict[str, str]:
 
 
 def write_settings(state: Mapping[str, str]) -> None:
-    """Restores what `read_settings` returned."""
+    """Restores settings that `read_settings` returned."""
     scope.enter(scope.parse_scope(state["autocast"]))
     tape.close_down_to(int(state["traces"]))

@@ -44,7 +44,7 @@ class UpdateRule:
     """The update rule of an optimizer under a framework's conventions. Faults override a method.
 
     Args:
-        decays: whether weight decay acts on the parameter.
+        decays: True if weight decay acts on the parameter.
     """
 
     def __init__(self, optimizer: Any, conventions: Conventions, r: Arithmetic, *, decays: bool = True) -> None:
