@@ -52,7 +52,7 @@ def has_effect(attempt: Attempt) -> bool:
         warnings.simplefilter("always")
         try:
             acted = attempt()
-        except Exception:
+        except Exception:  # an attempt without effect may raise anything
             return False
     return bool(acted) and all(issubclass(warning.category, _DEPRECATIONS) for warning in warned)
 

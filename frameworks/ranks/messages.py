@@ -72,7 +72,7 @@ class Answer:
         text, notes, body = pickle.loads(self.body)
         try:
             error: Exception = pickle.loads(body)
-        except Exception:
+        except Exception:  # an exception's own unpickling may raise anything here
             error = RuntimeError(text)
         error.__notes__ = notes
         return error

@@ -60,6 +60,7 @@ class WorkerGroupFolder:
 def _remove_stale(among: Path, prefix: str) -> None:
     """Removes folders whose lock is free. A folder without a lock is being created, or belongs to another program."""
     for folder in among.glob(f"{prefix}*"):
+        # OSError: the folder has no lock, or a live process holds it.
         with suppress(OSError), (folder / _LOCK).open("r+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
@@ -332,7 +333,7 @@ class WorkerGroup:
         if self.over is not None or self._owner != os.getpid():
             return
         try:
-            with suppress(RankFailed):
+            with suppress(RankFailed):  # a dead rank needs no command to end
                 self._send(_pickle_calls("close", [()] * len(self._processes)))
             until = monotonic() + LEAVE_S
             for process in self._processes:
@@ -379,7 +380,7 @@ class WorkerGroup:
         try:
             answers = self._collect_answers(self._send(_pickle_calls("barrier", [()] * len(self._processes))), limit_s)
             apart = any(answer.raised for answer in answers.values())
-        except RankFailed:
+        except RankFailed:  # `_collect_answers` or `_send` has ended the group
             return
         except BaseException as error:
             self._end(f"a command was interrupted by {type(error).__name__}")

@@ -111,7 +111,7 @@ def serve(connection: Connection) -> NoReturn:
         while True:
             command: Command = pickle.loads(connection.recv_bytes())
             connection.send_bytes(pickle.dumps(execute_command(handler, command)))
-    except (EOFError, OSError):
+    except (EOFError, OSError):  # the parent is gone
         vanish()
     except SystemExit as leaving:
         if isinstance(leaving.code, str):
@@ -125,13 +125,13 @@ def serve(connection: Connection) -> NoReturn:
 def vanish() -> NoReturn:
     """Ends this process and its descendants."""
     if os.getpgrp() == os.getpid():
-        with suppress(OSError):
+        with suppress(OSError):  # the process ends below in any case
             os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
 
 def _follow(lifeline: int) -> NoReturn:
-    with suppress(OSError):
+    with suppress(OSError):  # as the end of the file: the parent is gone
         os.read(lifeline, 1)
     vanish()
 

@@ -18,7 +18,7 @@ import numpy as np
 from fixtures.arrays import Array
 
 FILE = "reference.run"
-_DIGEST = 64
+_DIGEST = 64  # hexadecimal digits of a SHA-256
 
 
 def write(folder: Path, arrays: Mapping[str, Array], identity: str, *, compressed: bool = False) -> None:

@@ -11,7 +11,7 @@ from fixtures.arrays import Array, format_of
 
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93))
 """Odd multipliers of the hash of a value's bits, as in SplitMix (Steele, Lea and Flood)."""
-_CARRIER_BITS = 53
+_CARRIER_BITS = 53  # significand bits of float64
 LANES = 16
 """Least number of accumulators of a vectorised reduction."""
 

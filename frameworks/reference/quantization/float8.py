@@ -122,7 +122,7 @@ class ReferenceDelayedProduct(DelayedScaling):
 
 
 Moments = MutableMapping[str, Array]
-DECADES = 7
+DECADES = 7  # powers of ten that the codes of an 8-bit moment cover
 
 
 class EightBitState:

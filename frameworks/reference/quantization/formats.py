@@ -115,7 +115,7 @@ class ReferenceFormats:
         return np.where(negative, codes | 128, codes)
 
 
-_SMALLEST = 2.0**-126
+_SMALLEST = 2.0**-126  # the smallest normal float32
 RULES: Mapping[str, QuantRule] = MappingProxyType(
     {
         "int8-tensor": QuantRule(-127, 127, 127.0, smallest_scale=_SMALLEST),

@@ -19,7 +19,7 @@ from frameworks.reference.core.arithmetic import UNARY, Operations, Round, norma
 from frameworks.reference.core.tape import Tensor, plain
 from frameworks.reference.quantization.formats import ReferenceFormats, ReferenceQuantizers
 
-_SMALLEST = 2.0**-126
+_SMALLEST = 2.0**-126  # the smallest normal float32
 _COLUMN = QuantRule(-127, 127, 127.0, axis=0, smallest_scale=_SMALLEST)
 _ROW = QuantRule(-127, 127, 127.0, axis=1, smallest_scale=_SMALLEST)
 _TENSOR = QuantRule(0, 255, 255.0, symmetric=False, smallest_scale=_SMALLEST)

@@ -19,7 +19,7 @@ from fixtures.arrays import Array
 from fixtures.recipe import Offload
 from frameworks.reference.core.tape import fill, flatten
 
-_DIGEST = 32
+_DIGEST = 32  # bytes of a SHA-256
 
 
 class ArrayStore(Protocol):
