@@ -231,7 +231,7 @@ NORMALIZATIONS: dict[str, Callable[[], keras.layers.Layer]] = {
     "rms_norm": lambda: keras.layers.RMSNormalization(epsilon=1e-5),
     "instance_norm": lambda: keras.layers.GroupNormalization(groups=-1, epsilon=1e-5, center=False, scale=False),
 }
-"""The normalisations. They are layers, which compute in a wider format than the inputs; Keras' operations do not."""
+"""The normalisations. They are layers, which handle low-precision inputs; Keras' plain operations do not."""
 
 
 def _instances() -> Callable[[list[Any]], Any]:
