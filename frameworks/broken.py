@@ -1,4 +1,4 @@
-"""Broken twins of the reference, each one line from being right. `--framework=frameworks.broken:NAME` runs one."""
+"""Copies of the reference that each have one defect. `--framework=frameworks.broken:NAME` runs one of them."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -13,7 +13,7 @@ class _AppliesOverflow(ReferenceTrainer):
 
 
 class AppliesOverflow(ReferenceFramework):
-    """Its scaler applies the update that an overflow should have skipped."""
+    """Reference whose scaler applies the update that an overflow should have skipped."""
 
     trainer_class = _AppliesOverflow
 
@@ -24,7 +24,7 @@ class _MeanOfMeans(ReferenceTrainer):
 
 
 class MeanOfMeans(ReferenceFramework):
-    """Its accumulation takes the mean of the micro-batches' means, whatever they hold."""
+    """Reference whose accumulation averages the micro-batch means without weights for their numbers of items."""
 
     trainer_class = _MeanOfMeans
 
@@ -35,6 +35,6 @@ class _RedrawsDropout(ReferenceTrainer):
 
 
 class RedrawsDropout(ReferenceFramework):
-    """Its recomputation draws new dropout masks."""
+    """Reference whose recomputation draws new dropout masks."""
 
     trainer_class = _RedrawsDropout

@@ -1,4 +1,4 @@
-"""Cache of derived data between runs: bounds, compiled programs. It may be emptied at any time."""
+"""The cache of derived data between runs: bounds and compiled programs. It may be emptied at any time."""
 
 import os
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ CACHE_FOLDER = "CONFORMANCE_CACHE"
 
 @dataclass
 class Uses:
-    """How often this process asked for a stored program, and how often it got one."""
+    """Number of stored programs that this process requested, and number that it found."""
 
     asked: int = 0
     hits: int = 0
 
 
 PROGRAMS = Uses()
-"""Of compiled programs. A framework that does not take what is stored says nothing, so that only the count shows it."""
+"""Uses of stored compiled programs. A framework that ignores a stored program does so silently; the count shows it."""
 
 
 def cache_folder() -> Path:
-    """The folder that CONFORMANCE_CACHE names, or results/cache of a checkout, or one in the user's cache."""
+    """The cache folder: CONFORMANCE_CACHE, else results/cache of a checkout, else a folder in the user's cache."""
     if named := os.environ.get(CACHE_FOLDER):
         return Path(named)
     root = Path(__file__).parents[1]
@@ -31,9 +31,9 @@ def cache_folder() -> Path:
 
 
 def prune(folder: Path, largest: int) -> None:
-    """If there are more than `largest` bytes, removes files, least recently used first, down to half of it.
+    """If the folder has more than `largest` bytes, removes its least recently used files until half of that is left.
 
-    Other processes may use the same files meanwhile; a removed one is derived again.
+    Other processes may use the files at the same time; they derive a removed file again.
     """
     files = []
     for path in folder.rglob("*"):

@@ -1,4 +1,4 @@
-"""Native training loops of each framework, with which an adapter's step is compared, and their workloads.
+"""Native training loops, whose step times are compared with an adapter's step, and their workloads.
 
 The loops are in `frameworks/NAME/native_loop.py`. They and this module import only the fixtures from the suite.
 """
@@ -33,12 +33,12 @@ class LoopCase:
 
     @property
     def label(self) -> str:
-        """Such as "encoder O1-float16"."""
+        """Name of the case, such as "encoder O1-float16"."""
         return f"{self.fixture} {self.recipe.precision.label}"
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of both sides."""
+        """The recipe of the native loop and of the adapter."""
         precision = FLOAT16 if self.mixed else FLOAT32
         return Recipe(Adam(RATE), precision, DynamicScaling() if self.mixed else None)
 
@@ -54,14 +54,14 @@ class NativeLoop(Protocol):
     def make(
         self, fixture: str, mixed: bool, weights: Mapping[str, Array], batch: Batch, device: str
     ) -> Callable[[], float]:
-        """A step on the batch with Adam, from the fixture's weights on; it returns the loss."""
+        """A function that makes one Adam step on the batch and returns the loss; training starts at `weights`."""
 
 
 def steps(framework: str, mode: str) -> NativeLoop:
-    """The native loops of a framework, by its adapter's name, for one of the adapter's modes.
+    """The native loops of the adapter named `framework`, for one of its modes.
 
     Raises:
-        LookupError: there are none.
+        LookupError: the adapter has no native loops for this mode.
     """
     if not framework.isidentifier() or not Path(__file__).with_name(framework).joinpath("native_loop.py").is_file():
         raise LookupError(f"{framework!r} has no native training loop")
@@ -72,7 +72,7 @@ def steps(framework: str, mode: str) -> NativeLoop:
 
 
 def parts(fixture: str) -> dict[str, str]:
-    """The fixture's path of each part of a native model, by the part's dotted name."""
+    """The path in the fixture of each part of a native model, by the part's dotted name."""
     if fixture == "digits-mlp":
         return {"0": "0", "2": "2", "4": "4", "6": "6.output"}
     result = {"tokens": "0", "positions": "1"}
@@ -89,5 +89,5 @@ def parts(fixture: str) -> dict[str, str]:
 
 
 def own(weights: Mapping[str, Array], path: str) -> dict[str, Array]:
-    """The weights of one part by their last name: "weight" and "bias", or "scale" and "shift"."""
+    """The weights of the layer at `path` by their last name: "weight" and "bias", or "scale" and "shift"."""
     return {name.rpartition(".")[2]: value for name, value in weights.items() if name.rpartition(".")[0] == path}

@@ -1,6 +1,6 @@
-"""The operations that `Framework.run_op` knows, each with example inputs as a function of the input's dtype.
+"""The operations of `Framework.run_op`, each with a function that makes its example inputs.
 
-`CATALOGUE` maps a name to the arrays that the operation takes, float32 unless said otherwise. Layouts are
+`CATALOGUE` maps a name to that function; the arrays are float32 unless said otherwise. Layouts are
 channels-last; an operation reduces over its last axis unless its comment says otherwise.
 """
 

@@ -1,7 +1,7 @@
 """Finds adapters, by entry point (`conformance.frameworks`) or `package.module:Class`, and their `adapter.toml`.
 
-The entries of the suite's own pyproject.toml, the built-in adapters, are read from that file, as a checkout is no
-installed package; those of installed packages come from `importlib.metadata`.
+Entry points of built-in adapters are read from the suite's pyproject.toml, since a checkout is not an installed
+package. Those of installed packages come from `importlib.metadata`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ DEVICE_HELP = "cpu, the framework's name of another device (cuda, xpu, mps, tpu,
 
 _LOOPS = "frameworks.torch.own_loop"
 _METHODS = ("setup", "micro_batch", "step")
-"""The methods of a user's training loop, a class that the wrapper of such loops makes an adapter."""
+"""The methods of a user's training loop; a class that has them is wrapped in an adapter."""
 
 _PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 
 class UnknownFramework(Exception):
-    """No adapter of that name, or it cannot be imported; the message says what to do."""
+    """There is no adapter of that name, or it cannot be imported. The message says what to do."""
 
 
 @cache
@@ -47,17 +47,17 @@ def _installed_points() -> tuple[EntryPoint, ...]:
 
 
 def built_in() -> dict[str, str]:
-    """The checkout's own adapters: import paths by name."""
+    """The import path of each built-in adapter, by name."""
     return {point.name: point.value for point in _own_points()}
 
 
 def find_adapters() -> dict[str, str]:
-    """Every adapter's import path by name; if several have the name, a built-in one, else the first by import path."""
+    """Every adapter's import path by name; the built-in one precedes others of its name, then the first path does."""
     return {name: paths[0] for name, paths in _claims().items()}
 
 
 def clashes(name: str | None = None) -> list[str]:
-    """One line for each adapter that is ignored because another has its name; for one name or all."""
+    """One line for each adapter that is ignored because another has its name; for `name`, or for all names."""
     return [
         f"{claimed}: adapter {path} is ignored, because {paths[0]} has the same name; rename one of them"
         for claimed, paths in sorted(_claims().items())
@@ -97,7 +97,7 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
         UnknownFramework: the name is unknown, the module cannot be imported, or it needs another version of the
             contract.
         MissingDevice: the device is not available.
-        ValueError: the adapter has no such mode.
+        ValueError: the adapter does not have the mode.
     """
     module, _, attribute = path_of(name).partition(":")
     try:
@@ -131,7 +131,7 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
 
 
 def _check_contract(name: str, adapter: object) -> None:
-    """Refuses an adapter whose attribute `contract` names another version than this suite's; see docs/design.md."""
+    """Refuses an adapter whose attribute `contract` differs from `CONTRACT_VERSION`; see docs/design.md."""
     from frameworks.contract import CONTRACT_VERSION
 
     written_for = getattr(adapter, "contract", CONTRACT_VERSION)
@@ -143,20 +143,20 @@ def _check_contract(name: str, adapter: object) -> None:
 
 
 FILE = "adapter.toml"
-"""Name of the file, next to the module of the adapter's entry; optional."""
+"""Name of the optional file next to the module of the adapter's entry point."""
 
 
 @dataclass(frozen=True)
 class Absence:
-    """A feature that the framework does not have, as the public names of some places show.
+    """A feature that the framework does not have, proved by the public names of some modules and classes.
 
     Attributes:
         capabilities: values of `Capability`.
         reason: one sentence.
-        places: dotted names of modules and classes; one that cannot be imported has no names.
-        words: none of them is part of a public name of these places, in any case.
-        names: none of them is such a name.
-        modes: modes of which this is true; empty for all.
+        places: dotted names of modules and classes; a place that cannot be imported has no names.
+        words: words that no public name in these places contains, in upper or lower case.
+        names: names that these places do not have.
+        modes: modes without the feature; empty for all.
     """
 
     capabilities: tuple[str, ...]
@@ -189,7 +189,7 @@ class AdapterFile:
     absent: tuple[Absence, ...] = ()
 
     def absence(self, capability: str, mode: str) -> Absence | None:
-        """Why the framework does not have a capability in a mode, None if the file does not say so."""
+        """The declared absence of a capability in a mode; None if the file declares none."""
         fitting = (absence for absence in self.absent if not absence.modes or mode in absence.modes)
         return next((absence for absence in fitting if capability in absence.capabilities), None)
 
@@ -231,9 +231,9 @@ def _names(key: str, value: object) -> tuple[str, ...]:
 
 
 def folder_of(path: str) -> Path | None:
-    """The folder of the module in package.module:Class, None if there is no such module, or no file of it."""
+    """The folder of the module in package.module:Class; None if the module or its file does not exist."""
     try:
         spec = find_spec(path.partition(":")[0])
-    except Exception:  # a package above the module does not import
+    except Exception:  # the import of a parent package may raise anything
         return None
     return Path(spec.origin).parent if spec is not None and spec.origin and spec.has_location else None

@@ -16,12 +16,12 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 def write_adapter(name: str, folder: Path) -> list[Path]:
     """Writes an adapter without capabilities, and returns its files.
 
-    Nearly every test of it is `not offered`: two that look only at the suite pass, and the test of the adapter's
-    overhead abstains.
+    Nearly all tests of this adapter are `not offered`. The two tests that need no capability pass, and the test of the
+    adapter's overhead abstains.
 
     Args:
-        name: its name for `--framework` and records.
-        folder: of the package; created if necessary, otherwise empty.
+        name: the adapter's name for `--framework` and records.
+        folder: folder of the package, which is created unless it exists; it must be empty.
 
     Raises:
         ValueError: the name is invalid or taken, the folder is a file or not empty, or its parent is missing; the
@@ -46,7 +46,7 @@ def write_loop(folder: Path) -> Path:
     """Writes a training loop, and returns its file.
 
     Args:
-        folder: created if necessary, otherwise empty.
+        folder: folder of the loop, which is created unless it exists; it must be empty.
 
     Raises:
         ValueError: the folder is a file, is not empty, or its parent is missing; the message is one line.
@@ -62,7 +62,7 @@ def write_loop(folder: Path) -> Path:
 
 
 def _check_new(folder: Path) -> None:
-    """Refuses a folder that has something in it, or would need more than one new level."""
+    """Refuses a folder that is not empty, or whose parent does not exist."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is not empty; choose a new folder")
     if not folder.absolute().parent.is_dir():
@@ -70,7 +70,7 @@ def _check_new(folder: Path) -> None:
 
 
 def class_of(name: str) -> str:
-    """The name of an adapter's class: MyFrameworkAdapter for my_framework."""
+    """The class name of an adapter, such as MyFrameworkAdapter for my_framework."""
     return "".join(part.capitalize() for part in name.split("_")) + "Adapter"
 
 

@@ -27,16 +27,16 @@ _Event = Literal["call", "return", "c_call", "c_return", "c_exception"]
 
 @dataclass(frozen=True)
 class Way:
-    """One public way to a technique.
+    """One public way to use a technique.
 
     Attributes:
         technique: one of `TECHNIQUES`.
-        name: what the adapter calls it.
-        calls: dotted names of the public callables that it uses, with the arguments that set it apart.
-        link: the page that documents it.
-        modes: modes of the adapter that have it.
-        limits: what the documentation says that it does not do; "" for nothing.
-        levels: levels of ranks that differ in it, of a technique of ranks; () for the technique's usual one.
+        name: the adapter's name of the way.
+        calls: dotted names of the public callables that the way uses, with the arguments that identify it.
+        link: address of the page that documents the way.
+        modes: modes of the adapter that have the way.
+        limits: documented limits of the way; "" for none.
+        levels: for a technique of ranks, the sharding levels that differ under this way; () for the usual level.
     """
 
     technique: str
@@ -87,7 +87,7 @@ def find_installed_ways(framework: str, mode: str) -> tuple[Way, ...]:
 
 
 def sets(ways: Sequence[Way]) -> tuple[tuple[Way, ...], ...]:
-    """The ways in as few sets as can be, none with two of one technique: the first of each, the second of each, ..."""
+    """Splits ways into as few sets as possible: the first way of each technique, the second of each, and so on."""
     places = Counter[str]()
     result: list[tuple[Way, ...]] = []
     for way in ways:
@@ -99,7 +99,7 @@ def sets(ways: Sequence[Way]) -> tuple[tuple[Way, ...], ...]:
 
 
 def resolve(name: str) -> Any:
-    """What a dotted name leads to, None without it: attributes first, for packages may hide modules of that name."""
+    """The object of a dotted name, or None. Attributes precede modules: a package may hide a module by its name."""
     first, *rest = name.split(".")
     try:
         value: Any = import_module(first)
@@ -107,7 +107,7 @@ def resolve(name: str) -> Any:
             if not hasattr(value, part):
                 import_module(".".join([first, *rest[:end]]))
             value = getattr(value, part)
-    except Exception:  # missing, or not importable here
+    except Exception:  # the module is missing, or its import may raise anything
         return None
     return value
 
@@ -118,17 +118,17 @@ GIVEN = "*"
 
 @dataclass
 class WatchedCalls:
-    """Which of a way's calls have been made, with their arguments; a callable without Python code is its own key."""
+    """Records the calls of a way that were made. Key of a callable: its code object, or itself if it has no code."""
 
     due: dict[Any, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The names of the others."""
+        """Names of the calls that were not made."""
         return tuple(name for name, _ in self.due.values())
 
     def note_call(self, key: Any, arguments: Mapping[str, Any]) -> None:
-        """Notes a call with arguments by their names, which a callable without Python code does not show."""
+        """Records a call and its arguments by name; arguments of a callable without Python code are unknown."""
         name, wanted = self.due[key]
         if not isinstance(key, CodeType) or all(_fits(name, own, arguments, wanted[own]) for own in wanted):
             del self.due[key]
@@ -143,10 +143,10 @@ def _fits(call: str, argument: str, arguments: Mapping[str, Any], wanted: Any) -
 
 @contextmanager
 def watch_calls(way: Way) -> Iterator[WatchedCalls]:
-    """Notes the way's calls in this thread, by a profile function until all have been made.
+    """Records the way's calls in this thread, by a profile function that is removed once all have been made.
 
     Raises:
-        TypeError: a call can be noted by neither its code nor itself.
+        TypeError: a callable caches its results, or is neither Python code nor a built-in function.
     """
     calls = WatchedCalls({_key(name): (name, arguments) for name, arguments in way.calls.items()})
     before = sys.getprofile()
@@ -174,7 +174,7 @@ def require_calls(framework: str, recipe: Recipe, *techniques: str) -> Iterator[
     """Checks that calls of the recipe's ways of these techniques are made within the context.
 
     Raises:
-        RuntimeError: one was not.
+        RuntimeError: a call was not made.
     """
     chosen = [way for way in load_ways(framework) if recipe.way(way.technique) == way.name]
     with ExitStack() as stack:
@@ -186,11 +186,11 @@ def require_calls(framework: str, recipe: Recipe, *techniques: str) -> Iterator[
 
 
 _STORES = ("cache_info", "get_concrete_function", "lower")
-"""Attributes of functions that store results or programs: of functools.cache, tf.function and jax.jit."""
+"""An attribute of each kind of caching function: functools.cache, tf.function and jax.jit."""
 
 
 def _key(name: str) -> Any:
-    """The code of a function, a class' constructor or a property's setter, or a function without Python code itself."""
+    """The code object of a function, constructor or property setter; the callable itself if it has no Python code."""
     member: Any = resolve(name)
     if isinstance(member, type):
         member = vars(member).get("__init__", member)

@@ -1,4 +1,4 @@
-"""Shared code of adapters."""
+"""Base classes and attempts that all adapters share."""
 
 from frameworks.base.attempts import (
     KERNEL,

@@ -1,4 +1,4 @@
-"""Options of optimizers, and attempts of those that some framework lacks: an update of a weight each."""
+"""Attempts that several adapters share: optimizer options, offload, formats, quantization, float8 and ranks."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -52,16 +52,16 @@ OPTIONS = frozenset(
         Capability.GROUP_RATES,
     }
 )
-"""Every option and kind of optimizers."""
+"""The capabilities of every optimizer and every option of optimizers."""
 
 
 def optimizer_attempts(run: Make, *capabilities: Capability) -> dict[Capability, Attempt]:
-    """Attempts for options and kinds that some framework, or version of it, lacks.
+    """Attempts for optimizers and options that some framework, or some version, lacks.
 
     Args:
         capabilities: ADAFACTOR, ABSOLUTE_RATE, SMALLEST_FACTORED, MUON, WIDTH_RATE, UNADJUSTED_RATE, GROUP_RATES.
     Raises:
-        ValueError: there is no attempt of one of these.
+        ValueError: a capability has no attempt here.
     """
     if others := [str(capability) for capability in capabilities if capability not in _ATTEMPTS]:
         raise ValueError(f"{', '.join(others)}: no shared attempt; name it in supported_capabilities() or write one")
@@ -69,21 +69,21 @@ def optimizer_attempts(run: Make, *capabilities: Capability) -> dict[Capability,
 
 
 def _adapts(optimizer: Adafactor, run: Make) -> bool:
-    """Whether the first update moves a weight from 1 by the rate."""
+    """Returns whether the first update moves a weight from 1 by the rate."""
     trainer = run(scalar(1.0), Recipe(optimizer))
     trainer.apply_gradients({name: np.full_like(array, 2.0) for name, array in trainer.parameters().items()})
     return abs(float(trainer.parameters()[_WEIGHT].item()) - 0.5) < 2.0**-20
 
 
 def _has_own_rates(run: Make) -> bool:
-    """Whether the second group, a bias, moves by a rate of its own."""
+    """Returns whether the second group, a bias, moves by a rate of its own."""
     trainer = run(scalar(1.0), Recipe(SGD(1.0), groups=2, second_rate=0.5))
     trainer.apply_gradients({name: np.ones_like(array) for name, array in trainer.parameters().items()})
     return [float(value.item()) for value in trainer.parameters().values()] == [0.0, -0.5]
 
 
 def _factors_from(run: Make) -> bool:
-    """Whether a short matrix has a second moment of every element."""
+    """Returns whether a short matrix has a second moment of every element."""
     optimizer = Adafactor(0.5, smallest=9)
     trainer = run(tied_embedding(), Recipe(optimizer))
     (name, weight), *_ = trainer.parameters().items()
@@ -93,7 +93,7 @@ def _factors_from(run: Make) -> bool:
 
 
 def _makes_orthogonal(adjustment: Literal["rms", "width", "none"], factor: float, run: Make) -> bool:
-    """Whether the update by a matrix of ones, whose one singular value is not zero, has a norm near the rate's."""
+    """Returns whether the update by a matrix of ones, of rank 1, has the norm that the rate and `factor` give."""
     trainer = run(tied_embedding(), Recipe(Muon(1.0, adjustment=adjustment)))
     (name, weight), *_ = trainer.parameters().items()
     trainer.apply_gradients({name: np.ones_like(weight)})
@@ -118,7 +118,7 @@ def offload_attempts(make: Make, offloads: Sequence[Offload]) -> dict[Capability
 
 
 def _leaves(make: Make, offload: Offload) -> bool:
-    """Whether bytes of every kind are offloaded after an update, or were during it."""
+    """Returns whether bytes of every kind were offloaded during an update or are offloaded after it."""
     run = make(exact_stack(), Recipe(Adam(), offload=offload))
     run.update((exact_batch(8),))
     away = run.offloaded_bytes()
@@ -130,7 +130,7 @@ _VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, -1.5, -4.0]], np.float32)
 
 
 def casts_of(formats: NumberFormats) -> frozenset[Capability]:
-    """The capabilities of casts to integers and to each format that a framework casts to."""
+    """The capabilities of a framework's casts to integers and to 8-bit formats."""
     return frozenset(Capability(f"formats.{name}") for name in (*formats.casts(), "int8"))
 
 
@@ -169,7 +169,7 @@ def float8_attempts(trainer: Callable[[Model, Recipe], Trainer]) -> dict[Capabil
 
 
 def _trains_in_eighths(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
-    """Whether a window enters the amax history, and predictions have fewer distinct values than inputs."""
+    """Returns whether a window enters the amax history, and predictions have fewer distinct values than inputs."""
     run = trainer(exact_linear(), Recipe(SGD(), quantization=Float8(4)))
     run.update((exact_batch(),))
     (history,) = run.view(AmaxHistories).values()
@@ -179,7 +179,7 @@ def _trains_in_eighths(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
 
 
 def _quantizes_a_model(post_training: PostTraining, name: str) -> bool:
-    """Whether a model's weights become integer codes and its predictions are finite and depend on the samples."""
+    """Returns whether weights become integer codes, and predictions are finite and depend on the samples."""
     model = digits_mlp((max(8, -(-post_training.rules()[name].smallest // 64)),))
     samples = np.linspace(-1.0, 1.0, 4 * model.sample[0], dtype=np.float32).reshape(4, *model.sample)
     quantized = post_training.quantize(name, model, model.weights(0), (samples,))
@@ -192,7 +192,7 @@ def _quantizes_a_model(post_training: PostTraining, name: str) -> bool:
 
 
 def _scales_late(factory: Callable[[], DelayedProduct]) -> bool:
-    """Whether after some steps a value beyond the first scale's range is preserved."""
+    """Returns whether after some steps a value beyond the first scale's range is preserved."""
     product = factory()
     inputs, gradient = np.full((1, 16), 1000.0, np.float32), np.ones((1, 16), np.float32)
     outputs = [product.train((inputs, gradient))[0].output for _ in range(4)]
@@ -201,14 +201,14 @@ def _scales_late(factory: Callable[[], DelayedProduct]) -> bool:
 
 
 def _quantizes(quantizers: Quantizers, name: str) -> bool:
-    """Whether there are several integer codes that dequantize to nearby values."""
+    """Returns whether values become several integer codes, which dequantize to nearby values."""
     quantized = quantizers.quantize(name, _VALUES)
     near = np.abs(quantized.values - _VALUES) <= np.broadcast_to(quantized.scale, _VALUES.shape)
     return quantized.codes.dtype.kind == "i" and len(np.unique(quantized.codes)) > 2 and bool(near.all())
 
 
 def _fakes(quantizers: Quantizers, name: str) -> bool:
-    """Whether a value between two codes is moved to one of them, with a gradient."""
+    """Returns whether a value between two codes is moved to one of them, with a gradient."""
     axis = quantizers.fake_rules()[name].axis
     places = 1 if axis is None else _VALUES.shape[1 - axis]
     scale, zero = np.full(places, 1.0, np.float32), np.zeros(places, np.int32)
@@ -227,17 +227,17 @@ _MESHES: Mapping[Capability, Ranks] = {
     Capability.RANKS_HYBRID: Ranks(4, "full", replicas=2),
 }
 OF_ONE_PLACE = frozenset({Capability.TRACE, Capability.SAVED_BYTES})
-"""Capabilities without ranks only: a rank's pass covers only its own samples, and gathers weights."""
+"""Capabilities only of runs without ranks: a rank's pass covers its own samples only, and gathers weights."""
 
 
 def with_ranks(
     attempts: Mapping[Capability, Attempt], make: MakeGroup, always: Ranks | None, *, reshaped: Sharding = "full"
 ) -> Mapping[Capability, Attempt]:
-    """Attempts if every recipe has ranks: the remaining ones without ranks, and one for each capability of ranks.
+    """Attempts for a mode in which every recipe has ranks: `attempts`, and one for each capability of ranks.
 
     Args:
         always: the mode's ranks, None for none.
-        reshaped: sharding level of a run that another number of ranks restores.
+        reshaped: sharding level of a run that is restored by another number of ranks.
     """
     hidden = OF_ONE_PLACE if always is not None else frozenset()
     remaining = {c: attempt for c, attempt in attempts.items() if c not in hidden}
@@ -259,7 +259,7 @@ def _train_ranks(make: MakeGroup, ranks: Ranks) -> BaseRankGroup:
 
 
 def _shards(make: MakeGroup, ranks: Ranks) -> bool:
-    """Whether ranks hold only a part of what the level shards."""
+    """Returns whether each rank holds only a part of the state that the level shards."""
     size = 4 * sum(int(np.prod(shape)) for shape in exact_stack().parameter_shapes().values())
     copy = {"parameter": size, "gradient": size, "optimizer": 2 * size}
     sizes = _train_ranks(make, ranks).resident_bytes()
@@ -272,14 +272,14 @@ def _weight(rank_group: BaseRankGroup) -> Array:
 
 
 def _reduces_low(make: MakeGroup) -> bool:
-    """The sum of 1 and 2^-9 is not representable in bfloat16."""
+    """Returns whether the sum of the gradients 1 and 2^-9 is rounded to 1, as in bfloat16."""
     rank_group = make(scalar(0.0), Recipe(SGD(1.0), ranks=Ranks(2, reduce="bfloat16")))
     rank_group.apply_gradients([[{_WEIGHT: np.full((1, 1), 2.0 * g, np.float32)}] for g in (1.0, 2.0**-9)])
     return float(_weight(rank_group)[0, 0]) == -1.0
 
 
 def _takes_nothing(make: MakeGroup) -> bool:
-    """A rank without samples leaves the gradient to the other."""
+    """Returns whether a rank without samples leaves the gradient to the other rank."""
     rank_group = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
     before = _weight(rank_group)
     updates = rank_group.update(window_across_ranks((exact_batch(1),), 2))
@@ -292,7 +292,7 @@ def _counts(make: MakeGroup) -> bool:
 
 
 def _loses_one(make: MakeGroup) -> bool:
-    """Whether the other ranks survive if one exits."""
+    """Returns whether the exit of rank 1 ends the update with an error that names this rank."""
     rank_group = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
     try:
         rank_group.fail_rank(window_across_ranks((exact_batch(8),), 2), 1, "exits")
@@ -302,7 +302,7 @@ def _loses_one(make: MakeGroup) -> bool:
 
 
 def _reshapes(make: MakeGroup, level: Sharding) -> bool:
-    """Whether four ranks restore the weights that two ranks saved."""
+    """Returns whether four ranks restore the weights that two ranks saved."""
     saved = _train_ranks(make, Ranks(2, level))
     with tempfile.TemporaryDirectory() as folder:
         saved.save(Path(folder))

@@ -1,4 +1,4 @@
-"""Base of framework classes: device and mode, formats, declarations, refusals and their attempts."""
+"""Base classes of frameworks and number formats: device, mode, declarations, refusals and attempts."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ GPU = "gpu"
 
 
 def gpu_name(*, cuda: bool, rocm: bool) -> str:
-    """Name of the GPU of a build for CUDA, for ROCm, or for another platform."""
+    """Device name of a GPU, in a build for CUDA, for ROCm, or for another platform."""
     return "cuda" if cuda else "rocm" if rocm else GPU
 
 
 def named_device(asked: str, available: Sequence[str]) -> str:
-    """The available device that a user means by "auto" (the last one), by "gpu", or by its own name."""
+    """The available device for a user's "auto" (the last one), "gpu", or device name."""
     if asked == "auto":
         return available[-1]
     if asked == GPU:
@@ -94,21 +94,21 @@ class BaseFramework(Refusing):
         """Available devices, the preferred one last."""
 
     def refusals(self) -> Mapping[Capability, str]:
-        """Unsupported capabilities on this device, in this mode, with one sentence each."""
+        """Unsupported capabilities on this device, in this mode, each with its reason in one sentence."""
         return {}
 
     def supported_capabilities(self) -> Collection[Capability]:
-        """Capabilities on this device, in this mode, that the clauses which need them show to act.
+        """Supported capabilities on this device, in this mode, whose effect the clauses that need them show.
 
-        The adapter does not offer capabilities that are neither here nor in `attempts` nor, as absent, in its file.
+        A capability is not offered if it is not here, not in `attempts`, and not declared absent in the adapter's file.
         """
         return ()
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        """The framework's own call, on this device, in this mode, without this adapter's guards.
+        """Attempts by capability: the framework's own call on this device, in this mode, without the adapter's guards.
 
-        For each capability of `refusals`, and for each other one that some version, device or mode refuses or ignores
-        without a word.
+        There is one for each capability of `refusals`, and for each other capability that some version, device or mode
+        refuses or silently ignores.
         """
         return {}
 
@@ -121,7 +121,7 @@ class BaseFramework(Refusing):
         return NOT_OFFERED if absence is None else Declaration(False, absence.reason)
 
     def bind(self, run: Run) -> Run:
-        """The run with this framework's declarations, by which its methods refuse."""
+        """Gives the run this framework's declarations, by which its methods refuse, and returns the run."""
         run.declares = self.declares
         return run
 
@@ -129,8 +129,8 @@ class BaseFramework(Refusing):
         """Refuses a recipe that this framework cannot follow.
 
         Raises:
-            Unsupported: for the first thing that the recipe asks for and the framework does not declare.
-            ValueError: there is no such recomputation variant.
+            Unsupported: for the first capability that the recipe needs and the framework does not support.
+            ValueError: the recomputation variant is unknown.
         """
         for capability in needs(recipe):
             self.require(capability)
@@ -143,7 +143,7 @@ class BaseFramework(Refusing):
         """The recomputation variant of this name, the default one for None.
 
         Raises:
-            ValueError: there is no such variant.
+            ValueError: the variant is unknown.
         """
         offered = self.recompute_variants()
         if name is not None and name not in offered:
@@ -198,7 +198,7 @@ class BaseFramework(Refusing):
         raise self.refusal(Capability.RANKS_REPLICATED)
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
-        """What makes the parts that the framework ships, as far as the adapter has examples of them."""
+        """A factory for each kind of shipped parts of which the adapter has examples."""
         return {}
 
     def get_shipped(self, part: Part) -> BaseShipped:
@@ -208,7 +208,7 @@ class BaseFramework(Refusing):
         return self._shipped[part]
 
     def rules(self) -> Mapping[type, Callable[[], Any]]:
-        """What makes the rules and interfaces of techniques, by the class that `rule` is asked for."""
+        """A factory for each rule or interface of a technique, by the class that `rule` is asked for."""
         return {}
 
     def rule(self, kind: type[R]) -> R:
@@ -235,8 +235,8 @@ class BaseFramework(Refusing):
     def probe(self, capability: Capability) -> bool | None:
         """The cached result of the capability's attempt.
 
-        Of a capability that the adapter's file calls absent, the attempt is the search for its names. False if this
-        adapter does not offer it, since no call could take effect; None if it is declared and has no attempt.
+        The attempt of a capability that the adapter's file declares absent is the search for its names. False if this
+        adapter does not offer the capability, since no call could take effect; None if it is declared without attempt.
         """
         if capability not in self._observed:
             attempt = self.attempts().get(capability) or self._search(capability)
@@ -246,7 +246,7 @@ class BaseFramework(Refusing):
         return self._observed[capability]
 
     def _search(self, capability: Capability) -> Attempt | None:
-        """The search for the names of what is absent; None if there is no place to search."""
+        """The search for the names of an absent capability; None if the file names no places."""
         absence = self._file.absence(capability, self.mode)
         if absence is None or all(resolve(owner) is None for owner in absence.places):
             return None
@@ -260,7 +260,7 @@ class BaseFramework(Refusing):
 
 
 class BaseFormats:
-    """Refuses optional products and packing."""
+    """Base of number formats: refuses the optional products and packing."""
 
     def integer_product(self, a: Array, b: Array) -> Array:
         raise Unsupported.from_declaration(Capability.INTEGER_PRODUCTS, NOT_OFFERED)

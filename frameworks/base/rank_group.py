@@ -1,4 +1,4 @@
-"""Base of rank groups: methods that call all ranks, and the view as one run."""
+"""Base of rank groups, whose methods call all ranks, and the trainer that presents a rank group as one run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ranks_of(recipe: Recipe) -> Ranks:
     """The ranks of a recipe.
 
     Raises:
-        ValueError: it names none.
+        ValueError: the recipe has no ranks.
     """
     if recipe.ranks is None:
         raise ValueError("recipe.ranks is required, e.g. Recipe(ranks=Ranks(2))")
@@ -46,7 +46,7 @@ class BaseRankGroup(ABC):
 
     count: int
     limit_s = 10.0
-    """Without waiting ranks a stop is noticed at once, even on a busy machine."""
+    """Seconds within which a call ends if a rank fails. No rank waits here, so that this suffices on a busy machine."""
 
     @abstractmethod
     def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
@@ -58,14 +58,14 @@ class BaseRankGroup(ABC):
         """
 
     def close(self) -> None:  # noqa: B027
-        """Nothing to end by default."""
+        """Does nothing by default."""
 
     def all(self, verb: str, *arguments: Any, **named: Any) -> tuple[Any, ...]:
-        """A method call with the same arguments on every rank."""
+        """Calls a method with the same arguments on every rank."""
         return self.ask(verb, [Arguments(arguments, named)] * self.count)
 
     def each(self, verb: str, shares: Sequence[Any]) -> tuple[Any, ...]:
-        """A method call with one argument by rank."""
+        """Calls a method with one argument, different for each rank."""
         return self.ask(verb, [Arguments((share,)) for share in shares])
 
     def update(self, windows: Sequence[Window]) -> tuple[Update, ...]:
@@ -114,13 +114,13 @@ class BaseRankGroup(ABC):
 
 
 def with_items(windows: Sequence[Window]) -> list[Arguments]:
-    """Each rank's window, and the number of items on all ranks."""
+    """Arguments for each rank: its window, and the number of items of the windows of all ranks."""
     items = sum(batch.items for window in windows for batch in window)
     return [Arguments((window, items)) for window in windows]
 
 
 def _with_zeros(fed: Sequence[Gradients]) -> tuple[Gradients, ...]:
-    """Gradients by rank for a micro-batch; zeros where a rank has none, since all ranks must reduce."""
+    """Gradients of a micro-batch by rank, with zeros where a rank has none, since all ranks must reduce."""
     nothing = [all(value is None for value in own.values()) for own in fed]
     if not any(nothing):
         return tuple(fed)
@@ -199,7 +199,7 @@ class RankGroupTrainer(BaseTrainer):
         return self._whole(updates)
 
     def saved_bytes(self, batch: Batch) -> int:
-        """Of all ranks together, each with its part of the batch."""
+        """Saved bytes of all ranks together, each with its part of the batch."""
         self.require(Capability.SAVED_BYTES)
         return sum(self.rank_group.each("saved_bytes", split_across_ranks(batch, self.rank_group.count)))
 
@@ -230,7 +230,7 @@ class RankGroupTrainer(BaseTrainer):
         return {f"{name}.{rank}": state for rank, own in enumerate(streams) for name, state in own.items()}
 
     def _read(self, verb: str, *arguments: Any) -> dict[str, Array]:
-        """Rank 0's result; every rank is called, since each holds a part of it."""
+        """Calls a method on every rank, since each holds a part of the result, and returns rank 0's result."""
         answer: dict[str, Array] = self.rank_group.all(verb, *arguments)[0]
         return answer
 
@@ -265,10 +265,10 @@ _LEDGER = "window.npy"
 
 
 def _read_ledger(file: Path) -> tuple[list[MicroBatch], int]:
-    """The saved losses of the open window.
+    """The saved micro-batches of the open window, and its number of items.
 
     Raises:
-        ValueError: the file is missing or not whole.
+        ValueError: the file is missing or incomplete.
     """
     try:
         table = np.load(file)

@@ -1,8 +1,8 @@
-"""Recomputation, shared by all adapters: segments, and the cases of `Framework.recompute` with arguments and errors.
+"""Recomputation and activation offload for all adapters: segments, the cases of `Framework.recompute`, tensor files.
 
-An adapter gives the few operations that a case is made of: the function, the framework's recomputation call, and a
-function whose second run fails. It differentiates what `recomputed_call` returns, and does between the forward and the
-backward pass what `WEIGHTS_CHANGE` and `NO_GRAD_INPUT` ask for.
+For a case, an adapter supplies the function, the framework's recomputation call, and a function whose second run fails.
+It differentiates the result of `recomputed_call`, changes w after the forward pass in `WEIGHTS_CHANGE`, and passes an x
+without gradient in `NO_GRAD_INPUT`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from frameworks.contract import RecomputeCase
 T = TypeVar("T")
 
 NO_GRAD_INPUT: RecomputeCase = "no-grad-input"
-"""The case in which x asks for no gradient."""
+"""The case in which x needs no gradient."""
 WEIGHTS_CHANGE: RecomputeCase = "weights-changed"
 """The case in which w is multiplied by `FACTOR`, in place, between the forward and the backward pass."""
 FACTOR = 3.0
 CLOSED_OVER: tuple[RecomputeCase, ...] = (NO_GRAD_INPUT, WEIGHTS_CHANGE)
-"""The cases in which the function takes x alone and closes over w, as a module does over its parameters."""
+"""The cases in which the function takes only x and closes over w, as a module closes over its parameters."""
 
 
 class FailingRerun:
-    """Counts the runs of a function and makes each but the first fail, in the case "raises"."""
+    """Makes every run of a function but the first fail, for the case "raises"."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -41,7 +41,7 @@ class FailingRerun:
         """Begins a run.
 
         Raises:
-            RuntimeError: it is not the first one.
+            RuntimeError: the run is not the first one.
         """
         self.runs += 1
         if self.runs > 1:
@@ -56,15 +56,15 @@ def recomputed_call(
     x: Any,
     w: Any,
 ) -> T:
-    """Calls the function as a case says.
+    """Calls the function through the recomputation call, with the arguments of a case.
 
     Args:
         run: the framework's recomputation call: `run(function, *args, **named)`.
-        value: the function, of x (n, m) and w (m, k) in the framework's own tensors.
-        failing: the same function, which fails when it is run for the second time.
+        value: the function of x (n, m) and w (m, k), tensors of the framework.
+        failing: the same function, but its second run fails.
 
     Raises:
-        ValueError: there is no such case.
+        ValueError: the case is unknown.
     """
 
     def of_sequence(pair: Sequence[Any]) -> T:
@@ -98,16 +98,16 @@ def recomputed_call(
 
 
 Bounds = tuple[int, int]
-"""First layer of a run of layers, and the one after its last."""
+"""Index of the first layer of a segment, and the index after its last layer."""
 
 
 def segment_bounds(layers: int, recompute: Recompute | None) -> tuple[Bounds, ...]:
-    """Bounds of every segment of so many layers; one segment has them all where nothing is recomputed."""
+    """Bounds of every segment of a model of `layers` layers; without recomputation one segment has all of them."""
     return _cut(0, layers, recompute.segments) if recompute else ((0, layers),)
 
 
 def inner_bounds(segment: Bounds) -> tuple[Bounds, ...]:
-    """Bounds of the halves of a segment, each of which nested recomputation recomputes by itself."""
+    """Bounds of the two halves of a segment, which nested recomputation recomputes separately."""
     start, stop = segment
     return _cut(start, stop, min(2, stop - start))
 
@@ -120,7 +120,7 @@ Pack = Callable[[Any], Any]
 
 
 class SavedActivations:
-    """No offload."""
+    """Saved activations of a run without offload; the base of `OffloadedActivations`."""
 
     def saving(self) -> AbstractContextManager[Any]:
         """The context of a forward pass."""
@@ -132,12 +132,12 @@ class SavedActivations:
 
 
 class OffloadedActivations(SavedActivations):
-    """Saved-tensor hooks of a run, which count the bytes that leave.
+    """Offload by saved-tensor hooks, with a count of the offloaded bytes.
 
     Args:
         hooks: the framework's context for a pair of hooks.
-        pack, unpack: the hooks; a packed value that is the tensor itself, or has it as its second part, did not leave.
-        size: the bytes of a tensor.
+        pack, unpack: the hooks; a tensor is not offloaded if its packed value is it, or has it as its second part.
+        size: returns the size of a tensor in bytes.
     """
 
     def __init__(
@@ -164,10 +164,10 @@ class TensorFiles:
     """One file for each tensor, in a folder that is deleted with this object.
 
     Args:
-        folder: its parent; None for the temporary directory.
-        save: writes a tensor to a path, with its strides, so that what is computed from it has the same bits.
+        folder: parent of the folder; None for the temporary directory.
+        save: writes a tensor to a path, with its strides, so that results computed from it have the same bits.
         load: reads such a file.
-        suffix: of the files' names.
+        suffix: suffix of the file names.
     Raises:
         OSError: the folder cannot be made.
     """
@@ -192,6 +192,6 @@ class TensorFiles:
 
 @dataclass(frozen=True, eq=False)
 class TensorFile:
-    """A file that is deleted with the graph."""
+    """Handle of a tensor file, which is deleted with this object when the graph is freed."""
 
     path: Path

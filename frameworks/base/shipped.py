@@ -1,4 +1,4 @@
-"""Observation of a framework: attempts, times, the processor, call stacks, and examples of what it ships."""
+"""Shipped operations, layers and optimizers with examples; and attempts, times, the processor and call stacks."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _DEPRECATIONS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 
 
 def measure_elapsed(work: Callable[[], object], clock: Callable[[], int] = perf_counter_ns) -> int:
-    """Nanoseconds that pass by a clock, the host's by default, until `work` returns."""
+    """Nanoseconds until `work` returns, by a clock, by default the host's."""
     begin = clock()
     work()
     return clock() - begin
 
 
 def elapsed_between(work: Callable[[], object], wait: Callable[[], object]) -> int:
-    """Nanoseconds of the host's clock that work takes between two waits for a device."""
+    """Nanoseconds of `work` by the host's clock, with a wait for the device before and after it."""
 
     def work_and_wait() -> None:
         work()
@@ -47,12 +47,12 @@ def elapsed_between(work: Callable[[], object], wait: Callable[[], object]) -> i
 
 
 def has_effect(attempt: Attempt) -> bool:
-    """Whether an attempt took effect: it returned True, and did not raise or warn of anything but a deprecation."""
+    """Returns whether an attempt took effect: it returned True, did not raise, and warned only of deprecations."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             acted = attempt()
-        except Exception:
+        except Exception:  # an attempt without effect may raise anything
             return False
     return bool(acted) and all(issubclass(warning.category, _DEPRECATIONS) for warning in warned)
 
@@ -68,10 +68,10 @@ def processor() -> str:
 
 @contextmanager
 def short_call_stacks() -> Iterator[None]:
-    """Within it `traceback` extracts the innermost frame alone.
+    """Context in which `traceback` extracts only the innermost frame.
 
-    Paddle extracts the whole stack for each operation of a static program. Below pytest and Hypothesis it has 80
-    frames, and to read them took longer than to build the program.
+    Paddle extracts the whole stack for each operation of a static program. Under pytest and Hypothesis the stack has 80
+    frames, and their extraction took longer than the construction of the program.
     """
     before = getattr(sys, "tracebacklimit", None)
     sys.tracebacklimit = 1
@@ -85,11 +85,11 @@ def short_call_stacks() -> Iterator[None]:
 
 
 FACTOR = 2.0**10
-"""By which technique "scaled" multiplies incoming gradients, and divides those that it gets."""
+"""Factor of the technique "scaled": output gradients are multiplied by it, resulting gradients divided by it."""
 
 
 class BaseShipped(ABC):
-    """Operations or layers with examples; what is computed without a technique is kept."""
+    """Operations, layers or optimizers with examples; results without a technique are cached."""
 
     @cached_property
     def _results(self) -> dict[tuple[str, str], Values]:
@@ -108,10 +108,10 @@ class BaseShipped(ABC):
         """The outputs and gradients of a part's examples with a technique, or "" for none."""
 
     def at(self, name: str, *points: Array) -> tuple[Array, ...]:
-        """What an operation of arrays makes of points, and its gradients for an incoming one of ones.
+        """The value of an operation of arrays at these points, and its gradients for an output gradient of ones.
 
         Raises:
-            TypeError: the part takes something else.
+            TypeError: the part does not take such arrays.
         """
         raise TypeError(f"{name} is no function of {len(points)} arrays")
 
@@ -124,7 +124,7 @@ class BaseShipped(ABC):
 
 
 def shipped_attempts(parts: Mapping[Part, Callable[[], BaseShipped]]) -> dict[Capability, Attempt]:
-    """Attempts for what makes parts: whether the first of them has a gradient, or moves a weight."""
+    """An attempt for each factory of parts: its first part has a gradient, or moves a weight."""
     return {SHIPPED[part]: partial(_works, make) for part, make in parts.items()}
 
 
@@ -139,9 +139,9 @@ class Listed:
     """The parts that an adapter's `shipped.toml` lists.
 
     Attributes:
-        inputs: the kind of inputs of each part, by the name that the framework has for it.
-        arguments: values for parameters of a layer's constructor that have no default, by name.
-        own: values of other parameters, by the name of the layer.
+        inputs: kind of inputs of each part, by the part's name in the framework.
+        arguments: values of constructor parameters without a default, by parameter name.
+        own: values of other constructor parameters, by the name of the layer.
     """
 
     inputs: Mapping[str, str]
@@ -163,12 +163,12 @@ class Listed:
 
 
 class ListedInFile(BaseShipped):
-    """What an adapter's `shipped.toml` lists, as far as this version of the framework has it."""
+    """The parts that an adapter's `shipped.toml` lists and this version of the framework has."""
 
     file: Path
-    """The file."""
+    """Path of `shipped.toml`."""
     module: Any
-    """In which its names are looked up."""
+    """Module in which the names are looked up."""
 
     @property
     @abstractmethod
@@ -187,14 +187,14 @@ class ListedInFile(BaseShipped):
 
 
 class ListedParts(ListedInFile):
-    """Operations or layers of the file."""
+    """The operations or layers that `shipped.toml` lists."""
 
     part: Part
-    """Which of its parts."""
+    """Kind of the parts: operations or layers."""
 
     @cached_property
     def listed(self) -> Listed:
-        """The parts of the file, which has a string of names for each kind of inputs."""
+        """The listed parts; the file has a string of names for each kind of inputs."""
         table = tomllib.loads(self.file.read_text())
         inputs = {name: kind for kind, names in table[self.part].items() for name in names.split()}
         return Listed(inputs, table.get("arguments", {}), table.get("arguments-of", {}))
@@ -204,10 +204,10 @@ class ListedParts(ListedInFile):
         return inputs(self.listed.inputs[name])
 
     def of_arrays(self, name: str, count: int) -> Callable[..., Any]:
-        """A part as a function of so many arrays.
+        """A part as a function of `count` arrays.
 
         Raises:
-            TypeError: it takes others.
+            TypeError: the part takes other inputs.
         """
         if self.listed.inputs[name] != {1: "tensor", 2: "pair"}[count] or "linalg" in name:
             raise TypeError(f"{name} is no function of {count} arrays")
@@ -216,7 +216,7 @@ class ListedParts(ListedInFile):
 
 
 def incoming(shape: tuple[int, ...]) -> Array:
-    """A gradient for an output of this shape, float32 normal numbers, always the same."""
+    """An output gradient of this shape: float32 normal random numbers from a fixed seed."""
     return np.random.default_rng(7).standard_normal(shape).astype(np.float32)
 
 
@@ -291,14 +291,14 @@ def inputs(kind: str) -> tuple[Any, ...]:
 
 UPDATES = 4
 HALFWAY = 2
-"""Updates before a save, a copy or an overflow."""
+"""Number of updates before a save, a copy or an overflow."""
 RATE = 2.0**-4
 MATRICES = ((4, 4), (3, 6))
 WITH_VECTORS = ((3, 6), (17,))
 FROZEN = (5, 2)
 """The shape of a parameter that has no gradient."""
 ZERO = "zero-"
-"""Before the format of parameters whose gradients are zeros: a technique's name."""
+"""Prefix of techniques whose gradients are zeros; the format of the parameters follows."""
 Options = Mapping[str, Any]
 
 
@@ -310,7 +310,7 @@ def weights(*, matrices_only: bool = False, format_name: str = "float32") -> lis
 
 
 def gradients(like: Sequence[Array], technique: str = "") -> list[list[Array]]:
-    """The gradients of each update, which every format represents; zeros if the technique says so."""
+    """The gradients of each update, exact in every format; zeros for techniques with the prefix `ZERO`."""
     stream = np.random.default_rng(1)
     drawn = [[_of_few_bits(stream.uniform(-1.0, 1.0, array.shape)) for array in like] for _ in range(UPDATES)]
     scale = 0.0 if technique.startswith(ZERO) else 1.0
@@ -337,14 +337,14 @@ class BaseOptimizers(BaseShipped):
 
     @abstractmethod
     def get_options_without_decay(self, name: str) -> Options | None:
-        """Options without weight decay, where the optimizer has any by default; None if its rule always decays."""
+        """Options that turn off default weight decay, if any; None if the optimizer's rule always decays."""
 
     @abstractmethod
     def train(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
         """The weights after all updates from `start`."""
 
     def matrices_only(self, name: str) -> bool:
-        """Whether the optimizer takes matrices alone."""
+        """Returns whether the optimizer takes matrices alone."""
         del name
         return False
 
@@ -366,7 +366,7 @@ class BaseOptimizers(BaseShipped):
 
 
 class ListedOptimizers(ListedInFile, BaseOptimizers):
-    """Optimizers of the file."""
+    """The optimizers that `shipped.toml` lists."""
 
     @cached_property
     def listed(self) -> Mapping[str, Sequence[Options]]:
@@ -380,19 +380,19 @@ class ListedOptimizers(ListedInFile, BaseOptimizers):
 
 
 def ships(owner: str, word: str) -> bool:
-    """Whether a public name of a module or class contains the word, in any case."""
+    """Returns whether a public name of a module or class contains the word, in any case."""
     return any(word.lower() in name.lower() for name in dir(resolve(owner)) if not name.startswith("_"))
 
 
 def has_appeared(absence: Absence) -> bool:
-    """Whether a place has one of the names after all, or a public one with one of the words."""
+    """Returns whether a place has one of the absent names, or a public name with one of the words."""
     places = {owner: resolve(owner) for owner in absence.places}
     named = any(hasattr(place_object, name) for place_object in places.values() for name in absence.names)
     return named or any(ships(owner, word) for owner in places for word in absence.words)
 
 
 def takes(function: Callable[..., Any], *names: str) -> bool:
-    """Whether the callable has a parameter of one of these names."""
+    """Returns whether the callable has a parameter of one of these names."""
     return any(name in inspect.signature(function).parameters for name in names)
 
 

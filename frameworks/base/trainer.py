@@ -1,4 +1,4 @@
-"""Base of trainers: window loop, full state, traces, and refusals by declaration."""
+"""Base of trainers: window loop, losses of a window, full state, refusals, and checks of traces and checkpoints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def over_window(window: Window, step: Callable[[Batch, int], T]) -> list[T]:
-    """Takes a step with each micro-batch and the number of items of the whole window; what the steps return."""
+    """Calls `step` with each micro-batch and the window's number of items; returns the results."""
     items = sum(batch.items for batch in window)
     return [step(batch, items) for batch in window]
 
@@ -42,7 +42,7 @@ class MicroBatch:
 
     Attributes:
         total: sum of the unscaled losses of its items.
-        items: how many.
+        items: number of items.
     """
 
     total: float
@@ -59,9 +59,9 @@ class AppliedMicroBatch(MicroBatch):
     """A micro-batch of a window that the framework ends by itself.
 
     Attributes:
-        scale_before: the loss scale that it met, 1.0 where there is none.
-        applied: whether the framework made an update with it.
-        rate: learning rate of that update, or of the one that it would have made.
+        scale_before: loss scale before the micro-batch, 1.0 without one.
+        applied: True if the framework made an update after it.
+        rate: learning rate of that update, or of a skipped one.
     """
 
     scale_before: float = 1.0
@@ -76,8 +76,8 @@ class LossLedger(Generic[M]):
     """The micro-batches of the open window, in order.
 
     Attributes:
-        micro_batches: what each gave.
-        items: how many items the whole window holds, those to come among them.
+        micro_batches: result of each micro-batch.
+        items: number of items of the whole window, including micro-batches to come.
     """
 
     def __init__(self) -> None:
@@ -85,13 +85,13 @@ class LossLedger(Generic[M]):
         self.items = 0
 
     def add(self, micro: M, items: int) -> float:
-        """Records a micro-batch of a window of so many items; returns its mean loss."""
+        """Records a micro-batch of a window of `items` items; returns its mean loss."""
         self.micro_batches.append(micro)
         self.items = items
         return micro.loss
 
     def loss(self) -> float:
-        """Unscaled loss of the window by its items; NaN where it is empty or has none."""
+        """Unscaled mean loss over the window's items; NaN without micro-batches or items."""
         if not self.micro_batches or not self.items:
             return math.nan
         return sum(micro.total for micro in self.micro_batches) / self.items
@@ -114,11 +114,11 @@ def ending(window: Sequence[AppliedMicroBatch]) -> tuple[bool, float, float]:
     """The state of a window that the framework ends by itself.
 
     Returns:
-        Whether it made an update; the loss scale at the window's beginning; the learning rate of the update, or of the
-        one that the last micro-batch would have made.
+        True if the framework made an update; the loss scale at the window's beginning; the learning rate of the update,
+        or of the skipped one.
 
     Raises:
-        ValueError: there was no micro-batch.
+        ValueError: the window has no micro-batch.
     """
     if not window:
         raise ValueError("apply without any micro-batch before it")
@@ -134,7 +134,7 @@ V = TypeVar("V")
 
 
 class Refusing(ABC):
-    """Refuses what is declared as unsupported."""
+    """Refuses calls whose capability is declared as unsupported."""
 
     declares: Callable[[Capability], Declaration]
 
@@ -147,7 +147,7 @@ class Refusing(ABC):
         """The refusal of an unsupported capability, with the declared reason.
 
         Args:
-            attempt: for a refused combination of a capability that is otherwise supported.
+            attempt: the attempt of a refused combination, if the capability is otherwise supported.
         """
         return Unsupported.from_declaration(capability, self.declares(capability), attempt)
 
@@ -156,7 +156,7 @@ class BaseTrainer(Refusing):
     """Default `update` and `state`, and refusals for methods that an adapter does not implement.
 
     Attributes:
-        declares: the framework's declarations, by which a run refuses.
+        declares: returns the framework's declaration of a capability.
     """
 
     declares: Callable[[Capability], Declaration] = staticmethod(lambda _: NOT_OFFERED)
@@ -211,7 +211,7 @@ class BaseTrainer(Refusing):
         raise self.refusal(Capability.AVERAGE)
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
-        """What reads the state of techniques, by the class that `view` is asked for."""
+        """Functions that read the state of a technique, by the class that `view` is asked for."""
         return {}
 
     def view(self, kind: type[V]) -> V:
@@ -266,7 +266,7 @@ def traced_paths(model: Model, batch: Batch) -> tuple[str, ...]:
 
 
 def unscaled_in_trace(gradient: Array, scale: float) -> Array:
-    """An output's gradient without the loss scale; in float32 or wider if it is divided by one."""
+    """An output's gradient divided by the loss scale, in float32 or wider; unchanged if the scale is 1."""
     if scale == 1.0:
         return gradient
     return np.asarray(gradient.astype(np.promote_types(gradient.dtype, np.float32)) / scale)
@@ -275,11 +275,11 @@ def unscaled_in_trace(gradient: Array, scale: float) -> Array:
 def same_parts(file: Path, saved: Collection[str], own: Collection[str]) -> None:
     """Refuses a checkpoint whose parts (model, optimizer, scaler, ...) differ from those of the run that loads it.
 
-    The container that holds the parts is the user's, so no framework compares them; each part is then loaded by the
-    framework's own call, without a further check.
+    The user's code puts the parts in one container, so that no framework compares them. The framework's own calls then
+    load each part without a further check.
 
     Raises:
-        ValueError: a part is on one side only.
+        ValueError: the checkpoint or the run lacks a part.
     """
     if missing := sorted(set(own) - set(saved)):
         raise ValueError(f"{file} lacks {', '.join(missing)}, which this run has")
@@ -291,10 +291,10 @@ Run = TypeVar("Run")
 
 
 def of_same_class(run: Run, other: object) -> Run:
-    """Another run whose state this one can take.
+    """Returns `other`, after a check that it has the class of `run`, which can take its state.
 
     Raises:
-        TypeError: it is of another class.
+        TypeError: `other` is of another class.
     """
     if not isinstance(other, type(run)):
         raise TypeError(f"the run whose state is taken: got {type(other).__name__}, want {type(run).__name__}")

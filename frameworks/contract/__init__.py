@@ -1,8 +1,8 @@
 """The contract between the suite and a framework: NumPy in, NumPy out, no framework object crosses it.
 
-A `Framework` is bound to one device and one mode when it is made. It reports its declarations and the results of
-attempts (`probe`), and creates `Trainer`s, each of which is one training run. An unsupported request raises
-`Unsupported` with the capability's name; it is recorded and never counts as a pass.
+A `Framework` is created for one device and one mode. It reports its declarations and the results of attempts (`probe`),
+and creates `Trainer`s; a `Trainer` is one training run. An unsupported request raises `Unsupported` with the
+capability's name, which is recorded and never counts as a pass.
 """
 
 from frameworks.contract.capabilities import (
@@ -65,4 +65,4 @@ from frameworks.contract.values import (
 )
 
 CONTRACT_VERSION = 3
-"""Increased by changes that break existing adapters; see docs/design.md."""
+"""Version of the contract, increased by changes that break existing adapters; see docs/design.md."""

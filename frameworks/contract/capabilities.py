@@ -1,4 +1,4 @@
-"""Capabilities: declarations, requirements of recipes, and refusals."""
+"""Capabilities, their declarations and refusals, and the capabilities that models and recipes need."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Capability(StrEnum):
     O3_FLOAT16 = "precision.O3-float16"
     O3_BFLOAT16 = "precision.O3-bfloat16"
     FLOAT64_HEADS = "precision.float64-heads"
-    TF32 = "precision.tf32"  # a switch that products of float32 matrices heed
+    TF32 = "precision.tf32"  # a switch of TensorFloat-32 for float32 matrix products
     AUTOCAST_SCOPE = "autocast.scope"
     AUTOCAST_LISTS = "autocast.user-lists"
     OPERATIONS = "autocast.operations"  # every operation of the catalogue in every format
@@ -45,7 +45,7 @@ class Capability(StrEnum):
     SCALING_FACTORS = "scaling.factors"
     SCALING_DISABLED = "scaling.disabled"
     EXPLICIT_UNSCALE = "scaling.explicit-unscale"
-    SECOND_UNSCALE = "scaling.second-unscale"  # that the gradients of an update were unscaled before can be seen
+    SECOND_UNSCALE = "scaling.second-unscale"  # a second unscaling of the same gradients is detected
     TWO_OPTIMIZERS = "scaling.two-optimizers"
     TWO_LOSSES = "scaling.two-losses"
     ACCUMULATION = "accumulation"
@@ -55,16 +55,16 @@ class Capability(StrEnum):
     RECOMPUTE_CASES = "recompute.cases"
     SEGMENT_CALLS = "recompute.segment-calls"
     GROUPS = "optimizer.groups"
-    GROUP_RATES = "optimizer.group-rates"  # groups with a rate and a decay of their own
+    GROUP_RATES = "optimizer.group-rates"  # parameter groups with their own learning rate and weight decay
     CLIP = "optimizer.clip"
     SCHEDULE = "optimizer.schedule"
     PLATEAU = "optimizer.plateau"  # a schedule that follows a metric
     SCHEDULE_FREQUENCY = "optimizer.schedule-frequency"  # a schedule that steps after every n-th update
     MISSING_GRADIENTS = "optimizer.missing-gradients"
     AVERAGE = "optimizer.average"
-    ADAM_8BIT = "optimizer.adam-8bit"  # moments as codes of eight bits, by blocks
-    SINGLE = "optimizer.single"  # a parameter at a time
-    FOREACH = "optimizer.foreach"  # lists of parameters at a time
+    ADAM_8BIT = "optimizer.adam-8bit"  # moments as 8-bit codes, by blocks
+    SINGLE = "optimizer.single"  # updates one parameter at a time
+    FOREACH = "optimizer.foreach"  # updates lists of parameters at a time
     FUSED = "optimizer.fused"  # one kernel for the whole update
     CAPTURABLE = "optimizer.capturable"  # counters and rates on the device
     TENSOR_RATE = "optimizer.tensor-rate"  # the learning rate as a tensor
@@ -74,7 +74,7 @@ class Capability(StrEnum):
     COUPLED_DECAY = "optimizer.coupled-decay"  # weight decay that is added to the gradient
     DECAY_EXCLUDED = "optimizer.decay-excluded"  # parameters that weight decay leaves out
     FROZEN = "optimizer.frozen"  # parameters that are not trained
-    FREEZE = "optimizer.freeze"  # parameters that are trained, and then are not
+    FREEZE = "optimizer.freeze"  # parameters that are frozen during a run
     AMSGRAD = "optimizer.amsgrad"
     MAXIMIZE = "optimizer.maximize"
     ADAGRAD = "optimizer.adagrad"
@@ -82,10 +82,10 @@ class Capability(StrEnum):
     RMSPROP = "optimizer.rmsprop"
     ADAFACTOR = "optimizer.adafactor"
     ABSOLUTE_RATE = "optimizer.absolute-rate"  # Adafactor's rate without a cap
-    SMALLEST_FACTORED = "optimizer.smallest-factored"  # sides from which Adafactor factors
+    SMALLEST_FACTORED = "optimizer.smallest-factored"  # Adafactor's least side of a factored matrix
     MUON = "optimizer.muon"
     WIDTH_RATE = "optimizer.width-rate"  # Muon's rate by the ratio of a matrix' sides
-    UNADJUSTED_RATE = "optimizer.unadjusted-rate"  # Muon's rate whatever the sides are
+    UNADJUSTED_RATE = "optimizer.unadjusted-rate"  # Muon's rate without an adjustment to the sides
     RANKS_REPLICATED = "ranks.replicated"
     RANKS_OPTIMIZER = "ranks.optimizer"
     RANKS_GRADIENTS = "ranks.gradients"
@@ -93,9 +93,9 @@ class Capability(StrEnum):
     RANKS_HYBRID = "ranks.hybrid"  # several replicas of what is sharded
     RANKS_LOW_REDUCTION = "ranks.low-reduction"  # gradients added up over ranks in a low format
     RANKS_EMPTY = "ranks.empty"  # a rank whose part of a micro-batch has no samples
-    RANKS_COLLECTIVES = "ranks.collectives"  # how often ranks communicate can be counted
+    RANKS_COLLECTIVES = "ranks.collectives"  # the number of collective operations can be read
     RANKS_LOST = "ranks.lost"  # one rank can stop while the others go on
-    RANKS_RESHAPE = "ranks.reshape"  # a run saved by some ranks goes on with another number of them
+    RANKS_RESHAPE = "ranks.reshape"  # a saved run is restored by another number of ranks
     OFFLOAD_ACTIVATIONS = "offload.activations"
     OFFLOAD_PARAMETERS = "offload.parameters"
     OFFLOAD_OPTIMIZER = "offload.optimizer"
@@ -111,45 +111,45 @@ class Capability(StrEnum):
     INTEGER_CASTS = "formats.int8"
     FLOAT8_PRODUCTS = "formats.float8-products"
     DELAYED_SCALING = "formats.delayed-scaling"
-    FLOAT8_TRAINING = "formats.float8-training"  # dense layers multiply in eight bits by delayed scales
+    FLOAT8_TRAINING = "formats.float8-training"  # dense layers multiply in 8-bit formats with delayed scales
     INT4_PACKING = "formats.int4-packing"
     INTEGER_PRODUCTS = "quantization.integer-products"
     INT8_TENSOR = "quantization.int8-tensor"  # one symmetric range of a matrix
     INT8_ROW = "quantization.int8-row"  # a symmetric range of each row
     INT8_COLUMN = "quantization.int8-column"  # a symmetric range of each column
     UINT8_TENSOR = "quantization.uint8-tensor"  # one range with a zero point
-    INT4_GROUP = "quantization.int4-group"  # a range of each group of a row, in four bits
+    INT4_GROUP = "quantization.int4-group"  # a 4-bit range of each group of a row
     FAKE_INT8_TENSOR = "quantization.fake-int8-tensor"
     FAKE_INT8_COLUMN = "quantization.fake-int8-column"
     FAKE_UINT8_TENSOR = "quantization.fake-uint8-tensor"
     FAKE_INT4_TENSOR = "quantization.fake-int4-tensor"
-    DYNAMIC_INT8 = "quantization.dynamic-int8"  # trained models: inputs by the range of each call
-    STATIC_INT8 = "quantization.static-int8"  # trained models: inputs by the range that calibration saw
-    WEIGHT_INT8 = "quantization.weight-int8"  # trained models: weights alone
-    WEIGHT_INT4 = "quantization.weight-int4"  # the same in four bits
-    LOAD_INT8 = "quantization.load-int8"  # trained models that are loaded in eight bits, outliers in floating point
+    DYNAMIC_INT8 = "quantization.dynamic-int8"  # trained models: the range of inputs is that of each call
+    STATIC_INT8 = "quantization.static-int8"  # trained models: the range of inputs is calibrated
+    WEIGHT_INT8 = "quantization.weight-int8"  # trained models: only weights are quantized, to int8
+    WEIGHT_INT4 = "quantization.weight-int4"  # trained models: only weights are quantized, to int4
+    LOAD_INT8 = "quantization.load-int8"  # trained models loaded as int8, with outliers in floating point
     QAT = "quantization.aware"  # training with fake quantization
-    CONVERT = "quantization.convert"  # what was trained so becomes a model in integer codes
-    LAYER_REUSE = "model.layer-reuse"  # one layer that is called twice in a forward pass
-    TIED_WEIGHTS = "model.tied-weights"  # an embedding's table that is the weight of a head too
+    CONVERT = "quantization.convert"  # a model trained by QAT is converted to integer codes
+    LAYER_REUSE = "model.layer-reuse"  # a layer that is called twice in a forward pass
+    TIED_WEIGHTS = "model.tied-weights"  # an embedding's table that is also the weight of a head
     USER_FUNCTION = "model.user-function"  # an operation whose backward pass the user wrote
     FUNCTION_USES = "model.function-uses"  # such an operation with several inputs, some of which need no gradient
     SHIPPED_OPERATIONS = "model.shipped-operations"  # the framework's operations, each with examples
     SHIPPED_LAYERS = "model.shipped-layers"  # the framework's layers, each with examples
-    CONTROL_FLOW = "model.control-flow"  # functions of a user's with branches, loops, views and updates in place
+    CONTROL_FLOW = "model.control-flow"  # user functions with branches, loops, views and in-place updates
     SHIPPED_OPTIMIZERS = "optimizer.shipped"  # the optimizers of the framework, each with sets of options
     FEED = "trainer.feed"
     CHECKPOINT = "trainer.checkpoint"
     SAVED_BYTES = "trainer.saved-bytes"
     PEAK_BYTES = "trainer.peak-bytes"
-    STEP_HOOK = "trainer.step-hook"  # the training loop calls a hook of the user's before each optimizer step
+    STEP_HOOK = "trainer.step-hook"  # the training loop calls a user hook before each optimizer step
     MANUAL_STEP = "trainer.manual-step"  # a user's own step inside the library's loop, with the library's clipping
     TRACE = "trainer.trace"  # outputs and gradients of every layer
-    LIBRARY_REQUESTS = "autocast.library-requests"  # what a library makes of a request for a precision
-    LOADED_CHECKPOINT = "precision.loaded-checkpoint"  # a library's loader of checkpoints, whose model is trained
-    LOAD_ORDER = "trainer.load-order"  # parts of a run that are made and loaded in an order of the user's
-    LIVE_STATE = "trainer.live-state"  # a run that takes the state of another one in the same process
-    DATA_POSITION = "trainer.data-position"  # a library's own data loader, from whose middle a run resumes
+    LIBRARY_REQUESTS = "autocast.library-requests"  # the effect of a precision request to a library
+    LOADED_CHECKPOINT = "precision.loaded-checkpoint"  # a model from a library's checkpoint loader is trained
+    LOAD_ORDER = "trainer.load-order"  # parts of a run are made and loaded in the user's order
+    LIVE_STATE = "trainer.live-state"  # a run takes the state of another run in the process
+    DATA_POSITION = "trainer.data-position"  # a run resumes in the middle of a library's data loader
     PLAIN_LOOP = "trainer.plain-loop"  # the same run without the library that trains it
 
     @classmethod
@@ -169,7 +169,7 @@ class Capability(StrEnum):
 
     @classmethod
     def of_offload(cls, offload: Offload) -> tuple[Capability, ...]:
-        """The capabilities that an offload needs: of its kinds and of its target."""
+        """The capabilities that an offload needs, for its kinds of state and its target."""
         return (*(cls(f"offload.{kind}") for kind in offload.what), cls(f"offload.{offload.to}"))
 
 
@@ -188,9 +188,9 @@ Attempt = Callable[[], bool]
 
 
 class Unsupported(Exception):
-    """The framework cannot do this here; `capability` says what, `reason` why, in one sentence.
+    """A framework refuses a request, since it does not support `capability` here; `reason` is one sentence.
 
-    The refusal of a combination whose capability is otherwise supported has its own `attempt`.
+    If the capability is supported and only a combination is refused, the refusal has its own `attempt`.
     """
 
     def __init__(self, capability: Capability, reason: str, attempt: Attempt | None = None) -> None:
@@ -206,7 +206,7 @@ class Unsupported(Exception):
     def from_declaration(
         cls, capability: Capability, declaration: Declaration, attempt: Attempt | None = None
     ) -> Unsupported:
-        """The refusal with the declared reason."""
+        """The refusal of a capability, with the reason that its declaration gives."""
         return cls(capability, declaration.reason or NOT_OFFERED.reason, attempt)
 
 
@@ -216,7 +216,7 @@ class MissingDevice(Exception):
 
 @dataclass(frozen=True)
 class Declaration:
-    """Whether a framework declares a capability as supported, or why not."""
+    """The declaration of a capability as supported, or the reason why it is not."""
 
     supported: bool
     reason: str = ""
@@ -225,7 +225,7 @@ class Declaration:
 SUPPORTED = Declaration(True)
 
 NOT_OFFERED = Declaration(False, "this adapter does not offer it")
-"""The declaration of a capability that an adapter does not mention; there is no attempt."""
+"""The declaration of a capability that an adapter does not mention and has no attempt for."""
 
 
 def of_optimizer(recipe: Recipe) -> tuple[Capability, ...]:
@@ -254,7 +254,7 @@ def of_optimizer(recipe: Recipe) -> tuple[Capability, ...]:
 
 
 _OPTIONS = (Capability.NESTEROV, Capability.DAMPENING, Capability.AMSGRAD, Capability.MAXIMIZE, Capability.RATE_DECAY)
-"""Options that are called as the optimizer's field is."""
+"""Capabilities whose names are the names of fields of optimizers."""
 
 
 def needs(recipe: Recipe) -> tuple[Capability, ...]:

@@ -1,4 +1,4 @@
-"""Legitimate differences between frameworks, declared as documented."""
+"""Conventions: documented differences between frameworks that are no defects, such as the place of epsilon."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class ScalerRule:
         initial, growth, backoff, interval: default settings.
         minimum: the documented floor of the scale, 0 for none.
         maximum: the largest value that growth is documented to reach, inf for none.
-        counts: what the growth counter counts, applied updates or micro-batches.
-        nonfinite: whether overflow is looked for in scaled or in unscaled gradients.
-        latched: True if the check is made when gradients are unscaled, False if when they are applied.
+        counts: unit of the growth counter: applied updates or micro-batches.
+        nonfinite: the gradients that are checked for overflow: scaled or unscaled ones.
+        latched: True if overflow is checked when gradients are unscaled, False if when they are applied.
     """
 
     initial: float = 2.0**16
@@ -32,52 +32,52 @@ class ScalerRule:
 
 @dataclass(frozen=True)
 class Conventions:
-    """Legitimate differences that a framework declares; the reference follows them, so that parity can be tight.
+    """The conventions that a framework declares. The reference follows them, so that tolerances can be tight.
 
     Attributes:
         adam_default_epsilon: Adam's epsilon for a recipe that leaves it to the framework.
         adam_epsilon: "outside": m̂ / (√v̂ + ε); "inside": α·√(1-β2ᵗ)/(1-β1ᵗ) · m / (√v + ε), Kingma & Ba's epsilon-hat.
-        adam_correction: the format that β is rounded to, and 1 − βᵗ computed in; float32 costs half of its digits in
-            the first updates, for float64 weights too; "weights": float32, and float64 for float64 weights.
-        adam_counts: whose updates the t of 1 − βᵗ counts, where a parameter had no gradient in some of them.
-        adam_share: the format that 1 − β, a gradient's share in its moment, is computed in for weights that are not
-            float64; float32 costs half of its digits.
+        adam_correction: the format of β and of 1 − βᵗ; float32 loses half of the digits of 1 − βᵗ in the first updates,
+            for float64 weights too; "weights": float32, and float64 for float64 weights.
+        adam_counts: the updates that t of 1 − βᵗ counts, if a parameter had no gradient in some of them.
+        adam_share: the format of 1 − β, the weight of a new gradient in its moment, for weights that are not float64;
+            float32 loses half of the digits.
         momentum_rate: "outside": v ← μv + g, p ← p − αv; "inside": v ← μv − αg, p ← p + v.
-        amsgrad: what AMSGrad takes the largest of, second moments or bias-corrected ones.
+        amsgrad: the values of which AMSGrad keeps the maximum: second moments or bias-corrected ones.
         adagrad_epsilon, rmsprop_epsilon: "outside": divided by √s + ε; "inside": by √(s + ε).
-        rmsprop_rate: of RMSprop's velocity, as `momentum_rate`.
+        rmsprop_rate: place of the rate in RMSprop's velocity, as in `momentum_rate`.
         adafactor_epsilon: "added": g² + ε₁ joins the means; "floor": the estimate's root is at least ε₁.
         adafactor_default_epsilon: ε₁ for a recipe that leaves it to the framework, None for the spacing of 1 in the
             weight's format.
-        adafactor_rate: "capped": of the t-th update at most 1/√t; "given": as the user gives it.
-        adafactor_decay: "first": p·(1 − rate·decay), before RMS(p) is taken; "apart": after; "whole": p·decay is
-            subtracted with the update, whatever the rate.
-        muon_products: the format of NS, "weights" for theirs.
-        muon_epsilon: against a norm of zero, "added" to it or its "floor".
-        muon_default_epsilon: that epsilon.
+        adafactor_rate: "capped": the rate of the t-th update is at most 1/√t; "given": it is the user's.
+        adafactor_decay: "first": p·(1 − rate·decay) before RMS(p) is computed; "apart": the same after it; "whole":
+            p·decay, without the rate, is subtracted with the update.
+        muon_products: the computing format of NS, "weights" for the format of the weights.
+        muon_epsilon: use of the epsilon that avoids division by a zero norm: "added" to the norm, or its "floor".
+        muon_default_epsilon: value of that epsilon.
         muon_nesterov: "plain", or "corrected": g / (1 − μᵗ) + μ·v / (1 − μᵗ⁺¹), as in NAdam; also in the Adam of
-            parameters that are no matrices.
-        plateau_waits: whether a schedule that follows a metric compares none in its cooldown, and so misses the best.
-        plateau_signed: whether its relative threshold is a share of the best metric, which may be negative, or of the
-            best metric's magnitude.
-        normalisation: the format of normalisation layers' weights in the model at level O2, "low" for the recipe's,
-            "batch" for float32 in batch norm and the recipe's in others.
+            parameters that are not matrices.
+        plateau_waits: True if a schedule that follows a metric ignores metrics in its cooldown, also a best one.
+        plateau_signed: True if its relative threshold is a share of the best metric, which may be negative; False if it
+            is a share of the best metric's magnitude.
+        normalisation: the format of normalisation layers' weights in the model at level O2: "low" for the recipe's
+            format, "batch" for float32 in batch norm and the recipe's format in other layers.
         variance: "centred": the mean of squared deviations; "difference": the mean of squares without the squared mean.
-        running_variance: which variance batch norm's running statistics take in.
+        running_variance: the variance, biased or not, with which batch norm updates its running statistics.
         clip_epsilon: added to the global norm when the clip coefficient is computed.
-        clip_norm: whose gradients the norm is taken over where an overflow skips one of two optimizers: "applied", the
-            other's, or "all", so that an infinite one leaves nothing of the other's.
-        nonfinite_micro_batch: what one non-finite micro-batch costs.
-        batch_statistics: what batch norm normalises with where ranks share a micro-batch: each rank's own samples, or
-            those of all, since one program describes them ("whole"); then dropout too draws as one run does.
-        remainder: what happens to an incomplete window at the end of an epoch.
-        static_skips: whether an overflow skips an update under a static scale too.
-        partial_overflow: under one scaler and two optimizers, whose update an overflow skips.
-        accumulates: whether a window sums scaled gradients, so that the scale has to stay, or unscaled ones.
-        compiled: whether a compiler may fuse operations and keep more precision than was asked for, so that two
+        clip_norm: the gradients in the global norm if an overflow skips one of two optimizers: "applied" for the other
+            optimizer's gradients, "all" for both, so that an infinite one clips the other's to zero.
+        nonfinite_micro_batch: the gradients that a non-finite micro-batch discards: its window's, or only its own.
+        batch_statistics: statistics of batch norm if ranks share a micro-batch: over each rank's own samples, or over
+            those of all ranks in one program ("whole"), in which dropout also draws as in one run.
+        remainder: treatment of an incomplete window at the end of an epoch.
+        static_skips: True if an overflow skips an update under a static scale too.
+        partial_overflow: the updates that an overflow skips if two optimizers share a scaler.
+        accumulates: the gradients that a window sums: scaled ones, so that the scale must not change, or unscaled ones.
+        compiled: True if a compiler may fuse operations and keep more precision than was requested, so that two
             programs of one computation agree within rounding and not bit for bit.
-        gradient_input: recomputation variants whose documentation asks that some input of a segment needs a gradient.
-        keeps_products: recomputation variants that keep matrix products by definition.
+        gradient_input: recomputation variants whose documentation requires an input of a segment to need a gradient.
+        keeps_products: recomputation variants that save matrix products by definition.
     """
 
     adam_default_epsilon: float = 1e-8

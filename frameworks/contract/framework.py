@@ -46,11 +46,11 @@ class Framework(Protocol):
         """Device model, driver, precision switches, thread counts and versions that results may depend on."""
 
     def declares(self, capability: Capability) -> Declaration:
-        """Whether the capability is supported here, or why not."""
+        """The declaration of the capability for this device and mode: supported, or the reason why not."""
 
     def probe(self, capability: Capability) -> bool | None:
-        """Runs the framework's own call without this adapter's guards: did it take effect? None: nothing to observe.
-        True: the technique took effect; False: it raised, warned or had no effect.
+        """Runs the framework's own call without this adapter's guards, and returns whether it took effect.
+        True: the technique took effect; False: it raised, warned or had no effect; None: nothing to observe.
         """
 
     def conventions(self) -> Conventions:
@@ -63,24 +63,24 @@ class Framework(Protocol):
         """
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
-        """Ways to give an operation a backward pass of the user's, the default first, with its documented format.
+        """Ways to give an operation a user-written backward pass, each with its documented format, the default first.
 
-        Empty where USER_FUNCTION is not supported.
+        Empty if USER_FUNCTION is not supported.
         """
 
     def function_used(
         self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
     ) -> FunctionResult:
-        """Uses an operation of the user's on a, b and c (n,), float32, inside whatever precision scope is open.
+        """Runs a user's operation on a, b and c (n,), float32, in the open precision scope.
 
         Args:
-            variant: the recomputation variant that it is run by, None for none.
+            variant: the recomputation variant under which it runs, None for none.
         Raises:
             Unsupported: FUNCTION_USES.
         """
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
-        """A new run; `weights` are the canonical ones to start from, None for `model.weights(recipe.seed)`.
+        """A new run; `weights` are its canonical initial weights, None for `model.weights(recipe.seed)`.
 
         Raises:
             Unsupported: the recipe needs an unsupported capability.
@@ -90,11 +90,11 @@ class Framework(Protocol):
         """The run that `trainer` gives, by the framework's own calls, without the library whose loop this mode drives.
 
         Raises:
-            Unsupported: PLAIN_LOOP, where the mode's loop is no other library's, or what `trainer` refuses.
+            Unsupported: PLAIN_LOOP, if the mode drives no library's loop; or as in `trainer`.
         """
 
     def request_format(self, format_name: FormatName) -> FormatRequest:
-        """What the mode's library makes of a request for "float16" or "bfloat16", by its documented call alone.
+        """The effect of a request to the mode's library for "float16" or "bfloat16", by its documented call alone.
 
         Raises:
             Unsupported: LIBRARY_REQUESTS.
@@ -104,7 +104,7 @@ class Framework(Protocol):
     def loaded_run(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
         """A checkpoint in a format, loaded and trained under a request for mixed bfloat16, by the documented calls.
 
-        Weights of 1 are moved by about the rate in each update.
+        Each update moves weights, which start at 1, by about the rate.
 
         Raises:
             Unsupported: LOADED_CHECKPOINT.
@@ -113,15 +113,14 @@ class Framework(Protocol):
     def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
         """Two epochs of eight rows by the library's own data loader, two rows a window: unbroken, and resumed.
 
-        A checkpoint is written after so many windows (4 for the end of the first epoch); both runs are reported from
-        there on.
+        A checkpoint is written after `windows` windows (4: the end of the first epoch); both results begin there.
 
         Raises:
             Unsupported: DATA_POSITION.
         """
 
     def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> RankGroup:
-        """The ranks of a new run, as many as the recipe says; `trainer` gives a view of them as one run.
+        """The rank group of a new run, with the recipe's number of ranks; `trainer` presents it as one run.
 
         Raises:
             Unsupported: the recipe names no ranks, or needs an unsupported capability.
@@ -141,41 +140,41 @@ class Framework(Protocol):
     def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         """A scope in which products of float32 matrices may, or may not, round their operands to TensorFloat-32.
 
-        Outside of such scopes they may not, whatever the framework lets them by default; None is that default.
+        Outside of such scopes they may not, whatever the framework's default is. None allows what that default allows.
 
         Raises:
-            Unsupported: TF32, where nothing switches it within a process, or the device has no such products.
+            Unsupported: TF32, if no call switches it within a process, or the device has no such products.
         """
 
     def measure_time(self, work: Callable[[], object]) -> int:
         """Runs `work` alone on the device and returns how long it took, in nanoseconds.
 
-        The device's queue is waited for before and after. The time is that between two events of the device where the
-        framework has them, the host's elsewhere; on a CPU it is the time that this process kept processors busy, which
-        waiting for one is no part of.
+        Waits for the device's queue before and after. If the framework has device events, the time is that between two
+        events, else that of the host's clock. On a CPU it is the CPU time of this process, which excludes waiting for a
+        processor.
         """
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
-        """Runs operation `op` (a name of `frameworks.operations`) inside whatever precision scope is open."""
+        """Runs operation `op` (a name of `frameworks.operations`) in the open precision scope."""
 
     def get_shipped(self, part: Part) -> Shipped:
-        """The operations, layers or optimizers that the framework ships.
+        """The operations, layers, optimizers or functions that the framework ships, with examples.
 
         Raises:
             Unsupported: the adapter has no examples of them.
         """
 
     def rule(self, kind: type[R]) -> R:
-        """The rule of a technique as the framework documents it, or the interface through which it is used.
+        """The documented rule of a technique, or the interface to it.
 
         Args:
-            kind: a class marked by `offered`, such as `QatRule` or `Quantizers`.
+            kind: a class marked by `register_rule`, such as `QatRule` or `Quantizers`.
         Raises:
             Unsupported: the capability.
         """
 
     def count_schedule_steps(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
-        """The steps of a schedule after each update of a run, by the training loop's own setting for its frequency.
+        """The number of schedule steps after each update of a run, by the training loop's own frequency setting.
 
         Args:
             frequency: updates between two steps of the schedule.
@@ -189,18 +188,18 @@ class Framework(Protocol):
         """The learning rate after each metric, from a rate of 1, by the schedule that follows a metric.
 
         Args:
-            saved: the schedule is saved after so many metrics, and a new one goes on from what was saved.
+            saved: number of metrics after which the schedule is saved and a new one is restored; None for no save.
         Raises:
             Unsupported: PLATEAU, also for settings that the framework does not have.
         """
 
     def clip_in_manual_step(self, gradient: Array, *, limit: float, scale: float) -> Array:
-        """The gradient (n,), float32, that a step of SGD applies after the loop's own call that clips it to a norm.
+        """The gradient (n,), float32, that an SGD step applies after the loop's own call has clipped it to a norm.
 
         The user's step makes these calls inside the library's loop.
 
         Args:
-            gradient: unscaled.
+            gradient: the unscaled gradient.
             limit: largest norm.
             scale: the loss scale.
         Raises:
@@ -208,25 +207,25 @@ class Framework(Protocol):
         """
 
     def gradient_in_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
-        """The gradient (n,), float32, that a hook before the optimizer step finds, of weights with this unscaled one.
+        """The gradient (n,), float32, that a hook before the optimizer step reads, from this unscaled gradient.
 
         Args:
             scale: the loss scale.
-            fused: whether the optimizer unscales gradients in its own step.
+            fused: True if the optimizer unscales gradients in its own step.
         Raises:
-            Unsupported: STEP_HOOK, where the training loop documents no hook that finds unscaled gradients.
+            Unsupported: STEP_HOOK, if the training loop documents no hook that reads unscaled gradients.
         """
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         """Σ tanh(x·w) through the framework's recomputation call, float32, with gradients for x (n, m) and w (m, k).
 
-        "plain" does not recompute. "positional" to "keyword" say how x and w are passed. "no-grad-input": x asks for no
+        "plain" does not recompute. "positional" to "keyword" name how x and w are passed. "no-grad-input": x needs no
         gradient and w is closed over. "weights-changed": w is multiplied by 3 in place between forward and backward.
-        "raises": the function raises RuntimeError when it is run for the second time; the error leaves this call.
+        "raises": the function raises RuntimeError when it is run for the second time; this call raises it.
         """
 
     def global_state(self) -> dict[str, str]:
         """Process-wide settings that a run may leak: default formats, policies, gradient mode, scopes, threads."""
 
     def restore_global_state(self, state: Mapping[str, str]) -> None:
-        """Restores what `global_state` returned."""
+        """Restores settings that `global_state` returned."""

@@ -18,10 +18,10 @@ _OFFERED: dict[type, tuple[Capability, bool]] = {}
 
 
 def register_rule(capability: Capability, *, several: bool = False) -> Callable[[K], K]:
-    """Marks a class that `Framework.rule` takes.
+    """Marks a class as one that `Framework.rule` accepts.
 
     Args:
-        several: further capabilities declare parts of it, so that a framework without this one may offer it.
+        several: further capabilities declare parts of the rule, so that it may exist without this capability.
     """
 
     def mark(kind: K) -> K:
@@ -32,7 +32,7 @@ def register_rule(capability: Capability, *, several: bool = False) -> Callable[
 
 
 def offer_of(kind: type) -> tuple[Capability, bool]:
-    """The capability of a class, and whether there are several.
+    """The capability of a marked class, and its `several`.
 
     Raises:
         KeyError: the class is not marked.
@@ -41,16 +41,16 @@ def offer_of(kind: type) -> tuple[Capability, bool]:
 
 
 Ties = Literal["even", "away", "up"]
-"""Where a value half-way between two integers goes: to the even one, away from zero, or up."""
+"""Rounding of a value half-way between two integers: to the even one, away from zero, or up."""
 
 
 @dataclass(frozen=True)
 class CastRule:
-    """How a cast to a narrow format treats values out of range, as documented by the framework.
+    """The documented result of a cast to a narrow format for values out of range.
 
     Attributes:
-        overflow: finite values that round beyond the largest: the largest, NaN, or infinity.
-        infinity: the same of an infinite value.
+        overflow: result for finite values that round beyond the largest: the largest value, NaN, or infinity.
+        infinity: result for an infinite value, likewise.
     """
 
     overflow: Literal["saturate", "nan", "inf"]
@@ -59,19 +59,19 @@ class CastRule:
 
 @dataclass(frozen=True)
 class QuantRule:
-    """How values become integer codes, as the framework documents it: code = clip(round(value / scale) + zero point).
+    """The documented rule of a quantizer: code = clip(round(value / scale) + zero point).
 
     Attributes:
         low, high: the first and last code.
         divisor: scale = max(|values|) / divisor if symmetric, else (max − min) / divisor of a range that contains 0.
-        symmetric: whether the zero point is 0.
-        axis: over which axis of a matrix a range is taken, None for one range of the whole matrix.
-        group: how many values along the axis share a range, 0 for all.
-        ties: where what is half-way between two codes goes.
-        rounds: the quotient, or its sum with the zero point, which at an odd one differs half-way.
-        epsilon: added to max(|values|), or to max − min, before it is divided.
-        smallest_scale: the scale is never below it.
-        unit_below: a scale that would be below it is 1 instead.
+        symmetric: True if the zero point is 0.
+        axis: axis of a matrix over which a range is computed, None for one range of the whole matrix.
+        group: number of values along the axis that share a range, 0 for all.
+        ties: rounding of a value half-way between two codes.
+        rounds: the rounded value: the quotient, or its sum with the zero point. If that is odd, ties differ.
+        epsilon: added to max(|values|), or to max − min, before the division by `divisor`.
+        smallest_scale: lower bound of the scale.
+        unit_below: a scale below this bound is replaced by 1.
     """
 
     low: int
@@ -93,11 +93,11 @@ class FakeRule:
 
     Attributes:
         low, high: the first and last code.
-        axis: along which axis of a matrix scales are listed, None for one scale.
-        ties: where a quotient half-way between two codes goes.
-        gradient: which entries pass their gradient on: those whose rounded code needs no clipping, those inside the
-            closed range, or all of them.
-        nan: whether NaN stays, or comes out as a number.
+        axis: axis of a matrix whose entries each have a scale, None for one scale.
+        ties: rounding of a quotient half-way between two codes.
+        gradient: the entries that pass their gradient on: those whose rounded code needs no clipping, those inside the
+            closed range, or all.
+        nan: the result for NaN: NaN, or a number.
     """
 
     low: int
@@ -114,8 +114,8 @@ class Quantized:
 
     Attributes:
         codes: int32, of the values' shape.
-        scale, zero_point: float64 and int32, broadcastable to that shape; the scale is the framework's own number, or
-            computed from it in float64 where the framework keeps another one, such as its reciprocal.
+        scale, zero_point: float64 and int32, broadcastable to that shape. A framework that stores another number than
+            the scale, such as its reciprocal, has the scale computed from that in float64.
         values: dequantized by the framework itself, float32.
     """
 
@@ -142,20 +142,20 @@ class NumberFormats(Protocol):
         """The framework's cast of these codes (uint8) to float32."""
 
     def integer_product(self, a: Array, b: Array) -> Array:
-        """The framework's product of two matrices of int8, (n, k) and (k, m), in int32."""
+        """The framework's product, int32, of two int8 matrices, (n, k) and (k, m)."""
 
     def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
         """The framework's product, float32, of two matrices of codes (uint8), (n, k) and (k, m), each in its format.
 
         Raises:
-            Unsupported: FLOAT8_PRODUCTS, if it multiplies no such formats.
+            Unsupported: FLOAT8_PRODUCTS, if the framework does not multiply these formats.
         """
 
     def pack(self, codes: Array, axis: Literal[0, 1]) -> Array:
         """The framework's storage of a matrix of integers from -8 to 7 (int8), two to a byte along the axis: uint8."""
 
     def unpack(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
-        """The integers (int8) that are stored, `length` of them along the axis."""
+        """Inverse of `pack`: the stored integers (int8), `length` of them along the axis."""
 
 
 @register_rule(Capability.INT8_TENSOR, several=True)
@@ -169,10 +169,10 @@ class Quantizers(Protocol):
         """The fake quantizers that are offered, such as "fake-int8-tensor"."""
 
     def quantize(self, name: str, values: Array) -> Quantized:
-        """The values, a float32 matrix, in the codes of the range that they have themselves."""
+        """A float32 matrix, quantized with the range of its own values."""
 
     def fake_quantize(self, name: str, values: Array, scale: Array, zero_point: Array) -> tuple[Array, Array]:
-        """What fake quantization makes of a float32 matrix, and the gradient of the result's sum with respect to it.
+        """The fake-quantized values of a float32 matrix, and the gradient of their sum with respect to the matrix.
 
         `scale` is float32 and `zero_point` int32, with shape (1,) or one entry for each place along the rule's axis.
         """
@@ -184,10 +184,10 @@ class EightBitRule:
     """The values of codes, in units of their block's absmax.
 
     Attributes:
-        first: the slot of the first moment, as `Trainer.optimizer_state` calls it.
-        second: that of the second moment.
+        first: slot of the first moment in `Trainer.optimizer_state`.
+        second: slot of the second moment.
         first_codes: value of each code of the first moment, (256,) float32, from -1 to 1.
-        second_codes: the same of the second moment, none of them negative.
+        second_codes: value of each code of the second moment, (256,) float32, none negative.
     """
 
     first: str
@@ -198,22 +198,22 @@ class EightBitRule:
 
 @dataclass(frozen=True)
 class LinearRule:
-    """The computation of a quantized dense layer, inputs · weight + bias, as documented by the framework.
+    """The documented computation of a quantized dense layer, inputs · weight + bias.
 
     Inputs and weight are quantized by their rules; the product is exact, or a float32 product of dequantized values;
     the bias is added in float32.
 
     Attributes:
         weight: the rule of the weight (inputs, outputs).
-        inputs: the rule of what comes in, a matrix (rows, inputs); None where it stays float32.
-        outputs: the rule of what comes out, a matrix (rows, outputs); None where it is float32.
-        ranges: of inputs and outputs: those of the present call, or those that calibration saw.
-        heads: whether the model's last layer, its heads, is quantized too.
-        operands: the format that the weight, and inputs that have codes, are cast to before ranges are taken.
-        outliers: a column of the inputs in which a magnitude, after that cast, reaches it has no codes in any row of
-            the call: unquantized, it multiplies the dequantized weight.
-        without: what ranges of inputs leave out: whole columns that have no codes, or the values alone that reach it.
-        smallest: weights of fewer entries stay as they are, and so do their layers.
+        inputs: the rule of the inputs (rows, inputs); None if they stay float32.
+        outputs: the rule of the outputs (rows, outputs); None if they stay float32.
+        ranges: source of the ranges of inputs and outputs: the present call, or calibration.
+        heads: True if the model's last layer, its heads, is quantized too.
+        operands: format to which the weight, and inputs that are quantized, are cast before ranges are computed.
+        outliers: threshold of magnitudes after that cast. An input column with a magnitude at or above it is not
+            quantized in any row of the call; it is multiplied by the dequantized weight.
+        without: values that ranges of inputs leave out: whole outlier columns, or only the values at the threshold.
+        smallest: layers whose weight has fewer entries are not quantized.
     """
 
     weight: QuantRule
@@ -229,7 +229,7 @@ class LinearRule:
 
 @dataclass(frozen=True)
 class CodeRange:
-    """Scale and zero point by which the inputs or the outputs of a layer are quantized: float64 and an integer."""
+    """Scale (float64) and zero point (integer) of the inputs or the outputs of a quantized layer."""
 
     scale: float
     zero_point: int
@@ -244,7 +244,7 @@ class Calibrated:
 
 
 class QuantizedModel(Protocol):
-    """A model whose dense layers are quantized. Dense layers have the names of their weights, such as "1.weight"."""
+    """A model with quantized dense layers. A layer is named by its weight, such as "1.weight"."""
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         """The output of each head for samples (n, ...), float32, as in evaluation."""
@@ -271,7 +271,7 @@ class QuantizedModel(Protocol):
         """Replaces this model by the saved one.
 
         Raises:
-            Exception: the framework's own, if the files are not such a model; this model is then unchanged.
+            Exception: the framework's own, if the files are not a saved model of this kind; this model is unchanged.
         """
 
 
@@ -295,10 +295,10 @@ class PostTraining(Protocol):
         Models have dense layers, activations, layer norms and flattening.
 
         Args:
-            calibration: batches of samples that ranges are taken from, where the technique wants them.
-            skip: dense layers, by the names of their weights, that stay as they are.
+            calibration: batches of samples, for techniques with calibrated ranges.
+            skip: names of the weights of dense layers that are not quantized.
         Raises:
-            Exception: the framework's own, where ranges are wanted and `calibration` is empty.
+            Exception: the framework's own, if the technique needs calibration and `calibration` is empty.
             ValueError: the model has no dense layer of a name in `skip`.
         """
 
@@ -306,16 +306,16 @@ class PostTraining(Protocol):
 @register_rule(Capability.QAT)
 @dataclass(frozen=True)
 class QatRule:
-    """The computation of QAT dense layers, as documented by the framework.
+    """The documented computation of QAT dense layers.
 
-    Inputs, weight and outputs are fake-quantized; the product is float32. The
-    weight's ranges are those that it has; the others follow the lowest and the highest value by a moving average whose
-    first batch is taken whole.
+    Inputs, weight and outputs are fake-quantized; the product is float32. The ranges of the weight are those of its
+    present values. The ranges of inputs and outputs are moving averages of each batch's lowest and highest value, which
+    start with those of the first batch.
 
     Attributes:
-        linear: the rules of weight, inputs and outputs, and those of the model that it is converted to.
-        average: the share of a new batch in the ranges of inputs and outputs.
-        gradient: which entries pass their gradient on, as in `FakeRule`.
+        linear: the rules of weight, inputs and outputs, in training and after conversion.
+        average: weight of a new batch in the ranges of inputs and outputs.
+        gradient: the entries that pass their gradient on, as in `FakeRule`.
     """
 
     linear: LinearRule
@@ -325,24 +325,24 @@ class QatRule:
 
 @register_rule(Capability.QAT)
 class CalibratedRanges(dict[str, Calibrated]):
-    """The ranges of the dense layers that a training pass has reached, by the names of their weights."""
+    """The ranges of the dense layers that have run in a training pass, by the names of their weights."""
 
 
 Operand = Literal["input", "kernel", "gradient"]
-"""Cast operands: inputs, kernel, and output gradient."""
+"""The cast operands of a product: its inputs, its kernel, and the gradient of its output."""
 
 
 @dataclass(frozen=True)
 class DelayedRule:
-    """How scales follow the values of earlier steps, as the framework documents it.
+    """The documented rule by which delayed scaling computes scales from earlier steps.
 
     A scale is the maximum of the amax history, divided by the largest number of the format. It does not change while
     the maximum is 0 or not finite, and is 1 before any step. Values are clipped to the format's range.
 
     Attributes:
         operands: the format of inputs and kernel, a name in `fixtures.arrays.NARROW`.
-        gradients: the format of the output's gradient.
-        lag: age in steps of the newest value that a step's scale may depend on.
+        gradients: the format of the output's gradient, likewise.
+        lag: age in steps of the newest amax that a step's scale depends on.
     """
 
     operands: str
@@ -355,13 +355,13 @@ class DelayedRule:
 class Float8Rule:
     """Products of dense layers, including float32 heads, in float8 training by delayed scaling.
 
-    Each has a product of its own; a step is a window. Gradients pass through casts as they are, those of clipped values
-    too. The bias is added after the product, and its gradient is not cast.
+    Each layer has its own amax histories; a step is a window. Casts pass gradients unchanged, also those of clipped
+    values. The bias is added after the product, and its gradient is not cast.
 
     Attributes:
         product: formats and lag.
-        skipped: whether the amax history moves with a window whose update an overflow skips.
-        mean: whose mean loss the gradients that are cast belong to, where a window has several micro-batches.
+        skipped: True if a window whose update an overflow skips enters the amax history.
+        mean: the mean loss to which the cast gradients belong if a window has several micro-batches.
     """
 
     product: DelayedRule
@@ -374,7 +374,7 @@ class AmaxHistory:
     """The delayed-scaling state of one operand.
 
     Attributes:
-        scale: a value is its code times this scale; the stored value, which does not yet include the last step.
+        scale: the stored scale: value = code · scale. It does not yet include the last step.
         amax: the amax history, in any order.
     """
 
@@ -387,9 +387,9 @@ class PassResult:
     """Results of forward and backward of one micro-batch.
 
     Attributes:
-        output: (n, m), float32.
-        input_gradient: (n, k), float32.
-        kernel_gradient: (k, m), float32.
+        output: the product, (n, m), float32.
+        input_gradient: gradient of the inputs, (n, k), float32.
+        kernel_gradient: gradient of the kernel, (k, m), float32.
     """
 
     output: Array
@@ -398,7 +398,7 @@ class PassResult:
 
 
 class DelayedProduct(Protocol):
-    """The product of inputs and a constant kernel, both cast by scales that follow earlier steps."""
+    """The product of inputs and a constant kernel, both cast with delayed scales."""
 
     rule: DelayedRule
 

@@ -15,7 +15,7 @@ V = TypeVar("V")
 
 
 class Trainer(Protocol):
-    """One training run. The parameters start as the weights that it was made with, bit for bit."""
+    """One training run. Its initial parameters are the given weights, bit for bit."""
 
     def update(self, window: Window) -> Update:
         """One optimizer update from a window of micro-batches: `accumulate` each, then `apply`."""
@@ -55,11 +55,11 @@ class Trainer(Protocol):
         skipping are the framework's own.
 
         Args:
-            unscale_calls: how often the caller unscales by hand before the step; None leaves it to the framework.
-            inject: after unscaling by hand once, add these to the gradients.
-            discard: unscale by hand once and leave the step out, ending the update as the documentation says.
+            unscale_calls: number of manual unscale calls before the step; None leaves it to the framework.
+            inject: values to add to the gradients after one manual unscale.
+            discard: unscale manually once, leave out the step, and end the update as the documentation says.
         Raises:
-            Unsupported: EXPLICIT_UNSCALE, where there is no call to unscale by hand.
+            Unsupported: EXPLICIT_UNSCALE, if the framework has no public call that unscales.
         """
 
     def parameters(self) -> dict[str, Array]:
@@ -86,21 +86,21 @@ class Trainer(Protocol):
         """
 
     def view(self, kind: type[V]) -> V:
-        """The state of a technique, by a class marked by `offered`, such as `CalibratedRanges`.
+        """The state of a technique, by a class marked by `register_rule`, such as `CalibratedRanges`.
 
         Raises:
             Unsupported: the capability.
         """
 
     def convert(self) -> QuantizedModel:
-        """The model in integer codes, by the ranges as they are; the run itself stays as it is.
+        """The model converted to integer codes with the present ranges; the run does not change.
 
         Raises:
-            Unsupported: CONVERT, or AWARE if the recipe does not ask for it.
+            Unsupported: CONVERT, or QAT if the recipe does not use it.
         """
 
     def scaler_state(self) -> dict[str, Array]:
-        """Scaler: "scale" and "good_steps" as 0-d arrays in their true formats, other flags; empty without one."""
+        """State of the scaler: "scale" and "good_steps", 0-d in their true formats, and flags; empty without one."""
 
     def scaler_settings(self) -> dict[str, float]:
         """ "initial", "growth", "backoff" and "interval" as read back from the framework's scaler before any update."""
@@ -121,45 +121,45 @@ class Trainer(Protocol):
         """`predict` with the average in the weights' place, by the framework's own way of evaluating with it."""
 
     def hook_calls(self) -> int:
-        """How often the framework has run a hook that it offers for after an update, in all optimizers.
+        """Number of calls of the framework's hook after an update, in all optimizers.
 
         Raises:
             Unsupported: STEP_HOOKS.
         """
 
     def segment_calls(self) -> tuple[int, ...]:
-        """How often the forward of each recomputation segment has begun so far; one segment without recomputation."""
+        """Number of forward runs of each recomputation segment so far; without recomputation there is one segment."""
 
     def save(self, path: Path) -> None:
-        """Writes the whole run below the folder `path`, a partial window and the random state included."""
+        """Writes the whole run to the folder `path`, including a partial window and the random state."""
 
     def restore(self, path: Path) -> None:
-        """Restores what `save` wrote; raises ValueError, changing nothing, if the files are not whole."""
+        """Restores a save; raises ValueError, without a change of the run, if the files are incomplete."""
 
     def restore_in(self, path: Path, order: LoadOrder) -> None:
-        """`restore` for a new run, whose parts are made and loaded in this order.
+        """As `restore`, for a new run whose parts are made and loaded in this order.
 
         Raises:
-            ValueError: as `restore`.
+            ValueError: the files are incomplete, as in `restore`.
             Unsupported: LOAD_ORDER.
         """
 
     def freeze(self, names: Collection[str]) -> None:
-        """Trains no parameter of these names, nor one that the recipe freezes, from now on, and every other one.
+        """Freezes, from now on, these parameters and those in the recipe's `frozen`; all others are trained.
 
         Raises:
             Unsupported: FREEZE.
         """
 
     def take(self, other: Trainer) -> None:
-        """Restores the state that another run of the same model and recipe has now, part by part and without a file.
+        """Copies the present state of another run of the same model and recipe, part by part, without a file.
 
         Raises:
             Unsupported: LIVE_STATE.
         """
 
     def saved_bytes(self, batch: Batch) -> int:
-        """Bytes held between forward and backward of one micro-batch, parameters and inputs left out."""
+        """Bytes saved between forward and backward of one micro-batch, without parameters and inputs."""
 
     def offloaded_bytes(self) -> dict[str, int]:
         """Offloaded bytes by kind, as the framework reports them.
@@ -168,17 +168,17 @@ class Trainer(Protocol):
         currently offloaded; parameters include masters, the optimizer's state excludes counters.
 
         Raises:
-            Unsupported: the run offloads nothing, or the framework does not show it.
+            Unsupported: the run offloads nothing, or the framework does not report it.
         """
 
     def trace(self, batch: Batch) -> LayerTrace:
-        """What forward and backward compute, layer by layer, in an update whose window is this micro-batch alone.
+        """Outputs and gradients of each layer in forward and backward of a window with this micro-batch alone.
 
-        No update is made. The pass is real, and the very one that `gradients` makes, but for what has to be added to
-        see inside: random streams and batch norm's buffers move.
+        No update is made. The pass is that of `gradients`, with additions that read intermediate values. It is real:
+        random streams and batch norm's buffers move.
 
         Raises:
-            Unsupported: TRACE, where the framework does not show it, as within recomputed segments.
+            Unsupported: TRACE, if the framework does not show the values, such as those in recomputed segments.
         """
 
     def peak_bytes(self) -> int:

@@ -10,10 +10,10 @@ from fixtures.arrays import Array
 from frameworks.contract.capabilities import Capability
 
 Gradients = Mapping[str, Array | None]
-"""Gradient by canonical parameter name; a name that is missing or None has no gradient."""
+"""Gradient by canonical parameter name; a parameter that is missing, or whose value is None, has no gradient."""
 
 FunctionFormat = Literal["input", "float32"]
-"""Format in which an operation of the user's computes under O1: its input's, or float32."""
+"""Computing format of a user's operation under O1: the format of its input, or float32."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Update:
 
     Attributes:
         loss: unscaled loss of the window, normalised by its items; NaN after `apply_gradients`.
-        micro_losses: unscaled mean loss of each micro-batch; NaN, or what the framework says, of one without items.
-        scale_before, scale_after: the loss scale, 1.0 where there is none.
-        good_steps: the growth counter after the update, None where the framework has none to read.
-        skipped: the framework's own word, or what its public state shows: nothing was applied.
-        gradient_norm: global 2-norm of the unscaled gradients before clipping, None where it was not computed.
+        micro_losses: unscaled mean loss of each micro-batch; without items NaN, or the framework's value.
+        scale_before, scale_after: the loss scale, 1.0 without one.
+        good_steps: the growth counter after the update, None if the framework has no readable one.
+        skipped: True if the framework reports, or its public state shows, that no update was applied.
+        gradient_norm: global 2-norm of the unscaled gradients before clipping, None if it was not computed.
         learning_rate: the rate that the update used, or would have used.
     """
 
@@ -48,9 +48,9 @@ class LayerTrace:
     `Model.output_shapes` lists them: inner layers come before the residual that holds them, heads last.
 
     Attributes:
-        outputs: output of every layer; a head that the batch has no targets for is left out.
-        gradients: gradient of the loss with respect to each of these outputs, unscaled; where a scale other than 1 is
-            divided out, in float32 or wider, so that nothing underflows.
+        outputs: output of every layer, without heads that have no targets in the batch.
+        gradients: unscaled gradient of the loss with respect to each of these outputs. If it was divided by a scale
+            other than 1, it is float32 or wider, so that nothing underflows.
         parameters: gradient of every parameter, unscaled and unclipped, as `Trainer.gradients` gives it.
     """
 
@@ -61,7 +61,7 @@ class LayerTrace:
 
 @dataclass(frozen=True)
 class OpResult:
-    """Value of an operation and the name of the format that it came in ("float16", "int64", ...)."""
+    """Result of an operation, and the name of its format ("float16", "int64", ...)."""
 
     value: Array
     dtype: str
@@ -72,9 +72,9 @@ class FormatRequest:
     """The effect of a request for a low precision, by a library's own documented call.
 
     Attributes:
-        ran: the format that a matrix product inside the model had.
-        reported: the format that the library's own property names afterwards.
-        warned: whether it warned, by a warning or in its log.
+        ran: format of a matrix product inside the model.
+        reported: format that the library's own property names afterwards.
+        warned: True if the library warned, by a warning or in its log.
     """
 
     ran: str
@@ -84,13 +84,13 @@ class FormatRequest:
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """What mixed-precision training made of a checkpoint that the library's loader gave by its defaults.
+    """The result of mixed-precision training from a checkpoint that the library's loader read with its defaults.
 
     Attributes:
-        loaded: the format of the weights that were loaded.
-        moved: how many of the weights that count are others afterwards.
-        count: how many these weights are.
-        warned: whether the library warned about formats.
+        loaded: format of the loaded weights.
+        moved: number of compared weights that training changed.
+        count: number of compared weights.
+        warned: True if the library warned about formats.
     """
 
     loaded: str
@@ -100,25 +100,25 @@ class LoadedRun:
 
 
 RowOrder = Literal["in-order", "shuffled", "drawn"]
-"""Order of a data set's rows: as they are, shuffled for each epoch, or shuffled with a random number in each row."""
+"""Order of a data set's rows: in order, shuffled in each epoch, or shuffled with a random number drawn in each row."""
 
 
 LoadOrder = Literal["optimizer-first", "schedule-made-last", "schedule-made-there", "scaler-used"]
 """Order in which a resumed run's parts are made and loaded.
 
 "optimizer-first": scaler, schedule and optimizer are loaded before the model. "schedule-made-last": the schedule is
-made and loaded after the other parts were loaded. "schedule-made-there": it is made after them, for the update that
-comes next, and not loaded. "scaler-used": the scaler has scaled a loss before it is loaded.
+made and loaded after the other parts were loaded. "schedule-made-there": the schedule is made after them, at the next
+update, and not loaded. "scaler-used": the scaler has scaled a loss before it is loaded.
 """
 
 
 @dataclass(frozen=True)
 class DataRun:
-    """What a run was given from its checkpoint on, and what came of it.
+    """The data of a run from its checkpoint on, and its final weights.
 
     Attributes:
         rows: numbers of the rows, in the order in which the model got them.
-        weights: at the end of training, which drops out features at random.
+        weights: weights at the end of training, which drops out features at random.
     """
 
     rows: tuple[int, ...]
@@ -132,7 +132,7 @@ RecomputeCase = Literal[
 
 @dataclass(frozen=True)
 class RecomputeResult:
-    """Value of the probe function and its gradients; a gradient that the framework did not give is None."""
+    """Value of the probe function, and its gradients; None for a gradient that the framework did not return."""
 
     value: float
     x: Array | None
@@ -141,11 +141,11 @@ class RecomputeResult:
 
 @dataclass(frozen=True)
 class FunctionResult:
-    """What came of a use of an operation of the user's with three inputs.
+    """The result of a user's operation with three inputs.
 
     Attributes:
-        asked: which inputs need a gradient, as each run of the backward pass was answered; None where it cannot ask.
-        gradients: of each input, None of one that got none.
+        asked: the framework's answer in each backward run, which inputs need a gradient; None if it cannot be asked.
+        gradients: gradient of each input, None for an input without one.
     """
 
     asked: tuple[tuple[bool, ...], ...] | None
@@ -154,7 +154,7 @@ class FunctionResult:
 
 Part = Literal["operations", "layers", "optimizers", "functions"]
 Values = Mapping[str, Array | None]
-"""Outputs and gradients of a part's examples, or by how much an optimizer moved each weight; None where there is no
+"""Outputs and gradients of a part's examples, or an optimizer's change of each weight; None for a missing
 gradient."""
 
 
@@ -167,7 +167,7 @@ SHIPPED: Mapping[Part, Capability] = {
 
 
 class Shipped(Protocol):
-    """Operations, layers, optimizers or functions that have examples, and what a technique makes of them."""
+    """Operations, layers, optimizers or functions with examples, and the results of the examples by technique."""
 
     def names(self) -> tuple[str, ...]:
         """The framework's own names, and the suite's for functions."""
@@ -186,7 +186,7 @@ class Shipped(Protocol):
         """
 
     def at(self, name: str, *points: Array) -> tuple[Array, ...]:
-        """What an operation of arrays makes of points, and its gradients for an incoming one of ones.
+        """The value of an operation of arrays at these points, and its gradients for an output gradient of ones.
 
         Args:
             points: an array for each argument, shape (n,), float32 or float64.
@@ -195,5 +195,5 @@ class Shipped(Protocol):
             The value and a gradient for each argument, in the formats that the framework gives.
 
         Raises:
-            Exception: what the framework raises, or that the operation takes something else.
+            Exception: the framework's own, or that the operation does not take such arrays.
         """

@@ -1,1 +1,1 @@
-"""What to install for a framework, and how: pinned versions, locks, the companions of another version, pip and uv."""
+"""Installation of frameworks: pinned versions, locks, companions of other versions, pip and uv."""

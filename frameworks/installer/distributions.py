@@ -1,6 +1,6 @@
-"""What to install for each framework: pinned versions, companions, limits that no package declares, wheels for GPUs.
+"""Packages of each framework: pinned versions, companions, undeclared requirements, and wheels for GPUs.
 
-Each adapter's `adapter.toml` says it, in a table `distribution` with the attributes of `Distribution`.
+The table `distribution` of each adapter's `adapter.toml` has the attributes of `Distribution`.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,17 +15,17 @@ from frameworks.registry import FILE, UnknownFramework, adapter_file, built_in
 
 
 class Unavailable(Exception):
-    """What was asked for is not to be had; the message says so in one line, with what to do."""
+    """A requested package or version cannot be installed; the one-line message says what to do."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A requirement that versions of a framework have and do not declare.
+    """A requirement that some versions of a framework have but do not declare.
 
     Attributes:
-        versions: of the framework (PEP 440).
-        requirement: what must be added.
-        reason: what happens without it.
+        versions: versions of the framework (PEP 440).
+        requirement: the requirement to add.
+        reason: the failure without it.
     """
 
     versions: str
@@ -35,10 +35,10 @@ class Limit:
 
 @dataclass(frozen=True)
 class Wheels:
-    """Where the wheels for GPUs of some versions of a framework are.
+    """The indexes of the GPU wheels of some versions of a framework.
 
     Attributes:
-        versions: of the framework (PEP 440).
+        versions: versions of the framework (PEP 440).
         main: CUDA version of the wheel on the main index, "" if there is none.
         others: CUDA versions of the wheels on the framework's own index.
     """
@@ -51,8 +51,8 @@ class Wheels:
         """CUDA version of the wheel to take from the framework's own index, "" for the wheel on the main index.
 
         Args:
-            driver: newest CUDA version that the driver runs, such as "12.8"; "" if it does not say. It runs what was
-                built for any version with the same or an older first part.
+            driver: newest CUDA version that the driver runs, such as "12.8"; "" if unknown. It runs builds for the same
+                or an older major version.
 
         Raises:
             Unavailable: every wheel needs a newer driver.
@@ -69,17 +69,17 @@ class Wheels:
 
 @dataclass(frozen=True)
 class Distribution:
-    """What to install for a framework.
+    """The packages of a framework.
 
     Attributes:
-        pinned: the version of the committed baselines.
-        cpu, gpu: package names, extras included.
+        pinned: version of the committed baselines.
+        cpu, gpu: package names of the builds for the CPU and for GPUs, extras included.
         companions: packages that the adapter needs next to the framework; their versions are in the lock.
         limits: requirements that no package declares.
-        wheels: where wheels for GPUs are; the first whose versions fit counts.
+        wheels: indexes of GPU wheels; the first entry whose versions match is used.
         index: address of the framework's own index; {cuda} stands for the digits of a CUDA version, such as 126.
-        aliases: variables that name a companion's version by another name.
-        modes: packages that a mode needs as well, by mode.
+        aliases: environment variables with another name for a companion's version.
+        modes: additional packages of each mode.
     """
 
     pinned: str
@@ -94,11 +94,11 @@ class Distribution:
 
     @property
     def packages(self) -> tuple[str, str]:
-        """The names of both builds without extras."""
+        """The package names of the CPU build and the GPU build, without extras."""
         return bare(self.cpu), bare(self.gpu)
 
     def companions_in(self, modes: Collection[str]) -> tuple[str, ...]:
-        """The packages that the adapter needs in these modes next to the framework, each once."""
+        """The companions and the packages of these modes, each once."""
         return tuple(
             dict.fromkeys([*self.companions, *(companion for mode in modes for companion in self.modes.get(mode, ()))])
         )
@@ -125,10 +125,10 @@ class Distribution:
 
 
 def read_distribution(name: str) -> Distribution | None:
-    """What an adapter's `adapter.toml` says is to be installed; None if it says nothing.
+    """The table `distribution` of an adapter's `adapter.toml`; None without one.
 
     Raises:
-        UnknownFramework: it says something else than a `Distribution` has.
+        UnknownFramework: the table does not have the attributes of a `Distribution`.
     """
     table = adapter_file(name).distribution
     if table is None:
@@ -146,16 +146,16 @@ def read_distribution(name: str) -> Distribution | None:
 DISTRIBUTIONS: dict[str, Distribution] = {
     name: distribution for name in built_in() if (distribution := read_distribution(name)) is not None
 }
-"""What to install for each built-in framework."""
+"""The distribution of each built-in framework."""
 
 ALIASES = {
     variable: package for distribution in DISTRIBUTIONS.values() for variable, package in distribution.aliases.items()
 }
-"""Variables that name a package by another name."""
+"""Environment variables with another name for a package's version."""
 
 
 def distribution_of(framework: str) -> Distribution | None:
-    """What an adapter (a name or an import path) says is to be installed; None if it says nothing.
+    """The distribution of an adapter (a name or an import path); None without one.
 
     Raises:
         UnknownFramework: there is no such adapter, or its file cannot be read.
@@ -164,7 +164,7 @@ def distribution_of(framework: str) -> Distribution | None:
 
 
 def package_of(framework: str) -> str:
-    """The name of a framework's package for CPUs, without extras; "" if its adapter says nothing."""
+    """The name of a framework's package for CPUs, without extras; "" if its adapter has no distribution."""
     chosen = distribution_of(framework)
     return "" if chosen is None else bare(chosen.cpu)
 

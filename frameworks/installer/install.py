@@ -3,13 +3,13 @@
 Variables, for NAME one of TORCH, TF, PADDLE and JAX (an empty one is not set):
 
 - NAME_VERSION: the framework's version; its companions are then those that go with it.
-- PACKAGE_VERSION (KERAS_VERSION, FLAX_VERSION, NUMPY_VERSION, ...): the version of anything that comes with it.
-- NAME_INDEX: address of one more index to look for the framework on.
-- NAME_REQUIREMENT: what to install in the framework's place: a wheel's path or address, or a requirement.
+- PACKAGE_VERSION (KERAS_VERSION, FLAX_VERSION, NUMPY_VERSION, ...): the version of a package installed with it.
+- NAME_INDEX: address of an additional index for the framework.
+- NAME_REQUIREMENT: replaces the framework's package: a wheel's path or address, or a requirement.
 - CONFORMANCE_INSTALLER: uv, the default where it is installed, or pip.
 
-Where the NVIDIA driver answers, the build for GPUs is chosen, from the index that has it. Several frameworks are
-installed next to each other under a lock of their own. docs/versions.md says what uv does and what pip does.
+If there is an NVIDIA driver, the GPU build is installed, from the index that has it. Several frameworks are installed
+together under `locks/frameworks.txt`. docs/versions.md says what uv does and what pip does.
 """
 
 import sys
@@ -27,11 +27,11 @@ from frameworks.registry import adapter_file
 NEWEST = "versions are the newest that declare to go with each other"
 AROUND = "the lock does not go with the versions that are asked for; other packages are the newest that do"
 ON_NUMPY = ("autograd", "ml-dtypes", "scikit-learn", "scipy")
-"""What every environment has that is built on NumPy, and may have to change with it."""
+"""Packages of every environment that are built on NumPy and may have to change with its version."""
 
 
 def main(names: Sequence[str], modes: Collection[str] = ()) -> int:
-    """Install frameworks, and what these modes of theirs need; return the exit status."""
+    """Install frameworks with the packages of these modes; return the exit status."""
     try:
         remark = install(names, read_request(names, modes))
     except Unavailable as refusal:
@@ -49,7 +49,7 @@ def installed_version(framework: str) -> str | None:
 
 
 def lacking(framework: str, modes: Collection[str]) -> str:
-    """Return what these modes of a built-in framework need and what is not installed, "" if nothing."""
+    """Return the missing packages of these modes of a built-in framework, "" if none is missing."""
     if framework not in DISTRIBUTIONS:
         return ""
     module = adapter_file(framework).imports[0]
@@ -60,7 +60,7 @@ def lacking(framework: str, modes: Collection[str]) -> str:
 
 
 def install(names: Sequence[str], request: InstallRequest) -> str:
-    """Install frameworks unless they are there already, with what goes with them; return a remark for the user.
+    """Install frameworks and their companions unless they are installed; return a remark for the user.
 
     Raises:
         Unavailable: something cannot be installed.
@@ -98,7 +98,7 @@ def install(names: Sequence[str], request: InstallRequest) -> str:
 
 
 def _companions(names: Sequence[str], request: InstallRequest) -> list[str]:
-    """Companions, with the versions that are asked for, and what no package declares."""
+    """Companions with their requested versions, and the undeclared requirements."""
     packages = [package for name in names for package in DISTRIBUTIONS[name].companions_in(request.modes)]
     wanted = [
         f"{package}=={request.packages[package]}" if package in request.packages else package for package in packages
@@ -118,7 +118,7 @@ def _index(name: str, request: InstallRequest) -> str:
 
 
 def _pins(names: Sequence[str], request: InstallRequest) -> tuple[dict[str, str], str]:
-    """The versions of what comes with the frameworks, without their own; a remark on how they were chosen."""
+    """Versions of all packages but the frameworks themselves, and a remark on how they were chosen."""
     own = {canonicalize_name(package) for name in names for package in DISTRIBUTIONS[name].packages}
     pins: dict[str, str] = {}
     remark = ""
@@ -137,7 +137,7 @@ def _pins(names: Sequence[str], request: InstallRequest) -> tuple[dict[str, str]
 
 
 def _is_there(names: Sequence[str], request: InstallRequest, requirements: Sequence[str]) -> bool:
-    """Whether all that is asked for is installed; an extra, and what comes from elsewhere, is not recognised."""
+    """Return whether the requested packages are installed; extras and packages from other sources count as missing."""
     if request.sources or any("[" in requirement for requirement in requirements):
         return False
     pins = {**(_lock(names) if request.locked else {}), **request.packages}

@@ -1,14 +1,14 @@
-"""Locks: the exact version of everything that an environment of the suite has, as constraints for pip.
+"""Locks: the exact version of every package in an environment of the suite, as constraints for pip.
 
 `locks/NAME.txt` is for a framework's environment, `locks/frameworks.txt` for all frameworks in one, `locks/suite.txt`
-for what every environment has, `locks/tools.txt` for that and the suite's development. A line with a marker holds for
-the Pythons and platforms that it names. uv makes locks again, for every platform and Python that the project admits:
+for the packages of every environment, `locks/tools.txt` for those and the tools of development. A line with a marker
+applies to the Pythons and platforms that it names. uv makes the locks, for all Pythons and platforms of the project:
 
     python -m tools lock [--upgrade] [NAME ...]
 
-A NAME is a framework, `frameworks`, `suite` or `tools`; without one, all are made. Versions that a lock has stay where
-they can; with --upgrade, each becomes the newest. A lock has what goes with a framework on processors and on GPUs. Exit
-status 0, or 2 with one line.
+A NAME is a framework, `frameworks`, `suite` or `tools`; without a NAME, all locks are made. Versions in a lock are kept
+if possible; with --upgrade, each becomes the newest. A lock has the packages for CPUs and for GPUs. The exit status is
+0, or 2 with one line.
 """
 
 import argparse
@@ -28,17 +28,17 @@ FOLDER = Path(__file__).parents[2] / "locks"
 SUITE, TOOLS, ALL = "suite", "tools", "frameworks"
 
 GROUPS = {TOOLS: ("run", "report", "self", "lint", "docs")}
-"""The dependency groups of pyproject.toml that a lock is about, where they are not `run` alone."""
+"""The dependency groups of pyproject.toml in a lock; a lock that is not listed has only the group `run`."""
 
 
 def read(name: str, markers: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Versions by normalized name, as they hold on this Python and platform.
+    """The locked versions for this Python and platform, by normalized name.
 
     Args:
-        markers: values of environment markers of another one.
+        markers: values of environment markers for another Python or platform.
 
     Raises:
-        FileNotFoundError: there is no lock of that name.
+        FileNotFoundError: the lock does not exist.
     """
     return {
         canonicalize_name(line.name): _version(line)
@@ -48,7 +48,7 @@ def read(name: str, markers: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def examples(name: str) -> dict[str, str]:
-    """A version of every package in a lock by normalized name, whatever the Python and platform."""
+    """A locked version of every package in a lock, for some Python and platform, by normalized name."""
     return {canonicalize_name(line.name): _version(line) for line in _lines(name)}
 
 
@@ -70,7 +70,7 @@ def deviations(pins: Mapping[str, str]) -> list[str]:
 
 
 def same(version: str, pinned: str) -> bool:
-    """Whether a version is the pinned one; a local label such as "+cpu" counts only if it is pinned too."""
+    """Return whether a version is the pinned one; a local label such as "+cpu" counts only if it is pinned too."""
     return Requirement(f"x=={pinned}").specifier.contains(version, prereleases=True)
 
 
@@ -83,7 +83,7 @@ def installed_version(package: str) -> str | None:
 
 
 def is_satisfied(requirement: str) -> bool:
-    """Whether an installed package meets a requirement such as "numpy<2.4"."""
+    """Return whether an installed package meets a requirement such as "numpy<2.4"."""
     wanted = Requirement(requirement)
     here = installed_version(wanted.name)
     return here is not None and wanted.specifier.contains(here, prereleases=True)
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def requirements(name: str) -> list[str]:
-    """What a lock has next to the suite's own dependencies: frameworks, their companions, and undeclared limits."""
+    """Requirements of a lock in addition to the suite's own: frameworks, companions, and undeclared requirements."""
     chosen = DISTRIBUTIONS.values() if name == ALL else [DISTRIBUTIONS[name]] if name in DISTRIBUTIONS else []
     wanted: list[str] = []
     for distribution in chosen:

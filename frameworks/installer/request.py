@@ -1,4 +1,4 @@
-"""What the user asks for, read from environment variables, and the GPU's driver."""
+"""The user's request for an installation, read from environment variables, and the NVIDIA driver's CUDA version."""
 
 import os
 import re
@@ -19,14 +19,14 @@ _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
 
 @dataclass(frozen=True)
 class InstallRequest:
-    """What the user asks for.
+    """The user's request.
 
     Attributes:
-        versions: of the frameworks by their names here.
-        packages: versions of other packages by normalized name.
-        sources: NAME_INDEX and NAME_REQUIREMENT as they are set.
-        gpu: newest CUDA version that the driver runs, "" where it does not say, None without a driver.
-        modes: modes of the frameworks, whose packages are wanted too.
+        versions: versions of the frameworks, by adapter name.
+        packages: versions of other packages, by normalized name.
+        sources: values of the variables NAME_INDEX and NAME_REQUIREMENT that are set.
+        gpu: newest CUDA version that the driver runs, "" if unknown, None without a driver.
+        modes: modes of the frameworks whose packages are installed too.
     """
 
     versions: Mapping[str, str]
@@ -37,16 +37,16 @@ class InstallRequest:
 
     @property
     def locked(self) -> bool:
-        """Whether every framework has its locked version, whatever the label, from where it usually is."""
+        """True if every framework has its locked version, with any local label, from its usual index."""
         usual = all(Version(version).public == DISTRIBUTIONS[name].pinned for name, version in self.versions.items())
         return usual and not any(variable.endswith("_REQUIREMENT") for variable in self.sources)
 
 
 def read_request(names: Collection[str], modes: Collection[str] = ()) -> InstallRequest:
-    """Read what the environment asks for the named frameworks, in these modes.
+    """Read the request for these frameworks and modes from environment variables.
 
     Raises:
-        Unavailable: a variable holds no version, or an option of pip.
+        Unavailable: the value of a variable is not a version, or is an option of pip.
     """
     versions = {
         name: _version(f"{name.upper()}_VERSION", DISTRIBUTIONS[name].pinned) or DISTRIBUTIONS[name].pinned
@@ -83,7 +83,7 @@ def _version(variable: str, example: str) -> str:
 
 
 def driver() -> str | None:
-    """Return the newest CUDA version that the NVIDIA driver runs, "" if it does not say, None without a driver."""
+    """Return the newest CUDA version that the NVIDIA driver runs, "" if unknown, None without a driver."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
@@ -93,5 +93,5 @@ def driver() -> str | None:
 
 
 def redact(text: str) -> str:
-    """The text without names and passwords in addresses."""
+    """Return the text without user names and passwords in addresses."""
     return _LOGIN.sub(r"\1***@", text)

@@ -1,6 +1,6 @@
-"""Installing by uv, or by plain pip, and resolving by uv: locks, and the companions of another version of a framework.
+"""Installs packages by uv or pip, and resolves locks and the companions of other framework versions by uv.
 
-uv reads its own settings alone (`UV_*`, uv.toml), none of pip's.
+uv reads only its own settings (`UV_*`, uv.toml), not pip's.
 """
 
 import os
@@ -21,21 +21,21 @@ from packaging.utils import canonicalize_name
 from frameworks.installer.distributions import Unavailable
 
 INSTALLER = "CONFORMANCE_INSTALLER"
-"""Environment variable: "uv", the default where it is installed, or "pip", which has pip's settings."""
+"""Environment variable: "uv", the default if it is installed, or "pip", which uses pip's settings."""
 
 _NO_EXTRA = re.compile(r"^warning: (.* does not (?:provide the|have an) extra .*)", re.IGNORECASE | re.MULTILINE)
 
 
 def program() -> str | None:
-    """Return where uv is: in this environment, or on the path."""
+    """Return the path of the uv program in this environment or on PATH; None without one."""
     return shutil.which("uv", path=os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", ""))))
 
 
 def solve(requirements: Iterable[str], output: Path, *options: str, folder: Path | None = None) -> None:
-    """Resolve requirements into a file; versions that it has already stay where they can.
+    """Resolve requirements into a file; versions that the file already has are kept if possible.
 
     Args:
-        folder: to which paths among the options are relative, this process' if None.
+        folder: base of relative paths in the options; None for the working folder.
 
     Raises:
         Unavailable: uv is not installed, or there is no solution.
@@ -61,14 +61,14 @@ def companions(
 ) -> dict[str, str]:
     """Return the versions that go with a version of a framework, its own included, by normalized name.
 
-    They are the newest that were uploaded before the framework's next release. What the suite itself computes with,
-    such as NumPy, stays as it is locked where the declared requirements admit it.
+    They are the newest versions uploaded before the framework's next release. Packages that the suite uses itself, such
+    as NumPy, keep their locked version if the declared requirements permit it.
 
     Args:
-        package: the framework's.
-        requirements: the framework at that version, its companions, and what no package declares.
-        packages: versions that the user asks for by normalized name; they may be newer.
-        suite: locked versions of what every environment has; they may be newer.
+        package: the framework's package.
+        requirements: the framework at that version, its companions, and undeclared requirements.
+        packages: requested versions of other packages by normalized name; they may be newer than that release.
+        suite: locked versions of the packages of every environment; they may be newer than that release.
 
     Raises:
         Unavailable: uv is not installed, or there is no solution.
@@ -88,7 +88,7 @@ def companions(
 
 
 def _next_release(package: str, version: str, output: Path) -> str:
-    """Return when the release after a version was uploaded, "" if there is none or the index does not say."""
+    """Return the upload time of the release after a version, "" if there is none or the index has no time."""
     try:
         solve([f"{package}>{version}"], output, "--no-deps", "--universal", "--resolution=lowest")
     except Unavailable:
@@ -99,10 +99,10 @@ def _next_release(package: str, version: str, output: Path) -> str:
 
 
 def by_uv() -> bool:
-    """Return whether uv is to install.
+    """Return whether uv installs packages, by `CONFORMANCE_INSTALLER`.
 
     Raises:
-        Unavailable: the variable says something else, or uv is not installed.
+        Unavailable: the variable has another value, or asks for uv, which is not installed.
     """
     there = program() is not None
     asked = os.environ.get(INSTALLER) or ("uv" if there else "pip")
@@ -114,10 +114,10 @@ def by_uv() -> bool:
 
 
 def install(requirements: Sequence[str], pins: Mapping[str, str], indexes: Sequence[str] = ()) -> None:
-    """Install requirements, from these indexes too; whatever comes with them has the pinned version.
+    """Install requirements, also from these indexes; their dependencies get the pinned versions.
 
     Raises:
-        Unavailable: it cannot be done, with the last error in one line, or an extra that was asked for is not there.
+        Unavailable: the installation failed, with the last error in one line, or a requested extra does not exist.
     """
     command = [sys.executable, "-m", "pip", "install", "--no-compile"]
     if by_uv():

@@ -1,7 +1,7 @@
 """Shared code of adapters that train with Keras, for any backend.
 
-Keras reads its backend's name from the environment when it is first imported, and from nowhere else. All modules of
-this package import Keras, so `import_keras` comes before them.
+Keras reads its backend's name only from the environment, when it is first imported. All modules of this package import
+Keras, so that `import_keras` must be called before their import.
 """
 
 import os
@@ -14,7 +14,7 @@ def import_keras(backend: str, called: str) -> None:
     """Imports Keras on a backend; the environment stays as it was.
 
     Args:
-        called: what the backend calls itself, such as "JAX".
+        called: the backend's name in messages, such as "JAX".
 
     Raises:
         ValueError: Keras runs on another backend in this process.

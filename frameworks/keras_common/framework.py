@@ -52,7 +52,7 @@ SUPPORTED = frozenset(
         *((Capability.TIED_WEIGHTS,) if hasattr(keras.layers, "ReversibleEmbedding") else ()),
     }
 )
-"""What Keras has on every backend, unless the backend's refusals have it."""
+"""Capabilities that Keras supports on every backend whose refusals do not name them."""
 REFUSED: dict[Capability, str] = {
     **REFUSED_OPTIONS,
     Capability.O2_FLOAT16: _O2,
@@ -90,7 +90,7 @@ CONVENTIONS = Conventions(
     accumulates="unscaled",
     scaler=_SCALER,
 )
-"""As Keras documents its optimizers, or as their source reads where the documentation is silent."""
+"""The conventions that Keras documents for its optimizers, or their source if the documentation has none."""
 
 
 SGD, Scaler = keras.optimizers.SGD, keras.optimizers.LossScaleOptimizer
@@ -107,7 +107,7 @@ def _can_disable(backend: KerasBackend) -> bool:
 
 
 def _flushes(backend: KerasBackend) -> bool:
-    """Two of four micro-batches, then each call that may end the window: their mean must be applied."""
+    """Returns whether a call after two of four micro-batches ends the window and applies their mean."""
     for end in range(1, 5):
         weights = scalars()
         optimizer = SGD(0.5, gradient_accumulation_steps=4)
@@ -123,7 +123,7 @@ def _flushes(backend: KerasBackend) -> bool:
 
 
 def _gives(policy: str, output: str, kernel: str) -> bool:
-    """Whether a dense layer has these formats of its output and its kernel under a policy."""
+    """Returns whether the output and the kernel of a dense layer have these formats under a policy."""
     with dtype_policy(policy):
         layer = keras.layers.Dense(2)
     result = layer(np.ones((1, 2), np.float32))
@@ -131,7 +131,7 @@ def _gives(policy: str, output: str, kernel: str) -> bool:
 
 
 def _has_master_weights(format_name: str) -> bool:
-    """Low-precision weights under any policy that names the format, with an optimizer that keeps float32 masters."""
+    """Returns whether a policy of this format has low-precision weights and an optimizer with float32 masters."""
     for policy in (format_name, f"mixed_{format_name}"):
         with dtype_policy(policy):
             layer = keras.layers.Dense(2)
@@ -147,7 +147,7 @@ def _has_master_weights(format_name: str) -> bool:
 
 LOW = ("float16", "bfloat16")
 NO_LISTS = "a dtype policy is a layer's, and a DTypePolicyMap names layers, not operations"
-"""Why no list of operations may be given to a scope."""
+"""The reason why lists of operations for a scope are refused."""
 
 Operation = Callable[..., Any]
 
@@ -222,7 +222,7 @@ LOSSES: dict[str, Callable[[], keras.losses.Loss]] = {
     "kl_divergence": keras.losses.KLDivergence,
     "binary_cross_entropy_logits": lambda: keras.losses.BinaryCrossentropy(from_logits=True),
 }
-"""Losses are Loss objects, which have a format of their own; they take targets first."""
+"""The losses. They are Loss objects, which have their own format and take targets first."""
 
 
 NORMALIZATIONS: dict[str, Callable[[], keras.layers.Layer]] = {
@@ -231,17 +231,17 @@ NORMALIZATIONS: dict[str, Callable[[], keras.layers.Layer]] = {
     "rms_norm": lambda: keras.layers.RMSNormalization(epsilon=1e-5),
     "instance_norm": lambda: keras.layers.GroupNormalization(groups=-1, epsilon=1e-5, center=False, scale=False),
 }
-"""Normalisations are layers, which know about narrow formats; Keras' plain operations leave that to them."""
+"""The normalisations. They are layers, which handle low-precision inputs; Keras' plain operations do not."""
 
 
 def _instances() -> Callable[[list[Any]], Any]:
-    """Each row of (rows, columns) normalised, as a channel of one sample: groups of one channel, which come last."""
+    """Instance norm of (rows, columns): each row becomes a channel, on the last axis, of one sample."""
     layer = NORMALIZATIONS["instance_norm"]()
     return lambda inputs: ops.transpose(layer(ops.transpose(inputs[0])[None])[0])
 
 
 class OperationLayer(keras.layers.Layer):
-    """A layer whose `call` is one operation; Keras casts what comes in by the policy that it was made under."""
+    """A layer whose `call` is one operation; Keras casts its inputs by the policy at the layer's creation."""
 
     def __init__(self, operation: Operation) -> None:
         super().__init__()
@@ -252,15 +252,15 @@ class OperationLayer(keras.layers.Layer):
 
 
 NEWER = {"attention": (ops, "dot_product_attention"), "rms_norm": (keras.layers, "RMSNormalization")}
-"""Operations that came with Keras 3.6 and 3.9, and where."""
+"""Operations that are new in Keras 3.6 and 3.9, with their module and name."""
 
 
 def in_a_layer(op: str, arrays: tuple[Array, ...]) -> Callable[[list[Any]], Any]:
-    """The operation in a layer; a loss outside it, of the layer's output, as in a training step.
+    """A function that runs an operation in a layer. A loss is computed outside it, as in training, from its output.
 
     Raises:
-        KeyError: no operation of that name.
-        Unsupported: this Keras has no such operation.
+        KeyError: the operation is unknown.
+        Unsupported: this Keras version does not have the operation.
     """
     if op in NEWER and not hasattr(*NEWER[op]):
         name = NEWER[op][1]
@@ -282,7 +282,7 @@ def in_a_layer(op: str, arrays: tuple[Array, ...]) -> Callable[[list[Any]], Any]
 
 
 class ScopeOfPolicies(BaseFramework):
-    """Keras' own calls, precision scopes by the process' dtype policy, and operations in layers made in them."""
+    """Framework base for Keras: precision scopes are the process' dtype policy, and operations run in layers."""
 
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
@@ -296,7 +296,7 @@ class ScopeOfPolicies(BaseFramework):
             raise self.refusal(Capability.SCALING_FACTORS)
 
     def require_scope(self, precision: Precision, *, lists: bool) -> None:
-        """Refuses a format, or a scope with lists of operations, that is not declared as supported."""
+        """Refuses a format that is not declared as supported, and a scope with lists of operations if those are not."""
         asked = Capability.of(precision)
         if asked is not None:
             self.require(asked)
@@ -316,19 +316,19 @@ class ScopeOfPolicies(BaseFramework):
         return run_op(op, *arrays)
 
     def remat(self, variant: str | None) -> Callable[..., Tensor]:
-        """What calls a function with arguments within a recomputation call of Keras."""
+        """A function that calls a function with arguments through one of Keras' recomputation calls."""
         chosen = self.variant(variant)
         return lambda function, *args, **named: wrap_in_remat(function, chosen)(*args, **named)
 
 
 def run_op(op: str, *arrays: Array) -> OpResult:
-    """One operation in a layer that is made now, so that it has the policy that is set now.
+    """Runs one operation in a new layer, which has the dtype policy that is set now.
 
     Raises:
-        KeyError: no operation of that name.
+        KeyError: the operation is unknown.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "__array__", DeprecationWarning)  # of Keras' conversion on PyTorch
+        warnings.filterwarnings("ignore", "__array__", DeprecationWarning)  # from Keras on PyTorch
         result = in_a_layer(op, arrays)([ops.convert_to_tensor(array) for array in arrays])
         name = keras.backend.standardize_dtype(result.dtype)
         value = np.asarray(ops.convert_to_numpy(ops.cast(result, "float32") if name in LOW else result))
@@ -336,7 +336,7 @@ def run_op(op: str, *arrays: Array) -> OpResult:
 
 
 def takes_lists() -> bool:
-    """Whether a map of policies with an operation's name changes its format."""
+    """Returns whether a DTypePolicyMap with an operation's name changes the operation's format."""
     named = keras.dtype_policies.DTypePolicyMap(default_policy="mixed_bfloat16")
     named["matmul"] = keras.dtype_policies.DTypePolicy("float32")
     with dtype_policy(named):
@@ -348,7 +348,7 @@ _HAS_MULTI = partial(hasattr, keras.optimizers, "MultiOptimizer")
 
 
 def keras_attempts(backend: KerasBackend, run: Make) -> dict[Capability, Attempt]:
-    """An attempt for each capability of dtype policies and scopes, of optimizers and of loss scaling."""
+    """Attempts for the capabilities of dtype policies, precision scopes, optimizers and loss scaling."""
     return option_attempts(run) | {
         Capability.O1_FLOAT16: partial(_gives, "mixed_float16", "float16", "float32"),
         Capability.O1_BFLOAT16: partial(_gives, "mixed_bfloat16", "bfloat16", "float32"),
@@ -373,7 +373,7 @@ Function = Callable[..., Tensor]
 
 
 class ScopedFunction(keras.layers.Layer):
-    """A layer whose `call` is a function; made inside `keras.RematScope`, Keras recomputes it."""
+    """A layer whose `call` is a function; Keras recomputes it if it is created in a `keras.RematScope`."""
 
     def __init__(self, function: Function) -> None:
         super().__init__(dtype="float32")
@@ -384,7 +384,7 @@ class ScopedFunction(keras.layers.Layer):
 
 
 def wrap_in_remat(function: Function, variant: str) -> Function:
-    """The function within one of Keras' recomputation calls."""
+    """The function, wrapped in one of Keras' recomputation calls."""
     if variant == "keras.remat":
         return keras.remat(function)
     with keras.RematScope(mode="full"):

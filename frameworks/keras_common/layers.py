@@ -35,7 +35,7 @@ _WATCHER: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 @contextmanager
 def watched_by(watcher: Watcher) -> Iterator[None]:
-    """Within the context, every running layer of a model passes its output to `watcher`."""
+    """Context in which every layer of a model that runs passes its output to `watcher`."""
     token = _WATCHER.set(watcher)
     try:
         yield
@@ -48,7 +48,7 @@ def collected_outputs(zeros: Mapping[str, Tensor] = MappingProxyType({})) -> Ite
     """Collects the output of every layer that runs within the context, in graphs too.
 
     Args:
-        zeros: added to the outputs of these layers: the gradients for them are those for the outputs.
+        zeros: zeros to add to the outputs of these layers; their gradients are the gradients of the outputs.
     """
     outputs: Outputs = {}
 
@@ -61,7 +61,7 @@ def collected_outputs(zeros: Mapping[str, Tensor] = MappingProxyType({})) -> Ite
 
 
 def run_layer(layer: keras.layers.Layer, x: Tensor, **training: bool) -> Tensor:
-    """One layer of the model, whose output is passed to the watcher, if any."""
+    """Runs one layer of the model and passes its output to the watcher, if any."""
     output = layer(x, **training)
     watcher = _WATCHER.get()
     return output if watcher is None else watcher(layer.name, output)
@@ -73,7 +73,7 @@ WEIGHTED_MEAN = "mean_with_sample_weight"
 
 
 class _WeightedMean(keras.losses.Loss):
-    """What Keras before 3.7 has no reduction for."""
+    """The weighted mean of a loss, for Keras before 3.7, which does not have this reduction."""
 
     def __init__(self, items: keras.losses.Loss) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class _WeightedMean(keras.losses.Loss):
 
 
 def losses_of(model: Model, reduction: str) -> dict[str, keras.losses.Loss]:
-    """The loss of each head by its name, with a reduction of Keras; "none" is that of each item."""
+    """The loss of each head by name, with a reduction of Keras; "none" gives the loss of each item."""
     wide = {head.name for head in model.heads.heads if head.format == "float64"}
     return {name: _loss(kind, reduction, "float64" if name in wide else None) for name, kind in model.losses}
 
@@ -113,7 +113,7 @@ WAYS: dict[str, FunctionFormat] = {"keras.ops.custom_gradient": "input"}
 
 @keras.ops.custom_gradient
 def square(x: Tensor) -> Any:
-    """The operation of `fixtures.model.UserFunction` and its backward pass, as the call's documentation writes it."""
+    """The operation of `fixtures.model.UserFunction`, with its backward pass in the form that Keras documents."""
 
     def gradient(*upstream_alone: Tensor, upstream: Tensor | None = None) -> Tensor:
         if upstream is None:
@@ -126,11 +126,11 @@ def square(x: Tensor) -> Any:
 SEEDS_PER_RUN = 1000
 
 ZEROS = {"kernel_initializer": "zeros"}
-"""Kernels are loaded before a run starts; drawing Keras' own first would only cost time."""
+"""Initializer of kernels, which are loaded before a run starts; random initial values would only cost time."""
 
 
 class _PlainLayer(keras.layers.Layer):
-    """No variables, and an output of the input's shape, unless a subclass says otherwise."""
+    """Base of layers without variables whose output has the input's shape, unless a subclass overrides this."""
 
     def build(self, input_shape: fixture.Shape) -> None:
         pass
@@ -150,7 +150,7 @@ class KerasPositionTable(_PlainLayer):
 
 
 class PaddedConvolution(keras.layers.Layer):
-    """Symmetric zero padding, then a convolution; Keras' own "same" pads strided convolutions on one side."""
+    """Symmetric zero padding and a convolution; Keras' "same" pads strided convolutions on one side."""
 
     def __init__(self, layer: fixture.Convolution, **keywords: Any) -> None:
         super().__init__(**keywords)
@@ -197,7 +197,7 @@ class ResidualLayer(_PlainLayer):
 
 
 class KerasUsedAgain(_PlainLayer):
-    """Calls a layer that stands further ahead, and is built there."""
+    """Calls an earlier layer of the model, which is built in its own place."""
 
     def __init__(self, used: keras.layers.Layer, **keywords: Any) -> None:
         super().__init__(**keywords)
@@ -218,7 +218,7 @@ class KerasUserFunction(_PlainLayer):
 
 
 class KerasTiedHead(_PlainLayer):
-    """The product with an embedding's table, transposed, by Keras' own layer for both."""
+    """A head that multiplies by the transposed table of a `ReversibleEmbedding`, Keras' layer for tied weights."""
 
     def __init__(self, table: "keras.layers.ReversibleEmbedding", **keywords: Any) -> None:
         super().__init__(**keywords)
@@ -243,19 +243,19 @@ def build_layers(layers: Sequence[keras.layers.Layer], shape: fixture.Shape) -> 
 
 
 def tells_training(layer: keras.layers.Layer) -> bool:
-    """Whether the layer, or one inside it, does something else in training than in evaluation."""
+    """Returns whether the layer, or a layer in it, computes differently in training and in evaluation."""
     if isinstance(layer, ResidualLayer):
         return any(tells_training(part) for part in layer.body)
     return isinstance(layer, keras.layers.Dropout | keras.layers.BatchNormalization) or is_float8(layer)
 
 
 def is_float8(layer: keras.layers.Layer) -> bool:
-    """Whether the layer multiplies in float8, and so updates its amax history in training."""
+    """Returns whether the layer multiplies in float8, and so updates its amax history in training."""
     return getattr(layer, "quantization_mode", None) == "float8"
 
 
 def run_layers(layers: list[keras.layers.Layer], x: Tensor, training: bool) -> Tensor:
-    """Layers one after another; `training` is passed to those that distinguish training from evaluation."""
+    """Runs consecutive layers; passes `training` to those that distinguish training from evaluation."""
     for layer in layers:
         takes_training = isinstance(layer, ResidualLayer) or tells_training(layer)
         x = run_layer(layer, x, training=training) if takes_training else run_layer(layer, x)
@@ -271,12 +271,12 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor] | str] = {
 
 
 class Builder:
-    """Makes Keras layers under the dtype policy that is set while it works; dropout seeds count up from the run's.
-
-    With a `history` dense layers train in float8, with an amax history of that length.
+    """Makes Keras layers under the dtype policy that is set at that time.
 
     Args:
-        tied: places of the embeddings whose table a head has too.
+        seed: seed of the first dropout layer; it is increased by 1 for each further one.
+        history: length of the amax history of dense layers that train in float8; None for no float8.
+        tied: indices of the embeddings whose table is also the weight of a head.
     """
 
     def __init__(self, seed: int, history: int | None = None, tied: Collection[int] = ()) -> None:
@@ -287,7 +287,7 @@ class Builder:
         self.sources: dict[str, tuple[keras.layers.Layer, fixture.Layer | fixture.Head]] = {}
 
     def layer(self, layer: fixture.Layer, path: str, shape: fixture.Shape) -> keras.layers.Layer:
-        """The Keras layer of the fixture layer at `path`, whose samples come in `shape`."""
+        """The Keras layer of the fixture layer at `path`, for input samples of `shape`."""
         keras_layer = self._make(layer, path, shape)
         self.sources[path] = (keras_layer, layer)
         return keras_layer
@@ -356,7 +356,7 @@ class Builder:
 
 
 def parameters_of(keras_layer: keras.layers.Layer, layer: fixture.Layer | fixture.Head) -> dict[str, keras.Variable]:
-    """Canonical parameter name (without the path) to Keras variable, of one built layer."""
+    """The variables of one built layer by canonical parameter name, without the path."""
     match layer:
         case fixture.Head() if layer.tied is not None:
             return {}
@@ -388,7 +388,7 @@ FLOAT8_OPERANDS = ("inputs", "kernel", "outputs_grad")
 
 
 def memory_of(layers: Mapping[str, keras.layers.Layer]) -> dict[str, keras.Variable]:
-    """The variables that their gradients overwrite, as "PATH.OPERAND_PART", of float8 layers by path."""
+    """The float8 variables that Keras overwrites with their gradients, as "PATH.OPERAND_PART"; `layers` are by path."""
     return {
         f"{path}.{name}_{part}": getattr(layer, f"{name}_{part}")
         for path, layer in layers.items()
@@ -402,9 +402,9 @@ VARIANTS = tuple(f"keras.{name}" for name in ("remat", "RematScope") if hasattr(
 """Keras' own recomputation calls, the default one first."""
 
 Begins: TypeAlias = Callable[[Tensor], object]
-"""Counts a forward of a segment, given the segment's input."""
+"""Counts a forward run of a segment; takes the segment's input."""
 Counter: TypeAlias = Callable[[int | None], Begins]
-"""The `Begins` of the segment with a number; None for a segment inside another one."""
+"""Returns the `Begins` of the segment with this number; None for a segment inside another one."""
 Wrapper: TypeAlias = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Tensor]]
 """A recomputation call of the backend."""
 
@@ -412,7 +412,7 @@ Wrapper: TypeAlias = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], T
 class KerasSegment(keras.layers.Layer):
     """A run of layers, or of inner segments.
 
-    It takes no argument `training`, which Keras would hand on as a keyword, for `RematScope` raises at one in a graph.
+    Its `call` has no argument `training`: Keras would pass it as a keyword, at which `RematScope` raises in a graph.
     """
 
     def __init__(self, parts: list[keras.layers.Layer], begins: Begins, **keywords: Any) -> None:
@@ -440,21 +440,21 @@ class KerasSegment(keras.layers.Layer):
 
 
 class TrainingSegment(KerasSegment):
-    """A segment with an argument `training`, which a layer in it needs."""
+    """A segment whose `call` has an argument `training`, which a layer in it needs."""
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         return self.run_parts(inputs, training)
 
 
 class RematSegment(TrainingSegment):
-    """A segment within `keras.remat`, with an argument `training`: recomputed layers do not inherit it."""
+    """A segment in `keras.remat`. It passes `training` on, since recomputed layers do not inherit it."""
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         return keras.remat(lambda x: self.run_parts(x, training))(inputs)
 
 
 class WrappedSegment(TrainingSegment):
-    """A segment that its caller wraps in a call of the backend, and gives `training` for the same reason."""
+    """A segment in a recomputation call of the backend. It passes `training` on, as `RematSegment` does."""
 
     def __init__(self, wrapper: Wrapper, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
@@ -462,7 +462,7 @@ class WrappedSegment(TrainingSegment):
 
 
 def run_segment(part: keras.layers.Layer, inputs: Tensor, training: bool) -> Tensor:
-    """A segment or a plain layer."""
+    """Runs a segment or a plain layer."""
     if isinstance(part, WrappedSegment):
         return part.wrapper(lambda x: part(x, training=training))(inputs)
     if isinstance(part, KerasSegment):
@@ -475,7 +475,7 @@ def _takes_training(part: keras.layers.Layer) -> bool:
 
 
 class KerasNetwork(keras.Model):
-    """Inputs (N, *sample) to a mapping from head name to output."""
+    """The network: takes inputs (N, *sample) and returns the output of each head by name."""
 
     def __init__(self, segments: list[KerasSegment], heads: dict[str, keras.layers.Layer], name: str) -> None:
         super().__init__(name=name)
@@ -498,12 +498,12 @@ class BuiltNetwork:
     """A built network, and its variables by canonical name.
 
     Attributes:
-        variables: those of parameters by canonical name, in model order.
+        variables: variables of parameters by canonical name, in model order.
         buffers: batch norm's moving statistics by canonical name.
         seeds: seed generators of the dropout layers by path.
         shapes: canonical shape by parameter name.
         layers: name of the Keras layer by path of the layer or head, in the order of `Model.output_shapes`.
-        memory: variables that their gradients overwrite, in float8 training.
+        memory: in float8 training, the variables that Keras overwrites with their gradients.
     """
 
     network: KerasNetwork
@@ -520,7 +520,7 @@ class BuiltNetwork:
         return {name: variable for name, variable in self.variables.items() if variable.trainable}
 
     def freeze(self, names: Collection[str]) -> None:
-        """Leaves variables untrained from now on."""
+        """Freezes these variables from now on."""
         for name in names:
             self.variables[name].trainable = False
 
@@ -538,17 +538,17 @@ class BuiltNetwork:
         """Assigns the canonical weights.
 
         Raises:
-            ValueError: see `in_keras_shapes`.
+            ValueError: as in `in_keras_shapes`.
         """
         for name, value in self.in_keras_shapes(weights).items():
             self.variables[name].assign(value)
 
     def canonical(self, name: str, value: Any) -> Array:
-        """A value in Keras' shape as a copy in the canonical shape."""
+        """Converts a value from Keras' shape to a copy in the canonical shape."""
         return np.array(value).reshape(self.shapes[name])
 
     def native(self, name: str, value: Array) -> Array:
-        """A value in the canonical shape as one in Keras' shape."""
+        """Converts a value from the canonical shape to Keras' shape."""
         return np.asarray(value).reshape(tuple(self.variables[name].shape))
 
 
@@ -556,7 +556,7 @@ class NetworkBuilder:
     """Builds networks of a backend.
 
     Args:
-        counter: counts the forwards of segments.
+        counter: counts the forward runs of segments.
         wrappers: recomputation calls of the backend itself, by variant.
     """
 
@@ -567,7 +567,7 @@ class NetworkBuilder:
     def build(self, model: Model, seed: int, recompute: Recompute | None, history: int | None = None) -> BuiltNetwork:
         """The network of `model` under the dtype policy that is set now, its weights not yet loaded.
 
-        With a `history` dense layers train in float8, by scales that follow as many steps.
+        With a `history`, dense layers train in float8 with an amax history of that length.
         """
         tied = [head.tied for head in model.heads.heads if head.tied is not None]
         builder = Builder(seed, history, tied)
@@ -611,9 +611,9 @@ class NetworkBuilder:
     def _segment(
         self, parts: list[keras.layers.Layer], name: str, variant: str | None, number: int | None = None
     ) -> KerasSegment:
-        """A segment of a variant; in a `RematScope` it has no weights of its own, for its call would not cast them.
+        """A segment of a recomputation variant. In a `RematScope` it has no weights, since its call does not cast them.
 
-        Its parts, made outside the scope, enter their own `__call__` when they are run again.
+        Its parts are made outside the scope, so that recomputation runs their `__call__`.
         """
         plain = TrainingSegment if any(_takes_training(part) for part in parts) else KerasSegment
         begins = self._counter(number)

@@ -39,7 +39,7 @@ def make_schedule(rate: float, curve: Curve) -> keras.optimizers.schedules.Learn
     """The schedule that follows a curve from a rate.
 
     Raises:
-        Unsupported: SCHEDULE, where Keras has no class for it.
+        Unsupported: SCHEDULE, if Keras has no class for the curve.
     """
     match curve:
         case Exponential(ratio=ratio, every=every, staircase=staircase):
@@ -107,7 +107,7 @@ def option_attempts(run: Make) -> dict[Capability, Attempt]:
 
 
 def _moves(name: str, **arguments: Any) -> bool:
-    """Whether an optimizer takes the arguments and moves every entry of a matrix."""
+    """Returns whether an optimizer accepts the arguments and moves every entry of a matrix."""
     weight = keras.Variable(np.ones((2, 2), np.float32))
     getattr(keras.optimizers, name)(0.5, **arguments).apply([keras.ops.ones((2, 2))], [weight])
     return bool(np.all(keras.ops.convert_to_numpy(weight) != 1.0))
@@ -121,7 +121,7 @@ def _update_weight(optimizer: keras.optimizers.Optimizer, *gradients: float) -> 
 
 
 def _couples_decay() -> bool:
-    """Whether a second update takes in decay by momentum: 1, 1/2, 0, where decoupled decay gives 1/4."""
+    """Returns whether weight decay enters the momentum: the weight is 1, 1/2, 0, with decoupled decay 1, 1/2, 1/4."""
     return _update_weight(keras.optimizers.SGD(1.0, momentum=0.5, weight_decay=0.5), 0.0, 0.0) == 0.0
 
 
@@ -130,16 +130,16 @@ def _takes_a_tensor() -> bool:
 
 
 GROWTH, BACKOFF = 2.0, 0.5
-"""Factors that are written into `LossScaleOptimizer`; its documentation says doubled and halved."""
+"""Fixed factors of `LossScaleOptimizer`; its documentation says that the scale is doubled and halved."""
 
 
 def has_factors_of(scaling: DynamicScaling) -> bool:
-    """Whether `LossScaleOptimizer` has the factors that a recipe asks for."""
+    """Returns whether `LossScaleOptimizer` has the factors that a recipe asks for."""
     return scaling.growth in (None, GROWTH) and scaling.backoff in (None, BACKOFF)
 
 
 def is_dynamic(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Whether the scale of losses moves."""
+    """Returns whether the optimizer has a dynamic loss scale."""
     return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
 
@@ -149,14 +149,14 @@ def inner_of(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimize
 
 
 def loss_scale(optimizer: keras.optimizers.Optimizer) -> Any:
-    """The factor of losses: a variable where it moves, else a number."""
+    """The loss scale: a variable if it is dynamic, else a number."""
     if is_dynamic(optimizer):
         return optimizer.dynamic_scale
     return 1.0 if optimizer.loss_scale_factor is None else optimizer.loss_scale_factor
 
 
 class OptimizerReadings(NamedTuple):
-    """Loss scale, applied updates, rate, and the scaler's counter, -1 for none."""
+    """Loss scale, number of applied updates, learning rate, and the scaler's growth counter (-1 without one)."""
 
     scale: Any
     updates: Any
@@ -165,16 +165,16 @@ class OptimizerReadings(NamedTuple):
 
 
 def read_optimizer(optimizer: keras.optimizers.Optimizer) -> OptimizerReadings:
-    """What the optimizer has now, as Keras gives it."""
+    """The present readings of the optimizer, in Keras' own types."""
     reader = readable_optimizer(optimizer)
     good = optimizer.step_counter if is_dynamic(optimizer) else -1
     return OptimizerReadings(loss_scale(optimizer), reader.iterations, reader.learning_rate, good)
 
 
 def scaler_settings(optimizer: keras.optimizers.Optimizer, backend: KerasBackend) -> dict[str, float]:
-    """What a dynamic loss scale was made with; empty for any other optimizer.
+    """Settings of a dynamic loss scale; empty for any other optimizer.
 
-    Keras has no attribute to read the factors from, so they are seen on copies of the scaler.
+    Keras has no attribute for the factors, so that they are measured on copies of the scaler.
     """
     if not is_dynamic(optimizer):
         return {}
@@ -210,9 +210,9 @@ class _Rates(Callback):
 
 
 def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
-    """The learning rate after each epoch, whose loss is its metric; `fit` is interrupted after `saved` epochs.
+    """The learning rate after each epoch, whose metric is its loss. `fit` is interrupted after `saved` epochs.
 
-    A new model goes on by `BackupAndRestore`, as its documentation says.
+    A new model then resumes by `BackupAndRestore`, as documented.
 
     Raises:
         Unsupported: PLATEAU, for a relative threshold.
@@ -228,7 +228,7 @@ def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) 
 
 
 def _run_hooks(plateau: Plateau, metrics: Sequence[float]) -> list[float]:
-    """Rates by the hooks that `fit` calls."""
+    """The rates from direct calls of the callback hooks that `fit` calls."""
     callbacks = keras.callbacks.CallbackList([_follower(plateau), reader := _Rates()], model=_model())
     callbacks.on_train_begin()
     for epoch, metric in enumerate(metrics):
@@ -237,7 +237,7 @@ def _run_hooks(plateau: Plateau, metrics: Sequence[float]) -> list[float]:
 
 
 def _run_fit(plateau: Plateau, metrics: Sequence[float], start: int, reader: _Rates, backup: Callback) -> list[float]:
-    """Rates of the epochs of one call of `fit`, from epoch `start` on."""
+    """The rates after each epoch of one call of `fit`, from epoch `start` on."""
     rows = ((np.ones((1, 1), np.float32), np.full((1, 1), metric, np.float32)) for metric in metrics[start:])
     callbacks = [_follower(plateau), reader, backup]
     with suppress(InterruptedError):
@@ -284,7 +284,7 @@ class Piecewise(keras.optimizers.schedules.LearningRateSchedule):
 def create(
     recipe: Recipe, kind: Callable[..., keras.optimizers.Optimizer], arguments: dict[str, Any]
 ) -> keras.optimizers.Optimizer:
-    """An optimizer with a rate, without one for a schedule that its caller assigns."""
+    """An optimizer of class `kind`. The recipe's way decides if it has the schedule or `set_rate` assigns rates."""
     if isinstance(recipe.schedule, Steps):
         base = recipe.optimizer.learning_rate
         rates = [base * factor for factor in recipe.schedule.factors]
@@ -303,7 +303,7 @@ def create(
 
 
 def rebuilt(recipe: Recipe, optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """The optimizer, or one that is made from its configuration."""
+    """The optimizer, or a new one from its configuration if the recipe's way asks for it."""
     if recipe.way("optimizer") != "from-config":
         return optimizer
     config = keras.optimizers.serialize(optimizer)
@@ -311,7 +311,7 @@ def rebuilt(recipe: Recipe, optimizer: keras.optimizers.Optimizer) -> keras.opti
 
 
 def set_rate(recipe: Recipe, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
-    """Assigns the rate of the next update, where the recipe's way has no schedule in the optimizer."""
+    """Assigns the rate of the next update if the recipe's way does not put a schedule into the optimizer."""
     if isinstance(recipe.schedule, Steps) and recipe.way("schedule") == "assigned":
         for index, optimizer in enumerate(optimizers):
             own = recipe.of_groups[min(index, recipe.groups - 1)]
@@ -337,7 +337,7 @@ def _rate(recipe: recipes.Recipe) -> float | keras.optimizers.schedules.Learning
 
 
 NEWER: tuple[type[recipes.Optimizer], ...] = (recipes.Adafactor, recipes.Muon)
-"""Optimizers that older versions lack."""
+"""Optimizers that older Keras versions lack."""
 _KINDS: Mapping[type[recipes.Optimizer], type[keras.optimizers.Optimizer]] = {
     recipes.SGD: keras.optimizers.SGD,
     recipes.Adam: keras.optimizers.Adam,
@@ -357,11 +357,11 @@ _ARGUMENTS = {
     "threshold": "clip_threshold",
     "steps": "ns_steps",
 }
-"""Arguments that Keras calls differently from a recipe."""
+"""Keras' names of arguments that have other names in a recipe."""
 
 
 def _own(optimizer: recipes.Optimizer) -> dict[str, Any]:
-    """The arguments of an optimizer, by Keras' names; Muon takes in embeddings, and decays matrices alone."""
+    """The arguments of an optimizer by Keras' names; they make Muon train embeddings and decay only matrices."""
     arguments = {name: value for name, value in recipes.collect_fields(optimizer).items() if value is not None}
     match optimizer:
         case recipes.Adafactor():
@@ -421,7 +421,7 @@ def make_optimizer(
 
     Args:
         variables: by canonical name, in model order.
-        backend: makes the updates of an attempt that a refusal names.
+        backend: makes the updates of the attempt of a refusal.
         options: additional arguments of optimizers, such as a name.
 
     Raises:
@@ -436,7 +436,7 @@ def make_optimizer(
 
 
 def clips_together(backend: KerasBackend) -> bool:
-    """Whether two optimizers in a `MultiOptimizer` clip by the global norm of all gradients."""
+    """Returns whether two optimizers in a `MultiOptimizer` clip by the global norm of all gradients."""
     for inside, around in (({"global_clipnorm": 1.0}, {}), ({}, {"global_clipnorm": 1.0})):
         weights = scalars(value=0.0)
         first, second = (keras.optimizers.SGD(1.0, **inside) for _ in weights)
@@ -453,9 +453,9 @@ def clips_together(backend: KerasBackend) -> bool:
 
 
 def readable_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """The optimizer whose count of updates and rate are read.
+    """The optimizer whose update count and rate are read.
 
-    One of a `MultiOptimizer`'s own, as its documentation says: it has no rate, and its count is one of calls.
+    For a `MultiOptimizer` it is one of its optimizers, as documented: itself has no rate, and it counts calls.
     """
     return next(iter(getattr(inner_of(optimizer), "optimizers", [])), optimizer)
 
@@ -488,10 +488,10 @@ _OPTIONS: Mapping[str, Options] = {
 
 
 class KerasOptimizers(ListedOptimizers):
-    """Classes of keras.optimizers, whose updates go through `apply`.
+    """The optimizer classes of `keras.optimizers`, whose updates are made by `apply`.
 
     Args:
-        compiled: how the backend compiles an update; None if its updates are functions of their state.
+        compiled: compiles an update on the backend; None if its updates are functions of their state.
     """
 
     file = Path(__file__).with_name("shipped.toml")
@@ -506,7 +506,7 @@ class KerasOptimizers(ListedOptimizers):
         return (*own, "without-state" if self.compiled is None else "compiled")
 
     def get_options_without_decay(self, name: str) -> Options | None:
-        if name == "Ftrl":  # weights are a function of the gradients alone, whatever they began with
+        if name == "Ftrl":  # its weights depend on the gradients alone, not on their initial values
             return None
         taken = signature(self.find(name)).parameters
         return {
@@ -561,13 +561,13 @@ def _variables(start: Sequence[Array]) -> Variables:
 
 
 def _array(variable: keras.Variable) -> Array:
-    """The values, by way of a format that every backend gives to NumPy."""
+    """The values of a variable, read in a format that every backend converts to NumPy."""
     wide = np.asarray(keras.ops.stop_gradient(keras.ops.cast(variable, "float32")))
     return wide.astype(FORMATS[variable.dtype].dtype)
 
 
 def _update(values: Sequence[Array], optimizer: Any, technique: str) -> list[Any]:
-    """Gradients as the optimizer takes them, multiplied by its scale."""
+    """Gradients for the optimizer, multiplied by its loss scale."""
     if technique == "scaled":
         values = [value * np.float32(optimizer.scale_loss(1.0)) for value in values]
     gradients: list[Any] = [keras.ops.convert_to_tensor(value) for value in values]

@@ -34,8 +34,8 @@ class KerasMicroBatch(AppliedMicroBatch):
 
     Attributes:
         scale_after: the loss scale after it, 1 without scaling.
-        good_steps: the scaler's counter after it, -1 without one.
-        mean: unscaled mean loss where Keras itself takes the mean, NaN elsewhere.
+        good_steps: the scaler's growth counter after it, -1 without one.
+        mean: unscaled mean loss if Keras itself computes the mean, else NaN.
     """
 
     scale_after: float = 1.0
@@ -48,16 +48,16 @@ class KerasMicroBatch(AppliedMicroBatch):
 
 
 COLUMNS = len(fields(KerasMicroBatch))
-"""Numbers of a micro-batch in a checkpoint."""
+"""Number of values of a micro-batch in a checkpoint."""
 
 
 def rows_of(micro_batches: Sequence[KerasMicroBatch]) -> Array:
-    """(micro-batches, COLUMNS), float64."""
+    """The fields of micro-batches as an array (micro-batches, COLUMNS), float64."""
     return np.array([astuple(micro) for micro in micro_batches], np.float64).reshape(-1, COLUMNS)
 
 
 def micro_batches_of(rows: Iterable[Sequence[float]]) -> list[KerasMicroBatch]:
-    """The micro-batches of `rows_of`."""
+    """Inverse of `rows_of`."""
     return [
         KerasMicroBatch(total, int(items), before, bool(applied), rate, after, int(good), mean)
         for total, items, before, applied, rate, after, good, mean in (map(float, row) for row in rows)
@@ -69,7 +69,7 @@ class KerasRun(BaseTrainer):
 
     Attributes:
         slots: variables of the optimizer for each parameter, as "SLOT/PARAMETER".
-        gathered: accumulators of variables that their gradients overwrite.
+        gathered: accumulators of the variables that Keras overwrites with their gradients.
         ledgers: the open window of each rank.
     """
 
@@ -95,7 +95,7 @@ class KerasRun(BaseTrainer):
 
     @abstractmethod
     def scope(self) -> AbstractContextManager[None]:
-        """The context of the run's calls of Keras."""
+        """The context in which the run calls Keras."""
 
     @abstractmethod
     def value(self, variable: keras.Variable) -> Array:
@@ -103,7 +103,7 @@ class KerasRun(BaseTrainer):
 
     @abstractmethod
     def applied_updates(self) -> Array:
-        """Applied updates, as the optimizer counts them."""
+        """Number of applied updates, by the optimizer's own count."""
 
     @abstractmethod
     def feed_gradients(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
@@ -119,20 +119,20 @@ class KerasRun(BaseTrainer):
         """Refuses more micro-batches than one window has.
 
         Raises:
-            ValueError: there are more.
+            ValueError: there are more micro-batches.
         """
         if length > self.recipe.accumulation:
             raise ValueError(f"{length} micro-batches are more than one window of {self.recipe.accumulation}")
 
     def enter(self, micro: KerasMicroBatch) -> float:
-        """Records a micro-batch; the window's items are those so far, since Keras knows no others."""
+        """Records a micro-batch. The window's items are those so far, since Keras does not know later ones."""
         return self.ledger.add(micro, self.ledger.items + micro.items)
 
     def apply(self) -> Update:
         return self.end_window(self.ledger)
 
     def end_window(self, ledger: LossLedger[KerasMicroBatch]) -> Update:
-        """The result of the window in a ledger, which is cleared.
+        """Returns the result of the window in a ledger, and clears the ledger.
 
         Raises:
             Unsupported: PARTIAL_WINDOW.
@@ -163,7 +163,7 @@ class KerasRun(BaseTrainer):
         return self.apply()
 
     def convert_gradients(self, gradients: Gradients) -> dict[str, Array]:
-        """The gradients that are there in Keras' shapes, in float32, or in float64 for a float64 variable."""
+        """The gradients that are not None, in Keras' shapes; float32, or float64 for a float64 variable."""
         result = {}
         for name, variable in self.bound.variables.items():
             if (value := gradients.get(name)) is not None:
@@ -211,7 +211,7 @@ class KerasRun(BaseTrainer):
         return super().state() | position
 
     def _micro_batches(self) -> Array:
-        """The optimizer's own counter, which accumulation divides and a schedule reads undivided."""
+        """Number of micro-batches: the optimizer's counter, not divided by the accumulation, which a schedule reads."""
         return self.value(inner_of(self.optimizer).variables[0])
 
     def _position(self) -> int:
@@ -220,11 +220,11 @@ class KerasRun(BaseTrainer):
 
 @dataclass(frozen=True)
 class TracedPass:
-    """One pass from inside.
+    """The values of one traced pass.
 
     Attributes:
-        outputs: of every layer, by the name of the Keras layer, in execution order.
-        gradients: of the scaled loss for these outputs.
+        outputs: output of every layer, by the name of the Keras layer, in execution order.
+        gradients: gradients of the scaled loss with respect to these outputs.
         parameters: the result of `KerasLoop.gradients`.
         scale: the loss scale.
     """
@@ -255,10 +255,10 @@ class KerasLoop(Protocol):
 
 
 class StatefulRun(KerasRun):
-    """One run, whose state is that of Keras' variables.
+    """A run whose state is in Keras' variables.
 
     Attributes:
-        loop: its training loop.
+        loop: the training loop of the run.
         compiling: arguments of `Model.compile`, for evaluation with the average.
     """
 
@@ -321,10 +321,10 @@ class StatefulRun(KerasRun):
 
 
 class RunOfRanks(KerasRun):
-    """A run of all ranks, in front of a backend's run. Methods with arguments take one for each rank.
+    """Base of a backend's run of all ranks in one process. Methods take one argument for each rank.
 
     Attributes:
-        read: methods whose result each rank reads from its own copies.
+        read: names of the methods whose result each rank reads from its own copies of variables.
     """
 
     read: Collection[str]
@@ -343,14 +343,14 @@ class RunOfRanks(KerasRun):
 
     @abstractmethod
     def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
-        """`gradients` of the ranks' windows together, as each has them."""
+        """`gradients` of the windows of all ranks together, by rank."""
 
     @abstractmethod
     def predictions(self, inputs: Array) -> tuple[dict[str, Array], ...]:
         """`predict` by each rank."""
 
     def record_by_rank(self, micro_batches: Iterable[KerasMicroBatch]) -> tuple[float, ...]:
-        """Records the result of a micro-batch by rank."""
+        """Records each rank's result of a micro-batch; returns the mean losses."""
         pairs = zip(self.ledgers, micro_batches, strict=True)
         return tuple(ledger.add(micro, ledger.items + micro.items) for ledger, micro in pairs)
 
@@ -362,7 +362,7 @@ class RunOfRanks(KerasRun):
         """Calls a method with the arguments of each rank; returns one result for each.
 
         Raises:
-            Unsupported: RANKS_COLLECTIVES, EXPLICIT_UNSCALE, or what the run itself does not do.
+            Unsupported: RANKS_COLLECTIVES, EXPLICIT_UNSCALE, or a capability that the run itself refuses.
         """
         if verb in self.read:
             return self.by_rank(verb)

@@ -12,7 +12,7 @@ from fixtures.recipe import Precision
 
 @contextmanager
 def dtype_policy(policy: str | keras.DTypePolicy) -> Iterator[None]:
-    """A scope in which layers are made with a dtype policy, or the one of this name."""
+    """A scope in which new layers have this dtype policy, given itself or by name."""
     former = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
@@ -40,7 +40,7 @@ def read_settings() -> dict[str, str]:
 
 
 def write_settings(state: Mapping[str, str]) -> None:
-    """Restores what `read_settings` returned; of distributions there is none to go back to but none at all."""
+    """Restores settings that `read_settings` returned. Of the distribution only its absence can be restored."""
     keras.config.set_dtype_policy(state["keras-policy"])
     keras.config.set_floatx(state["keras-floatx"])
     keras.config.set_epsilon(float(state["keras-epsilon"]))
@@ -50,16 +50,16 @@ def write_settings(state: Mapping[str, str]) -> None:
 
 
 class KerasBackend(Protocol):
-    """One backend, as its guide to custom training loops calls Keras."""
+    """One backend, which calls Keras as its guide to custom training loops does."""
 
     def apply(
         self, optimizer: keras.optimizers.Optimizer, gradients: Sequence[float], weights: Sequence[keras.Variable]
     ) -> None:
-        """One update of scalar float32 weights by these gradients; the optimizer is built."""
+        """Makes one update of scalar float32 weights by these gradients; the optimizer is already built."""
 
 
 def scalars(count: int = 2, value: float = 1.0) -> list[keras.Variable]:
-    """So many weights with this value."""
+    """Scalar float32 weights: `count` variables with this value."""
     return [keras.Variable(np.full((), value, np.float32), name=f"weight_{i}") for i in range(count)]
 
 
@@ -74,7 +74,7 @@ def apply_updates(
     *gradients: Sequence[float],
     weights: Sequence[keras.Variable] | None = None,
 ) -> list[list[float]]:
-    """Two weights, at 1 before, after each update by a pair of gradients."""
+    """The values of two weights, initially 1, after each update by a pair of gradients."""
     variables = scalars() if weights is None else weights
     optimizer.build(variables)
     values = []

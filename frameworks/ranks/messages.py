@@ -1,4 +1,4 @@
-"""Messages between a worker group and its ranks: numbered commands, and answers; and the protocol for adapters."""
+"""Messages between a worker group and its ranks, their timeouts, and `RankWorker`, the protocol for adapters."""
 
 import os
 import pickle
@@ -18,7 +18,7 @@ class Opening:
     """Configuration of a rank process.
 
     Attributes:
-        kind: the member's class as package.module:Class.
+        kind: the `RankWorker` class as package.module:Class.
         rank: the process' first rank.
         ranks: number of ranks in the process.
         count: number of ranks in all processes.
@@ -37,10 +37,10 @@ class Opening:
 
 @dataclass(frozen=True)
 class Command:
-    """A call of one of the servant's methods.
+    """A call of a method of the process' `CommandHandler`.
 
     Attributes:
-        number: counts all commands of a worker group.
+        number: number of the command in its worker group.
         dropped: numbers of dropped runs.
         call: the method's name and its arguments, pickled.
     """
@@ -52,10 +52,11 @@ class Command:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to the command of that number.
+    """The answer to a command.
 
     Attributes:
-        body: the method's pickled result, or its exception as made by `packed`.
+        number: number of the command.
+        body: the method's pickled result, or its exception as pickled by `pickle_error`.
     """
 
     number: int
@@ -71,14 +72,14 @@ class Answer:
         text, notes, body = pickle.loads(self.body)
         try:
             error: Exception = pickle.loads(body)
-        except Exception:
+        except Exception:  # an exception's own unpickling may raise anything here
             error = RuntimeError(text)
         error.__notes__ = notes
         return error
 
 
 def pickle_error(error: Exception, note: str) -> bytes:
-    """A picklable exception: of its own type if that can be pickled, else a RuntimeError that names the type.
+    """The pickled exception, of its own type if that can be pickled, else a RuntimeError that names the type.
 
     An `Unsupported` keeps its attempt if that can be pickled.
     """
@@ -88,7 +89,7 @@ def pickle_error(error: Exception, note: str) -> bytes:
         try:
             body = pickle.dumps(form)
             again = pickle.loads(body)
-        except Exception:  # whatever an exception's own way of being pickled raises
+        except Exception:  # an exception's own pickling may raise anything
             continue
         if isinstance(error, type(again)) and str(again) == str(error):
             return pickle.dumps((line, notes, body))
@@ -100,16 +101,16 @@ def _error_line(error: BaseException) -> str:
 
 
 GROUP_SECONDS = "CONFORMANCE_GROUP_S"
-"""Environment variable with the timeout of collective operations."""
+"""Environment variable with the timeout of collective operations, in seconds."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds, each longer than those before it: the framework's own timeout is shorter than that of a command.
+    """Timeouts in seconds. `group_s` is shorter than `answer_s`: the framework raises before a command times out.
 
     Attributes:
         group_s: timeout of a collective operation, after which the framework raises.
-        grace_s: additional time for the others after a rank has raised.
+        grace_s: additional time for the other ranks after a rank has raised.
         answer_s: timeout of a command.
         start_s: timeout for importing the framework and joining the group.
     """
@@ -124,7 +125,7 @@ LIMITS = Limits()
 
 
 def group_seconds() -> float:
-    """In a rank, the timeout for its framework's collective operations."""
+    """The timeout of the framework's collective operations in a rank process, in seconds."""
     return float(os.environ.get(GROUP_SECONDS, LIMITS.group_s))
 
 

@@ -39,7 +39,7 @@ class WorkerGroupFolder:
     """
 
     def __init__(self, prefix: str = PREFIX) -> None:
-        """Creates the folder, and removes those with this prefix of dead processes."""
+        """Creates the folder, and removes folders of dead processes with the same prefix."""
         _remove_stale(Path(tempfile.gettempdir()), prefix)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
         new = self.path / "locking"
@@ -58,8 +58,9 @@ class WorkerGroupFolder:
 
 
 def _remove_stale(among: Path, prefix: str) -> None:
-    """Removes folders with a free lock; one without a lock is being created, or is not a worker group's."""
+    """Removes folders whose lock is free. A folder without a lock is being created, or belongs to another program."""
     for folder in among.glob(f"{prefix}*"):
+        # OSError: the folder has no lock, or a live process holds it.
         with suppress(OSError), (folder / _LOCK).open("r+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
@@ -69,9 +70,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 QUIET = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
 REAP_S = 10.0
-"""Seconds to wait for an ended process."""
+"""Seconds to wait for a killed process before it is left unreaped."""
 LONGEST = 300
-"""Characters quoted of a rank's last output line."""
+"""Largest number of characters of a rank's last output line in a message."""
 
 
 class RankProcess:
@@ -86,7 +87,7 @@ class RankProcess:
     def __init__(
         self, name: str, ranks: tuple[int, ...], log: Path, environment: Mapping[str, str], stuck_s: float
     ) -> None:
-        """Starts the process; `stuck_s` is how long a half-read message may wait for its other half."""
+        """Starts the process; `stuck_s` is the timeout in seconds for the rest of a partly transferred message."""
         self.name = name
         self.ranks = ranks
         self._log = log
@@ -131,7 +132,7 @@ class RankProcess:
         self.connection.send_bytes(pickle.dumps(command))
 
     def receive(self) -> Answer:
-        """The next answer, of whatever command.
+        """The next answer, to any command.
 
         Raises:
             EOFError: the process is dead.
@@ -141,7 +142,7 @@ class RankProcess:
         return answer
 
     def ending(self, wait_s: float = 0.0) -> str | None:
-        """How the process has ended, None if it has not ended after `wait_s` seconds."""
+        """A description of how the process has ended; None if it has not ended after `wait_s` seconds."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(wait_s)
         code = self._process.returncode
@@ -164,7 +165,7 @@ class RankProcess:
     def kill(self) -> None:
         """Kills it and its descendants, and reaps it."""
         self._sweep()
-        with suppress(subprocess.TimeoutExpired):  # one that waits for its device within the kernel ends when it may
+        with suppress(subprocess.TimeoutExpired):  # a process that waits for its device in the kernel cannot end yet
             self._process.wait(REAP_S)
         self.let_go()
 
@@ -172,7 +173,7 @@ class RankProcess:
         """Kills the process group, once: its id may be reused later."""
         if not self._swept:
             self._swept = True
-            with suppress(ProcessLookupError, PermissionError):  # the second from a group of zombies alone, on macOS
+            with suppress(ProcessLookupError, PermissionError):  # PermissionError: on macOS, if only zombies are left
                 os.killpg(self.pid, signal.SIGKILL)
 
     def let_go(self) -> None:
@@ -198,7 +199,7 @@ def start_guardian(folder: Path, pids: Sequence[int]) -> subprocess.Popen[bytes]
 
 
 BEAT_S = 0.2
-"""Seconds between liveness checks of silent processes: one whose child keeps its connection open ends unnoticed."""
+"""Seconds between liveness checks of silent processes; a child that keeps the connection open hides a process' end."""
 LEAVE_S = 2.0
 """Seconds that a process may take to end after the command, or after it has closed its connection."""
 
@@ -208,8 +209,8 @@ class WorkerGroup:
     answer in time, or raises alone, all are ended at once, and the group cannot be used any more.
 
     Attributes:
-        count: how many ranks.
-        over: why the group has terminated; None while it can be used.
+        count: number of ranks.
+        over: reason why the group has ended; None while it can be used.
     """
 
     def __init__(
@@ -226,7 +227,7 @@ class WorkerGroup:
         """Starts the ranks and waits until they have connected.
 
         Args:
-            kind: the member's class, a `RankWorker`, as package.module:Class.
+            kind: the `RankWorker` class as package.module:Class.
             environment: additional environment variables of the ranks.
             processes: number of processes, with equally many ranks each; None for one per rank.
         Raises:
@@ -273,13 +274,13 @@ class WorkerGroup:
 
     @property
     def alive(self) -> bool:
-        """Whether the group can be used, as far as this process knows."""
+        """True unless this process knows that the group cannot be used."""
         mine = self.over is None and self._owner == os.getpid()
         return mine and all(process.ending() is None for process in self._processes)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the ranks' processes."""
+        """Process ids of the ranks' processes."""
         return tuple(process.pid for process in self._processes)
 
     def make(self, arguments: Sequence[tuple[Any, Any, Any]]) -> int:
@@ -303,7 +304,7 @@ class WorkerGroup:
         """Calls a method of run `number` on every rank concurrently, with each rank's arguments; returns the results.
 
         Args:
-            stop: a rank that stops instead, together with its process, and how; None for none.
+            stop: a rank that fails with its process instead of the call, and its failure; None for none.
         Raises:
             RankFailed: a rank died or did not answer in time.
             Exception: the exception of the first rank that raised. The group stays usable if all raised the same type.
@@ -332,7 +333,7 @@ class WorkerGroup:
         if self.over is not None or self._owner != os.getpid():
             return
         try:
-            with suppress(RankFailed):
+            with suppress(RankFailed):  # a dead rank needs no command to end
                 self._send(_pickle_calls("close", [()] * len(self._processes)))
             until = monotonic() + LEAVE_S
             for process in self._processes:
@@ -343,7 +344,7 @@ class WorkerGroup:
     # one command
 
     def _command(self, method: str, arguments: Sequence[tuple[Any, ...]], limit_s: float) -> list[Any]:
-        """Results of a method of every process' servant."""
+        """Calls a method of every process' `CommandHandler` and returns the results."""
         self._check()
         calls = _pickle_calls(method, arguments)
         try:
@@ -374,12 +375,12 @@ class WorkerGroup:
             raise RankFailed(f"rank group has terminated: {self.over}")
 
     def _check_in_step(self) -> None:
-        """Ends the group if its ranks cannot synchronise after all of them raised."""
+        """Ends the group if its ranks cannot synchronise any more, after all of them raised."""
         limit_s = self.limits.group_s + self.limits.grace_s
         try:
             answers = self._collect_answers(self._send(_pickle_calls("barrier", [()] * len(self._processes))), limit_s)
             apart = any(answer.raised for answer in answers.values())
-        except RankFailed:
+        except RankFailed:  # `_collect_answers` or `_send` has ended the group
             return
         except BaseException as error:
             self._end(f"a command was interrupted by {type(error).__name__}")
@@ -483,10 +484,10 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 MOST = 4
-"""How many worker groups live at a time."""
+"""Largest number of worker groups that run at a time."""
 
 _groups: dict[tuple[Any, ...], WorkerGroup] = {}
-"""In the order in which they were asked for last."""
+"""The running worker groups by their properties, least recently used first."""
 
 
 def worker_group_of(

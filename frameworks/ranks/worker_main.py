@@ -1,7 +1,7 @@
-"""The process of a rank: `python -m frameworks.ranks.worker_main COMMANDS LIFELINE`, two inherited file descriptors.
+"""The process of a rank: `python -m frameworks.ranks.worker_main COMMANDS LIFELINE`, with two inherited descriptors.
 
-It executes commands until the parent ends it, dies, or closes the lifeline, whose other end only the parent has. It
-exits without cleanup, since destructors may wait for dead ranks.
+The process executes commands until its parent ends it, dies, or closes the lifeline, a pipe whose other end only the
+parent has. It exits without cleanup, since destructors may wait for dead ranks.
 """
 
 import os
@@ -24,7 +24,7 @@ from frameworks.ranks.messages import Answer, Command, Opening, RankWorker, pick
 
 
 class CommandHandler:
-    """The commands of a rank: its public methods."""
+    """The commands of a rank process; each public method is one."""
 
     def __init__(self) -> None:
         self.opening: Opening
@@ -33,14 +33,14 @@ class CommandHandler:
         self.runs: dict[int, Any] = {}
 
     def load(self, opening: Opening) -> None:
-        """Imports the member's module, which may take one rank much longer than another."""
+        """Imports the `RankWorker` class. One rank may take much longer than another, so that this precedes `join`."""
         self.opening = opening
         sys.path.extend(path for path in opening.search if path not in sys.path)
         module, _, name = opening.kind.partition(":")
         self.kind = getattr(import_module(module), name)
 
     def join(self) -> None:
-        """Creates the member, which connects to the others."""
+        """Creates the `RankWorker`, which connects to the other ranks."""
         own = self.opening
         self.member = self.kind(own.rank, own.count, own.folder, own.device, own.mode)
 
@@ -49,8 +49,8 @@ class CommandHandler:
         self.runs[run] = self.member.trainer(model, recipe, weights)
 
     def ask(self, run: int, verb: str, arguments: tuple[Arguments, ...], stop: Stop | None = None) -> tuple[Any, ...]:
-        """Calls a method of the run's trainer and returns one result for each rank of this process. With `stop` this
-        process fails in that way; the results are None if it skips the call.
+        """Calls a method of the run's trainer and returns one result for each rank of this process.
+        With `stop` the process fails in that way; the results are None if it skips the call.
         """
         match stop:
             case "exits":
@@ -73,7 +73,7 @@ class CommandHandler:
         return (getattr(trainer, verb)(*arguments[0].arguments, **arguments[0].named),)
 
     def run_numbers(self) -> tuple[Any, ...]:
-        """The numbers of the runs, for each rank of this process."""
+        """The numbers of the existing runs, once for each rank of this process."""
         return (tuple(self.runs),) * self.opening.ranks
 
     def barrier(self) -> None:
@@ -86,7 +86,7 @@ class CommandHandler:
 
 
 def execute_command(handler: CommandHandler, command: Command) -> Answer:
-    """Executes a command."""
+    """Executes a command and returns its answer."""
     for run in command.dropped:
         handler.runs.pop(run, None)
     try:
@@ -111,7 +111,7 @@ def serve(connection: Connection) -> NoReturn:
         while True:
             command: Command = pickle.loads(connection.recv_bytes())
             connection.send_bytes(pickle.dumps(execute_command(handler, command)))
-    except (EOFError, OSError):
+    except (EOFError, OSError):  # the parent is gone
         vanish()
     except SystemExit as leaving:
         if isinstance(leaving.code, str):
@@ -125,13 +125,13 @@ def serve(connection: Connection) -> NoReturn:
 def vanish() -> NoReturn:
     """Ends this process and its descendants."""
     if os.getpgrp() == os.getpid():
-        with suppress(OSError):
+        with suppress(OSError):  # the process ends below in any case
             os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
 
 def _follow(lifeline: int) -> NoReturn:
-    with suppress(OSError):
+    with suppress(OSError):  # as the end of the file: the parent is gone
         os.read(lifeline, 1)
     vanish()
 

@@ -35,7 +35,7 @@ LACKING = frozenset(
         Capability.DATA_POSITION,
     }
 )
-"""The reference is no library of kernels, layers or loaders; it offers every other capability."""
+"""Capabilities of libraries of kernels, layers or loaders, which the reference is not; it supports all others."""
 
 LACKING_IN_RANKS = frozenset(
     {
@@ -49,14 +49,14 @@ LACKING_IN_RANKS = frozenset(
         Capability.LIVE_STATE,
     }
 )
-"""What it does not offer where every recipe has ranks."""
+"""Capabilities that are unsupported in the mode in which every recipe has ranks."""
 
 WHOLE_BLOCKS = "blocks of a shard are not those of the whole parameter, so 8-bit moments are not sharded"
-"""Why sharded optimizer state excludes 8-bit Adam."""
+"""The reason why 8-bit Adam is refused with sharded optimizer state."""
 
 
 def read_environment() -> dict[str, str]:
-    """Versions and the processor's architecture."""
+    """Versions of the libraries, and the processor's architecture."""
     return {
         "autograd": version("autograd"),
         "blas": _blas(),
@@ -74,11 +74,11 @@ def _blas() -> str:
 
 
 def read_settings() -> dict[str, str]:
-    """The open precision scope and how many derivatives are being taken."""
+    """The open precision scope and the number of open traces."""
     return {"autocast": scope.current().text(), "traces": str(tape.depth())}
 
 
 def write_settings(state: Mapping[str, str]) -> None:
-    """Restores what `read_settings` returned."""
+    """Restores settings that `read_settings` returned."""
     scope.enter(scope.parse_scope(state["autocast"]))
     tape.close_down_to(int(state["traces"]))

@@ -1,10 +1,10 @@
 """Simulated ranks of the reference, their trainers, and the failure of a rank.
 
-A fault is a subclass of `ReferenceRankGroup` that overrides one of these:
-    state       starting_weights, stream_seed, broadcast_buffers, schedule_steps, reshaped
-    reduction   reduce (over ranks), reduced_format, mean_over_ranks, received (what a rank then has)
-    decision    decide (from each rank's own finding), norm (from shards), lost (a rank that stops)
-    sharding    shard, gather, holds
+A fault is a subclass of `ReferenceRankGroup` that overrides one of these methods:
+    state       starting_weights, stream_seed, broadcast_buffers, schedule_steps, choose_saved_rank
+    reduction   reduce, reduced_format, reduce_gradients, receive_gradients
+    decision    decide (from each rank's own finding), norm (from shards), handle_missing_rank
+    sharding    shard, gather, is_sharded, holds
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 
 
 class LosesRanks(BaseRankGroup):
-    """Ranks that synchronise in every call, one of which may be missing from some moment on.
+    """Ranks that synchronise in every call; a rank may stop, and is then missing in later calls.
 
     Attributes:
         missing: the ranks that have stopped.
@@ -51,7 +51,7 @@ class LosesRanks(BaseRankGroup):
             self.handle_missing_rank(rank)
 
     def collect_gradients(self, gradients: Sequence[Arrays]) -> list[Arrays]:
-        """Each rank's contribution to a reduction: none from a missing one."""
+        """Each rank's gradients for a reduction; a missing rank contributes none."""
         self.meet()
         return [{} if rank in self.missing else own for rank, own in enumerate(gradients)]
 
@@ -82,7 +82,7 @@ class RankCollectives(Protocol):
 
 
 class RankTrainer(ReferenceTrainer):
-    """One rank's run: a whole copy of the state; the level defines which part the rank holds.
+    """One rank's run. It simulates with a whole copy of the state; the level defines the part that the rank holds.
 
     Attributes:
         agreed: the optimizers whose update all ranks skip, while an update is applied.
@@ -119,7 +119,7 @@ class RankTrainer(ReferenceTrainer):
         )
 
     def own_finding(self) -> frozenset[int]:
-        """The optimizers whose gradients are not finite as this rank alone sees it."""
+        """Indices of the optimizers with non-finite gradients on this rank."""
         if self.window.latched is not None:
             return self.window.latched
         return super().judge() | self.window.scaled_overflow
@@ -134,7 +134,7 @@ class RankTrainer(ReferenceTrainer):
 
 @cache
 def rank_of(trainer_class: type[ReferenceTrainer]) -> type[RankTrainer]:
-    """A rank whose run is of this class, such as a fault."""
+    """A class of rank trainers based on this trainer class, such as that of a fault."""
     return type(trainer_class.__name__, (RankTrainer, trainer_class), {"__module__": trainer_class.__module__})
 
 
@@ -157,7 +157,7 @@ class ReferenceRankGroup(LosesRanks):
     """Ranks in lockstep: all ranks complete each call before the next.
 
     Args:
-        weights: what rank 0 starts from.
+        weights: initial weights of rank 0.
         trainer_class: additional base class of each rank's trainer.
     """
 
@@ -190,11 +190,11 @@ class ReferenceRankGroup(LosesRanks):
     # decisions: start
 
     def starting_weights(self, rank: int, weights: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The weights that a rank starts from: rank 0's."""
+        """Initial weights of a rank: those of rank 0."""
         return weights
 
     def stream_seed(self, rank: int) -> int:
-        """Seed of a rank's dropout: the recipe's, since users seed all ranks alike."""
+        """Seed of a rank's dropout: the recipe's seed, since users seed all ranks alike."""
         return self.recipe.seed
 
     # decisions: reduction
@@ -231,16 +231,16 @@ class ReferenceRankGroup(LosesRanks):
     # decisions: the update
 
     def decide(self, findings: Sequence[frozenset[int]]) -> frozenset[int]:
-        """The optimizers whose update is skipped on every rank: those whose gradients any rank finds not finite."""
+        """Indices of the optimizers that every rank skips: those with non-finite gradients on any rank."""
         return frozenset[int]().union(*findings)
 
     def norm(self, rank: int, names: Sequence[str]) -> float:
-        """A rank's global norm, from the shards of these parameters' gradients on all ranks."""
+        """The global norm that a rank computes, from the gradient shards of these parameters on all ranks."""
         whole = {name: self.gather_parameter(name, [own[name] for own in self.windows]) for name in names}
         return ReferenceTrainer.gradient_norm(self.first, whole)
 
     def schedule_steps(self) -> int:
-        """How far an applied update moves the schedule."""
+        """Number of schedule steps after an applied update."""
         return 1
 
     def broadcast_buffers(self) -> None:
@@ -259,18 +259,18 @@ class ReferenceRankGroup(LosesRanks):
         return rows[index * length : (index + 1) * length]
 
     def gather(self, shards: Sequence[Array], like: Array) -> Array:
-        """The whole array of the shards of one replica, in rank order."""
+        """The whole array, from the shards of one replica in rank order."""
         return np.concatenate([np.atleast_1d(part) for part in shards]).reshape(like.shape)
 
     def gather_parameter(self, name: str, copies: Sequence[Array]) -> Array:
-        """The whole array of a parameter's shape, each row from the rank of the first replica that holds it."""
+        """The whole parameter; each row comes from the rank of the first replica that holds it."""
         if self.ranks.shards == 1:
             return copies[0]
         parts = [self.shard(copies[rank], rank) for rank in range(self.ranks.shards)]
         return self.gather(parts, self.first.masters[name])
 
     def is_sharded(self, kind: str) -> bool:
-        """Whether the level shards what is held of this kind: "parameter", "gradient" or "optimizer"."""
+        """Returns whether the level shards state of this kind: "parameter", "gradient" or "optimizer"."""
         return kind in self.ranks.sharded
 
     def holds(self, rank: int) -> Kinds:
@@ -311,7 +311,7 @@ class ReferenceRankGroup(LosesRanks):
         return self._backward(batches, items)
 
     def _backward(self, batches: Sequence[Batch], items: int) -> tuple[float, ...]:
-        """Every rank's pass over its part of a micro-batch; where micro-batches are judged alone, over all ranks."""
+        """Runs each rank's part of a micro-batch; reduces at once if each micro-batch is checked for overflow."""
         self.broadcast_buffers()
         if not self.alone:
             return tuple(t.accumulate(batch, items) for t, batch in zip(self.trainers, batches, strict=True))
@@ -326,7 +326,7 @@ class ReferenceRankGroup(LosesRanks):
 
     @property
     def alone(self) -> bool:
-        """Whether a micro-batch is judged alone, so that its gradients are reduced at once."""
+        """True if each micro-batch is checked for overflow, so that its gradients are reduced at once."""
         drops = self.conventions.nonfinite_micro_batch == "drop-micro-batch"
         return self.conventions.scaler.counts == "micro-batches" or drops
 
@@ -373,7 +373,7 @@ class ReferenceRankGroup(LosesRanks):
         return self.discard() if discard else self._apply()
 
     def _inject(self, trainer: RankTrainer, inject: Gradients) -> None:
-        """Adds to what a rank holds of the reduced gradients."""
+        """Adds `inject` to the part of the reduced gradients that a rank holds."""
         for name, value in inject.items():
             if value is None:
                 continue
@@ -387,7 +387,7 @@ class ReferenceRankGroup(LosesRanks):
             trainer.accumulate_gradient(name, rows.reshape(whole.shape))
 
     def discard(self) -> tuple[Update, ...]:
-        """Ends a window without a step on every rank, by one decision."""
+        """Ends the window without a step on all ranks, with a shared overflow decision."""
         self._agree()
         try:
             return tuple(trainer.discard() for trainer in self.trainers)

@@ -54,13 +54,13 @@ from frameworks.reference.training.trainer import ReferenceLoop, ReferenceTraine
 
 
 class ReferenceFramework(BaseFramework):
-    """The oracle. A fault replaces one of the classes below.
+    """The reference. Its class attributes name the classes that it makes; a fault replaces one of them.
 
     Args:
         device: "auto" or "cpu".
-        mode: "emulated"; "ranks": every recipe is trained by two; "offload": all that can lies in the host's memory.
-        conventions: a framework's conventions to follow; its own by default.
-        rounding: how results are brought to their formats; to nearest by default.
+        mode: "emulated"; "ranks": two ranks train every recipe; "offload": all state is offloaded to the host.
+        conventions: conventions of the framework to follow; None for the reference's own.
+        rounding: rounds results to their formats; None for rounding to nearest.
     """
 
     name = "reference"
@@ -122,7 +122,7 @@ class ReferenceFramework(BaseFramework):
         return recipe.ranks is not None and self._conventions.batch_statistics == "rank"
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
-        """A run without ranks, whatever the recipe says."""
+        """A run without ranks, even if the recipe has ranks."""
         self.require_recipe(recipe)
         return self.bind(self.trainer_class(model, recipe, self._conventions, self._operations(), weights))
 
@@ -239,13 +239,13 @@ class ReferenceFramework(BaseFramework):
         return self.run(scalar(), Recipe()).peak_bytes() > 0
 
     def _rounds_operands(self) -> bool:
-        """Whether a float32 product takes a factor for 1 that TensorFloat-32 rounds to it."""
+        """Returns whether a float32 product rounds a factor near 1 to 1, as TensorFloat-32 does."""
         factor = np.full((1, 1), 1.0 + 2.0**-12, np.float32)
         with self.tf32(True):
             return bool(self.run_op("matmul", factor, np.ones((1, 1), np.float32)).value == 1.0)
 
     def _encodes_shards(self, recipe: Recipe) -> bool:
-        """Whether ranks with sharded 8-bit moments equal a run without ranks after an update."""
+        """Returns whether ranks with sharded 8-bit moments equal a run without ranks after an update."""
         model = exact_linear(1, 4224)
         shapes = model.parameter_shapes()
         gradients = {name: -np.linspace(1.0, 2.0, int(np.prod(shape))).reshape(shape) for name, shape in shapes.items()}

@@ -1,4 +1,4 @@
-"""The reference's operations and optimizers with examples, and what techniques make of them."""
+"""Examples of the reference's operations, functions and optimizers, with their results under each technique."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _EPSILON = 1e-5
 
 
 class ReferenceShipped(BaseShipped):
-    """Products, activations, reductions, a norm layer and dropout, a method each decision."""
+    """Products, activations, reductions, a norm layer and dropout. Faults override a method."""
 
     def __init__(self, operations: Operations) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class ReferenceShipped(BaseShipped):
         }
 
     def of_each(self, function: Callable[..., Any], leaves: Sequence[Array]) -> Values:
-        """The gradient of each leaf while the others have none."""
+        """The gradient of each leaf, from a pass in which only that leaf needs a gradient."""
         results: dict[str, Array | None] = {}
         for index, leaf in enumerate(leaves):
             self.draws = 0
@@ -119,7 +119,7 @@ class ReferenceShipped(BaseShipped):
 
     @contextmanager
     def replay(self) -> Iterator[None]:
-        """The second run of a recomputed operation, which draws what the first one drew."""
+        """Context of the second run of a recomputed operation: it draws the same random numbers as the first run."""
         later, self.draws = self.draws, 0
         try:
             yield
@@ -128,7 +128,7 @@ class ReferenceShipped(BaseShipped):
 
 
 class ReferenceFunctions(ReferenceShipped):
-    """Functions with a branch, a loop and rows that are written one by one, recomputed."""
+    """Functions under recomputation: one with a branch, one with a loop, one that writes rows one by one."""
 
     steps = 3
     """Steps of the loop."""
@@ -174,7 +174,7 @@ _OPTIMIZERS: Mapping[str, tuple[type[Optimizer], Sequence[Options]]] = {
 
 
 class ReferenceOptimizers(BaseOptimizers):
-    """Every update rule, a method each decision."""
+    """Every update rule of the reference. Faults override a method."""
 
     def __init__(self, rounding: Rounding, conventions: Conventions) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class ReferenceOptimizers(BaseOptimizers):
         return [weight.astype(of.dtype) for weight, of in zip(weights, start, strict=True)]
 
     def arithmetic(self, format_name: str) -> Arithmetic:
-        """What rounds an update in this format."""
+        """The arithmetic of an update in this format."""
         return Arithmetic(self.rounding, FORMATS[format_name].name)
 
     def update_weights(
@@ -233,11 +233,11 @@ class ReferenceOptimizers(BaseOptimizers):
         return [moved[index][0] for index in sorted(moved)], [moved[index][1] for index in sorted(moved)]
 
     def load_states(self, states: Sequence[Slots], count: int) -> tuple[list[Slots], int]:
-        """What a new run gets from the saved states and count of updates."""
+        """The states and the update count that a new run restores from the saved ones."""
         return [dict(state) for state in states], count
 
     def skips(self, update: Sequence[Array]) -> bool:
-        """Whether an update is left out."""
+        """Returns whether the update is skipped because a gradient is not finite."""
         return not all(np.isfinite(gradient).all() for gradient in update)
 
 

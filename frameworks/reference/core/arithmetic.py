@@ -1,6 +1,7 @@
-"""Operations on tensors: format, computation, special functions, products, and values saved for backward.
+"""`Operations`, the layers' operations on tensors, and the autograd primitives and derivatives that they use.
 
-autograd has the first two, in a package whose import takes most of a second for SciPy's statistics and integration.
+The primitives `erf` and `logistic` are defined here, because `autograd.scipy`, which also has them, imports SciPy's
+statistics and integration, which takes most of a second.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ defvjp(user_square, lambda _, x: lambda g: g * np.clip(2.0 * x, -1.0, 1.0))
 
 
 CHUNKS = 8
-"""Partial sums that a float32 contraction is added up from."""
+"""Largest number of partial sums of a float32 contraction."""
 
 
 def contract(a: Array, b: Array, rounding: Rounding, format_name: str) -> Array:
     """Matrix product a (..., M, K) · b (..., K, N) rounded to the format.
 
-    float32 results are added up from at most `CHUNKS` partial sums along K, and rounded after each for the additions
-    that it stands for. The low formats take one rounding of the whole product: their kernels accumulate in float32 or
-    wider.
+    Under `Stochastic`, a float32 result is the sum of at most `CHUNKS` partial sums along K. It is rounded after each
+    of them, as a sum of as many terms as the partial sum has. In low formats the whole product is rounded once, since
+    their kernels accumulate in float32 or wider.
     """
     length = a.shape[-1]
     if format_name != "float32" or length <= 1 or not isinstance(rounding, Stochastic):
@@ -68,7 +69,7 @@ def _fold(gradient: Array, shape: tuple[int, ...]) -> Array:
 
 @primitive
 def product(a: Array, b: Array, rounding: Rounding, format_name: str) -> Array:
-    """`contract` with derivatives; b's batch axes are a's, or b is one matrix for all."""
+    """`contract` with derivatives; b has the batch axes of a, or is one matrix for all batches."""
     return contract(a, b, rounding, format_name)
 
 
@@ -195,7 +196,7 @@ def _tiles(x: Array, size: int) -> Array:
 
 @primitive
 def largest(x: Array, size: int) -> Array:
-    """Maximum over non-overlapping squares of (N, H, W, C); the first of equal values gets the gradient."""
+    """Maximum over non-overlapping size × size squares of (N, H, W, C); the first of equal maxima gets the gradient."""
     return _tiles(x, size).max(axis=-1)
 
 
@@ -219,14 +220,16 @@ defvjp(largest, _largest_x, None)
 Variance = Literal["centred", "difference"]
 
 Round = Callable[..., Any]
-"""Rounds an intermediate value to the computing format; a second argument says how many terms it is the sum of."""
+"""Rounds an intermediate value to the computing format; the second argument is the number of terms in its sum."""
 
 
 class Operations:
-    """The operations under one rounding. Faults override `formats` and `cast`.
+    """The operations of layers and losses, rounded by one `Rounding`. Faults override `formats` and `cast`.
 
     Attributes:
-        variance: as in `Conventions`.
+        rounding: rounds every result to its format.
+        variance: how normalisation computes the variance, as in `Conventions`.
+        tape: counts the bytes saved for backward; None counts nothing.
     """
 
     def __init__(self, rounding: Rounding, variance: Variance = "centred") -> None:
@@ -243,10 +246,10 @@ class Operations:
         return cast_tensor(x, target, self.rounding)
 
     def apply(self, op: str, function: Callable[..., Any], *operands: Tensor, keep: str = "") -> Tensor:
-        """One operation: casts its floating operands, computes on the carriers, rounds the result once.
+        """Runs one operation: casts its floating operands, computes on the carriers, and rounds the result once.
 
-        `function` takes the carriers and a function that rounds an intermediate value to the computing format. `keep`
-        names what backward needs: "operands", "result" or nothing.
+        `function` takes the carriers and a `Round` for intermediate values. `keep` names the values that are saved for
+        backward: "operands", "result", or "" for none.
         """
         computing, yielding = self.formats(op, *(x.format for x in operands if x.floating))
         inside = [self.cast(x, computing) if x.floating else x for x in operands]
@@ -303,7 +306,7 @@ class Operations:
         return self.cast(Tensor(round_values(mixed, self.rounding, computing), computing), yielding)
 
     def layer_norm(self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
-        """Normalises over the last axis with the biased variance; keeps x and two statistics a row."""
+        """Normalises over the last axis with the biased variance; saves x and two float32 statistics of each row."""
         self._keep_bytes(8 * int(np.prod(x.shape[:-1])))
 
         def compute(a: Any, g: Any, b: Any, r: Round) -> Any:
@@ -314,7 +317,7 @@ class Operations:
     def batch_norm(
         self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float, running_statistics: tuple[Array, Array] | None
     ) -> tuple[Tensor, Array, Array]:
-        """Normalises over every axis but the last, by the batch's statistics or by `running_statistics`.
+        """Normalises over every axis but the last, with the batch's statistics or `running_statistics`.
 
         Returns the result, the mean and the biased variance.
         """
@@ -340,11 +343,11 @@ class Operations:
         return self.apply(kind, lambda a, _: function(a), x, keep="operands" if kind == "gelu" else "result")
 
     def user_function(self, x: Tensor) -> Tensor:
-        """x·x with the backward pass of `UserFunction`; keeps x."""
+        """x·x with the backward pass of `UserFunction`; saves x for backward."""
         return self.apply("user_function", lambda a, _: user_square(a), x, keep="operands")
 
     def fan_out(self, x: Tensor) -> Tensor:
-        """x for several operations, whose gradients are added up without rounding."""
+        """x, to be used by several operations; the gradients of these uses are added without rounding."""
         return x
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
@@ -352,7 +355,7 @@ class Operations:
         return self.apply("add", lambda x, y, _: x + y, a, b)
 
     def dropout(self, x: Tensor, mask: Array, rate: float) -> Tensor:
-        """x / (1 - rate) where `mask` is True, else 0; keeps one byte a value."""
+        """x / (1 - rate) where `mask` is True, else 0; saves one byte for each value."""
         self._keep_bytes(int(mask.size))
         return self.apply("dropout", lambda a, _: anp.where(mask, a / (1.0 - rate), 0.0), x)
 
@@ -361,12 +364,12 @@ class Operations:
         return self.apply("embedding", lambda i, t, _: t[i], ids, table)
 
     def max_pool(self, x: Tensor, size: int) -> Tensor:
-        """Maximum over size × size squares; keeps one byte a result."""
+        """Maximum over size × size squares; saves one byte for each result."""
         self._keep_bytes(int(np.prod(x.shape)) // size**2)
         return self.apply("max_pool", lambda a, _: largest(a, size), x)
 
     def cross_entropy(self, logits: Tensor, labels: Array, mask: Array | None) -> Tensor:
-        """Sum over items of -log softmax(logits)[label]; keeps the probabilities."""
+        """Sum over items of -log softmax(logits)[label]; saves the probabilities."""
 
         def compute(a: Any, r: Round) -> Any:
             shifted = r(a - plain(a).max(axis=-1, keepdims=True))
@@ -378,7 +381,7 @@ class Operations:
         return self.apply("cross_entropy", compute, logits)
 
     def squared_error(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Sum over items of the mean over units of the squared difference; keeps the difference."""
+        """Sum over items of the mean over units of the squared difference; saves the difference."""
 
         def compute(a: Any, b: Any, r: Round) -> Any:
             difference = r(a - b)
@@ -394,8 +397,9 @@ def normalise(
     """x with mean 0 and variance 1 over `axes`, the mean and the biased variance.
 
     Args:
-        how: the variance is computed, as in `Conventions`.
-        measured: x once more where mean and variance are to be taken of it apart, None for x itself.
+        how: computation of the variance, as in `Conventions`.
+        measured: a second reference to x, from which mean and variance are computed so that their gradient is separate
+            from that of x; None to compute them from x itself.
     """
     terms = int(np.prod([x.shape[axis] for axis in axes]))
     measured = x if measured is None else measured

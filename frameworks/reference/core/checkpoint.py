@@ -1,6 +1,6 @@
-"""One checkpoint file of named arrays.
+"""Writes and reads a checkpoint: one file of named arrays.
 
-The file has the SHA-256 of what follows, that of what the run is, and an .npz of the arrays.
+The file has the SHA-256 of the rest of the file, the SHA-256 of the run's identity, and an .npz of the arrays.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from fixtures.arrays import Array
 
 FILE = "reference.run"
-_DIGEST = 64
+_DIGEST = 64  # hexadecimal digits of a SHA-256
 
 
 def write(folder: Path, arrays: Mapping[str, Array], identity: str, *, compressed: bool = False) -> None:
-    """Writes the run's arrays below `folder`; the file appears whole or not at all."""
+    """Writes the run's arrays to a file in `folder`, atomically."""
     buffer = io.BytesIO()
     (np.savez_compressed if compressed else np.savez)(buffer, **arrays)  # type: ignore[arg-type]
     content = hashlib.sha256(identity.encode()).hexdigest().encode() + buffer.getvalue()

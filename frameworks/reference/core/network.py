@@ -1,4 +1,4 @@
-"""The forward pass of a fixture model, one layer after the other, on tensors; and single operations."""
+"""The forward pass of a fixture model, its losses and layer traces, and the catalogue's operations for `run_op`."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ from frameworks.reference.core.tape import Tensor, plain, tensor
 
 
 class Surroundings(Protocol):
-    """Random streams and buffers of a training forward pass."""
+    """The run that a forward pass belongs to: random streams, buffers, dense layers and traces."""
 
     def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
-        """Which values dropout keeps."""
+        """The dropout mask of this shape: True where a value is kept."""
 
     def running_statistics(self, path: str) -> tuple[Array, Array]:
         """Running mean and variance of the batch norm at `path`."""
 
     def update_running_statistics(self, path: str, mean: Array, variance: Array, count: int, momentum: float) -> None:
-        """Takes in the biased statistics of `count` values a channel."""
+        """Updates the running statistics with biased batch statistics of `count` values per channel."""
 
     def dense(self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, training: bool) -> Tensor:
-        """The output of the dense layer at `path` for x."""
+        """The output of the dense layer at `path` for the input x."""
 
     def passing(self, path: str, output: Tensor) -> Tensor:
-        """The output of the layer at `path`, unchanged; a hook for traces."""
+        """Hook for traces: receives the output of the layer at `path` and returns it unchanged."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward pass: the operations, the parameters that it reads and where it runs."""
+    """One forward pass: its operations, its parameters by name, and the run that it belongs to."""
 
     ops: Operations
     parameters: Mapping[str, Tensor]
@@ -70,13 +70,13 @@ class Pass:
     training: bool
 
     def layers(self, layers: tuple[tuple[str, Layer], ...], x: Tensor) -> Tensor:
-        """x through consecutive layers, each with its path."""
+        """The output of consecutive layers, given with their paths, for the input x."""
         for path, layer in layers:
             x = self.surroundings.passing(path, self.layer(path, layer, x))
         return x
 
     def layer(self, path: str, layer: Layer, x: Tensor) -> Tensor:
-        """x through one layer."""
+        """The output of one layer for the input x."""
         ops = self.ops
         match layer:
             case Dense(bias=bias, wide=True):
@@ -137,7 +137,7 @@ class Pass:
         return outputs
 
     def _read_tied_weight(self, at: int) -> Tensor:
-        """The table of the embedding at a place as a weight."""
+        """The transposed table of the top-level embedding at index `at`, as a weight (width, units)."""
         table = self._at(str(at), "weight")
         return Tensor(anp.transpose(table.value), table.format, table.owned)
 
@@ -175,7 +175,7 @@ class Pass:
 
 
 def loss_sums(model: Model, ops: Operations, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-    """For each head that the batch has targets for, the sum of its losses over the batch's items."""
+    """The loss of each head that has an output, summed over the batch's items, by head name."""
     sums = {}
     for name, kind in model.losses:
         if name in outputs:
@@ -189,10 +189,12 @@ def loss_sums(model: Model, ops: Operations, outputs: Mapping[str, Tensor], batc
 
 @dataclass
 class TracedTensors:
-    """Layers' outputs, with the names of their formats, and gradients by path; several backward passes add up.
+    """Records the output and the output gradient of each layer; gradients of several backward passes are added.
 
     Attributes:
-        rounding: of these sums, which are in the output's format.
+        rounding: rounds each sum of gradients to the format of the layer's output.
+        outputs: output and name of its format, by the layer's path.
+        gradients: gradient with respect to the output, by the layer's path.
     """
 
     rounding: Rounding
@@ -200,12 +202,12 @@ class TracedTensors:
     gradients: dict[str, Array] = field(default_factory=dict)
 
     def passing(self, path: str, output: Tensor) -> Tensor:
-        """The same tensor, noted; a recomputed layer keeps what its first forward pass gave."""
+        """Records the output and returns it with a backward hook; of a recomputed layer the first output is kept."""
         self.outputs.setdefault(path, (plain(output.value), output.format))
         return Tensor(_passing(output.value, self, path), output.format, output.owned)
 
     def take_gradient(self, path: str, gradient: Array) -> None:
-        """Adds what a backward pass gives for the output of a layer."""
+        """Adds the gradient that a backward pass computed for the output of the layer at `path`."""
         former = self.gradients.get(path)
         if former is not None:
             gradient = self.rounding.round(former + gradient, self.outputs[path][1])
@@ -230,10 +232,10 @@ defvjp(_passing, _make_pullback, None, None)
 
 
 class ReferenceFunction:
-    """One method a decision."""
+    """An operation of three inputs whose backward pass the user wrote. Faults override a method."""
 
     def run_uses(self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None) -> FunctionResult:
-        """The answers to the backward pass, and the gradients of all uses."""
+        """Runs all uses; returns the inputs that needed a gradient in each, and the gradients summed over the uses."""
         needs = self.needs(use.needs, recomputed=variant is not None)
         y, z = (np.full_like(inputs[0], name in use.outputs) for name in "yz")
         gradients = self.backward(inputs, y, z)
@@ -244,16 +246,16 @@ class ReferenceFunction:
         return FunctionResult((needs,) * use.times, tuple(results))
 
     def needs(self, needs: tuple[bool, bool, bool], *, recomputed: bool) -> tuple[bool, bool, bool]:
-        """What the backward pass finds when it asks which inputs need a gradient."""
+        """Returns whether each input needs a gradient, as the framework reports it to the backward pass."""
         return needs
 
     def backward(self, inputs: tuple[Array, Array, Array], y: Array, z: Array) -> tuple[Array, ...]:
-        """The gradients that the user wrote, from those of the outputs."""
+        """The user's backward pass: the gradients of the three inputs, from the gradients of the outputs y and z."""
         a, b, _ = inputs
         return 2.0 * SCALE * y * b, SCALE * y * a + z, z
 
     def sum_gradients(self, gradients: list[Array]) -> Array:
-        """The gradient of several uses."""
+        """The gradient of one input, from its gradients in each use."""
         return np.asarray(sum(gradients[1:], gradients[0]))
 
 
@@ -349,7 +351,7 @@ CARRIERS: dict[str, Carrier] = {
     "reshape": lambda a, _: a.reshape(-1),
     **{kind: lambda a, _, f=function: f(a) for kind, function in UNARY.items()},
 }
-"""Operations by what they do to carriers; the last argument rounds an intermediate value."""
+"""Operations that are functions of float64 carriers, by name; the last argument rounds an intermediate value."""
 
 
 def _convolution(ops: Operations, x: Tensor, weight: Tensor) -> Tensor:
@@ -369,11 +371,11 @@ TENSORS: dict[str, Callable[..., Tensor]] = {
     "gather_ids": lambda _, ids: Tensor(ids.value + 0, ids.format),
     "argmax": lambda _, x: Tensor(np.argmax(x.value, axis=-1), "int64"),
 }
-"""Operations that `Operations` has a method for, or that touch no floating value."""
+"""Operations that call a method of `Operations`, or that compute only integers, by name."""
 
 
 def run(ops: Operations, op: str, *arrays: Array) -> OpResult:
-    """Runs one operation of the catalogue in the scope that is open.
+    """Runs one operation of `frameworks.operations` in the open precision scope.
 
     Raises:
         ValueError: the catalogue has no operation of that name.

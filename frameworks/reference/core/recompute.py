@@ -17,11 +17,11 @@ Pair = tuple[Any, Any]
 
 
 def run(ops: Operations, case: RecomputeCase, x: Array, w: Array) -> RecomputeResult:
-    """Σ tanh(x·w) and its gradients, recomputed as `case` says; x (n, m) and w (m, k) float32.
+    """Σ tanh(x·w) and its gradients, recomputed with the arguments of `case`; x (n, m) and w (m, k), float32.
 
     Raises:
-        ValueError: no such case.
-        RuntimeError: "weights-changed" is detected; "raises" raises.
+        ValueError: `case` is unknown.
+        RuntimeError: in "weights-changed", w was changed before backward; in "raises", the second run raised.
     """
     rerun = FailingRerun()
 

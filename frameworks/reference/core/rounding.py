@@ -10,10 +10,10 @@ import numpy as np
 from fixtures.arrays import Array, format_of
 
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93))
-"""Odd multipliers that spread a value's bits over a hash of it, as in Steele, Lea and Flood's SplitMix."""
-_CARRIER_BITS = 53
+"""Odd multipliers of the hash of a value's bits, as in SplitMix (Steele, Lea and Flood)."""
+_CARRIER_BITS = 53  # significand bits of float64
 LANES = 16
-"""Accumulators that a vectorised reduction has at least."""
+"""Least number of accumulators of a vectorised reduction."""
 
 
 class Rounding(Protocol):
@@ -22,21 +22,21 @@ class Rounding(Protocol):
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
         """`array`, float64, with every value rounded to the format; the result is float64 again.
 
-        `terms` says how many additions a value is the sum of, each of which an implementation may have rounded.
+        `terms` is the number of terms in the sum that gave each value; an implementation may round after each addition.
 
         Raises:
             ValueError: the format is unknown.
         """
 
     def constant(self, value: float, format_name: str) -> float:
-        """A hyperparameter in the format; the same value is rounded the same way throughout a run."""
+        """A hyperparameter rounded to the format; a value is rounded the same way throughout a run."""
 
     def dtype(self, format_name: str) -> np.dtype[Any]:
-        """The dtype that holds every value that `round` yields for the format."""
+        """The dtype that represents every result of `round` for the format."""
 
 
 class Nearest:
-    """Rounds to the nearest value, ties to even: bit for bit `astype` to the format and back; sums once at the end."""
+    """Rounds to nearest, ties to even, bit for bit as `astype` to the format and back; a sum is rounded once."""
 
     @np.errstate(over="ignore", under="ignore", invalid="ignore")
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
@@ -54,13 +54,12 @@ class Nearest:
 class Stochastic:
     """Rounds to one of the two neighbours at random, up with the probability that makes the error's mean zero.
 
-    Every call draws again, and within it equal values are rounded alike, since that is what lets the errors of real
-    rounding add up: the direction is a hash of the value and of a key that is drawn for the call.
+    The direction is a hash of the value and of a key that each call draws. Equal values of one call are therefore
+    rounded alike, as real rounding does, so that their errors add up.
     A value between the largest finite one and the next power of two becomes infinite with its fraction's probability;
-    subnormal results keep the format's spacing. A sum of n terms is rounded as coarsely as adding one after the other
-    in the format would be: by √n units, as far as a random walk of n roundings goes, or by n / `LANES` units if that is
-    more, since terms that are alike (the background of an image) are all rounded the same way. A sum of no terms, such
-    as the loss of a rank without samples, is rounded as one of a single term is.
+    subnormal results keep the format's spacing. A sum of n terms is rounded to √n units, the length of a random walk of
+    n roundings, or to n / `LANES` units if that is more: equal terms (the background of an image) are all rounded in
+    the same direction. A sum of no terms, such as the loss of a rank without samples, is rounded as a sum of one term.
     Source: Parker, "Monte Carlo Arithmetic", UCLA CSD-970002 (1997); Higham and Mary, "A new approach to probabilistic
     rounding error analysis", SIAM J. Sci. Comput. 41 (2019).
     """
@@ -113,7 +112,7 @@ class Stochastic:
 
 
 class Exact:
-    """Rounds nothing: every format is float64. The centre of an ensemble's envelope."""
+    """Rounds nothing, as if every format were float64. This run is the centre of an ensemble's bounds."""
 
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
         return array

@@ -9,31 +9,31 @@ from frameworks.reference.core.tape import Tensor
 
 
 class SavedForBackward:
-    """Bytes that the operations of a forward pass keep for backward; values that two of them keep count once."""
+    """Counts the bytes that a forward pass saves for backward; an array that two operations save counts once."""
 
     def __init__(self) -> None:
         self._saved: dict[tuple[int, str], tuple[Array, Tensor]] = {}
         self._extra = 0
 
     def keep(self, *tensors: Tensor) -> None:
-        """Keeps tensors; parameters, inputs and their casts do not count."""
+        """Counts these tensors as saved; parameters, inputs and their casts are not counted."""
         for t in tensors:
             if t.owned:
                 values = _find_base(t.plain())
                 self._saved[id(values), t.format] = values, t
 
     def keep_bytes(self, count: int) -> None:
-        """Keeps something that is no tensor: a mask, indices, statistics."""
+        """Counts bytes of saved masks, indices or statistics, which are not tensors."""
         self._extra += count
 
     @property
     def bytes(self) -> int:
-        """The total."""
+        """Total number of saved bytes."""
         return self._extra + sum(t.bytes for _, t in self._saved.values())
 
 
 def _find_base(array: Array) -> Array:
-    """The array whose memory this one shows in another shape."""
+    """The array that owns the memory of this view."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array

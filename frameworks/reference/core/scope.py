@@ -2,10 +2,10 @@
 
     low:  products. They run in the scope's format.
     wide: reductions, softmax, losses, statistics, exponentials and powers. They run in float32 or wider.
-    rest: they follow their operands; levels O2 and O3 take float32 operands down to the scope's format.
+    rest: they run in the widest format of their operands; O2 and O3 cast float32 operands to the scope's format.
 
-A float64 operand makes any operation float64, and integers are never cast. At O3 what a wide operation yields, losses
-excepted, is rounded back to the scope's format. Source: Micikevicius et al. 2018, section 3.3; torch.amp's operation
+A float64 operand makes any operation float64, and integers are never cast. At O3 the result of a wide operation, unless
+it is a loss, is rounded to the scope's format. Source: Micikevicius et al. 2018, section 3.3; torch.amp's operation
 reference.
 """
 
@@ -34,7 +34,7 @@ WIDE = LOSSES | NORMS | REDUCTIONS | POWERS
 
 @dataclass(frozen=True)
 class Scope:
-    """Autocast settings of a region; the user's lists `wide` and `low` precede the built-in ones."""
+    """Autocast settings of a region; the user's lists `wide` and `low` take precedence over the built-in ones."""
 
     precision: Precision = FLOAT32
     wide: frozenset[str] = frozenset()
@@ -42,7 +42,7 @@ class Scope:
 
     @property
     def active(self) -> bool:
-        """Whether anything is cast."""
+        """True if the scope casts operands."""
         return self.precision.level != "O0"
 
     def kind(self, op: str) -> str:
@@ -54,7 +54,7 @@ class Scope:
         return "wide" if op in WIDE else "follows"
 
     def formats(self, op: str, operands: Sequence[str]) -> tuple[str, str]:
-        """The format that `op` computes in and the one that it yields, for floating operands of these formats."""
+        """The computing format and the result format of `op`, for floating operands of these formats."""
         widest = reduce(wider, operands)
         if not self.active or widest == "float64":
             return widest, widest
@@ -84,18 +84,18 @@ _current: ContextVar[Scope] = ContextVar("reference_precision_scope", default=_O
 
 
 def current() -> Scope:
-    """The scope that is open here; a new thread starts outside any."""
+    """The open scope of this thread; a new thread has none."""
     return _current.get()
 
 
 def enter(scope: Scope) -> None:
-    """Makes a scope the open one, for good."""
+    """Makes `scope` the open scope and never restores the former one."""
     _current.set(scope)
 
 
 @contextmanager
 def open_scope(scope: Scope) -> Iterator[None]:
-    """Opens a scope and puts the former one back on every way out, also when a generator is closed elsewhere."""
+    """Opens a scope and restores the former one on exit, also if a generator is closed in another context."""
     former = _current.get()
     _current.set(scope)
     try:

@@ -1,7 +1,7 @@
-"""Tensors, taping a function, and recomputed calls, which run again in the backward pass.
+"""Tensors, the tape of a function, and recomputed calls, which run again in the backward pass.
 
-The tape is autograd's; what is added here is that several outputs share one tape, that each array of a container is
-an input of its own, that the trace stack is restored when the function raises, and recomputation.
+The tape is autograd's. This module adds several outputs on one tape, a separate input for each array of a container,
+recomputation, and a trace stack that is restored when the function raises.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ Replay = Callable[[], AbstractContextManager[Any]]
 
 
 def depth() -> int:
-    """How many traces are open."""
+    """Number of open traces."""
     return int(trace_stack.top)
 
 
 def close_down_to(traces: int) -> None:
-    """Closes the traces beyond so many."""
+    """Closes the newest traces until only `traces` are open."""
     trace_stack.top = traces
 
 
 def record_pullbacks(
     function: Callable[[Any], Sequence[Any]], x: Any, node: type[VJPNode] = VJPNode
 ) -> tuple[list[Any], list[Pullback]]:
-    """The outputs of `function(x)` and for each its pullback to the gradient of x, an array, list, tuple or dict.
+    """The outputs of `function(x)`, and for each output its pullback to the gradient of x.
 
     Args:
-        node: the type of the tape's nodes, each of which keeps what its derivative needs.
+        x: an array, list, tuple or dict.
+        node: the type of the tape's nodes; a node keeps the values that its derivative needs.
     """
     before = trace_stack.top
     leaves: list[Any] = []
@@ -90,23 +91,23 @@ def _nothing(_: Array) -> None:
 
 
 class _Leaf:
-    """The place of a floating array in a nest of containers."""
+    """Placeholder of a floating array in nested containers: its index in the list of arrays."""
 
     def __init__(self, index: int) -> None:
         self.index = index
 
 
 class _NoLeaves:
-    """A container that holds no such array."""
+    """A container without floating arrays, which is passed on as it is."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
 
 
 def flatten(nest: Any, leaves: list[Any]) -> Any:
-    """`nest` with every floating array or box replaced by its place; the arrays are appended to `leaves`.
+    """`nest` with every floating array or box replaced by a placeholder; the arrays are appended to `leaves`.
 
-    A container without any is left as it is, so that what a function writes into it arrives.
+    A container without floating arrays is not copied, so that its owner sees what a function writes into it.
     """
     before = len(leaves)
     if isinstance(nest, dict):
@@ -122,7 +123,7 @@ def flatten(nest: Any, leaves: list[Any]) -> Any:
 
 
 def fill(nest: Any, leaves: Sequence[Any]) -> Any:
-    """The nest that `flatten` was given, with these in the places of its arrays."""
+    """Inverse of `flatten`: the nest with `leaves` in place of its placeholders."""
     if isinstance(nest, dict):
         return {key: fill(value, leaves) for key, value in nest.items()}
     if isinstance(nest, list | tuple):
@@ -142,9 +143,9 @@ def _rebound(function: types.FunctionType, cells: Sequence[Any]) -> types.Functi
 
 
 def recompute_function(function: Callable[..., Any], *args: Any, replay: Replay | None = None, **kwargs: Any) -> Any:
-    """`function(*args, **kwargs)`, an array, of which nothing is kept but its arguments; backward runs it again.
+    """The array `function(*args, **kwargs)`. Only the arguments are saved for backward, which runs the function again.
 
-    Arrays take part wherever they are: positional, by keyword, in tuples, lists and dicts, or closed over. `replay`
+    Arrays get gradients in every position: positional, by keyword, in tuples, lists and dicts, or closed over. `replay`
     makes the context of the second run; without it the precision scope of the first run is opened again.
 
     Raises:
@@ -209,8 +210,8 @@ defvjp_argnums(_recompute, _backward)
 class Tensor:
     """A float64 carrier (or an autograd box around one) whose values belong to `format`; integers carry themselves.
 
-    `owned` is False for parameters and inputs and for their copies in other formats: what they take is not counted as
-    saved for backward.
+    `owned` is False for parameters, inputs, and their copies in other formats: their bytes are not counted as saved for
+    backward.
     """
 
     value: Any
@@ -219,7 +220,7 @@ class Tensor:
 
     @property
     def floating(self) -> bool:
-        """Whether it has a floating-point format."""
+        """True if its format is a floating-point format."""
         return self.format in FORMATS
 
     @property
@@ -229,7 +230,7 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Bytes that the value takes in its format."""
+        """Size of the value in its format, in bytes."""
         size = FORMATS[self.format].dtype.itemsize if self.floating else np.dtype(self.format).itemsize
         return int(np.prod(self.shape)) * size
 
@@ -246,14 +247,14 @@ def plain(value: Any) -> Array:
 
 
 def tensor(array: Array, owned: bool = True) -> Tensor:
-    """The array in its own format, on a float64 carrier if that is a floating-point one."""
+    """The array as a tensor of its own format; a floating-point array is stored as a float64 carrier."""
     name = array.dtype.name
     return Tensor(array.astype(np.float64) if name in FORMATS else array, name, owned)
 
 
 @primitive
 def round_values(x: Array, rounding: Rounding, format_name: str, terms: int = 1) -> Array:
-    """x, a sum of `terms` values, rounded to the format; so is the gradient that comes back."""
+    """x, a sum of `terms` values, rounded to the format; its gradient is rounded to the format too."""
     return rounding.round(x, format_name, terms)
 
 

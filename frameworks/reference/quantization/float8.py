@@ -1,6 +1,6 @@
-"""Float8 training, products with delayed scaling, and optimizer state of 8 bits.
+"""Float8 training, products with delayed scaling, and 8-bit optimizer state.
 
-Source: Dettmers et al. 2022, arXiv:2110.02861, section 2: dynamic quantization with blocks.
+Source of the 8-bit state: Dettmers et al. 2022, arXiv:2110.02861, section 2: dynamic quantization with blocks.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
 
 
 def make_initial_state(history: int) -> dict[Operand, AmaxHistory]:
-    """The state before any step."""
+    """The delayed-scaling state before the first step."""
     return {operand: AmaxHistory(1.0, np.zeros(history, np.float32)) for operand in OPERANDS}
 
 
 class DelayedScaling:
-    """The scales of a product's operands, which follow the previous step."""
+    """The scales of a product's operands, computed from the amax history up to the previous step."""
 
     rule = DelayedRule("float8_e4m3fn", "float8_e5m2", lag=1)
 
@@ -47,7 +47,7 @@ class DelayedScaling:
         return dict(self._memory)
 
     def next_scale(self, operand: Operand) -> float:
-        """The scale that the next step casts with."""
+        """The scale of the next step's cast."""
         history = self._memory[operand]
         return self.scale_of(float(self.most(history.amax)), history.scale, self.format_of(operand))
 
@@ -64,7 +64,7 @@ class DelayedScaling:
         return float(np.max(maxima))
 
     def shift_history(self, maxima: Array, newest: float) -> Array:
-        """The history with the newest value in place of the oldest, the newest first."""
+        """The history, newest value first, after the newest value has replaced the oldest."""
         return np.concatenate([np.array([newest], np.float32), maxima[:-1]])
 
     def most(self, maxima: Array) -> float:
@@ -72,7 +72,7 @@ class DelayedScaling:
         return float(np.max(maxima))
 
     def scale_of(self, most: float, before: float, format_name: str) -> float:
-        """The scale for values up to `most`; the one before where that is 0 or not finite."""
+        """The scale for values up to `most`; the former scale `before` if `most` is 0 or not finite."""
         return most / NARROW[format_name].largest if np.isfinite(most) and most > 0 else before
 
     def cast(self, values: Array, operand: Operand, scale: float) -> Array:
@@ -89,7 +89,7 @@ class DelayedScaling:
 
 
 class ReferenceDelayedProduct(DelayedScaling):
-    """Sums are float64, results float32."""
+    """A product with delayed scaling that accumulates in float64 and returns float32."""
 
     def __init__(self, kernel: Array, history: int) -> None:
         super().__init__(make_initial_state(history))
@@ -122,27 +122,27 @@ class ReferenceDelayedProduct(DelayedScaling):
 
 
 Moments = MutableMapping[str, Array]
-DECADES = 7
+DECADES = 7  # powers of ten that the codes of an 8-bit moment cover
 
 
 class EightBitState:
-    """Encoding and decoding of moments."""
+    """Encoding and decoding of 8-bit moments. Faults override a method."""
 
     def __init__(self, optimizer: Adam) -> None:
         self.optimizer = optimizer
 
     def encodes(self, size: int) -> bool:
-        """Whether the moments of a parameter with so many entries are 8-bit."""
+        """Returns whether the moments of a parameter with `size` entries are 8-bit."""
         return size >= self.optimizer.smallest
 
     def is_signed(self, slot: str) -> bool:
-        """Whether a moment has codes of both signs."""
+        """Returns whether the codes of a moment have both signs."""
         return slot == "first_moment"
 
     def values(self, slot: str) -> Array:
         """The codes' values, ascending, (256,) float32: 0, 1, and the midpoints of equal parts of each decade.
 
-        A decade has twice as many parts as the one below it; where there is no sign, twice as many again.
+        A decade has twice as many parts as the decade below it. An unsigned moment has twice the parts of a signed one.
         """
         parts = [2 ** (decade + (not self.is_signed(slot))) for decade in range(DECADES)]
         positive = [
@@ -155,7 +155,7 @@ class EightBitState:
         return np.sort(values).astype(np.float32)
 
     def blocks(self, flat: Array) -> Array:
-        """The entries by blocks, (blocks, block); zeros fill up the last one."""
+        """The entries in blocks, (blocks, block); the last block is padded with zeros."""
         short = -len(flat) % self.optimizer.block
         return np.append(flat, np.zeros(short)).reshape(-1, self.optimizer.block)
 
@@ -164,7 +164,7 @@ class EightBitState:
         return np.asarray(np.abs(blocks).max(axis=1), np.float32)
 
     def nearest(self, quotients: Array, values: Array) -> Array:
-        """The code of the nearest value; of two that are as near, the lower one."""
+        """The code of the nearest value; the lower of two equally near codes."""
         middles = (values[:-1].astype(np.float64) + values[1:]) / 2
         return np.searchsorted(middles, quotients).astype(np.uint8)
 
@@ -187,9 +187,9 @@ class EightBitMoments(Moments):
 
     Attributes:
         state: the encoding.
-        plain: moments of small parameters.
-        codes: uint8, by parameter.
-        largest: of each block, float32, by parameter.
+        plain: moments of small parameters, by parameter name.
+        codes: codes of large parameters, uint8, by parameter name.
+        largest: absmax of each block, float32, by parameter name.
     """
 
     def __init__(self, state: EightBitState, slot: str, plain: Moments, codes: Moments, largest: Moments) -> None:
@@ -220,7 +220,7 @@ class EightBitMoments(Moments):
 
 
 def parts_of(slot: str, moments: Moments) -> dict[str, Moments]:
-    """The stored arrays of a slot's moments, by their name in a save."""
+    """The stored arrays of a slot's moments, by their prefix in a checkpoint."""
     if not isinstance(moments, EightBitMoments):
         return {f"slot.{slot}": moments}
     return {f"slot.{slot}": moments.plain, f"codes.{slot}": moments.codes, f"absmax.{slot}": moments.largest}
@@ -232,7 +232,7 @@ def stored_moments(slots: Mapping[str, Moments]) -> list[Moments]:
 
 
 def bytes_of(arrays: Mapping[str, Array], formats: Mapping[str, str]) -> int:
-    """Bytes of arrays in their formats: float64 ones are carriers of these, others are what they are."""
+    """Bytes of arrays: float64 arrays are carriers, counted in their named format; others count as they are."""
     return sum(
         value.size * format_of(formats[name]).dtype.itemsize if value.dtype == np.float64 else value.nbytes
         for name, value in arrays.items()
@@ -268,7 +268,7 @@ class Float8Layers:
         }
 
     def paths(self, model: Model) -> list[str]:
-        """The layers that multiply in 8 bits."""
+        """Paths of the layers that multiply in 8-bit formats."""
         weights = (n for n in dense_weights(model) if model.parameter_format(n) != "float64")
         return [name.removesuffix(".weight") for name in weights]
 
@@ -281,7 +281,7 @@ class Float8Layers:
         memory: Mapping[str, Array],
         magnitudes: Magnitudes | None,
     ) -> Tensor:
-        """The output of the layer at `path` for x; records the amax if there is a place for it."""
+        """The output of the layer at `path` for x; records the amax in `magnitudes` unless that is None."""
         if f"{path}.input.scale" not in memory:
             return self.ops.linear(x, weight, bias)
         scaling = self.scaling(path, memory)
@@ -302,7 +302,7 @@ class Float8Layers:
     def gradient_cast(
         self, path: str, scaling: DelayedScaling, magnitudes: Magnitudes | None
     ) -> Callable[[Array], Array]:
-        """What is done to the gradient of the product."""
+        """A function that casts the output gradient of the product and records its amax."""
         scale = scaling.next_scale("gradient")
 
         def back(gradient: Array) -> Array:
@@ -314,13 +314,13 @@ class Float8Layers:
     def note(
         self, path: str, operand: Operand, values: Array, scaling: DelayedScaling, magnitudes: Magnitudes | None
     ) -> None:
-        """Records the amax; a recomputed segment gives the same one."""
+        """Records the amax; recomputation records the same value again."""
         if magnitudes is not None and values.size:
             name = f"{path}.{operand}"
             magnitudes[name] = self.larger(magnitudes.get(name, 0.0), scaling.largest(values))
 
     def larger(self, known: float, newest: float) -> float:
-        """The magnitude of a window so far."""
+        """The amax of a window after a new micro-batch: the larger of both."""
         return float(np.maximum(known, newest))
 
     def scaling(self, path: str, memory: Mapping[str, Array]) -> DelayedScaling:
@@ -328,7 +328,7 @@ class Float8Layers:
         return self.scaling_class({operand: _amax_history(f"{path}.{operand}", memory) for operand in OPERANDS})
 
     def move(self, memory: Memory, magnitudes: Mapping[str, float]) -> None:
-        """Records the amax of a window; operands that were not used keep their state."""
+        """Updates the histories with the amax of a window; operands that were not used keep their state."""
         paths = dict.fromkeys(name.rpartition(".")[0] for name in magnitudes)
         for path in paths:
             scaling = self.scaling(path, memory)
@@ -339,7 +339,7 @@ class Float8Layers:
                 memory[f"{path}.{operand}.amax"] = history.amax.astype(np.float64)
 
     def amax_histories(self, memory: Mapping[str, Array]) -> dict[str, dict[Operand, AmaxHistory]]:
-        """The delayed-scaling state, by the names of weights."""
+        """The delayed-scaling state of each layer's operands, by the name of its weight."""
         paths = [name.removesuffix(".input.scale") for name in memory if name.endswith(".input.scale")]
         return {f"{path}.weight": self.scaling(path, memory).amax_histories() for path in paths}
 
@@ -355,7 +355,7 @@ def _cast(x: Array, casting: Callable[[Array], Array]) -> Array:
 
 @primitive
 def with_gradient(x: Array, casting: Callable[[Array], Array]) -> Array:
-    """x, whose gradient is cast."""
+    """x unchanged; `casting` is applied to its gradient."""
     del casting
     return x
 

@@ -1,4 +1,4 @@
-"""8-bit formats, integer products and quantizers: one small method for each decision, which faults override."""
+"""8-bit formats, integer products and quantizers. Each decision is a method, which faults override."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CASTS = {
 
 
 class ReferenceFormats:
-    """Casts by search in the table of a format's values."""
+    """Casts to 8-bit formats by search in a table of the format's values, and 8-bit matrix products."""
 
     def casts(self) -> Mapping[str, CastRule]:
         return _CASTS
@@ -62,11 +62,11 @@ class ReferenceFormats:
         return left @ right
 
     def join_nibbles(self, low: Array, high: Array) -> Array:
-        """Bytes of two integers each."""
+        """Bytes that each hold two 4-bit integers."""
         return (low & 15) | ((high & 15) << 4)
 
     def with_sign(self, nibbles: Array) -> Array:
-        """Integers from -8 to 7, unpacked from 4 bits each."""
+        """Integers from -8 to 7, from unsigned 4-bit values."""
         return np.where(nibbles > 7, nibbles - 16, nibbles).astype(np.int8)
 
     def table(self, narrow: NarrowFormat) -> Array:
@@ -74,15 +74,15 @@ class ReferenceFormats:
         return narrow.values()
 
     def widen(self, values: Array) -> Array:
-        """The values before they are rounded, float64."""
+        """The values as float64, before rounding."""
         return np.asarray(values, np.float64)
 
     def integers(self, values: Array) -> Array:
-        """What a cast to int8 makes of float64 values: fractions are cut off, the rest saturates, NaN is 0."""
+        """Float64 values cast to int8: truncated toward zero and saturated; NaN becomes 0."""
         return np.nan_to_num(np.clip(np.trunc(values), -128, 127), nan=0.0)
 
     def codes(self, magnitude: Array, narrow: NarrowFormat) -> Array:
-        """The nearest code of each magnitude; where that is one beyond the largest, what the format's rule says."""
+        """The nearest code of each magnitude; beyond the largest finite code, the format's overflow rule applies."""
         positive = narrow.positive
         following = 2 * positive[-1] - positive[-2]
         steps = np.append(positive, following)
@@ -94,11 +94,11 @@ class ReferenceFormats:
         return np.where(nearest == len(positive), self.special(narrow, self.casts()[narrow.name].overflow), nearest)
 
     def goes_up(self, above: Array, below: Array, lower: Array) -> Array:
-        """Whether a value goes to the code after `lower`, by its distances to both: the nearer, else the even one."""
+        """Returns whether a value rounds to the code after `lower`: that code is nearer, or equally near and even."""
         return (above > below) | ((above == below) & (lower % 2 == 1))
 
     def special(self, narrow: NarrowFormat, what: str) -> int:
-        """The code, without a sign, of what is none of the finite values, or of the largest one."""
+        """The unsigned code of NaN, of infinity, or of the largest finite value."""
         values = narrow.values()
         if what == "saturate":
             return len(narrow.positive) - 1
@@ -106,7 +106,7 @@ class ReferenceFormats:
         return int(np.flatnonzero(kind)[0])
 
     def add_signs(self, codes: Array, values: Array, narrow: NarrowFormat) -> Array:
-        """The codes with the sign of the values; the one negative zero of some formats is their NaN."""
+        """The codes with the sign of the values; formats whose negative zero is NaN keep zero positive."""
         negative = np.signbit(values)
         if not narrow.signed:
             return np.where(negative | (values == 0.0), 255, codes)
@@ -115,7 +115,7 @@ class ReferenceFormats:
         return np.where(negative, codes | 128, codes)
 
 
-_SMALLEST = 2.0**-126
+_SMALLEST = 2.0**-126  # the smallest normal float32
 RULES: Mapping[str, QuantRule] = MappingProxyType(
     {
         "int8-tensor": QuantRule(-127, 127, 127.0, smallest_scale=_SMALLEST),
@@ -136,7 +136,7 @@ FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
 
 
 class ReferenceQuantizers:
-    """Everything in float64, by one rule a quantizer."""
+    """Quantizers that compute in float64, each by its rule."""
 
     def rules(self) -> Mapping[str, QuantRule]:
         return RULES
@@ -148,7 +148,7 @@ class ReferenceQuantizers:
         return self.quantize_by_rule(self.rules()[name], values)
 
     def quantize_by_rule(self, rule: QuantRule, values: Array) -> Quantized:
-        """The values, a matrix, quantized by the rule."""
+        """The matrix `values`, quantized by the rule."""
         wide = values.astype(np.float64)
         with np.errstate(all="ignore"):
             lowest, highest = self.range_of(wide, rule)
@@ -179,7 +179,7 @@ class ReferenceQuantizers:
         return values.min(rule.axis, keepdims=True), values.max(rule.axis, keepdims=True)
 
     def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:
-        """The width of a code; an affine range includes zero."""
+        """The scale of each range; an affine range is extended to include zero."""
         low, high = np.minimum(lowest, 0.0), np.maximum(highest, 0.0)
         width = np.maximum(-lowest, highest) if rule.symmetric else high - low
         return np.maximum((width + rule.epsilon) / rule.divisor, rule.smallest_scale)
@@ -195,7 +195,7 @@ class ReferenceQuantizers:
         return np.nan_to_num(np.clip(self.round(values / scale) + zero_point, rule.low, rule.high))
 
     def round(self, quotient: Array) -> Array:
-        """To the nearest integer, half-way to the even one."""
+        """The nearest integer, ties to even."""
         return np.rint(quotient)
 
     def dequantize(self, codes: Array, scale: Array, zero_point: Array) -> Array:
@@ -203,5 +203,5 @@ class ReferenceQuantizers:
         return (codes - zero_point) * scale
 
     def passes_on(self, values: Array, unclipped: Array, scale: Array, zero_point: Array, rule: FakeRule) -> Array:
-        """Where fake quantization lets a gradient through: where the rounded code needs no clipping."""
+        """Mask of the entries that pass their gradient on: those whose rounded code needs no clipping."""
         return (unclipped >= rule.low) & (unclipped <= rule.high)

@@ -1,4 +1,4 @@
-"""Post-training quantization and QAT: one small method for each decision, which faults override."""
+"""Post-training quantization and QAT. Each decision is a method, which faults override."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from frameworks.reference.core.arithmetic import UNARY, Operations, Round, norma
 from frameworks.reference.core.tape import Tensor, plain
 from frameworks.reference.quantization.formats import ReferenceFormats, ReferenceQuantizers
 
-_SMALLEST = 2.0**-126
+_SMALLEST = 2.0**-126  # the smallest normal float32
 _COLUMN = QuantRule(-127, 127, 127.0, axis=0, smallest_scale=_SMALLEST)
 _ROW = QuantRule(-127, 127, 127.0, axis=1, smallest_scale=_SMALLEST)
 _TENSOR = QuantRule(0, 255, 255.0, symmetric=False, smallest_scale=_SMALLEST)
@@ -34,11 +34,11 @@ RULES: Mapping[str, LinearRule] = MappingProxyType(
 )
 
 DenseLayer = Callable[[str, Array], Array]
-"""Function of a dense layer, by the name of its weight, on a matrix."""
+"""Runs a dense layer: takes the name of its weight and an input matrix, and returns the output matrix."""
 
 
 class ReferenceQuantizedModel:
-    """All state of the model is in `stored`.
+    """A quantized model; `stored` holds all of its arrays.
 
     Ranges are calibrated on batches, or are `known` from QAT.
     """
@@ -143,7 +143,7 @@ class ReferenceQuantizedModel:
         return float(scale[0, 0]), float(self._quantizers.zero_point_of(lowest, scale, rule)[0, 0])
 
     def input_range(self, name: str, inputs: Array, rule: QuantRule) -> tuple[Array, Array]:
-        """Scale and zero point of a layer's inputs: of this call, or as calibrated."""
+        """Scale and zero point of a layer's inputs: computed from this call, or calibrated."""
         if self._rule.ranges == "calibration":
             scale, zero = self.stored[f"ranges/{name}"][0]
             return np.array(scale), np.array(zero)
@@ -162,7 +162,7 @@ class ReferenceQuantizedModel:
             return result if self._rule.outputs is None else self.requantize(name, result, self._rule.outputs)
 
     def product(self, name: str, wide: Array, weight: Quantized) -> Array:
-        """Inputs · weight: of integers if inputs have codes, else with the dequantized weight."""
+        """Inputs · weight: a product of integers if the inputs have codes, else with the dequantized weight."""
         if self._rule.inputs is None:
             return self.beside(wide, weight)
         cast = self.cast(wide).astype(np.float64)
@@ -172,21 +172,21 @@ class ReferenceQuantizedModel:
         return product + self.beside(np.where(outliers, wide, 0.0), weight) if outliers.any() else product
 
     def input_codes(self, name: str, cast: Array, outliers: Array, rule: QuantRule) -> tuple[Array, Array]:
-        """The codes of the inputs without their zero point, and their scale; columns of outliers have none."""
+        """The codes of the inputs minus their zero point, and their scale; outlier columns are 0."""
         scale, zero = self.input_range(name, self.zero_outliers(cast, outliers), rule)
         codes = self._quantizers.codes(self.inliers(cast, outliers), scale, zero, rule) - zero
         return codes.astype(np.int64), scale
 
     def outliers(self, cast: Array) -> Array:
-        """Which columns of the inputs reach the outlier threshold."""
+        """Mask of the input columns that have a magnitude at or above the outlier threshold."""
         return np.asarray((np.abs(cast) >= self._rule.outliers).any(axis=0))
 
     def zero_outliers(self, cast: Array, outliers: Array) -> Array:
-        """The inputs from which ranges are computed: zeros widen no range."""
+        """The inputs for the computation of ranges, with outliers set to zero so that they widen no range."""
         return np.where(outliers, 0.0, cast)
 
     def inliers(self, cast: Array, outliers: Array) -> Array:
-        """The inputs that have codes, zeros elsewhere."""
+        """The inputs with outlier columns set to zero."""
         return np.where(outliers, 0.0, cast)
 
     def beside(self, wide: Array, weight: Quantized) -> Array:
@@ -198,18 +198,18 @@ class ReferenceQuantizedModel:
         return inputs @ weight
 
     def bias(self, name: str) -> Array:
-        """The bias of a layer's product."""
+        """The bias that is added to a layer's product."""
         bias = self.stored.get(name.replace(".weight", ".bias"))
         return np.zeros(1) if bias is None else bias.astype(np.float64)
 
     def requantize(self, name: str, result: Array, rule: QuantRule) -> Array:
-        """The dequantized outputs."""
+        """The outputs of a layer, quantized by its output range and dequantized."""
         scale, zero = self.stored[f"ranges/{name}"][1]
         codes = self._quantizers.codes(result.astype(np.float64), np.array(scale), np.array(zero), rule)
         return ((codes - zero) * scale).astype(np.float32)
 
     def saved_arrays(self) -> dict[str, Array]:
-        """The saved form of the model."""
+        """The arrays that a save of the model contains."""
         return self.stored
 
     def load_arrays(self, arrays: dict[str, Array]) -> dict[str, Array]:
@@ -257,13 +257,13 @@ class ReferenceQuantizedModel:
 
 
 def _encode_ranges(ranges: Calibrated) -> Array:
-    """Scale and zero point of inputs, then of outputs."""
+    """The calibrated scale and zero point of inputs, then of outputs, as one array."""
     ends = (ranges.inputs, ranges.outputs or CodeRange(1.0, 0))
     return np.array([[end.scale, float(end.zero_point)] for end in ends])
 
 
 class ReferencePostTraining:
-    """Techniques by rules of the reference's own quantizers."""
+    """Post-training quantization with the reference's own quantizers."""
 
     def __init__(self, model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel) -> None:
         self._model_class = model_class
@@ -284,11 +284,11 @@ class ReferencePostTraining:
 
 RULE = QatRule(RULES["static-int8"], average=0.125)
 _INITIAL_RANGE = np.array([np.inf, -np.inf])
-"""Range of no values."""
+"""The range (lowest, highest) before any value was observed."""
 
 
 Ranges = MutableMapping[str, Array]
-"""The lowest and the highest value by "PATH.inputs" or "PATH.outputs"."""
+"""The observed lowest and highest value, by "PATH.inputs" or "PATH.outputs"."""
 
 
 class QatLayers:
@@ -308,7 +308,7 @@ class QatLayers:
     def dense(
         self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, ranges: Ranges, *, observes: bool
     ) -> Tensor:
-        """The output of the layer at `path` for x; its ranges move if it observes."""
+        """The output of the layer at `path` for x; updates the ranges if `observes` is True."""
         rules = self.rule.linear
         quantized = self.quantize_by_range(f"{path}.inputs", x, rules.inputs, ranges, observes)
         result = self.ops.linear(quantized, self.weight(weight), bias)
@@ -329,7 +329,7 @@ class QatLayers:
         return x if lowest > highest else self.fake(x, lowest, highest, rule)
 
     def update_range(self, known: Array, values: Array) -> Array:
-        """A range after a batch, in float32: the first is taken whole."""
+        """The range after a batch, in float32: a moving average that starts with the first batch's range."""
         ends = np.array([values.min(), values.max()])
         if known[0] > known[1]:
             return ends
@@ -338,7 +338,7 @@ class QatLayers:
         )
 
     def fake(self, x: Tensor, lowest: Array, highest: Array, rule: QuantRule) -> Tensor:
-        """Fake-quantized values, with a gradient where the code needs no clipping."""
+        """Fake-quantized values; the gradient passes where `passes_on` is True."""
         scale, zero = self.codes_of(lowest, highest, rule)
         passes = FakeRule(rule.low, rule.high)
 
@@ -353,17 +353,17 @@ class QatLayers:
         return self.ops.apply("fake_quantize", compute, x)
 
     def codes_of(self, lowest: Array, highest: Array, rule: QuantRule) -> tuple[Array, Array]:
-        """Scale, as float32 has it, and zero point of a range."""
+        """Scale, rounded to float32, and zero point of a range."""
         scale = self.quantizers.scale_of(np.asarray(lowest), np.asarray(highest), rule)
         scale = scale.astype(np.float32).astype(np.float64)
         return scale, self.quantizers.zero_point_of(np.asarray(lowest), scale, rule)
 
     def passes_on(self, values: Array, unclipped: Array, rule: FakeRule) -> Array:
-        """Where a gradient is let through."""
+        """Mask of the entries that pass their gradient on."""
         return self.quantizers.passes_on(values, unclipped, np.ones(()), np.zeros(()), rule)
 
     def observe_ranges(self, ranges: Ranges) -> dict[str, Calibrated]:
-        """The ranges of the layers that a training pass has reached."""
+        """The ranges of the layers that have run in a training pass."""
         rules, calibrated = self.rule.linear, {}
         for name, (lowest, highest) in ranges.items():
             path, _, what = name.rpartition(".")

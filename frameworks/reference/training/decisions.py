@@ -1,4 +1,4 @@
-"""The decisions of a training run, one small method each, and its state."""
+"""`Decisions`: the state of a training run and its overridable decisions, each in a method."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Arrays", "Decisions", "OpenWindow", "norm_by_parts", "present"]
 
 
 def norm_by_parts(gradients: Mapping[str, Array]) -> Array:
-    """The 2-norm of the 2-norms of arrays."""
+    """The 2-norm of all arrays together, computed from the 2-norm of each."""
     return np.asarray(np.linalg.norm([np.linalg.norm(gradient) for gradient in gradients.values()]))
 
 
@@ -36,7 +36,7 @@ def present(gradients: Gradients) -> Arrays:
 
 
 class Decisions(QuantizedForward):
-    """A run's state. All arrays are float64 carriers; `formats` and `master_formats` name their formats."""
+    """State and decisions of a run. Arrays are float64 carriers; `formats` and `master_formats` name their formats."""
 
     eight_bit_class: type[EightBitState] = EightBitState
     rules: Mapping[type[Optimizer], type[UpdateRule]] = RULES
@@ -94,7 +94,7 @@ class Decisions(QuantizedForward):
         return StoredArrays(self.store, group, arrays)
 
     def moments(self, slot: str, parts: Mapping[str, Arrays]) -> Moments:
-        """The moments of one slot, from the saved arrays by name."""
+        """The moments of one slot, from the saved arrays by parameter name."""
 
         def part(name: str) -> Moments:
             return self.storage("optimizer", name, parts.get(name, {}))
@@ -111,7 +111,7 @@ class Decisions(QuantizedForward):
         return VJPNode if self.activations is None else self.activations.node_type()
 
     def stored_bytes(self) -> dict[str, int]:
-        """Offloaded bytes by the kinds that the recipe offloads."""
+        """Offloaded bytes of each kind that the recipe offloads."""
         assert self.recipe.offload is not None
         return {kind: self._stored_bytes(kind) for kind in self.recipe.offload.what}
 
@@ -133,11 +133,11 @@ class Decisions(QuantizedForward):
     # decisions: loss
 
     def use_scaler(self) -> None:
-        """Scales a loss that nothing is done with."""
+        """Scales a loss and discards it, so that the scaler has been used before its state is loaded."""
         self.scale_loss(Tensor(np.ones(()), "float32"))
 
     def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
-        """The share of a micro-batch's loss sum in the window's mean: divided by the window's items."""
+        """A micro-batch's loss sum divided by the window's number of items: its share in the window's mean."""
         return Tensor(round_values(loss.value / window_items, self.rounding, loss.format), loss.format)
 
     def scale_loss(self, loss: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class Decisions(QuantizedForward):
     # decisions: window
 
     def take_micro_batch(self, gradients: Arrays) -> None:
-        """Adds a micro-batch's scaled gradients, or checks them alone if the conventions say so."""
+        """Adds a micro-batch's scaled gradients; if the conventions say so, checks them for overflow first."""
         rule = self.conventions.scaler
         self.window.micro_batches += 1
         alone = rule.counts == "micro-batches" or self.conventions.nonfinite_micro_batch == "drop-micro-batch"
@@ -171,7 +171,7 @@ class Decisions(QuantizedForward):
             self.accumulate_gradient(name, gradient)
 
     def accumulate_gradient(self, name: str, gradient: Array) -> None:
-        """Adds to the accumulator, which is float32 or wider."""
+        """Adds a gradient to the parameter's accumulator, which is float32 or wider."""
         former = self.window.gradients.get(name)
         total = gradient if former is None else former + gradient
         self.window.gradients[name] = self.rounding.round(total, self.accumulator_format(name))
@@ -181,7 +181,7 @@ class Decisions(QuantizedForward):
         return wider(self.formats[name], "float32")
 
     def window_ended(self) -> bool:
-        """Whether `apply` may apply: an incomplete window only if the conventions flush it."""
+        """Returns whether `apply` may update: the window is complete, or the conventions flush incomplete windows."""
         return self.conventions.remainder == "flush" or self.window.micro_batches >= self.recipe.accumulation
 
     def empty_accumulator(self) -> None:
@@ -196,7 +196,7 @@ class Decisions(QuantizedForward):
         return self.rounding.round(gradient / self.scaler.scale, self.accumulator_format(name))
 
     def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
-        """Whether any element of any gradient is infinite or not a number."""
+        """Returns whether any element of any gradient is infinite or NaN."""
         return not all(bool(np.isfinite(g).all()) for g in gradients.values())
 
     def judge(self) -> frozenset[int]:
@@ -210,11 +210,11 @@ class Decisions(QuantizedForward):
         return frozenset(owners) if overflowed and self.conventions.partial_overflow == "skip-all" else overflowed
 
     def overflow_skips(self) -> bool:
-        """Whether an overflow skips an update."""
+        """Returns whether an overflow skips an update."""
         return self.conventions.static_skips or not isinstance(self.recipe.scaling, StaticScaling)
 
     def as_applied(self, name: str, gradient: Array) -> Array:
-        """A gradient in the format that the optimizer takes it in: narrower than the accumulator's at O3."""
+        """A gradient in the optimizer's input format, which at O3 is narrower than the accumulator's."""
         wanted = self.master_formats[name]
         return gradient if wanted == self.accumulator_format(name) else self.rounding.round(gradient, wanted)
 
@@ -225,7 +225,7 @@ class Decisions(QuantizedForward):
     # decisions: update
 
     def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
-        """Global 2-norm."""
+        """Global 2-norm of the gradients."""
         if self.recipe.way("clip") == "by-parts":
             norm = norm_by_parts(gradients)
         else:
@@ -233,7 +233,7 @@ class Decisions(QuantizedForward):
         return float(self.rounding.round(norm, "float32"))
 
     def clip(self, gradients: Arrays) -> Arrays:
-        """Gradients scaled down to the largest norm that the recipe allows."""
+        """The gradients, scaled down if their global norm exceeds the recipe's `clip`."""
         if self.recipe.clip is None:
             return gradients
         counted = self.window.gradients if self.conventions.clip_norm == "all" else gradients
@@ -244,11 +244,11 @@ class Decisions(QuantizedForward):
         return {name: self.rounding.round(g * factor, self.accumulator_format(name)) for name, g in gradients.items()}
 
     def clip_factor(self, coefficient: float, gradients: Arrays) -> float:
-        """The clip coefficient."""
+        """The factor by which the gradients are multiplied, from the clip coefficient."""
         return float(self.rounding.round(np.asarray(coefficient), "float32"))
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
-        """One optimizer step of every parameter that has a gradient, and of no other."""
+        """Updates every parameter that has a gradient, and no other."""
         for name, gradient in gradients.items():
             self.counts[name] += 1
             taken = self.as_applied(name, gradient)
@@ -262,7 +262,7 @@ class Decisions(QuantizedForward):
         self.steps += 1
 
     def trains(self, name: str) -> bool:
-        """Whether a parameter is trained."""
+        """Returns whether a parameter is trained."""
         return name not in self.frozen
 
     def rule_of(self, name: str) -> UpdateRule:
@@ -272,12 +272,12 @@ class Decisions(QuantizedForward):
         return self.rules[type(optimizer)](optimizer, self.conventions, r, decays=name not in self.recipe.undecayed)
 
     def rate_of(self, name: str, rate: float) -> float:
-        """The rate of a parameter's update, from that of the first group."""
+        """The rate of a parameter's update; `rate` is that of the first group."""
         own, first = self.recipe.of_groups[self.group_of(name)].learning_rate, self.recipe.optimizer.learning_rate
         return rate if own == first else own * self.factor()
 
     def group_of(self, name: str) -> int:
-        """Index of a parameter's group: those of an optimizer alternate between its groups."""
+        """Index of a parameter's group: the parameters of an optimizer alternate between its groups."""
         return self._places[name] // self.recipe.optimizers % self.recipe.groups
 
     def arithmetic_of(self, name: str) -> Arithmetic:
@@ -297,11 +297,11 @@ class Decisions(QuantizedForward):
         return result
 
     def make_schedule(self, applied: int = 0) -> None:
-        """Makes the schedule, at its beginning or after so many applied updates."""
+        """Creates the schedule at the state after `applied` applied updates."""
         self.schedule = applied
 
     def advance_schedule(self) -> None:
-        """Counts an applied update."""
+        """Moves the schedule by one applied update."""
         self.schedule += 1
 
     def learning_rate(self) -> float:
@@ -323,7 +323,7 @@ class Decisions(QuantizedForward):
         return wider(self.master_formats[name], "float32")
 
     def move_average(self) -> None:
-        """Updates the average by the weights of an applied update; the first ones are copied."""
+        """Updates the average of the weights after an applied update; the first update copies the weights."""
         if self.recipe.average is None:
             return
         for name, master in self.masters.items():
@@ -334,7 +334,7 @@ class Decisions(QuantizedForward):
             self.averages[name] = r(r(decay * self.averages[name]) + r((1.0 - decay) * master))
 
     def read_average(self, name: str) -> Array:
-        """A parameter for evaluation with the average: the average in the model's format."""
+        """The average of a parameter in the model's format, for evaluation."""
         return self.rounding.round(self.averages[name], self.formats[name])
 
     def optimizer_of(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""The forward half of a training run: segments, dropout's stream, batch norm's buffers and recomputation."""
+"""The forward pass of a training run: segments, dropout stream, batch-norm buffers and recomputation."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Forward:
         self.traced: TracedTensors | None = None
 
     def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
-        """Which values dropout keeps: the next draw of a stream that the seed and the number of draws determine."""
+        """The next dropout mask; the seed and the number of earlier draws determine it."""
         stream = np.random.Generator(np.random.Philox(key=np.array([self.recipe.seed, self.draws], np.uint64)))
         self.draws += 1
         return stream.random(shape, np.float32) >= rate
@@ -74,7 +74,7 @@ class Forward:
         return self.statistics[f"{path}.mean"], self.statistics[f"{path}.variance"]
 
     def update_running_statistics(self, path: str, mean: Array, variance: Array, count: int, momentum: float) -> None:
-        """Moves the running statistics towards a batch's, in float32; a recomputed forward leaves them alone."""
+        """Moves the running statistics towards the batch statistics, in float32; recomputation does not move them."""
         if self._replaying:
             return
         if self.conventions.running_variance == "unbiased":
@@ -85,7 +85,7 @@ class Forward:
             self.statistics[f"{path}.{name}"] = self.rounding.round(old + moved, "float32")
 
     def dense(self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, training: bool) -> Tensor:
-        """The output of the dense layer at `path` for x; its ranges move in training, but not in recomputation."""
+        """The output of the dense layer at `path` for x. Its QAT ranges move in training, but not in recomputation."""
         if self.float8 is not None:
             return self.float8.dense(path, x, weight, bias, self.statistics, self.magnitudes if training else None)
         if self.qat is None:
@@ -93,18 +93,18 @@ class Forward:
         return self.qat.dense(path, x, weight, bias, self.statistics, observes=training and self.observes())
 
     def observes(self) -> bool:
-        """Whether a training pass moves QAT ranges now."""
+        """True if a training pass now updates QAT ranges."""
         return not self._replaying
 
     def passing(self, path: str, output: Tensor) -> Tensor:
-        """The output of the layer at `path`, noted while a pass is shown."""
+        """Returns the output of the layer at `path`, and records it during a trace."""
         return output if self.traced is None else self.traced.passing(path, output)
 
     def run(self, parameters: Mapping[str, Tensor], batch: Batch, inputs: Any = None) -> dict[str, Tensor]:
-        """Training forward: the sum of every head's losses over the batch's items, for heads that have targets.
+        """Training forward: for each head with targets, the sum of its losses over the batch's items.
 
         Args:
-            inputs: the batch's inputs on a carrier that is traced, where their gradient is asked for too.
+            inputs: the batch's inputs as a traced carrier, if their gradient is needed; None otherwise.
         """
         x = (
             tensor(batch.inputs, owned=False)
@@ -124,7 +124,7 @@ class Forward:
             return run.heads(*self._last, x, tuple(head.name for head in self.model.heads.heads))
 
     def recompute_segment(self, moment: Moment) -> AbstractContextManager[Any]:
-        """The context in which a segment is run again: everything is as the forward pass found it."""
+        """Context of a segment's second run, with the random stream, buffers and precision of its first run."""
         stack = ExitStack()
         stack.enter_context(self.replay_random(moment.draws))
         stack.enter_context(self.replay_buffers())
@@ -133,7 +133,7 @@ class Forward:
 
     @contextmanager
     def replay_random(self, draws: int) -> Iterator[None]:
-        """Sets the random stream back, and forward again afterwards."""
+        """Sets the random stream back to `draws` draws, and restores its position afterwards."""
         later, self.draws = self.draws, draws
         try:
             yield
@@ -142,7 +142,7 @@ class Forward:
 
     @contextmanager
     def replay_buffers(self) -> Iterator[None]:
-        """Keeps running statistics from moving a second time."""
+        """Prevents a second update of the running statistics."""
         self._replaying += 1
         try:
             yield
@@ -154,11 +154,10 @@ class Forward:
         return scope.open_scope(former)
 
     def bytes_of_pass(self, parameters: Mapping[str, Tensor], batch: Batch) -> int:
-        """Bytes kept between forward and backward, without moving anything.
+        """Bytes saved between forward and backward of a batch; the run's state does not change.
 
-        Every operation keeps what its derivative needs (`Operations`). A recomputed segment keeps its input alone; the
-        heads and losses, which are never recomputed, keep what they need. Parameters, inputs and their casts are left
-        out.
+        Every operation saves the values that its derivative needs (`Operations`). A recomputed segment saves only its
+        input; heads and losses are never recomputed. Parameters, inputs and their casts are not counted.
         """
         before = self.draws, dict(self.statistics), list(self.calls)
         self.ops.tape = tape = SavedForBackward()
@@ -223,7 +222,7 @@ class Forward:
 
 
 def stored_format(model: Model, precision: Precision, name: str, conventions: Conventions) -> str:
-    """Format of a parameter in the model: float64 heads stay so, and normalisation layers may stay float32 at O2."""
+    """Format of a parameter in the model. Float64 heads stay float64; at O2 normalisation layers may stay float32."""
     if model.parameter_format(name) == "float64":
         return "float64"
     path = name.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""Offload: arrays of a run in a store while they are not used, in host memory or files."""
+"""Offload: stores of a run's arrays in host memory or files, for the time in which the arrays are not used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fixtures.arrays import Array
 from fixtures.recipe import Offload
 from frameworks.reference.core.tape import fill, flatten
 
-_DIGEST = 32
+_DIGEST = 32  # bytes of a SHA-256
 
 
 class ArrayStore(Protocol):
@@ -70,7 +70,7 @@ class DiskStore:
         """Writes the file atomically.
 
         Raises:
-            OSError: it cannot be written; the message names it, and what it held before is still there.
+            OSError: the file cannot be written; the message names it, and its former content is unchanged.
         """
         order = np.argsort([-abs(stride) for stride in array.strides], kind="stable").astype(int)
         buffer = io.BytesIO(bytes([array.ndim, *order]))
@@ -84,8 +84,8 @@ class DiskStore:
         """Reads the file.
 
         Raises:
-            OSError: it cannot be read.
-            ValueError: it is not what was written.
+            OSError: the file cannot be read.
+            ValueError: the content differs from what was written.
         """
         content = self.path(key).read_bytes()
         if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
@@ -105,7 +105,7 @@ def store_of(offload: Offload) -> ArrayStore:
 
 
 class StoredArrays(MutableMapping[str, Array]):
-    """Named arrays in a store; reading one fetches it."""
+    """A mapping of named arrays that are in a store; each access reads a copy from the store."""
 
     def __init__(self, store: ArrayStore, group: str, arrays: Mapping[str, Array]) -> None:
         self._store, self._group = store, group
@@ -136,7 +136,7 @@ class Activations:
     """Saved activations, in a store between forward and backward.
 
     Attributes:
-        left: bytes offloaded, as float64 carriers.
+        left: offloaded bytes, counted as float64 carriers.
     """
 
     def __init__(self, store: ArrayStore) -> None:
@@ -145,7 +145,7 @@ class Activations:
         self._numbers = count()
 
     def node_type(self) -> type[VJPNode]:
-        """Nodes of a tape that keep only keys."""
+        """A node type of the tape whose nodes keep keys of the store in place of arrays."""
         activations = weakref.proxy(self)  # classes outlive what they were made for
 
         class Parked(VJPNode):
@@ -166,7 +166,7 @@ class Activations:
 
 
 class _Parked:
-    """Values whose floating arrays are in a store as long as this object exists."""
+    """Nested values whose floating arrays are in a store; they are dropped when this object is deleted."""
 
     def __init__(self, activations: Activations, nest: Any) -> None:
         self._store = activations.store
@@ -178,7 +178,7 @@ class _Parked:
             self._keys.append(activations.put(leaf))
 
     def fetch(self) -> Any:
-        """The values as they were."""
+        """The nested values, with their arrays read from the store."""
         return fill(self._nest, [self._store.get(key) for key in self._keys])
 
 

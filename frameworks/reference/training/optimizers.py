@@ -1,4 +1,4 @@
-"""Optimizers' update rules, also of matrices, each operation rounded to the format that the weights are stored in."""
+"""Update rules of the optimizers; each operation is rounded to the storage format of the weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from frameworks.contract import Conventions
 from frameworks.reference.core.rounding import Rounding
 
 EPSILON = Conventions().adam_default_epsilon
-"""Kingma & Ba's, arXiv:1412.6980."""
+"""Adam's epsilon in Kingma & Ba, arXiv:1412.6980."""
 
 Slots = dict[str, Array]
 
@@ -32,19 +32,19 @@ class Arithmetic:
         return self.rounding.round(value, self.format, terms)
 
     def number(self, value: float) -> float:
-        """A hyperparameter as the update uses it."""
+        """A hyperparameter, rounded to float32 or wider."""
         return self.rounding.constant(value, wider(self.format, "float32"))
 
     def epsilon(self, value: float) -> float:
-        """An epsilon, raised to the smallest positive value of the format where it would be rounded to zero."""
+        """An epsilon, rounded to the format; the format's smallest positive value if that would be zero."""
         return max(value, FORMATS[self.format].smallest_subnormal)
 
 
 class UpdateRule:
-    """The update rule of an optimizer under a framework's conventions, a method each decision.
+    """The update rule of an optimizer under a framework's conventions. Faults override a method.
 
     Args:
-        decays: whether weight decay acts on the parameter.
+        decays: True if weight decay acts on the parameter.
     """
 
     def __init__(self, optimizer: Any, conventions: Conventions, r: Arithmetic, *, decays: bool = True) -> None:
@@ -60,13 +60,13 @@ class UpdateRule:
 
     @classmethod
     def start(cls, optimizer: Any, slot: str) -> float:
-        """A moment before the first update."""
+        """Initial value of a moment."""
         del optimizer, slot
         return 0.0
 
     @classmethod
     def shape(cls, optimizer: Any, slot: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The shape of a moment of a parameter of this shape, None where it has none."""
+        """The shape of a moment for a parameter of this shape; None if the parameter has no such moment."""
         del optimizer, slot
         return shape
 
@@ -82,20 +82,20 @@ class UpdateRule:
         return self.step(p, slots, self.add_decay(p, self.ascent(g)), rate, count)
 
     def step(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
-        """The update by a gradient whose sign and decay are done."""
+        """The update by a gradient to which `ascent` and `add_decay` were applied."""
         raise NotImplementedError
 
     def ascent(self, g: Array) -> Array:
-        """The gradient, turned round to maximize."""
+        """The gradient, negated if the optimizer maximizes."""
         return -g if self.optimizer.maximize else g
 
     def add_decay(self, p: Array, g: Array) -> Array:
-        """The gradient with coupled decay."""
+        """The gradient plus coupled weight decay."""
         return self.r(g + self.r(self.r.number(self.decay) * p)) if self.decay else g
 
 
 class SGDRule(UpdateRule):
-    """SGD with momentum, in either convention; Sutskever et al. 2013 for Nesterov's."""
+    """SGD with momentum, in both conventions; Nesterov momentum as in Sutskever et al. 2013."""
 
     @classmethod
     def slots(cls, optimizer: SGD) -> tuple[str, ...]:
@@ -115,12 +115,12 @@ class SGDRule(UpdateRule):
         return r(p - r(rate * self.ahead(velocity, g))), {"momentum": velocity}
 
     def joining(self, g: Array, count: int) -> Array:
-        """What of the gradient joins the velocity: all of the first one."""
+        """The term added to the velocity: the first gradient, later gradients times 1 − dampening."""
         undampened = not self.optimizer.dampening or count == 1
         return g if undampened else self.r(self.r.number(1.0 - self.optimizer.dampening) * g)
 
     def ahead(self, velocity: Array, g: Array) -> Array:
-        """What moves the weight: the velocity, or Nesterov's look ahead of it."""
+        """The direction of the update: the velocity, or Nesterov's look-ahead."""
         if not self.optimizer.nesterov:
             return velocity
         return self.r(g + self.r(self.r.number(self.optimizer.momentum) * velocity))
@@ -156,25 +156,25 @@ class AdamRule(UpdateRule):
         return r(p - way), moved
 
     def moving(self, first: Array, g: Array, count: int) -> Array:
-        """What moves the weight, before the correction of the first moment."""
+        """The direction of the update, before the bias correction of the first moment."""
         del g, count
         return first
 
     def largest(self, former: Array, second: Array, correction: float, moved: Slots) -> tuple[Array, float]:
-        """AMSGrad's second moment and the correction that it still needs: of the moments, or none of corrected ones."""
+        """AMSGrad's largest second moment, and the bias correction to apply to it: 1 if it was corrected already."""
         corrected = self.conventions.amsgrad == "corrected"
         largest = np.maximum(former, self.r(second / self.r.number(correction)) if corrected else second)
         moved["largest_second_moment"] = largest
         return largest, 1.0 if corrected else correction
 
     def share(self, beta: float) -> float:
-        """1 − β, a gradient's share in its moment."""
+        """1 − β, the weight of a new gradient in its moment."""
         if self.conventions.adam_share == "float64" or self.r.format == "float64":
             return 1.0 - beta
         return float(np.float32(1.0) - np.float32(beta))
 
     def correction(self, beta: float, count: int) -> float:
-        """1 − βᵗ, the share of the zeros that the moments began with."""
+        """1 − βᵗ, the divisor of the bias correction for moments that start at zero."""
         wide = self.conventions.adam_correction == "weights" and self.r.format == "float64"
         if self.conventions.adam_correction == "float64" or wide:
             return 1.0 - beta**count
@@ -189,7 +189,7 @@ class AdamWRule(AdamRule):
         return self.step(self.shrunk(p, rate), slots, self.ascent(g), rate, count)
 
     def shrunk(self, p: Array, rate: float) -> Array:
-        """The weight after decoupled decay."""
+        """The weight after decoupled weight decay."""
         return self.r(p * self.r.number(1.0 - rate * self.decay))
 
 
@@ -213,7 +213,7 @@ class AdagradRule(UpdateRule):
         return r(p - r(r.number(self.decay_learning_rate(rate, count)) * r(g / root))), {"squares": squares}
 
     def decay_learning_rate(self, rate: float, count: int) -> float:
-        """The rate of the update of this number, from 1."""
+        """The learning rate of update number `count`, counted from 1."""
         return rate / (1.0 + (count - 1) * self.optimizer.rate_decay)
 
 
@@ -240,13 +240,13 @@ class RMSpropRule(UpdateRule):
         return r(p - (moved["momentum"] if inside else r(r.number(rate) * moved["momentum"]))), moved
 
     def mean(self, former: Array, value: Array) -> Array:
-        """A decaying mean that takes in a value."""
+        """The exponential moving average after a new value."""
         r, decay = self.r, self.optimizer.decay
         return r(r(r.number(decay) * former) + r(r.number(1.0 - decay) * value))
 
 
 def root_of(r: Arithmetic, squares: Array, epsilon: float, position: str) -> Array:
-    """The root that an update divides by, with epsilon "outside" or "inside" of it."""
+    """The square root that an update divides by, with epsilon "outside" or "inside" the root."""
     if position == "inside":
         return r(np.sqrt(r(squares + r.epsilon(epsilon))))
     return r(r(np.sqrt(squares)) + r.epsilon(epsilon))
@@ -254,11 +254,11 @@ def root_of(r: Arithmetic, squares: Array, epsilon: float, position: str) -> Arr
 
 Shape = tuple[int, ...]
 RMS_RATE = 0.2
-"""The RMS of AdamW's updates in practice; Liu et al., arXiv:2502.16982, section 2.2."""
+"""Typical RMS of AdamW's updates; Liu et al., arXiv:2502.16982, section 2.2."""
 
 
 class AdafactorRule(UpdateRule):
-    """Adafactor; Shazeer & Stern 2018, algorithms 4 to 6. Of more than two dimensions the last two are factored."""
+    """Adafactor; Shazeer & Stern 2018, algorithms 4 to 6. With more than two dimensions, the last two are factored."""
 
     optimizer: Adafactor
 
@@ -285,7 +285,7 @@ class AdafactorRule(UpdateRule):
         return r(shrunk - way), moved
 
     def statistics(self, slots: Mapping[str, Array], g: Array, share: float) -> Slots:
-        """The means after they took in a gradient with a share."""
+        """The means of squares after a new gradient with the weight `share`."""
         squares = self.r(g * g)
         if self.conventions.adafactor_epsilon == "added":
             squares = self.r(squares + self.epsilon)
@@ -296,13 +296,13 @@ class AdafactorRule(UpdateRule):
 
     @property
     def epsilon(self) -> float:
-        """The epsilon of squares."""
+        """Epsilon 1, which is added to squared gradients or is the floor of their root."""
         epsilon = self.optimizer.epsilon1
         wanted = self.conventions.adafactor_default_epsilon if epsilon is None else epsilon
         return self.r.epsilon(2.0 * format_of(self.r.format).unit_roundoff if wanted is None else wanted)
 
     def root(self, means: Mapping[str, Array]) -> Array:
-        """The root of the estimated second moment."""
+        """The square root of the estimated second moment."""
         r, floor = self.r, self.epsilon if self.conventions.adafactor_epsilon == "floor" else 0.0
         estimate = means.get("squares")
         if estimate is None:
@@ -312,20 +312,20 @@ class AdafactorRule(UpdateRule):
         return np.maximum(r(np.sqrt(estimate)), floor)
 
     def clip(self, update: Array) -> Array:
-        """The update with an RMS of at most the threshold."""
+        """The update, scaled down so that its RMS is at most the threshold."""
         return self.r(update / max(1.0, self.rms(update) / self.optimizer.threshold))
 
     def scale(self, p: Array) -> float:
-        """The RMS of a parameter as it counts."""
+        """The RMS of a parameter, at least epsilon 2: the factor of its update."""
         return max(self.optimizer.epsilon2, self.rms(p))
 
     def cap_rate(self, rate: float, count: int) -> float:
-        """The relative step size of the update of this number, from 1."""
+        """The learning rate of update number `count`, counted from 1, after the cap of the relative step size."""
         capped = self.optimizer.relative_step and self.conventions.adafactor_rate == "capped"
         return min(rate, 1.0 / math.sqrt(count)) if capped else rate
 
     def mean(self, former: Array, value: Array, share: float) -> Array:
-        """A mean that takes in a value with a share."""
+        """The moving average after a new value with the weight `share`."""
         r = self.r
         return r(r(r.number(1.0 - share) * former) + r(r.number(share) * value))
 
@@ -334,12 +334,12 @@ class AdafactorRule(UpdateRule):
         return self.r(values.mean(axis=axis), values.shape[axis])
 
     def rms(self, values: Array) -> float:
-        """The root of the mean of squares."""
+        """The root mean square of an array."""
         return float(self.r(np.sqrt(self.r(np.mean(values * values), values.size))))
 
 
 class NonMatrixRule(AdamRule):
-    """Adam of parameters that are no matrices, with Nesterov's look ahead where the conventions say so.
+    """Muon's Adam for parameters that are not matrices, with Nesterov's look-ahead if the conventions say so.
 
     Source: Dozat, "Incorporating Nesterov momentum into Adam" (2016).
     """
@@ -381,7 +381,7 @@ class MuonRule(UpdateRule):
         return r(decayed - r(r.number(rate * self.factor(p.shape)) * update)), {"momentum": velocity}
 
     def ahead(self, velocity: Array, g: Array, count: int) -> Array:
-        """What is made orthogonal: the velocity, or Nesterov's look ahead of it. Its length does not matter."""
+        """The matrix to orthogonalise: the velocity, or Nesterov's look-ahead. Its norm has no effect."""
         if not self.optimizer.nesterov:
             return velocity
         r, share = self.r, self.optimizer.momentum
@@ -390,7 +390,7 @@ class MuonRule(UpdateRule):
         return r(g + r(r.number(share) * velocity))
 
     def orthogonal(self, matrix: Array) -> Array:
-        """The matrix with singular values near 1."""
+        """The matrix after the Newton-Schulz iterations, with singular values near 1."""
         if matrix.shape[0] > matrix.shape[1]:
             return self.orthogonal(matrix.T).T
         x = self.normalise(self.round(matrix))
@@ -399,21 +399,21 @@ class MuonRule(UpdateRule):
         return x
 
     def normalise(self, matrix: Array) -> Array:
-        """The matrix by its Frobenius norm, so that no singular value is above 1."""
+        """The matrix divided by its Frobenius norm, so that no singular value exceeds 1."""
         norm = self.round(np.sqrt(self.round(np.sum(matrix * matrix), matrix.size)))
         epsilon = self.conventions.muon_default_epsilon
         added = self.conventions.muon_epsilon == "added"
         return self.round(matrix / (norm + epsilon if added else np.maximum(norm, epsilon)))
 
     def iterate(self, x: Array) -> Array:
-        """One iteration of Newton and Schulz, of the fifth order."""
+        """One Newton-Schulz iteration of fifth order."""
         a, b, c = self.optimizer.coefficients
         gram = self.product(x, x.T)
         factor = self.round(self.round(b * gram) + self.round(c * self.product(gram, gram)))
         return self.round(self.round(a * x) + self.product(factor, x))
 
     def factor(self, shape: Shape) -> float:
-        """By how much the rate of a matrix is adjusted."""
+        """The factor of the learning rate for a matrix of this shape."""
         match self.optimizer.adjustment:
             case "rms":
                 return RMS_RATE * math.sqrt(max(shape))
@@ -424,15 +424,15 @@ class MuonRule(UpdateRule):
 
     @property
     def format(self) -> str:
-        """The format that the iteration computes in."""
+        """The computing format of the iteration."""
         return self.r.format if self.conventions.muon_products == "weights" else "bfloat16"
 
     def round(self, value: Array, terms: int = 1) -> Array:
-        """A value in the iteration's format."""
+        """A value rounded to the iteration's format."""
         return self.r.rounding.round(np.asarray(value), self.format, terms)
 
     def product(self, a: Array, b: Array) -> Array:
-        """A product of matrices in the iteration's format, whose sums are wider where the format is low."""
+        """A matrix product rounded to the iteration's format; low formats accumulate in a wider one."""
         return self.round(a @ b, a.shape[1] if self.format == "float32" else 1)
 
 
@@ -449,7 +449,7 @@ RULES: Mapping[type[Optimizer], type[UpdateRule]] = {
 
 
 def optimizer_of(recipe: Recipe, group: int, applied: int) -> Optimizer:
-    """The optimizer of a group in the update after so many applied ones: a cycle may change its momentum or beta1."""
+    """The optimizer of a group after `applied` updates; a one-cycle schedule may change its momentum or beta1."""
     optimizer, schedule = recipe.of_groups[group], recipe.schedule
     momentum = schedule.momentum(applied) if isinstance(schedule, OneCycle) else None
     if momentum is None:

@@ -1,4 +1,4 @@
-"""Decisions about low-bit layers: which windows and batches they observe, and conversion."""
+"""The part of a training run that QAT and float8 layers need: their observed state, and conversion."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from frameworks.reference.training.forward import Forward
 
 @dataclass
 class OpenWindow:
-    """Results of a window: accumulated gradients, loss sums with their items, and decisions.
+    """State of an open window: accumulated gradients, loss sums with their items, and overflow decisions.
 
     Attributes:
-        amax: in float8 training, the amax of each operand.
+        amax: in float8 training, the amax of each operand in this window.
     """
 
     gradients: dict[str, Array] = field(default_factory=dict)
@@ -45,10 +45,10 @@ class OpenWindow:
 
 
 class QuantizedForward(Forward):
-    """A forward pass with state that moves by windows: QAT ranges, amax histories.
+    """A forward pass with the state of quantized layers: QAT ranges and amax histories.
 
     Attributes:
-        steps: updates that were applied.
+        steps: number of applied updates.
     """
 
     quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
@@ -62,15 +62,15 @@ class QuantizedForward(Forward):
         return super().observes() and moves
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
-        """What reads the state of techniques, by class."""
+        """Functions that read the state of a technique, by the class that `view` is asked for."""
         return {CalibratedRanges: self.observe_ranges, AmaxHistories: self.amax_histories}
 
     def observe_ranges(self) -> dict[str, Calibrated]:
-        """The ranges of the dense layers that a training pass has reached."""
+        """The QAT ranges of the dense layers that have run in a training pass."""
         return self.qat_layers().observe_ranges(self.statistics)
 
     def convert(self) -> ReferenceQuantizedModel:
-        """The model in integer codes, by the ranges as they are."""
+        """The model converted to integer codes with the present ranges."""
         layers = self.qat_layers()
         weights = {name: value.astype(np.float32) for name, value in self.values.items()}
         return self.quantized_model_class(layers.rule.linear, self.model, weights, known=self.observe_ranges())
@@ -79,20 +79,20 @@ class QuantizedForward(Forward):
         """The QAT layers.
 
         Raises:
-            Unsupported: the recipe does not ask for it.
+            Unsupported: the recipe does not use QAT.
         """
         if self.qat is None:
             raise Unsupported(Capability.QAT, "the recipe has no QAT")
         return self.qat
 
     def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
-        """Merges the observations of a counted micro-batch into those of its window."""
+        """Merges the amax values of a micro-batch into those of its window."""
         if self.float8 is not None:
             known = self.window.amax
             known |= {name: self.float8.larger(known.get(name, 0.0), most) for name, most in magnitudes.items()}
 
     def end_of_window(self, skipped: bool) -> None:
-        """Updates the amax histories by the window, unless a skipped update leaves them unchanged."""
+        """Updates the amax histories at the end of a window; a skipped update may leave them unchanged."""
         if self.float8 is not None and (not skipped or self.float8.rule.skipped == "moves"):
             self.float8.move(self.statistics, self.window.amax)
 
@@ -104,7 +104,7 @@ class QuantizedForward(Forward):
         """The float8 layers.
 
         Raises:
-            Unsupported: the recipe does not ask for it.
+            Unsupported: the recipe does not use float8 training.
         """
         if self.float8 is None:
             raise Unsupported(Capability.FLOAT8_TRAINING, "the recipe has no float8 training")

@@ -17,7 +17,7 @@ def _float32(value: float) -> float:
 
 @dataclass(frozen=True)
 class LossScale:
-    """A loss scale, held in float32, and the rule that moves it.
+    """A loss scale in float32, with the rule that adjusts it.
 
     adjust(finite):
         not finite:                    scale ← max(scale · backoff, min(minimum, scale));  good_steps ← 0
@@ -37,11 +37,11 @@ class LossScale:
 
     @property
     def dynamic(self) -> bool:
-        """Whether the scale ever moves."""
+        """True for a dynamic scale, False for a static one."""
         return self.interval > 0
 
     def adjust(self, finite: bool) -> LossScale:
-        """The scale after one finite or non-finite update."""
+        """The loss scale after an update whose gradients were finite or not."""
         if not self.dynamic:
             return self
         if not finite:
@@ -53,7 +53,7 @@ class LossScale:
         return replace(self, scale=grown if grown <= self.maximum else self.scale, good_steps=0)
 
     def at(self, scale: float, good_steps: int) -> LossScale:
-        """The same rule with another state."""
+        """A loss scale with this rule and the given state."""
         return replace(self, scale=scale, good_steps=good_steps)
 
 
@@ -61,7 +61,7 @@ def loss_scale(scaling: Scaling | None, rule: ScalerRule) -> LossScale | None:
     """A recipe's initial scale under a framework's rule; None without scaling.
 
     Raises:
-        ValueError: a setting under which no scaler can work.
+        ValueError: a setting is invalid.
     """
     match scaling:
         case DynamicScaling(enabled=True):

@@ -1,16 +1,16 @@
-"""The reference's training run and its state: one small method for each decision.
+"""The reference's training run, its save and restore, and the training loop of its library modes.
 
-A fault is a subclass that overrides one of these:
+A fault is a subclass of `ReferenceTrainer` that overrides one of these methods:
 
     forward     draw_mask, running_statistics, update_running_statistics
     recompute   recompute_segment (all of the next three), replay_random, replay_buffers, replay_precision
     loss        normalise (how a micro-batch's loss is weighted by items), scale_loss, reported_loss
     window      accumulate_gradient, accumulator_format, take_micro_batch, window_ended, empty_accumulator
-    scaler      unscale, found_nonfinite, judge (for whom it is asked), next_scale
+    scaler      unscale, has_nonfinite, judge (which optimizers skip), next_scale
     update      as_applied (in which format), optimizer_of, gradient_norm, clip, apply_update, advance_schedule,
-                learning_rate, sync_masters, move_average, average_format, averaged
+                learning_rate, sync_masters, move_average, average_format, read_average
     eight bits  the methods of EightBitState, QatLayers and Float8Layers; take_magnitudes, end_of_window
-    offload     make_store, held, node_type
+    offload     make_store, storage, node_type
     checkpoint  save_state, load_state, load_part, take, make_schedule, use_scaler
 
 Casting and the choice of an operation's format are `Operations.cast` and `Operations.formats`.
@@ -43,20 +43,20 @@ PARTS = ("model", "optimizer", "schedule", "scaler", "window")
 
 
 class PartByPart(Protocol):
-    """What loads a run's parts in a given order."""
+    """A run whose parts can be made and loaded one by one."""
 
     def load_part(self, part: str, arrays: dict[str, Array]) -> None:
         """Restores one of `PARTS`."""
 
     def make_schedule(self, applied: int = 0) -> None:
-        """Makes the schedule, at its beginning or after so many applied updates."""
+        """Creates the schedule at the state after `applied` applied updates."""
 
     def use_scaler(self) -> None:
-        """Scales a loss that nothing is done with."""
+        """Scales a loss and discards it."""
 
 
 def copy_state(run: Decisions) -> dict[str, Array]:
-    """Copies of the full state."""
+    """Copies of a run's full state, as named arrays."""
     window = run.window
     arrays: dict[str, Array] = {
         "counters": np.array([run.steps, run.schedule, run.draws, window.items, window.micro_batches, window.dropped]),
@@ -85,13 +85,13 @@ def copy_state(run: Decisions) -> dict[str, Array]:
 
 
 def put_back(run: Decisions, arrays: dict[str, Array], parts: Sequence[str] = PARTS) -> None:
-    """Restores these parts of what `copy_state` returned."""
+    """Restores these parts of a state that `copy_state` returned."""
     for part in parts:
         _PUT_BACK[part](run, arrays)
 
 
 def put_back_in(run: PartByPart, arrays: dict[str, Array], order: LoadOrder) -> None:
-    """`put_back` for a new run, whose parts are made and loaded in this order."""
+    """As `put_back`, for a new run whose parts are made and loaded in this order."""
     parts = list(PARTS)
     match order:
         case "optimizer-first":
@@ -169,7 +169,7 @@ def _window(former: OpenWindow, arrays: dict[str, Array], gradients: dict[str, A
 
 
 class SavedRun(Decisions, BaseTrainer):
-    """A run whose state goes to files and to other runs."""
+    """A run that can be saved to files, restored, and copied to other runs."""
 
     def save(self, path: Path) -> None:
         checkpoint.write(path, self.save_state(), self._identity(), compressed=self.recipe.way("save") == "compressed")
@@ -187,7 +187,7 @@ class SavedRun(Decisions, BaseTrainer):
         self.frozen = frozenset(names).union(self.recipe.frozen)
 
     def load_part(self, part: str, arrays: Arrays) -> None:
-        """Goes back to what `save_state` returned of one of `state_dict.PARTS`."""
+        """Restores one of `PARTS` from a state that `save_state` returned."""
         put_back(self, arrays, (part,))
 
     def _identity(self) -> str:
@@ -198,7 +198,7 @@ class SavedRun(Decisions, BaseTrainer):
         return copy_state(self)
 
     def load_state(self, arrays: Arrays) -> None:
-        """Goes back to what `save_state` returned."""
+        """Restores the state that `save_state` returned."""
         put_back(self, arrays)
 
 
@@ -207,7 +207,7 @@ _INPUTS = "inputs"
 
 
 class ReferenceTrainer(SavedRun):
-    """One training run: the contract's methods, based on the inherited decisions."""
+    """One training run: the methods of `Trainer`, which call the inherited decisions."""
 
     def accumulate(self, batch: Batch, items: int) -> float:
         total, gradients = self.run_pass(batch, items)
@@ -215,7 +215,7 @@ class ReferenceTrainer(SavedRun):
         return self.reported_loss(total, batch.items)
 
     def window_takes(self, gradients: Arrays, items: int, loss: tuple[float, int] | None = None) -> None:
-        """Adds a micro-batch's scaled gradients, loss sum and items to the window of so many items."""
+        """Adds a micro-batch's scaled gradients, and its loss sum with its items, to a window of `items` items."""
         self._open(items)
         if loss is not None:
             self.window.losses.append(loss)
@@ -234,7 +234,7 @@ class ReferenceTrainer(SavedRun):
             self.window, self.scaler = outer, scaler
 
     def unscaled_gradients(self) -> Arrays:
-        """The open window's unscaled gradients, as the optimizer takes them."""
+        """The open window's unscaled gradients, in the format that the optimizer gets."""
         if not self.window.unscaled:
             self.unscale_gradients()
         return {
@@ -276,7 +276,7 @@ class ReferenceTrainer(SavedRun):
         return self.discard() if discard else self.apply()
 
     def unscale_manually(self, calls: int) -> None:
-        """Unscales the window's gradients as often as a caller asks; a refusal ends the window.
+        """Unscales the window's gradients `calls` times; an error ends the window.
 
         Raises:
             RuntimeError: they were unscaled before.
@@ -289,7 +289,7 @@ class ReferenceTrainer(SavedRun):
             raise
 
     def unscale_gradients(self) -> None:
-        """Unscales the window's gradients; `apply` does so where the caller has not.
+        """Unscales the window's gradients; `apply` calls it unless the caller already has.
 
         Raises:
             RuntimeError: they were unscaled before.
@@ -335,7 +335,7 @@ class ReferenceTrainer(SavedRun):
         )
 
     def discard(self) -> Update:
-        """Ends a window without a step: the scale moves by what the gradients are, and nothing else does."""
+        """Ends a window without a step: the gradients adjust the loss scale, and nothing else changes."""
         window, rate = self.window, self.learning_rate()
         if self.scaler is not None and self.conventions.scaler.counts == "updates":
             bad = window.dropped or window.latched or window.scaled_overflow or self.judge()
@@ -345,7 +345,7 @@ class ReferenceTrainer(SavedRun):
         return Update(math.nan, (), window.scale, scale, good, skipped=True, gradient_norm=None, learning_rate=rate)
 
     def _step(self, rate: float) -> bool:
-        """Updates or skips, and moves the scale; returns whether nothing was applied."""
+        """Updates or skips, and adjusts the loss scale; returns True if no optimizer applied an update."""
         window = self.window
         bad: frozenset[int] = frozenset()
         if self.scaler is not None:
@@ -395,7 +395,7 @@ class ReferenceTrainer(SavedRun):
         return sum(sums), self._run_pullbacks(pullbacks)
 
     def backpropagate_gradients(self, coefficients: Gradients, micro_batches: int) -> Arrays:
-        """Scaled gradients of Σ p·g over a window of so many micro-batches."""
+        """Scaled gradients of Σ p·g, normalised for a window of `micro_batches` micro-batches."""
         gradients = present(coefficients)
         if unknown := gradients.keys() - self.masters.keys():
             raise ValueError(f"{self.model.name} has no parameter {min(unknown)!r}")
@@ -422,7 +422,7 @@ class ReferenceTrainer(SavedRun):
         return total
 
     def _run_pullbacks(self, pullbacks: list[Pullback]) -> Arrays:
-        """Gradients of one or more backward passes in the parameters' formats, added where there are several."""
+        """Runs one or more backward passes and adds their gradients, in the parameters' formats."""
         total: Arrays = {}
         for pull in pullbacks:
             for name, gradient in (pull(np.ones(())) or {}).items():
@@ -496,10 +496,10 @@ class ReferenceTrainer(SavedRun):
 
 
 class ReferenceLoop:
-    """One method a decision.
+    """The training loop of a library: schedule steps, clipping, hooks and loaded checkpoints. Faults override a method.
 
     Args:
-        run: makes a run of a recipe.
+        run: creates a run of a model and a recipe.
     """
 
     def __init__(self, run: Callable[[Model, Recipe], ReferenceTrainer]) -> None:
@@ -523,23 +523,23 @@ class ReferenceLoop:
         return tuple(counts)
 
     def is_due(self, frequency: int, updates: int, micro_batches: int, position: int) -> bool:
-        """Whether the schedule steps after the run's update of this number.
+        """Returns whether the schedule steps after the current update.
 
         Args:
-            updates: of the run.
-            micro_batches: of the run.
-            position: micro-batches of the epoch.
+            updates: number of updates of the run so far.
+            micro_batches: number of micro-batches of the run so far.
+            position: number of micro-batches of the epoch so far.
         """
         return updates % frequency == 0
 
     def clip(self, gradient: Array, limit: float, scale: float) -> Array:
-        """The gradient that a step applies after clipping."""
+        """The gradient that a step applies, after it was clipped to the norm `limit`."""
         name = "0.output.bias"
         trainer = self.run(exact_linear(), Recipe(SGD(), scaling=DynamicScaling(initial=scale), clip=limit))
         return trainer.clip({name: trainer.unscale(name, np.asarray(gradient) * scale)})[name]
 
     def load_and_train(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
-        """What training made of a checkpoint in this format, whose weights are ones."""
+        """The result of loading a checkpoint in this format, whose weights are 1, and training it."""
         trainer = self.run(scalar(1.0), Recipe(SGD(rate), self.precision(saved)))
         before = trainer.master_parameters()
         for _ in range(updates):
@@ -553,11 +553,11 @@ class ReferenceLoop:
         return BFLOAT16
 
     def run_hook(self, gradient: Array, scale: float) -> Array:
-        """The gradient that the hook finds."""
+        """The gradient that a hook before the optimizer step reads."""
         trainer = self.run(exact_linear(), Recipe(SGD(), scaling=DynamicScaling(initial=scale)))
         unscaled = trainer.unscale("0.output.bias", np.asarray(gradient) * scale)
         return self.hook_gradient(unscaled, scale)
 
     def hook_gradient(self, unscaled: Array, scale: float) -> Array:
-        """The gradient that the hook finds, of an unscaled one."""
+        """The gradient that the hook reads, given the unscaled one and the loss scale."""
         return unscaled
