@@ -153,7 +153,7 @@ class AllRanks:
 
     @abstractmethod
     def divides(self, model: Model, ranks: Ranks) -> bool:
-        """Whether the level shards anything of a model."""
+        """Returns whether the level shards anything of a model."""
 
     @abstractmethod
     def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> Any:
@@ -164,7 +164,7 @@ class AllRanks:
 
 
 def shards_uneven_rows() -> bool:
-    """Whether three rows can be divided over two devices."""
+    """Returns whether three rows can be divided over two devices."""
     try:
         mesh = AbstractMesh((2,), ("shard",))
     except TypeError:  # before 0.5

@@ -43,7 +43,7 @@ def _dynamic_scaling() -> bool:
 
 
 def _missing_gradients() -> bool:
-    """Whether a parameter that the loss does not reach has no gradient, or Optax takes None for one."""
+    """Returns whether a parameter that the loss does not reach has no gradient, or Optax takes None for one."""
     weights = {"a": weight_of(), "b": weight_of()}
     gradients = jax.grad(lambda leaves: leaves["a"].sum())(weights)
     return gradients.get("b") is None or any(_takes_none(make) for make in (optax.sgd, optax.adam, optax.adamw))

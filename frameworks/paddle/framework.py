@@ -73,7 +73,7 @@ _LIMITS = Limits(group_s=30.0)
 
 
 def has_ranks(device: str) -> bool:
-    """Whether this version of Paddle has ranks of the suite's here."""
+    """Returns whether this version of Paddle has ranks of the suite's here."""
     return device == "cpu" and paddle.__version__.startswith(_MEETS_IN)
 
 
@@ -116,10 +116,10 @@ class OneGraph(BaseFramework):
 
     @abstractmethod
     def scales_after_bfloat16(self) -> bool:
-        """Whether a `GradScaler` scales after a bfloat16 scope."""
+        """Returns whether a `GradScaler` scales after a bfloat16 scope."""
 
     def turns_scaler_off(self, recipe: Recipe) -> bool:
-        """Whether the recipe's precision scope makes Paddle turn the dynamic scaler off."""
+        """Returns whether the recipe's precision scope makes Paddle turn the dynamic scaler off."""
         dynamic = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
         return dynamic and recipe.precision.format == "bfloat16"
 

@@ -59,7 +59,7 @@ class PaddleFormats(BaseFormats):
 
 
 def integer_products() -> bool:
-    """Whether a product of int8 tensors can exceed the range of int8."""
+    """Returns whether a product of int8 tensors can exceed the range of int8."""
     product = paddle.matmul(paddle.full([2, 16], 127, "int8"), paddle.full([16, 2], 127, "int8"))
     return bool((product.astype("int32") == 16 * 127 * 127).all())
 

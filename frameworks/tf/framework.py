@@ -122,7 +122,7 @@ def start_rank_group(
 
 
 def _trains(mode: str, model: Model, recipe: Recipe) -> bool:
-    """Whether a refused update succeeds if tried without the adapter's guards."""
+    """Returns whether a refused update succeeds if tried without the adapter's guards."""
     run = start_rank_group(mode, model, recipe)
     gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
     return not any(update.skipped for update in run.apply_gradients([[gradients] * recipe.accumulation] * run.count))
@@ -314,7 +314,7 @@ class TensorFlowFramework(ScopeOfPolicies):
 
     @property
     def _has_ranks(self) -> bool:
-        """Whether there are ranks: logical CPUs, in the modes that neither compile nor rewrite what they run."""
+        """True if there are ranks: logical CPUs, in the modes that neither compile nor rewrite what they run."""
         return self.device == "cpu" and self.mode in _RANKED
 
     @property

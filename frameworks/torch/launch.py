@@ -45,7 +45,7 @@ _NORMS = "torch.optim.Adafactor squares norms of a DTensor's rows in place, whic
 
 
 def is_flat(mode: str, recipe: Recipe) -> bool:
-    """Whether this mode shards parameters or gradients with FSDP1, whose scaler accepts float16 gradients."""
+    """Returns whether this mode shards parameters or gradients with FSDP1, whose scaler accepts float16 gradients."""
     return mode == "fsdp1" and recipe.ranks is not None and recipe.ranks.level in ("gradients", "full")
 
 
@@ -99,7 +99,7 @@ def _wants_whole(recipe: Recipe, mode: str) -> tuple[Capability, str] | None:
 
 
 def _as_without_ranks(model: Model, recipe: Recipe, mode: str) -> bool:
-    """Whether an update from gradients of powers of two is that of a run without ranks."""
+    """Returns whether an update from gradients of powers of two is that of a run without ranks."""
     shapes = model.parameter_shapes().items()
     gradients = {name: np.resize([1.0, -0.5, 0.25], shape).astype(np.float32) for name, shape in shapes}
     ranks, alone = (
@@ -143,7 +143,7 @@ def own_attempts(mode: str) -> dict[Capability, Attempt]:
 
 
 def _keeps_masters(precision: Precision, mode: str) -> bool:
-    """Whether shards stay float32 where the layers are gathered in another format."""
+    """Returns whether shards stay float32 where the layers are gathered in another format."""
     run = _start_rank_group(sincos(4), Recipe(SGD(2.0**-10), precision, ranks=Ranks(2, "full")), mode=mode)
     run.update(window_across_ranks((sincos_batch(4),), 2))
     models, masters = run.all("parameters")[0], run.all("master_parameters")[0]

@@ -369,7 +369,7 @@ def _disables_scaling(make: Make) -> bool:
 
 
 def _moves(micro_batches: int, make: Make) -> bool:
-    """Whether a window of so many micro-batches, of four, moves the parameters."""
+    """Returns whether a window of so many micro-batches, of four, moves the parameters."""
     run = make(exact_linear(), _RECIPE.replace(accumulation=4))
     before = run.parameters()
     for batch in exact_batch(8).into(4)[:micro_batches]:
@@ -413,7 +413,7 @@ CYCLE = OneCycle(4.0, 3, 10, 0.25, momenta=(0.75, 0.25))
 
 
 def moves_momentum(make: Make) -> bool:
-    """Whether a loop follows the momenta of a schedule too."""
+    """Returns whether a loop follows the momenta of a schedule too."""
     run = make(exact_linear(), _RECIPE.replace(optimizer=SGD(0.5, momentum=0.5), schedule=CYCLE))
     run.apply_gradients(ones(run))
     return run.steppers[0].optimizer.param_groups[0].get("momentum", 0.5) != 0.5
@@ -440,7 +440,7 @@ def _restores(make: Make) -> bool:
 
 
 def _shows_the_pass(make: Make) -> bool:
-    """Whether the gradient of the head's outputs, added up over samples, is that of its bias."""
+    """Returns whether the gradient of the head's outputs, added up over samples, is that of its bias."""
     run = make(exact_linear(), _RECIPE)
     trace = run.trace(exact_batch(4))
     return np.array_equal(trace.gradients["0.output"].sum(0), trace.parameters["0.output.bias"])

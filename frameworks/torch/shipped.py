@@ -47,7 +47,7 @@ _LOW = torch.bfloat16
 
 @cache
 def available() -> bool:
-    """Whether the examples can be imported."""
+    """Returns whether the examples can be imported."""
     return find_spec("expecttest") is not None
 
 

@@ -303,7 +303,7 @@ def _known_laws(fault: Fault) -> list[str]:
 
 
 def _light(framework: str) -> bool:
-    """Whether a run needs no framework but the reference, so that it can be forked off."""
+    """Returns whether a run needs no framework but the reference, so that it can be forked off."""
     module = framework.removeprefix("tools.faults.")
     return framework == "reference" or (module != framework and not module.startswith(f"{ADAPTERS}."))
 

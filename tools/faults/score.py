@@ -97,7 +97,7 @@ class Alone:
 
     @property
     def named(self) -> bool:
-        """Whether that is a clause that is about the fault."""
+        """True if that is a clause that is about the fault."""
         return self.breaks in self.fault.clauses
 
 

@@ -61,6 +61,6 @@ def peak_bytes(device: jax.Device) -> int | None:
 
 
 def has_peak() -> bool:
-    """Whether the device in use has such a peak."""
+    """Returns whether the device in use has such a peak."""
     (device,) = jax.numpy.ones(()).devices()
     return device.memory_stats() is not None

@@ -315,7 +315,7 @@ class FlaxDelayedProduct:
 
 
 def joins_windows(factory: Callable[[], FlaxDelayedProduct]) -> bool:
-    """Whether a window of two micro-batches is one step of the larger value."""
+    """Returns whether a window of two micro-batches is one step of the larger value."""
     product = factory()
     small, large = ((np.full((1, 16), value, np.float32), np.ones((1, 16), np.float32)) for value in (1.0, 8.0))
     product.train(large, small)

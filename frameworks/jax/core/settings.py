@@ -155,7 +155,7 @@ _FLAX = ("flax_fix_rng_separator", "flax_preserve_adopted_names", "flax_return_f
 
 
 def is_installed(package: str) -> bool:
-    """Whether an optional package is installed."""
+    """Returns whether an optional package is installed."""
     try:
         return bool(version(package))
     except PackageNotFoundError:

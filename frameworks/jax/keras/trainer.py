@@ -41,7 +41,7 @@ INSIDE_RECOMPUTED = "nothing outside keras.remat may refer to what is computed i
 
 
 def shows_recomputed() -> bool:
-    """Whether what is computed on the way through a recomputed function can be seen, and the gradient for it."""
+    """Returns whether intermediate values of a recomputed function, and the gradients for them, can be read."""
 
     def step(zero: jax.Array) -> tuple[jax.Array, jax.Array]:
         inside = []

@@ -89,7 +89,7 @@ def _makes_muon() -> bool:
 
 
 def _factors_flat() -> bool:
-    """Whether Adafactor has the same state of a matrix that is joined with others as of one that is not."""
+    """Returns whether Adafactor has the same state of a matrix that is joined with others as of one that is not."""
     params = {"a": jnp.ones((2, 3))}
     plain, flat = (optimizer.init(params)[0] for optimizer in (_adafactor(), optax.flatten(_adafactor())))
     return bool(jnp.shape(flat.v_row) == plain.v_row["a"].shape)
@@ -301,7 +301,7 @@ def transformation(rules: Rules) -> optax.GradientTransformation:
 
 
 def is_window(state: RunState) -> bool:
-    """Whether gradients are accumulated by `optax.MultiSteps`."""
+    """Returns whether gradients are accumulated by `optax.MultiSteps`."""
     return isinstance(state.opt_state, optax.MultiStepsState)
 
 
@@ -417,12 +417,12 @@ def _of_flax(scaling: DynamicScaling) -> DynamicScale:
 
 
 def is_dynamic(scale: LossScale) -> bool:
-    """Whether an overflow skips the update: JMP's documentation does so for its dynamic scale only."""
+    """Returns whether an overflow skips the update: JMP's documentation does so for its dynamic scale only."""
     return isinstance(scale, jmp.DynamicLossScale | DynamicScale)
 
 
 def unscales_itself(scale: LossScale) -> bool:
-    """Whether gradients come from it without the scale, in float32, as Flax's gives them."""
+    """Returns whether gradients come from it without the scale, in float32, as Flax's gives them."""
     return isinstance(scale, DynamicScale)
 
 

@@ -223,7 +223,7 @@ class UpdateResult(NamedTuple):
     gradients: Flat | None = None
 
     def is_applied(self) -> bool:
-        """Whether an update was applied."""
+        """Returns whether an update was applied."""
         return self.applied is None or bool(self.applied.item())
 
     def read_norm(self) -> float | None:

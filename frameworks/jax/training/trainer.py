@@ -584,7 +584,7 @@ def _move_arrays(tree: Any, kind: str) -> Any:
 
 
 def activations_leave() -> bool:
-    """Whether what a checkpoint policy offloads takes memory of the host's in the compiled program."""
+    """Returns whether what a checkpoint policy offloads takes memory of the host's in the compiled program."""
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],
         names_which_can_be_offloaded=["kept"],
@@ -601,6 +601,6 @@ def activations_leave() -> bool:
 
 
 def disk_is_a_memory() -> bool:
-    """Whether an array can be put into a memory kind of files."""
+    """Returns whether an array can be put into a memory kind of files."""
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="disk")
     return bool(jax.device_put(jnp.ones(2), sharding).sharding.memory_kind == "disk")

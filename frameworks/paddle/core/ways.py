@@ -158,7 +158,7 @@ def _grad_of_a_layer() -> bool:
 
 
 def _ends_once() -> bool:
-    """Whether two optimizers that `minimize` leave the growth counter at 1."""
+    """Returns whether two optimizers that `minimize` leave the growth counter at 1."""
     scaler, weights = paddle.amp.GradScaler(), [paddle.create_parameter([1], "float32") for _ in range(2)]
     with paddle.amp.auto_cast(enable=False, dtype="float16"):
         loss = scaler.scale(weights[0].sum() + weights[1].sum())

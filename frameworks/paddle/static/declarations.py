@@ -172,7 +172,7 @@ def static_attempts(device: str) -> Mapping[Capability, Attempt]:
 
 
 def acts(device: str, function: Callable[..., None], *arguments: object) -> bool:
-    """Whether a function of `frameworks.paddle.static.attempts` returns, for a program on the device.
+    """Returns whether a function of `frameworks.paddle.static.attempts` returns, for a program on the device.
 
     A crash is a failure like an exception.
     """

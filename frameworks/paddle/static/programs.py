@@ -454,7 +454,7 @@ class Programs:
 
 
 def _builds(model: Model, recipe: Recipe, kind: tuple[Any, ...], settings: Mapping[str, Any]) -> bool:
-    """Whether the method of `Programs` that `kind` begins with builds its program."""
+    """Returns whether the method of `Programs` that `kind` begins with builds its program."""
     method, *arguments = kind
     built: BuiltProgram = getattr(Programs(model, recipe), method)(*arguments, **settings)
     return bool(built.fetches)

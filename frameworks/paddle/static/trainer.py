@@ -193,7 +193,7 @@ class StaticTrainer(BaseTrainer):
         return float(loss), read_update(before, after, rate, skipped=not any(applied))
 
     def _has_changed(self, names: tuple[str, ...], mark: Mapping[str, Array]) -> bool:
-        """Whether one of these parameters, or its optimizer state, has changed."""
+        """Returns whether one of these parameters, or its optimizer state, has changed."""
         owners = tuple(self.stored_names[name] for name in names)
         own = [name for name in mark if name in owners or name.startswith(tuple(f"{owner}_" for owner in owners))]
         return any(self.store.read(name).tobytes() != mark[name].tobytes() for name in own)

@@ -214,7 +214,7 @@ def mark_of(share: Share, named: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def has_moved(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
-    """Whether a fingerprint has changed; what an update adds, such as its first moments, does not count."""
+    """Returns whether a fingerprint has changed; what an update adds, such as its first moments, does not count."""
     return any(after[name] != value for name, value in before.items())
 
 
@@ -309,7 +309,7 @@ def scope_for_a_scaler() -> AbstractContextManager[None]:
 
 
 def scales_by_itself(dtype: str) -> bool:
-    """Whether a `GradScaler` scales after a precision scope of this format."""
+    """Returns whether a `GradScaler` scales after a precision scope of this format."""
     with paddle.amp.auto_cast(dtype=dtype):
         loss = paddle.ones([1])
     return bool(paddle.amp.GradScaler(init_loss_scaling=8.0).scale(loss).item() == 8.0)
@@ -340,7 +340,7 @@ def read_state(scaler: Any) -> dict[str, Array]:
 
 
 def skipped_by_counters(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool | None:
-    """Whether two `state_dict`s of a dynamic scaler, before and after `update()`, show a skipped step.
+    """Returns whether two `state_dict`s of a dynamic scaler, before and after `update()`, show a skipped step.
 
     A step that was applied raises `incr_count`, or takes it from the interval's end to 0 and multiplies the scale by
     `incr_ratio`; a skipped one sets it to 0 and, `decr_every_n_nan_or_inf` being 1, multiplies it by `decr_ratio`.
@@ -414,7 +414,7 @@ def refuse_what_differs(scale: float, gradients: Iterable[Array]) -> None:
 
 
 def skips_nan_after_unscaling() -> bool:
-    """Whether an update is skipped whose gradient becomes NaN when it is unscaled."""
+    """Returns whether an update is skipped whose gradient becomes NaN when it is unscaled."""
     weight = paddle.create_parameter([1], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
     optimizer = paddle.optimizer.SGD(0.5, parameters=[weight])
     with forced_scaler():

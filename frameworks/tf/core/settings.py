@@ -63,7 +63,7 @@ def grow_memory() -> None:
 
 
 def has_tf32(device: str) -> bool:
-    """Whether the device multiplies in TensorFloat-32."""
+    """Returns whether the device multiplies in TensorFloat-32."""
     if device == "cpu":
         return False
     result = tf.config.experimental.get_device_details(physical(device)).get("compute_capability", (0, 0))

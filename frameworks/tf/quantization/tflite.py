@@ -49,12 +49,12 @@ class DenseOperation:
 
     @property
     def has_codes(self) -> bool:
-        """Whether it multiplies integers."""
+        """True if it multiplies integers."""
         return bool(self.weight.type == _schema().TensorType.INT8)
 
     @property
     def is_static(self) -> bool:
-        """Whether its inputs and outputs are integers in the file, by ranges that are there."""
+        """True if its inputs and outputs are integers in the file, by ranges that are there."""
         return bool(self.inputs.type == _schema().TensorType.INT8)
 
 
@@ -234,7 +234,7 @@ _KEEPS_NO_LAYER = (
 
 
 def has_lite() -> bool:
-    """Whether TensorFlow includes Lite."""
+    """Returns whether TensorFlow includes Lite."""
     return hasattr(tf, "lite") and hasattr(tf.lite, "TFLiteConverter")
 
 

@@ -36,7 +36,7 @@ class RankRun(TorchTrainer):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether each rank holds a part of every parameter."""
+        """True if each rank holds a part of every parameter."""
         return self.ranks.level in ("gradients", "full")
 
     @property

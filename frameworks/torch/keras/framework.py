@@ -282,7 +282,7 @@ def _peak() -> bool:
 
 
 def _can_distribute() -> bool:
-    """Whether Keras' data parallelism takes this backend's devices."""
+    """Returns whether Keras' data parallelism takes this backend's devices."""
     devices = keras.distribution.list_devices()
     keras.distribution.DataParallel(devices=devices)
     return True

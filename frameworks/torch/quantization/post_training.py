@@ -173,7 +173,7 @@ class TorchPostTraining:
 
 
 def converts() -> bool:
-    """Whether the selected engine has the declared arithmetic."""
+    """Returns whether the selected engine has the declared arithmetic."""
     return torch.backends.quantized.engine in _ENGINES
 
 

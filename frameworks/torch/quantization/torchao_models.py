@@ -35,7 +35,7 @@ _RULES: Mapping[str, LinearRule] = {
 
 
 def is_installed() -> bool:
-    """Whether torchao is installed."""
+    """Returns whether torchao is installed."""
     return find_spec("torchao") is not None
 
 

@@ -82,7 +82,7 @@ class StackFramework(TorchFramework):
 
     @property
     def takes_any_optimizer(self) -> bool:
-        """Whether the mode is judged with each implementation of an optimizer."""
+        """True if the mode is judged with each implementation of an optimizer."""
         return True
 
     @property
@@ -90,7 +90,7 @@ class StackFramework(TorchFramework):
         return optimizers.CHOICES if self.takes_any_optimizer else {}
 
     def _steps_by(self, name: Implementation) -> bool:
-        """Whether the library steps an optimizer of this implementation; warnings are about so small a run."""
+        """Returns whether the library steps an optimizer of this implementation; warnings are about so small a run."""
         with warnings.catch_warnings(action="ignore"):
             trainer = self.run(scalar(1.0), Recipe(Adam(0.5), implementation=name), None)
             assert isinstance(trainer, TorchTrainer)

@@ -309,12 +309,12 @@ def _two_losses(device: str) -> bool:
 
 
 def open_window_ends(device: str) -> bool:
-    """Whether data that end before their length make an update of what the window holds."""
+    """Returns whether data that end before their length make an update of what the window holds."""
     return TrainerAttempt(device, [1.0, 3.0], length=4, gradient_accumulation_steps=4).weights() == 0.0
 
 
 def step_is_left_out(device: str) -> bool:
-    """Whether a window's step is left out where a callback asks for the end of training before it."""
+    """Returns whether a window's step is left out where a callback asks for the end of training before it."""
 
     class Stops(TrainerCallback):
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
@@ -325,19 +325,19 @@ def step_is_left_out(device: str) -> bool:
 
 
 def _average(device: str) -> bool:
-    """Whether a training argument names an average of the weights."""
+    """Returns whether a training argument names an average of the weights."""
     del device
     parts = {word for name in TrainingArguments.__dataclass_fields__ for word in name.split("_")}
     return bool(parts & {"ema", "swa", "averaged"})
 
 
 def bfloat16_is_scaled(device: str) -> bool:
-    """Whether the accelerator of a Trainer with bf16 has a loss scaler."""
+    """Returns whether the accelerator of a Trainer with bf16 has a loss scaler."""
     return TrainerAttempt(device, [1.0], bf16=True).accelerator.scaler is not None
 
 
 def low_model_is_scaled(device: str) -> bool:
-    """Whether a fused optimizer of a float16 model gets scaled gradients."""
+    """Returns whether a fused optimizer of a float16 model gets scaled gradients."""
     trainer = TrainerAttempt(device, [1.0], scaler={}, optim="adamw_torch_fused")
     trainer.model.half()
     return trainer.weights() < 1.0

@@ -117,7 +117,7 @@ class RandomRounding(TorchDispatchMode):
 
 @cache
 def _rounds(func: Any) -> bool:
-    """Whether an operation makes new values by arithmetic."""
+    """Returns whether an operation makes new values by arithmetic."""
     if any(value.alias_info is not None for value in func._schema.returns):
         return False
     plain = str(func).removeprefix("aten.").removeprefix("_")
@@ -220,7 +220,7 @@ def loud(model: Any) -> Any:
 
 
 def has_batch_norm(model: Any) -> bool:
-    """Whether statistics of a micro-batch would decide its outputs."""
+    """Returns whether statistics of a micro-batch would decide its outputs."""
     return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 

@@ -132,7 +132,7 @@ class Loop:
 
 
 def keeps_scale(device: str) -> bool:
-    """Whether an overflow leaves a scale that is never to grow as it was."""
+    """Returns whether an overflow leaves a scale that is never to grow as it was."""
     plugin = make_scaled_plugin(MixedPrecision, device, growth_interval=2**31 - 1)
     loop = Loop(device, plugins=plugin)
     loop.backward(float("inf"))
@@ -141,7 +141,7 @@ def keeps_scale(device: str) -> bool:
 
 
 def clips_two_optimizers(device: str) -> bool:
-    """Whether clipping for each of two optimizers leaves a norm within the limit over both."""
+    """Returns whether clipping for each of two optimizers leaves a norm within the limit over both."""
     fabric, model = Fabric(accelerator=device, devices=1), torch.nn.Linear(1, 1)
     unwrapped = [torch.optim.SGD([parameter], 0.5) for parameter in model.parameters()]
     module, *optimizers = fabric.setup(model, *unwrapped)
@@ -153,7 +153,7 @@ def clips_two_optimizers(device: str) -> bool:
 
 
 def clips_fused(device: str) -> bool:
-    """Whether the scaled gradients of a fused optimizer are clipped."""
+    """Returns whether the scaled gradients of a fused optimizer are clipped."""
     loop = Loop(device, fused=True, plugins=make_scaled_plugin(MixedPrecision, device))
     loop.backward(8.0)
     loop.fabric.clip_gradients(loop.module, loop.optimizer, max_norm=1.0)
@@ -162,7 +162,7 @@ def clips_fused(device: str) -> bool:
 
 
 def keeps_float64(label: str, device: str) -> bool:
-    """Whether float64 weights give float64 outputs at a level."""
+    """Returns whether float64 weights give float64 outputs at a level."""
     low = label == "O1-float16"
     options = {"plugins": make_scaled_plugin(MixedPrecision, device)} if low else {"precision": NAMES[label]}
     loop = Loop(device, torch.float64, **options)
@@ -170,7 +170,7 @@ def keeps_float64(label: str, device: str) -> bool:
 
 
 def scales(precision: str, device: str) -> bool:
-    """Whether Fabric's bf16-mixed takes a loss scaler, or another precision of it makes one."""
+    """Returns whether Fabric's bf16-mixed takes a loss scaler, or another precision of it makes one."""
     if precision == "bf16-mixed":
         MixedPrecision(precision, device, torch.amp.GradScaler(device))
         return True
@@ -315,7 +315,7 @@ def require_together(
 
 
 def clips_fused_and_scaled(recipe: Recipe) -> bool:
-    """Whether a recipe clips gradients that its scaler leaves to a fused optimizer."""
+    """Returns whether a recipe clips gradients that its scaler leaves to a fused optimizer."""
     scaled = recipe.scaling is not None or recipe.precision.label == "O1-float16"
     return recipe.clip is not None and recipe.implementation == "fused" and scaled
 

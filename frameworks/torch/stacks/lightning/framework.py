@@ -140,14 +140,14 @@ def _is_at(weight: torch.Tensor, value: float) -> bool:
 
 
 def _keeps_scale(device: str) -> bool:
-    """Whether an overflow leaves a scale that is never to grow as it was."""
+    """Returns whether an overflow leaves a scale that is never to grow as it was."""
     plugin = make_scaled_plugin(MixedPrecision, device, growth_interval=2**31 - 1)
     fit_module(device, Tiny(), float("inf"), plugins=plugin)
     return bool(plugin.scaler.get_scale() == 8.0)
 
 
 def _unscaled_manually(times: int, device: str) -> bool:
-    """Whether gradients can be unscaled by hand after the backward pass, and then stepped with."""
+    """Returns whether gradients can be unscaled by hand after the backward pass, and then stepped with."""
     module, plugin = Tiny(), make_scaled_plugin(MixedPrecision, device)
 
     def unscale() -> None:
@@ -166,14 +166,14 @@ def _two_optimizers(device: str) -> bool:
 
 
 def _two_losses(device: str) -> bool:
-    """Whether two losses that a step returns each have a backward pass."""
+    """Returns whether two losses that a step returns each have a backward pass."""
     module = Tiny(lambda module, factor: [_mean(module, factor), _mean(module, factor)])
     fit_module(device, module, 1.0)
     return _is_at(module.weight, 0.0)
 
 
 def ends_a_window_early(device: str = "cpu") -> bool:
-    """Whether anything that a step returns or sets ends a window before its last micro-batch."""
+    """Returns whether anything that a step returns or sets ends a window before its last micro-batch."""
 
     def step(module: Tiny, factor: float) -> torch.Tensor:
         module.trainer.should_stop = True
@@ -185,7 +185,7 @@ def ends_a_window_early(device: str = "cpu") -> bool:
 
 
 def clips_fused(device: str) -> bool:
-    """Whether the scaled gradients of a fused optimizer are clipped."""
+    """Returns whether the scaled gradients of a fused optimizer are clipped."""
     module = Tiny(configured=lambda own: torch.optim.SGD([own.weight], 0.5, fused=True))
     fit_module(device, module, 8.0, gradient_clip_val=1.0, plugins=make_scaled_plugin(MixedPrecision, device))
     return float((1.0 - module.weight.detach()).norm()) < 0.501
@@ -208,7 +208,7 @@ _PROBES: dict[Capability, Probe] = {
 
 
 def keeps_float64_head(label: str, device: str) -> bool:
-    """Whether a model's float64 weights stay float64 at a level."""
+    """Returns whether a model's float64 weights stay float64 at a level."""
     module = Tiny()
     module.head = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
     fit_module(device, module, 1.0, precision=NAMES[label])
@@ -216,7 +216,7 @@ def keeps_float64_head(label: str, device: str) -> bool:
 
 
 def trainer_scales(precision: Any, device: str) -> bool:
-    """Whether the Trainer's bf16-mixed takes a loss scaler, or another precision of it makes one."""
+    """Returns whether the Trainer's bf16-mixed takes a loss scaler, or another precision of it makes one."""
     if precision == "bf16-mixed":
         MixedPrecision(precision, device, torch.amp.GradScaler(device))
         return True
