@@ -214,7 +214,7 @@ def _load(path: Path) -> torch.Tensor:
 
 def parameters_leave() -> bool:
     """Returns whether `fully_shard`, the only API that offloads parameters, works without ranks."""
-    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard  # the import takes most of a second, and few runs need it
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard  # slow to import, rarely needed
 
     module = torch.nn.Linear(2, 2, device=available()[-1])
     before = module.weight.device

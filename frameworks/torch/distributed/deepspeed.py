@@ -241,7 +241,7 @@ class Engine:
         return sum(part.numel() * part.element_size() for part in parts)
 
     def _link(self) -> None:
-        """Makes DeepSpeed link the moments of all groups at stages 1 and 2; a step links those of the first group only."""
+        """Makes DeepSpeed link the moments of all groups at stages 1 and 2; a step links only the first group's."""
         optimizer = self.engine.optimizer
         if self.stage in (1, 2) and optimizer.optimizer.state:
             optimizer._hp_optimizer_states_linked = False

@@ -150,7 +150,7 @@ class Flat:
         return {parameter: values for parameter, values in whole.items() if values}
 
     def reductions(self) -> int:
-        """The number of reduced gradients, estimated: each reduction counts as the mean number of parameters of a unit."""
+        """An estimate of the reduced gradients: each reduction counts as the mean number of parameters of a unit."""
         count, self._reduced.scattered = self._reduced.scattered, 0
         parameters = len(list(self.root.parameters()))
         return count * parameters // (len(units(self._network)) + 1)
