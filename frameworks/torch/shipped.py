@@ -206,7 +206,7 @@ def _outputs(result: Any) -> list[torch.Tensor]:
 
 
 def _seed(device: str, seed: int) -> None:
-    """Seeds the generator of a device; `torch.manual_seed` is slow: it formats the call stack, which is long in tests."""
+    """Seeds the generator of a device; `torch.manual_seed` is slow: it formats the long call stack of tests."""
     if device == "cpu":
         torch.default_generator.manual_seed(seed)
     else:

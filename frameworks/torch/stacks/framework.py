@@ -90,7 +90,7 @@ class StackFramework(TorchFramework):
         return optimizers.CHOICES if self.takes_any_optimizer else {}
 
     def _steps_by(self, name: Implementation) -> bool:
-        """Returns whether the library steps an optimizer of this implementation; the run is small, so warnings are ignored."""
+        """Returns whether the library steps an optimizer of this implementation, without warnings of so small a run."""
         with warnings.catch_warnings(action="ignore"):
             trainer = self.run(scalar(1.0), Recipe(Adam(0.5), implementation=name), None)
             assert isinstance(trainer, TorchTrainer)

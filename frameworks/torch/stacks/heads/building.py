@@ -600,7 +600,7 @@ LIBRARY = "transformers"
 
 def names() -> list[str]:
     """The heads, as "transformers:CLASS"."""
-    import_module("frameworks.torch.stacks.heads.library_heads")  # import now: it takes seconds, which would count against a model's limit
+    import_module("frameworks.torch.stacks.heads.library_heads")  # seconds outside of any model's limit
     return [f"{LIBRARY}:{name}" for name in head_names()]
 
 

@@ -347,7 +347,7 @@ class Segments:
 
 @dataclass
 class InnerBytes:
-    """Bytes that autograd saves within segments, except those that checkpointing keeps too: arguments, results, weights."""
+    """Bytes that autograd saves within segments and checkpointing frees: no arguments, results, parameters."""
 
     model: Any
     size: int = 0
