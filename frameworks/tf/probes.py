@@ -60,7 +60,7 @@ def _lowers_weights(format_name: str) -> bool:
 
 
 def _follows_lists() -> bool:
-    """Softmax named low, product named wide."""
+    """Returns whether softmax can be named low and a matmul wide."""
     names = graph_operations(["softmax"]), graph_operations(["matmul"])
     with graph_rewrite(REWRITES["bfloat16"]), rewrite_lists(*names):
         formats = [run_op(op, CATALOGUE[op](), "rewrite").dtype for op in ("softmax", "matmul")]
@@ -125,7 +125,7 @@ def _peak() -> bool:
 
 
 def _keeps_output_gradient(mode: str, variant: str) -> bool:
-    """Returns whether a tape gives the gradient for what is computed on the way through a recomputed function."""
+    """Returns whether a tape gives the gradient for an intermediate value of a recomputed function."""
 
     def step(x: tf.Tensor) -> tf.Tensor:
         inside = []
@@ -144,5 +144,5 @@ def _keeps_output_gradient(mode: str, variant: str) -> bool:
 
 
 def shows_recomputed(mode: str) -> bool:
-    """Returns whether that holds within any recomputation call."""
+    """Returns whether any recomputation call passes `_keeps_output_gradient`."""
     return any(_keeps_output_gradient(mode, variant) for variant in VARIANTS)

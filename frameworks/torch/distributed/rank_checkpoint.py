@@ -134,8 +134,8 @@ class RankRun(TorchTrainer):
     def _make_bare(self, loop: Mapping[str, Any]) -> None:
         """Removes optimizer state that was not saved, so that PyTorch asks only for saved state.
 
-        `get_optimizer_state_dict` and `set_optimizer_state_dict` let an optimizer without state step once, to get one,
-        unless there is a gradient.
+        `get_optimizer_state_dict` and `set_optimizer_state_dict` let an optimizer without state step once, to create
+        it, unless there is a gradient.
         """
         for stepper, bare in zip(self.steppers, loop["bare"], strict=True):
             if bare:

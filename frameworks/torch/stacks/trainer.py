@@ -132,7 +132,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def arguments_of(recipe: Recipe, device: str, optimizer: str) -> TrainingArguments:
-    """The arguments that a recipe fixes; the others are the library's defaults, except that each update is logged locally."""
+    """The arguments that a recipe fixes, and local logging of each update; the others are the library's defaults."""
     arguments: dict[str, Any] = {"learning_rate": recipe.optimizer.learning_rate, "optim": optimizer}
     match recipe.optimizer:
         case SGD(momentum=momentum):

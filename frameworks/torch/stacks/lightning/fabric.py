@@ -273,7 +273,7 @@ class FabricTrainer(TorchTrainer):
     # the whole run
 
     def _checkpoint(self) -> dict[str, Any]:
-        """The user's dictionary of parts; includes the precision plugin with the loss scale, which Fabric does not add itself."""
+        """The user's dictionary of parts; includes the precision plugin with the loss scale, which Fabric omits."""
         parts = self.parts() | {"model": self._module}
         if "scaler" in parts:
             parts["scaler"] = self._plugin

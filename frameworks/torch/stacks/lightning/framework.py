@@ -349,7 +349,7 @@ class LightningTrainer(TorchTrainer):
             raise ValueError(f"{length} micro-batches are more than one window of {self.recipe.accumulation}")
 
     def _passes(self, window: Window, items: int, scaler: torch.amp.GradScaler | None) -> list[float]:
-        """Runs the passes of a window like the training loop: each loss is its micro-batch's mean over the window's length."""
+        """Runs a window like the training loop: each loss is its micro-batch's mean over the window's length."""
         return [self._pass(batch, batch.items * len(window), scaler) for batch in window]
 
     # readings
