@@ -9,6 +9,6 @@ import tensorflow as tf
 
 from frameworks.tf.framework import TensorFlowFramework
 
-tf.get_logger().setLevel("ERROR")  # each run traces its own function, which TensorFlow reports as too many traces of one
+tf.get_logger().setLevel("ERROR")  # no warning of many traces: each run has its own function
 
 __all__ = ["TensorFlowFramework"]

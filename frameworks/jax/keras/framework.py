@@ -47,7 +47,7 @@ _CPU_REFUSED: dict[Capability, str] = {
 
 
 def _misses() -> bool:
-    """Returns whether JAX gives nothing for a weight that the loss does not reach."""
+    """Returns whether JAX gives no gradient for a weight on which the loss does not depend."""
     gradients: list[Any] = jax.grad(lambda own: 2.0 * own[0])([jnp.ones(()), jnp.ones(())])
     return gradients[1] is None
 

@@ -113,7 +113,7 @@ _LISTED = tuple(
 
 @contextmanager
 def rewrite_lists(low: Sequence[str], wide: Sequence[str]) -> Iterator[None]:
-    """A context in which rewrites always cast the operations in `low` and never those in `wide`; no operation may be in both."""
+    """A context in which rewrites cast all graph operations in `low` and none in `wide`, which must differ."""
     former = {name: os.environ.get(name) for name in _LISTED}
     both = [*low, *wide]
     lists = {"ALLOWLIST_ADD": low, "DENYLIST_ADD": wide, "ALLOWLIST_REMOVE": wide, "DENYLIST_REMOVE": low}

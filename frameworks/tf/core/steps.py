@@ -122,7 +122,7 @@ class TracedSteps(KerasLoop):
     def _backward(
         self, inputs: Any, targets: Mapping[str, Any], mask: Any, collected: Mapping[str, tf.Tensor] | None = None
     ) -> tuple[tf.Tensor, list[Any]]:
-        """The loss, and its scaled gradients for the variables, the delayed-scaling state and the tensors in `collected`."""
+        """The loss; its scaled gradients for variables, delayed-scaling state and the tensors in `collected`."""
         way, weights = self._recipe.way("backward"), [*self._bound.trained.values(), *self._bound.memory.values()]
         with ways.tape(way, persistent=self._recipe.separate_losses) as tape:
             if way == "watched":
@@ -395,7 +395,7 @@ def captured_bytes(loss: Callable[..., tf.Tensor], batch: Batch) -> int:
     """Bytes of the tensors that the backward of `loss` takes from its forward, for the shapes of `batch`.
 
     TensorFlow differentiates a `tf.function` by making its forward return every intermediate value that its backward
-    reads; the count is of those outputs, without parameters, inputs and constants, but with a parameter's copy in another
+    reads; those outputs are counted, without parameters, inputs and constants, but with a parameter's copy in another
     format. The two halves have no public name, so this reads the attribute that `tf.GradientTape` uses.
     """
     arguments: list[Any] = [tf.TensorSpec(batch.inputs.shape, batch.inputs.dtype)]

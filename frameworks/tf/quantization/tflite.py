@@ -190,7 +190,7 @@ class TfliteFile:
         return DenseOperation(operator, inputs, weight, bias, self._graph.tensors[operator.outputs[0]])
 
     def _heads(self, last: int) -> dict[str, DenseOperation]:
-        """The dense layers whose results, dequantized or not, are outputs of the model, by the names of their weights."""
+        """The dense layers whose results, dequantized or not, are outputs, by the names of their weights."""
         makers = {operator.outputs[0]: operator for operator in self._graph.operators}
         (signature,) = self._model.signatureDefs
         result: dict[str, DenseOperation] = {}
