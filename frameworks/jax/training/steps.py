@@ -454,7 +454,7 @@ def update(
     stepped, finite = partial(_apply_step, state, gradients, decay, chosen), None
     if guarded:
         finite = jmp.all_finite(gradients) if judged is None else judged.finite
-        way = "" if amax_leaves(gradients) else chosen.way("scaling")  # Flax overwrites the scaling state also when it skips
+        way = "" if amax_leaves(gradients) else chosen.way("scaling")  # Flax overwrites this state in a skip too
         result = ways.select_state(way, finite, stepped, state)
         if last:
             scale = scale.adjust(finite) if judged is None else judged.scale
@@ -544,7 +544,7 @@ def differentiate_case(
 
 
 def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None) -> FunctionResult:
-    """The inputs that each backward pass of the operation of `fixtures.model` has to differentiate, and the gradients."""
+    """The inputs of the operation of `fixtures.model` that each backward pass differentiates, and the gradients."""
     asked: list[tuple[bool, ...]] = []
 
     def loss(*arrays: jax.Array) -> Any:

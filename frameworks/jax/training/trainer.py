@@ -326,7 +326,7 @@ class JaxTrainer(BaseTrainer):
         return self._report(before, rate, norm, skipped=not moved)
 
     def _begin(self, length: int) -> None:
-        """Begins a window of this length. It may be shorter than the others: `every_k_schedule` can change before it."""
+        """Begins a window of this length, which may be shorter than the others: `every_k_schedule` can change."""
         if length < self.recipe.accumulation and not read_accumulators(self.train_state):
             self.resize(length)
 
@@ -351,8 +351,8 @@ class JaxTrainer(BaseTrainer):
     def _end_window(self) -> Update:
         """Reports the window's result from `optax.MultiSteps`, and moves the loss scale once.
 
-        A window that ends early is carried over, because only a k-th micro-batch ends it. So is a window with micro-batches
-        that are not finite, each of which `optax.MultiSteps` drops and does not count.
+        A window that ends early is carried over: only a k-th micro-batch ends it. A window with micro-batches that are not
+        finite is too short by their number, for `optax.MultiSteps` drops them without counting them.
         """
         window = self.ledger.micro_batches
         moved, before, rate = ending(window)
@@ -419,7 +419,7 @@ class JaxTrainer(BaseTrainer):
         return self._report(before, rate, outcome.read_norm(), skipped=not outcome.is_applied())
 
     def _discard_update(self) -> Update:
-        """Ends an update without a step, after its gradients were unscaled; the loss scale still reacts to an overflow."""
+        """Ends an update of unscaled gradients without a step; the loss scale still reacts to an overflow."""
         with self.scope():
             before, rate = self._scale(), self._rate()
             gradients = unscale_gradients(self.scale, self._taken_out()[0], self.leaves)
