@@ -195,7 +195,7 @@ class PaddleQuantized:
     def restore(self, path: Path) -> None:
         saved = paddle.load(str(path / FILE))
         resumed = copy.deepcopy(self._network)
-        load = getattr(resumed, "load_state_dict", resumed.set_state_dict)  # `load_state_dict` exists from Paddle 3.3 on
+        load = getattr(resumed, "load_state_dict", resumed.set_state_dict)  # the former is new in Paddle 3.3
         load(saved)
         self._network = resumed
 

@@ -569,7 +569,7 @@ class Watch:
         self.gradients[path] = self.gradients[path] + gradient if path in self.gradients else gradient
 
     def trace(self, model: Model, parameters: dict[str, Array], scale: float) -> LayerTrace:
-        """The recorded outputs and gradients as a trace in the model's order; gradients are divided by the loss scale."""
+        """The recorded outputs and gradients in the model's order; gradients are divided by the loss scale."""
         paths = model.output_shapes()
         outputs = {path: self.outputs[path] for path in paths if path in self.outputs}
         gradients = {path: unscaled_in_trace(self.gradients[path], scale) for path in paths if path in self.gradients}

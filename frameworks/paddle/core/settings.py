@@ -60,7 +60,7 @@ _NUMERIC_FLAGS = (
 
 
 def _scope() -> Any:
-    """The object with the open precision scope's level and format: the tracer, PIR in static mode, None in Paddle 2's."""
+    """The object with the level and format of the open precision scope: the tracer, PIR, or None in static Paddle 2."""
     if paddle.in_dynamic_mode():
         return framework._dygraph_tracer()
     return core._get_amp_attrs() if hasattr(core, "_get_amp_attrs") else None

@@ -144,7 +144,7 @@ class RankTrainer(DygraphTrainer):
     # forward and backward
 
     def _batch(self, batch: Batch) -> BatchTensors:
-        """The batch; without samples its inputs need a gradient, because the backward of matmul otherwise raises for 0 rows."""
+        """The batch. Inputs without rows need a gradient: the backward of matmul raises otherwise."""
         tensors = super()._batch(batch)
         if not len(batch) and not self.model.integer_inputs:
             tensors.inputs.stop_gradient = False
@@ -233,7 +233,7 @@ class RankTrainer(DygraphTrainer):
             paddle.save(whole, str(path / FILE))
 
     def restore(self, path: Path) -> None:
-        """Restores a checkpoint of the same or another number of ranks; an additional rank begins with rank 0's own state.
+        """Restores a checkpoint of any number of ranks; an additional rank begins with rank 0's own state.
 
         ValueError on every rank, if a rank cannot read a file, or Paddle refuses a part of it on a rank.
         """
