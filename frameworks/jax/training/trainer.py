@@ -351,8 +351,8 @@ class JaxTrainer(BaseTrainer):
     def _end_window(self) -> Update:
         """Reports the window's result from `optax.MultiSteps`, and moves the loss scale once.
 
-        A window that ends early is carried over: only a k-th micro-batch ends it. `optax.MultiSteps` drops micro-batches
-        that are not finite without counting them, so a window with such micro-batches stays open too.
+        A window that ends early is carried over: only a k-th micro-batch ends it. `optax.MultiSteps` does not count
+        micro-batches that are not finite, so a window with one of them stays open too.
         """
         window = self.ledger.micro_batches
         moved, before, rate = ending(window)

@@ -54,7 +54,7 @@ class ProgramState:
         self.initial: dict[str, Array] = {}
 
     def build(self, make: Callable[[Any], tuple[tuple[Any, ...], dict[str, str]]]) -> BuiltProgram:
-        """Builds a program with `make(startup)`, which returns the fetch list and the stored names of its parameters."""
+        """Builds a program with `make(startup)`, which returns the fetch list and the parameters' stored names."""
         main, startup = paddle.static.Program(), paddle.static.Program()
         with short_call_stacks(), unique_name.guard(), paddle.static.program_guard(main, startup):
             fetches, parameters = make(startup)
@@ -158,7 +158,7 @@ class Reduction:
         optimizer.backward = backward
 
     def sums(self, pairs: Pairs, parameters: Sequence[Any], *, mean: bool = False) -> Pairs:
-        """These parameters with their gradients summed over all ranks; a gradient that this rank lacks counts as zeros."""
+        """These parameters with their gradients summed over all ranks; a missing one counts as zeros."""
         own = {parameter.name: gradient for parameter, gradient in pairs if gradient is not None}
         return [
             (
@@ -260,8 +260,8 @@ class Programs:
     def build_trace(self, heads: tuple[str, ...], *, masked: bool) -> BuiltProgram:
         """The program of `gradients` that also fetches the layers' outputs and their gradients.
 
-        The keys of `parameters` name the fetched values, "parameter/NAME", "output/PATH" or "gradient/PATH"; there are no
-        stored names.
+        The keys of `parameters` name the fetched values, "parameter/NAME", "output/PATH" or "gradient/PATH"; no stored
+        names are included.
         """
 
         def make(_: Any) -> Outputs:
@@ -493,7 +493,7 @@ class StaticFormats(BaseFormats):
 
 
 def _call_user_function(a: Any, b: Any, c: Any) -> dict[str, Any]:
-    """The operation of `fixtures.model`; its backward pass returns every gradient, since it cannot ask which are needed."""
+    """The operation of `fixtures.model`; its backward pass cannot ask for needed gradients, and returns all."""
 
     def forward(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
         return SCALE * a * b, b + c

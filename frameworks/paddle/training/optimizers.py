@@ -176,7 +176,7 @@ def slots(share: Share, parameters: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def counters(optimizer: Optimizer, state: Mapping[str, Array]) -> dict[str, Array]:
-    """Applied updates as Adam's accumulated powers of beta2 show them: "steps.PARAMETER" for each, "steps" for the largest.
+    """Applied updates as Adam's accumulated powers of beta2 show them: "steps.PARAMETER" for each, "steps" the largest.
 
     Empty for optimizers without a counter, and if an accumulator is no power of beta2.
     """
