@@ -98,7 +98,7 @@ _BACKENDS = ("mtia", "hpu", "npu", "mps", "xpu", "cuda")
 
 
 def available() -> tuple[str, ...]:
-    """"cpu" and the types of the available accelerators; that of `torch.accelerator` is the last."""
+    """The CPU and the types of the available accelerators; that of `torch.accelerator` is the last."""
     preferred = _accelerator()
     others = (name for name in _BACKENDS if name not in preferred and _is_available(name))
     return (CPU, *others, *preferred)
