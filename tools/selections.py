@@ -162,7 +162,7 @@ def candidates_of(
 
 
 def select_needed(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Of each clause the quickest test, a judged one if there is any, and a cover of the faults.
+    """The quickest test of each clause, a judged one if there is any, and a cover of the faults.
 
     A clause that is no MUST has no test here if its quickest one takes more than `OPTIONAL_S`. The cover has every
     change, and all faults of the reference and of the adapter except a share `MISSED` of each with the longest tests.

@@ -362,7 +362,7 @@ def _tree(values: Sequence[Array], weights: Tree) -> Tree:
 
 
 def _save_and_load(saved: Any, start: Sequence[Array], optimizer: Any) -> Any:
-    """What was saved, read into new weights and a new state."""
+    """The saved arrays, loaded into new weights and a new state."""
     weights = {str(index): jnp.asarray(value) for index, value in enumerate(start)}
     restored: Any = serialization.from_bytes((weights, optimizer.init(weights)), serialization.to_bytes(saved))
     return jax.tree.map(jnp.asarray, restored)

@@ -88,7 +88,7 @@ class TorchProcess(BaseFramework):
         return read_environment(self.device)
 
     def measure_time(self, work: Callable[[], object]) -> int:
-        """By the device's own events where its module has them."""
+        """Nanoseconds between two events of the device, or on the host's clock if its module has no events."""
         if self.device == "cpu":
             return super().measure_time(work)
         module = devices.module(self.device)

@@ -369,7 +369,7 @@ def _disables_scaling(make: Make) -> bool:
 
 
 def _moves(micro_batches: int, make: Make) -> bool:
-    """Returns whether a window of so many micro-batches, of four, moves the parameters."""
+    """Returns whether a window of this many micro-batches, of four in a full one, moves the parameters."""
     run = make(exact_linear(), _RECIPE.replace(accumulation=4))
     before = run.parameters()
     for batch in exact_batch(8).into(4)[:micro_batches]:
@@ -478,7 +478,7 @@ class TrainingLoop(Protocol):
         """
 
     def micro_batch(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor], items: int) -> None:
-        """Forward and backward pass of a micro-batch of a window of so many items in all."""
+        """Runs forward and backward of a micro-batch of a window of `items` items in all."""
 
     def step(self) -> float | torch.Tensor | None:
         """Ends the window, with an update or without; returns the norm of the unscaled gradients if it clips."""

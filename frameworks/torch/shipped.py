@@ -106,8 +106,8 @@ class _Shipped(BaseShipped):
     """Base of operations and layers: their examples, calls and gradients.
 
     Args:
-        device: where the examples are.
-        compiles: whether they are compiled too.
+        device: device of the examples.
+        compiles: the examples are compiled too.
     """
 
     def __init__(self, device: str, *, compiles: bool) -> None:

@@ -89,7 +89,7 @@ def records() -> str:
 
 
 def times_taken() -> Mapping[str, str]:
-    """Where the time of the baselines of CPUs went."""
+    """The seconds that the baselines of CPUs took."""
     records = _of_processors()
     return {
         "seconds by family": list_times(records, seconds),

@@ -15,7 +15,7 @@ from tools.docs.generate import table
 
 
 def page(clauses: Mapping[str, Clause] | None = None) -> str:
-    """Clauses, by default the suite's, as a Markdown page with a table for each family and an anchor for each clause."""
+    """Clauses, by default the suite's, as a Markdown page with a table for each family and an anchor by clause."""
     return "\n".join(_lines(clauses or load_clauses())) + "\n"
 
 

@@ -48,7 +48,7 @@ PROMISES: Mapping[str, Promise] = {
         scenarios=("dynamic-int8", "static-int8", "weight-only", "int8-load", "qat", "adam-8bit"), quantities="bytes"
     ),
 }
-"""By the name of the promise's block."""
+"""The promises by the names of their blocks."""
 
 
 def table(promise: Promise, baselines: Sequence[Record], trained: Mapping[str, Sequence[Record]]) -> str:

@@ -223,7 +223,7 @@ def _first_test() -> tuple[Path, str, str]:
 
 
 def _failure(command: list[str]) -> str:
-    """What pytest prints for the first failing case, wrapped; float64 arithmetic on exact fixtures repeats it."""
+    """The wrapped output of pytest for the first failing case, reproducible by float64 arithmetic on exact fixtures."""
     variables = {name: text for name, text in os.environ.items() if not name.startswith(("PYTEST_", "CONFORMANCE_"))}
     argv = [sys.executable, "-m", *command, "-q", "-x", "--device=cpu", "--seed=0", "-p", "no:randomly"]
     variables["COLUMNS"] = "80"

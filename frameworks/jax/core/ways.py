@@ -291,7 +291,7 @@ def write(way: str, folder: Path, tree: Any) -> None:
 
 
 def read(recipe: Recipe, folder: Path, like: Any) -> Any:
-    """What `write` wrote of a tree like this one.
+    """The tree in the files of `write`, with the structure of this one.
 
     Raises:
         Exception: the files are missing or damaged, or have another tree.

@@ -370,7 +370,7 @@ class KerasSteps:
         return outputs, of_outputs, self._unscale_gradients(state.optimizer, of_parameters), after
 
     def runs_in_a_pass(self, state: State, batch: DeviceBatch) -> tuple[int, ...]:
-        """How often each segment's forward begins in one forward and backward pass.
+        """The number of forwards of each segment in one forward and backward pass.
 
         The pass is that of `backward`, with a callback at the beginning of each segment.
         """

@@ -100,7 +100,7 @@ def _adafactor() -> optax.GradientTransformation:
 
 
 _CHOOSES_ACCUMULATOR = "accumulator_dtype" in signature(optax.MultiSteps).parameters
-"""Whether this version of Optax has an argument for the accumulator's format, which is otherwise the parameters'."""
+"""True if Optax has an argument for the accumulator's format; older versions use the parameters' format."""
 
 
 _FROZEN = "frozen"
@@ -375,7 +375,7 @@ LossScale: TypeAlias = jmp.NoOpLossScale | jmp.StaticLossScale | jmp.DynamicLoss
 
 
 class ScaleUpdate(NamedTuple):
-    """The result of Flax's scale for gradients: whether they are finite, and the next scale."""
+    """The result of Flax's scale for gradients: `finite` if all of them are, and the next scale."""
 
     finite: jax.Array
     scale: DynamicScale

@@ -485,7 +485,7 @@ def _apply_step(state: RunState, gradients: Flat, decay: float | None, chosen: R
 def runs_in_a_pass(
     plan: Plan, leaves: Flat, moved: CarriedState, scale: LossScale, batch: DeviceBatch
 ) -> tuple[int, ...]:
-    """How often each segment's forward begins in one forward and backward pass.
+    """The number of forwards of each segment in one forward and backward pass.
 
     The pass is that of training, with a `jax.debug.callback` at the beginning of each segment.
     """

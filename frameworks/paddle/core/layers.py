@@ -329,7 +329,7 @@ def cut(layers: list[Any], plan: Recompute | None) -> tuple[list[Any], list[Segm
 class Network(paddle.nn.Layer):
     """A fixture model in Paddle; `forward` returns the outputs of the requested heads, by name.
 
-    `layers_by_path` has every layer by the paths of `Model.output_shapes`, in an order of its own.
+    `layers_by_path` has every layer by the paths of `Model.output_shapes`, in another order.
     """
 
     def __init__(self, model: Model, plan: Recompute | None = None, *, sequential: bool = False) -> None:

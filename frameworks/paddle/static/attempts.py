@@ -67,7 +67,7 @@ def decorate_optimizer(layer: Any, optimizer: Any) -> Any:
 
 
 def any_way(*ways: Callable[[Any, Any], object]) -> bool:
-    """Returns whether any function acts, each in a program of its own."""
+    """Returns whether any function takes effect, each in a separate program."""
     for way in ways:
         inner, outer = paddle.static.Program(), paddle.static.Program()
         try:

@@ -160,7 +160,7 @@ class Replicated:
     """`DistributedDataParallel`: every rank holds the whole network.
 
     Args:
-        unused: whether DDP looks for parameters that a backward pass leaves out in the graph of the losses.
+        unused: DDP searches the graph of the losses for parameters that a backward pass leaves out.
         way: a name of `OF_DDP`.
     """
 

@@ -66,7 +66,7 @@ _FUSED_FLOAT16 = (
     "GradScaler.unscale_ refuses a float16 model's float16 gradients, which only a fused optimizer unscales itself"
 )
 _HAS_GRADIENT_FORMATS = hasattr(torch.Tensor, "grad_dtype")
-"""Whether the format of a parameter's gradient can be set."""
+"""True if the format of a parameter's gradient can be set."""
 _NO_OTHERS = "Adam takes no others" if _HAS_GRADIENT_FORMATS else "this version of PyTorch gives it no others"
 NO_UNSCALING = f"GradScaler.unscale_ refuses a float16 model's float16 gradients, and {_NO_OTHERS}"
 NO_CLIPPING = (
@@ -250,7 +250,7 @@ NOT_INSTALLED = "bitsandbytes is not installed"
 BLOCK = 256
 """Block size of bitsandbytes' optimizers, in entries."""
 SLOTS = ("state1", "state2")
-"""What bitsandbytes calls the moments; the numbers are at the ends of its other names too."""
+"""Bitsandbytes' names of the moments; its other names end with the same numbers."""
 _WRAPPED = "__bnb_optimizer_quant_state__"
 _ONE_BLOCK = f"bitsandbytes' optimizers have blocks of {BLOCK} entries, and no argument for them"
 _FLOAT16 = (

@@ -57,8 +57,8 @@ def check_windows(
     """A check that an update of `K` micro-batches has the loss and gradients of one of a whole batch.
 
     Args:
-        limits: of the distances of losses and of gradients.
-        cause: of a failure, from the distance of the gradients.
+        limits: limits of the distances of losses and of gradients.
+        cause: the cause of a failure, from the distance of the gradients.
     """
     apart, moved = distance(whole.gradients, parts.gradients), abs(whole.loss - parts.loss)
     holds = moved <= limits[0] and apart <= limits[1]

@@ -357,7 +357,7 @@ def cause(forward: Callable[[], Any], passed: bool) -> str:
     all heads with the same code.
 
     Args:
-        passed: whether Trainer passes the count to this class.
+        passed: Trainer passes the number of items to this class.
     """
     with _Watching() as watching, torch.no_grad():
         forward()
