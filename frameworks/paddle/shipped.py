@@ -277,7 +277,7 @@ def _step(
 
 
 class _SineWithHalf(PyLayer):
-    """A sine whose backward pass gives a half, so that a derivative of the forward pass is another one."""
+    """A sine with a wrong backward pass, the constant 0.5, so that it differs from the derivative of the forward."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:

@@ -54,7 +54,7 @@ def run(chosen: Sequence[Fault], workers: int, selection: str = ALL) -> list[Fat
 
 
 def sample_faults(chosen: Sequence[Fault], size: int) -> list[Fault]:
-    """So many faults, spread over all of them, from another place on for each commit."""
+    """At most `size` of the faults, evenly spaced; the first one depends on the commit."""
     command = ("git", "rev-parse", "HEAD")
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     count = len(chosen)

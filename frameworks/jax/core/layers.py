@@ -43,7 +43,7 @@ def _attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def _instance_norm(x: jax.Array) -> jax.Array:
-    """Rows are the channels of one sample, which Linen has last."""
+    """Instance norm of (channels, positions) of one sample; Linen has channels last."""
     return _apply_norm(x.T[None], nn.InstanceNorm(epsilon=1e-5, use_bias=False, use_scale=False))[0].T
 
 

@@ -45,7 +45,7 @@ REWRITES: dict[str, str] = {"float16": "auto_mixed_precision", "bfloat16": "auto
 
 
 def pin_threads(between: int = THREADS) -> None:
-    """One thread within and `between` between operations, unless TensorFlow runs already, as `environment` reports."""
+    """Sets one thread within and `between` threads between operations, unless TensorFlow has started."""
     try:
         tf.config.threading.set_intra_op_parallelism_threads(THREADS)
         tf.config.threading.set_inter_op_parallelism_threads(between)
@@ -113,7 +113,7 @@ _LISTED = tuple(
 
 @contextmanager
 def rewrite_lists(low: Sequence[str], wide: Sequence[str]) -> Iterator[None]:
-    """A context in which rewrites cast all graph operations in `low` and none in `wide`, which must differ."""
+    """A context in which rewrites cast graph operations in `low` and not those in `wide`; none may be in both."""
     former = {name: os.environ.get(name) for name in _LISTED}
     both = [*low, *wide]
     lists = {"ALLOWLIST_ADD": low, "DENYLIST_ADD": wide, "ALLOWLIST_REMOVE": wide, "DENYLIST_REMOVE": low}

@@ -184,7 +184,7 @@ def attempts(make: Make) -> dict[Capability, Attempt]:
 
 
 def trains(make: Make, model: Model, recipe: Recipe) -> bool:
-    """Returns whether two updates from gradients of ones each move every parameter, float32 below level O2."""
+    """Returns whether each of two updates moves every parameter; below level O2 they must be float32."""
     run = make(model, recipe.replace(ranks=recipe.ranks or _LEVEL))
     ones = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
     states = [run.states()[0]]
