@@ -1,4 +1,4 @@
-"""Keras on JAX, on one device."""
+"""Keras on JAX as a framework of the suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paddle tensors to NumPy arrays and back, in their true formats, and the bytes that autograd saves."""
+"""Devices, random streams, bytes saved by autograd, and conversion between tensors and NumPy arrays in true formats."""
 
 import gc
 from collections.abc import Callable, Iterator

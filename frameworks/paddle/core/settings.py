@@ -1,4 +1,4 @@
-"""Settings that results depend on: Paddle's process-wide settings as text and restored, and the supported modes."""
+"""Process-wide settings of Paddle that results depend on, read as text and restored, and the supported modes."""
 
 import ast
 from collections.abc import Callable, Iterator, Mapping

@@ -418,7 +418,7 @@ class DygraphTrainer(BaseTrainer):
         vars(self).update(vars(resumed))
 
     def _make_schedules(self, saved: dict[str, Any], *, there: bool) -> None:
-        """Gives loaded optimizers new schedules: at the step of the saved ones if `there`, otherwise loaded from them."""
+        """Gives loaded optimizers new schedules, made at the step of the saved ones if `there`, otherwise loaded."""
         for index, share in enumerate(self.shares):
             state = saved[f"optimizer {index}"].get("LR_Scheduler", {})
             schedule = share.scheduler = schedule_of(self.recipe, state.get("last_epoch", 0) - 1 if there else -1)

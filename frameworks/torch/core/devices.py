@@ -1,4 +1,4 @@
-"""Conversion between NumPy arrays and tensors, bit for bit (bfloat16 is `ml_dtypes`'), and bytes saved by autograd."""
+"""Devices, random streams, bytes saved by autograd, and bit-exact conversion of NumPy arrays (bfloat16 by `ml_dtypes`)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager

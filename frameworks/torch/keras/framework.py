@@ -1,4 +1,4 @@
-"""One training run with Keras on PyTorch, and its checkpoints in one file of `torch.save`.
+"""Keras on PyTorch as a framework of the suite: one training run, and its checkpoints in one file of `torch.save`.
 
 The file is a dictionary of the user's, as in PyTorch's tutorial on checkpoints. A Keras model on PyTorch is a
 `torch.nn.Module` with a `state_dict`, and Keras returns an optimizer's variables by `save_own_variables`. Seeds are a

@@ -1,4 +1,4 @@
-"""PyTorch's implementations of optimizers: what each has, refusals of the others, and attempts."""
+"""Recipes' optimizers, schedules and loss scalers in PyTorch, 8-bit Adam of bitsandbytes, refusals and attempts."""
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
