@@ -1,4 +1,4 @@
-"""Devices, random streams, bytes saved by autograd, and bit-exact conversion of NumPy arrays (bfloat16 by `ml_dtypes`)."""
+"""Devices, random streams, bytes saved by autograd, and bit-exact conversion of arrays (bfloat16 is `ml_dtypes`')."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
