@@ -1,10 +1,10 @@
-"""Whether the baselines of the default modes were written by this suite.
+"""Check that the baselines of the default modes were written by this suite.
 
     python -m tools baselines             a clause, a check or a recipe must not have changed since
     python -m tools baselines --release   nor anything else of the suite or the adapter
 
 Exit status 1 if every baseline of a series is out of date: judge the framework by all tests, and accept the record.
-A mode may have one more, of a processor with more instruction sets.
+A mode may have one more baseline, from a processor with more instruction sets.
 """
 
 import sys
@@ -20,7 +20,7 @@ from tools.selections import CORE_S
 
 
 def default_baselines(folder: Path = BASELINES) -> list[Record]:
-    """The last baseline of each default mode on a CPU. An earlier one may be of more instruction sets."""
+    """The last baseline of each default mode on a CPU. An earlier one may have more instruction sets."""
     records = [record for record in map(load, list_records(folder)) if record.series.device == "cpu"]
     modes = {
         (record.series.framework, record.series.mode): record for record in sorted(records, key=attrgetter("started"))

@@ -1,4 +1,4 @@
-"""Pages in a headless Chromium for tests, pages read, and a picture of the report.
+"""A headless Chromium and an HTML reader for tests of pages, and a picture of the report.
 
 `python -m tools screenshot docs/report.png` writes README's picture. It needs Chromium, chromedriver, selenium and the
 dependency group `report`. Exit status 0, or 2 and one line.
@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 PATIENCE = 900
-"""Seconds after which a page counts as hung, however busy the machine is."""
+"""Timeout of a page in seconds, enough for a busy machine."""
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _VOID = frozenset({"meta", "link", "input", "br", "wbr", "hr", "img"})
@@ -27,7 +27,7 @@ _LOCAL = ("file:", "data:", "about:")
 
 
 def missing() -> str:
-    """The part that a browser test lacks, or ""."""
+    """The missing requirement of browser tests, "" if there is none."""
     if find_spec("selenium") is None:
         return "selenium is not installed"
     if not any(map(shutil.which, _PROGRAMS)):
@@ -87,7 +87,7 @@ class Browser:
         return [f"{entry['level']}: {entry['message']}" for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """The addresses requested since the last call, but for the page itself and data: ones."""
+        """The addresses requested since the last call, except the page itself and data: addresses."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         sent = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
         return [url for url in sent if not url.startswith(_LOCAL)]
@@ -116,7 +116,7 @@ class Browser:
             time.sleep(0.05)
 
     def violations(self, within: str = "html") -> list[str]:
-        """The serious and critical violations by axe of the page as it is shown, or of one element of it."""
+        """The serious and critical violations that axe reports for the shown page, or for one element of it."""
         if not self.run("return typeof axe === 'object'"):
             package = find_spec("axe_playwright_python")
             assert package is not None
@@ -137,7 +137,7 @@ class Browser:
 
 
 class Reader(HTMLParser):
-    """Elements, their attributes and text, and whatever is not closed in order."""
+    """Reads the elements of a page with attributes and text, and the tags that are not closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -175,7 +175,7 @@ class Reader(HTMLParser):
 
 
 def main(arguments: list[str]) -> int:
-    """Draws the committed baselines as they are first seen; returns the exit status."""
+    """Draws the first view of the committed baselines; returns the exit status."""
     from conformance.runner.baselines import BASELINES
     from results import report
     from results.record.folders import read

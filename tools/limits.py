@@ -1,4 +1,4 @@
-"""Whether the tree is as small as LIMITS.toml says: lines of Python by folder, of TOML and of the report's web files.
+"""Check the limits of the tree in LIMITS.toml: lines of Python by folder, of TOML and of the report's web files.
 
     python -m tools limits
 

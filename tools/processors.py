@@ -1,4 +1,4 @@
-"""The default selection of frameworks as on other processors, by the libraries' own switches.
+"""Runs of the default selection as on other processors, by the libraries' own switches.
 
     python -m tools processors torch tf paddle jax
 
@@ -54,7 +54,7 @@ WITHOUT_SWITCH = frozenset({"paddle"})
 of bfloat16 end with "std::exception" where `ONEDNN_MAX_CPU_ISA` is AVX2, and no other switch reaches its kernels."""
 
 NUMPY = {"avx2": ("AVX512", "X86_V4"), "none": ("AVX512", "X86_V4", "AVX2", "FMA3", "X86_V3")}
-"""Beginnings of the names of NumPy's dispatched features that a level lacks."""
+"""Prefixes of the names of NumPy's dispatched features that a level lacks."""
 
 
 def environment(level: str, framework: str) -> dict[str, str]:
@@ -70,12 +70,12 @@ def environment(level: str, framework: str) -> dict[str, str]:
 
 
 def levels(framework: str, wanted: Sequence[str] = ()) -> Sequence[str]:
-    """The levels at which a framework runs, of those that are wanted, or of all."""
+    """The levels at which a framework runs, among those requested, or among all."""
     return ["as it is"] if framework in WITHOUT_SWITCH else wanted or [*LEVELS]
 
 
 def judge(framework: str, mode: str, level: str, tests: str, folder: Path) -> tuple[float, Record]:
-    """Seconds and record of one run.
+    """The seconds and the record of one run.
 
     Raises:
         RecordError: the run left no record.

@@ -46,26 +46,26 @@ QUICK_S = 54.0
 GENERATED = 0.25
 """Least share of the time of `core` for generated programs, where a framework has as many."""
 MORE = 1.12
-"""How many times that share is aimed at, for the tests are chosen whole and the rest may take longer than the limit."""
+"""Factor by which the choice aims above that share: tests are chosen whole, and the rest may exceed the limit."""
 MISSED = 0.01
 """Greatest share of the faults of the reference, and of an adapter's, that `core` may miss."""
 OPTIONAL_S = 1.0
-"""Seconds that a test may take in `core` for the sake of a clause that is no MUST."""
+"""Limit in seconds of a test in `core` for a clause that is no MUST."""
 OVERHEAD_S = 0.02
-"""Time that pytest adds to each test."""
+"""Seconds that pytest adds to each test."""
 CLAUSE_WEIGHT = 60.0
-"""How many faults the first test of a MUST clause is worth."""
+"""Value of the first test of a MUST clause, in faults."""
 AGAIN = 0.5
-"""What a fault is worth to one more test that catches it, compared with the test before."""
+"""Factor of a fault's value for each further test that catches it."""
 ANY = 0.1
-"""How many faults a judged test is worth in addition, whatever it catches, so that different tests are tried."""
+"""Additional value of any judged test, in faults, so that different tests are chosen."""
 REFUSED = 0.002
-"""The same of a test that is refused: that it is now supported is news, but of no fault."""
+"""Additional value of a refused test, in faults: that it is now supported is news, but no fault."""
 ELSEWHERE = frozenset({"composition.declarations-hold", "composition.plain-way"})
 """Clauses about other people's calls, which another version of an adapter changes: mostly for `all`."""
 LAWS = "laws."
 CHANGE = "change: "
-"""How the ids of changes begin among those of faults."""
+"""Prefix of the ids of changes among those of faults."""
 LINES = BASELINES.parent / "sweeps"
 
 
@@ -74,7 +74,7 @@ class Candidate:
     """A test that may be chosen.
 
     Attributes:
-        seconds: how long it takes, with what pytest adds.
+        seconds: duration, with pytest's overhead.
         faults: the planted faults that it catches, none if it does not pass.
         must: its clause if that is a MUST, else "".
     """
@@ -162,10 +162,10 @@ def candidates_of(
 
 
 def select_needed(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Of each clause the quickest test, a judged one if there is any, and a cover of the faults.
+    """The quickest test of each clause, a judged one if there is any, and a cover of the faults.
 
-    Not of a clause that is no MUST and whose quickest test takes more than `OPTIONAL_S`. The cover has every change,
-    and all faults of the reference and of the adapter but a share `MISSED` of each, whose tests take longest.
+    A clause that is no MUST has no test here if its quickest one takes more than `OPTIONAL_S`. The cover has every
+    change, and all faults of the reference and of the adapter except a share `MISSED` of each with the longest tests.
     """
     first: dict[str, Candidate] = {}
     for one in sorted(candidates, key=lambda one: (not one.judged, one.seconds)):
@@ -188,7 +188,7 @@ def _kind(fault: str) -> str:
 
 
 def core_of(candidates: Sequence[Candidate], limit: float) -> set[str]:
-    """The tests of `core` within a time; more only if the clauses and faults take more."""
+    """The tests of `core` within a time limit, which only the clauses and faults may exceed."""
     chosen = {one.test: one for one in select_needed(candidates)}
     order = [one for one in order_candidates(candidates) if one.test not in chosen]
     generated = [one for one in order if one.clause.startswith(LAWS)]

@@ -50,7 +50,7 @@ class Phrase:
 
 @cache
 def _tables() -> dict[str, dict[str, str]]:
-    """What to write instead of each phrase, word of a name, participle that is a name, and whole name.
+    """The replacements for phrases, words of names, participles as names, and whole names, by table.
 
     Raises:
         ValueError: the file is invalid; the message is one line.
@@ -94,7 +94,7 @@ def hits(paths: Iterable[Path], root: Path = ROOT) -> Iterator[Phrase]:
 def _find_in_names(file: str, tree: ast.Module) -> Iterator[Phrase]:
     """Words of the names that a module and its definitions, parameters and variables have.
 
-    And participles in those of a module, its classes and functions, and its own variables, but not of tests.
+    Also participles in names of a module, its classes, functions and variables, except in tests.
     """
     definitions, others = [(1, Path(file).stem)], []
     for node in ast.walk(tree):

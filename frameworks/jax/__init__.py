@@ -1,6 +1,6 @@
 """JAX as its users train with it: Flax Linen, Optax, JMP policies and loss scales, `jax.checkpoint`, Orbax checkpoints.
 
-In mode "keras" Keras trains on JAX instead; it need not be installed for the other modes.
+In mode "keras" Keras trains on JAX instead. The other modes do not need Keras.
 """
 
 import os
@@ -20,7 +20,7 @@ NOT_INSTALLED = "jax's mode 'keras' needs Keras, which is not installed: pip ins
 
 
 def adapter(device: str = "auto", mode: str | None = None) -> OnDevice:
-    """The framework of a mode: that of Keras for "keras", which is imported now, else that of Flax and Optax.
+    """The framework of a mode: for "keras" that of Keras, which this call imports, else that of Flax and Optax.
 
     Raises:
         MissingDevice: the device is not there.

@@ -43,11 +43,11 @@ NOBODY = -1
 
 @dataclass(frozen=True, eq=False)
 class GatheredBatch(Batch):
-    """The samples of all ranks, in rank order.
+    """The samples of all ranks' micro-batches, in rank order.
 
     Attributes:
-        owners: (N,) by head name: the rank whose item a sample's loss is, -1 where it is none.
-        shares: how many items each rank has.
+        owners: (N,) by head name: the rank of each sample, -1 for a sample whose loss does not count.
+        shares: number of items of each rank.
     """
 
     owners: Mapping[str, Array] = field(default_factory=dict)
@@ -59,9 +59,9 @@ class GatheredBatch(Batch):
 
 
 def gather_batch(model: Model, parts: Sequence[Batch]) -> GatheredBatch:
-    """The ranks' parts of a micro-batch as one, each padded to the longest with samples that do not count.
+    """One micro-batch of the ranks' parts, each padded to the longest part with samples that do not count.
 
-    Batch norm would take padding for samples, so that a model that has one gets the samples as they are.
+    Batch norm would include padding in its statistics, so a model with batch norm gets no padding.
     """
     padded = not any(isinstance(layer, BatchNorm) for _, layer in walk(model.layers))
     longest = max(1, *(len(part) for part in parts))
@@ -88,7 +88,7 @@ def gathered_window(model: Model, windows: Sequence[Window]) -> tuple[GatheredBa
 
 
 def _together(parts: Sequence[Array], lengths: Sequence[int]) -> Array:
-    """The arrays one after the other, each filled up with zeros to its length."""
+    """The concatenated arrays, each padded with zeros to its length."""
     shape = parts[0].shape[1:]
     filled = [
         np.concatenate([part, np.zeros((length - len(part), *shape), part.dtype)])
@@ -98,7 +98,7 @@ def _together(parts: Sequence[Array], lengths: Sequence[int]) -> Array:
 
 
 def _owners(counts: Sequence[int], lengths: Sequence[int]) -> Array:
-    """Each rank's number as often as it has items of its own, and nobody's up to its length."""
+    """Each rank's number once for each of its items, then `NOBODY` up to its length."""
     ranks = np.arange(len(counts), dtype=np.int32)
     own = [np.full(count, rank) for rank, count in zip(ranks, counts, strict=True)]
     rest = [np.full(length - count, NOBODY, np.int32) for count, length in zip(counts, lengths, strict=True)]
@@ -141,7 +141,7 @@ class AllRanks:
         """A new run of all ranks.
 
         Raises:
-            Unsupported: the level shards nothing of this model.
+            Unsupported: the level divides no array of this model.
             ValueError: the recipe is for another number of ranks.
         """
         ranks = recipe.ranks
@@ -153,7 +153,7 @@ class AllRanks:
 
     @abstractmethod
     def divides(self, model: Model, ranks: Ranks) -> bool:
-        """Whether the level shards anything of a model."""
+        """Returns whether the level divides any array of a model."""
 
     @abstractmethod
     def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> Any:
@@ -164,10 +164,10 @@ class AllRanks:
 
 
 def shards_uneven_rows() -> bool:
-    """Whether three rows can be divided over two devices."""
+    """Returns whether three rows can be divided over two devices."""
     try:
         mesh = AbstractMesh((2,), ("shard",))
-    except TypeError:  # before 0.5
+    except TypeError:  # JAX before 0.5
         mesh = AbstractMesh((("shard", 2),))
     sharding = NamedSharding(mesh, PartitionSpec("shard"))
     return sharding.shard_shape(np.zeros((3, 2)).shape) != (3, 2)
@@ -177,7 +177,7 @@ _FILE = "ranks.json"
 
 
 def save(parts: Sequence[Sequence[MicroBatch]], ranks: int, path: Path) -> None:
-    """Writes, for each micro-batch of the open window, what it gave each rank."""
+    """Writes the result of each micro-batch of the open window for each rank."""
     table = [[(own.total, own.items) for own in shares] for shares in parts]
     (path / _FILE).write_text(json.dumps({"ranks": ranks, "window": table}), encoding="utf-8")
 
@@ -186,7 +186,7 @@ def restore(path: Path, ranks: int) -> list[tuple[MicroBatch, ...]]:
     """Reads what `save` wrote.
 
     Raises:
-        ValueError: the file is missing or not whole, or has the parts of another number of ranks.
+        ValueError: the file is missing or incomplete, or is from another number of ranks.
     """
     file = path / _FILE
     try:
@@ -236,7 +236,7 @@ class MeshSteps(CompiledSteps):
 
 
 mesh_steps_of = cache(MeshSteps)
-"""The functions of a plan for a mesh, the same ones for every run of both."""
+"""The functions of a plan for a mesh, shared by all runs of both."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class SharedMicroBatch(JaxMicroBatch):
 
 
 class MeshTrainer(JaxTrainer):
-    """A run on all devices of a mesh; its batches are `GatheredBatch`es, its given gradients (ranks, *shape).
+    """A run on all devices of a mesh; its batches are `GatheredBatch`es, gradients passed in have (ranks, *shape).
 
     Attributes:
         updates: the last update by rank.
@@ -275,10 +275,10 @@ class MeshTrainer(JaxTrainer):
         placed: RunState = jax.device_put(state, self.sharding.state_shardings(state))
         return placed
 
-    # what ranks are given
+    # inputs of ranks
 
     def _load(self, batch: Batch) -> DeviceBatch:
-        """Each device gets its rank's part; samples that do not divide equally are split inside the program."""
+        """The batch with each rank's part on its device; unequal parts are split inside the program."""
         assert isinstance(batch, GatheredBatch)
         self._passes += 1
         loaded = load_batch(self.model, batch)._replace(owners=dict(batch.owners))
@@ -302,7 +302,7 @@ class MeshTrainer(JaxTrainer):
             for name, value in gradients.items()
         }
 
-    # what ranks report
+    # results of ranks
 
     def _micro_batch(self, batch: Batch, sums: list[jax.Array], before: float) -> JaxMicroBatch:
         assert isinstance(batch, GatheredBatch)
@@ -321,7 +321,7 @@ class MeshTrainer(JaxTrainer):
         return update
 
     def _update_of(self, rank: int, update: Update) -> Update:
-        """A rank's update: with its own losses, and the scale on its device."""
+        """The update of a rank, with its own losses and the scale on its device."""
         own: LossLedger[MicroBatch] = LossLedger()
         for micro in self.ledger.micro_batches:
             part = _parts(micro)[rank]
@@ -333,13 +333,13 @@ class MeshTrainer(JaxTrainer):
             update, loss=own.loss(), micro_losses=own.losses(), scale_after=optimizers.current(scale), good_steps=good
         )
 
-    # how ranks ask
+    # calls of ranks
 
     def ask(self, verb: str, arguments: Sequence[Arguments]) -> tuple[Any, ...]:
         """Calls a method with the arguments of each rank; returns one result for each.
 
         Raises:
-            Unsupported: RANKS_COLLECTIVES, or what the run itself does not do.
+            Unsupported: RANKS_COLLECTIVES, or a method that the run does not support.
         """
         own = [entry.arguments for entry in arguments]
         if verb in READINGS:
@@ -395,17 +395,17 @@ class MeshTrainer(JaxTrainer):
                 result[name] = np.stack([np.zeros(shape) if v is None else np.asarray(v, np.float64) for v in values])
         return result
 
-    # what ranks have
+    # state of ranks
 
     def view_of_rank(self, rank: int) -> JaxTrainer:
-        """The run with what a rank has of its arrays, read-only."""
+        """A read-only view of the run with a rank's parts of its arrays."""
         view = copy.copy(self)
         for name in ("train_state", "scale", "moved", "pending"):
             setattr(view, name, self.sharding.of_rank(getattr(self, name), rank))
         return view
 
     def resident_bytes(self, rank: int) -> dict[str, int]:
-        """Bytes on a rank's device; gradients are those that the last update took in."""
+        """Bytes on a rank's device; gradients are those of the last update."""
         taken = self.outcome.gradients if self.outcome is not None else None
         gradients = arrays_of(self.train_state, "gradient") if is_window(self.train_state) else (taken or {}).values()
         kinds = {
@@ -458,4 +458,4 @@ class JaxWorker(AllRanks):
 
 
 class OffloadedMesh(OffloadedTrainer, MeshTrainer):
-    """A run on all devices of a mesh that offloads."""
+    """A run on all devices of a mesh, with offloaded state."""

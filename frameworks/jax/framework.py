@@ -1,4 +1,4 @@
-"""JAX as a framework of the suite: its declarations and conventions, and what each method calls."""
+"""JAX as a framework of the suite: declarations, conventions, and the calls of each method."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -138,7 +138,7 @@ _NO_TF32 = "this GPU has no products in TensorFloat-32, which compute capability
 
 
 def _has_tf32(device: jax.Device) -> bool:
-    """Decided by the compute capability of NVIDIA's GPUs, such as "9.0"."""
+    """Returns whether the GPU has TensorFloat-32, by NVIDIA's compute capability, such as "9.0"."""
     major = str(getattr(device, "compute_capability", "")).partition(".")[0]
     return major.isdigit() and int(major) >= 8
 
@@ -150,7 +150,7 @@ class JaxFramework(OnDevice):
     """Training with Flax, Optax and JMP.
 
     Mode "nojit" runs every operation by itself, under `jax.disable_jit`; "sharded" trains every recipe with two ranks,
-    "offload" keeps parameters and the optimizer's state in the host's memory.
+    "offload" keeps parameters and the optimizer's state in host memory.
     """
 
     ranks_of_modes = MappingProxyType({SHARDED: Ranks(2)})
@@ -174,7 +174,7 @@ class JaxFramework(OnDevice):
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         tried = ATTEMPTS | {Capability.OFFLOAD_DISK: disk_is_a_memory} | optimizers.attempts()
-        if self.device == "cpu":  # a GPU has a checkpoint policy for it, which this adapter does not offer
+        if self.device == "cpu":  # on a GPU a checkpoint policy offloads; this adapter does not offer it
             tried |= {Capability.OFFLOAD_ACTIVATIONS: activations_leave}
         here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in tried.items()}
         here |= dict.fromkeys(MISSING, partial(is_installed, "qwix")) | shipped_attempts(self.parts())

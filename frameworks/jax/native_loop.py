@@ -1,4 +1,4 @@
-"""Native training loops in JAX, Flax, Optax and JMP alone, as Flax's guide on training and JMP's example write them."""
+"""Native training loops in JAX, Flax, Optax and JMP alone, as in Flax's guide on training and JMP's example."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -99,7 +99,7 @@ def plain_step(
 def mixed_step(
     state: TrainState, scale: jmp.LossScale, inputs: jax.Array, labels: jax.Array, mask: jax.Array | None
 ) -> tuple[TrainState, jmp.LossScale, jax.Array]:
-    """One update under a loss scale, and the loss before it; gradients that overflow only lower the scale."""
+    """One update under a loss scale, and the loss before it; an overflow only lowers the scale."""
 
     def loss_of(parameters: Any) -> tuple[jax.Array, jax.Array]:
         loss = mean_loss(state.apply_fn({"params": parameters}, inputs), labels, mask)
@@ -113,7 +113,7 @@ def mixed_step(
 
 
 def mean_loss(outputs: jax.Array, labels: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Cross-entropy in float32, meaned over the items that count."""
+    """The mean cross-entropy of the items that count, in float32."""
     losses = optax.softmax_cross_entropy_with_integer_labels(outputs.astype(jnp.float32), labels)
     return losses.mean(where=None if mask is None else mask > 0)
 

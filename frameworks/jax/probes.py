@@ -1,6 +1,6 @@
 """Attempts with JAX, Flax, Optax and JMP, without this adapter's guards.
 
-For refused capabilities, every way available to a user is tried.
+For a refused capability, the attempt tries every way that a user has.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def weight_of(value: float = 1.0) -> jax.Array:
 
 
 def _attempt(scale: Any, weight: jax.Array, value: float) -> tuple[Any, jax.Array]:
-    """One scaled update from a gradient that is the same everywhere."""
+    """Makes one scaled update from a constant gradient."""
     gradient = scale.unscale(jax.grad(lambda w: scale.scale((w * value).sum()))(weight))
     finite = jmp.all_finite(gradient)
     return scale.adjust(finite), jmp.select_tree(finite, weight - 0.5 * gradient, weight)
@@ -43,7 +43,7 @@ def _dynamic_scaling() -> bool:
 
 
 def _missing_gradients() -> bool:
-    """Whether a parameter that the loss does not reach has no gradient, or Optax takes None for one."""
+    """Returns whether an unused parameter has no gradient, or Optax accepts None as one."""
     weights = {"a": weight_of(), "b": weight_of()}
     gradients = jax.grad(lambda leaves: leaves["a"].sum())(weights)
     return gradients.get("b") is None or any(_takes_none(make) for make in (optax.sgd, optax.adam, optax.adamw))
@@ -60,7 +60,7 @@ def _takes_none(make: Callable[[float], optax.GradientTransformation]) -> bool:
 
 
 def _second_unscale() -> bool:
-    """A second unscale of the same gradients raises or leaves them as they are."""
+    """Returns whether a second unscale of the same gradients raises or leaves them unchanged."""
     scale = jmp.DynamicLossScale(jnp.float32(1024.0))
     once = scale.unscale(jnp.full((2,), 1024.0))
     try:
@@ -71,7 +71,7 @@ def _second_unscale() -> bool:
 
 
 def flax_moves_once_in_two_gradients() -> bool:
-    """Two gradients taken for one update are counted as one."""
+    """Returns whether Flax's scale moves once for two gradients of one update."""
     scale = DynamicScale()
     for _ in range(2):
         scale = scale.value_and_grad(lambda w: (w * 2.0).sum())(jnp.ones(2)).dynamic_scale
@@ -79,14 +79,14 @@ def flax_moves_once_in_two_gradients() -> bool:
 
 
 def flax_unscales_manually() -> bool:
-    """Flax's scale has JMP's call."""
+    """Returns whether Flax's scale has a call that unscales, like JMP's."""
     scale = DynamicScale(scale=jnp.float32(1024.0))
     gradient = jax.grad(lambda w: (w * scale.scale).sum())(jnp.ones(2))
     return bool((scale.unscale(gradient) == 1.0).all())
 
 
 def window_waits_for_the_caller() -> bool:
-    """The last micro-batch of a window leaves the window's update to the caller."""
+    """Returns whether the last micro-batch of a window leaves the update to the caller."""
     window = optax.MultiSteps(optax.sgd(0.5), every_k_schedule=2)
     updates, state = weight_of(), window.init(weight_of())
     for _ in range(2):
@@ -121,7 +121,7 @@ def _all_low(dtype: Any) -> bool:
 
 
 def _inside(precision: str, work: Callable[[], Any]) -> Any:
-    """The result of work in a scope of precision; None where the platform has no products of that precision."""
+    """The result of `work` in a precision scope; None if the platform has no matmul of this precision."""
     try:
         with jax.default_matmul_precision(precision):
             return work()
@@ -137,14 +137,14 @@ def _tf32() -> bool:
 
 
 def _autocast_scope() -> bool:
-    """A product of float32 matrices in a 16-bit format, inside any scope of precision that JAX has."""
+    """Returns whether any precision scope of JAX runs a float32 matmul in a 16-bit format."""
     precisions = ("bfloat16", *(preset.name for preset in jax.lax.DotAlgorithmPreset))
     formats = {_inside(precision, lambda: (jnp.ones((8, 8)) @ jnp.eye(8)).dtype.name) for precision in precisions}
     return not formats.isdisjoint({"float16", "bfloat16"})
 
 
 def _autocast_lists() -> bool:
-    """A scope that takes names of operations."""
+    """Returns whether a scope takes names of operations."""
     try:
         with jax.default_matmul_precision("bfloat16", operations=["matmul"]):
             return True

@@ -32,7 +32,7 @@ _TOO_SMALL = 2.0**-63
 
 
 def _symmetric(low: int, axis: Any) -> QuantRule:
-    """The integers from `low` on over the whole range, half a code beyond the highest one."""
+    """A symmetric rule of integers from `low` on; the range ends half a code beyond the highest one."""
     return QuantRule(low, -low - 1, -low - 0.5, axis=axis, unit_below=_TOO_SMALL)
 
 
@@ -59,7 +59,7 @@ def _qwix() -> Any:
 
 @contextmanager
 def _on(device: jax.Device, *, jit: bool = True) -> Iterator[None]:
-    """On a device, compiled or not, without the warning that Qwix uses a deprecated name of Flax."""
+    """A context on a device, compiled or not, without the warning that Qwix uses a deprecated name of Flax."""
     with jax.default_device(device), jax.disable_jit(not jit), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "'VariableState' was removed", DeprecationWarning)
         yield
@@ -123,7 +123,7 @@ class QwixQuantizedModel:
 
 
 class QwixPostTraining:
-    """Quantization of trained models on `device`; it has no technique where Qwix is not installed."""
+    """Quantization of trained models on `device`; it has no techniques if Qwix is not installed."""
 
     def __init__(self, device: jax.Device, *, jit: bool) -> None:
         self._place, self._jit = device, jit

@@ -1,4 +1,4 @@
-"""Operations, layers, optimizers and functions of JAX and Flax with examples, and what techniques make of them."""
+"""Operations, layers, optimizers and functions of JAX and Flax with examples, and their results by technique."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +51,7 @@ def floating(nest: Any) -> list[jax.Array]:
 
 
 def call_layer(layer: Any, *values: jax.Array) -> Any:
-    """What a layer returns."""
+    """The result of a call of a layer."""
     return layer(*values)
 
 
@@ -80,7 +80,7 @@ def two_calls(layer: nnx.Module, technique: str, inputs: Sequence[jax.Array]) ->
     """Outputs, gradients and state before each of two calls, by kind.
 
     Raises:
-        Unsupported: Flax refuses that a function that `jax.jit` compiles updates the state of a layer it closes over.
+        Unsupported: Flax refuses updates of a layer's state in a jitted function that closes over the layer.
     """
     result: dict[str, Sequence[jax.Array]] = {}
     compiled = jax.jit(lambda *values: floating(layer(*values)))
@@ -139,7 +139,7 @@ def _compile_gradients(function: Callable[..., jax.Array]) -> Callable[..., tupl
 
 
 def _of_leaves(part: Callable[..., Any], arguments: Sequence[Any]) -> tuple[OfLeaves, list[jax.Array]]:
-    """The part as a function of its floating arrays, to the list of its floating outputs; and the arrays."""
+    """The part as a function from its floating arrays to the list of its floating outputs; and the arrays."""
     flat, nest = jax.tree_util.tree_flatten(list(arguments), is_leaf=lambda node: isinstance(node, tuple))
     places = [i for i, leaf in enumerate(flat) if isinstance(leaf, np.ndarray) and leaf.dtype == np.float32]
     leaves = [jnp.asarray(flat[index]) for index in places]
@@ -164,7 +164,7 @@ def _compute_gradients(function: OfLeaves, technique: str, leaves: Sequence[jax.
 
 
 def _of_one(function: OfLeaves, leaves: Sequence[jax.Array], index: int) -> jax.Array:
-    """The gradient of one input, which alone is differentiated."""
+    """The gradient of one input while the others are constants."""
     return _compute_gradients(
         lambda value: function(*leaves[:index], value, *leaves[index + 1 :]), "", [leaves[index]]
     )[1][0]
@@ -205,7 +205,7 @@ class Layers(ListedParts):
 
     @staticmethod
     def _pure(layer: nnx.Module, technique: str, inputs: Sequence[jax.Array]) -> Mapping[str, Sequence[jax.Array]]:
-        """Outputs, gradients and state by a pure function of the layer's state, which stays as it is."""
+        """Outputs, gradients and state by a pure function of the layer's state; the layer is unchanged."""
         call = nnx.remat(call_layer) if technique == "recomputed" else call_layer
         graph, weights, rest = nnx.split(layer, nnx.Param, ...)
 
@@ -257,11 +257,11 @@ def _of_weights(function: Callable[..., Any], weights: Any, values: Sequence[jax
 
 Tree = dict[str, Any]
 _VALUED = ("polyak_sgd", "contrib.momo", "contrib.momo_adam")
-"""Optimizers that take the loss too."""
+"""Optimizers that also take the loss."""
 _JOINT = ("contrib.dog", "contrib.dowg", "contrib.dadapt_adamw", "contrib.prodigy", *_VALUED)
 """Optimizers with one rate for all parameters."""
 _NEVER_AT_REST = ("fromage", "yogi")
-"""Optimizers whose rule shrinks weights, or whose moments begin above zero."""
+"""Optimizers that move weights without gradients: they shrink weights, or begin with moments above zero."""
 _DECAYS = ("weight_decay", "weight_decay_rate")
 
 
@@ -345,9 +345,9 @@ _WRAPPED: Mapping[str, Callable[[Any], Any]] = {
 }
 """Transformations around an optimizer."""
 _COMPILED = ("compiled", "accumulated", "skipped")
-"""Techniques whose update is one program; those of conditions compile with each call otherwise."""
+"""Techniques whose update is one program; otherwise their conditions would compile with each call."""
 _LOOPS = ("contrib.muon",)
-"""Optimizers that compile a loop with each call otherwise."""
+"""Optimizers whose update is one program; otherwise their loop would compile with each call."""
 _QUICKLY = {"xla_backend_optimization_level": 0}
 
 
@@ -362,7 +362,7 @@ def _tree(values: Sequence[Array], weights: Tree) -> Tree:
 
 
 def _save_and_load(saved: Any, start: Sequence[Array], optimizer: Any) -> Any:
-    """What was saved, read into new weights and a new state."""
+    """The saved arrays, loaded into new weights and a new state."""
     weights = {str(index): jnp.asarray(value) for index, value in enumerate(start)}
     restored: Any = serialization.from_bytes((weights, optimizer.init(weights)), serialization.to_bytes(saved))
     return jax.tree.map(jnp.asarray, restored)
@@ -443,7 +443,7 @@ _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
 
 
 class JAXFunctions(BaseFunctions):
-    """Differentiated by jax.vjp; without a technique nothing is compiled as a whole."""
+    """Functions differentiated by jax.vjp; without a technique nothing is compiled as a whole."""
 
     functions = _FUNCTIONS
 
@@ -458,7 +458,7 @@ class JAXFunctions(BaseFunctions):
         return {**values, "gradient/0": np.asarray(gradient)}
 
     def _apply_technique(self, function: Function, technique: str) -> Function:
-        """Outputs and gradient by a function of x."""
+        """The technique as a function from x to outputs and gradient."""
         match technique:
             case "compiled":
                 return jax.jit(_with_gradient(function))

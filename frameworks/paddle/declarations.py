@@ -1,4 +1,4 @@
-"""What Paddle's dynamic graph and both graphs have, unsupported capabilities with reasons, and attempts.
+"""Capabilities of Paddle's dynamic graph and of both graphs, unsupported ones with reasons, and attempts.
 
 Attempts make Paddle's own calls in the dynamic graph, without this adapter's guards.
 """
@@ -51,7 +51,7 @@ IN_BOTH_GRAPHS = frozenset(
         Capability.LIVE_STATE,
     }
 )
-"""What either graph has without ranks."""
+"""Capabilities of both graphs without ranks."""
 _DYGRAPH = IN_BOTH_GRAPHS | {
     Capability.TWO_LOSSES,
     Capability.ACCUMULATION,
@@ -75,7 +75,7 @@ _IN_ONE_PLACE = OF_ONE_PLACE | {
 
 
 def capabilities_of(mode: str) -> frozenset[Capability]:
-    """What the dynamic graph has in a mode, unless `refusals` has it."""
+    """Capabilities of the dynamic graph in a mode, before `refusals`."""
     if mode == DYGRAPH:
         return _DYGRAPH
     return _DYGRAPH - _OF_ONE_MODE - (_IN_ONE_PLACE if mode == DATA_PARALLEL else frozenset())
@@ -135,7 +135,7 @@ def refused_in_both_graphs(device: str) -> dict[Capability, str]:
 
 
 def refusals(device: str, *, forced: bool) -> dict[Capability, str]:
-    """Unsupported capabilities of the dynamic graph on a device, with reasons; `forced` drives the scaler on a CPU."""
+    """Unsupported capabilities of the dynamic graph on a device, with reasons; `forced`: the scaler works on a CPU."""
     reasons = {Capability.AVERAGE: _AVERAGE}
     if device == "cpu":
         reasons |= dict.fromkeys(PRECISIONS, _LOW_MODEL_ON_CPU)
@@ -211,7 +211,7 @@ def dynamic_attempts(*, forced: bool) -> Mapping[Capability, Attempt]:
     Deprecation warnings of NumPy caused by Paddle's own code are ignored.
 
     Args:
-        forced: whether a `GradScaler` is driven where Paddle turns it off.
+        forced: a `GradScaler` works where Paddle turns it off.
     """
     return {capability: partial(_alone, attempt, forced=forced) for capability, attempt in _ATTEMPTS.items()}
 
@@ -251,7 +251,7 @@ def _low(dtype: str, *, master: bool, decorated: bool) -> bool:
 
 
 def _low_model(dtype: str, *, master: bool) -> bool:
-    """A model in a low format, by `amp.decorate` or by `Layer.to`, makes an update, with float32 masters or without."""
+    """Returns whether a low model by `amp.decorate` or `Layer.to` makes an update, with float32 masters or without."""
     for decorated in (True, False):
         with suppress(Exception):
             if _low(dtype, master=master, decorated=decorated):

@@ -1,4 +1,4 @@
-"""What Paddle's graphs share on one device, `OneGraph`, and its dynamic graph, `PaddleFramework`."""
+"""The base of Paddle's two graphs on one device, `OneGraph`, and the dynamic graph, `PaddleFramework`."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -73,7 +73,7 @@ _LIMITS = Limits(group_s=30.0)
 
 
 def has_ranks(device: str) -> bool:
-    """Whether this version of Paddle has ranks of the suite's here."""
+    """Returns whether this version of Paddle has ranks of the suite's here."""
     return device == "cpu" and paddle.__version__.startswith(_MEETS_IN)
 
 
@@ -81,10 +81,10 @@ class OneGraph(BaseFramework):
     """Paddle with one of its two graphs.
 
     Attributes:
-        modes: those of the adapter, whichever graph they run.
-        own_modes: those that run this graph, the default one first.
-        member: whose trainers a rank has, as package.module:Class.
-        plateau_run: what follows a metric in this graph.
+        modes: all modes of the adapter.
+        own_modes: modes that run this graph, the default one first.
+        member: class of a rank's process, as package.module:Class.
+        plateau_run: class of a run whose rate follows a metric.
     """
 
     name = "paddle"
@@ -107,19 +107,19 @@ class OneGraph(BaseFramework):
         """A new run of a supported recipe without ranks."""
 
     def run_of(self, model: Model, recipe: Recipe) -> Trainer:
-        """`run` from the model's own weights."""
+        """A new run from the model's own weights."""
         return cast(Trainer, self.run(model, recipe, model.weights(recipe.seed)))
 
     @abstractmethod
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:
-        """The operation on these arrays inside whatever precision scope is open."""
+        """The result of the operation on these arrays inside the open precision scope."""
 
     @abstractmethod
     def scales_after_bfloat16(self) -> bool:
-        """Whether a `GradScaler` scales after a bfloat16 scope."""
+        """Returns whether a `GradScaler` scales after a bfloat16 scope."""
 
     def turns_scaler_off(self, recipe: Recipe) -> bool:
-        """Whether the recipe's precision scope makes Paddle turn the dynamic scaler off."""
+        """Returns whether the recipe's precision scope makes Paddle turn the dynamic scaler off."""
         dynamic = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
         return dynamic and recipe.precision.format == "bfloat16"
 
@@ -187,7 +187,7 @@ class OneGraph(BaseFramework):
         return settings.tf32_products(allowed)
 
     def measure_time(self, work: Callable[[], object]) -> int:
-        """By the host's clock: Paddle documents the time between two events as a whole number of milliseconds."""
+        """Nanoseconds on the host's clock: Paddle documents times between events in whole milliseconds."""
         if self.device == "cpu":
             return super().measure_time(work)
         return elapsed_between(work, paddle.device.synchronize)
@@ -215,7 +215,7 @@ class OneGraph(BaseFramework):
 class PaddleFramework(OneGraph):
     """Paddle's documented training API in the dynamic graph.
 
-    Modes: "dygraph"; "dygraph-forced-scaler", which drives `GradScaler` where Paddle itself turns it off (see
+    Modes: "dygraph"; "dygraph-forced-scaler", in which `GradScaler` works where Paddle turns it off (see
     `frameworks.paddle.training.optimizers`); "data-parallel", which trains every recipe with two ranks.
     """
 

@@ -1,5 +1,5 @@
-"""Native training loops in Paddle's dynamic graph alone, as its guides on training and automatic mixed precision write
-them."""
+"""Native training loops in Paddle's dynamic graph alone, as in its guides on training and automatic mixed
+precision."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -73,7 +73,7 @@ def make(fixture: str, mixed: bool, weights: Mapping[str, Array], batch: Batch, 
     scaler = paddle.amp.GradScaler()
 
     def loss_of() -> Any:
-        """The mean over the tokens that count; Paddle's own mean also counts labels below 0 that it leaves out."""
+        """The mean over the tokens inside the mask; Paddle's own mean divides by ignored labels below 0 too."""
         outputs, labels = model(paddle.to_tensor(batch.inputs)), paddle.to_tensor(batch.targets["output"])
         if batch.mask is None:
             return paddle.nn.functional.cross_entropy(outputs, labels)

@@ -43,7 +43,7 @@ NO_PRODUCTS = "paddle.matmul has no kernel for int8, and no option names another
 
 
 class PaddleFormats(BaseFormats):
-    """`paddle.cast`; codes are a view of the tensor in uint8, and float8 a view of codes."""
+    """`paddle.cast`; codes are the tensor viewed as uint8, and float8 is a view of codes."""
 
     def casts(self) -> Mapping[str, CastRule]:
         return _CASTS
@@ -59,7 +59,7 @@ class PaddleFormats(BaseFormats):
 
 
 def integer_products() -> bool:
-    """Whether a product of int8 tensors can exceed the range of int8."""
+    """Returns whether a product of int8 tensors can exceed the range of int8."""
     product = paddle.matmul(paddle.full([2, 16], 127, "int8"), paddle.full([16, 2], 127, "int8"))
     return bool((product.astype("int32") == 16 * 127 * 127).all())
 
@@ -75,7 +75,7 @@ _FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
 
 @contextmanager
 def quiet_conversion() -> Iterator[None]:
-    """Without the warning of a call of Paddle's own in `convert`."""
+    """A context without the warning that `convert` causes inside Paddle."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "To copy construct from a tensor", UserWarning)
         yield
@@ -137,7 +137,7 @@ _RULES: Mapping[str, LinearRule] = MappingProxyType(
 
 
 class _Network(paddle.nn.Layer):
-    """A fixture model as a user writes it: a sequence of layers, and linear heads of its result."""
+    """A fixture model as a user writes it: a sequence of layers, and linear heads on its output."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class PaddleQuantized:
     def restore(self, path: Path) -> None:
         saved = paddle.load(str(path / FILE))
         resumed = copy.deepcopy(self._network)
-        load = getattr(resumed, "load_state_dict", resumed.set_state_dict)  # the first came with Paddle 3.3
+        load = getattr(resumed, "load_state_dict", resumed.set_state_dict)  # the former is new in Paddle 3.3
         load(saved)
         self._network = resumed
 
@@ -239,7 +239,7 @@ class PaddlePostTraining:
 
 
 def _name_parameters(model: Model, network: Any) -> dict[str, Any]:
-    """The parameters by canonical name; those of quantized layers have codes for their weights."""
+    """The parameters by canonical name; the weights of quantized layers are codes."""
     parts = [*network.layers, network.heads]
     result = {
         f"{index}.{name}": parameter
@@ -257,7 +257,7 @@ def _dense(model: Model, network: Any) -> dict[str, Any]:
 
 
 def _step(quanter: Any) -> float:
-    """The step between codes: Paddle stores the absmax."""
+    """The step between codes, from the absmax that Paddle stores."""
     return float(to_numpy(quanter._dequanter._scales)) / 127.0
 
 
@@ -299,7 +299,7 @@ def _groups_by_64() -> bool:
 
 
 def gpu_kernel_attempts(device: str) -> dict[Capability, Attempt]:
-    """The calls, in dynamic mode, which their kernels share with the static graph."""
+    """Attempts in dynamic mode, whose kernels the static graph shares."""
     kernels: dict[Capability, Attempt] = {
         Capability.LOAD_INT8: _loads_int8,
         Capability.WEIGHT_INT8: partial(_multiplies_weights, "int8"),

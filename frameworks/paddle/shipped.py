@@ -1,4 +1,4 @@
-"""What Paddle ships: operations, layers, optimizers and control flow, with examples."""
+"""Operations, layers, optimizers and control flow that Paddle ships, with examples."""
 
 import copy
 import io
@@ -62,7 +62,7 @@ def _tensors(nest: Any) -> list[paddle.Tensor]:
 
 
 class _Parts(ListedParts):
-    """What operations and layers share."""
+    """Base of operations and layers."""
 
     file = Path(__file__).with_name("shipped.toml")
     own: tuple[str, ...]
@@ -98,7 +98,7 @@ def _gradients(outputs: Tensors, leaves: Tensors, technique: str) -> Sequence[pa
     cotangents = [paddle.to_tensor(incoming(tuple(output.shape))).astype(output.dtype) for output in outputs]
     backward = partial(paddle.grad, outputs, leaves, allow_unused=True)
     match technique:
-        case "recomputed":  # recomputation is a PyLayer, which `paddle.grad` does not run
+        case "recomputed":  # `paddle.grad` does not run a PyLayer, which recomputation is
             paddle.autograd.backward(list(outputs), cotangents)
             return [leaf.grad for leaf in leaves]
         case "used-twice":
@@ -130,7 +130,7 @@ class Operations(_Parts):
         return {f"gradient/{index}": self._of_one(call, name, index) for index in range(len(leaves))}
 
     def _of_one(self, call: Callable[..., Any], name: str, index: int) -> Any:
-        """The gradient of one input while the others have none; of outputs that do not depend on it there is none."""
+        """The gradient of one input while no other needs one; None if no output depends on it."""
         arguments = self.arguments(name)
         leaves = [tensor for tensor in _tensors(arguments) if not tensor.stop_gradient]
         for other in leaves:
@@ -178,7 +178,7 @@ class PaddleOptimizers(ListedOptimizers):
     """Classes of paddle.optimizer in the dynamic graph.
 
     Args:
-        forced: whether a scaler is driven, which Paddle turns off on a CPU.
+        forced: a scaler works although Paddle turns it off on a CPU.
     """
 
     file = Path(__file__).with_name("shipped.toml")
@@ -248,7 +248,7 @@ class PaddleOptimizers(ListedOptimizers):
 
 
 def _parameters(values: Sequence[Array]) -> Parameters:
-    """Parameters whose names are the same each time, by which a state finds them."""
+    """Parameters with the same names each time, by which a state refers to them."""
     with paddle.utils.unique_name.guard():
         layer = paddle.nn.Layer()
         return [_parameter(layer, value) for value in values]
@@ -277,7 +277,7 @@ def _step(
 
 
 class _SineWithHalf(PyLayer):
-    """A sine whose backward pass gives a half, so that a derivative of the forward pass is another one."""
+    """A sine with a wrong backward pass, the constant 0.5, so that it differs from the derivative of the forward."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -419,7 +419,7 @@ _NOT_RECOMPUTED = {
 
 
 class PaddleFunctions(BaseFunctions):
-    """Compiled by to_static, whole or with breaks of the graph."""
+    """Functions compiled by to_static, whole or with graph breaks."""
 
     functions = _FUNCTIONS
 

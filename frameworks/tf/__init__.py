@@ -9,6 +9,6 @@ import tensorflow as tf
 
 from frameworks.tf.framework import TensorFlowFramework
 
-tf.get_logger().setLevel("ERROR")  # one function a run looks to TensorFlow like one function traced too often
+tf.get_logger().setLevel("ERROR")  # no warning of many traces: each run has its own function
 
 __all__ = ["TensorFlowFramework"]

@@ -1,6 +1,6 @@
-"""One training run of several replicas, as TensorFlow's guide to custom training writes it.
+"""One training run of several replicas, as in TensorFlow's guide to custom training.
 
-Each replica divides its sum of losses by the items of all, and `optimizer.apply` adds the gradients up.
+Each replica divides its sum of losses by the items of all replicas; `optimizer.apply` sums the gradients.
 """
 
 import math
@@ -28,10 +28,10 @@ from frameworks.ways import require_calls
 
 
 class Share(NamedTuple):
-    """Weights of a replica's losses; they replace a mask.
+    """Weights of a replica's losses, in place of a mask.
 
     Attributes:
-        items: how many items all replicas have.
+        items: number of items of all replicas.
         weights: (N,) or (N, length) for each head, the weight of each loss; empty if all are equal.
     """
 
@@ -55,7 +55,7 @@ class MirroredSteps(TracedSteps):
     def _compile(self, step: Callable[..., Any]) -> Callable[..., Any]:
         return super()._compile(lambda *args: self._strategy.run(step, args))
 
-    # what replicas are given and return
+    # inputs and results of replicas
 
     def train_parts(self, parts: Sequence[Batch]) -> list[KerasMicroBatch]:
         """`train` with each replica's part of a micro-batch; returns the result by replica."""
@@ -64,16 +64,16 @@ class MirroredSteps(TracedSteps):
         return [_make_replica_result(outcome, part.items, items) for outcome, part in zip(outcomes, parts, strict=True)]
 
     def gradients_of_parts(self, parts: Sequence[Batch]) -> list[dict[str, tf.Tensor]]:
-        """`gradients` of a micro-batch of which each replica has a part, as each has them after the reduction."""
+        """`gradients` of a micro-batch of which each replica has a part: the reduced gradients on each replica."""
         return self.per_rank(self._gradients(*self._split_across_ranks(arguments_of(self._model, parts))))
 
     def feed_parts(self, parts: Sequence[Mapping[str, Array]]) -> list[KerasMicroBatch]:
-        """`apply_gradients` with gradients of each replica's own, whose mean is the micro-batch's."""
+        """`apply_gradients` with different gradients for each replica; the micro-batch's gradient is their mean."""
         outcomes = self.per_rank(self._feed(*self._split_across_ranks([(self._to_tensors(own),) for own in parts])))
         return [replace(micro_batch(outcome, 1), total=math.nan, mean=math.nan) for outcome in outcomes]
 
     def outputs(self, inputs: Array) -> list[dict[str, tf.Tensor]]:
-        """`predict` by each replica."""
+        """The outputs of `predict` on each replica."""
         return self.per_rank(self.predict(inputs))
 
     def _split_across_ranks(self, arguments: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -110,7 +110,7 @@ class MirroredSteps(TracedSteps):
 
 
 def _make_replica_result(outcome: tuple[Any, ...], own: int, items: int) -> KerasMicroBatch:
-    """The result of a replica with `own` of a micro-batch's items; its loss is its part of the mean."""
+    """The result of a replica that has `own` of the micro-batch's items; `mean` is the mean over these."""
     micro = micro_batch(outcome, items)
     return replace(micro, items=own, mean=micro.total / own if own else math.nan)
 
@@ -118,7 +118,7 @@ def _make_replica_result(outcome: tuple[Any, ...], own: int, items: int) -> Kera
 def arguments_of(model: Model, parts: Sequence[Batch]) -> list[tuple[Any, ...]]:
     """Inputs, targets and share of each replica.
 
-    Replicas have to have the same heads: of one that a part has no targets for, its losses count nothing.
+    All replicas need the same heads: if a part has no targets for a head, its losses have weight 0.
     """
     heads = [name for name, _ in model.losses if any(name in part.targets for part in parts)]
     like = {name: next(part.targets[name] for part in parts if name in part.targets) for name in heads}
@@ -140,7 +140,7 @@ def arguments_of(model: Model, parts: Sequence[Batch]) -> list[tuple[Any, ...]]:
 
 
 class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
-    """A run whose variables are mirrored on every replica; what each has is read in its replica context."""
+    """A run whose variables are mirrored on every replica; the copy of a replica is read in its replica context."""
 
     loop: MirroredSteps
     read = frozenset(
@@ -180,7 +180,7 @@ class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
         with self.strategy.scope():
             yield
 
-    # with what each replica is given
+    # data of each replica
 
     def accumulate_parts(self, parts: Sequence[Batch]) -> tuple[float, ...]:
         with self.scope():
@@ -190,7 +190,7 @@ class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
         self.record_by_rank(self.loop.feed_parts(self._with_zeros([self.convert_gradients(own) for own in parts])))
 
     def _with_zeros(self, parts: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
-        """Gradients filled with zeros, since all replicas need the same keys."""
+        """The gradients, with zeros for missing ones: all replicas need the same keys."""
         merged = {name: value for own in parts for name, value in own.items()}
         names = [name for name in self.bound.variables if name in merged]
         return [{name: own.get(name, np.zeros_like(merged[name])) for name in names} for own in parts]
@@ -205,7 +205,7 @@ class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
             outputs = self.loop.outputs(inputs)
         return tuple({name: np.array(output.numpy()) for name, output in own.items()} for own in outputs)
 
-    # what each replica has
+    # state of each replica
 
     def by_rank(self, verb: str) -> tuple[Any, ...]:
         result: dict[int, Any] = {}
@@ -217,7 +217,7 @@ class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
         return tuple(result[rank] for rank in range(self.count))
 
     def resident_bytes(self) -> dict[str, int]:
-        """Bytes that this replica holds; without accumulators, gradients are those that an update takes in."""
+        """Bytes that this replica holds; without accumulators, gradients are those of an update."""
         slots = {slot: as_array(variable).nbytes for slot, variable in self.slots.items()}
         parameters = sum(as_array(variable).nbytes for variable in self.bound.variables.values())
         sums = sum(size for slot, size in slots.items() if slot.startswith(ACCUMULATOR))
@@ -231,14 +231,14 @@ class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
 
 
 THREADS_PER_RANK = 16
-"""Number of threads: reductions block one for each replica, and deadlock with too few."""
+"""Number of threads for each rank: a reduction blocks a thread of each replica, and deadlocks with too few."""
 
 
 class MirroredWorker:
     """The process of all ranks, with their strategy.
 
     Raises:
-        RuntimeError: TensorFlow runs already, with other devices.
+        RuntimeError: TensorFlow has started with other devices.
     """
 
     def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:

@@ -101,10 +101,10 @@ _MERGES_IN_A_GRAPH = (
 
 
 def rank_group(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
-    """The ranks of a new run, each a replica on a logical CPU; in mode "eager" their steps are no `tf.function`.
+    """The ranks of a new run, each a replica on a logical CPU; in mode "eager" their steps run without `tf.function`.
 
     Raises:
-        Unsupported: the replicas of a `tf.function` do not do what the recipe asks for.
+        Unsupported: replicas in a `tf.function` do not support the recipe.
         ValueError: the recipe names no ranks.
     """
     if recipe.accumulation > 1 and mode != "eager":
@@ -115,14 +115,14 @@ def rank_group(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Ar
 def start_rank_group(
     mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
 ) -> BaseRankGroup:
-    """`rank_group` without known failures."""
+    """Does what `rank_group` does, without its refusal of known failures."""
     count = ranks_of(recipe).count
     worker_group = worker_group_of(_MEMBER, count, "cpu", "eager" if mode == "eager" else "graph", {}, 1)
     return RemoteRankGroup(worker_group, worker_group.make([(model, recipe, weights)]))
 
 
 def _trains(mode: str, model: Model, recipe: Recipe) -> bool:
-    """Whether a refused update succeeds if tried without the adapter's guards."""
+    """Returns whether a refused update succeeds if tried without the adapter's guards."""
     run = start_rank_group(mode, model, recipe)
     gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
     return not any(update.skipped for update in run.apply_gradients([[gradients] * recipe.accumulation] * run.count))
@@ -136,8 +136,8 @@ class TensorFlowFramework(ScopeOfPolicies):
     """Modes: a `tf.function`, eager execution, a `tf.function` compiled by XLA, grappler's automatic mixed precision.
 
     In "rewrite" the layers are float32 and level O1 is TensorFlow's graph rewrite; in the other modes a level is a
-    Keras dtype policy. "mirrored" is "graph" where every recipe has two ranks, and "tflite" is "graph" where trained
-    models are quantized by TensorFlow Lite.
+    Keras dtype policy. "mirrored" is "graph" with two ranks in every recipe, and "tflite" is "graph" with TensorFlow
+    Lite as the quantizer of trained models.
     """
 
     name = "tf"
@@ -275,7 +275,7 @@ class TensorFlowFramework(ScopeOfPolicies):
         return settings.tensor_float_32(allowed)
 
     def measure_time(self, work: Callable[[], object]) -> int:
-        """By a clock of the host's, between two waits for every device: TensorFlow gives no events to its users."""
+        """Nanoseconds on the host's clock between two waits for all devices: TensorFlow has no public device events."""
         if self.device == "cpu":
             return super().measure_time(work)
         return elapsed_between(work, tf.test.experimental.sync_devices)
@@ -314,7 +314,7 @@ class TensorFlowFramework(ScopeOfPolicies):
 
     @property
     def _has_ranks(self) -> bool:
-        """Whether there are ranks: logical CPUs, in the modes that neither compile nor rewrite what they run."""
+        """True if there are ranks: logical CPUs, in the modes without XLA and rewrites."""
         return self.device == "cpu" and self.mode in _RANKED
 
     @property

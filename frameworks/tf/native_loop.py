@@ -1,5 +1,5 @@
-"""Native training loops in Keras and TensorFlow alone, as Keras' guides on training loops and mixed precision write
-them."""
+"""Native training loops in Keras and TensorFlow alone, as in Keras' guides on training loops and mixed
+precision."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -40,7 +40,7 @@ def _at(device: str, attempt: Attempt) -> bool:
 
 
 def _rewritten(format_name: str) -> bool:
-    """Whether the rewrite changed a product of values that the format cannot hold."""
+    """Returns whether the rewrite changed a product of values that the format cannot hold."""
     values = tf.fill((16, 16), 1.0 + 2.0**-12)
 
     def chain(x: tf.Tensor) -> tf.Tensor:
@@ -60,7 +60,7 @@ def _lowers_weights(format_name: str) -> bool:
 
 
 def _follows_lists() -> bool:
-    """Softmax named low, product named wide."""
+    """Returns whether softmax can be named low and a matmul wide."""
     names = graph_operations(["softmax"]), graph_operations(["matmul"])
     with graph_rewrite(REWRITES["bfloat16"]), rewrite_lists(*names):
         formats = [run_op(op, CATALOGUE[op](), "rewrite").dtype for op in ("softmax", "matmul")]
@@ -83,7 +83,7 @@ def _tf32() -> bool:
 
 
 def _counts_saved_bytes(mode: str) -> bool:
-    """Whether the saved bytes of a step are those of its only product, in the mode's format."""
+    """Returns whether the saved bytes of a step are those of its only product, in the mode's format."""
     batch = Batch(np.ones((4, 8), np.float32), {"output": np.ones((4, 8), np.float32)})
     weight = tf.Variable(np.eye(8, dtype=np.float32))
 
@@ -117,7 +117,7 @@ def _place() -> str:
 
 
 def _peak() -> bool:
-    """Whether the allocator's peak grows with a tensor of 64 KiB."""
+    """Returns whether the allocator's peak grows with a tensor of 64 KiB."""
     tf.config.experimental.reset_memory_stats(_place())
     before = _statistics()["peak"]
     values = tf.ones((128, 128))
@@ -125,7 +125,7 @@ def _peak() -> bool:
 
 
 def _keeps_output_gradient(mode: str, variant: str) -> bool:
-    """Whether a tape gives the gradient for what is computed on the way through a recomputed function."""
+    """Returns whether a tape gives the gradient for an intermediate value of a recomputed function."""
 
     def step(x: tf.Tensor) -> tf.Tensor:
         inside = []
@@ -144,5 +144,5 @@ def _keeps_output_gradient(mode: str, variant: str) -> bool:
 
 
 def shows_recomputed(mode: str) -> bool:
-    """Whether that holds within any recomputation call."""
+    """Returns whether any recomputation call passes `_keeps_output_gradient`."""
     return any(_keeps_output_gradient(mode, variant) for variant in VARIANTS)

@@ -1,4 +1,4 @@
-"""What TensorFlow and Keras ship: operations, layers and control flow, with examples."""
+"""Operations, layers and control flow that TensorFlow and Keras ship, with examples."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -50,10 +50,10 @@ def _array(value: Any) -> Any:
 
 
 class _Parts(ListedParts):
-    """What operations and layers share.
+    """Base of operations and layers.
 
     Args:
-        compiled_by_xla: by which compiler "compiled" goes, XLA or tf.function alone.
+        compiled_by_xla: "compiled" is by XLA; otherwise by tf.function alone.
     """
 
     file = Path(__file__).with_name("shipped.toml")
@@ -113,7 +113,7 @@ class Operations(_Parts):
         numbers = [argument for argument in arguments if isinstance(argument, int | tuple)]
         arguments, function = arguments[: len(arguments) - len(numbers)], self.find(name)
 
-        def call(*tensors: Any) -> Any:  # recomputation would make tensors of the numbers
+        def call(*tensors: Any) -> Any:  # recomputation would convert the numbers to tensors
             return function(*tensors, *numbers)
 
         if technique != "one-input":
@@ -165,12 +165,12 @@ class Layers(_Parts):
         stream = np.random.default_rng(seed)
         for variable in layer.variables:
             drawn = variable.dtype.startswith("float") and (variable.trainable or np.ptp(variable.numpy()) > 0)
-            values = stream.uniform(-0.5, 0.5, variable.shape)  # without a seed for all, which empties caches
+            values = stream.uniform(-0.5, 0.5, variable.shape)  # no global seed, which would empty caches
             variable.assign(values if drawn else variable)
         return layer
 
     def _other(self, name: str, layer: keras.Layer, arguments: Sequence[Any], technique: str) -> keras.Layer:
-        """The layer by its configuration, or in a model that was saved and loaded."""
+        """A copy of the layer, from its configuration or from a model that was saved and loaded."""
         if technique == "rebuilt":
             other = type(layer).from_config(layer.get_config())
             other(*arguments)
@@ -313,7 +313,7 @@ def _through_a_layer(x: Any) -> Any:
 
 
 class _CompiledLayer(keras.layers.Layer):
-    """A layer whose own call is a tf.function, in which its inner layer makes its weights."""
+    """A layer whose call is a tf.function, in which the inner layer creates its weights."""
 
     def __init__(self) -> None:
         super().__init__(name="compiled_layer")
@@ -360,7 +360,7 @@ _NO_KERNEL = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 
 
 class TensorFlowFunctions(BaseFunctions):
-    """Compiled by tf.function, and by XLA too."""
+    """Functions compiled by tf.function, also with XLA."""
 
     functions = _FUNCTIONS
 
@@ -387,7 +387,7 @@ class TensorFlowFunctions(BaseFunctions):
         return {**values, "gradient/0": _array(gradient)}
 
     def _apply_technique(self, function: Function, technique: str) -> Function:
-        """Outputs and gradient by a function of x."""
+        """The technique as a function from x to outputs and gradient."""
         known = tf.TensorSpec([None, SIZE], tf.float32)
         match technique:
             case "compiled":
@@ -424,7 +424,7 @@ def _with_gradient(function: Function) -> Function:
 
 
 def _in_a_loop(function: Function) -> Function:
-    """The function, called once in a loop of the graph."""
+    """The function, called once inside a graph loop."""
 
     def run_in_loop(x: Any) -> Any:
         first = tf.nest.flatten(function(x))

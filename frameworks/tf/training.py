@@ -1,6 +1,6 @@
 """One training run with Keras on TensorFlow, saved by `tf.train.Checkpoint`, whose files carry a checksum.
 
-The checkpoint is given every variable by name, because `tf.train.Checkpoint(model=..., optimizer=...)` finds neither
+The checkpoint gets every variable by name, because `tf.train.Checkpoint(model=..., optimizer=...)` finds neither
 layers that a Keras model holds in lists or dicts, nor seed generators, nor the optimizers inside a `MultiOptimizer`.
 """
 
@@ -54,7 +54,7 @@ class TensorFlowTrainer(StatefulRun):
 
     Args:
         policy: name of the dtype policy of the layers.
-        rewrite: grappler option that is on while this run's functions run, `NO_REWRITE` for none, None for what is set.
+        rewrite: grappler option that is on in this run's functions; `NO_REWRITE`: all are off; None: the present ones.
         device: TensorFlow's device name, such as "/GPU:0".
     """
 
@@ -137,7 +137,7 @@ class TensorFlowTrainer(StatefulRun):
             ledger.replace(window, sum(micro.items for micro in window))
 
     def _read(self, path: Path) -> list[list[KerasMicroBatch]]:
-        """Restores network and optimizer, by `read` and `assert_consumed`; returns the open windows."""
+        """Restores network and optimizer by `read` and `assert_consumed`; returns the open windows."""
         way, rows = self.recipe.way("save"), _rows([[]])
         try:
             if way == "weights-file":
@@ -158,7 +158,7 @@ class TensorFlowTrainer(StatefulRun):
     def freeze(self, names: Collection[str]) -> None:
         for name, variable in self.bound.variables.items():
             variable.trainable = name not in names and name not in self.recipe.frozen
-        self.loop = self._made_steps()  # functions are traced for what is trained
+        self.loop = self._made_steps()  # trace functions again for the new set of trained variables
 
     def take(self, other: Trainer) -> None:
         source = of_same_class(self, other)

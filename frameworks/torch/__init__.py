@@ -1,6 +1,6 @@
 """PyTorch: `torch.autocast`, `torch.amp.GradScaler`, `.grad` accumulation and `torch.utils.checkpoint`.
 
-Modes named after libraries train by these; they need not be installed for the other modes.
+A mode with the name of a library trains by that library. Other modes do not need the library.
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ __all__ = ["TorchFramework", "adapter"]
 
 
 def adapter(device: str = "auto", mode: str | None = None) -> BaseFramework:
-    """The framework of a mode: that of a library on top of PyTorch, which is imported now, or PyTorch's own.
+    """The framework of a mode: PyTorch's own, or that of a library on top of PyTorch, which this call imports.
 
     Raises:
         MissingDevice: the device is not there.

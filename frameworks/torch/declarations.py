@@ -44,7 +44,7 @@ TRAINING = frozenset(
         Capability.SAVED_BYTES,
     }
 )
-"""What a training loop has, with a library or without."""
+"""Capabilities of every training loop, with a library or without."""
 _ALONE = TRAINING | {
     Capability.AUTOCAST_SCOPE,
     Capability.OPERATIONS,
@@ -57,7 +57,7 @@ _IN_ONE_PLACE = frozenset({Capability.FREEZE, Capability.LIVE_STATE, Capability.
 
 
 def capabilities_of(mode: str, *, ranks: bool) -> frozenset[Capability]:
-    """What PyTorch without a library has in a mode, with ranks in every recipe or not, unless `refusals` has it."""
+    """Capabilities of PyTorch without a library in a mode, with ranks in every recipe or not, before `refusals`."""
     if mode == deepspeed_start.MODE:
         return _ALONE - {Capability.SAVED_BYTES}
     eager = {Capability.PLATEAU, Capability.FUNCTION_USES} if mode == "eager" else frozenset[Capability]()
@@ -103,7 +103,7 @@ _REFUSED_IN_MODE: dict[str, dict[Capability, str]] = {
 
 
 def conventions(mode: str) -> Conventions:
-    """PyTorch's conventions; compiled checkpoints have one implementation for all variants."""
+    """PyTorch's conventions; in compiled modes all variants of recomputation have one implementation."""
     compiled = mode in MODES
     return Conventions(
         plateau_signed=True,

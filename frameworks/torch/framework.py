@@ -88,7 +88,7 @@ class TorchProcess(BaseFramework):
         return read_environment(self.device)
 
     def measure_time(self, work: Callable[[], object]) -> int:
-        """By the device's own events where its module has them."""
+        """Nanoseconds between two events of the device, or on the host's clock if its module has no events."""
         if self.device == "cpu":
             return super().measure_time(work)
         module = devices.module(self.device)
@@ -117,8 +117,8 @@ class TorchFramework(TorchProcess):
 
     Mode "compile" compiles the forward passes and losses of trainers and the cases of `recompute`, and
     "compile-dynamic" does so for all sizes at once; `run_op` is eager in all modes. "ddp", "fsdp", "fsdp1" and
-    "deepspeed" train every recipe with two ranks, "offload" keeps activations in files; in "torchao" trained models
-    are quantized by torchao, and in "transformers" they are loaded in 8 bits. Modes of `STACKS` train by libraries on
+    "deepspeed" train every recipe with two ranks, "offload" keeps activations in files, "torchao" quantizes trained
+    models by torchao, and "transformers" loads them in 8 bits. Modes of `STACKS` train by libraries on
     top of PyTorch, each with a framework class of its own.
     """
 
@@ -136,7 +136,7 @@ class TorchFramework(TorchProcess):
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)
         if self.mode == deepspeed_start.MODE:
-            deepspeed_start.problem()  # what it may compile takes longer than a test may
+            deepspeed_start.problem()  # compile now: it may take longer than the limit of a test
 
     def refusals(self) -> Mapping[Capability, str]:
         missing = {} if shipped.available() else {SHIPPED[part]: shipped.MISSING for part in shipped.PARTS}

@@ -25,7 +25,7 @@ _FLAT_MEMBER = "frameworks.torch.distributed.fsdp1:Fsdp1Worker"
 _ENGINE_MEMBER = "frameworks.torch.distributed.deepspeed:DeepSpeedWorker"
 _MEMBERS = {"fsdp1": _FLAT_MEMBER, deepspeed_start.MODE: _ENGINE_MEMBER}
 _ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
-"""DDP's reducer warns of find_unused_parameters where every parameter was used."""
+"""Silences a warning of DDP's reducer: find_unused_parameters is set although every parameter was used."""
 
 _MIXED = "ZeroRedundancyOptimizer only supports the same dense type for all parameters"
 _SGD = (
@@ -45,7 +45,7 @@ _NORMS = "torch.optim.Adafactor squares norms of a DTensor's rows in place, whic
 
 
 def is_flat(mode: str, recipe: Recipe) -> bool:
-    """Whether this mode shards parameters or gradients with FSDP1, whose scaler accepts float16 gradients."""
+    """Returns whether this mode shards parameters or gradients with FSDP1, whose scaler accepts float16 gradients."""
     return mode == "fsdp1" and recipe.ranks is not None and recipe.ranks.level in ("gradients", "full")
 
 
@@ -91,7 +91,7 @@ def _find_refusals(model: Model, recipe: Recipe, mode: str) -> Iterator[tuple[Ca
 
 
 def _wants_whole(recipe: Recipe, mode: str) -> tuple[Capability, str] | None:
-    """The refusal of an optimizer of matrices, whose parts this mode's ranks hold otherwise."""
+    """The refusal of an optimizer that needs whole matrices, where this mode's ranks hold parts of them."""
     flat, optimizer = is_flat(mode, recipe), recipe.optimizer
     if isinstance(optimizer, Adafactor) and ranks_of(recipe).level in ("gradients", "full"):
         return Capability.ADAFACTOR, _FLAT if flat else _NORMS
@@ -99,7 +99,7 @@ def _wants_whole(recipe: Recipe, mode: str) -> tuple[Capability, str] | None:
 
 
 def _as_without_ranks(model: Model, recipe: Recipe, mode: str) -> bool:
-    """Whether an update from gradients of powers of two is that of a run without ranks."""
+    """Returns whether an update from power-of-two gradients equals that of a run without ranks."""
     shapes = model.parameter_shapes().items()
     gradients = {name: np.resize([1.0, -0.5, 0.25], shape).astype(np.float32) for name, shape in shapes}
     ranks, alone = (
@@ -125,7 +125,7 @@ def _start_rank_group(
 
 
 def own_attempts(mode: str) -> dict[Capability, Attempt]:
-    """Attempts that differ with ranks in a mode."""
+    """Attempts of a mode that differ if there are ranks."""
     if mode == deepspeed_start.MODE:
         return deepspeed_start.attempts(partial(_start_rank_group, mode=mode))
     refusing = {"ddp": Ranks(2), "fsdp1": Ranks(2, "full")}
@@ -143,7 +143,7 @@ def own_attempts(mode: str) -> dict[Capability, Attempt]:
 
 
 def _keeps_masters(precision: Precision, mode: str) -> bool:
-    """Whether shards stay float32 where the layers are gathered in another format."""
+    """Returns whether shards stay float32 although the layers are gathered in another format."""
     run = _start_rank_group(sincos(4), Recipe(SGD(2.0**-10), precision, ranks=Ranks(2, "full")), mode=mode)
     run.update(window_across_ranks((sincos_batch(4),), 2))
     models, masters = run.all("parameters")[0], run.all("master_parameters")[0]

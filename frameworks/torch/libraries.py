@@ -25,7 +25,7 @@ class Stack:
     path: str
 
     def problem(self, mode: str) -> str:
-        """Why the mode cannot run here, with what to do; "" if it can."""
+        """The reason why the mode cannot run here, and what to do; "" if it can run."""
         remedy = f"run `conformance run --mode {mode} torch`, which installs it"
         try:
             here = version(self.library)

@@ -1,5 +1,5 @@
-"""Native training loops in PyTorch alone, as its tutorials on training, attention and automatic mixed precision write
-them."""
+"""Native training loops in PyTorch alone, as in its tutorials on training, attention and automatic mixed
+precision."""
 
 from collections.abc import Callable, Mapping
 
@@ -79,7 +79,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {"digits-mlp": perceptron, "encoder
 
 
 def start_from(model: nn.Module, fixture: str, weights: Mapping[str, Array]) -> None:
-    """Copies the fixture's weights into the model; PyTorch holds those of a linear layer as (outputs, inputs)."""
+    """Copies the fixture's weights into the model; PyTorch stores the weight of a linear layer as (outputs, inputs)."""
     with torch.no_grad():
         for part, path in parts(fixture).items():
             module = model.get_submodule(part)

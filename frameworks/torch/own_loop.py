@@ -1,6 +1,6 @@
 """A user's own training loop as a framework of the suite: `--framework=my_training:Loop`.
 
-Any class with the three methods of `TrainingLoop` is one; it need not import this module. Optional methods are
+A loop is any class with the three methods of `TrainingLoop`; it need not import this module. Optional methods are
 `predict(inputs)`, `state()` and `load(state)`. The suite reads everything else from the objects that are attributes of
 the loop: optimizers, schedulers, an `AveragedModel` and a `GradScaler`.
 """
@@ -54,7 +54,7 @@ class LoopRecipe:
         optimizer: makes the optimizer of some parameters or groups of them, with its learning rate.
         autocast: arguments of `torch.autocast` after the device.
         scaling: arguments of `torch.amp.GradScaler` after the device.
-        static_scale: argument of `GradScaler.update` that keeps the scale; None if it moves.
+        static_scale: argument of `GradScaler.update` that keeps the scale; None for a dynamic scale.
         accumulation: micro-batches in a full window.
         clip: largest norm of the gradients, None for no clipping.
         schedule: factor of the learning rate after so many applied updates, for `LambdaLR`; None for none.
@@ -100,11 +100,11 @@ def loop_recipe(recipe: Recipe, device: str) -> LoopRecipe:
 
 
 class LoopNetwork(Network):
-    """The network of a loop: with targets it gives the loss of each item, without targets its outputs by head.
+    """The network of a loop: returns the loss of each item if it is called with targets, else the outputs by head.
 
     Attributes:
-        losses: the losses of each call with targets since they were last taken.
-        fed: a loss to give instead, whatever the inputs are.
+        losses: the losses of each call with targets since the last `take_loss`.
+        fed: a loss to return instead, for any inputs.
     """
 
     def __init__(self, model: Model) -> None:
@@ -157,7 +157,7 @@ def _every(values: Iterable[Any]) -> Iterator[Any]:
 
 
 class PlainAttributes:
-    """The numbers and texts among the attributes of a loop, as a part of a checkpoint."""
+    """The attributes of a loop that are numbers or strings, as a part of a checkpoint."""
 
     def __init__(self, loop: object) -> None:
         self._loop = loop
@@ -179,10 +179,10 @@ class OwnState:
         return dict(self._loop.state())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads a state with the parts that the loop has now; empty ones, such as a disabled scaler's, do not count.
+        """Loads a state whose parts are those of the loop now; empty parts, such as a disabled scaler's, do not count.
 
         Raises:
-            ValueError: a part is on one side only.
+            ValueError: a part is missing, in the state or in the loop.
         """
         same_parts(Path("state"), _find_nonempty(state), _find_nonempty(self.state_dict()))
         self._loop.load(state)
@@ -193,10 +193,10 @@ def _find_nonempty(state: Mapping[str, Any]) -> list[str]:
 
 
 class LoopTrainer(TorchTrainer):
-    """A run of one of a user's loops, made by `make` and set up.
+    """A run of a user's loop, which `make` creates and `setup` prepares.
 
     Attributes:
-        objects: attributes of the loop, also within lists, tuples and dictionaries.
+        objects: the loop's attributes, including those within lists, tuples and dictionaries.
     """
 
     network: LoopNetwork
@@ -264,7 +264,7 @@ class LoopTrainer(TorchTrainer):
             self.network.losses.clear()
 
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
-        """The gradients that the optimizers get in `step`, or before it where the recipe clips or they get none."""
+        """The gradients at the optimizers' step; those before `step` if the recipe clips or no optimizer steps."""
         taken: dict[str, Array] = {}
         with self._undone(), ExitStack() as hooks:
             for slot in self.slots.values():
@@ -280,7 +280,7 @@ class LoopTrainer(TorchTrainer):
 
     @contextmanager
     def _undone(self) -> Iterator[None]:
-        """Restores everything but buffers and random streams at its end."""
+        """A context at whose end everything except buffers and random streams is restored."""
         parts = {name: part for name, part in self._loop_parts().items() if part is not self.network}
         states = deepcopy({name: part.state_dict() for name, part in parts.items()})
         values = {name: slot.tensor.detach().clone() for name, slot in self.slots.items()}
@@ -297,7 +297,7 @@ class LoopTrainer(TorchTrainer):
             for stepper, count in zip(self.steppers, applied, strict=True):
                 stepper.applied = count
 
-    # what can be seen
+    # readings
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         own = getattr(self.loop, "predict", None)
@@ -328,7 +328,7 @@ class LoopTrainer(TorchTrainer):
 
 
 def ones(run: LoopTrainer, value: float = 1.0) -> dict[str, Array]:
-    """A gradient of `value` everywhere for every parameter."""
+    """A gradient for every parameter, all entries of which are `value`."""
     return {name: np.full_like(array, value) for name, array in run.parameters().items()}
 
 
@@ -369,7 +369,7 @@ def _disables_scaling(make: Make) -> bool:
 
 
 def _moves(micro_batches: int, make: Make) -> bool:
-    """Whether a window of so many micro-batches, of four, moves the parameters."""
+    """Returns whether a window of this many micro-batches, of four in a full one, moves the parameters."""
     run = make(exact_linear(), _RECIPE.replace(accumulation=4))
     before = run.parameters()
     for batch in exact_batch(8).into(4)[:micro_batches]:
@@ -413,7 +413,7 @@ CYCLE = OneCycle(4.0, 3, 10, 0.25, momenta=(0.75, 0.25))
 
 
 def moves_momentum(make: Make) -> bool:
-    """Whether a loop follows the momenta of a schedule too."""
+    """Returns whether a loop also follows the momenta of a schedule."""
     run = make(exact_linear(), _RECIPE.replace(optimizer=SGD(0.5, momentum=0.5), schedule=CYCLE))
     run.apply_gradients(ones(run))
     return run.steppers[0].optimizer.param_groups[0].get("momentum", 0.5) != 0.5
@@ -440,7 +440,7 @@ def _restores(make: Make) -> bool:
 
 
 def _shows_the_pass(make: Make) -> bool:
-    """Whether the gradient of the head's outputs, added up over samples, is that of its bias."""
+    """Returns whether the gradient of the head's outputs, summed over samples, equals that of its bias."""
     run = make(exact_linear(), _RECIPE)
     trace = run.trace(exact_batch(4))
     return np.array_equal(trace.gradients["0.output"].sum(0), trace.parameters["0.output.bias"])
@@ -464,7 +464,7 @@ ATTEMPTS: Mapping[Capability, tuple[str, LoopAttempt]] = {
     Capability.CHECKPOINT: ("what was saved", _restores),
     Capability.TRACE: ("", _shows_the_pass),
 }
-"""What a loop ignores where an attempt without an exception shows no effect, and the attempt, by capability."""
+"""By capability: the part of a recipe that a loop ignores if the attempt has no effect, and that attempt."""
 
 
 class TrainingLoop(Protocol):
@@ -474,18 +474,18 @@ class TrainingLoop(Protocol):
         """Makes optimizer, scaler and scheduler of the network's parameters, as attributes of self.
 
         `network(inputs, targets)` gives the loss of each item, (items,), as `reduction="none"` does: of each sample, or
-        of each token that counts. `network(inputs)` gives the outputs by head.
+        of each token inside the mask. `network(inputs)` gives the outputs by head.
         """
 
     def micro_batch(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor], items: int) -> None:
-        """Forward and backward pass of a micro-batch of a window of so many items in all."""
+        """Runs forward and backward of a micro-batch of a window of `items` items in all."""
 
     def step(self) -> float | torch.Tensor | None:
         """Ends the window, with an update or without; returns the norm of the unscaled gradients if it clips."""
 
 
 class LoopFramework(TorchProcess):
-    """PyTorch as a user's loop trains with it. Each loop has its own subclass, of the name of the loop's class."""
+    """PyTorch as a user's loop trains with it. Each loop has a subclass with the name of the loop's class."""
 
     modes = ("loop",)
     has_workarounds = False
@@ -517,7 +517,7 @@ class LoopFramework(TorchProcess):
 
     @cached_property
     def _ignored(self) -> dict[Capability, str]:
-        """What the loop ignores, found out once; where an attempt raises, the tests show it."""
+        """The parts of a recipe that the loop ignores, by one attempt each; the tests report an attempt that raises."""
         ignored = {}
         for capability, (what, attempt) in ATTEMPTS.items():
             try:
@@ -549,7 +549,7 @@ _RESCALED = "step changes gradients, so that those inside a pass are not those o
 
 
 def _without_warnings(attempt: LoopAttempt, run: Make) -> bool:
-    """The result of an attempt; what the loop warns of is its own affair."""
+    """The result of an attempt, without the loop's warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return attempt(run)

@@ -17,7 +17,7 @@ from frameworks.torch.core.settings import MODES, Probe, all_guarded, compile_fu
 
 
 def float16_clipped(optimizer: Optimizer, device: str) -> bool:
-    """Whether scaled gradients of a float16 parameter can be unscaled, clipped and applied, in any format of theirs."""
+    """Returns whether scaled gradients of a float16 parameter can be unscaled, clipped and applied, in any format."""
     kind = {SGD: torch.optim.SGD, Adam: torch.optim.Adam, AdamW: torch.optim.AdamW}[type(optimizer)]
     ways: tuple[dict[str, bool], ...] = ({}, {"foreach": False}, {"foreach": True}, {"fused": True})
     return any(_float16_clipped(kind, way, dtype, device) for dtype in (torch.float16, torch.float32) for way in ways)
@@ -38,7 +38,7 @@ def _float16_clipped(kind: Any, way: dict[str, bool], dtype: torch.dtype, device
 
 
 def _masters(dtype: torch.dtype, device: str) -> bool:
-    """Whether any optimizer of a model in a low format keeps float32 copies of its weights."""
+    """Returns whether any optimizer of a model in a low format keeps float32 copies of its weights."""
     for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         linear = Linear(2, 2, bias=False, device=device, dtype=dtype)
         torch.nn.init.ones_(linear.weight)
@@ -52,7 +52,7 @@ def _masters(dtype: torch.dtype, device: str) -> bool:
 
 
 def _lists(device: str) -> bool:
-    """Whether softmax can be named low and a product wide, by the one call that names an operation for autocast."""
+    """Returns whether the one call that names operations for autocast makes softmax low and a product wide."""
     names = {"aten::softmax.int": torch.bfloat16, "aten::matmul": torch.float32}
     library = torch.library.Library("aten", "FRAGMENT")
     try:
@@ -83,7 +83,7 @@ def _peak_bytes(device: str) -> bool:
 
 
 def scope_of_everything(device: str) -> bool:
-    """Whether autocast has every operation in the low format, the loss too, as a model in that format has."""
+    """Returns whether autocast runs every operation in the low format, including the loss, like a model cast to it."""
     x = torch.ones(2, device=device)
     with torch.autocast(device, dtype=torch.bfloat16):
         return torch.nn.functional.mse_loss(x, x).dtype == torch.bfloat16

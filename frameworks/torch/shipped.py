@@ -1,4 +1,4 @@
-"""What PyTorch ships: operations, layers, optimizers and control flow, with examples."""
+"""Operations, layers, optimizers and control flow that PyTorch ships, with examples."""
 
 import copy
 import io
@@ -47,7 +47,7 @@ _LOW = torch.bfloat16
 
 @cache
 def available() -> bool:
-    """Whether the examples can be imported."""
+    """Returns whether the examples can be imported."""
     return find_spec("expecttest") is not None
 
 
@@ -90,7 +90,7 @@ def _plain(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
 
 
 def _calls(device: str) -> Mapping[str, Call]:
-    """Calls of the techniques that differ in the forward pass."""
+    """The forward call of each technique whose forward pass differs."""
     return {
         "without-gradient": _without_gradient,
         "recomputed": _recompute_call,
@@ -103,11 +103,11 @@ def _calls(device: str) -> Mapping[str, Call]:
 
 
 class _Shipped(BaseShipped):
-    """What operations and layers share: the calls, and the gradients.
+    """Base of operations and layers: their examples, calls and gradients.
 
     Args:
-        device: where the examples are.
-        compiles: whether they are compiled too.
+        device: device of the examples.
+        compiles: the examples are compiled too.
     """
 
     def __init__(self, device: str, *, compiles: bool) -> None:
@@ -115,11 +115,11 @@ class _Shipped(BaseShipped):
         self.device = device
         self.compiles = compiles
         self._samples: dict[str, list[Any]] = {}
-        # a short call stack: `torch.testing` reads the whole of it for each sample
+        # a thread has a short call stack, all of which `torch.testing` reads for each sample
         self._thread = ThreadPoolExecutor(1)
 
     def samples(self, name: str) -> list[Any]:
-        """What PyTorch has as examples of a part, drawn once."""
+        """PyTorch's examples of a part, drawn once."""
         if name not in self._samples:
             _seed(self.device, 1)
             count = 1 if self.compiles else _SAMPLES
@@ -183,7 +183,7 @@ def _gradients(example: Example, outputs: Tensors, technique: str, device: str) 
 
 
 def _of_one(example: Example, index: int, device: str) -> torch.Tensor | None:
-    """The gradient of one input while the others have none; of outputs that do not depend on it there is none."""
+    """The gradient of one input while no other needs one; None if no output depends on it."""
     wanted = example.leaves[index]
     for leaf in example.leaves:
         leaf.requires_grad_(leaf is wanted)
@@ -206,7 +206,7 @@ def _outputs(result: Any) -> list[torch.Tensor]:
 
 
 def _seed(device: str, seed: int) -> None:
-    """Seeds the generator of a device; `torch.manual_seed` formats the call stack, which tests make a long one."""
+    """Seeds the generator of a device; `torch.manual_seed` is slow: it formats the long call stack of tests."""
     if device == "cpu":
         torch.default_generator.manual_seed(seed)
     else:
@@ -214,13 +214,13 @@ def _seed(device: str, seed: int) -> None:
 
 
 def _incoming(output: torch.Tensor) -> torch.Tensor:
-    """A gradient for an output: normal numbers, always the same."""
+    """A gradient for an output: normal numbers from a fixed seed."""
     stream = torch.Generator().manual_seed(7)
     return torch.randn(output.shape, generator=stream, dtype=output.dtype).to(output.device)
 
 
 def _make_strided(dense: torch.Tensor) -> torch.Tensor:
-    """The same numbers, every second one in memory."""
+    """The same numbers at every second position in memory."""
     return torch.stack([dense, torch.zeros_like(dense)], -1)[..., 0]
 
 
@@ -241,7 +241,7 @@ def _leaves(nest: Any) -> list[torch.Tensor]:
 
 
 def _import_database(module: str, name: str) -> Any:
-    """A list of `torch.testing`, whose import would freeze the global flags."""
+    """A database of `torch.testing`; its import would freeze the global flags."""
     with patch.object(torch.backends, "disable_global_flags"):
         return getattr(import_module(f"torch.testing._internal.{module}"), name)
 
@@ -334,7 +334,7 @@ Build = Callable[[int], torch.nn.Module]
 
 
 def _save_and_load(module: torch.nn.Module, build: Build) -> torch.nn.Module:
-    """A module from another seed, with the saved state of this one."""
+    """A module created under another seed, with the saved state of this one."""
     other = build(5)
     other.load_state_dict(torch.load(_file_of(module.state_dict())))
     return other
@@ -369,10 +369,10 @@ def _infos() -> Mapping[str, Any]:
 
 
 class TorchOptimizers(BaseOptimizers):
-    """Optimizers of `optim_db`, with each set of options there.
+    """Optimizers of `optim_db`, with each of its sets of options.
 
     Args:
-        device: where the parameters are.
+        device: device of the parameters.
     """
 
     def __init__(self, device: str) -> None:
@@ -477,7 +477,7 @@ def _reload_optimizer(
 
 
 class _SineWithHalf(torch.autograd.Function):
-    """A sine whose backward pass gives a half, so that a derivative of the forward pass is another one."""
+    """A sine with a wrong backward pass, the constant 0.5, so that it differs from the derivative of the forward."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -627,15 +627,15 @@ _FUNCTIONS: Mapping[str, Function] = {
 }
 
 _DERIVATIVES = ("own-backward", "jacobian", "hessian", "low-jacobian")
-"""Functions with a derivative inside."""
+"""Techniques that take a derivative inside the function."""
 
 
 class TorchFunctions(BaseFunctions):
-    """Compiled by the backend "aot_eager", or by the default one and in more ways.
+    """Functions compiled by the backend "aot_eager", or by the default backend and in more ways.
 
     Args:
-        device: where the input is.
-        compiles: whether by the default backend.
+        device: device of the input.
+        compiles: the backend is the default one.
     """
 
     functions = _FUNCTIONS

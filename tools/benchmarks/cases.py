@@ -12,11 +12,11 @@ from frameworks.native_loop import FIXTURES as DENSE
 PLAIN = "plain"
 """Label of the step without a technique."""
 RATE = 1e-6
-"""So small that the weights hardly move: the last round has the work of the first."""
+"""Learning rate, so small that the weights hardly move: all rounds have the same work."""
 SETTLING = 3
-"""Applied updates before the first timed one, in which programs are compiled and slots are made."""
+"""Number of applied updates before the first timed one: they compile programs and create slots."""
 AT_MOST = 40
-"""Updates in which a dynamic loss scale has to come down to one whose updates are applied."""
+"""Limit of the number of updates until a dynamic loss scale is low enough for an applied update."""
 
 FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
     **DENSE,
@@ -44,7 +44,7 @@ class NotTheStep(Exception):
 
 
 def settle(trainer: Trainer, window: Window) -> None:
-    """Makes updates until SETTLING of them were applied.
+    """Makes updates until SETTLING of them are applied.
 
     Raises:
         NotTheStep: none of the first AT_MOST was.
@@ -58,10 +58,10 @@ def settle(trainer: Trainer, window: Window) -> None:
 
 
 def reach_all(trainer: Trainer, window: Window) -> None:
-    """Makes sure that the backward pass gives every parameter a gradient: one that stops on its way takes less time.
+    """Checks that the backward pass gives every parameter a gradient: one that stops early takes less time.
 
     Raises:
-        NotTheStep: it does not.
+        NotTheStep: a parameter has no gradient.
     """
     reached = trainer.gradients(window)
     if missed := [name for name in trainer.parameters() if name not in reached]:

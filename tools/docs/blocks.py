@@ -18,10 +18,10 @@ from tools.docs.promises import PROMISES
 from tools.docs.promises import table as promise_table
 
 WIDTH = 118
-"""Columns of the records' table."""
+"""Width of the records' table in characters."""
 
 COSTLIEST = 25
-"""How many clauses the table of seconds has."""
+"""Number of clauses in the table of seconds."""
 
 RANK_MODES = {
     "reference": ("ranks",),
@@ -30,14 +30,14 @@ RANK_MODES = {
     "tf": ("mirrored",),
     "paddle": ("data-parallel",),
 }
-"""The modes in which every recipe is trained by two ranks, by framework."""
+"""The modes that train every recipe with two ranks, by framework."""
 
 RANK_FAMILIES = ("accumulation", "composition", "master", "recompute", "resume", "scaling", "sharding")
 
 
 @cache
 def read_committed_records() -> tuple[Record, ...]:
-    """Every committed record; of two of one series, from unlike processors, the one that judges more."""
+    """Every committed record; of two records of a series, from different processors, the one with more judged tests."""
 
     def count_judged(record: Record) -> int:
         return sum(verdict.outcome not in UNJUDGED for verdict in record.verdicts)
@@ -53,7 +53,7 @@ def _has_ranks(record: Record) -> bool:
 
 @cache
 def baselines() -> tuple[Record, ...]:
-    """The committed records that later ones are compared with, those of modes with ranks left out."""
+    """The committed records that later ones are compared with, without those of modes with ranks."""
     return tuple(record for record in read_committed_records() if not _has_ranks(record))
 
 
@@ -68,7 +68,7 @@ def load_scenarios() -> Mapping[str, list[Record]]:
 
 
 def formats() -> Mapping[str, str]:
-    """Which formats and quantizers frameworks have, and keep, on a CPU."""
+    """The formats and quantizers of frameworks on a CPU, and whether they follow their rules."""
     return format_blocks(_of_processors())
 
 
@@ -84,12 +84,12 @@ def ranks() -> Mapping[str, str]:
 
 
 def records() -> str:
-    """The outcomes of each family in every committed record, as one Markdown page."""
+    """The outcomes of each family in every committed record, as a Markdown page."""
     return f"# Records\n\n```text\n{plain(read_committed_records(), WIDTH).strip(chr(10))}\n```\n"
 
 
 def times_taken() -> Mapping[str, str]:
-    """Where the time of the baselines of CPUs went."""
+    """The seconds that the baselines of CPUs took."""
     records = _of_processors()
     return {
         "seconds by family": list_times(records, seconds),

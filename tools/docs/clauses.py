@@ -15,7 +15,7 @@ from tools.docs.generate import table
 
 
 def page(clauses: Mapping[str, Clause] | None = None) -> str:
-    """The clauses, the suite's by default, as one Markdown page: a table a family, and an anchor a clause."""
+    """Clauses, by default the suite's, as a Markdown page with a table for each family and an anchor by clause."""
     return "\n".join(_lines(clauses or load_clauses())) + "\n"
 
 
@@ -44,7 +44,7 @@ def _cell(text: str) -> str:
 
 @cache
 def blocks() -> Mapping[str, str]:
-    """The texts of the blocks by name."""
+    """The texts of the blocks of tables, by name."""
     reference = load("reference", "cpu")
     return {
         "drawn": coverage.table(coverage.draw_cases(reference), reference),

@@ -51,7 +51,7 @@ def page() -> str:
 
 
 def _silent(known: Known) -> Iterator[str]:
-    """The defects without an error by which a clause fails in default modes, the worst consequence first."""
+    """The silent defects that make a clause fail in default modes, the worst consequence first."""
     clauses: dict[tuple[str, str], set[str]] = {}
     for framework, records in by_framework().items():
         for listed in chain.from_iterable(map(findings, records)):
@@ -90,7 +90,7 @@ def _counts(findings: Sequence[Finding]) -> str:
 
 
 def _check_counts(known: Known) -> str:
-    """How many findings of each framework make a clause fail, and how many only their programs show."""
+    """For each framework: the number of findings that make a clause fail, and of those only their programs show."""
     frameworks = sorted({finding.framework for finding in known.findings})
     failing = {(entry.framework, entry.finding.id) for entry in known.expectations}
     counts = Counter((finding.framework, (finding.framework, finding.id) in failing) for finding in known.findings)

@@ -1,4 +1,4 @@
-"""Which formats and quantizers each framework has, and whether they keep their rules, from the committed records."""
+"""Table of each framework's formats and quantizers, and whether they keep their rules, from the committed records."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from tools.docs.promises import parameters
 FAMILIES = ("formats", "quantization")
 _Cells = Mapping[str, Sequence[TestVerdict]]
 HOLDS = "pass"
-"""The cell of a technique of which every test passes."""
+"""The cell of a technique whose tests all pass."""
 
 OTHER_MODES: Mapping[tuple[str, str], str] = {
     ("tf", "static-int8"): "tflite",
@@ -21,12 +21,12 @@ OTHER_MODES: Mapping[tuple[str, str], str] = {
     ("torch", "weight-int4"): "torchao",
     ("torch", "load-int8"): "transformers",
 }
-"""Techniques that a framework is judged for in another mode, of which no record is committed, and that mode."""
+"""Techniques that are judged in another mode, which has no committed record, and that mode."""
 
 _LIBRARY = re.compile(r"(.+?)(?: is|:) not installed")
 
 ROWS = {name: text for technique in load_techniques() for name, text in technique.rows.items()}
-"""What a test is about, by the parameter that names it, or by its clause, and how it is called in a table."""
+"""The table's rows: text of a technique by the parameter or the clause that identifies its tests."""
 
 
 def blocks(records: Sequence[Record]) -> dict[str, str]:
@@ -42,7 +42,7 @@ def _family(verdict: TestVerdict) -> bool:
 
 
 def _cells(record: Record) -> _Cells:
-    """The verdicts of the tests that are about each row."""
+    """The verdicts of each row's tests."""
     cells: dict[str, list[TestVerdict]] = {name: [] for name in ROWS}
     for verdict in filter(_family, record.verdicts):
         if name := _technique(verdict):
@@ -66,7 +66,7 @@ def _said(column: str, technique: str, verdicts: Sequence[TestVerdict]) -> str:
 
 
 def _why_not(framework: str, technique: str, verdicts: Sequence[TestVerdict]) -> str:
-    """Why no test of a technique was judged."""
+    """The reason why no test of a technique was judged."""
     if mode := OTHER_MODES.get((framework, technique)):
         return f"mode `{mode}`"
     reasons = (verdict.reason for verdict in verdicts if verdict.outcome is Outcome.UNSUPPORTED)
@@ -76,7 +76,7 @@ def _why_not(framework: str, technique: str, verdicts: Sequence[TestVerdict]) ->
 
 
 def _technique(verdict: TestVerdict) -> str:
-    """The row that a test is about, "" if none."""
+    """The row of a test, "" if there is none."""
     if row := next(filter(None, (technique.row_of(verdict.clause) for technique in load_techniques())), ""):
         return row
     return max((name for name in ROWS if f"-{name}-" in f"-{parameters(verdict.case)}-"), key=len, default="")

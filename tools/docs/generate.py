@@ -1,9 +1,9 @@
 """Generated text: the blocks between `<!-- NAME: begin -->` and `<!-- NAME: end -->`, and pages generated as a whole.
 
 README's blocks, `SUMMARIES` and results/schema.json are committed, and so are blocks that only a measurement makes.
-Every other block is filled where the documentation is built (`tools.docs.site`): the committed page has `PLACEHOLDER`
-there. What makes a block is named as MODULE:FUNCTION, for tests and benchmarks lie above this package, and is imported
-when it is asked for.
+Every other block is filled when the documentation is built (`tools.docs.site`): the committed page has `PLACEHOLDER`
+there. The source of a block is named MODULE:FUNCTION and imported on demand, because tests and benchmarks are layers
+above this package.
 """
 
 import re
@@ -19,7 +19,7 @@ from tools.docs.promises import PROMISES
 ROOT = Path(__file__).parents[2]
 
 PLACEHOLDER = "*Generated: `python -m tools docs --page {}` prints it.*"
-"""What a committed page of docs has in the place of a block, by the page's name."""
+"""The text of a committed page of docs in place of a block; the field is the page's name."""
 
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "tools.docs.summaries:failure": ("failure",),
@@ -34,17 +34,17 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "tools.docs.clauses:ways": ("ways",),
     "tools.docs.clauses:blocks": ("drawn", "left out of drawing", "beyond drawing"),
 }
-"""The blocks by what makes them, a function that returns the text of each by its name."""
+"""The blocks of each source, a function that returns the text of each block by its name."""
 
 MEASURED = frozenset({"faults"})
-"""Blocks that only a measurement makes, which puts them into the committed page."""
+"""Blocks that only a measurement makes; it writes them into the committed page."""
 
 SUMMARIES = frozenset({"outcomes", "failing clauses", "finding counts", "silent defects", "upgrades", "change points"})
-"""Blocks of docs that are committed, as README's are: what somebody reads who builds no site."""
+"""Blocks of docs that are committed like README's, for readers who build no site."""
 
 README = "README.md"
 COMMITTED: Mapping[str, str] = {"results/schema.json": "results.record.encoding:text"}
-"""Files that are generated as a whole and committed, with what returns their text."""
+"""Files that are generated as a whole and committed, with the functions that return their text."""
 
 _MARKER = re.compile(r"<!-- ([^\n:]+): begin -->")
 
@@ -59,15 +59,15 @@ def pages() -> list[Path]:
 
 
 def markers(text: str) -> list[str]:
-    """The names of the blocks that a page has a place for."""
+    """The names of the blocks whose markers a page has."""
     return _MARKER.findall(text)
 
 
 def texts(names: Collection[str]) -> dict[str, str]:
-    """These blocks, made now.
+    """The present texts of these blocks.
 
     Raises:
-        PageError: nothing makes one, or what makes it lacks a package.
+        PageError: a block has no source, or its source needs a missing package.
     """
     blocks: dict[str, str] = {}
     for source, theirs in SOURCES.items():
@@ -80,10 +80,10 @@ def texts(names: Collection[str]) -> dict[str, str]:
 
 
 def place(contents: Mapping[str, str]) -> None:
-    """Puts blocks into the committed pages, but where a page has the placeholder.
+    """Writes blocks into the committed pages, except where a page has the placeholder.
 
     Raises:
-        PageError: no page has a place for one, or an end is missing.
+        PageError: no page has the markers of a block, or an end marker is missing.
         RecordError: a page cannot be read or written.
     """
     placed_names: set[str] = set()
@@ -100,13 +100,13 @@ def place(contents: Mapping[str, str]) -> None:
 
 
 def stale(*, write: bool, report: Callable[[str], None] = lambda _: None) -> list[str]:
-    """The pages and committed files that are not as they would be made now; they are written if `write`.
+    """The pages and committed files that are out of date; `write`: they are written.
 
     Args:
-        report: called with "NAME …" of each before it is made.
+        report: called with "NAME …" before each file is made.
 
     Raises:
-        PageError: a page has a block that nothing makes, or a package is missing for it.
+        PageError: a block of a page has no source, or needs a missing package.
         RecordError: a file cannot be read or written.
     """
     changed: dict[str, str] = {}
@@ -125,7 +125,7 @@ def stale(*, write: bool, report: Callable[[str], None] = lambda _: None) -> lis
 
 
 def between(page: Path, text: str, name: str) -> str:
-    """What a page has between the markers of a block.
+    """The text of a page between the markers of a block.
 
     Raises:
         PageError: a marker is missing.

@@ -1,7 +1,6 @@
-"""What publications and guides promise next to what the records say: a table a promise, as Markdown.
+"""Promises of publications and guides next to the records' values: a Markdown table for each promise.
 
-A row is one quantity: what a clause of cost counted or timed (`results.compare.ratio`), or what a scenario has a figure
-for.
+A row is one quantity: a count or a time of a clause of cost (`results.compare.ratio`), or a figure of a scenario.
 """
 
 import re
@@ -20,8 +19,8 @@ class Promise:
     """One promise.
 
     Attributes:
-        costs: the document's figure by a regular expression for "CLAUSE KEY" of a measurement.
-        scenarios: whose published quantities belong to it.
+        costs: the document's figure, by a regular expression that "CLAUSE KEY" of a measurement matches.
+        scenarios: scenarios with published quantities of the promise.
         quantities: regular expression for the names of those quantities.
     """
 
@@ -49,11 +48,11 @@ PROMISES: Mapping[str, Promise] = {
         scenarios=("dynamic-int8", "static-int8", "weight-only", "int8-load", "qat", "adam-8bit"), quantities="bytes"
     ),
 }
-"""By the name of the promise's block."""
+"""The promises by the names of their blocks."""
 
 
 def table(promise: Promise, baselines: Sequence[Record], trained: Mapping[str, Sequence[Record]]) -> str:
-    """The quantities of a promise; records that say the same of one share a row.
+    """The table of a promise's quantities; records with equal values share a row.
 
     Args:
         trained: records of each scenario.

@@ -27,10 +27,10 @@ WHOLE = {
     "clauses": "tools.docs.clauses:page",
     "faults": "tools.faults.catalogue:page",
 }
-"""Pages of the site that are generated as a whole, with what returns their text."""
+"""Pages of the site that are generated as a whole, with the functions that return their text."""
 
 PROJECT, INDEX = "project", "README"
-"""The page that is made of the checkout's README, and the index of docs."""
+"""Names of the page made from the checkout's README, and of the index of docs."""
 
 _OUTSIDE = re.compile(r"\[(?P<label>[^\[\]]*)\]\(\.\./(?P<path>[^)#\s]+)\)")
 _PART = re.compile(r"^\*\*(?P<title>.+)\*\*$|^- \[(?P<label>[^\]]+)\]\((?P<page>[\w-]+\.md)\)", re.MULTILINE)
@@ -42,7 +42,7 @@ def names() -> list[str]:
 
 
 def text(name: str) -> str:
-    """The Markdown of a page, with every block that is not committed made now.
+    """The Markdown of a page, with every block that is not committed filled in.
 
     Raises:
         PageError: there is no such page, or a block cannot be made.
@@ -134,7 +134,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def _replace_link(link: re.Match[str]) -> str:
-    """A link out of docs: to README as the page made of it, to another file as its name."""
+    """The replacement of a link out of docs: the page of README, or the name of another file."""
     label, path = link["label"], link["path"]
     if path == generate.README:
         return f"[{label}]({PROJECT}.md)"

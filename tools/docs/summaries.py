@@ -1,6 +1,6 @@
-"""What README and the page results show: what holds, and what fails where, by the committed records.
+"""Summaries of the committed records for README and the page results: the clauses that hold, and those that fail.
 
-And README's example: a clause, its test, and what the test prints for a copy of the reference with one bug.
+Also README's example: a clause, its test, and what the test prints for a copy of the reference with one bug.
 """
 
 import ast
@@ -35,7 +35,7 @@ DEFAULT_MODES: Mapping[str, tuple[str, ...]] = {
     "paddle": ("dygraph", "static"),
     "jax": ("jit",),
 }
-"""The frameworks, and the modes that the tables are about: what a user has who sets nothing."""
+"""The frameworks, and the modes of the tables: those of a user who sets nothing."""
 
 TECHNIQUES: Mapping[str, str] = {
     "accumulation": "gradient accumulation",
@@ -53,10 +53,10 @@ TECHNIQUES: Mapping[str, str] = {
     "laws": "generated programs",
     "cost": "memory and time",
 }
-"""README's rows: the families of clauses in a stranger's words."""
+"""README's rows: names of the families of clauses for a new reader."""
 
 _WIDTH = 118
-"""Columns of the example."""
+"""Width of the example in characters."""
 _CODE = "```"
 _SILENT = (FindingKind.DEFECT, Consequence.SILENT_CORRUPTION)
 _LIBRARY = re.compile(r"([a-z]+)\.(\d+(?:\.\d+)*)")
@@ -101,7 +101,7 @@ def _techniques() -> str:
 
 
 def _share(framework: str, clauses: Mapping[str, Sequence[TestVerdict]]) -> str:
-    """How many of the clauses that a framework was judged by hold, and how many of the others corrupt silently."""
+    """The number of judged clauses that hold for a framework, and the number of the others that corrupt silently."""
     held, failing = _holding(clauses), _find_broken(clauses)
     if not held | failing:
         return "unsupported"
@@ -157,7 +157,7 @@ def _cell(framework: str, verdicts: Sequence[TestVerdict]) -> str:
 
 
 def _clauses(framework: str) -> dict[str, list[TestVerdict]]:
-    """A framework's verdicts by clause, of its default modes together."""
+    """A framework's verdicts by clause, over all of its default modes."""
     result: dict[str, list[TestVerdict]] = {}
     for record in by_framework()[framework]:
         for clause, verdicts in by_clause(record).items():
@@ -223,7 +223,7 @@ def _first_test() -> tuple[Path, str, str]:
 
 
 def _failure(command: list[str]) -> str:
-    """What pytest prints for the first failing case, wrapped; float64 arithmetic on exact fixtures repeats it."""
+    """The wrapped output of pytest for the first failing case, reproducible by float64 arithmetic on exact fixtures."""
     variables = {name: text for name, text in os.environ.items() if not name.startswith(("PYTEST_", "CONFORMANCE_"))}
     argv = [sys.executable, "-m", *command, "-q", "-x", "--device=cpu", "--seed=0", "-p", "no:randomly"]
     variables["COLUMNS"] = "80"

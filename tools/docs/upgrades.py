@@ -1,4 +1,4 @@
-"""What releases changed, from the committed histories of sweeps, and an example of a comparison of two records."""
+"""Changes between releases, from the committed histories of sweeps, and an example of a comparison of two records."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -17,7 +17,7 @@ OLD = BASELINES.parent / "upgrades"
 """A record of an older version, which the example compares with the baseline of its series."""
 
 LISTED = 4
-"""Clauses, and changes of a framework, that a row names."""
+"""Number of clauses, and of a framework's changes, that a row names."""
 
 
 def blocks() -> Mapping[str, str]:

@@ -33,7 +33,7 @@ from tools.faults.score import Score, must_clauses, run_alone, tabulate_alone
 
 
 def run(chosen: Sequence[Fault], workers: int, selection: str = ALL) -> list[Fate]:
-    """The fate of every fault, printed as it ends."""
+    """The fate of every fault; prints each as its run ends."""
     engine = Engine(selection)
     clauses: dict[Group, set[str]] = {}
     for fault in chosen:
@@ -54,7 +54,7 @@ def run(chosen: Sequence[Fault], workers: int, selection: str = ALL) -> list[Fat
 
 
 def sample_faults(chosen: Sequence[Fault], size: int) -> list[Fault]:
-    """So many faults, spread over all of them, from another place on for each commit."""
+    """At most `size` of the faults, evenly spaced; the first one depends on the commit."""
     command = ("git", "rev-parse", "HEAD")
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     count = len(chosen)
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _measure(chosen: Sequence[Fault], every: Sequence[Fault], workers: int) -> int:
-    """Measures which tests fail on the chosen faults, and keeps what is known of the others."""
+    """Measures which tests fail on the chosen faults, and keeps the entries of the others."""
     known = engine.read()
     for count, (fault, tests) in enumerate(engine.measure_faults(chosen, workers), 1):
         known[fault.id] = tests

@@ -6,7 +6,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 ADAPTERS = "adapters"
-"""The package of a module ADAPTER or ADAPTER_PART for each adapter; the other one's faults are the reference's."""
+"""The package with a module ADAPTER or ADAPTER_PART for each adapter; the other package is the reference's."""
 
 
 @dataclass(frozen=True)
@@ -14,14 +14,14 @@ class Fault:
     """A framework with one fault.
 
     Attributes:
-        name: what `--framework` takes, "tools.faults.PACKAGE.MODULE:CLASS".
-        framework: whose fault it is, "reference" or an adapter's name.
-        text: what is wrong, in one sentence.
+        name: argument of `--framework`, "tools.faults.PACKAGE.MODULE:CLASS".
+        framework: "reference" or an adapter's name.
+        text: the error, in one sentence.
         link: the real bug that it brings back, "" for an invented one.
         clauses: the clauses that are about it, each of which must fail.
         raises: the fault shows as an exception of the framework's own.
         mode: the adapter's mode, "" for its first.
-        names: what the message of every failing verdict of these clauses must contain, "" for nothing.
+        names: text that every failing verdict's message of these clauses must contain, "" for none.
     """
 
     name: str
@@ -86,7 +86,7 @@ def _fault(package: str, module: str, node: ast.ClassDef, mark: ast.Call) -> Fau
 
 
 def page() -> str:
-    """The page of every fault, a table a family: what is wrong, in which framework, the bug, the clauses about it."""
+    """The page of all faults, a table for each family: the error, the framework, the bug, the clauses about it."""
     listed = faults()
     real = sum(bool(fault.link) for fault in listed)
     lines = [

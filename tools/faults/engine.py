@@ -1,4 +1,4 @@
-"""Runs faults: the tests of the clauses about each, a clause up to its first failure; all for the kill matrix.
+"""Runs faults: each by the tests of its clauses, up to a clause's first failure; by all tests for the kill matrix.
 
 Only tests that pass without the fault count, so every framework is first run as it is (the baseline). A fault that its
 own clauses do not all catch is run through all other tests too, to tell whether anything else saw it.
@@ -75,24 +75,24 @@ PRELOADED = (
     "tools.faults.warm",
 )
 QUICK = ("--profile=quick",)
-"""A failing case of a law is not made smaller."""
+"""Arguments without the search for a smaller failing case of a law."""
 STOP = ("-p", "tools.faults.stop", *QUICK)
-"""A clause that has failed once is not tested any further."""
+"""Arguments that skip the tests of a clause after its first failure."""
 
 LIMIT_S = 1800
-"""How long one run may take. The laws and all other tests take a third of it on a core that has other work too."""
+"""Timeout of one run in seconds. The laws and all other tests take a third of it on a core that has other work too."""
 LAW_TESTS = f"{SUITES}/composition/test_laws.py"
 FIRST = ("--exitfirst", *QUICK, "--timeout=300")
-"""Words for a run up to the first failure."""
+"""Arguments of a run up to the first failure."""
 LAWS = "laws."
-"""How the ids of the laws begin, whose failures name the clause that is broken."""
+"""Prefix of the ids of laws, whose failures name the broken clause."""
 DETECTED = {Outcome.FAIL, Outcome.MISDECLARED}
 UNENDED = {Outcome.TIMEOUT, Outcome.CRASH}
 RAISED = DETECTED | {Outcome.ERROR} | UNENDED
 _THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 Group = tuple[str, str]
-"""A framework and the mode that it runs in, "" for its first."""
+"""A framework and its mode, "" for the first mode."""
 
 
 class RunError(Exception):
@@ -101,7 +101,7 @@ class RunError(Exception):
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a framework does without a fault: node id and seconds of every test that passed, by clause."""
+    """Node id and seconds of every test that passes on a framework without a fault, by clause."""
 
     passed: Mapping[str, Sequence[tuple[str, float]]]
 
@@ -125,7 +125,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of a fault.
+    """The result of the runs of a fault.
 
     Attributes:
         broken: clauses that failed among those that are about the fault.
@@ -147,10 +147,10 @@ class Fate:
 
     @property
     def word(self) -> str:
-        """What became of it.
+        """The fate in a word.
 
-        "caught"; "not named", if a failure does not say what it must; "missed by" some of its clauses; "by accident",
-        if only other clauses saw it; or "survived".
+        "caught"; "not named", if a message lacks its required text; "missed by" some of its clauses; "by accident", if
+        only other clauses failed; or "survived".
         """
         if not self.missed:
             return "not named" if self.unnamed else "caught"
@@ -190,7 +190,7 @@ class Engine:
         return Baseline(passed)
 
     def fate(self, fault: Fault, baselines: Baselines) -> Fate:
-        """What becomes of a fault; its clauses may be broken by their own tests, or by what a law says."""
+        """The fate of a fault; its clauses may be broken by their own tests or by a law."""
         baseline = baselines.needed
         begun = time.monotonic()
         counted = RAISED if fault.raises else DETECTED
@@ -224,7 +224,7 @@ class Engine:
         """Runs tests on a framework; the verdicts.
 
         Args:
-            more: further words for pytest.
+            more: further arguments of pytest.
         Raises:
             RunError: nothing was recorded, or the run did not end in time, so that nothing is known of its tests.
         """
@@ -250,7 +250,7 @@ class Baselines:
     """Runs of a framework without a fault, each made once when it is first asked for.
 
     Args:
-        clauses: those that its faults name.
+        clauses: clauses that its faults name.
     """
 
     def __init__(self, engine: Engine, group: Group, clauses: Collection[str], workers: int) -> None:
@@ -263,12 +263,12 @@ class Baselines:
         return self._engine.baseline(self._group, self._clauses, self._workers)
 
     def laws(self) -> Baseline:
-        """The laws."""
+        """The baseline of the laws."""
         with self._lock:
             return self._laws
 
     def whole(self) -> Baseline:
-        """All tests."""
+        """The baseline of all tests."""
         with self._lock:
             return self._all
 
@@ -285,8 +285,8 @@ class Baselines:
 def first_failure(verdicts: Iterable[TestVerdict]) -> TestVerdict | None:
     """The first verdict that shows a fault, None if none does.
 
-    A test that does not end in time has said nothing: on a busy machine it is no sign of a fault. Nor has one that took
-    the interpreter with it, as one does that cannot be stopped otherwise.
+    A timeout does not count: it can be due to a busy machine. Nor does the end of the interpreter, by which a test is
+    stopped that nothing else stops.
     """
     return next((v for v in verdicts if v.outcome in RAISED - UNENDED or v.leaks), None)
 
@@ -303,7 +303,7 @@ def _known_laws(fault: Fault) -> list[str]:
 
 
 def _light(framework: str) -> bool:
-    """Whether a run needs no framework but the reference, so that it can be forked off."""
+    """Returns whether a run needs only the reference, so that it can run in a fork."""
     module = framework.removeprefix("tools.faults.")
     return framework == "reference" or (module != framework and not module.startswith(f"{ADAPTERS}."))
 
@@ -360,14 +360,14 @@ def _files(clauses: set[str]) -> list[str]:
 BASELINE = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
 """Which tests pass on the reference, and how long each takes."""
 QUICK_S = 0.2
-"""Tests of a fault's families that are not about it are run if they take no longer."""
+"""Limit in seconds of tests of a fault's families that are not about it; longer ones are not run."""
 
 
 def measure_faults(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Fault, list[str]]]:
     """Each of some faults of the reference with the tests that fail on it, as its runs end.
 
-    The tests are those of the clauses about a fault and the quick ones of their families. Where none of them fails, the
-    drawn programs run up to the first that does, the quickest first.
+    The tests are those of the clauses about a fault and the quick ones of their families. If none of them fails, the
+    drawn programs run up to the first failure, the quickest first.
     """
     passed = [verdict for verdict in load(BASELINE).verdicts if verdict.outcome is Outcome.PASS]
     passed.sort(key=lambda verdict: verdict.duration_s)

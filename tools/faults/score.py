@@ -1,6 +1,6 @@
 """The mutation score: how many faults the clauses that are about them catch, and which clauses nothing has broken.
 
-And which faults of the reference drawn programs catch without any other test.
+Also the faults of the reference that drawn programs catch without any other test.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ class Score:
 
     @property
     def caught(self) -> tuple[Fate, ...]:
-        """Those that every clause about them caught."""
+        """The faults that every clause about them caught."""
         return tuple(fate for fate in self.fates if fate.word == "caught")
 
     @property
@@ -32,7 +32,7 @@ class Score:
         return tuple(clause for clause in self.must if clause not in broken)
 
     def problems(self, whole: bool = True) -> list[str]:
-        """One line for whatever keeps the score from being perfect; unproven clauses only where all faults ran."""
+        """A line for each reason why the score is not perfect; unproven clauses only if all faults ran."""
         lines = [_fate_line(fate) for fate in self.fates if fate.word != "caught"]
         return lines + ([f"unproven: no fault breaks {clause}" for clause in self.unproven] if whole else [])
 
@@ -86,7 +86,7 @@ def _align_rows(rows: Sequence[Sequence[str]]) -> str:
 
 @dataclass(frozen=True)
 class Alone:
-    """What the laws say of a fault.
+    """The result of the laws on a fault.
 
     Attributes:
         breaks: the clause that the first failure names, "" where every law holds.
@@ -97,18 +97,18 @@ class Alone:
 
     @property
     def named(self) -> bool:
-        """Whether that is a clause that is about the fault."""
+        """True if the named clause is about the fault."""
         return self.breaks in self.fault.clauses
 
 
 def alone(engine: Engine, fault: Fault) -> Alone:
-    """What the laws say of a fault, up to the first that fails."""
+    """The result of the laws on a fault, up to the first failure."""
     failed = first_failure(engine.run(fault.name, fault.mode, [LAW_TESTS], FIRST))
     return Alone(fault, "" if failed is None else failed.signature or failed.clause)
 
 
 def run_alone(chosen: Sequence[Fault], workers: int) -> list[Alone]:
-    """What the laws say of every fault, printed as it ends."""
+    """The result of the laws on every fault; prints each as it ends."""
     engine = Engine()
 
     def judge_fault(fault: Fault) -> Alone:
@@ -121,7 +121,7 @@ def run_alone(chosen: Sequence[Fault], workers: int) -> list[Alone]:
 
 
 def tabulate_alone(results: Sequence[Alone]) -> str:
-    """By family: how many there are, how many drawn programs catch, and how many of these by a clause about them."""
+    """The number of faults by family, of those that drawn programs catch, and of these by a clause about them."""
     rows = []
     for family in (*sorted({result.fault.family for result in results}), "all"):
         of = [result for result in results if family in ("all", result.fault.family)]

@@ -13,7 +13,8 @@ _broken: set[str] = set()
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Leaves the test out if its clause is known to be broken.
 
-    The test before it has left standing what this one shares with it; the next one may be of another file.
+    The fixtures that the previous test shares with this one are still set up. They are torn down here, as the next test
+    may be from another file.
     """
     code = code_of(item.nodeid)
     if code is None or code.clause not in _broken:

@@ -1,4 +1,4 @@
-"""Imported once by the process that runs of faults are forked from: what each of them would read again."""
+"""Imports that runs of faults share: the process that they are forked from makes them once."""
 
 import gc
 

@@ -30,10 +30,10 @@ def nest_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def saved_bytes(losses: Callable[[Flat], Any], leaves: Flat, batch: Any) -> int:
-    """Bytes of the arrays that the pull-back of `losses` at `leaves` holds, each once, without parameters and batch.
+    """Bytes of the distinct arrays in the pull-back of `losses` at `leaves`, without parameters and batch.
 
-    The forward pass runs operation by operation: a compiled one would not show what it keeps. A product's pull-back
-    then holds a copy of its weight, which a compiled one reads where it is: left out like the parameter.
+    The forward pass runs operation by operation, since a compiled one does not show its saved arrays. The pull-back of
+    a matmul then has a copy of the weight. A compiled one has none, so the copy is not counted.
     """
     _, pull = jax.vjp(losses, leaves)
     excluded = {_place(array) for array in jax.tree.leaves((leaves, batch))}
@@ -55,12 +55,12 @@ def _place(array: jax.Array) -> int:
 
 
 def peak_bytes(device: jax.Device) -> int | None:
-    """The peak of a device's allocator in this process; None on a CPU, of which JAX keeps none."""
+    """The peak of a device's allocator in this process, in bytes; None on a CPU, which has no such count in JAX."""
     statistics = device.memory_stats()
     return None if statistics is None else int(statistics["peak_bytes_in_use"])
 
 
 def has_peak() -> bool:
-    """Whether the device in use has such a peak."""
+    """Returns whether the device in use reports a peak of allocated bytes."""
     (device,) = jax.numpy.ones(()).devices()
     return device.memory_stats() is not None

@@ -43,7 +43,7 @@ def _attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def _instance_norm(x: jax.Array) -> jax.Array:
-    """Rows are the channels of one sample, which Linen has last."""
+    """Instance norm of (channels, positions) of one sample; Linen has channels last."""
     return _apply_norm(x.T[None], nn.InstanceNorm(epsilon=1e-5, use_bias=False, use_scale=False))[0].T
 
 
@@ -158,7 +158,7 @@ def _pair_backward(scale: float, asked: list[tuple[bool, ...]], residuals: Any, 
 
 
 pair = jax.custom_vjp(_pair, nondiff_argnums=(3, 4))
-"""The operation of `fixtures.model`; the list takes what each backward pass finds."""
+"""The operation of `fixtures.model`. Each backward pass appends to `asked` which inputs need a gradient."""
 pair.defvjp(_pair_forward, _pair_backward, symbolic_zeros=True)
 
 
@@ -168,17 +168,17 @@ _BELOW = f"{OVERWRITE_WITH_GRADIENT}/"
 
 
 def amax_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves of the collection."""
+    """The leaves of the collection that gradients overwrite: scales and amax histories."""
     return {path: value for path, value in leaves.items() if path.startswith(_BELOW)}
 
 
 def trained_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves that an optimizer trains."""
+    """The leaves that an optimizer trains."""
     return {path: value for path, value in leaves.items() if not path.startswith(_BELOW)}
 
 
 def with_memory(leaves: Flat, variables: Mapping[str, Any]) -> Flat:
-    """Parameters with the leaves of the collection among a module's variables, if there are any."""
+    """The parameters, and the leaves of the overwritten collection if a module's variables have any."""
     memory = flat(variables.get(OVERWRITE_WITH_GRADIENT, {}))
     return leaves | {f"{_BELOW}{path}": value for path, value in memory.items()}
 
@@ -191,7 +191,7 @@ def collections_of(leaves: Flat) -> dict[str, Any]:
 
 
 def state_tree(leaves: Flat) -> Any:
-    """The tree that `TrainState` takes as parameters or gradients: one without a collection is that of parameters."""
+    """The tree that `TrainState` takes as parameters or gradients: the parameters alone without a collection."""
     memory = amax_leaves(leaves)
     return {"params": trained_leaves(leaves), OVERWRITE_WITH_GRADIENT: memory} if memory else leaves
 
@@ -203,7 +203,7 @@ def leaves_in(tree: Any) -> Flat:
 
 
 def total_gradient(gradients: list[Any]) -> Any:
-    """The sum of gradients in trees of leaves by place; of what overwrites the collection the largest."""
+    """The sum over trees of gradients, leaf by leaf; for the overwritten collection the maximum instead."""
 
     def combine_leaves(path: Any, one: jax.Array, other: jax.Array) -> jax.Array:
         overwrites = any(str(getattr(key, "key", "")).startswith(_BELOW) for key in path)
@@ -213,14 +213,14 @@ def total_gradient(gradients: list[Any]) -> Any:
 
 
 def overwrite_after_window(before: Any, after: Any, overwritten: Any, last: Any) -> tuple[Any, Any]:
-    """Parameters after a micro-batch of a window, and what has been gathered to overwrite the collection with.
+    """Parameters after a micro-batch of a window, and the values gathered so far to overwrite the collection.
 
     Args:
         before, after: parameters of a `TrainState` around a micro-batch.
-        overwritten: what the micro-batches before it gave.
-        last: whether it ended the window.
+        overwritten: values gathered from the earlier micro-batches of the window.
+        last: the micro-batch ended the window.
     """
-    gathered = jax.tree.map(jnp.maximum, overwritten, after[OVERWRITE_WITH_GRADIENT])  # as Flax's type `fm32` adds
+    gathered = jax.tree.map(jnp.maximum, overwritten, after[OVERWRITE_WITH_GRADIENT])  # as `fm32` of Flax adds
     window = jax.tree.map(partial(jnp.where, last), gathered, before[OVERWRITE_WITH_GRADIENT])
     rest = jax.tree.map(lambda leaf: jnp.where(last, jnp.zeros_like(leaf), leaf), gathered)
     return after | {OVERWRITE_WITH_GRADIENT: window}, rest
@@ -233,7 +233,7 @@ def nothing_gathered(tree: Any) -> Any:
 
 
 def operand_histories(leaves: Mapping[str, Any], below: str = "") -> dict[Operand, AmaxHistory]:
-    """The delayed-scaling state of a layer, whose leaves are named from `below` on."""
+    """The delayed-scaling state of a layer; `below` is the prefix of its leaves' names."""
     return {
         operand: AmaxHistory(float(leaves[f"{below}{name}_scale"][0]), np.array(leaves[f"{below}{name}_amax_history"]))
         for operand, name in _OPERANDS.items()
@@ -241,7 +241,7 @@ def operand_histories(leaves: Mapping[str, Any], below: str = "") -> dict[Operan
 
 
 def amax_histories(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict[Operand, AmaxHistory]]:
-    """The delayed-scaling state by the names of weights; `canonical` has the names of parameters by place."""
+    """The delayed-scaling state by the names of weights; `canonical` maps the paths of parameters to their names."""
     result: dict[str, dict[Operand, AmaxHistory]] = {}
     for path in amax_leaves(leaves):
         layer, _, leaf = path.removeprefix(_BELOW).rpartition("/")
@@ -252,7 +252,7 @@ def amax_histories(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict
 
 
 def delayed_scaling_state(leaves: Flat) -> dict[str, Array]:
-    """The delayed-scaling state, by place."""
+    """The delayed-scaling state, by path."""
     return {path: np.array(value) for path, value in amax_leaves(leaves).items()}
 
 
@@ -264,7 +264,7 @@ ONLY_COMPILED = "outside compiled programs JAX does not hold arrays of Flax's ty
 class FlaxDelayedProduct:
     """`Fp8DirectDotGeneralOp` on `device`.
 
-    The scales of several micro-batches are of Flax's type `fm32`, whose sum is the larger of two.
+    Scales of several micro-batches have Flax's type `fm32`, in which a sum is the larger value.
     """
 
     rule = RULE.product
@@ -301,7 +301,7 @@ class FlaxDelayedProduct:
     def _train_product(
         self, state: Any, kernel: jax.Array, inputs: list[jax.Array], gradients: list[jax.Array]
     ) -> tuple[list[tuple[jax.Array, ...]], Any]:
-        """Results of each micro-batch, and the state overwritten by the gradients of all of them."""
+        """The results of each micro-batch, and the state after all of their gradients have overwritten it."""
         if len(inputs) > 1:
             state = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, fp8_ops.fm32), state)
 
@@ -315,7 +315,7 @@ class FlaxDelayedProduct:
 
 
 def joins_windows(factory: Callable[[], FlaxDelayedProduct]) -> bool:
-    """Whether a window of two micro-batches is one step of the larger value."""
+    """Returns whether a window of two micro-batches makes one step of the state, by the larger amax."""
     product = factory()
     small, large = ((np.full((1, 16), value, np.float32), np.ones((1, 16), np.float32)) for value in (1.0, 8.0))
     product.train(large, small)
@@ -331,11 +331,11 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 OUTPUTS, PERTURBATIONS = "intermediates", "perturbations"
-"""Collections of Linen: what modules sow on the way, and zeros added there, whose gradient is that of the sum."""
+"""Collections of Linen: values that modules sow, and zeros added to them, whose gradient is that of the value."""
 
 
 def expose(module: nn.Module, name: str, value: jax.Array) -> jax.Array:
-    """The value as it is, seen by who asks for either collection; without them both calls of Linen do nothing."""
+    """Returns the value, after sowing and perturbing it; both calls of Linen do nothing without their collection."""
     value = module.perturb(name, value, PERTURBATIONS)
     module.sow(OUTPUTS, name, value)
     return value
@@ -360,7 +360,7 @@ class Block(nn.Module):
     """One fixture layer that computes in `dtype` and keeps its parameters in `param_dtype`.
 
     Attributes:
-        product: makes the product of dense layers, None for JAX's own.
+        product: makes the matmul of dense layers, None for JAX's own.
         used: the block that `Again` calls.
     """
 
@@ -399,7 +399,7 @@ class Block(nn.Module):
         return expose(self, "output", self.output(x, train))
 
     def output(self, x: jax.Array, train: bool) -> jax.Array:
-        """The layer's output, not shown."""
+        """The layer's output, not passed to `expose`."""
         match self.layer:
             case fixture.Residual():
                 y = x
@@ -430,7 +430,7 @@ _PROJECTIONS = {"query": "query", "key": "key", "value": "value", "out": "output
 
 
 def _places(layer: fixture.Layer) -> dict[str, str]:
-    """The canonical name of each leaf of `layer`, a parameter or a statistic, by its place below `inner`."""
+    """The canonical name of each leaf of `layer`, a parameter or a statistic, by its path below `inner`."""
     match layer:
         case fixture.Dense() | fixture.Convolution():
             return _LINEAR
@@ -455,7 +455,7 @@ def names(layer: fixture.Layer, path: str, prefix: str) -> dict[str, str]:
 
 
 def output_places(layer: fixture.Layer, path: str, prefix: str) -> dict[str, str]:
-    """Where `expose` has the output of `layer` and of the layers inside it: joined path from `prefix`, by path."""
+    """Joined paths from `prefix` at which `expose` sows the outputs of `layer` and its inner layers, by layer path."""
     result = {path: f"{prefix}/output"}
     if isinstance(layer, fixture.Residual):
         for index, part in enumerate(layer.body):
@@ -467,7 +467,7 @@ class DeviceBatch(NamedTuple):
     """A micro-batch, of NumPy or JAX arrays; targets of squared error have their head's format.
 
     Attributes:
-        owners: (N,) by head name, where several ranks have a part of the batch: whose sample each is, -1 for nobody's.
+        owners: (N,) by head name, for batches of several ranks: the rank of each sample, -1 for padding.
     """
 
     inputs: Any
@@ -477,7 +477,7 @@ class DeviceBatch(NamedTuple):
 
 
 def load_batch(model: Model, batch: Batch) -> DeviceBatch:
-    """The micro-batch as NumPy arrays; a compiled function puts them where its other arguments lie."""
+    """The micro-batch as NumPy arrays; a compiled function moves them to the device of its other arguments."""
     last = len(model.layers) - 1
     kinds = dict(model.losses)
     targets = {
@@ -526,14 +526,14 @@ VARIANTS: dict[str, Callable[..., Any]] = {
     "nothing_saveable": jax.checkpoint_policies.nothing_saveable,
     "dots_saveable": jax.checkpoint_policies.dots_saveable,
 }
-"""Policies of `jax.checkpoint` by name, its default first."""
+"""Policies of `jax.checkpoint` by name, the default first."""
 
 
 class Network(nn.Module):
     """The layers of a fixture model in `dtype`, parameters in `param_dtype`; float64 heads keep their own format.
 
-    Each run of a recomputation segment in training calls `begun` with the segment's number, where there is one. With a
-    `history` dense layers multiply in float8, by scales that follow as many steps.
+    Each run of a recomputation segment in training calls `begun`, if given, with the segment's number. With a `history`
+    dense layers multiply in float8; the scales follow the amax of that many steps.
     """
 
     model: Model
@@ -602,7 +602,7 @@ class Network(nn.Module):
 
 
 def forward_pass(network: Network, variables: Any, x: jax.Array, *, rngs: Any, mutable: list[str]) -> tuple[Any, Any]:
-    """The network's training-mode outputs and changed collections, by way of one call or of one for each segment."""
+    """The network's training-mode outputs and changed collections, by one call or by one for each segment."""
     if network.way != "checkpointed-apply":
         return cast(tuple[Any, Any], network.apply(variables, x, train=True, rngs=rngs, mutable=mutable))
     apply = partial(network.apply, rngs=rngs, mutable=mutable)
@@ -614,7 +614,7 @@ def forward_pass(network: Network, variables: Any, x: jax.Array, *, rngs: Any, m
 
 
 def count_call(begun: Callable[[int], object], number: int, x: jax.Array) -> None:
-    """Calls `begun` with a number when a pass comes here, by a value of the pass, so that recomputation repeats it."""
+    """Calls `begun` with a number in each pass; the callback depends on a value, so recomputation repeats it."""
     jax.debug.callback(lambda _: begun(number), x.ravel()[0])
 
 
@@ -624,7 +624,7 @@ def policy_of(recompute: Recompute | None) -> Callable[..., Any]:
 
 
 def segments(model: Model, recompute: Recompute | None) -> tuple[Bounds, ...]:
-    """Where the segments of a model's layers begin and end; one of all where nothing is recomputed."""
+    """Begin and end of each segment of a model's layers; a single segment if nothing is recomputed."""
     return segment_bounds(len(model.layers) - 1, recompute)
 
 
@@ -658,7 +658,7 @@ class Layout:
         """A canonical array in the shape of its leaf, rounded to `dtype`.
 
         Raises:
-            ValueError: it has not the canonical shape.
+            ValueError: the array does not have the canonical shape.
         """
         if np.shape(array) != self._wanted[name]:
             raise ValueError(f"{name}: {np.shape(array)} where {self._wanted[name]} is needed")
@@ -675,7 +675,7 @@ class Layout:
 
 
 def leaves_of(layout: Layout, arrays: Mapping[str, Array], like: Mapping[str, Any], to: Place) -> Flat:
-    """Canonical arrays as leaves in a place, in the formats of `like`.
+    """Canonical arrays as leaves on a device or sharding, in the formats of `like`.
 
     Raises:
         ValueError: a name is missing or a shape differs.

@@ -1,8 +1,8 @@
 """Process-wide settings of JAX, its persistent compilation cache, the base of framework classes, and rank groups.
 
 The cache is shared by all processes. JAX's key of a program is a hash of its operations, of the versions of JAX and
-XLA, of the devices and of XLA's flags. It says neither which processor XLA generated code for nor which build of a
-version did, so the folder's name does.
+XLA, of the devices and of XLA's flags. The key contains neither the processor that XLA generated
+code for nor the build of a version, so the folder's name contains both.
 """
 
 import hashlib
@@ -27,16 +27,16 @@ from frameworks.cache_folder import PROGRAMS, cache_folder, prune
 from frameworks.ranks import RemoteRankGroup, worker_group_of
 
 LARGEST = 2**30
-"""Bytes that programs may take; beyond, those that were not used for longest go until half of it is left."""
+"""Limit of the cache in bytes; above it, the least recently used programs are deleted until half of it is left."""
 
 _CPUINFO = Path("/proc/cpuinfo")
 _SAID_OF_A_PROCESSOR = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
 
 
 def store_programs(device: jax.Device) -> None:
-    """Makes JAX store what it compiles for a processor in the cache folder, and take from there what it has compiled.
+    """Makes JAX store and look up compiled programs in a folder of the cache for this processor.
 
-    A folder that JAX's own settings name stays, and where the cache folder cannot be written nothing is stored.
+    A folder in JAX's own settings has precedence. If the cache folder cannot be written, nothing is stored.
     """
     _count_uses()
     if device.platform != "cpu" or jax.config.jax_compilation_cache_dir is not None:
@@ -54,7 +54,7 @@ def store_programs(device: jax.Device) -> None:
 
 
 def code_generator_key(listing: Path = _CPUINFO) -> str:
-    """A name for all that XLA's code generator may ask of this processor."""
+    """A name for the features of this processor that XLA's code generator can use."""
     lines = listing.read_text("utf-8", errors="replace").splitlines() if listing.is_file() else []
     said = {line for line in lines if line.partition(":")[0].strip() in _SAID_OF_A_PROCESSOR}
     described = "\n".join([platform.machine(), platform.processor(), *sorted(said)])
@@ -62,7 +62,7 @@ def code_generator_key(listing: Path = _CPUINFO) -> str:
 
 
 def libraries() -> list[Path]:
-    """The shared objects of jaxlib, the compiler among them."""
+    """The shared objects of jaxlib, including the compiler."""
     result = find_spec("jaxlib")
     folders = [] if result is None else result.submodule_search_locations or []
     paths = [path for folder in folders for path in Path(folder).rglob("*")]
@@ -70,10 +70,10 @@ def libraries() -> list[Path]:
 
 
 def build(paths: Sequence[Path], known: Path) -> str:
-    """A name for what these files contain.
+    """A digest of the content of these files.
 
     Args:
-        known: folder of digests by the file's path, size and time of change, for the compiler has 350 MB.
+        known: folder with digests by path, size and time of change, since the compiler has 350 MB.
 
     Raises:
         OSError: a file cannot be read, or the folder cannot be written.
@@ -98,7 +98,7 @@ def build(paths: Sequence[Path], known: Path) -> str:
 
 @cache
 def _count_uses() -> None:
-    """Counts from now on which programs JAX asks its cache for and which it gets."""
+    """Begins to count the lookups and the hits of JAX's cache of programs."""
 
     def count(event: str, **_: object) -> None:
         PROGRAMS.asked += event == "/jax/compilation_cache/compile_requests_use_cache"
@@ -155,7 +155,7 @@ _FLAX = ("flax_fix_rng_separator", "flax_preserve_adopted_names", "flax_return_f
 
 
 def is_installed(package: str) -> bool:
-    """Whether an optional package is installed."""
+    """Returns whether an optional package is installed."""
     try:
         return bool(version(package))
     except PackageNotFoundError:
@@ -192,7 +192,7 @@ _PLATFORMS = ("cpu", "tpu", "rocm", "cuda")
 """JAX's own platforms; its "gpu" is one of the last two."""
 
 WHOLE = "highest"
-"""What JAX calls products of float32 matrices that keep every bit; on a GPU it lets them round by default."""
+"""JAX's name of full-precision float32 matmuls; on a GPU its default allows rounding."""
 
 
 def platforms() -> dict[str, str]:
@@ -212,8 +212,8 @@ class OnDevice(BaseFramework):
     """JAX on the CPU or an accelerator.
 
     Attributes:
-        modes: those of the adapter, whoever trains in them.
-        own_modes: those of this class, the default one first.
+        modes: all modes of the adapter.
+        own_modes: modes of this class, the default one first.
     """
 
     name: str = "jax"
@@ -239,9 +239,9 @@ class OnDevice(BaseFramework):
         return read_environment(self._place)
 
     def measure_time(self, work: Callable[[], object]) -> int:
-        """By a clock of the host's: JAX has no events, and `jax.block_until_ready` waits for what `work` returns.
+        """Nanoseconds on the host's clock: JAX has no events. `jax.block_until_ready` waits for the result of `work`.
 
-        A step needs no more: the outcome that it reads is ready when all of its program is.
+        That is enough for a step: its outcome is ready only when its whole program has run.
         """
         return super().measure_time(lambda: jax.block_until_ready(work()))
 
@@ -264,7 +264,7 @@ def rank_group(
     """The ranks of a new run, each a device of XLA's on the CPU; the mode is that of their process.
 
     Raises:
-        Unsupported: JAX's ranks do not do what the recipe asks for.
+        Unsupported: JAX's ranks do not support the recipe.
         ValueError: the recipe names no ranks.
     """
     count = ranks_of(recipe).count

@@ -64,7 +64,7 @@ def make_schedule(rate: float, curve: curves.Curve | curves.Steps) -> optax.Sche
 
 
 def rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
-    """The learning rate of each update, which is given its metric; its state is saved and loaded after `saved` of them.
+    """The learning rate of each update, which gets its metric; the state is saved and loaded after `saved` updates.
 
     Raises:
         Unsupported: PLATEAU, for the largest metric.
@@ -96,7 +96,7 @@ FILE = "run.msgpack"
 
 
 def gradients(way: str, losses: Losses, primals: Any) -> tuple[list[Any], Any]:
-    """The gradient of each loss for a tree, and what else `losses` returns."""
+    """The gradient of each loss for a tree, and the auxiliary result of `losses`."""
     match way:
         case "grad" | "value-and-grad":
             count = len(jax.eval_shape(losses, primals)[0])
@@ -137,7 +137,7 @@ def policy(way: str, usual: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def add_clipping(way: str, limit: float, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """An optimizer of gradients whose joint norm is at most `limit`."""
+    """The optimizer behind a transformation that clips gradients to the joint norm `limit`."""
     match way:
         case "named-chain":
             return optax.named_chain(("clip", optax.clip_by_global_norm(limit)), ("optimizer", optimizer))
@@ -291,10 +291,10 @@ def write(way: str, folder: Path, tree: Any) -> None:
 
 
 def read(recipe: Recipe, folder: Path, like: Any) -> Any:
-    """What `write` wrote of a tree like this one.
+    """The tree in the files of `write`, with the structure of this one.
 
     Raises:
-        Exception: the files are missing or damaged, or the tree is another one.
+        Exception: the files are missing or damaged, or have another tree.
     """
     match recipe.way("save"):
         case "manager":
@@ -320,7 +320,7 @@ def _target(recipe: Recipe, like: Any) -> Any:
 
 
 def with_rate(rules: Any, state: State, rate: Callable[[], float]) -> State:
-    """The state with the rate in its optimizers, where the way of an optimizer's `Rules` has no schedule there."""
+    """The state with the rate written into its optimizers, for ways in which the optimizer has no schedule."""
     if rules.schedule is None or rules.ways.way("schedule") != "set":
         return state
     opt_state, first = state.opt_state, rate()

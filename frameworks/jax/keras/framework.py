@@ -1,4 +1,4 @@
-"""Keras on JAX, on one device."""
+"""Keras on JAX as a framework of the suite."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _CPU_REFUSED: dict[Capability, str] = {
 
 
 def _misses() -> bool:
-    """Whether JAX gives nothing for a weight that the loss does not reach."""
+    """Returns whether JAX gives no gradient for a weight on which the loss does not depend."""
     gradients: list[Any] = jax.grad(lambda own: 2.0 * own[0])([jnp.ones(()), jnp.ones(())])
     return gradients[1] is None
 

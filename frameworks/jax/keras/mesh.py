@@ -30,7 +30,7 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
     """A run on all devices of a distribution.
 
     Attributes:
-        sharding: which devices share a copy, and what each has of an array.
+        sharding: layout of arrays on the devices: copies, and parts of a copy.
     """
 
     read = READINGS | {"resident_bytes"}
@@ -46,7 +46,7 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
             return self.by_each(self.averages(), arguments[0].arguments[0])
         return super().ask(verb, arguments)
 
-    # what ranks are given
+    # inputs of ranks
 
     def _load(self, batch: Batch) -> DeviceBatch:
         assert isinstance(batch, GatheredBatch)
@@ -88,11 +88,11 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
         return self.by_each(self.run_state.trained, inputs)
 
     def by_each(self, trained: Values, inputs: Array) -> tuple[dict[str, Array], ...]:
-        """`outputs` by each rank."""
+        """The `outputs` of each rank."""
         outputs = self.outputs(trained, inputs)
         return tuple(self.sharding.of_rank(outputs, rank) for rank in self.ranks)
 
-    # what ranks have
+    # state of ranks
 
     def by_rank(self, verb: str) -> tuple[Any, ...]:
         if verb == "resident_bytes":
@@ -100,13 +100,13 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
         return tuple(getattr(self._view_of_rank(rank), verb)() for rank in self.ranks)
 
     def _view_of_rank(self, rank: int) -> StatelessRun:
-        """The run with what a rank has of its arrays, read-only."""
+        """A read-only view of the run with a rank's parts of its arrays."""
         view = copy.copy(self)
         view.run_state = self.sharding.of_rank(self.run_state, rank)
         return view
 
     def resident_bytes(self, rank: int) -> dict[str, int]:
-        """Bytes on a rank's device; without accumulators, gradients are those that the last update took in."""
+        """Bytes on a rank's device; without accumulators, gradients are those of the last update."""
         slots = {slot: self.get_array(variable) for slot, variable in self.slots.items()}
         sums = [value for slot, value in slots.items() if slot.startswith(ACCUMULATOR)]
         taken = [] if self.outcome is None else self.outcome.gradients

@@ -1,6 +1,6 @@
 """The loop of Keras' guide for JAX: stateless calls of model and optimizer under `jax.jit`, also distributed.
 
-The network and the optimizer of a plan hold no state of a run: that is a tuple of lists of arrays.
+The network and the optimizer of a plan hold no state of a run. That state is a tuple of lists of arrays.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class DeviceBatch(NamedTuple):
     """A micro-batch.
 
     Attributes:
-        weights: weight of each loss, by head, None if all are equal.
-        owners: (N,) by head, the rank that each sample is an item of; None in one place.
-        items: how many items all ranks have.
+        weights: weight of each loss by head, None if all are equal.
+        owners: (N,) by head, the rank of each sample; None without ranks.
+        items: number of items of all ranks.
     """
 
     inputs: Any
@@ -88,7 +88,7 @@ class DeviceBatch(NamedTuple):
 
 
 def load_batch(batch: Batch) -> DeviceBatch:
-    """The micro-batch of one place."""
+    """The micro-batch of a run without ranks."""
     mask = None if batch.mask is None else dict.fromkeys(batch.targets, batch.mask)
     return DeviceBatch(batch.inputs, dict(batch.targets), mask, None, np.float32(batch.items))
 
@@ -109,11 +109,11 @@ BATCH, MODEL = "batch", "model"
 
 
 def distribution_of(ranks: Ranks, shapes: Mapping[str, tuple[int, ...]]) -> Distribution:
-    """The distribution of so many of the CPU's devices, in rows of those that share a copy.
+    """The distribution over `ranks.count` devices of the CPU; the devices of a row share one copy.
 
     Args:
-        shapes: of the variables that are sharded, by path; one of which the ranks divide no axis evenly lies whole on
-            each, for a `TensorLayout` takes no other.
+        shapes: shape of each sharded variable by path. A variable without an evenly divisible axis is replicated,
+            because a `TensorLayout` accepts no uneven division.
     """
     devices = keras.distribution.list_devices("cpu")[: ranks.count]
     if ranks.level == "replicated":
@@ -126,7 +126,7 @@ def distribution_of(ranks: Ranks, shapes: Mapping[str, tuple[int, ...]]) -> Dist
 
 
 def divide_axes(shapes: Mapping[str, tuple[int, ...]], parts: int) -> dict[str, tuple[str | None, ...]]:
-    """The axes of the mesh that each axis of a variable is divided over, for those that can be divided at all."""
+    """The mesh axis of each axis of a variable, for the variables that can be divided."""
     result = {}
     for path, shape in shapes.items():
         axis = next((index for index, size in enumerate(shape) if size and size % parts == 0), None)
@@ -147,7 +147,7 @@ class State(NamedTuple):
 
     Attributes:
         trained: the network's trainable variables.
-        others: its other ones: running statistics and the states of seed generators.
+        others: the network's other variables: running statistics and states of seed generators.
         optimizer: all variables of the optimizer.
     """
 
@@ -165,12 +165,12 @@ class KerasOutcome(NamedTuple):
 
 
 class KerasSteps:
-    """The network and the optimizer of a model and a recipe, and the functions of a run, each compiled when first used.
+    """The network and the optimizer of a model and a recipe, and the functions of a run, compiled when first called.
 
     Attributes:
-        variables: those of `State`, in its order.
-        start: the state with which Keras makes the variables, its kernels zero.
-        places: place of each parameter among the trainable variables, by canonical name in model order.
+        variables: the Keras variables, in the order of `State`.
+        start: the initial state of these variables, with zero kernels.
+        places: index of each parameter among the trainable variables, by canonical name in model order.
     """
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
@@ -210,10 +210,10 @@ class KerasSteps:
         return distribution_of(ranks, {variable.path: tuple(variable.shape) for variable in sharded})
 
     def scope(self) -> AbstractContextManager[Any]:
-        """What the run's calls of Keras are made within: its distribution is the process' own."""
+        """The context of the run's calls of Keras, which sets its distribution for the process."""
         return nullcontext() if self.distribution is None else self.distribution.scope()
 
-    # where arrays lie
+    # placement of arrays
 
     def arrange_weights(self, weights: Mapping[str, Array]) -> list[Array]:
         """Canonical weights in the shapes, formats and order of the trainable variables.
@@ -227,11 +227,11 @@ class KerasSteps:
         return [by_place[index].astype(own) for index, own in enumerate(formats)]
 
     def put(self, values: State) -> State:
-        """A state in the places that Keras gives its variables."""
+        """A state with the shardings that Keras gives its variables."""
         return jax.tree.map(lambda value, like: jax.device_put(value, like.sharding), values, self.start)
 
     def _with_sharding(self, values: Tree, like: Tree) -> Tree:
-        """The same within a function."""
+        """The values with the shardings of `like`, within a compiled function."""
         if self.distribution is None:
             return values
         return jax.tree.map(lambda value, own: distribute_tensor(value, own.sharding), values, like)
@@ -254,7 +254,7 @@ class KerasSteps:
 
         return jax.tree.map(everywhere, tree)
 
-    # inside functions
+    # inside compiled functions
 
     def _optimizing(self, optimizer: Values) -> AbstractContextManager[Any]:
         """A scope in which the optimizer's variables have these values."""
@@ -272,11 +272,11 @@ class KerasSteps:
             return [self.optimizer.scale_loss(loss) for loss in losses]
 
     def losses(self, trained: Values, others: Values, batch: DeviceBatch) -> tuple[Values, tuple[Values, Values]]:
-        """Training-mode losses over the items, and what comes with them.
+        """Training-mode losses over the items, with the sums of losses and the changed variables.
 
         Returns:
-            Their sum, or one for each head where each goes backward apart; the sum of the items' losses of each head,
-            (ranks,) where there are several; and the network's other variables after the pass.
+            The sum of the losses, or one for each head if they go backward separately; the sum of the items' losses of
+            each head, (ranks,) if there are ranks; and the network's other variables after the pass.
         """
         outputs, after = self.bound.network.stateless_call(trained, others, batch.inputs, training=True)
         heads = [name for name, _ in self.model.losses if name in batch.targets]
@@ -332,7 +332,7 @@ class KerasSteps:
     def _feed(self, state: State, gradients: Mapping[str, jax.Array]) -> tuple[State, KerasOutcome]:
         """The optimizer's step of the back-propagated scaled Σ p·g over the parameters in `gradients`.
 
-        Of several ranks it is that of the mean over them: what is given is (ranks, *shape).
+        With ranks, `gradients` have (ranks, *shape), and the step is that of their mean.
         """
 
         def scale_sum(trained: Values) -> jax.Array:
@@ -350,7 +350,7 @@ class KerasSteps:
     def _trace_layers(self, state: State, batch: DeviceBatch) -> tuple[Outputs, Outputs, Values, Values]:
         """Output of every layer by the name of its Keras layer, the unscaled parameters' and these outputs' gradients.
 
-        The last is what the other variables are after the pass.
+        The last result is the other variables after the pass.
         """
 
         def shapes(trained: Values) -> Outputs:
@@ -370,9 +370,9 @@ class KerasSteps:
         return outputs, of_outputs, self._unscale_gradients(state.optimizer, of_parameters), after
 
     def runs_in_a_pass(self, state: State, batch: DeviceBatch) -> tuple[int, ...]:
-        """How often each segment's forward begins in one forward and backward pass.
+        """The number of forwards of each segment in one forward and backward pass.
 
-        The pass is that of `backward` with one thing more: a callback at the beginning of each segment.
+        The pass is that of `backward`, with a callback at the beginning of each segment.
         """
         begun: list[int] = []
         with counting(begun.append):
@@ -381,7 +381,7 @@ class KerasSteps:
         return tuple(begun.count(number) for number in range(len(self.bound.network.segments)))
 
     def read_average(self, state: State) -> Values:
-        """What the trainable variables are where the optimizer has overwritten them with their average."""
+        """The trainable variables after the optimizer has overwritten them with their average."""
         variables = self.bound.network.trainable_variables
         values = zip([*variables, *self.optimizer.variables], [*state.trained, *state.optimizer], strict=True)
         with keras.StatelessScope(state_mapping=list(values)) as scope:
@@ -390,19 +390,19 @@ class KerasSteps:
 
 
 def _sum(gradients: Sequence[Any]) -> Any:
-    """The sum of the gradients of each loss, which is a backward pass of its own."""
+    """The sum of the gradients of all losses, each by a separate backward pass."""
     return reduce(lambda a, b: jax.tree.map(jnp.add, a, b), gradients)
 
 
 @lru_cache(PLAN_CACHE_SIZE)
 def steps_of(model: Model, recipe: Recipe, device: jax.Device) -> KerasSteps:
-    """The functions of a model and a recipe, the same ones for every run of both on a device."""
+    """The functions of a model and a recipe, shared by all runs of both on a device."""
     with jax.default_device(device):
         return KerasSteps(model, recipe)
 
 
 def micro_batch(outcome: KerasOutcome, total: float, items: int) -> KerasMicroBatch:
-    """Converts the result of a micro-batch of so many items, whose losses have this sum."""
+    """Converts the result of a micro-batch of `items` items, whose losses have this sum."""
     before, after = (
         OptimizerReadings(*(np.asarray(value).item() for value in values)) for values in (outcome.before, outcome.after)
     )

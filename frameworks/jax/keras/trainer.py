@@ -1,4 +1,4 @@
-"""One training run with Keras on JAX, whose state is a tuple of arrays outside the variables, and its checkpoints."""
+"""One training run with Keras on JAX, with its state in arrays outside of the variables, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ INSIDE_RECOMPUTED = "nothing outside keras.remat may refer to what is computed i
 
 
 def shows_recomputed() -> bool:
-    """Whether what is computed on the way through a recomputed function can be seen, and the gradient for it."""
+    """Returns whether intermediate values of a recomputed function, and the gradients for them, can be read."""
 
     def step(zero: jax.Array) -> tuple[jax.Array, jax.Array]:
         inside = []
@@ -135,7 +135,7 @@ class StatelessRun(KerasRun):
             count = len(result)
             return [reduce(jax.numpy.add, own) / np.asarray(count, own[0].dtype) for own in zip(*result, strict=True)]
 
-    # what a run has
+    # state of the run
 
     def canonical(self, values: Sequence[jax.Array]) -> dict[str, Array]:
         """Arrays in the order of Keras' trainable variables, by canonical name in canonical shape."""
@@ -151,7 +151,7 @@ class StatelessRun(KerasRun):
         return {name: np.array(value) for name, value in self.outputs(self.averages(), inputs).items()}
 
     def averages(self) -> Values:
-        """The trainable variables as `Optimizer.finalize_variable_values` makes them.
+        """The averaged trainable variables, by `Optimizer.finalize_variable_values`.
 
         Raises:
             ValueError: the recipe asks for no average.
@@ -166,10 +166,10 @@ class StatelessRun(KerasRun):
         with self.scope():
             return self.steps.predict(trained, self.run_state.others, inputs)
 
-    # what a pass shows
+    # readings of a pass
 
     def segment_calls(self) -> tuple[int, ...]:
-        """Counts of one forward and backward pass on the last batch, times the number of passes so far."""
+        """Forwards of each segment: the counts of one pass on the last batch, times the number of passes so far."""
         if self._loaded is None:
             return (0,) * len(self.bound.network.segments)
         with self.scope():
@@ -227,7 +227,7 @@ class StatelessRun(KerasRun):
         try:
             with self.scope(), ocp.StandardCheckpointer() as checkpointer:
                 run = checkpointer.restore(folder, like)
-        except Exception as error:  # Orbax raises that very class for some of what it cannot read
+        except Exception as error:  # Orbax raises `Exception` itself for some unreadable files
             raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
         window = micro_batches_of(run["window"]["rows"][: int(run["window"]["count"])])
         self.run_state = State(*([run[kind][name] for name in like.get(kind, ())] for kind in State._fields))

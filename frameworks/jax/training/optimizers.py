@@ -1,4 +1,4 @@
-"""Optimizers of recipes by Optax, the options that these lack, and loss scales of JMP and Flax."""
+"""Recipes' optimizers by Optax, options that Optax lacks, and loss scales of JMP and Flax."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ def require(recipe: Recipe) -> None:
     """Refuses combinations of options.
 
     Raises:
-        Unsupported: Optax has one of them without the other.
+        Unsupported: Optax has no combination of these options.
     """
     if isinstance(recipe.optimizer, AdamW) and recipe.optimizer.amsgrad:
         raise Unsupported(Capability.AMSGRAD, _AMSGRAD, partial(_steps, optax.adamw, amsgrad=True))
@@ -89,7 +89,7 @@ def _makes_muon() -> bool:
 
 
 def _factors_flat() -> bool:
-    """Whether Adafactor has the same state of a matrix that is joined with others as of one that is not."""
+    """Returns whether Adafactor's state of a matrix is the same with and without flattening."""
     params = {"a": jnp.ones((2, 3))}
     plain, flat = (optimizer.init(params)[0] for optimizer in (_adafactor(), optax.flatten(_adafactor())))
     return bool(jnp.shape(flat.v_row) == plain.v_row["a"].shape)
@@ -100,7 +100,7 @@ def _adafactor() -> optax.GradientTransformation:
 
 
 _CHOOSES_ACCUMULATOR = "accumulator_dtype" in signature(optax.MultiSteps).parameters
-"""Whether this version of Optax has an argument for the accumulator's format, which is otherwise the parameters'."""
+"""True if Optax has an argument for the accumulator's format; older versions use the parameters' format."""
 
 
 _FROZEN = "frozen"
@@ -110,7 +110,7 @@ class RunState(TrainState):
     """Flax's train state, with the average of the weights if there is one.
 
     Attributes:
-        overwritten: what an open window has gathered to overwrite a collection with, None where there is none.
+        overwritten: values that an open window has gathered to overwrite the collection; None without a collection.
     """
 
     average: Any = None
@@ -122,15 +122,15 @@ class Rules:
     """The parts of a recipe that determine updates from gradients.
 
     Attributes:
-        length: how many micro-batches a window takes, None without accumulation.
-        accumulator: format that they are summed in.
+        length: number of micro-batches of a window, None without accumulation.
+        accumulator: format of the accumulator.
         parts: parameters of each optimizer and group, empty if there is one of each.
         own: the optimizer of each part.
         undecayed: parameters without weight decay.
-        frozen: parameters that are not trained, a part of their own.
+        frozen: parameters that are not trained; they are a separate part.
         flat: one update of all parameters of a part, joined by `optax.flatten`.
         tensor_rate: the learning rate is an array.
-        ways: a recipe with the chosen ways alone.
+        ways: a recipe that has only the chosen ways.
     """
 
     optimizer: recipes.Optimizer
@@ -148,10 +148,10 @@ class Rules:
 
 
 def rules_of(recipe: recipes.Recipe, parameters: Mapping[str, str], wide: bool) -> Rules:
-    """The rules for parameters, whose places are given by canonical name; `wide`: some of them are float64.
+    """The rules for parameters, whose paths are given by canonical name; `wide`: some of them are float64.
 
-    Two optimizers are two parts of `optax.partition`, each with a transformation and a state of its own, and so are two
-    groups of one: Optax knows no other difference.
+    Two optimizers are two parts of `optax.partition`, each with a separate transformation and state. So are two groups
+    of one optimizer, for which Optax has nothing else.
     """
     places = tuple(parameters.values())
     owned = [places[start :: recipe.optimizers] for start in range(recipe.optimizers)]
@@ -203,7 +203,7 @@ _ARGUMENTS = {
     "steps": "ns_steps",
     "coefficients": "ns_coeffs",
 }
-"""Arguments that Optax calls differently from a recipe."""
+"""Optax's names of arguments, where they differ from a recipe's."""
 
 
 _MASKS = {recipes.AdamW: "mask", recipes.Adafactor: "weight_decay_mask", recipes.Muon: "weight_decay_mask"}
@@ -212,7 +212,7 @@ _RMS_RATES = {"rms": 0.2, "width": None}
 
 
 def _arguments_of(optimizer: recipes.Optimizer) -> dict[str, Any]:
-    """The arguments of an optimizer that differ from a recipe's in more than the name, among the others."""
+    """The arguments of an optimizer, including those that differ from a recipe's in more than the name."""
     arguments = {name: value for name, value in recipes.collect_fields(optimizer).items() if value is not None}
     match optimizer:
         case recipes.Adafactor(decay=decay, smallest=smallest):
@@ -244,7 +244,7 @@ def _dimensions(tree: Any) -> Any:
 
 
 def _before(arguments: dict[str, Any], *, decoupled: bool) -> list[optax.GradientTransformation]:
-    """What changes a gradient before its optimizer, by arguments that Optax' optimizers lack; takes them out."""
+    """Transformations before the optimizer, for arguments that Optax' optimizers lack; removes these arguments."""
     result = [optax.scale(-1.0)] if arguments.pop("maximize", False) else []
     if not decoupled and (decay := arguments.pop("weight_decay", 0.0)):
         result.append(optax.add_decayed_weights(decay))
@@ -255,7 +255,7 @@ def _before(arguments: dict[str, Any], *, decoupled: bool) -> list[optax.Gradien
 
 
 def _alone(rules: Rules) -> optax.GradientTransformation:
-    """The optimizer of one part; what it has no argument for is another transformation or another optimizer."""
+    """The optimizer of one part; options without an argument select another transformation or optimizer."""
     optimizer = rules.optimizer
     arguments = _arguments_of(optimizer)
     before = _before(arguments, decoupled=type(optimizer) in _MASKS)
@@ -280,7 +280,7 @@ def _alone(rules: Rules) -> optax.GradientTransformation:
 
 @cache
 def transformation(rules: Rules) -> optax.GradientTransformation:
-    """The optimizer, the same object for the same rules, so that what was compiled for one run serves the next."""
+    """The optimizer; the same object for equal rules, so that runs share compiled programs."""
     chosen = _alone(rules)
     if rules.parts:
         labels = {path: str(index) for index, part in enumerate(rules.parts) for path in part}
@@ -301,7 +301,7 @@ def transformation(rules: Rules) -> optax.GradientTransformation:
 
 
 def is_window(state: RunState) -> bool:
-    """Whether gradients are accumulated by `optax.MultiSteps`."""
+    """Returns whether gradients are accumulated by `optax.MultiSteps`."""
     return isinstance(state.opt_state, optax.MultiStepsState)
 
 
@@ -311,14 +311,14 @@ def count_applied_updates(state: RunState) -> Any:
 
 
 def read_accumulators(state: RunState) -> Flat:
-    """What `optax.MultiSteps` holds of a window that has begun, by joined path; empty otherwise."""
+    """The accumulated gradients in `optax.MultiSteps`, by joined path; empty if no window is open."""
     return dict(state.opt_state.acc_grads) if is_window(state) and int(state.opt_state.mini_step) else {}
 
 
 def optimizer_state(state: RunState, layout: Layout, rules: Rules) -> dict[str, Array]:
     """Moments as "SLOT/PARAMETER" by Optax's names for the slots, and every counter.
 
-    Optax's own counters are called after the state that has them, once for all parts, which step together.
+    Optax's counters have the name of their state; parts step together, so each counter is listed once.
     """
     inner = state.opt_state.inner_opt_state if is_window(state) else state.opt_state
     result: dict[str, Array] = {"steps": np.array(count_applied_updates(state), np.int64)}
@@ -348,7 +348,7 @@ def _own(path: Any, parts: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
 
 
 def _split(joined: jax.Array, tree: Any, own: tuple[str, ...]) -> dict[str, jax.Array]:
-    """What `optax.flatten` joined, by place: the leaves of a tree, or its own part of them, one after the other."""
+    """The arrays that `optax.flatten` joined, by path: the leaves of a tree, or of one part, in order."""
     every = {path[-1].key: leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
     leaves = {key: leaf for key, leaf in every.items() if not own or key in own}
     ends = np.cumsum([leaf.size for leaf in leaves.values()])
@@ -364,7 +364,7 @@ INITIAL = 2.0**15
 """JMP has no default scale; its documentation begins with this."""
 
 MINIMUM = 1.0
-"""JMP's own floor of the scale, which a recipe's other factors keep."""
+"""JMP's lower limit of the scale, also kept with a recipe's factors."""
 
 MOVES_ALWAYS = "flax's DynamicScale, which alone has two factors, moves with every gradient that it takes"
 UNSCALES_ITSELF = (
@@ -375,16 +375,16 @@ LossScale: TypeAlias = jmp.NoOpLossScale | jmp.StaticLossScale | jmp.DynamicLoss
 
 
 class ScaleUpdate(NamedTuple):
-    """The result of Flax's scale for gradients: whether they are finite, and the next scale."""
+    """The result of Flax's scale for gradients: `finite` if all of them are, and the next scale."""
 
     finite: jax.Array
     scale: DynamicScale
 
 
 def loss_scale(recipe: Recipe, device: Place) -> LossScale:
-    """The loss scale of a recipe; what it leaves None is left to JMP, or to Flax.
+    """The loss scale of a recipe; settings that are None keep the defaults of JMP or Flax.
 
-    JMP multiplies and divides by one and the same whole factor. Flax's scale has a factor of its own for each.
+    JMP multiplies and divides by the same integer factor. Flax's scale has a separate factor for each.
     """
     match recipe.scaling:
         case DynamicScaling(enabled=True) as scaling:
@@ -417,21 +417,21 @@ def _of_flax(scaling: DynamicScaling) -> DynamicScale:
 
 
 def is_dynamic(scale: LossScale) -> bool:
-    """Whether an overflow skips the update: JMP's documentation does so for its dynamic scale only."""
+    """Returns whether an overflow skips the update: JMP's documentation does so for its dynamic scale only."""
     return isinstance(scale, jmp.DynamicLossScale | DynamicScale)
 
 
 def unscales_itself(scale: LossScale) -> bool:
-    """Whether gradients come from it without the scale, in float32, as Flax's gives them."""
+    """Returns whether the loss scale returns unscaled float32 gradients, as Flax's does."""
     return isinstance(scale, DynamicScale)
 
 
 def refuse_several_gradients(scale: LossScale, recipe: Recipe) -> None:
-    """Refuses a recipe by which Flax's scale, which moves with every gradient, would move more than once in an update.
+    """Refuses a recipe with several gradients for each update: Flax's scale would move with each of them.
 
     Raises:
-        Unsupported: another way to differentiate, which it does itself,
-            several micro-batches or several backward passes.
+        Unsupported: several micro-batches or backward passes, or another
+            way to differentiate, which Flax's scale does itself.
     """
     if isinstance(scale, DynamicScale) and recipe.way("backward"):
         raise Unsupported(Capability.SCALING_FACTORS, UNSCALES_ITSELF, flax_unscales_manually)
@@ -440,10 +440,10 @@ def refuse_several_gradients(scale: LossScale, recipe: Recipe) -> None:
 
 
 def unscale_calls(scale: LossScale, asked: int | None, *, manual: bool) -> int:
-    """How often gradients are unscaled before an update: JMP leaves it to the caller, who does it once.
+    """The number of times that gradients are unscaled before an update; with JMP the caller does it once.
 
     Raises:
-        Unsupported: by hand, which Flax's scale does not offer.
+        Unsupported: unscaling by hand, which Flax's scale does not offer.
     """
     if isinstance(scale, DynamicScale) and (manual or asked is not None):
         raise Unsupported(Capability.EXPLICIT_UNSCALE, UNSCALES_ITSELF, flax_unscales_manually)
@@ -451,7 +451,7 @@ def unscale_calls(scale: LossScale, asked: int | None, *, manual: bool) -> int:
 
 
 def current(scale: LossScale) -> float:
-    """The factor of losses."""
+    """The present factor of losses."""
     return float(scale.scale if isinstance(scale, DynamicScale) else scale.loss_scale)
 
 

@@ -1,4 +1,4 @@
-"""The compiled functions of a run, as JMP's and Flax's examples write them, and the mesh layout of its arrays."""
+"""The compiled functions of a run, as in JMP's and Flax's examples, and the mesh layout of its arrays."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ from frameworks.jax.core.layers import (
 from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate, count_applied_updates, is_window
 
 REPLICA, SHARD = "replica", "shard"
-"""Axes of the mesh: copies of what is sharded, and the parts of one copy."""
+"""Axes of the mesh: copies of the sharded arrays, and the parts of one copy."""
 
 _SHARDED: dict[Sharding, frozenset[str]] = {
     "replicated": frozenset(),
@@ -61,7 +61,7 @@ Tree = TypeVar("Tree")
 class ShardingLayout:
     """A level of sharding on a mesh: rank r is the mesh's r-th device, row by row.
 
-    An array of which the ranks divide no axis evenly lies whole on every device, for `NamedSharding` takes no other.
+    An array without an evenly divisible axis is replicated: `NamedSharding` accepts no uneven division.
     """
 
     mesh: Mesh
@@ -69,12 +69,12 @@ class ShardingLayout:
 
     @property
     def whole(self) -> NamedSharding:
-        """A copy on every device."""
+        """The sharding of an array with a copy on every device."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
     def rows(self) -> NamedSharding:
-        """The first axis divided over all devices."""
+        """The sharding of an array whose first axis is divided over all devices."""
         return NamedSharding(self.mesh, PartitionSpec((REPLICA, SHARD)))
 
     @property
@@ -113,12 +113,12 @@ class ShardingLayout:
         result: Tree = jax.lax.with_sharding_constraint(tree, self.whole)
         return result
 
-    # what a rank has
+    # state of a rank
 
     def of_rank(self, tree: Tree, rank: int) -> Tree:
         """A tree's arrays in NumPy for a rank: its own copy, or the shards of its copy.
 
-        What is no array of JAX's stays as it is.
+        Leaves that are no JAX arrays stay unchanged.
         """
         return jax.tree.map(lambda leaf: self._array_of_rank(leaf, rank) if isinstance(leaf, jax.Array) else leaf, tree)
 
@@ -142,9 +142,9 @@ class ShardingLayout:
         return jax.device_put(np.stack(leaves), self.rows)
 
     def assemble(self, leaves: list[Array], kind: str) -> jax.Array:
-        """An array whose parts are those of each rank's own array that the rank holds of this kind.
+        """An array of this kind, assembled from each rank's part of the rank's own array.
 
-        Of what several hold, it is the first one's.
+        A part that several ranks hold is taken from the first of them.
         """
         shape = leaves[0].shape
         sharding = self._sharding(kind, shape)
@@ -167,7 +167,7 @@ def layout_of(ranks: Ranks) -> ShardingLayout:
 
 
 def arrays_of(state: RunState, kind: str) -> list[jax.Array]:
-    """The optimizer's arrays but for its counters ("optimizer"), or what `optax.MultiSteps` holds ("gradient")."""
+    """The optimizer's arrays except counters ("optimizer"), or the accumulators of `optax.MultiSteps` ("gradient")."""
     leaves = jax.tree_util.tree_leaves_with_path(state.replace(average=None))
     return [leaf for path, leaf in leaves if _kind(path) == kind and leaf.ndim]
 
@@ -202,7 +202,7 @@ class CarriedState(NamedTuple):
 
 @dataclass(frozen=True)
 class JaxMicroBatch(AppliedMicroBatch):
-    """One micro-batch of the open window; `finite`: whether its gradients were, asked only where an overflow skips."""
+    """One micro-batch of the open window; `finite`: its gradients were finite, computed only if an overflow skips."""
 
     finite: bool = True
 
@@ -211,9 +211,9 @@ class UpdateResult(NamedTuple):
     """The result of an update.
 
     Attributes:
-        applied: whether the optimizer made an update, None where nothing can keep it from that.
-        norm: of its gradients before clipping, if it was asked for.
-        finite: whether its gradients were, None where nobody asks.
+        applied: the optimizer made an update; None if nothing can skip it.
+        norm: norm of its gradients before clipping, if requested.
+        finite: its gradients were finite; None if not requested.
         gradients: the gradients where something holds them in place, None elsewhere.
     """
 
@@ -223,18 +223,18 @@ class UpdateResult(NamedTuple):
     gradients: Flat | None = None
 
     def is_applied(self) -> bool:
-        """Whether an update was applied."""
+        """Returns whether an update was applied."""
         return self.applied is None or bool(self.applied.item())
 
     def read_norm(self) -> float | None:
-        """The norm of its gradients, where one was asked for."""
+        """The norm of its gradients, None if not requested."""
         return None if self.norm is None else float(self.norm.item())
 
 
 class CompiledSteps:
     """The functions of one plan; `jax.jit` compiles each for every shape that it meets.
 
-    Each run of a recomputation segment calls `begun` with the segment's number, where there is such a function.
+    Each run of a recomputation segment calls `begun`, if given, with the segment's number.
     """
 
     pin: ShardingLayout | None = None
@@ -270,7 +270,7 @@ class CompiledSteps:
         return with_memory({}, self.network.init(key, example, train=False))
 
     def _cast(self, parameters: Flat) -> Flat:
-        """The parameters as the model holds them: under a policy, those that are not float64 in its format."""
+        """The model's parameters: under a policy, all but float64 ones are cast to its format."""
         if self.policy is None:
             return parameters
         body = {path: value for path, value in trained_leaves(parameters).items() if value.dtype != jnp.float64}
@@ -284,7 +284,7 @@ class CompiledSteps:
     def forward(
         self, parameters: Flat, moved: CarriedState, batch: DeviceBatch, perturbations: Flat | None = None
     ) -> tuple[list[jax.Array], CarriedState, Flat]:
-        """`losses`; and, where perturbations are added to the layers' outputs, these by joined path."""
+        """The result of `losses`, and the layers' outputs by joined path if perturbations are added to them."""
         key, drawn = _split(moved.key) if self.draws else (moved.key, None)
         constants = {path: jax.lax.stop_gradient(parameters[path]) for path in self._frozen}
         variables = collections_of(self._cast(parameters | constants)) | {"batch_stats": nest_leaves(moved.buffers)}
@@ -313,7 +313,7 @@ class CompiledSteps:
     def _backward(
         self, parameters: Flat, moved: CarriedState, scale: LossScale, batch: DeviceBatch, items: jax.Array
     ) -> tuple[Flat, ScaleUpdate | None, list[jax.Array], CarriedState]:
-        """Gradients of the losses over `items`, the sums of the losses, and what has moved."""
+        """Gradients of the losses over `items`, the sums of the losses, and the changed state."""
 
         def means(leaves: Flat) -> tuple[list[jax.Array], tuple[list[jax.Array], CarriedState]]:
             sums, after = self.losses(leaves, moved, batch)
@@ -342,7 +342,7 @@ class CompiledSteps:
         decay: float | None,
         chosen: Recipe,
     ) -> tuple[RunState, LossScale, CarriedState, list[jax.Array], UpdateResult]:
-        """Forward, backward and update of a window of one micro-batch as one program, as the examples have it."""
+        """Forward, backward and update of a window of one micro-batch as one program, as in the examples."""
         leaves = leaves_in(state.params)
         gradients, judged, sums, after = self._backward(leaves, moved, scale, batch, items)
         gradients = unscale_gradients(scale, gradients, leaves)
@@ -353,7 +353,7 @@ class CompiledSteps:
     def _surrogate(
         self, parameters: Flat, scale: LossScale, cotangents: Mapping[str, jax.Array], parts: jax.Array
     ) -> tuple[Flat, ScaleUpdate | None]:
-        """Gradients of Σ p·g over the parameters in `cotangents`, divided by `parts`, as `_backward` gives them.
+        """Gradients of Σ p·g over the parameters in `cotangents`, divided by `parts`, in the form of `_backward`.
 
         No layer multiplies, so the delayed-scaling state is overwritten with itself.
         """
@@ -379,21 +379,21 @@ class CompiledSteps:
 
 
 def _split(data: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The data of the key that comes next, and a key to draw with now."""
+    """The data of the next key, and a key for the present draw."""
     after, drawn = jax.random.split(jax.random.wrap_key_data(data))
     return jax.random.key_data(after), drawn
 
 
 steps_of = cache(CompiledSteps)
-"""The functions of a plan, the same ones for every run of it, so that each is compiled once a process."""
+"""The functions of a plan, shared by all of its runs, so that each is compiled once in a process."""
 
 
 def differentiate_losses(
     scale: LossScale, losses: Callable[[Any], tuple[list[jax.Array], Any]], tree: Any, way: str = ""
 ) -> tuple[Any, ScaleUpdate | None, Any]:
-    """The gradient of the losses for a tree, the sum of those of each loss, and what else `losses` returns.
+    """The gradient of the losses for a tree, summed over losses, and the auxiliary result of `losses`.
 
-    Under JMP's scale the gradients are scaled ones; Flax's takes them itself, unscales them and judges them.
+    Under JMP's scale the gradients are scaled. Flax's scale differentiates, unscales and checks them itself.
     """
     if isinstance(scale, DynamicScale):
 
@@ -412,7 +412,7 @@ def differentiate_losses(
 
 
 def _by_flax(scale: DynamicScale, loss: Callable[[Any], Any], tree: Any) -> tuple[Any, ScaleUpdate, Any]:
-    """Unscaled gradients, what Flax's scale says of them, and what else the loss function returns."""
+    """Unscaled gradients, the check and update of Flax's scale, and the loss function's auxiliary result."""
     result = scale.value_and_grad(loss, has_aux=True)(tree)
     return result.grad, ScaleUpdate(result.finite, result.dynamic_scale), result.aux[1]
 
@@ -421,7 +421,7 @@ def _by_flax(scale: DynamicScale, loss: Callable[[Any], Any], tree: Any) -> tupl
 def unscale_gradients(scale: LossScale, gradients: Flat, parameters: Flat) -> Flat:
     """The gradients divided by the scale, unless Flax's has done so, in their parameters' formats.
 
-    What overwrites a collection is no gradient, and is not divided by JMP's.
+    The values that overwrite a collection are no gradients, and JMP's scale does not divide them.
     """
     taken = trained_leaves(gradients)
     divided = taken if isinstance(scale, DynamicScale) else scale.unscale(taken)
@@ -443,7 +443,7 @@ def update(
     last: bool,
     pin: ShardingLayout | None = None,
 ) -> tuple[RunState, LossScale, UpdateResult]:
-    """One call of the optimizer with unscaled gradients; `guarded`: one that is not finite changes nothing.
+    """One call of the optimizer with unscaled gradients; `guarded`: gradients that are not finite change nothing.
 
     With the window's `last` micro-batch the loss scale moves by its gradients alone, so only a window of one moves it.
     """
@@ -454,7 +454,7 @@ def update(
     stepped, finite = partial(_apply_step, state, gradients, decay, chosen), None
     if guarded:
         finite = jmp.all_finite(gradients) if judged is None else judged.finite
-        way = "" if amax_leaves(gradients) else chosen.way("scaling")  # Flax overwrites these in a skip too
+        way = "" if amax_leaves(gradients) else chosen.way("scaling")  # Flax overwrites this state in a skip too
         result = ways.select_state(way, finite, stepped, state)
         if last:
             scale = scale.adjust(finite) if judged is None else judged.scale
@@ -485,9 +485,9 @@ def _apply_step(state: RunState, gradients: Flat, decay: float | None, chosen: R
 def runs_in_a_pass(
     plan: Plan, leaves: Flat, moved: CarriedState, scale: LossScale, batch: DeviceBatch
 ) -> tuple[int, ...]:
-    """How often each segment's forward begins in one forward and backward pass.
+    """The number of forwards of each segment in one forward and backward pass.
 
-    The pass is that of training with one thing more: `jax.debug.callback` at the beginning of each segment.
+    The pass is that of training, with a `jax.debug.callback` at the beginning of each segment.
     """
     begun: list[int] = []
     steps = CompiledSteps(plan, begun.append)
@@ -502,7 +502,7 @@ def _value(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def _failing(rerun: FailingRerun) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """A function whose second run raises; a callback counts runs, for Python itself runs only while JAX traces."""
+    """A function whose second run raises; a callback counts runs, because Python code runs only while JAX traces."""
 
     def begin(zero: Array) -> Array:
         rerun.begin()
@@ -544,7 +544,7 @@ def differentiate_case(
 
 
 def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None) -> FunctionResult:
-    """What backward passes of `fixtures.model` find, and the gradients."""
+    """The inputs of the operation of `fixtures.model` that each backward pass differentiates, and the gradients."""
     asked: list[tuple[bool, ...]] = []
 
     def loss(*arrays: jax.Array) -> Any:

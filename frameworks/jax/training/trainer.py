@@ -1,7 +1,7 @@
 """One training run, following the examples of Flax, Optax and JMP: its readable state, checkpoints and traces.
 
-`sow` keeps what every layer returned. `perturb` adds a zero to it, and the gradient for that zero is the gradient for
-the output.
+`sow` stores the output of every layer. `perturb` adds a zero to the output; the gradient for that zero is the gradient
+for the output.
 """
 
 import math
@@ -94,7 +94,7 @@ def trace_layers(
 ) -> tuple[Flat, tuple[Flat, Flat], CarriedState]:
     """Output of every layer by joined path; the gradients for the parameters and for these outputs; what has moved.
 
-    The gradients are scaled, as those of `CompiledSteps.backward` are.
+    The gradients are scaled, like those of `CompiledSteps.backward`.
     """
 
     def means(trees: tuple[Flat, Flat]) -> tuple[list[jax.Array], tuple[CarriedState, Flat]]:
@@ -119,8 +119,8 @@ class JaxTrainer(BaseTrainer):
         train_state: parameters and the optimizer's state.
         scale: the loss scale, JMP's or Flax's.
         moved: running statistics and the random key's data.
-        pending: gradients that wait for `apply`, with what Flax's scale said of them; None where there are none.
-        length: how many micro-batches the open window takes.
+        pending: gradients that wait for `apply`, with the check by Flax's scale; None if there are none.
+        length: number of micro-batches of the open window.
         sharers: number of ranks whose gradients are given for a micro-batch.
     """
 
@@ -172,13 +172,13 @@ class JaxTrainer(BaseTrainer):
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Float64 where a head has it, and no compilation where the mode says so."""
+        """The context of the run: float64 if a head has it, and no compilation in mode "nojit"."""
         with wide_formats(self._wide), jax.default_device(self.device), jax.disable_jit(self._eager):
             yield
 
     @property
     def place(self) -> Place:
-        """Where what is not sharded lies."""
+        """The placement of arrays that are not sharded."""
         return self.device
 
     def _compile(self, plan: Plan) -> CompiledSteps:
@@ -188,7 +188,7 @@ class JaxTrainer(BaseTrainer):
         placed: RunState = jax.device_put(state, self.place)
         return placed
 
-    # what a run has
+    # state of the run
 
     @property
     def leaves(self) -> Flat:
@@ -243,7 +243,7 @@ class JaxTrainer(BaseTrainer):
         """The average of the weights by joined path.
 
         Raises:
-            ValueError: the recipe asks for none.
+            ValueError: the recipe asks for no average.
         """
         if self.recipe.average is None:
             raise ValueError(NO_AVERAGE)
@@ -305,7 +305,7 @@ class JaxTrainer(BaseTrainer):
     # the update
 
     def update(self, window: Window) -> Update:
-        """A window of one micro-batch is one compiled program, unless something waits for `apply`."""
+        """Makes an update. A window of one micro-batch is one compiled program, unless gradients wait for `apply`."""
         if len(window) > 1 or self.recipe.accumulation > 1 or self.ledger.micro_batches:
             self._begin(len(window))
             try:
@@ -326,12 +326,12 @@ class JaxTrainer(BaseTrainer):
         return self._report(before, rate, norm, skipped=not moved)
 
     def _begin(self, length: int) -> None:
-        """Lets a window be shorter than the others, as `every_k_schedule` may: its length is known before it begins."""
+        """Begins a window of this length, which may be shorter than the others: `every_k_schedule` can change."""
         if length < self.recipe.accumulation and not read_accumulators(self.train_state):
             self.resize(length)
 
     def resize(self, length: int) -> None:
-        """Changes the length of windows, with the same state of `optax.MultiSteps`."""
+        """Changes the length of windows and keeps the state of `optax.MultiSteps`."""
         if length != self.length:
             self.length = length
             with self.scope():
@@ -351,8 +351,8 @@ class JaxTrainer(BaseTrainer):
     def _end_window(self) -> Update:
         """Reports the window's result from `optax.MultiSteps`, and moves the loss scale once.
 
-        A window that was ended before its length is carried over: nothing but a k-th micro-batch ends it. One whose
-        micro-batches were not all finite lacks as many, for each was dropped as if it had never been.
+        A window that ends early is carried over: only a k-th micro-batch ends it. `optax.MultiSteps` does not count
+        micro-batches that are not finite, so a window with one of them stays open too.
         """
         window = self.ledger.micro_batches
         moved, before, rate = ending(window)
@@ -396,7 +396,7 @@ class JaxTrainer(BaseTrainer):
         return JaxMicroBatch(math.nan, 1, before)
 
     def _place_gradients(self, gradients: Gradients) -> Flat:
-        """Given gradients of a micro-batch, or what is added to a window's, by joined path."""
+        """The gradients passed in for a micro-batch, or to add to a window's, by joined path."""
         leaves = self.leaves
         names = [name for name, value in gradients.items() if value is not None and name not in self.recipe.frozen]
         places = {name: self.layout.parameters[name] for name in names}
@@ -419,7 +419,7 @@ class JaxTrainer(BaseTrainer):
         return self._report(before, rate, outcome.read_norm(), skipped=not outcome.is_applied())
 
     def _discard_update(self) -> Update:
-        """Ends an update whose gradients are unscaled without a step: the loss scale still learns of an overflow."""
+        """Ends an update of unscaled gradients without a step; the loss scale still reacts to an overflow."""
         with self.scope():
             before, rate = self._scale(), self._rate()
             gradients = unscale_gradients(self.scale, self._taken_out()[0], self.leaves)
@@ -451,7 +451,7 @@ class JaxTrainer(BaseTrainer):
         return float(self._schedule(count_applied_updates(self.train_state)))
 
     def segment_calls(self) -> tuple[int, ...]:
-        """Counts of one forward and backward pass on the last batch, times the number of passes so far."""
+        """Forwards of each segment: the counts of one pass on the last batch, times the number of passes so far."""
         if self._loaded is None:
             return (0,) * len(segments(self.model, self.recipe.recompute))
         with self.scope():
@@ -461,7 +461,7 @@ class JaxTrainer(BaseTrainer):
     def _tree(self) -> dict[str, Any]:
         """The full state of the run.
 
-        JMP's scale is one that Orbax cannot save, so its two numbers stand for it.
+        Orbax cannot save JMP's scale object, so its two numbers are saved.
         """
         window = self.ledger.micro_batches
         micro = np.zeros((self.recipe.accumulation, len(_FIELDS)))
@@ -485,7 +485,7 @@ class JaxTrainer(BaseTrainer):
             like = self._tree()
             try:
                 run = ways.read(self.recipe, folder, like)
-            except Exception as error:  # Orbax raises that very class for some of what it cannot read
+            except Exception as error:  # Orbax raises `Exception` itself for some unreadable files
                 raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
             count, items, length = (int(number) for number in run["window"]["counts"])
             self.train_state, self.moved = run["state"], CarriedState(*run["moved"])
@@ -500,7 +500,7 @@ class JaxTrainer(BaseTrainer):
 
     def take(self, other: Trainer) -> None:
         source = of_same_class(self, other)
-        with self.scope():  # arrays never change, and both runs may have them
+        with self.scope():  # arrays are immutable, so both runs can share them
             self.train_state, self.moved, self.scale = source.train_state, source.moved, source.scale
             self.ledger.replace(source.ledger.micro_batches, source.ledger.items)
             self.pending = source.pending
@@ -539,7 +539,7 @@ class OffloadedTrainer(JaxTrainer):
 
     @property
     def train_state(self) -> RunState:
-        """The state on the devices that compute."""
+        """The state, moved to the devices that compute."""
         return self._with_kinds(self._offloaded, self.device.default_memory().kind)
 
     @train_state.setter
@@ -567,14 +567,14 @@ class OffloadedTrainer(JaxTrainer):
 
 
 def _offloaded_bytes(value: jax.Array) -> int:
-    """Bytes of an array in the host's memory; a copy of it for each device counts."""
+    """Bytes of an array in host memory; the copy for each device counts."""
     if value.sharding.memory_kind != PINNED_HOST:
         return 0
     return sum(shard.data.nbytes for shard in value.addressable_shards)
 
 
 def _move_arrays(tree: Any, kind: str) -> Any:
-    """The tree with its arrays in another memory; NumPy arrays read from a rank stay."""
+    """The tree with its arrays in another memory; NumPy arrays read from a rank stay unchanged."""
 
     def move(value: Any) -> Any:
         is_placed = isinstance(value, jax.Array)
@@ -584,7 +584,7 @@ def _move_arrays(tree: Any, kind: str) -> Any:
 
 
 def activations_leave() -> bool:
-    """Whether what a checkpoint policy offloads takes memory of the host's in the compiled program."""
+    """Returns whether arrays that a checkpoint policy offloads use host memory in the compiled program."""
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],
         names_which_can_be_offloaded=["kept"],
@@ -601,6 +601,6 @@ def activations_leave() -> bool:
 
 
 def disk_is_a_memory() -> bool:
-    """Whether an array can be put into a memory kind of files."""
+    """Returns whether JAX has a memory kind for arrays in files."""
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="disk")
     return bool(jax.device_put(jnp.ones(2), sharding).sharding.memory_kind == "disk")

@@ -1,4 +1,4 @@
-"""Paddle tensors to NumPy arrays and back, in their true formats, and the bytes that autograd saves."""
+"""Devices, random streams, bytes saved by autograd, and conversion between tensors and NumPy arrays in true formats."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -43,12 +43,12 @@ def to_tensor(value: Array, like: Any = None) -> Any:
 
 
 def copy_of_gradient(parameter: Any) -> Any:
-    """A copy of the parameter's gradient, whose memory `clear_grad` frees under every tensor that shares it."""
+    """A copy of the parameter's gradient. A shared tensor would lose its memory in `clear_grad`."""
     return None if parameter.grad is None else parameter.grad.detach().clone()
 
 
 def put_gradient(parameter: Any, value: Any) -> None:
-    """Makes `value` the gradient of `parameter`, which has none if it is None; Paddle 2 takes no None by assignment."""
+    """Makes `value` the gradient of `parameter`; None removes it. Paddle 2 refuses the assignment of None."""
     if value is None:
         parameter.clear_gradient(False)
     else:
@@ -75,7 +75,7 @@ def _count_allocated_bytes() -> int:
 
 
 def allocated_bytes(forward: Callable[[], Any]) -> int:
-    """Bytes that the allocator holds more after `forward` than before it, while its result is alive."""
+    """The growth of the allocated bytes across `forward`, while the result of `forward` is alive."""
     gc.collect()
     before = _count_allocated_bytes()
     result = forward()
@@ -109,7 +109,7 @@ def current() -> str:
 
 
 def place() -> Any:
-    """The device in use as a place."""
+    """Paddle's `Place` of the device in use."""
     kind, number = in_use()
     match kind:
         case "cpu":
@@ -163,7 +163,7 @@ class Stream:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Context without random numbers."""
+        """A context that draws no random numbers."""
         dtype = amp_global_state().amp_dtype
         try:
             with unique_name.guard():
@@ -173,7 +173,7 @@ class Stream:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Context with random numbers."""
+        """A context that draws random numbers from this stream."""
         outer = paddle.get_rng_state()
         paddle.set_rng_state(self.state)
         try:
@@ -190,7 +190,7 @@ class Stream:
 
 
 ONE_PAIR = "saved_tensors_hooks takes one pair at a time, and recompute(use_reentrant=False) opens its own"
-"""Why activations that are recomputed by hooks cannot be offloaded by hooks."""
+"""Reason: activations that hooks recompute cannot be offloaded by hooks."""
 
 
 def activations_of(offload: Offload | None) -> SavedActivations:
@@ -221,7 +221,7 @@ def _size(tensor: Any) -> int:
 
 
 def hooks_nest() -> bool:
-    """Whether hooks may be opened inside others, as recomputation by hooks would."""
+    """Returns whether hooks may be opened inside others, as recomputation by hooks would."""
     with saved_tensors_hooks(lambda value: value, lambda value: value):
         layer = paddle.nn.Linear(2, 2)
         recompute(layer, paddle.ones([1, 2]), use_reentrant=False).sum().backward()
@@ -229,7 +229,7 @@ def hooks_nest() -> bool:
 
 
 def shards_leave() -> bool:
-    """Whether `group_sharded_parallel`, the only call that offloads parameters and moments, takes this device."""
+    """True if `group_sharded_parallel`, the only call that offloads parameters and moments, takes this device."""
     layer = paddle.nn.Linear(2, 2)
     optimizer = paddle.optimizer.AdamW(parameters=layer.parameters())
     group_sharded_parallel(layer, optimizer, "p_g_os", offload=True)

@@ -53,7 +53,7 @@ class UserFunctionLayer(paddle.nn.Layer):
 
 
 class ThreeInputsPyLayer(paddle.autograd.PyLayer):
-    """The operation of `fixtures.model`; the list takes what each backward pass finds."""
+    """The operation of `fixtures.model`. Each backward pass appends to the list which inputs need a gradient."""
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any, c: Any, scale: float, asked: list[tuple[bool, ...]]) -> Any:
@@ -126,7 +126,7 @@ class Shortcut(paddle.nn.Layer):
 
 
 class UsedAgain(paddle.nn.Layer):
-    """Calls a layer that stands further ahead; it is no sublayer of this one."""
+    """Calls a layer that an earlier index of the network owns; it is no sublayer of this one."""
 
     def __init__(self, used: Any) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ def build_layers(layers: tuple[fixture.Layer, ...], shape: fixture.Shape) -> Ite
 def with_paths(
     layers: tuple[fixture.Layer, ...], built: list[Any], prefix: str = ""
 ) -> Iterator[tuple[str, fixture.Layer, Any]]:
-    """The path of each layer and of those inside it, the fixture's layer and Paddle's."""
+    """Path, fixture layer and Paddle layer, for each layer and its inner layers."""
     for index, (layer, paddle_layer) in enumerate(zip(layers, built, strict=True)):
         path = f"{prefix}{index}"
         yield path, layer, paddle_layer
@@ -216,7 +216,7 @@ def with_paths(
 
 
 def own_parameters(layer: fixture.Layer, paddle_layer: Any) -> dict[str, Any]:
-    """Paddle's parameters of one layer, without those of layers inside it, by their names in the fixture."""
+    """Paddle's parameters of one layer, without its inner layers, by their names in the fixture."""
     match layer:
         case fixture.BatchNorm() | fixture.LayerNorm():
             return {"scale": paddle_layer.weight, "shift": paddle_layer.bias}
@@ -242,7 +242,7 @@ def own_parameters(layer: fixture.Layer, paddle_layer: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class BatchTensors:
-    """A micro-batch on the device; `targets` by name of the heads that take part, in model order."""
+    """A micro-batch on the device; `targets` by name of the heads that have any, in model order."""
 
     inputs: Any
     targets: dict[str, Any]
@@ -250,7 +250,7 @@ class BatchTensors:
 
 
 def batch_tensors(model: Model, batch: Batch) -> BatchTensors:
-    """The batch as tensors; values for squared error in the format of their head."""
+    """The batch as tensors; targets of squared error have the format of their head."""
     kinds = dict(model.losses)
     targets = {}
     for head in model.heads.heads:
@@ -307,7 +307,7 @@ class RecomputedSegment(paddle.nn.Layer):
 
 
 def cut(layers: list[Any], plan: Recompute | None) -> tuple[list[Any], list[Segment]]:
-    """The layers as callables to run in turn, and the outer segments among them whose calls are counted.
+    """The layers as callables to run in order, and those of them that are outer segments, whose calls are counted.
 
     With `plan.depth` 2 each half of a segment is recomputed inside the segment's own recomputation; a segment of one
     layer has one half.
@@ -327,9 +327,9 @@ def cut(layers: list[Any], plan: Recompute | None) -> tuple[list[Any], list[Segm
 
 
 class Network(paddle.nn.Layer):
-    """A fixture model in Paddle; `forward` gives the outputs of the heads asked for, by name.
+    """A fixture model in Paddle; `forward` returns the outputs of the requested heads, by name.
 
-    `layers_by_path` has every layer by the paths of `Model.output_shapes`, in an order of its own.
+    `layers_by_path` has every layer by the paths of `Model.output_shapes`, in another order.
     """
 
     def __init__(self, model: Model, plan: Recompute | None = None, *, sequential: bool = False) -> None:
@@ -382,7 +382,7 @@ def run_case(case: RecomputeCase, x: Array, w: Array, variant: str) -> Recompute
     """Value and gradients of the probe function; x (n, m) and w (m, k) float32.
 
     Raises:
-        OSError: in the case "raises", which is what Paddle makes of an error in the recomputed forward.
+        OSError: in the case "raises"; Paddle raises it for an error in the recomputed forward.
     """
     rerun = FailingRerun()
 
@@ -407,7 +407,7 @@ def run_case(case: RecomputeCase, x: Array, w: Array, variant: str) -> Recompute
 
 
 def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None) -> FunctionResult:
-    """What backward passes of `fixtures.model` find, and the gradients."""
+    """The inputs of the operation of `fixtures.model` that each backward pass differentiates, and the gradients."""
     asked: list[tuple[bool, ...]] = []
     tensors = [paddle.to_tensor(x, stop_gradient=not need) for x, need in zip(inputs, use.needs, strict=True)]
 
@@ -529,12 +529,12 @@ _LISTED: dict[str, tuple[str, ...]] = {
 
 
 def listed_names(op: str) -> tuple[str, ...]:
-    """The names by which Paddle's white and black lists know an operation: dynamic mode's and the static graph's."""
+    """An operation's names in Paddle's white and black lists, those of dynamic mode and of the static graph."""
     return _LISTED.get(op, (op,))
 
 
 def missing_kernel(error: Exception) -> str | None:
-    """The line in which Paddle says that an operation has no kernel for a format here; None for any other error."""
+    """Paddle's message that an operation has no kernel for a format on this device; None for any other error."""
     result = _MISSING_KERNEL.search(str(error))
     if result is None:
         return None
@@ -543,10 +543,10 @@ def missing_kernel(error: Exception) -> str | None:
 
 
 class Watch:
-    """The outputs of the layers, by path, and the sums of the gradients that the backward passes gave these.
+    """The outputs of the layers by path, and the gradients of these outputs, summed over backward passes.
 
-    A layer that recomputation runs again shows its first output; only the run that the backward pass goes through has
-    a gradient.
+    The output of a recomputed layer is that of its first run. Its gradient is from the run through which the backward
+    pass goes.
     """
 
     def __init__(self) -> None:
@@ -560,7 +560,7 @@ class Watch:
             self.outputs.setdefault(path, to_numpy(output))
             if not paddle.is_grad_enabled():
                 return
-            output.stop_gradient = False  # a layer without parameters before the first one that has some
+            output.stop_gradient = False  # layers before the first parameter need a gradient too
             output.register_hook(lambda gradient: self._add(path, to_numpy(gradient)))
 
         return take
@@ -569,7 +569,7 @@ class Watch:
         self.gradients[path] = self.gradients[path] + gradient if path in self.gradients else gradient
 
     def trace(self, model: Model, parameters: dict[str, Array], scale: float) -> LayerTrace:
-        """What was watched, in the model's order, as a trace; gradients are divided by the loss scale."""
+        """The recorded outputs and gradients in the model's order; gradients are divided by the loss scale."""
         paths = model.output_shapes()
         outputs = {path: self.outputs[path] for path in paths if path in self.outputs}
         gradients = {path: unscaled_in_trace(self.gradients[path], scale) for path in paths if path in self.gradients}
@@ -578,9 +578,9 @@ class Watch:
 
 @contextmanager
 def hook_layers(layers: Mapping[str, Any], hook: Callable[[str], Callable[[Any, Any, Any], None]]) -> Iterator[None]:
-    """The layers, by path, with a forward post-hook each, which is taken off again.
+    """A context in which each layer, by path, has a forward post-hook.
 
-    A layer that another one calls for its second use is passed over there.
+    The hooks ignore the call of a layer by `UsedAgain`, its second use.
     """
     again = [layer for layer in layers.values() if isinstance(layer, UsedAgain)]
     inside: set[Any] = set()

@@ -1,4 +1,4 @@
-"""Settings that results depend on: Paddle's process-wide settings as text and restored, and the supported modes."""
+"""Process-wide settings of Paddle that results depend on, read as text and restored, and the supported modes."""
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
@@ -60,14 +60,14 @@ _NUMERIC_FLAGS = (
 
 
 def _scope() -> Any:
-    """What holds the open precision scope's level and format: the tracer, PIR in static mode, None in Paddle 2's."""
+    """The object with the level and format of the open precision scope: the tracer, PIR, or None in static Paddle 2."""
     if paddle.in_dynamic_mode():
         return framework._dygraph_tracer()
     return core._get_amp_attrs() if hasattr(core, "_get_amp_attrs") else None
 
 
 def open_scope() -> Callable[[], AbstractContextManager[None]]:
-    """What opens again the precision scope that is open now, without the lists of a user."""
+    """A function that opens the present precision scope again, without a user's lists."""
     scope = _scope()
     level = "O0" if scope is None else scope._amp_level.name
     if level not in ("O1", "O2"):
@@ -120,7 +120,7 @@ def let_tf32(allowed: bool) -> None:
 
 @contextmanager
 def tf32_products(allowed: bool | None) -> Iterator[None]:
-    """What `let_tf32` says, inside; None: they may, as Paddle comes."""
+    """A context with the setting of `let_tf32`; None: allowed, which is Paddle's default."""
     former = core.get_cublas_switch(), core.get_cudnn_switch()
     let_tf32(allowed is not False)
     try:
@@ -144,7 +144,7 @@ def read_environment(device: str) -> dict[str, str]:
         "nan-check": flags["FLAGS_check_nan_inf"],
     }
     for name in _NUMERIC_FLAGS:
-        with suppress(ValueError):  # this version or build has no such flag
+        with suppress(ValueError):  # this version or build may lack the flag
             result[name] = paddle.get_flags([name])[name]
     if device == "cuda":
         result |= {
@@ -159,13 +159,13 @@ def read_environment(device: str) -> dict[str, str]:
 DYGRAPH, STATIC, FORCED, DATA_PARALLEL = "dygraph", "static", "dygraph-forced-scaler", "data-parallel"
 
 _PIR = Version("3.0.0")
-"""From here on `auto_cast` works in the static graph; before, it raises there."""
+"""The first version whose `auto_cast` works in the static graph; in earlier ones it raises there."""
 
 _OLD = Version(paddle.__version__) < _PIR
 MODES = (DYGRAPH, FORCED, DATA_PARALLEL) if _OLD else (DYGRAPH, STATIC, FORCED, DATA_PARALLEL)
 
 
 def in_dynamic_mode(attempt: Attempt) -> bool:
-    """What an attempt in the dynamic graph says, in either graph."""
+    """The result of an attempt that runs in the dynamic graph, from either graph."""
     with paddle.base.dygraph.guard():
         return attempt()

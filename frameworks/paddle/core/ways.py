@@ -64,7 +64,7 @@ class PlateauRun:
     """An optimizer whose rate follows a metric, from 1.
 
     Attributes:
-        part: whose state is saved and loaded, the schedule's in it.
+        part: the object whose state, including the schedule's, is saved and loaded.
     """
 
     part: Any
@@ -94,7 +94,7 @@ class PlateauRun:
 def rates(
     make: type[PlateauRun], plateau: Plateau, metrics: Sequence[float], saved: int | None = None
 ) -> tuple[float, ...]:
-    """The learning rate after each metric; what a run saves is saved and loaded after `saved` of them."""
+    """The learning rate after each metric; the run's state is saved and loaded after `saved` metrics."""
     run = make(plateau)
     result: list[float] = []
     for index, metric in enumerate(metrics):
@@ -110,11 +110,11 @@ def rates(
 
 
 SEVERAL_ROOTS = ("function", "grad")
-"""Ways of a backward pass that take several losses."""
+"""Ways of a backward pass that take several losses in one call."""
 
 
 def back(way: str, losses: list[Any], parameters: Sequence[Any], *, retain: bool) -> None:
-    """Adds the gradients of losses, in `SEVERAL_ROOTS` of several, to those of the parameters."""
+    """Adds the gradients of losses to the parameters' gradients; only `SEVERAL_ROOTS` take more than one loss."""
     parameters = [parameter for parameter in parameters if not parameter.stop_gradient]
     match way:
         case "function":
@@ -129,7 +129,7 @@ def back(way: str, losses: list[Any], parameters: Sequence[Any], *, retain: bool
 
 
 def require(recipe: Recipe) -> None:
-    """Refuses ways that do not go together.
+    """Refuses ways that cannot be combined.
 
     Raises:
         Unsupported: RECOMPUTE, for `paddle.grad` behind reentrant recomputation; TWO_OPTIMIZERS, for `minimize`, which
@@ -158,7 +158,7 @@ def _grad_of_a_layer() -> bool:
 
 
 def _ends_once() -> bool:
-    """Whether two optimizers that `minimize` leave the growth counter at 1."""
+    """Returns whether the growth counter is 1 after `minimize` with two optimizers."""
     scaler, weights = paddle.amp.GradScaler(), [paddle.create_parameter([1], "float32") for _ in range(2)]
     with paddle.amp.auto_cast(enable=False, dtype="float16"):
         loss = scaler.scale(weights[0].sum() + weights[1].sum())
@@ -206,7 +206,7 @@ def _begins_low() -> bool:
 
 
 def step(recipe: Recipe, optimizer: Any, scaler: Any | None, loss: Any) -> bool:
-    """One update by one of the ways; whether it has updated the scaler too."""
+    """Makes one update by one of the ways; returns whether it has updated the scaler too."""
     minimizes = "minimize" in (recipe.way("optimizer"), recipe.way("scaling"))
     if scaler is None:
         optimizer.minimize(loss) if recipe.way("optimizer") == "minimize" else optimizer.step()

@@ -1,6 +1,6 @@
 """One rank of a run of several Paddle processes: a member of their group, its trainers, network and checkpoints.
 
-A rank's own are its random stream, its running statistics and the losses of its part of an open window.
+A rank's own state: its random stream, its running statistics and the losses of its part of an open window.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OWN = ("count", "buffers", "window", "items", "generator", "calls")
 
 
 def run_collectively(step: Callable[[], T], count: int, kind: type[Exception], what: str) -> T:
-    """The step's result after every rank has taken it; if it raises on one rank, every rank raises this type."""
+    """The result of `step`, after all ranks have run it; if it raises on one rank, every rank raises the same type."""
     done: list[T] = []
     problem = ""
     try:
@@ -59,7 +59,7 @@ def file_of(path: Path, rank: int) -> Path:
 
 
 def read_parts(file: Path, own: Sequence[str], **options: Any) -> dict[str, Any]:
-    """The dictionary of parts in a file, which `paddle.load` is given more arguments for.
+    """The dictionary of parts in a file, read by `paddle.load` with further arguments.
 
     Raises:
         ValueError: Paddle cannot load it, or it holds other parts.
@@ -73,7 +73,7 @@ def read_parts(file: Path, own: Sequence[str], **options: Any) -> dict[str, Any]
 
 
 def _window_of(every: Sequence[Mapping[str, Any]], rank: int) -> dict[str, Any]:
-    """The losses of the open window where the number of ranks has changed: rank 0 takes over those of all."""
+    """The losses of the open window; if the number of ranks has changed, rank 0 takes over those of all ranks."""
     micro_batches = list(zip(*(own["window"] for own in every), strict=True))
     if rank:
         return {"window": [[0.0, 0] for _ in micro_batches], "items": 0}
@@ -109,12 +109,12 @@ def _bytes(arrays: Mapping[str, Array]) -> int:
 class RankTrainer(DygraphTrainer):
     """One rank's part of a run. Methods that take data, `save` and `restore` are collective.
 
-    Gradients are reduced by `DataParallel` in its backward pass. It takes no `PyLayer`, which reentrant recomputation
-    is: there they are reduced after the window's last micro-batch by `fused_allreduce_gradients`, as its documentation
-    has it. Either takes the mean over the ranks.
+    Gradients are reduced by `DataParallel` in its backward pass. It accepts no `PyLayer`, as used by reentrant
+    recomputation. Then `fused_allreduce_gradients` reduces after the window's last micro-batch, as documented. Both
+    compute the mean over the ranks.
 
     Raises:
-        AssertionError: of sharded state on a CPU.
+        AssertionError: the state is sharded, on a CPU.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class RankTrainer(DygraphTrainer):
     # forward and backward
 
     def _batch(self, batch: Batch) -> BatchTensors:
-        """Without samples the inputs ask for a gradient: matmul's, which no input wants, raises for no rows."""
+        """The batch. Inputs without rows need a gradient: the backward of matmul raises otherwise."""
         tensors = super()._batch(batch)
         if not len(batch) and not self.model.integer_inputs:
             tensors.inputs.stop_gradient = False
@@ -168,7 +168,7 @@ class RankTrainer(DygraphTrainer):
             fused_allreduce_gradients(self._replica.parameters(), None)
 
     def _share(self, total: Any, items: int) -> Any:
-        """The reduction is a mean over ranks; what it divides by is multiplied in before."""
+        """The loss to back-propagate, multiplied by the number of ranks, by which the reduction divides."""
         return total * self.ranks.count / items
 
     def accumulate(self, batch: Batch, items: int) -> float:
@@ -180,7 +180,7 @@ class RankTrainer(DygraphTrainer):
         return self.ledger.add(MicroBatch(total, batch.items), self.ledger.items + batch.items)
 
     def update_share(self, window: Window, items: int) -> Update:
-        """One update from this rank's window; all ranks' windows hold `items` items and are equally long."""
+        """Makes one update from this rank's window; all ranks' windows hold `items` items and are equally long."""
         with self._running():
             totals = self._passes(window, items, self.scaler)
         for batch, total in zip(window, totals, strict=True):
@@ -195,7 +195,7 @@ class RankTrainer(DygraphTrainer):
         self._gradient_bytes = _bytes(self.accumulator())
         return super()._step(unscaled=unscaled)
 
-    # what can be seen
+    # readings
 
     def resident_bytes(self) -> dict[str, int]:
         """Bytes that this rank holds: "parameter", "gradient" (of the last window), "optimizer", "buffer"."""
@@ -233,9 +233,9 @@ class RankTrainer(DygraphTrainer):
             paddle.save(whole, str(path / FILE))
 
     def restore(self, path: Path) -> None:
-        """Restores what as many ranks or others wrote; a rank more begins with rank 0's own.
+        """Restores a checkpoint of any number of ranks; an additional rank begins with rank 0's own state.
 
-        ValueError on every rank, if one of them cannot read a file, or Paddle refuses a part of it on one.
+        ValueError on every rank, if a rank cannot read a file, or Paddle refuses a part of it on a rank.
         """
         count, refused, resumed = self.ranks.count, f"{path} cannot be loaded", self.anew()
         saved = run_collectively(lambda: self._read(tuple(resumed.parts()), path), count, ValueError, refused)
@@ -265,9 +265,9 @@ class PaddleWorker:
     """One rank's process in the process group; creates the rank's trainers.
 
     Args:
-        folder: empty at first and the same for all ranks.
+        folder: initially empty folder shared by all ranks.
         device: "cpu".
-        mode: "dygraph", or the one whose scaler is forced.
+        mode: "dygraph" or "dygraph-forced-scaler".
     Raises:
         RuntimeError: the rendezvous failed.
     """
@@ -289,7 +289,7 @@ class PaddleWorker:
                 PADDLE_MASTER=endpoint,
                 PADDLE_CURRENT_ENDPOINT=endpoint,
                 PADDLE_TRAINER_ENDPOINTS=endpoint,
-                PADDLE_TRAINER_ID="1",  # the rank 0 would start a store of Paddle's
+                PADDLE_TRAINER_ID="1",  # rank 0 would start Paddle's own store
             )
             core.create_or_get_global_tcp_store()
             os.environ["PADDLE_TRAINER_ID"] = str(self.rank)

@@ -1,8 +1,8 @@
 """The rendezvous of Paddle's ranks: a loopback server that speaks the protocol of Paddle's `TCPStore`.
 
-The server that Paddle starts for itself listens at a port that has to be agreed on before, on every interface, and as
-long as the ranks live. This one is given a free port by the system, which it writes into the ranks' folder, listens on
-127.0.0.1 alone, and ends as soon as every rank has joined.
+Paddle's own server listens on every interface, at a port that is agreed on before, as long as the ranks live. This
+server listens on 127.0.0.1 only, at a free port from the system, which it writes into the ranks' folder. It ends as
+soon as every rank has joined.
 """
 
 import socketserver
@@ -23,7 +23,7 @@ _NUMBER, _SIZE, _COUNT = struct.Struct("=i"), struct.Struct("=Q"), struct.Struct
 
 
 class _Asked(IntEnum):
-    """Commands of `TCPStore`, by the numbers of its header, tcp_store.h; each is followed by a key."""
+    """Commands of `TCPStore` with their numbers in tcp_store.h; a key follows each command."""
 
     ADD, GET, CHECK, SET, WAIT = range(5)
 
@@ -77,7 +77,7 @@ class _Store(socketserver.ThreadingTCPServer):
             self._changed.notify_all()
 
     def add(self, key: bytes, count: int) -> int:
-        """Adds to a number, which is stored in digits; the sum."""
+        """Adds to a number, which is stored as decimal digits; returns the sum."""
         with self._changed:
             total = int(self.values.get(key, b"0")) + count
             self.set(key, str(total).encode())
@@ -95,11 +95,11 @@ def store(folder: Path, *, serves: bool) -> Iterator[str]:
     """The rendezvous store of the ranks that share a folder, as HOST:PORT.
 
     Args:
-        serves: whether this rank starts it, as one of them has to. It is a separate process, because Paddle's client
-            keeps the interpreter's lock while it waits for an answer.
+        serves: this rank starts the store; exactly one rank does. The store is a separate process, because Paddle's
+            client keeps the interpreter's lock while it waits for an answer.
 
     Raises:
-        RuntimeError: it did not start.
+        RuntimeError: the store did not start.
     """
     file = folder / _PORT
     with _server(file) if serves else nullcontext() as server:
@@ -115,7 +115,7 @@ def _server(file: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-I", "-S", __file__, str(file)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE
-    ) as server:  # which is closed at the end, and the process waits for
+    ) as server:  # leaving the context closes its input and waits for its end
         yield server
 
 

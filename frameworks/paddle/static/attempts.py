@@ -1,7 +1,7 @@
 """Attempts in the static graph, with Paddle's own calls and without this adapter's guards.
 
-Each function raises unless the technique takes effect. Each call runs in a separate process, since some of Paddle's
-failures end it: `python -c "from frameworks.paddle.static.attempts import serve; serve()" DEVICE`.
+Each function raises unless the technique takes effect. Each call runs in a separate process, since some failures of
+Paddle end the process: `python -c "from frameworks.paddle.static.attempts import serve; serve()" DEVICE`.
 """
 
 import json
@@ -27,8 +27,8 @@ ONE = np.ones((1, 2), np.float32)
 def serve() -> None:
     """Runs attempts, each in a process forked from this one, which has imported Paddle.
 
-    Reads a function, a space and the arguments as JSON from each line, and answers with a line: the status for which it
-    waited, that of SIGALRM after LIMIT_S.
+    Each input line is a function, a space and the arguments as JSON. The answer is a line with the wait status of the
+    forked process, that of SIGALRM after LIMIT_S seconds.
     """
     for line in sys.stdin:
         child = os.fork()
@@ -56,18 +56,18 @@ def read(name: str) -> Array:
 
 
 def low_scope() -> AbstractContextManager[None]:
-    """A disabled scope of float16, which `GradScaler` wants."""
+    """A disabled scope of float16, which `GradScaler` requires."""
     scope: AbstractContextManager[None] = paddle.amp.auto_cast(enable=False, dtype="float16")
     return scope
 
 
 def decorate_optimizer(layer: Any, optimizer: Any) -> Any:
-    """The optimizer as a scaler of float16 takes it."""
+    """The optimizer, decorated for a float16 scaler."""
     return paddle.amp.decorate(models=layer, optimizers=optimizer, level="O1", dtype="float16")[1]
 
 
 def any_way(*ways: Callable[[Any, Any], object]) -> bool:
-    """Whether any function acts, each in a program of its own."""
+    """Returns whether any function takes effect, each in a separate program."""
     for way in ways:
         inner, outer = paddle.static.Program(), paddle.static.Program()
         try:
@@ -94,7 +94,7 @@ class StaticProgram:
         self._started = False
 
     def run(self, fetch: Sequence[Any], value: Array = ONE) -> list[Array]:
-        """Runs the program, from its start at first, and returns these variables."""
+        """Runs the program, before the first time also its startup program, and returns these variables."""
         if not self._started:
             self.exe.run(self.startup)
             self._started = True
@@ -147,7 +147,7 @@ def static_scaling(program: StaticProgram) -> None:
 
 
 def scaling_factors(program: StaticProgram) -> None:
-    """The scale grows and falls by factors of the user's."""
+    """The scale grows and falls by the user's factors."""
     loss = program.minimize(
         program.net,
         paddle.optimizer.SGD(1.0),

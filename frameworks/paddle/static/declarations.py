@@ -103,7 +103,7 @@ _REFUSED: dict[Capability, tuple[str, tuple[Any, ...]]] = {
     Capability.FLOAT8_E4M3FN: (_NO_CODES, (attempts.narrow_codes, "float8_e4m3fn")),
     Capability.FLOAT8_E5M2: (_NO_CODES, (attempts.narrow_codes, "float8_e5m2")),
 }
-"""Reason, and the function of `attempts` with its arguments."""
+"""Refused capabilities: the reason, and the function of `attempts` with its arguments."""
 
 _ATTEMPTS: dict[Capability, tuple[Any, ...]] = {capability: call for capability, (_, call) in _REFUSED.items()} | {
     Capability.O1_FLOAT16: (attempts.casts, "O1", "float16"),
@@ -133,7 +133,7 @@ _WITHOUT_ATTEMPTS: dict[Capability, str] = {
         _QUANTIZATION,
     ),
 }
-"""Refused; their attempts are those of `frameworks.base`."""
+"""Further refused capabilities, with the attempts of `frameworks.base`."""
 
 _FLOAT16_LEVELS = (Capability.O1_FLOAT16, Capability.O2_FLOAT16, Capability.O3_FLOAT16)
 _BFLOAT16_LEVELS = (Capability.O1_BFLOAT16, Capability.O2_BFLOAT16, Capability.O3_BFLOAT16)
@@ -146,15 +146,15 @@ SEVERAL_OPTIMIZERS = (
     "ClipGradByGlobalNorm takes the norm of one optimizer's gradients, this recipe needs several optimizers, and "
     "clip_grad_norm_ raises RuntimeError in static mode"
 )
-"""Why a recipe with several optimizers is not clipped."""
+"""The reason for not clipping a recipe with several optimizers."""
 
 FROZEN_PRODUCTS = "on a CPU the process dies of the gradient of a bfloat16 product whose weight needs none"
-"""Why a bfloat16 model is not trained with frozen weights."""
+"""The reason for not training a bfloat16 model with frozen weights."""
 
 SCALED_FLOAT64 = (
     "under a GradScaler the static graph takes gradients in float32 and one low format only: minimize raises"
 )
-"""Why a model with a float64 head is not trained under a scaler."""
+"""The reason for not training a model with a float64 head under a scaler."""
 
 
 def refusals(device: str) -> dict[Capability, str]:
@@ -172,7 +172,7 @@ def static_attempts(device: str) -> Mapping[Capability, Attempt]:
 
 
 def acts(device: str, function: Callable[..., None], *arguments: object) -> bool:
-    """Whether a function of `frameworks.paddle.static.attempts` returns, for a program on the device.
+    """Returns whether a function of `frameworks.paddle.static.attempts` returns, for a program on the device.
 
     A crash is a failure like an exception.
     """

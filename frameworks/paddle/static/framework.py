@@ -98,4 +98,4 @@ class StaticFramework(OneGraph):
 
 
 _OPERATIONS = OPERATIONS | {"squared_error": lambda a, b: paddle.nn.functional.square_error_cost(a, b).mean()}
-"""`mse_loss` refuses what `auto_cast` would cast."""
+"""The operations of the static graph; squared error is written out, because `mse_loss` refuses inputs to cast."""

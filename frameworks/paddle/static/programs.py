@@ -1,4 +1,4 @@
-"""Programs of the static graph, run in one scope: of training, of single operations, and of sums over ranks."""
+"""Programs of the static graph in one scope: training, single operations, and reductions over ranks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ProgramState:
     """A scope with an executor: the variables that several programs share by their generated names.
 
     Every program is built under fresh name generation, so that the same parameter, slot or scale has the same name in
-    all of them. A program's startup part runs in a scope of its own, and only variables that are new are taken over.
+    all of them. A program's startup part runs in a separate scope, and only new variables are copied from there.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class ProgramState:
         self.initial: dict[str, Array] = {}
 
     def build(self, make: Callable[[Any], tuple[tuple[Any, ...], dict[str, str]]]) -> BuiltProgram:
-        """Builds a program with `make(startup)`, which returns what to fetch and the stored names of its parameters."""
+        """Builds a program with `make(startup)`, which returns the fetch list and the parameters' stored names."""
         main, startup = paddle.static.Program(), paddle.static.Program()
         with short_call_stacks(), unique_name.guard(), paddle.static.program_guard(main, startup):
             fetches, parameters = make(startup)
@@ -68,14 +68,14 @@ class ProgramState:
         return BuiltProgram(main, fetches, parameters)
 
     def _take_over(self, name: str, tensor: Any) -> None:
-        """Begins a variable at what its startup program gave it, a master at the parameter of the run."""
+        """Initializes a variable with the value of its startup program; a master with the run's parameter."""
         owner, master, _ = name.partition(MASTER)
         value = self.read(owner).astype(np.float32) if master else array_of(tensor)
         self.initial[name] = value
         _set(self.scope.var(name).get_tensor(), value)
 
     def run(self, built: BuiltProgram, feed: Mapping[str, Array]) -> list[Array]:
-        """One run of the program; the fetched arrays."""
+        """Runs the program once; returns the fetched arrays."""
         with short_call_stacks(), paddle.static.scope_guard(self.scope):
             fetched = self.executor.run(
                 built.program, feed=dict(feed), fetch_list=list(built.fetches), return_numpy=False
@@ -105,7 +105,7 @@ class ProgramState:
             paddle.static.load(built.program, str(prefix), self.executor)
 
     def load_apart(self, built: BuiltProgram, prefix: Path, later: Collection[str]) -> None:
-        """`load` in two steps, the second one for the variables named `later`."""
+        """Does `load` in two steps; the second step loads the variables named `later`."""
         state = paddle.static.load_program_state(str(prefix))
         with paddle.static.scope_guard(self.scope):
             for last in (False, True):
@@ -113,7 +113,7 @@ class ProgramState:
                 paddle.static.set_program_state(built.program, part)
 
     def take(self, built: BuiltProgram, other: ProgramState) -> None:
-        """Sets the variables of a program to those that another scope has now."""
+        """Sets the variables of a program to the present values of another scope."""
         built.program.set_state_dict(built.program.state_dict("all", other.scope), self.scope)
 
 
@@ -128,7 +128,7 @@ def _set(tensor: Any, value: Array) -> None:
 
 
 def encode_for_executor(array: Array) -> Array:
-    """The array as an executor takes it: bfloat16 as its bits in uint16."""
+    """The array in the form that an executor accepts: bfloat16 as its bits in uint16."""
     return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
 
@@ -139,9 +139,9 @@ Pairs = list[tuple[Any, Any]]
 
 
 class Reduction:
-    """Adds gradients up over the ranks by `paddle.distributed.all_reduce`, low ones in float32.
+    """Sums gradients over the ranks by `paddle.distributed.all_reduce`, low ones in float32.
 
-    fleet's own optimizer for it raises in programs of the new IR, and no public call of an optimizer takes what comes
+    fleet's own optimizer for it raises in programs of the new IR, and no public call of an optimizer takes a step
     between `backward` and `apply_gradients`, which `minimize` calls.
     """
 
@@ -149,7 +149,7 @@ class Reduction:
         self._count = ranks.count
 
     def in_updates(self, optimizer: Any, parameters: Sequence[Any], *, mean: bool) -> None:
-        """Lets the optimizer's `minimize` update by the sums, or the means, over all ranks."""
+        """Makes the optimizer's `minimize` update by the sums, or the means, over all ranks."""
         own = optimizer.backward
 
         def backward(*args: Any, **named: Any) -> Pairs:
@@ -158,7 +158,7 @@ class Reduction:
         optimizer.backward = backward
 
     def sums(self, pairs: Pairs, parameters: Sequence[Any], *, mean: bool = False) -> Pairs:
-        """These parameters with their gradients over all ranks; one that this rank does not use counts as zeros."""
+        """These parameters with their gradients summed over all ranks; a missing one counts as zeros."""
         own = {parameter.name: gradient for parameter, gradient in pairs if gradient is not None}
         return [
             (
@@ -196,13 +196,13 @@ class Programs:
     """Builds each program once, for each kind of batch.
 
     Args:
-        reduction: of gradients over the ranks of which this process is one; None without ranks.
+        reduction: reduction of gradients over the ranks; None without ranks.
 
     Attributes:
         store: the variables that the programs share.
-        shares: the run's optimizers with the parameters, by canonical name, that they update, as last built.
-        settings: of the scaler, as read back when a program was built with it.
-        frozen: parameters that programs do not train; those of the recipe and others.
+        shares: the optimizers of the last built program, with their parameters by canonical name.
+        settings: settings of the scaler, as read when a program was built with it.
+        frozen: parameters that programs do not train, those of the recipe included.
     """
 
     def __init__(self, model: Model, recipe: Recipe, reduction: Reduction | None = None) -> None:
@@ -232,7 +232,7 @@ class Programs:
         """A whole update on a batch that has targets for these heads; fetches the loss.
 
         Args:
-            present: heads that any rank's batch has targets for.
+            present: heads with targets in the batch of any rank.
         """
 
         def make(startup: Any) -> Outputs:
@@ -260,8 +260,8 @@ class Programs:
     def build_trace(self, heads: tuple[str, ...], *, masked: bool) -> BuiltProgram:
         """The program of `gradients` that also fetches the layers' outputs and their gradients.
 
-        The keys of `parameters` say what is fetched, "parameter/NAME", "output/PATH" or "gradient/PATH"; stored names,
-        which only parameters have, are left out.
+        The keys of `parameters` name the fetched values, "parameter/NAME", "output/PATH" or "gradient/PATH"; no stored
+        names are included.
         """
 
         def make(_: Any) -> Outputs:
@@ -301,7 +301,7 @@ class Programs:
         return self._get_program(("fed", parameters), make)
 
     def training(self) -> BuiltProgram:
-        """The program that holds every variable of the run, also of parameters that are frozen for a while."""
+        """The program with every variable of the run, including those of parameters that are frozen for a while."""
         frozen, self.frozen = self.frozen, frozenset(self.recipe.frozen)
         try:
             return self.build_gradient_update(tuple(self.model.parameter_shapes()))
@@ -332,7 +332,7 @@ class Programs:
         return [name for name in names if name not in self.frozen]
 
     def _select_parameters(self, heads: tuple[str, ...]) -> list[str]:
-        """The trained parameters but those of the other heads."""
+        """The trained parameters, without those of heads that are not present."""
         last = len(self.model.layers) - 1
         left_out = tuple(f"{last}.{head}." for head in self.heads if head not in heads)
         return self._drop_frozen(name for name in self.model.parameter_shapes() if not name.startswith(left_out))
@@ -446,7 +446,7 @@ class Programs:
             scaler.minimize(decorated, scaled, startup_program=startup)
 
     def begin(self, weights: Mapping[str, Array], stored: Callable[[Array], Array]) -> dict[str, str]:
-        """Sets the weights that the run starts from; the stored names of parameters and statistics."""
+        """Sets the initial weights of the run; returns the stored names of parameters and statistics."""
         names = self.evaluation().parameters
         for name, value in weights.items():
             self.store.write(names[name], stored(np.asarray(value)))
@@ -454,7 +454,7 @@ class Programs:
 
 
 def _builds(model: Model, recipe: Recipe, kind: tuple[Any, ...], settings: Mapping[str, Any]) -> bool:
-    """Whether the method of `Programs` that `kind` begins with builds its program."""
+    """Returns whether the method of `Programs` named at the start of `kind` can build its program."""
     method, *arguments = kind
     built: BuiltProgram = getattr(Programs(model, recipe), method)(*arguments, **settings)
     return bool(built.fetches)
@@ -493,7 +493,7 @@ class StaticFormats(BaseFormats):
 
 
 def _call_user_function(a: Any, b: Any, c: Any) -> dict[str, Any]:
-    """The operation of `fixtures.model`; its backward pass returns every gradient, since it cannot ask."""
+    """The operation of `fixtures.model`; its backward pass cannot ask for needed gradients, and returns all."""
 
     def forward(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
         return SCALE * a * b, b + c

@@ -1,6 +1,6 @@
-"""Checkpoints of several static-mode ranks in one folder: shared variables once, each rank's own by that rank.
+"""Ranks of the static graph: their trainers, processes and checkpoints of several ranks in one folder.
 
-A rank's own are its random stream and its running statistics.
+Shared variables are saved once. Each rank saves its random stream and its running statistics.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StaticRankTrainer(StaticTrainer):
         return self._update_by(batch, items)
 
     def update_share(self, window: Window, items: int) -> Update:
-        """One update from this rank's window; all ranks' windows hold `items` items and are equally long."""
+        """Makes one update from this rank's window; all ranks' windows hold `items` items and are equally long."""
         if len(window) != 1:
             raise self.refusal(Capability.ACCUMULATION)
         self.accumulate(window[0], items)
@@ -60,7 +60,7 @@ class StaticRankTrainer(StaticTrainer):
         return self._gradients(window, items)
 
     def _present(self, heads: tuple[str, ...]) -> tuple[str, ...]:
-        """The heads of all ranks' parts: every rank's program has to reduce the same gradients."""
+        """The heads with targets on any rank: every rank's program has to reduce the same gradients."""
         every = self.programs.heads
         if len(every) < 2 or self.ranks.count < 2:
             return heads
@@ -86,7 +86,7 @@ class StaticRankTrainer(StaticTrainer):
         }
 
     def collectives(self) -> dict[str, int]:
-        """The operations of the programs that were run since the last call."""
+        """The numbers of collective operations in the programs that ran since the last call."""
         reduced, self._reduced = self._reduced, 0
         return {"gradients": reduced}
 
@@ -103,9 +103,9 @@ class StaticRankTrainer(StaticTrainer):
         paddle.save(own, str(file_of(path, rank)))
 
     def restore(self, path: Path) -> None:
-        """Restores what as many ranks or others wrote; a rank more begins with rank 0's own.
+        """Restores a checkpoint of any number of ranks; an additional rank begins with rank 0's own state.
 
-        ValueError on every rank, if one of them cannot read a file.
+        ValueError on every rank, if a rank cannot read a file.
         """
         refused = f"{path} cannot be loaded"
         resumed = run_collectively(lambda: self._load_rank(path), self.ranks.count, ValueError, refused)
@@ -123,10 +123,10 @@ class StaticRankTrainer(StaticTrainer):
 
 
 def _shard() -> None:
-    """Shards by fleet, as its documentation asks a program of the static graph to.
+    """Shards by fleet, as documented for programs of the static graph.
 
     Raises:
-        TypeError: in programs of the new IR.
+        TypeError: the program is of the new IR.
     """
     strategy = fleet.DistributedStrategy()
     strategy.sharding = True

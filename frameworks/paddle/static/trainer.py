@@ -36,11 +36,11 @@ class StaticTrainer(BaseTrainer):
     """A run of the static graph with `paddle.static.Program`, `auto_cast`, `amp.decorate` and `GradScaler.minimize`.
 
     A whole update is one run of one program, so a window is one micro-batch and `apply` only reports. `skipped` is read
-    from the scale and the step counters that `GradScaler` keeps in the scope or, where they cannot tell or there are
+    from the scale and the step counters that `GradScaler` keeps in the scope or, where these are ambiguous or there are
     several optimizers, from whether parameters or slots changed.
 
     Attributes:
-        stored_names: of parameters and statistics.
+        stored_names: stored names of parameters and statistics.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class StaticTrainer(BaseTrainer):
         return StaticTrainer(self.model, self.recipe, self.model.weights(self.recipe.seed))
 
     def schedulers(self) -> list[Any]:
-        """The schedule of each optimizer that has one."""
+        """The schedules of the optimizers that have one."""
         return [share.scheduler for share in self.programs.shares if share.scheduler is not None]
 
-    # checkpoints: the variables of the training program, and a dictionary of what is no variable
+    # checkpoints: the variables of the training program, and a dictionary of other state
 
     def _rest(self) -> dict[str, Any]:
         schedules = {f"schedule {index}": scheduler.state_dict() for index, scheduler in enumerate(self.schedulers())}
@@ -80,7 +80,7 @@ class StaticTrainer(BaseTrainer):
         vars(self).update(vars(self.load_run(path, order)))
 
     def load_run(self, folder: Path, order: LoadOrder | None = None) -> StaticTrainer:
-        """A run with what `save` wrote, for which program, scope and schedules are created again, as in a new process.
+        """The run from the files of `save`, with new program, scope and schedules, as in a new process.
 
         Raises:
             ValueError: a file is missing, cut short or foreign, or Paddle refuses it.
@@ -128,7 +128,7 @@ class StaticTrainer(BaseTrainer):
             scheduler.set_state_dict(rest[f"schedule {index}"])
 
     def _make_schedules(self, rest: dict[str, Any], *, there: bool) -> None:
-        """Builds programs with schedules that are made now, `there` at the place of the saved ones."""
+        """Builds programs with new schedules; `there`: they begin at the step of the saved ones."""
         last_updates = [rest[f"schedule {index}"]["last_epoch"] for index, _ in enumerate(self.schedulers())]
         if last_updates:
             self.programs.renew_schedules(schedule_of(self.recipe, n - 1 if there else -1) for n in last_updates)
@@ -153,7 +153,7 @@ class StaticTrainer(BaseTrainer):
         return self._update_by(batch, items)
 
     def _update_by(self, batch: Batch, items: int) -> float:
-        """The update of a batch, until `apply` reports it; the mean loss of the batch's own items."""
+        """Makes the update of a batch, which `apply` reports; returns the mean loss of the batch's own items."""
         feed, heads = self._feed_of(batch, items)
         built = self.programs.update(heads, masked=batch.mask is not None, present=self._present(heads))
         loss, update = self._run(built, feed)
@@ -163,7 +163,7 @@ class StaticTrainer(BaseTrainer):
         return loss
 
     def _present(self, heads: tuple[str, ...]) -> tuple[str, ...]:
-        """Heads that the whole micro-batch has targets for, of which this run's part has targets for these."""
+        """Heads with targets in the whole micro-batch; this run's part has targets for the given ones."""
         return heads
 
     def apply(self) -> Update:
@@ -193,7 +193,7 @@ class StaticTrainer(BaseTrainer):
         return float(loss), read_update(before, after, rate, skipped=not any(applied))
 
     def _has_changed(self, names: tuple[str, ...], mark: Mapping[str, Array]) -> bool:
-        """Whether one of these parameters, or its optimizer state, has changed."""
+        """Returns whether one of these parameters, or its optimizer state, has changed."""
         owners = tuple(self.stored_names[name] for name in names)
         own = [name for name in mark if name in owners or name.startswith(tuple(f"{owner}_" for owner in owners))]
         return any(self.store.read(name).tobytes() != mark[name].tobytes() for name in own)
@@ -271,7 +271,7 @@ class StaticTrainer(BaseTrainer):
         return {name: canonical(self.store.read(masters.get(variable, variable))) for name, variable in own.items()}
 
     def optimizer_state(self) -> dict[str, Array]:
-        self.programs.training()  # its startup makes the optimizer's variables, also before the first update
+        self.programs.training()  # create the optimizer's variables, if there was no update yet
         owners = {self.stored_names[name]: name for name in self.model.parameter_shapes()}
         slots: dict[str, Array] = {}
         for variable in self.store.initial:

@@ -4,10 +4,10 @@ The scaler's constructor asks the tracer for the expected place and disables the
 a custom device, and `scale()` disables it for good unless the last precision scope of the process was a float16 one.
 Everything behind those two questions (unscaling, detection, skipping, the automaton) is plain arithmetic that runs on a
 CPU. `forced_scaler()` answers the first question with "GPU" and the second with "float16", only inside its scope, so
-that the scaler's state machine can be tested where no GPU is. No kernel and no rule is replaced.
+that the scaler's state machine can be tested without a GPU. No kernel and no rule is replaced.
 
 The kernels differ in one thing: a CPU's looks for non-finite gradients before it unscales them, a GPU's afterwards. So
-what unscaling itself makes non-finite, by a scale of 0 for instance, is found on a GPU alone: `refuse_what_differs`.
+only a GPU detects values that unscaling makes non-finite, for example by a scale of 0: see `refuse_what_differs`.
 """
 
 import contextlib
@@ -85,8 +85,8 @@ def build_shares(
     their own there.
 
     Args:
-        implicit: whether a single optimizer is given no parameters, because it finds them in a program itself.
-        schedulers: those made before, for the next program of the same run.
+        implicit: a single optimizer gets no parameters, because it reads them from the program.
+        schedulers: existing schedulers, for the next program of the same run.
     """
     shares = _shares(recipe, parameters)
     alone = len(shares) == 1
@@ -99,7 +99,7 @@ def build_shares(
 
 
 def schedule_of(recipe: Recipe, last: int = -1) -> Any | None:
-    """A new schedule as the recipe asks for it, at its beginning or after update `last`, from 0; None without one."""
+    """A new schedule of the recipe, at its beginning or after update `last` (from 0); None if there is none."""
     if recipe.schedule is None:
         return None
     return ways.schedule(recipe.way("schedule"), recipe.optimizer.learning_rate, recipe.schedule, last)
@@ -141,7 +141,7 @@ _KINDS: Mapping[type[Optimizer], Any] = {
     RMSprop: paddle.optimizer.RMSProp,
 }
 _ARGUMENTS = {"decay": "rho", "centred": "centered", "nesterov": "use_nesterov", "initial": "initial_accumulator_value"}
-"""Arguments that Paddle calls differently from a recipe."""
+"""Paddle's names of arguments, where they differ from a recipe's."""
 
 
 def _make(recipe: Recipe, common: dict[str, Any]) -> Any:
@@ -176,9 +176,9 @@ def slots(share: Share, parameters: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def counters(optimizer: Optimizer, state: Mapping[str, Array]) -> dict[str, Array]:
-    """Applied updates as Adam's accumulated powers of beta2 show them: "steps.PARAMETER" of each, "steps" the most.
+    """Applied updates as Adam's accumulated powers of beta2 show them: "steps.PARAMETER" for each, "steps" the largest.
 
-    Empty for optimizers that count nothing, and where a power is not one.
+    Empty for optimizers without a counter, and if an accumulator is no power of beta2.
     """
     if not isinstance(optimizer, Adam | AdamW):
         return {}
@@ -194,7 +194,7 @@ def refuse_mixed_clip(parameters: Iterable[Any]) -> None:
     """Refuses a clip over several optimizers where the gradients have several formats.
 
     Raises:
-        Unsupported: they have.
+        Unsupported: the gradients have several formats.
     """
     if len({format_name(parameter.dtype) for parameter in parameters}) > 1:
         raise Unsupported(Capability.CLIP, _MIXED_FORMATS, _can_clip_mixed)
@@ -214,7 +214,7 @@ def mark_of(share: Share, named: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def has_moved(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
-    """Whether a fingerprint has changed; what an update adds, such as its first moments, does not count."""
+    """Returns whether a fingerprint has changed; new entries, such as the first moments, do not count."""
     return any(after[name] != value for name, value in before.items())
 
 
@@ -225,7 +225,7 @@ def require(recipe: Recipe) -> None:
     """Refuses an implementation that an optimizer lacks.
 
     Raises:
-        Unsupported: it does.
+        Unsupported: the optimizer lacks the implementation.
     """
     optimizer = recipe.optimizer
     has = isinstance(optimizer, Adam) or (isinstance(optimizer, SGD) and optimizer.momentum > 0)
@@ -275,7 +275,7 @@ _OPTIONS: dict[Capability, tuple[str, Attempt]] = {
 
 REFUSED_OPTIONS = {capability: reason for capability, (reason, _) in _OPTIONS.items()}
 REFUSED_IN_BOTH = {c: reason for c, reason in REFUSED_OPTIONS.items() if c != Capability.TENSOR_RATE}
-"""Options whose argument or class neither graph has."""
+"""Options for which neither graph has an argument or class."""
 
 
 def refused_attempts() -> dict[Capability, Attempt]:
@@ -290,7 +290,7 @@ UpdateAfterLosses = tuple[float, float, int | None, bool, float | None, float]
 
 
 def build_scaler(scaling: Scaling) -> Any:
-    """A `GradScaler` with what the recipe sets; everything else keeps Paddle's defaults."""
+    """A `GradScaler` with the recipe's settings; the others keep Paddle's defaults."""
     if isinstance(scaling, StaticScaling):
         return paddle.amp.GradScaler(enable=True, init_loss_scaling=scaling.scale, use_dynamic_loss_scaling=False)
     settings = {
@@ -309,7 +309,7 @@ def scope_for_a_scaler() -> AbstractContextManager[None]:
 
 
 def scales_by_itself(dtype: str) -> bool:
-    """Whether a `GradScaler` scales after a precision scope of this format."""
+    """Returns whether a `GradScaler` scales after a precision scope of this format."""
     with paddle.amp.auto_cast(dtype=dtype):
         loss = paddle.ones([1])
     return bool(paddle.amp.GradScaler(init_loss_scaling=8.0).scale(loss).item() == 8.0)
@@ -340,7 +340,7 @@ def read_state(scaler: Any) -> dict[str, Array]:
 
 
 def skipped_by_counters(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool | None:
-    """Whether two `state_dict`s of a dynamic scaler, before and after `update()`, show a skipped step.
+    """Returns whether two `state_dict`s of a dynamic scaler, before and after `update()`, show a skipped step.
 
     A step that was applied raises `incr_count`, or takes it from the interval's end to 0 and multiplies the scale by
     `incr_ratio`; a skipped one sets it to 0 and, `decr_every_n_nan_or_inf` being 1, multiplies it by `decr_ratio`.
@@ -359,7 +359,7 @@ def skipped_by_counters(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 def read_update(
     before: Mapping[str, Any], after: Mapping[str, Any], rate: float, *, skipped: bool
 ) -> UpdateAfterLosses:
-    """An update by the scaler's `state_dict` before and after it; Paddle has no gradient norm to read."""
+    """Fields of an update, from the scaler's `state_dict` before and after it; Paddle reports no gradient norm."""
     scales = [float(state["scale"][0]) if state else 1.0 for state in (before, after)]
     good = int(after["incr_count"]) if after and after["use_dynamic_loss_scaling"] else None
     return scales[0], scales[1], good, skipped, None, rate
@@ -414,7 +414,7 @@ def refuse_what_differs(scale: float, gradients: Iterable[Array]) -> None:
 
 
 def skips_nan_after_unscaling() -> bool:
-    """Whether an update is skipped whose gradient becomes NaN when it is unscaled."""
+    """Returns whether an update is skipped whose gradient becomes NaN when it is unscaled."""
     weight = paddle.create_parameter([1], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
     optimizer = paddle.optimizer.SGD(0.5, parameters=[weight])
     with forced_scaler():

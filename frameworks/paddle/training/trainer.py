@@ -52,14 +52,14 @@ class DygraphTrainer(BaseTrainer):
 
     Gradients add up in `.grad` and are dropped after each window by `clear_grad(set_to_zero=False)`, so that a
     parameter without a gradient has none. A scheduler advances when its optimizer's update was applied. Paddle reports
-    neither skipped updates nor gradient norms; `skipped` is read from the scaler's documented counters or, where they
-    cannot tell (a static scale, two optimizers), from whether parameters or accumulators changed.
+    neither skipped updates nor gradient norms; `skipped` is read from the scaler's documented counters or, where these
+    are ambiguous (a static scale, two optimizers), from whether parameters or accumulators changed.
 
     Args:
-        forced: whether the scaler is driven where Paddle itself turns it off.
+        forced: the scaler works although Paddle turns it off.
 
     Attributes:
-        settings: the scaler's as it was made; empty without one.
+        settings: initial settings of the scaler; empty without one.
     """
 
     def __init__(self, model: Model, recipe: Recipe, weights: Mapping[str, Array], *, forced: bool = False) -> None:
@@ -120,7 +120,7 @@ class DygraphTrainer(BaseTrainer):
         return paddle.amp.auto_cast(level=level, dtype=precision.format)
 
     def _batch(self, batch: Batch) -> BatchTensors:
-        """The micro-batch; reentrant recomputation gives weights no gradient unless an input asks for its own."""
+        """The micro-batch; reentrant recomputation gives weights no gradient unless an input needs one."""
         tensors = batch_tensors(self.model, batch)
         if self.network.is_reentrant and not self.model.integer_inputs:
             tensors.inputs.stop_gradient = False
@@ -153,7 +153,7 @@ class DygraphTrainer(BaseTrainer):
         ways.back(self.recipe.way("backward"), losses, [*self.network.named.values()], retain=retain)
 
     def _share(self, total: Any, items: int) -> Any:
-        """Contribution of a micro-batch's loss sum to the mean over a window of so many items."""
+        """Contribution of a micro-batch's loss sum to the mean over a window of `items` items."""
         return total / items
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
@@ -161,7 +161,7 @@ class DygraphTrainer(BaseTrainer):
         return nullcontext()
 
     def _passes(self, window: Window, items: int, scaler: Any | None) -> list[float]:
-        """Forward and backward of a whole window; the sum of each micro-batch's losses."""
+        """Runs a whole window forward and backward; returns the sum of each micro-batch's losses."""
         totals = []
         for number, batch in enumerate(window, 1):
             with self._micro_batch(last=number == len(window)):
@@ -192,7 +192,7 @@ class DygraphTrainer(BaseTrainer):
                 refuse_what_differs(scale, self.accumulator().values())
 
     def _step(self, *, unscaled: bool = False) -> optimizers.UpdateAfterLosses:
-        """Makes the update; several optimizers clip by their common norm, unscaled first as the guide on AMP has it."""
+        """Makes the update. Several optimizers unscale first, as in the guide on AMP, and clip by their joint norm."""
         if not unscaled:
             self._check_kernel()
             if self.scaler is not None and (self._clips_jointly or self.recipe.way("scaling") == "unscale-first"):
@@ -227,7 +227,7 @@ class DygraphTrainer(BaseTrainer):
             scaler.unscale_(share.optimizer)
 
     def _discard_update(self) -> optimizers.UpdateAfterLosses:
-        """Ends an update whose gradients were unscaled without a step: `update` readies the scaler for the next one."""
+        """Ends an update of unscaled gradients without a step: `update` resets the scaler for the next one."""
         rate, before = float(self.shares[0].optimizer.get_lr()), self._scaler_state_dict()
         self.scaler.update()  # type: ignore[union-attr]
         return optimizers.read_update(before, self._scaler_state_dict(), rate, skipped=True)
@@ -301,7 +301,7 @@ class DygraphTrainer(BaseTrainer):
             self._back([self._scale_loss(self._sum_products(tensors) / count, self.scaler)])
 
     def _sum_products(self, gradients: Mapping[str, Any]) -> Any:
-        """Σ p·g over the given gradients, whose own is g."""
+        """Σ p·g over the gradients g, a loss with these gradients."""
         with self._precision():
             return add([(self.network.named[name] * gradient).sum() for name, gradient in gradients.items()])
 
@@ -391,10 +391,10 @@ class DygraphTrainer(BaseTrainer):
         self._restore(path, order)
 
     def _restore(self, path: Path, order: LoadOrder | None = None) -> None:
-        """Restores what `save` wrote.
+        """Restores the file of `save`.
 
         Model, optimizers and scaler are created again, as in a process that resumes, and replace the old ones when all
-        parts are loaded. A part that `set_state_dict` warns it skips counts as refused.
+        parts are loaded. A part counts as refused if `set_state_dict` warns that it skips it.
         """
         file = path / FILE
         resumed = self.anew()
@@ -418,7 +418,7 @@ class DygraphTrainer(BaseTrainer):
         vars(self).update(vars(resumed))
 
     def _make_schedules(self, saved: dict[str, Any], *, there: bool) -> None:
-        """Gives loaded optimizers schedules that are made now: `there`, at the place of the saved ones, or loaded."""
+        """Gives loaded optimizers new schedules, made at the step of the saved ones if `there`, otherwise loaded."""
         for index, share in enumerate(self.shares):
             state = saved[f"optimizer {index}"].get("LR_Scheduler", {})
             schedule = share.scheduler = schedule_of(self.recipe, state.get("last_epoch", 0) - 1 if there else -1)

@@ -1,4 +1,4 @@
-"""Process-wide switches of TensorFlow and Keras, read, scoped, restored and reported; and TensorFlow's devices."""
+"""Process-wide switches of TensorFlow and Keras (read, scoped, restored and reported), and TensorFlow's devices."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from tensorflow.python.framework import config
 from frameworks.base import gpu_name, processor
 
 _COMPILER = "XLA_"
-"""Begins the types of devices under which earlier versions list what XLA compiles for, in addition to their own."""
+"""Prefix of the device types that earlier versions list in addition, for devices that XLA compiles for."""
 
 
 def available() -> tuple[str, ...]:
@@ -21,12 +21,12 @@ def available() -> tuple[str, ...]:
 
 
 def place(device: str) -> str:
-    """TensorFlow's name of the first such device, such as "/GPU:0"."""
+    """TensorFlow's name of the first device of this type, such as "/GPU:0"."""
     return f"/{_types().get(device, 'CPU')}:0"
 
 
 def physical(device: str) -> tf.config.PhysicalDevice:
-    """The first such device."""
+    """The first device of this type."""
     return tf.config.list_physical_devices(_types().get(device, "CPU"))[0]
 
 
@@ -45,7 +45,7 @@ REWRITES: dict[str, str] = {"float16": "auto_mixed_precision", "bfloat16": "auto
 
 
 def pin_threads(between: int = THREADS) -> None:
-    """One thread within and `between` between operations, unless TensorFlow runs already, as `environment` reports."""
+    """Sets one thread within and `between` threads between operations, unless TensorFlow has started."""
     try:
         tf.config.threading.set_intra_op_parallelism_threads(THREADS)
         tf.config.threading.set_inter_op_parallelism_threads(between)
@@ -54,7 +54,7 @@ def pin_threads(between: int = THREADS) -> None:
 
 
 def grow_memory() -> None:
-    """Allocates GPU memory on demand: the suites run in several processes, one of which would take all."""
+    """Allocates GPU memory on demand: by default one of the suites' processes would take all of it."""
     for gpu in tf.config.list_physical_devices("GPU"):
         try:
             tf.config.experimental.set_memory_growth(gpu, True)
@@ -63,7 +63,7 @@ def grow_memory() -> None:
 
 
 def has_tf32(device: str) -> bool:
-    """Whether the device multiplies in TensorFloat-32."""
+    """Returns whether the device multiplies in TensorFloat-32."""
     if device == "cpu":
         return False
     result = tf.config.experimental.get_device_details(physical(device)).get("compute_capability", (0, 0))
@@ -82,7 +82,7 @@ def tensor_float_32(allowed: bool | None) -> Iterator[None]:
 
 
 NO_REWRITE = "none"
-"""Switches every rewrite off, where None leaves the switches alone."""
+"""The option that switches all rewrites off; None leaves the switches unchanged."""
 
 
 @contextmanager
@@ -108,12 +108,12 @@ _LISTS = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 _LISTED = tuple(
     f"{_LISTS}{name}LIST_{verb}" for name in ("ALLOW", "INFER", "DENY", "CLEAR") for verb in ("ADD", "REMOVE")
 )
-"""Environment variables that a rewrite reads whenever it runs: what to add to its lists, and what to take out."""
+"""Environment variables that a rewrite reads at each run: operations to add to and to remove from its lists."""
 
 
 @contextmanager
 def rewrite_lists(low: Sequence[str], wide: Sequence[str]) -> Iterator[None]:
-    """Graph operations that a rewrite inside always, or never, turns; none may stand in two lists."""
+    """A context in which rewrites cast graph operations in `low` and not those in `wide`; none may be in both."""
     former = {name: os.environ.get(name) for name in _LISTED}
     both = [*low, *wide]
     lists = {"ALLOWLIST_ADD": low, "DENYLIST_ADD": wide, "ALLOWLIST_REMOVE": wide, "DENYLIST_REMOVE": low}
@@ -138,7 +138,7 @@ def _switched_on() -> list[str]:
 
 
 def read_global_state() -> dict[str, str]:
-    """Every process-wide setting that a run may leak; an optimizer option that is off reads like one never set."""
+    """Every process-wide setting that a run may leak; an optimizer option that is off reads as if it was never set."""
     return {
         "dtype_policy": keras.config.dtype_policy().name,
         "floatx": keras.config.floatx(),

@@ -1,6 +1,6 @@
 """The custom training loop of Keras' guide: tape, scaled loss, `optimizer.apply`, run eagerly or in a `tf.function`.
 
-Also operations and recomputation in such functions, and the bytes that one keeps between the passes.
+Also operations and recomputation in such functions, and the bytes that a function keeps between the passes.
 """
 
 import math
@@ -32,14 +32,14 @@ COMPILED = {"graph": {}, "rewrite": {}, "xla": {"jit_compile": True}}
 
 
 def compile_function(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
-    """`function` as the mode runs it; traced, as `Model.fit` does it, for the shapes that come first, then for any."""
+    """`function` in the form that the mode runs; like in `Model.fit`, traced for the first shapes, then for any."""
     if mode not in COMPILED:
         return function
     return tf.function(function, autograph=False, reduce_retracing=True, **COMPILED[mode])
 
 
 class TapeBackend:
-    """Keras' updates by `Optimizer.apply`, run as a mode runs functions, for attempts and measured settings."""
+    """Keras' updates by `Optimizer.apply`, compiled like a mode's functions, for attempts and measured settings."""
 
     def __init__(self, mode: str) -> None:
         self._mode = mode
@@ -122,13 +122,13 @@ class TracedSteps(KerasLoop):
     def _backward(
         self, inputs: Any, targets: Mapping[str, Any], mask: Any, collected: Mapping[str, tf.Tensor] | None = None
     ) -> tuple[tf.Tensor, list[Any]]:
-        """The loss, and scaled gradients: of variables, of what they overwrite, of what is put into `collected`."""
+        """The loss; its scaled gradients for variables, delayed-scaling state and the tensors in `collected`."""
         way, weights = self._recipe.way("backward"), [*self._bound.trained.values(), *self._bound.memory.values()]
         with ways.tape(way, persistent=self._recipe.separate_losses) as tape:
             if way == "watched":
                 tape.watch([weight.value for weight in weights])
             if collected is not None and inputs.dtype.is_floating:
-                tape.watch(inputs)  # a tape follows only what comes of something watched, layers without weights too
+                tape.watch(inputs)  # else the tape skips layers without weights before the first variable
             losses = _same_format(list(self._head_losses(inputs, targets, mask).values()))
             total = tf.add_n(losses)
             parts = losses if self._recipe.separate_losses else [total]
@@ -148,7 +148,7 @@ class TracedSteps(KerasLoop):
         return self._apply(total, tape.gradient(scaled, list(self._bound.trained.values())))
 
     def _surrogate(self, gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Σ p·g."""
+        """Σ p·g over the variables named in `gradients`."""
         variables = self._bound.variables
         products = [tf.cast(variables[name].value, g.dtype) * g for name, g in gradients.items()]
         return tf.add_n([tf.zeros(()), *(tf.cast(tf.reduce_sum(product), tf.float32) for product in products)])
@@ -188,14 +188,14 @@ class TracedSteps(KerasLoop):
         return collected, _dense(zip(collected, of_outputs, strict=True)), of_parameters, self._scale()
 
     def _divide_by_scale(self, gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:
-        """Existing gradients divided by the loss scale as in the optimizer, in their own formats."""
+        """The existing gradients, divided by the loss scale like in the optimizer, in their own formats."""
         scale = self._scale()
         dense = _dense(gradients).items()
         return {name: tf.cast(keras.ops.divide(gradient, scale), gradient.dtype) for name, gradient in dense}
 
 
 def micro_batch(outcome: tuple[Any, ...], items: int) -> KerasMicroBatch:
-    """Converts the result of `TracedSteps._apply`, for a micro-batch of so many items."""
+    """Converts the result of `TracedSteps._apply`, for a micro-batch of `items` items."""
     loss, scale_before, updates_before, rate, scale_after, updates_after, good = (float(value) for value in outcome)
     applied = updates_after > updates_before
     return KerasMicroBatch(loss * items, items, scale_before, applied, rate, scale_after, int(good), loss)
@@ -234,13 +234,13 @@ VARIANTS = (*OF_KERAS, *WRAPPERS)
 
 
 class SegmentCounts:
-    """A variable for each segment, which every forward of the segment increments."""
+    """Counters of segments: a variable for each, which every forward of the segment increments."""
 
     def __init__(self) -> None:
         self._of_segments: list[tf.Variable] = []
 
     def __call__(self, number: int | None) -> Begins:
-        """Creates the variable of a segment; inner segments have one that `read` leaves out."""
+        """Creates the variable of a segment; variables of inner segments are not in `read`."""
         calls = tf.Variable(0, trainable=False, dtype=tf.int64)
         if number is not None:
             self._of_segments.append(calls)
@@ -256,7 +256,7 @@ INSERTED = "AutoMixedPrecision"
 
 
 def run_traced(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
-    """Result of a `tf.function` of one output, and the format that the optimized graph computed it in.
+    """The result of a `tf.function` with one output, and the format in which the optimized graph computed it.
 
     A rewritten graph casts its results back to float32. The optimized graph is in the run's metadata, which v1 sessions
     return in public; for functions only this module of TensorFlow turns it on.
@@ -282,7 +282,7 @@ _FORMLESS = {"Cast", "Const", "Identity", "NoOp", "Placeholder"}
 
 
 def graph_operations(ops: Sequence[str]) -> list[str]:
-    """What the operations are in TensorFlow's graph, which the lists of its rewrites name."""
+    """Names of the operations in TensorFlow's graph, which its rewrite lists use."""
     result: set[str] = set()
     for op in ops:
         arrays = CATALOGUE[op]()
@@ -294,10 +294,10 @@ def graph_operations(ops: Sequence[str]) -> list[str]:
 
 
 def run_op(op: str, arrays: tuple[Array, ...], mode: str) -> OpResult:
-    """One operation in a layer that is made now, so that it has the policy that is set now; run as `mode` runs a step.
+    """Runs one operation in a new layer, which has the present policy, in the way that `mode` runs a step.
 
     Raises:
-        KeyError: no operation of that name.
+        KeyError: there is no operation of this name.
     """
     function = in_a_layer(op, arrays)
     run = compile_function(lambda args: function(args), mode)
@@ -321,7 +321,7 @@ def _product(x: Any, w: Any) -> tf.Tensor:
 
 
 def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, mode: str) -> RecomputeResult:
-    """Value and gradients of Σ tanh(x·w) for x (n, m) and w (m, k), called as `case` says.
+    """Value and gradients of Σ tanh(x·w) for x (n, m) and w (m, k), called in the way of `case`.
 
     Raises:
         RuntimeError: in case "raises", and whatever the framework raises for a call that it does not take.
@@ -355,7 +355,7 @@ def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, mode: str) 
 
 
 def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None, mode: str) -> FunctionResult:
-    """The gradients of `fixtures.model`: tf.custom_gradient cannot ask, so frozen inputs are known from outside."""
+    """The gradients of the operation of `fixtures.model`; `tf.custom_gradient` cannot ask which inputs are frozen."""
 
     @tf.custom_gradient
     def pair(a: Any, b: Any, c: Any, scale: float = SCALE) -> Any:
@@ -385,7 +385,7 @@ _UNCOUNTED_OPS = {"Placeholder", "ReadVariableOp", "Const"}
 
 
 def _source(tensor: Any) -> Any:
-    """The tensor that an identity passes on; custom gradients wrap what they take and give in identities."""
+    """The tensor behind identities, in which custom gradients wrap their inputs and outputs."""
     while tensor.op.type in ("Identity", "IdentityN"):
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor
@@ -395,8 +395,8 @@ def captured_bytes(loss: Callable[..., tf.Tensor], batch: Batch) -> int:
     """Bytes of the tensors that the backward of `loss` takes from its forward, for the shapes of `batch`.
 
     TensorFlow differentiates a `tf.function` by making its forward return every intermediate value that its backward
-    reads; those outputs are what is held. Parameters, inputs and constants among them are not counted; a parameter's
-    copy in another format is. No public name leads to the two halves, so this reads them where `tf.GradientTape` does.
+    reads; those outputs are counted, without parameters, inputs and constants, but with a parameter's copy in another
+    format. The two halves have no public name, so this reads the attribute that `tf.GradientTape` uses.
     """
     arguments: list[Any] = [tf.TensorSpec(batch.inputs.shape, batch.inputs.dtype)]
     arguments.append({name: tf.TensorSpec(value.shape, value.dtype) for name, value in sorted(batch.targets.items())})

@@ -29,7 +29,7 @@ def policy(recipe: Recipe, name: str) -> Any:
 
 
 def tape(way: str, *, persistent: bool) -> tf.GradientTape:
-    """A tape, which watches no variable by itself in the way "watched"."""
+    """A gradient tape; in the way "watched" it watches no variable automatically."""
     if way == "watched":
         return tf.GradientTape(persistent=persistent, watch_accessed_variables=False)
     return tf.GradientTape(persistent=persistent or way == "persistent")
@@ -43,13 +43,13 @@ def gradients(way: str, tape: tf.GradientTape, target: tf.Tensor, sources: Seque
 
 
 def clip_gradients(limit: float, scale: tf.Tensor, gradients: list[Any]) -> list[Any]:
-    """Scaled gradients whose joint norm is at most the scaled limit."""
+    """Scaled gradients, clipped so that their joint norm is at most the scaled limit."""
     result, _ = tf.clip_by_global_norm(gradients, limit * scale)
     return list(result)
 
 
 def require(recipe: Recipe) -> None:
-    """Refuses ways that cannot do what the recipe asks for.
+    """Refuses ways that do not support the recipe.
 
     Raises:
         Unsupported: CLIP, of single micro-batches.
@@ -80,7 +80,7 @@ def apply(way: str, optimizer: keras.optimizers.Optimizer, gradients: list[Any],
 
 
 def compile_model(recipe: Recipe, network: KerasNetwork, model: Model, optimizer: Any, compiling: Any) -> bool:
-    """Compiles the model for `Model.train_on_batch`; False where it has no such step for this run."""
+    """Compiles the model for `Model.train_on_batch`; returns False if that has no step for this run."""
     wide = any(head.format == "float64" for head in model.heads.heads)
     if recipe.way("backward") != "train-on-batch" or recipe.separate_losses or wide:
         return False
@@ -90,7 +90,7 @@ def compile_model(recipe: Recipe, network: KerasNetwork, model: Model, optimizer
 
 
 def train_on_batch(network: KerasNetwork, batch: Batch) -> float:
-    """One step of `Model.train_on_batch`; the loss."""
+    """Runs one step of `Model.train_on_batch`; returns the loss."""
     weights = None if batch.mask is None else dict.fromkeys(batch.targets, batch.mask)
     logs = network.train_on_batch(batch.inputs, dict(batch.targets), weights, return_dict=True)
     return float(logs["loss"])
@@ -108,7 +108,7 @@ def write(way: str, path: Path, checkpoint: tf.train.Checkpoint) -> None:
 
 
 def read(way: str, path: Path, checkpoint: tf.train.Checkpoint) -> None:
-    """Reads what `write` wrote.
+    """Reads the files of `write`.
 
     Raises:
         Exception: files or parts of it are missing or damaged.
@@ -124,7 +124,7 @@ def read(way: str, path: Path, checkpoint: tf.train.Checkpoint) -> None:
 
 
 def write_files(path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, window: Array) -> None:
-    """Writes weights by `Model.save_weights`, and all else as arrays."""
+    """Writes weights by `Model.save_weights`, and all other state as arrays."""
     own: dict[str, Array] = {}
     bound.network.save_weights(path / WEIGHTS)
     optimizer.save_own_variables(own)
@@ -133,7 +133,7 @@ def write_files(path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Opt
 
 
 def read_files(path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer) -> Array:
-    """Reads what `write_files` wrote; the window.
+    """Reads the files of `write_files`; returns the open window.
 
     Raises:
         Exception: files or parts of them are missing or damaged.
@@ -153,7 +153,7 @@ def read_files(path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Opti
 
 
 def _in_format(value: Array, dtype: str) -> Array:
-    """A loaded array, whose bytes NumPy's files keep without the name of a format like bfloat16."""
+    """A loaded array in its format; NumPy's files keep the bytes of formats like bfloat16 without their name."""
     return value.view(dtype) if value.dtype.kind == "V" else value
 
 

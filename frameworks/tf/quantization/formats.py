@@ -41,7 +41,7 @@ _COMPILED: Mapping[str, CastRule] = {
     for name in ("float8_e4m3fnuz", "float8_e5m2fnuz")
     if hasattr(tf.dtypes.experimental, name)
 }
-"""Formats that XLA alone casts to."""
+"""Formats that only XLA can cast to."""
 
 
 class TensorFlowFormats(BaseFormats):
@@ -112,9 +112,9 @@ _FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
 class TensorFlowQuantizers:
     """`keras.quantizers` and `tf.quantization` in one mode, on the device with TensorFlow's name `device`.
 
-    Keras has no call of its own for the way back: codes are divided by the scale that it keeps, the reciprocal, and
-    4-bit ones multiplied, as its dense layers do it. Groups are of weights, which Keras quantizes outside of every
-    `tf.function`; its call does not work in one.
+    Keras has no call that dequantizes. Like its dense layers, this divides 8-bit codes by the stored reciprocal scale,
+    and multiplies 4-bit codes. Groups are for weights, which Keras quantizes outside of any `tf.function`; its call
+    does not work in one.
     """
 
     def __init__(self, mode: str, device: str) -> None:
@@ -140,10 +140,10 @@ class TensorFlowQuantizers:
         return Quantized(codes.astype(np.int32), scale, np.zeros(scale.shape, np.int32), restored)
 
     def _in_range(self, values: Array, rule: QuantRule) -> Quantized:
-        """The values by `tf.quantization`.
+        """The values quantized by `tf.quantization`.
 
         Raises:
-            ValueError: TensorFlow refuses their range, as one of NaN.
+            ValueError: TensorFlow refuses the range, such as one with NaN.
         """
         try:
             codes, lowest, highest, restored = self._run(_affine, self._mode, values)
@@ -172,14 +172,14 @@ class TensorFlowQuantizers:
 
 
 def in_groups(codes: Any, scale: Any, zero: Any, group: Any) -> tuple[Any, Any, Any]:
-    """Scale and zero point of each row's group, and restored values, as Keras' dense layers restore 4-bit codes."""
+    """Scale and zero point of each row's group, and values dequantized like 4-bit codes in Keras' dense layers."""
     step, shift = (keras.ops.take(values, group, axis=0) for values in (scale, zero))
     above = keras.ops.subtract(keras.ops.cast(codes, "float32"), keras.ops.cast(shift, "float32"))
     return step, shift, keras.ops.multiply(step, above)
 
 
 def _absolute(rule: QuantRule) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
-    """Codes, reciprocal scale and restored values by a symmetric rule."""
+    """A function to codes, reciprocal scale and dequantized values by a symmetric rule."""
     axis = (0, 1) if rule.axis is None else rule.axis
     quantizer = keras.quantizers.AbsMaxQuantizer(axis=axis, value_range=(rule.low, rule.high))
 
@@ -191,7 +191,7 @@ def _absolute(rule: QuantRule) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
 
 
 def _affine(values: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """Codes, both ends of the range, which contains 0, and restored values."""
+    """Codes, both ends of the range, which contains 0, and dequantized values."""
     ends = [tf.minimum(tf.reduce_min(values), 0.0), tf.maximum(tf.reduce_max(values), 0.0)]
     coded, lowest, highest = tf.quantization.quantize(
         values, *ends, tf.quint8, mode="MIN_FIRST", ensure_minimum_range=0.0
@@ -200,7 +200,7 @@ def _affine(values: tf.Tensor) -> tuple[tf.Tensor, ...]:
 
 
 def _make_grouped_quantizer(rule: QuantRule) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
-    """Codes, scale and zero point of each value, and restored values, by the rule of groups along the columns."""
+    """A function to codes, scale and zero point of each value, and dequantized values, by groups along the columns."""
 
     def quantize(values: tf.Tensor) -> tuple[tf.Tensor, ...]:
         codes, scale, zero = keras.quantizers.abs_max_quantize_grouped_with_zero_point(
@@ -212,7 +212,7 @@ def _make_grouped_quantizer(rule: QuantRule) -> Callable[[tf.Tensor], tuple[tf.T
 
 
 def _fake(rule: FakeRule) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, ...]]:
-    """Fake-quantized values and the gradient of their sum; symmetric codes are TensorFlow's narrow range."""
+    """A function to fake-quantized values and the gradient of their sum; symmetric codes use the narrow range."""
     quantizer = (
         tf.quantization.fake_quant_with_min_max_vars
         if rule.axis is None
@@ -230,12 +230,12 @@ def _fake(rule: FakeRule) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[t
 
 
 RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2), skipped="stays", mean="micro-batch")
-"""A pass casts by the scale that is stored before it, and each micro-batch's loss is its own mean."""
+"""A pass casts by the scale stored before it, and the loss of each micro-batch is the mean over its own items."""
 _OPERANDS: dict[Operand, str] = {"input": "inputs", "kernel": "kernel", "gradient": "outputs_grad"}
 
 
 def _histories(read: Callable[[str], keras.Variable]) -> dict[Operand, AmaxHistory]:
-    """The delayed-scaling state of a layer, whose variables are read by their names."""
+    """The delayed-scaling state of a layer; `read` returns a variable by its name."""
     return {
         operand: AmaxHistory(float(as_array(read(f"{name}_scale"))), as_array(read(f"{name}_amax_history")))
         for operand, name in _OPERANDS.items()
@@ -245,7 +245,7 @@ def _histories(read: Callable[[str], keras.Variable]) -> dict[Operand, AmaxHisto
 class KerasDelayedProduct:
     """A `Dense` layer without a bias under `QuantizedFloat8DTypePolicy`, trained at a learning rate of zero.
 
-    A step casts by the scale that is stored before it, so that its newest value is that of two steps before.
+    A step casts by the scale stored before it, so the newest amax in this scale is from two steps before.
     """
 
     rule = RULE.product
@@ -311,7 +311,7 @@ def delayed_scaling_state(
 
 _COLUMN = eight_bits(0)
 _WEIGHTS = {"weight-int8": LinearRule(_COLUMN)}
-"""The technique that needs a configuration without a quantizer of inputs."""
+"""Techniques whose configuration has no quantizer of inputs."""
 _BLOCKS = {"weight-int4": LinearRule(QuantRule(-8, 7, 15.0, symmetric=False, axis=0, group=128, epsilon=EPSILON))}
 """Techniques that Keras 3.13 lacks: its int4 quantizes inputs too, and weights by columns."""
 
@@ -408,7 +408,7 @@ class KerasPostTraining:
 
 
 def _quantize(network: keras.Model, asked: dict[str, Any], skipped: Collection[str]) -> None:
-    """All layers but some, by `filters`; Keras before 3.13 has none, and quantizes each layer by itself."""
+    """Quantizes all layers except some, by `filters`; Keras before 3.13 lacks it, so each layer is quantized alone."""
     if not skipped:
         network.quantize(**asked)
     elif "filters" in signature(keras.Model.quantize).parameters:
@@ -425,7 +425,7 @@ def trained_network(
     """The functional model with these weights, and the Keras layer of each fixture layer and head by path.
 
     Raises:
-        ValueError: it has no dense layer of a name in `skip`.
+        ValueError: the model has no dense layer for a name in `skip`.
     """
     builder = Builder(0)
     inputs = features = keras.Input(model.sample)
@@ -449,7 +449,7 @@ def _dense_names(sources: Mapping[str, tuple[keras.layers.Layer, Any]]) -> dict[
 
 def _read_quantized(layer: Any) -> Quantized | None:
     """The stored weight of a dense layer: 8-bit with reciprocal scales, or 4-bit with block scales. Keras has no call
-    to dequantize: codes are divided by the reciprocals, or multiplied by their block's scale, as in its dense layers.
+    that dequantizes: like its dense layers, this divides by reciprocals or multiplies by the block's scale.
     """
     match layer.quantization_mode:
         case None:

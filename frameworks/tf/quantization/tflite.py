@@ -49,20 +49,20 @@ class DenseOperation:
 
     @property
     def has_codes(self) -> bool:
-        """Whether it multiplies integers."""
+        """True if the operation multiplies integers."""
         return bool(self.weight.type == _schema().TensorType.INT8)
 
     @property
     def is_static(self) -> bool:
-        """Whether its inputs and outputs are integers in the file, by ranges that are there."""
+        """True if its inputs and outputs are integers in the file, with stored ranges."""
         return bool(self.inputs.type == _schema().TensorType.INT8)
 
 
 class _Builder:
-    """A new model file of tensors that another one has.
+    """Builds a model file from tensors of another one.
 
     Args:
-        source: the model that the tensors are from.
+        source: the model with the tensors.
     """
 
     def __init__(self, source: Any) -> None:
@@ -84,7 +84,7 @@ class _Builder:
         return len(self.graph.tensors) - 1
 
     def floats(self, tensor: Any) -> int:
-        """The place of a float32 tensor of the shape of another one, without content."""
+        """The index of a new float32 tensor without content, of the shape of another tensor."""
         result = copy.copy(tensor)
         result.type, result.quantization, result.buffer = _schema().TensorType.FLOAT32, None, 0
         return self.tensor(result)
@@ -100,17 +100,17 @@ class _Builder:
         return result
 
     def content(self) -> bytes:
-        """The file."""
+        """The bytes of the file."""
         return bytes(_flatbuffers().convert_object_to_bytearray(self.model))
 
 
 class TfliteFile:
     """A file of a fixture model, and its dense layers and norms, which are found by the order of its operations.
 
-    What the converter calls them differs from version to version.
+    The converter's names for them differ between versions.
 
     Raises:
-        ValueError: it has not as many dense layers as the model.
+        ValueError: the file and the model differ in the number of dense layers.
     """
 
     def __init__(self, content: bytes, model: Model) -> None:
@@ -132,7 +132,7 @@ class TfliteFile:
         return np.frombuffer(bytes(data), format_name).reshape(tensor.shape)
 
     def norms(self) -> dict[str, Array]:
-        """The parameters of layer norms: the first two constants behind the reciprocal of each root."""
+        """The parameters of layer norms: the first two constants after each reciprocal square root."""
         roots = [index for index, name in enumerate(self._names) if name == "RSQRT"]
         result: dict[str, Array] = {}
         for layer, root in zip(self._norms, roots, strict=True):
@@ -190,7 +190,7 @@ class TfliteFile:
         return DenseOperation(operator, inputs, weight, bias, self._graph.tensors[operator.outputs[0]])
 
     def _heads(self, last: int) -> dict[str, DenseOperation]:
-        """The dense layers whose results, restored from codes or not, are outputs, by the names of their weights."""
+        """The dense layers whose results, dequantized or not, are outputs, by the names of their weights."""
         makers = {operator.outputs[0]: operator for operator in self._graph.operators}
         (signature,) = self._model.signatureDefs
         result: dict[str, DenseOperation] = {}
@@ -203,7 +203,7 @@ class TfliteFile:
 
 
 def range_of(tensor: Any) -> CodeRange:
-    """Scale and zero point of a tensor that has one of each."""
+    """Scale and zero point of a tensor quantized as a whole."""
     (scale,), (zero_point,) = tensor.quantization.scale, tensor.quantization.zeroPoint
     return CodeRange(float(scale), int(zero_point))
 
@@ -222,7 +222,7 @@ _RULES: Mapping[str, LinearRule] = MappingProxyType(
         "static-int8": LinearRule(_WEIGHTS, inputs=_ACTIVATIONS, outputs=_ACTIVATIONS, ranges="calibration"),
     }
 )
-"""Static is as the 8-bit quantization specification has it; biases in codes of 32 bits have no place in a rule.
+"""Static follows the 8-bit quantization specification; a rule has no field for its biases of 32-bit codes.
 
 Dynamic is what TensorFlow Lite calls dynamic-range quantization: weights of fewer than 1024 entries stay in
 float32, as the converter reports (tensorflow#53094), and kernels take the range of every row of a call.
@@ -234,7 +234,7 @@ _KEEPS_NO_LAYER = (
 
 
 def has_lite() -> bool:
-    """Whether TensorFlow includes Lite."""
+    """Returns whether TensorFlow includes Lite."""
     return hasattr(tf, "lite") and hasattr(tf.lite, "TFLiteConverter")
 
 
@@ -281,7 +281,7 @@ class TfliteQuantizedModel:
         return {name: self._weight(name) for name in dense_weights(self._model)}
 
     def _weight(self, name: str) -> Quantized | None:
-        """The weight (inputs, outputs) of a layer in codes, which the file has as (outputs, inputs)."""
+        """The quantized weight (inputs, outputs) of a layer, which the file stores as (outputs, inputs)."""
         dense = self._file.dense[name]
         if not dense.has_codes:
             return None
@@ -326,7 +326,7 @@ class TfliteQuantizedModel:
 
 
 class TflitePostTraining:
-    """Quantization of trained models for a CPU; it has no technique where TensorFlow has no Lite."""
+    """Quantization of trained models for a CPU; it has no techniques if TensorFlow lacks Lite."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -359,9 +359,9 @@ class TflitePostTraining:
 def _dense_in_codes(
     network: keras.Model, model: Model, samples: Callable[[], Iterator[list[Array]]] | None, skip: Sequence[str]
 ) -> bytes:
-    """The model file whose dense layers alone, but for those that are skipped, have codes.
+    """A model file in which only the dense layers are quantized, except those in `skip`.
 
-    Other operations are left as they are by what TensorFlow calls selective quantization.
+    Selective quantization, as TensorFlow calls it, leaves other operations unchanged.
     """
     with _quiet():
         converter = tf.lite.TFLiteConverter.from_keras_model(network)
@@ -379,7 +379,7 @@ def _dense_in_codes(
 
 
 def _by_ranges_of_calls(network: keras.Model) -> bytes:
-    """The model file whose large weights have codes."""
+    """A model file with quantized large weights; the kernels take the ranges of inputs at each call."""
     with _quiet():
         converter = tf.lite.TFLiteConverter.from_keras_model(network)
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -387,7 +387,7 @@ def _by_ranges_of_calls(network: keras.Model) -> bytes:
 
 
 def _leaves_one_out() -> bool:
-    """Whether, without calibration, a denylisted layer stays in float32 while another is quantized."""
+    """Returns whether, without calibration, a denylisted layer stays in float32 while another is quantized."""
     model = digits_mlp((64, 64))
     network, _ = trained_network(model, model.weights(0), ())
     dense = TfliteFile(_dense_in_codes(network, model, None, ["0.weight"]), model).dense

@@ -1,4 +1,4 @@
-"""Conversion between NumPy arrays and tensors, bit for bit (bfloat16 is `ml_dtypes`'), and bytes saved by autograd."""
+"""Devices, random streams, bytes saved by autograd, and bit-exact conversion of arrays (bfloat16 is `ml_dtypes`')."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -27,7 +27,7 @@ DTYPES: dict[str, torch.dtype] = {
 
 
 def to_tensor(array: Array, device: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of its own on `device`, rounded to `dtype` if one is given."""
+    """A new tensor on `device`, rounded to `dtype` if one is given."""
     own = np.array(array, order="C")
     if own.dtype == BFLOAT16:
         tensor = torch.from_numpy(own.view(np.int16)).view(torch.bfloat16)
@@ -37,13 +37,13 @@ def to_tensor(array: Array, device: str, dtype: torch.dtype | None = None) -> to
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor; if ranks hold shards, the gathered one, for which every rank must call this."""
+    """The tensor, gathered if ranks hold shards of it; then every rank must call this."""
     gathered = getattr(tensor, "full_tensor", None)
     return tensor if gathered is None else gathered()
 
 
 def to_array(tensor: torch.Tensor) -> Array:
-    """A copy of the tensor's values in its own format, gathered where ranks have shards of it."""
+    """A copy of the tensor's values in its own format, gathered if ranks hold shards of it."""
     copy = whole(tensor.detach()).cpu().clone(memory_format=torch.contiguous_format)  # FSDP1 resizes what NumPy fixes
     if copy.dtype == torch.bfloat16:
         return copy.view(torch.int16).numpy().view(BFLOAT16)
@@ -56,9 +56,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 class SavedBytes:
-    """Counts every storage that autograd saves once, leaving out the storages of `excluded` at that time.
+    """Counts each storage that autograd saves once, except the storages of `excluded` at that time.
 
-    The storages are kept alive while they are counted, so that no address comes back for another tensor.
+    It keeps the storages alive while it counts, so that no other tensor gets the same address.
     """
 
     def __init__(self, excluded: Callable[[], Iterable[torch.Tensor]]) -> None:
@@ -98,7 +98,7 @@ _BACKENDS = ("mtia", "hpu", "npu", "mps", "xpu", "cuda")
 
 
 def available() -> tuple[str, ...]:
-    """The CPU and the types of the accelerators that are available here, the one of `torch.accelerator` last."""
+    """The CPU and the types of the available accelerators; that of `torch.accelerator` is the last."""
     preferred = _accelerator()
     others = (name for name in _BACKENDS if name not in preferred and _is_available(name))
     return (CPU, *others, *preferred)
@@ -123,13 +123,13 @@ def module(device: str) -> Any:
 
 
 def index(device: str) -> int:
-    """Number of the accelerator in use; 0 where there is one alone, as with MPS."""
+    """Index of the accelerator in use; 0 where there can only be one, as with MPS."""
     current = getattr(module(device), "current_device", None)
     return 0 if current is None else int(current())
 
 
 def model_name(device: str) -> str:
-    """Model of the processor or accelerator; the type of an accelerator whose module does not say."""
+    """Model name of the processor or accelerator; the type if the accelerator's module has no name."""
     if device == CPU:
         return processor()
     describe = getattr(module(device), "get_device_name", None)
@@ -137,14 +137,14 @@ def model_name(device: str) -> str:
 
 
 def has_peak(device: str) -> bool:
-    """Whether the device's allocator keeps a peak that can be reset."""
+    """Returns whether the device's allocator keeps a peak that can be reset."""
     return device != CPU and all(
         hasattr(module(device), name) for name in ("max_memory_allocated", "reset_peak_memory_stats")
     )
 
 
 def random_apart(device: str) -> AbstractContextManager[None]:
-    """A scope after which the generators of the CPU and the device have the states that they had before."""
+    """A scope that restores the states of the generators of the CPU and the device at its end."""
     return torch.random.fork_rng([] if device == CPU else [index(device)], device_type=device)
 
 
@@ -152,7 +152,7 @@ class Stream:
     """The default generators' states of one run, installed only while the run draws.
 
     Attributes:
-        states: generator state by device type, as PyTorch gives it.
+        states: generator state by device type, in PyTorch's format.
     """
 
     def __init__(self, device: str, seed: int) -> None:
@@ -177,7 +177,7 @@ class Stream:
                     self._keep()
 
     def replace(self, states: Mapping[str, torch.Tensor]) -> None:
-        """Sets other states; PyTorch refuses invalid ones."""
+        """Replaces the states; PyTorch refuses invalid ones."""
         self.states = {name: state.clone() for name, state in states.items()}
         with self.open():
             pass
@@ -189,7 +189,7 @@ class Stream:
 
 
 def activations_of(offload: Offload | None) -> SavedActivations:
-    """The offload of a run.
+    """The activation offload of a run.
 
     Raises:
         OSError: the run's folder cannot be made.
@@ -213,8 +213,8 @@ def _load(path: Path) -> torch.Tensor:
 
 
 def parameters_leave() -> bool:
-    """Whether `fully_shard`, the only API that offloads parameters, works without ranks."""
-    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard  # most of a second, which few runs need
+    """Returns whether `fully_shard`, the only API that offloads parameters, works without ranks."""
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard  # slow to import, rarely needed
 
     module = torch.nn.Linear(2, 2, device=available()[-1])
     before = module.weight.device

@@ -1,4 +1,4 @@
-"""The fixture model in PyTorch, channels-last at every border: layers, losses, recomputed segments, traces."""
+"""The fixture model in PyTorch, channels-last between layers: layers, losses, recomputed segments, traces."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -58,7 +58,7 @@ WAYS: dict[str, FunctionFormat] = {
     "custom_fwd-float32": "float32",
     **({"custom_op": "input"} if hasattr(torch.library, "custom_op") else {}),
 }
-"""Ways by name, the default first, with the format in which each computes under autocast, as documented."""
+"""Ways to write a user function by name, the default first, with the documented format of each under autocast."""
 
 
 def _square(x: torch.Tensor) -> torch.Tensor:
@@ -84,7 +84,7 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _class_of(**methods: Callable[..., Any]) -> Function:
-    """`torch.autograd.Function` with these static methods."""
+    """The `apply` of a `torch.autograd.Function` with these static methods."""
     static = {name: staticmethod(method) for name, method in methods.items()}
     result: Any = type("Square", (torch.autograd.Function,), static)
     return result.apply
@@ -99,7 +99,7 @@ def _custom_op() -> Function:
 
 @cache
 def function(way: str, device: str) -> Function:
-    """The operation written in this way, where it has decorators for autocast on a kind of device."""
+    """The operation in this way; `device` is the type of device that decorators for autocast are made for."""
     decorated, decorated_backward = partial(custom_fwd, device_type=device), custom_bwd(_backward, device_type=device)
     match way:
         case "setup_context":
@@ -127,7 +127,7 @@ class UserFunctionLayer(nn.Module):
 
 
 class ThreeInputsFunction(torch.autograd.Function):
-    """The operation of `fixtures.model`; the list takes what each backward pass finds."""
+    """The operation of `fixtures.model`. Each backward pass appends its `needs_input_grad` to the list `asked`."""
 
     @staticmethod
     def forward(
@@ -151,7 +151,7 @@ _PROJECTIONS = ("query", "key", "value", "output")
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a canonical array lives: a tensor, and the permutation of axes that leads from canonical to its layout."""
+    """The storage of a canonical array: a tensor, and the permutation of axes from canonical to its layout."""
 
     tensor: torch.Tensor
     permutation: tuple[int, ...] | None = None
@@ -164,7 +164,7 @@ class Slot:
         return np.ascontiguousarray(array.transpose(np.argsort(self.permutation)))
 
     def times(self, gradient: Array) -> torch.Tensor:
-        """Parameter times gradient, in float32 or wider as losses are, so that no scale of the loss overflows."""
+        """Parameter times gradient, in float32 or wider like losses, so that no loss scale makes it overflow."""
         wide = torch.promote_types(self.tensor.dtype, torch.float32)
         return self.tensor.to(wide) * self.tensor_of(gradient, wide)
 
@@ -232,7 +232,7 @@ class WideLinear(nn.Linear):
 
 
 class UsedAgain(nn.Module):
-    """Calls the layer that stands at a place of the network; it is that one's module, and no child of this one."""
+    """Calls a layer that another index of the network owns; that layer is not registered as a child of this module."""
 
     def __init__(self, layers: nn.ModuleList, at: int) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ def build(layer: Layer, shape: Shape) -> nn.Module:
     """The module of a layer for samples of `shape` (no batch axis); its weights are PyTorch's own draws.
 
     Raises:
-        TypeError: the layer is none that this adapter knows.
+        TypeError: this adapter does not know the kind of layer.
     """
     match layer:
         case Dense(units=units, bias=bias, wide=True):
@@ -395,7 +395,7 @@ def _item_loss_sum(kind: LossKind, output: torch.Tensor, target: torch.Tensor) -
 def item_losses(
     kinds: tuple[tuple[str, LossKind], ...], outputs: Mapping[str, torch.Tensor], targets: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
-    """The loss of each item of a micro-batch, (items,), added up over the heads that have a target."""
+    """The loss of each item of a micro-batch, (items,), summed over the heads that have a target."""
     every = [_item_losses(kind, outputs[name], targets[name]) for name, kind in kinds if name in targets]
     return sum(every[1:], every[0])
 
@@ -416,7 +416,7 @@ _NUMBERS = count()
 
 
 class SegmentCalls:
-    """A count for each segment; `number` is how the operator of compiled forward passes finds it."""
+    """A count for each segment. The operator of compiled forward passes finds this object by its `number`."""
 
     def __init__(self, segments: int) -> None:
         self.counts = [0] * segments
@@ -429,7 +429,7 @@ _OF_NUMBER: WeakValueDictionary[int, SegmentCalls] = WeakValueDictionary()
 
 @torch.library.custom_op("conformance::segment_begins", mutates_args=())
 def segment_begins(x: torch.Tensor, number: int, index: int) -> torch.Tensor:
-    """A copy of a segment's input; each time a compiled graph runs this operator, the segment is counted."""
+    """A copy of a segment's input. Each run of this operator, also in a compiled graph, counts the segment."""
     _OF_NUMBER[number].counts[index] += 1
     return x.clone()
 
@@ -443,12 +443,12 @@ segment_begins.register_autograd(lambda _, gradient: (gradient, None, None))
 
 
 _RERUN = FailingRerun()
-"""Of the case that runs now: an operator finds nothing but what is global."""
+"""State of the present case. It is global because an operator takes no Python object as an argument."""
 
 
 @torch.library.custom_op("conformance::fails_the_second_time", mutates_args=())
 def _fails_the_second_time(x: torch.Tensor) -> torch.Tensor:
-    """A copy of `x`; an operator, so that it is run, and fails, in compiled graphs as well."""
+    """A copy of `x`; raises in its second run. As an operator it also runs, and raises, in compiled graphs."""
     _RERUN.begin()
     return x.clone()
 
@@ -472,8 +472,8 @@ def _failing(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, device: str, mode: str) -> RecomputeResult:
     """One case of `Framework.recompute`; PyTorch's own exceptions leave this call.
 
-    The value stands for one part of a loss whose other parts are trained as well: where it is cut off from the graph,
-    the loss still has a backward pass, which gives it nothing.
+    The value is one term of a loss. If the value is cut off from the graph, the backward pass of the other terms still
+    runs and gives the inputs of the value no gradient.
     """
 
     def run(function: Callable[..., torch.Tensor], *args: Any, **named: Any) -> torch.Tensor:
@@ -504,7 +504,7 @@ def differentiate_case(
 
 
 def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None, device: str) -> FunctionResult:
-    """What backward passes of `fixtures.model` find, and the gradients."""
+    """The `needs_input_grad` of each backward pass of the operation of `fixtures.model`, and the gradients."""
     asked: list[tuple[bool, ...]] = []
     leaves = [
         to_tensor(x, device, torch.float32).requires_grad_(need) for x, need in zip(inputs, use.needs, strict=True)
@@ -523,10 +523,10 @@ class Network(nn.Module):
     """The layers of a fixture model; float64 heads take their features cast to float64.
 
     Attributes:
-        built: the layers as they were built, whatever stands in their places in `layers` since.
+        built: the layers as they were built; wrappers may have replaced them in `layers`.
         heads_built: the heads as they were built, by name.
-        tied: places of the layers whose weight a head has too.
-        calls: how often the forward of each segment has begun; compiled, this is counted in recomputed segments only.
+        tied: indices of the layers that share their weight with a head.
+        calls: number of forwards begun by each segment; compiled modes count recomputed segments only.
     """
 
     def __init__(self, model: Model, recompute: Recompute | None = None, way: str = "") -> None:
@@ -558,7 +558,7 @@ class Network(nn.Module):
 
     def call_in_place(self) -> None:
         """Makes forward passes call the present replacements of the layers."""
-        self._sequence = tuple(self.layers)  # indexing a ModuleList or slicing it takes its time
+        self._sequence = tuple(self.layers)  # a tuple: indexing and slicing a ModuleList are slow
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         segments = [partial(self._segment, index) for index in range(len(self.bounds))]
@@ -631,7 +631,7 @@ def load(slots: Mapping[str, Slot], arrays: Mapping[str, Array]) -> None:
 
 
 def cast_body(network: Network, dtype: torch.dtype) -> None:
-    """Level O3: every layer and head but the float64 heads goes to `dtype`, batch norm's buffers included."""
+    """Level O3: casts every layer and head except float64 heads to `dtype`, including batch norm's buffers."""
     network.layers.to(dtype)
     for head in network.heads.values():
         if not _is_wide(head):
@@ -715,7 +715,7 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
 
 
 def modules_by_path(model: Model, network: Network, heads: Container[str]) -> dict[str, nn.Module]:
-    """The module of every layer by its path, in the order of the forward pass; these heads last."""
+    """The module of every layer by its path, in the order of the forward pass; the heads in `heads` are last."""
     modules = dict(_inner(model.layers[:-1], network.built, ""))
     last = len(model.layers) - 1
     return modules | {f"{last}.{name}": head for name, head in network.heads_built.items() if name in heads}
@@ -729,7 +729,7 @@ def _inner(layers: tuple[Layer, ...], modules: Iterable[nn.Module], prefix: str)
 
 
 class TracedTensors:
-    """Outputs of layers and the gradients that come back to them, by path; several backward passes add up."""
+    """Outputs of layers and the gradients of these outputs, by path, summed over backward passes."""
 
     def __init__(self) -> None:
         self.outputs: dict[str, Array] = {}
@@ -738,7 +738,7 @@ class TracedTensors:
 
     @contextmanager
     def watching(self, modules: dict[str, nn.Module]) -> Iterator[None]:
-        """Takes down what these modules return inside."""
+        """Records the outputs of these modules, and their gradients, within the context."""
         handles = [module.register_forward_hook(self._hook(path)) for path, module in modules.items()]
         again = [module for module in modules.values() if isinstance(module, UsedAgain)]
         handles += [module.register_forward_pre_hook(lambda module, _: self._inside.add(module)) for module in again]
@@ -752,8 +752,8 @@ class TracedTensors:
         def take(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
             self._inside.discard(module)
             if self._inside:
-                return  # a layer's second use, which another one shows
-            if path not in self.outputs:  # a checkpoint's second run comes later
+                return  # inside `UsedAgain`, which has a path of its own
+            if path not in self.outputs:  # keep the first run: recomputation repeats it
                 self.outputs[path] = to_array(output)
             if torch.is_grad_enabled() and not output.requires_grad:
                 output.requires_grad_()  # before the first parameter

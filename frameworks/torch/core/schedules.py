@@ -1,4 +1,4 @@
-"""Schedules that PyTorch ships: for the fixtures' curves, and the one that follows a metric."""
+"""Schedules that PyTorch ships: those for the fixtures' curves, and `ReduceLROnPlateau`."""
 
 import io
 from collections.abc import Sequence
@@ -91,7 +91,7 @@ def _one_cycle(
 
 
 def _has_floors() -> bool:
-    """Whether a cosine ends at a rate of each group."""
+    """Returns whether a cosine schedule has an end rate for each group."""
     weights = [torch.ones(1, requires_grad=True) for _ in range(2)]
     optimizer = torch.optim.SGD(
         [{"params": [weight], "lr": rate} for weight, rate in zip(weights, (1.0, 2.0), strict=True)]
@@ -103,7 +103,7 @@ def _has_floors() -> bool:
 
 
 def plateau_rates(plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
-    """The learning rate after each metric; both parts are saved and loaded after `saved` of them."""
+    """The learning rate after each metric; optimizer and schedule are saved and loaded after `saved` metrics."""
     stepper, scheduler = _make_schedule(plateau)
     result: list[float] = []
     for index, metric in enumerate(metrics):
@@ -121,7 +121,7 @@ def plateau_rates(plateau: Plateau, metrics: Sequence[float], saved: int | None 
 
 
 def _make_schedule(plateau: Plateau) -> tuple[torch.optim.Optimizer, lr_scheduler.ReduceLROnPlateau]:
-    """An optimizer and its schedule, whose patience is documented as the metrics that are still allowed."""
+    """An optimizer and its schedule. PyTorch documents patience as the number of bad metrics that are still allowed."""
     stepper = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1.0)
     return stepper, lr_scheduler.ReduceLROnPlateau(
         stepper,

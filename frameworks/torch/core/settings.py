@@ -1,4 +1,4 @@
-"""Process-wide settings of PyTorch: what results may depend on, what a run or an attempt may leak, and the compiler."""
+"""Process-wide settings of PyTorch that results depend on or that a run or an attempt may leak, and the compiler."""
 
 import os
 import re
@@ -117,7 +117,7 @@ def write_settings(state: Mapping[str, str]) -> None:
 
 
 def pin_kernels() -> None:
-    """On a GPU convolutions keep float32, which they round to TensorFloat-32 by default, and add in one order."""
+    """Pins convolutions on a GPU: float32, not TensorFloat-32 as by default, and one order of addition."""
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.deterministic = True
 
@@ -134,7 +134,7 @@ def tf32_products(allowed: bool | None) -> Iterator[None]:
 
 
 def multiplies_in_tf32(device: str) -> bool:
-    """Whether products of float32 matrices drop a bit that TensorFloat-32 does not have, where that is allowed."""
+    """Returns whether a float32 matmul drops a bit that TensorFloat-32 lacks, where TensorFloat-32 is allowed."""
     factor = torch.full((64, 64), 1.0 + 2.0**-12, device=device)
     with tf32_products(True):
         return bool((factor @ torch.eye(64, device=device) == 1.0).all())
@@ -184,17 +184,17 @@ def read_environment(device: str) -> dict[str, str]:
 
 
 Probe = Callable[[str], bool]
-"""Attempt on a device."""
+"""An attempt that takes the name of the device."""
 Guard = Callable[[], AbstractContextManager[Any]]
 
 
 def guard_probe(probe: Probe, device: str, *guards: Guard) -> Attempt:
-    """The attempt on this device, inside scopes that restore what it changes."""
+    """The attempt on this device, inside scopes that restore the settings it changes."""
     return partial(_inside, probe, device, guards)
 
 
 def all_guarded(probes: Mapping[Capability, Probe], device: str, *guards: Guard) -> dict[Capability, Attempt]:
-    """As `guard_probe`, for each capability."""
+    """The guarded attempt (`guard_probe`) of each capability."""
     return {capability: guard_probe(probe, device, *guards) for capability, probe in probes.items()}
 
 
@@ -211,17 +211,17 @@ R = TypeVar("R")
 
 COMPILE, DYNAMIC = "compile", "compile-dynamic"
 MODES = (COMPILE, DYNAMIC)
-"""Compiled modes: PyTorch's default, in which sizes are constants until they change, and programs for all sizes."""
+"""Compiled modes: PyTorch's default, which specializes on sizes until they change, and programs for all sizes."""
 _ISOLATION = "isolate_recompiles"
 _KINDS: WeakKeyDictionary[Callable[..., Any], set[Hashable]] = WeakKeyDictionary()
-"""Kinds of arguments that functions for all sizes have programs for, which a reset of the compiler removes."""
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))  # else in the temporary directory
+"""The kinds of arguments for which a function of all sizes has a program. A reset of the compiler removes programs."""
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))  # default: a temporary folder
 
 
 def begin_anew() -> None:
     """Resets the compiler, as in a new process.
 
-    PyTorch counts variants and remembers shapes by code, which all runs of a process share.
+    PyTorch counts variants and records shapes for each code object, which all runs of a process share.
     """
     torch.compiler.reset()
     for kinds in _KINDS.values():
@@ -258,7 +258,7 @@ def _once_for_all_sizes(call: Callable[P, R]) -> Callable[P, R]:
 
 
 def _kind(*arguments: object) -> Hashable:
-    """All but the sizes of the arguments; PyTorch specializes programs on sizes of 0 and 1, and on equal sizes."""
+    """The arguments without their sizes; PyTorch specializes programs on sizes of 0 and 1, and on equal sizes."""
     leaves, structure = tree_flatten(arguments)
     sizes = [size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape]
     tensors = [
@@ -269,5 +269,5 @@ def _kind(*arguments: object) -> Hashable:
 
 
 def without_buffer_donation() -> AbstractContextManager[None]:
-    """A scope in which compiled backward passes keep their buffers, so that one graph can be gone through twice."""
+    """A scope in which compiled backward passes keep their buffers, so that a graph can run backward twice."""
     return torch._functorch.config.patch(donated_buffer=False)

@@ -60,11 +60,11 @@ def autocast(way: str, device: str, dtype: torch.dtype) -> AbstractContextManage
 
 
 SEVERAL_ROOTS = ("function", "grad")
-"""Ways of a backward pass that take several losses."""
+"""Ways of a backward pass that take several losses in one call."""
 
 
 def back(way: str, losses: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], *, retain: bool) -> None:
-    """Adds the gradients of losses, in `SEVERAL_ROOTS` of several, to those of the parameters."""
+    """Adds the gradients of losses to the parameters' gradients; only `SEVERAL_ROOTS` take more than one loss."""
     match way:
         case "function":
             torch.autograd.backward(losses, retain_graph=retain)
@@ -80,7 +80,7 @@ def back(way: str, losses: Sequence[torch.Tensor], parameters: Sequence[torch.Te
 
 
 def require(recipe: Recipe) -> None:
-    """Refuses ways that do not go together.
+    """Refuses ways that cannot be combined.
 
     Raises:
         Unsupported: RECOMPUTE, for gradients of named tensors behind reentrant checkpoints.

@@ -27,10 +27,10 @@ from frameworks.torch.training.optimizers import Stepper, steppers
 from frameworks.torch.training.trainer import LOOP, TorchTrainer
 
 _STAGES = {"replicated": 0, "optimizer": 1, "gradients": 2, "full": 3}
-"""ZeRO's stages by what is sharded."""
+"""ZeRO's stage by level of sharding."""
 _REDUCED = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _BUCKET = 2**20
-"""Entries of the buffer through which gradients are reduced; DeepSpeed's default takes 2 GB a rank."""
+"""Entries of the buffer through which gradients are reduced; DeepSpeed's default takes 2 GB for each rank."""
 
 
 @cache
@@ -42,9 +42,9 @@ def deepspeed() -> Any:
 
 
 def config_of(recipe: Recipe, ranks: Ranks) -> dict[str, Any]:
-    """DeepSpeed's configuration for a recipe of these ranks; the step that ends a window is the caller's to call.
+    """DeepSpeed's configuration for a recipe with these ranks; the caller calls the step that ends a window.
 
-    Small parameters are sharded as large ones are, and gradients are added up over ranks in the recipe's format.
+    Small parameters are sharded like large ones. Gradients are reduced over ranks in the recipe's format.
     """
     stage = _STAGES[ranks.level]
     return _precision_of(recipe, stage) | {
@@ -64,14 +64,14 @@ def config_of(recipe: Recipe, ranks: Ranks) -> dict[str, Any]:
 
 
 def _precision_of(recipe: Recipe, stage: int) -> dict[str, Any]:
-    """The formats of a recipe; DeepSpeed scales losses in its float16 alone."""
+    """The configured formats of a recipe; DeepSpeed scales losses only in float16."""
     format_name, level = recipe.precision.format, recipe.precision.level
     config: dict[str, Any] = {}
     if level == "O1":
         config["torch_autocast"] = {"enabled": True, "dtype": format_name, "lower_precision_safe_modules": []}
     elif level == "O2" or (level == "O3" and (stage or format_name == "float16")):
         config[_REDUCED[format_name]] = {"enabled": True}
-        # batch norm on a CPU takes low parameters with low statistics alone
+        # on a CPU, batch norm with low parameters needs low statistics too
         config["data_types"] = {"buffer_dtype": _REDUCED[format_name]}
         if level == "O3" and format_name == "bfloat16":
             config["bf16"] |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
@@ -87,10 +87,10 @@ class Engine:
     """A network that DeepSpeed trains with an optimizer, on every rank.
 
     Attributes:
-        engine: DeepSpeed's own.
-        stage: ZeRO's.
-        parameters: of the network; they keep their identity, and at stage 3 hold nothing between passes.
-        shapes: of the parameters when they are whole.
+        engine: DeepSpeed's engine.
+        stage: ZeRO's stage, 0 to 3.
+        parameters: the network's; they keep their identity, and at stage 3 are empty between passes.
+        shapes: shape of each whole parameter.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Engine:
         return self.engine(torch.empty(0), {}, gradients)[0]
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> None:
-        """One backward pass, whether it is the last through its forward pass."""
+        """Runs one backward pass; `last`: it is the last one of its forward pass."""
         if not self.is_open:
             self.engine.set_gradient_accumulation_boundary(self._ends and last)
         with self._reduced:
@@ -143,7 +143,7 @@ class Engine:
         yield
 
     def begin(self) -> None:
-        """Opens a window whose end is not known before `end`: gradients stay where they are until then."""
+        """Opens a window that only `end` closes: gradients are not reduced until then."""
         if self.is_open:
             return
         self.is_open = True
@@ -153,7 +153,7 @@ class Engine:
             self.engine.set_gradient_accumulation_boundary(False)
 
     def end(self) -> None:
-        """Reduces what an open window has summed; does nothing if none is open."""
+        """Reduces the summed gradients of the open window; does nothing if none is open."""
         if not self.is_open:
             return
         self.is_open = False
@@ -171,11 +171,11 @@ class Engine:
         self.engine.optimizer.zero_grad(set_to_none=True)
 
     def reductions(self) -> int:
-        """Number of reduced gradients, from the total number of reduced entries."""
+        """Number of reduced gradients since the last call, from the number of reduced entries."""
         entries, self._reduced.entries = self._reduced.entries, 0
         return round(entries / sum(map(math.prod, self.shapes.values()))) * len(self.parameters)
 
-    # what is held
+    # state of this rank
 
     def gather_parameters(self, *, writing: bool = False) -> AbstractContextManager[None]:
         """Within the context, parameters are gathered; with `writing`, rank 0's changes are broadcast."""
@@ -194,7 +194,7 @@ class Engine:
         return result.reshape(self.shapes[parameter])
 
     def masters_by_parameter(self) -> dict[torch.Tensor, torch.Tensor]:
-        """At stage 0 the masters by parameter, where the optimizer updates any."""
+        """The masters by parameter at stage 0; empty if the optimizer updates none."""
         optimizer = self.engine.optimizer
         low, wide = (getattr(optimizer, name, []) for name in ("fp16_groups", "fp32_groups"))
         return {p: m for own, masters in zip(low, wide, strict=True) for p, m in zip(own, masters, strict=True)}
@@ -241,14 +241,14 @@ class Engine:
         return sum(part.numel() * part.element_size() for part in parts)
 
     def _link(self) -> None:
-        """At stages 1 and 2 has DeepSpeed find the moments of all groups; a step has it find those of the first."""
+        """Makes DeepSpeed link the moments of all groups at stages 1 and 2; a step links only the first group's."""
         optimizer = self.engine.optimizer
         if self.stage in (1, 2) and optimizer.optimizer.state:
             optimizer._hp_optimizer_states_linked = False
             optimizer._lazy_init_hp_params_optimizer_state()
 
     def _own_of(self, parameter: torch.Tensor, part: torch.Tensor) -> int:
-        """Entries of this rank's part of a parameter at stage 3, whose last part is padded to the others' size."""
+        """Number of entries of this rank's part of a parameter at stage 3, without the padding of the last part."""
         before = part.numel() * distributed.get_rank()
         return max(0, min(part.numel(), math.prod(self.shapes[parameter]) - before))
 
@@ -267,13 +267,13 @@ class EngineStepper(Stepper):
     """The optimizer that DeepSpeed's engine steps, and its schedule.
 
     Attributes:
-        sharding: the engine, once there is one; from stage 1 on the optimizer's own parameters are parts of its own.
+        sharding: the engine, once there is one; from stage 1 on the optimizer's parameters are the engine's flat parts.
     """
 
     sharding: Engine
 
     def names(self) -> list[str]:
-        """Optimizer state for each entry of a parameter."""
+        """Names of the optimizer state that has a value for each entry of a parameter."""
         entries = [value for values in self.optimizer.state.values() for value in values.items()]
         return sorted({name for name, value in entries if isinstance(value, torch.Tensor) and value.ndim})
 
@@ -297,7 +297,7 @@ class EngineStepper(Stepper):
 
 
 class EngineTrainer(RankTrainer):
-    """A run's part of one rank of DeepSpeed."""
+    """One rank's part of a run with DeepSpeed."""
 
     sharding: Engine
 
@@ -324,11 +324,11 @@ class EngineTrainer(RankTrainer):
         return cast(EngineStepper, self.steppers[0])
 
     def autocast(self) -> nullcontext[None]:
-        """No scope: the engine opens its own."""
+        """A null context: the engine opens its own scope."""
         return nullcontext()
 
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
-        """The average is no part of the engine, whose scope it would be evaluated in."""
+        """Evaluates the average in PyTorch's own precision scope, since the average is outside of the engine."""
         with super().autocast():
             return super().predict_averaged(inputs)
 
@@ -345,7 +345,7 @@ class EngineTrainer(RankTrainer):
 
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
         former = self.open_gradients() if self.sharding.is_open else None
-        if former is not None:  # ends the open window without its gradients
+        if former is not None:  # end the open window, without its gradients
             for slot in self.slots.values():
                 slot.tensor.grad = None
             self.sharding.end()
@@ -375,7 +375,7 @@ class EngineTrainer(RankTrainer):
     def _measure(self) -> None:
         self._gradient_bytes = sum(self.sharding.local_gradient_bytes(slot.tensor) for slot in self.slots.values())
 
-    # what can be seen
+    # readings
 
     def parameters(self) -> dict[str, Array]:
         with self.sharding.gather_parameters():
@@ -397,7 +397,7 @@ class EngineTrainer(RankTrainer):
     # the whole run
 
     def put_gradients(self, summed: Mapping[str, torch.Tensor]) -> None:
-        """Opens a window that has summed these gradients on this rank."""
+        """Opens a window with these summed gradients on this rank."""
         self.sharding.begin()
         with self.sharding.gather_parameters():
             super().put_gradients(summed)
@@ -416,10 +416,10 @@ class EngineTrainer(RankTrainer):
         torch.save(own, file_of_rank(path, distributed.get_rank()))
 
     def restore(self, path: Path) -> None:
-        """Restores by a new engine what `save` wrote; a rank more than there were takes rank 0's own part.
+        """Restores the files of `save` into a new engine; an additional rank takes the own part of rank 0.
 
         Raises:
-            ValueError: on every rank, if one of them cannot read a file or DeepSpeed loads nothing of it.
+            ValueError: on every rank, if a rank cannot read a file or DeepSpeed loads nothing from it.
         """
         fresh, refused = type(self)(self.mesh, self.model, self.recipe, None), f"{path} cannot be loaded"
         own = run_collectively(partial(_read, path), ValueError, refused)
@@ -446,7 +446,7 @@ class EngineTrainer(RankTrainer):
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """This rank's own part, rank 0's if there were fewer ranks."""
+    """The own part of this rank, or of rank 0 if the checkpoint has fewer ranks."""
     rank = distributed.get_rank()
     first: dict[str, Any] = torch.load(file_of_rank(path, 0), weights_only=True)
     if rank == 0 or rank >= first["count"]:

@@ -23,7 +23,7 @@ from frameworks.contract import Attempt, Capability, Unsupported
 MODE = "deepspeed"
 NOT_INSTALLED = "DeepSpeed is not installed: DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed"
 BUILD_S = 600.0
-"""Timeout of the compilation, which takes three minutes on two busy cores."""
+"""Timeout of the compilation in seconds. It takes three minutes on two busy cores."""
 _OPERATION = "deepspeed_shm_comm"
 _BUILD = """
 from deepspeed.accelerator import get_accelerator
@@ -33,13 +33,13 @@ get_accelerator().create_op_builder("ShareMemCommBuilder").load()
 
 @cache
 def is_installed() -> bool:
-    """Whether DeepSpeed is installed."""
+    """Returns whether DeepSpeed is installed."""
     return find_spec("deepspeed") is not None
 
 
 @cache
 def problem() -> str:
-    """Why DeepSpeed's ranks cannot start here, "" if they can; the first call may compile for `BUILD_S`."""
+    """Why DeepSpeed's ranks cannot start here, "" if they can. The first call may compile for `BUILD_S` seconds."""
     if not is_installed():
         return NOT_INSTALLED
     try:
@@ -56,7 +56,7 @@ def require() -> None:
 
 
 def environment() -> dict[str, str]:
-    """The variables of DeepSpeed's ranks: the CPU, and this environment's tools for one that is not activated."""
+    """Environment variables of DeepSpeed's ranks: the CPU, and the tools of this environment if it is not activated."""
     tools = str(Path(sys.executable).parent)
     return {"DS_ACCELERATOR": "cpu", "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), tools])}
 
@@ -68,7 +68,7 @@ def _prepare() -> None:
     PyTorch would wait for without a limit, is removed.
 
     Raises:
-        RuntimeError: it was not compiled, or not in time.
+        RuntimeError: the compilation failed or timed out.
     """
     import fcntl  # not on Windows, where DeepSpeed compiles no such operation
 
@@ -90,7 +90,7 @@ def _prepare() -> None:
 
 
 def _made_by() -> str:
-    """Inputs whose change makes PyTorch compile again."""
+    """The inputs of the compilation: PyTorch compiles again when one of them changes."""
     packages = [f"{name} {version(name)}" for name in ("deepspeed", "torch")]
     return " ".join([*packages, sys.version, str(shutil.which("ninja", path=environment()["PATH"]))])
 
@@ -184,7 +184,7 @@ def attempts(make: Make) -> dict[Capability, Attempt]:
 
 
 def trains(make: Make, model: Model, recipe: Recipe) -> bool:
-    """Whether each of two updates from gradients of ones moves every parameter, which stays float32 below level O2."""
+    """Returns whether each of two updates moves every parameter; below level O2 they must be float32."""
     run = make(model, recipe.replace(ranks=recipe.ranks or _LEVEL))
     ones = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
     states = [run.states()[0]]
@@ -198,7 +198,7 @@ def trains(make: Make, model: Model, recipe: Recipe) -> bool:
 
 
 def keeps_formats(make: Make, ranks: Ranks) -> bool:
-    """Whether float64 heads on float32 layers are what they are after an update."""
+    """Returns whether float64 heads on float32 layers keep both formats in an update."""
     model = sincos(4)
     run = make(model, Recipe(SGD(), ranks=ranks))
     run.update(window_across_ranks((sincos_batch(4),), ranks.count))
@@ -208,7 +208,7 @@ def keeps_formats(make: Make, ranks: Ranks) -> bool:
 
 
 def _without_a_scale(make: Make) -> bool:
-    """Whether a gradient that any large scale takes beyond float32 moves a weight."""
+    """Returns whether a gradient that would overflow float32 under any large scale moves a weight."""
     run = make(scalar(0.0), Recipe(SGD(2.0**-120), Precision("O1", "float16"), ranks=_LEVEL))
     large = {name: np.full(shape, 2.0**120, np.float32) for name, shape in scalar().parameter_shapes().items()}
     run.apply_gradients([[large]] * 2)
@@ -217,7 +217,7 @@ def _without_a_scale(make: Make) -> bool:
 
 
 def stays_without_gradient(make: Make, ranks: Ranks) -> bool:
-    """Whether a parameter that has moved with Adam stays where it is in an update that gives it no gradient."""
+    """Returns whether a parameter that has moved with Adam stays where it is in an update that gives it no gradient."""
     run = make(scalar(), Recipe(Adam(), ranks=ranks))
     weight, bias = scalar().parameter_shapes()
     ones = {name: np.ones(shape, np.float32) for name, shape in scalar().parameter_shapes().items()}

@@ -38,11 +38,11 @@ _STRATEGIES = {
     ("gradients", False): ShardingStrategy.SHARD_GRAD_OP,
     ("gradients", True): ShardingStrategy._HYBRID_SHARD_ZERO2,
 }
-"""By level and whether there are replicas."""
+"""Sharding strategy by level and by whether there are replicas."""
 
 
 class _Unit(nn.Module):
-    """A layer or head that is gathered by itself; FSDP1 gathers for `forward` alone, so this gives Σ p·g as well."""
+    """A layer or head as an FSDP unit. FSDP1 gathers parameters in `forward` only, so `forward` also computes Σ p·g."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class _Unit(nn.Module):
 
 
 class _Whole(WithLosses):
-    """The root, whose own parameters are those of no unit."""
+    """The root unit; its own parameters are those outside all other units."""
 
     def sum_products(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return products_by_unit(self.network, units(self.network), gradients, lambda unit, own: unit(None, own))
@@ -70,7 +70,7 @@ def _precision(unit: nn.Module, ranks: Ranks, low: torch.dtype | None) -> dict[s
     own = next(unit.parameters()).dtype
     reduced = reduce_format(ranks, own)
     gathered = low if is_cast(unit.inner if isinstance(unit, _Unit) else unit) else None
-    # without the default of classes to ignore, which has batch norm's input cast to float32
+    # no ignored classes: the default casts the input of batch norm to float32
     precision = MixedPrecision(param_dtype=gathered, reduce_dtype=reduced, _module_classes_to_ignore=())
     return {"mixed_precision": None if reduced == own and gathered is None else precision}
 
@@ -78,12 +78,12 @@ def _precision(unit: nn.Module, ranks: Ranks, low: torch.dtype | None) -> dict[s
 class Flat:
     """FSDP1 of each top-level layer that has parameters, and of the root, which holds the heads.
 
-    Parameters keep their identity; between passes each is what this rank holds of it, flat, which may be nothing. A
-    flat tensor has one format, so heads of several formats are units of their own. Tied weights need one unit for all
-    their uses: a layer whose weight a head has too belongs to the root.
+    Parameters keep their identity; between passes each is this rank's flat part, which may be empty. A flat tensor has
+    one format, so heads of several formats are separate units. All uses of a tied weight need one unit: a layer that
+    shares its weight with a head belongs to the root.
 
     Attributes:
-        shapes: of the parameters when they are whole.
+        shapes: shape of each whole parameter.
     """
 
     def __init__(
@@ -129,15 +129,15 @@ class Flat:
 
     @contextmanager
     def gather_parameters(self, *, writeback: bool = False) -> Iterator[None]:
-        """Within the context, parameters and gradients are gathered; with `writeback` each rank keeps its part of a
-        change."""
+        """Within the context, parameters and gradients are gathered; `writeback`: each rank stores its part of
+        a change."""
         with FullyShardedDataParallel.summon_full_params(self.root, writeback=writeback, with_grads=True):
             yield
 
     def gather_state(self, parts: Mapping[torch.Tensor, Mapping[str, Any]]) -> dict[torch.Tensor, dict[str, Any]]:
         """Gathered state of sharded parameters, such as moments, by parameter; every rank must call this.
 
-        A rank that has no part of a parameter holds nothing for it. Scalars are those of the first rank that has them.
+        A rank without a part of a parameter has no state for it. Scalars are those of the first rank that has them.
         """
         own = [parts.get(parameter, {}) for parameter in self.shapes]
         every: list[Any] = [None] * distributed.get_world_size(self._shards)
@@ -150,7 +150,7 @@ class Flat:
         return {parameter: values for parameter, values in whole.items() if values}
 
     def reductions(self) -> int:
-        """Reductions do not say whose they are: each counts for as many parameters as a unit has on average."""
+        """An estimate of the reduced gradients: each reduction counts as the mean number of parameters of a unit."""
         count, self._reduced.scattered = self._reduced.scattered, 0
         parameters = len(list(self.root.parameters()))
         return count * parameters // (len(units(self._network)) + 1)
@@ -161,7 +161,7 @@ def _join(pieces: list[torch.Tensor], shape: torch.Size) -> torch.Tensor:
 
 
 class FlatStepper(Stepper):
-    """One optimizer over parameters of which this rank holds parts."""
+    """One optimizer over this rank's parts of the parameters."""
 
     def __init__(self, sharding: Flat, *args: Any) -> None:
         self._sharding = sharding
@@ -177,7 +177,7 @@ class FlatStepper(Stepper):
 
 
 class FlatTrainer(RankTrainer):
-    """A run's part of one rank of FSDP1."""
+    """One rank's part of a run with FSDP1."""
 
     scaler_kind = ShardedGradScaler
     sharding: Flat
@@ -212,14 +212,14 @@ class FlatTrainer(RankTrainer):
             with self.sharding.gather_parameters(writeback=True):
                 super()._add(gradients)
 
-    # what can be seen
+    # readings
 
     def master_parameters(self) -> dict[str, Array]:
         with self.sharding.gather_parameters():
             return super().master_parameters()
 
     def _read_gradients(self) -> dict[str, Array]:
-        """Without what gathered tensors show for a parameter that has no gradient while it is sharded."""
+        """The gradients, without those that gathering adds to parameters that have none while sharded."""
         with self.sharding.gather_parameters():
             result = super()._read_gradients()
         return {name: value for name, value in result.items() if name not in self.recipe.frozen}

@@ -1,7 +1,7 @@
 """Checkpoints of several ranks in one folder: shared state is written once, each rank's own state by that rank.
 
-Replicas write what a single run writes. Shards go through `torch.distributed.checkpoint`, whose files any number of
-ranks can load. A rank's own are its random streams, its buffers and the losses of its part of an open window.
+Replicas write the state of a single run. Shards are written by `torch.distributed.checkpoint`, whose files any number
+of ranks can load. A rank's own state: its random streams, its buffers and the losses of its part of an open window.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,20 +36,20 @@ class RankRun(TorchTrainer):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether each rank holds a part of every parameter."""
+        """True if each rank holds a part of every parameter."""
         return self.ranks.level in ("gradients", "full")
 
     @property
     def root(self) -> nn.Module:
-        """What PyTorch's functions for a sharded state are given."""
+        """The module that PyTorch's functions for sharded state take."""
         return self.network
 
     def nothing_summed(self, name: str) -> torch.Tensor:
-        """Zeros as `open_gradients` gives a parameter's gradient."""
+        """Zeros in the form in which `open_gradients` returns a parameter's gradient."""
         return torch.zeros_like(self.slots[name].tensor)
 
     def save(self, path: Path) -> None:
-        """Writes the run below the folder `path`, which all ranks share and which is made if it is not there.
+        """Writes the run into the folder `path`, which all ranks share and which is created if it is missing.
 
         Raises:
             OSError: on every rank, if one of them cannot write.
@@ -72,13 +72,13 @@ class RankRun(TorchTrainer):
             torch.save(whole, path / FILE)
 
     def restore(self, path: Path) -> None:
-        """Restores what `save` wrote, with as many ranks or others.
+        """Restores the files of `save`, with the same or another number of ranks.
 
-        A rank more than there were begins with rank 0's streams and buffers.
+        An additional rank begins with rank 0's streams and buffers.
 
         Raises:
-            ValueError: on every rank, if one of them cannot read a file, or PyTorch refuses a part of it on one;
-                nothing is changed unless a part is refused.
+            ValueError: on every rank, if a rank cannot read a file, or PyTorch refuses a part of it on a rank;
+                only a refused part leaves a changed run.
         """
         refused = f"{path} cannot be loaded"
         whole, own = run_collectively(partial(self._read, path), ValueError, refused)
@@ -91,7 +91,7 @@ class RankRun(TorchTrainer):
         run_collectively(partial(self._load_rest, whole, own, summed), ValueError, refused)
 
     def _shared_parts(self) -> dict[str, Any]:
-        """The parts that every rank has as a whole."""
+        """The parts of which every rank has a whole copy."""
         parts = self.parts().items()
         return {name: part for name, part in parts if not (self.is_sharded and name.split(".")[0] in _SHARDED)}
 
@@ -114,7 +114,7 @@ class RankRun(TorchTrainer):
             "optimizer": get_optimizer_state_dict(self.root, optimizers),
         }
         for stepper, count in zip(self.steppers, applied, strict=True):
-            stepper.applied = count  # an optimizer without any state is made to step once to get one
+            stepper.applied = count  # PyTorch steps an optimizer without state once to create the state
         if self.average is not None:
             result["average"] = get_model_state_dict(self.average)
         return result | {"gradients": dict(summed)}
@@ -132,10 +132,10 @@ class RankRun(TorchTrainer):
         return whole, {**own, LOOP: {**own[LOOP], **_window_of([other[LOOP] for other in every], rank)}}
 
     def _make_bare(self, loop: Mapping[str, Any]) -> None:
-        """Makes the optimizers as bare as those that were saved, so that PyTorch asks for what there is.
+        """Removes optimizer state that was not saved, so that PyTorch asks only for saved state.
 
-        `get_optimizer_state_dict` and `set_optimizer_state_dict` let an optimizer without state step once, to get one,
-        unless there is a gradient.
+        `get_optimizer_state_dict` and `set_optimizer_state_dict` let an optimizer without state step once, to create
+        it, unless there is a gradient.
         """
         for stepper, bare in zip(self.steppers, loop["bare"], strict=True):
             if bare:
@@ -145,7 +145,7 @@ class RankRun(TorchTrainer):
                     parameter.grad = torch.zeros_like(parameter) if bare else None
 
     def _read_shards(self, loop: Mapping[str, Any], path: Path) -> dict[str, Any]:
-        """Content of the shards' files, in new tensors; the run is unchanged."""
+        """The content of the shard files, in new tensors; the run is unchanged."""
         former = {name: slot.tensor.grad for name, slot in self.slots.items()}
         states = [dict(stepper.optimizer.state) for stepper in self.steppers]
         try:
@@ -172,7 +172,7 @@ class RankRun(TorchTrainer):
             set_model_state_dict(self.average, state["average"])
 
     def _load_rest(self, whole: Mapping[str, Any], own: Mapping[str, Any], summed: Mapping[str, torch.Tensor]) -> None:
-        """Loads what no rank has a part of, and this rank's own."""
+        """Loads the unsharded state and this rank's own state."""
         for name, part in self._shared_parts().items():
             part.load_state_dict(whole[name])
         self.go_on(own[LOOP])
@@ -186,7 +186,7 @@ class RankRun(TorchTrainer):
 
 
 def run_collectively(step: Callable[[], T], kind: type[Exception], what: str) -> T:
-    """The step's result after every rank has taken it; if it raises on one rank, every rank raises this type."""
+    """The result of `step`, after all ranks have run it; if it raises on one rank, every rank raises the same type."""
     done: list[T] = []
     problem = ""
     try:
@@ -202,7 +202,7 @@ def run_collectively(step: Callable[[], T], kind: type[Exception], what: str) ->
 
 
 def _error_line(error: BaseException) -> str:
-    """An error in one line; a `CheckpointException`, which is none of the `Exception`s, by what it was raised for."""
+    """An error in one line; for a `CheckpointException`, which is no `Exception`, the error that caused it."""
     causes = [cause for cause, _ in error.failures.values()] if isinstance(error, shards.CheckpointException) else []
     first: BaseException = (causes or [error])[0]
     return " ".join(f"{type(first).__name__}: {first}".split())
@@ -218,7 +218,7 @@ def _torch_load(file: Path) -> dict[str, Any]:
 
 
 def _window_of(loops: list[Mapping[str, Any]], rank: int) -> dict[str, Any]:
-    """The losses of the open window where the number of ranks has changed: rank 0 takes over those of all."""
+    """The losses of the open window; if the number of ranks has changed, rank 0 takes over those of all ranks."""
     side_by_side = zip(*(loop["window"] for loop in loops), strict=True)
     window = [[sum(total for total, _ in micro), sum(items for _, items in micro)] for micro in side_by_side]
     if rank:

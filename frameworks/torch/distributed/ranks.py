@@ -70,7 +70,7 @@ class ShardedStepper(Stepper):
 
     @property
     def own_state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
-        """This rank's state, by parameter."""
+        """This rank's part of the optimizer state, by parameter."""
         return self._sharded.optim.state
 
 
@@ -78,8 +78,8 @@ class RankTrainer(RankRun):
     """One rank's part of a run. All methods except `random_state` and `segment_calls` are collective.
 
     Attributes:
-        mesh: of level "replicated" the line of ranks, else that of shards, or with replicas the grid of both; its
-            dimension "shard" has the ranks that share one copy of what is sharded.
+        mesh: a line of ranks, at level "replicated" of replicas, else of shards; or a grid of both. The ranks along
+            its dimension "shard" share one copy of the sharded arrays.
     """
 
     mesh: DeviceMesh
@@ -104,7 +104,7 @@ class RankTrainer(RankRun):
                 shard(self.average.module, self.ranks, self.mesh, low, way)
             self.slots = parameters_by_name(self.model, self.network)
         else:
-            # reentrant checkpoints hide their part of the graph, and a loss of its own leaves the others' out
+            # reentrant checkpoints hide parameters from DDP's search; a separate loss does not reach all heads
             unused = not (self.network.is_reentrant or self.recipe.separate_losses)
             self.sharding = Replicated(
                 self.network, self._eager_losses, self.ranks, unused=unused, way=self.recipe.way("data-parallel")
@@ -113,14 +113,14 @@ class RankTrainer(RankRun):
         return steppers(self.recipe, self.slots, make)
 
     def _take_low_format(self) -> torch.dtype | None:
-        """The format in which a model of level O2 is gathered, which its inputs are given in too."""
+        """The format of gathered parameters at level O2, stored as the inputs' format too; None at other levels."""
         if self.recipe.precision.level != "O2":
             return None
         self.low = DTYPES[self.recipe.precision.format]
         return self.low
 
     def _take_names(self) -> None:
-        """Stores the network's names of parameters, and which of them level O2 casts."""
+        """Stores the network's names of the parameters, and the names of those that level O2 casts."""
         names = {id(parameter): name for name, parameter in self.network.named_parameters()}
         self.own_names = {name: names[id(slot.tensor)] for name, slot in self.slots.items()}
         layers = {name: self.network.get_submodule(own.rpartition(".")[0]) for name, own in self.own_names.items()}
@@ -132,7 +132,7 @@ class RankTrainer(RankRun):
         return self.sharding.micro_batch(last=last)
 
     def _share(self, total: torch.Tensor, items: int) -> torch.Tensor:
-        """The reduction is a mean over ranks; what it divides by is multiplied in before."""
+        """The loss to back-propagate, multiplied by the number of ranks, by which the reduction divides."""
         return total * self.mesh.size() / items
 
     def accumulate(self, batch: Batch, items: int) -> float:
@@ -144,7 +144,7 @@ class RankTrainer(RankRun):
         return self.ledger.add(MicroBatch(total, batch.items), self.ledger.items + batch.items)
 
     def update_share(self, window: Window, items: int) -> Update:
-        """One update from this rank's window; all ranks' windows hold `items` items and are equally long."""
+        """Makes one update from this rank's window. All ranks' windows hold `items` items and are equally long."""
         for batch, total in zip(window, self._passes(window, items, self.scaler), strict=True):
             self._enter(batch, total)
         return self.apply()
@@ -179,10 +179,10 @@ class RankTrainer(RankRun):
     def _add_to(self, gradient: torch.Tensor, value: torch.Tensor) -> None:
         gradient.add_(part_of(value, gradient))
 
-    # what can be seen
+    # readings
 
     def parameters(self) -> dict[str, Array]:
-        """At level O2 as they are gathered; a parameter by itself is its float32 master."""
+        """The parameters, at level O2 in the gathered format; the tensor of a parameter is its float32 master."""
         masters = self.master_parameters()
         if self.recipe.precision.level != "O2":
             return masters

@@ -63,7 +63,7 @@ Reduced: TypeAlias = torch.futures.Future[torch.Tensor]
 
 
 class ShardedNetwork(Protocol):
-    """A network on several ranks, each of which holds one of these."""
+    """One rank's handle of a network that several ranks train."""
 
     def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """Forward of this rank's part of a micro-batch, so that the backward pass reduces gradients."""
@@ -79,7 +79,7 @@ class ShardedNetwork(Protocol):
 
 
 def reduce_format(ranks: Ranks, own: torch.dtype) -> torch.dtype:
-    """The format in which gradients of a format are added up over the ranks: the recipe's, or a wider one of theirs."""
+    """The format of the reduction of gradients: the wider one of the recipe's format and the gradients' own."""
     asked = DTYPES[ranks.reduce]
     return asked if asked.itemsize < torch.float32.itemsize else torch.promote_types(asked, own)
 
@@ -88,7 +88,7 @@ def products(module: nn.Module, gradients: Mapping[str, torch.Tensor]) -> torch.
     """Σ p·g over the parameters named in `gradients`, in float32 or wider as losses are."""
     total = torch.zeros(())
     for name, gradient in gradients.items():
-        parameter: torch.Tensor = attrgetter(name)(module)  # within a pass of FSDP1 a view, no `Parameter`
+        parameter: torch.Tensor = attrgetter(name)(module)  # FSDP1 replaces the `Parameter` by a view during a pass
         total = total + (parameter.to(gradient.dtype) * gradient).sum()
     return total
 
@@ -99,7 +99,7 @@ def products_by_unit(
     gradients: Mapping[str, torch.Tensor],
     product: Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor],
 ) -> torch.Tensor:
-    """`products` of every unit by its own pass; units without a given gradient are gathered all the same."""
+    """The sum of `products` over the units, each by its own pass; units without a given gradient are gathered too."""
     left = dict(gradients)
     total = torch.zeros(())
     for prefix, unit in units.items():
@@ -109,11 +109,11 @@ def products_by_unit(
 
 
 class CountedReductions(TorchDispatchMode):
-    """Counts the gradients that are reduced within the context, where hooks would replace the reduction.
+    """Counts the gradients that are reduced within the context. A hook would replace the reduction, so it cannot count.
 
     Attributes:
-        entries: of all that are reduced.
-        scattered: tensors that are reduced so that each rank gets a part.
+        entries: number of reduced entries.
+        scattered: number of tensors reduced by reduce-scatter.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class WithLosses(nn.Module):
         targets: Mapping[str, torch.Tensor] | None = None,
         fed: Mapping[str, torch.Tensor] | None = None,
     ) -> Any:
-        """The losses; without targets the outputs, or, given gradients, Σ p·g alone."""
+        """The losses; the outputs if there are no targets; Σ p·g alone if `fed` has gradients."""
         if fed is not None:
             return [self.sum_products(fed)]
         return self.network(inputs) if targets is None else self._losses(inputs, targets)
@@ -160,7 +160,7 @@ class Replicated:
     """`DistributedDataParallel`: every rank holds the whole network.
 
     Args:
-        unused: whether DDP looks for parameters that a backward pass leaves out in the graph of the losses.
+        unused: DDP searches the graph of the losses for parameters that a backward pass leaves out.
         way: a name of `OF_DDP`.
     """
 
@@ -171,7 +171,7 @@ class Replicated:
         if way == "no-hook":
             return
         self._reducer = reducer = _Reducer(ranks)
-        # without annotations, which DDP reads and refuses as text; without this object, which the hook would keep alive
+        # a lambda: DDP refuses text annotations, and a bound method would keep this object alive
         self._module.register_comm_hook(None, lambda _, bucket: reducer.reduce_gradients(bucket))
 
     def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -189,7 +189,7 @@ class Replicated:
                 yield
 
     def reductions(self) -> int:
-        """Raises Unsupported (RANKS_COLLECTIVES) without a hook."""
+        """The number of reduced gradients; raises Unsupported (RANKS_COLLECTIVES) without a hook."""
         if self._reducer is None:
             raise Unsupported(Capability.RANKS_COLLECTIVES, "a communication hook alone can count DDP's reductions")
         count, self._reducer.count = self._reducer.count, 0
@@ -197,7 +197,7 @@ class Replicated:
 
 
 class _Reducer:
-    """Takes the mean of a bucket over the ranks, by PyTorch's own hooks where there is one.
+    """Computes the mean of a bucket over the ranks, by a hook of PyTorch's where there is one.
 
     Attributes:
         count: how many parameters' gradients were in the buckets.
@@ -208,7 +208,7 @@ class _Reducer:
         self._ranks = ranks
 
     def reduce_gradients(self, bucket: distributed.GradBucket) -> Reduced:
-        """The bucket's mean, which is to come."""
+        """A future of the bucket's mean."""
         self.count += len(bucket.parameters())
         own = bucket.buffer().dtype
         wanted = reduce_format(self._ranks, own)
@@ -276,7 +276,7 @@ class Sharded:
         self._hooked[index] += 1
 
     def _count(self) -> None:
-        """A unit reduces its parameters with gradients in one flat tensor, which the hook observes."""
+        """Counts a reduction: the hook observes one flat tensor of all gradients of a unit."""
         counted: set[torch.Tensor] = set()
         for index, unit in enumerate(self._units.values()):
             own = {parameter for parameter in unit.parameters() if parameter.grad is not None} - counted
@@ -292,8 +292,8 @@ def shard(network: Network, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | N
     uses: a layer whose weight a head has too belongs to the root.
 
     Args:
-        low: the format that parameters are gathered in, None for their own; batch norm and float64 heads keep theirs.
-        way: of the technique "sharding".
+        low: format of gathered parameters, None for their own; batch norm and float64 heads keep theirs.
+        way: name of the way of the technique "sharding".
     """
 
     def by_columns(parameter: nn.Parameter) -> Shard:
@@ -336,7 +336,7 @@ def shard(network: Network, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | N
 
 
 def is_cast(module: nn.Module) -> bool:
-    """Whether a layer or head is gathered in a low format: batch norm takes no low weights with wide statistics."""
+    """Returns whether a unit is gathered in a low format: batch norm takes no low weights with wide statistics."""
     wide = any(parameter.dtype == torch.float64 for parameter in module.parameters())
     return not wide and not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
 
@@ -352,7 +352,7 @@ def resident_bytes(tensor: torch.Tensor) -> int:
 
 
 def part_of(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The part of a whole tensor that this rank would hold if it were spread as `like` is."""
+    """This rank's part of a whole tensor that is sharded like `like`."""
     if not isinstance(like, DTensor):
         return value
     mesh = like.device_mesh

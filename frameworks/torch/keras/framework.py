@@ -1,9 +1,9 @@
-"""One training run with Keras on PyTorch, and its checkpoints in one file of `torch.save`.
+"""Keras on PyTorch as a framework of the suite: one training run, and its checkpoints in one file of `torch.save`.
 
 The file is a dictionary of the user's, as in PyTorch's tutorial on checkpoints. A Keras model on PyTorch is a
-`torch.nn.Module` with a `state_dict`, and Keras gives an optimizer's variables by `save_own_variables`. Seeds have a
-part of their own, because a `state_dict` names them by the order in which the process made them. The names of the
-optimizer's variables are compared, of which `load_own_variables` compares the count and only warns.
+`torch.nn.Module` with a `state_dict`, and Keras returns an optimizer's variables by `save_own_variables`. Seeds are a
+separate part, because a `state_dict` names them by the order in which the process created them. This module compares
+the names of the optimizer's variables; `load_own_variables` compares only their number, and only warns.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class EagerLoop(KerasLoop):
         return [loss.to(widest) for loss in result]
 
     def _backward(self, losses: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Gradients]:
-        """The sum of the losses, and the gradients of its scaled value, or of each loss' own if they go apart."""
+        """The sum of the losses and its scaled gradients; separate losses each have a backward pass."""
         self._bound.network.zero_grad()
         total = reduce(torch.add, losses) if losses else torch.zeros(())
         parts = losses if self._separate else [total][: len(losses)]
@@ -138,13 +138,13 @@ class EagerLoop(KerasLoop):
 
 @contextmanager
 def _collect_outputs() -> Iterator[dict[str, torch.Tensor]]:
-    """Collects the output of every layer that runs within the context, and lets each keep its gradient."""
+    """Collects the output of every layer that runs within the context, and makes each output retain its gradient."""
     outputs: dict[str, torch.Tensor] = {}
 
     def gather(name: str, output: torch.Tensor) -> torch.Tensor:
         if not output.requires_grad:
-            output.requires_grad_()  # before the first parameter
-        if name not in outputs:  # a recomputed segment runs again
+            output.requires_grad_()  # outputs before the first parameter
+        if name not in outputs:  # not the second run of a recomputed segment
             output.retain_grad()
             outputs[name] = output
         return output
@@ -182,7 +182,7 @@ class AutogradRun(StatefulRun):
 
     def _counter(self, number: int | None) -> Begins:
         if number is None:
-            return lambda _: None  # an inner segment is part of another one
+            return lambda _: None  # do not count inner segments
         self.calls.append(0)
         return partial(self._begins, number)
 
@@ -232,7 +232,7 @@ class AutogradRun(StatefulRun):
         self.ledger.replace(window, sum(micro.items for micro in window))
 
     def _state_of_seeds(self) -> dict[str, Any]:
-        """The entries of the model's `state_dict` that are states of seed generators."""
+        """The entries of the model's `state_dict` that hold states of seed generators."""
         paths = tuple(seed.state.path for seed in self.bound.seeds.values())
         return {key: value for key, value in self.bound.network.state_dict().items() if paths and key.endswith(paths)}
 
@@ -282,7 +282,7 @@ def _peak() -> bool:
 
 
 def _can_distribute() -> bool:
-    """Whether Keras' data parallelism takes this backend's devices."""
+    """Returns whether Keras' data parallelism accepts devices of this backend."""
     devices = keras.distribution.list_devices()
     keras.distribution.DataParallel(devices=devices)
     return True

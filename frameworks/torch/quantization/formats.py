@@ -15,7 +15,7 @@ from frameworks.contract import Capability, CastRule, FakeRule, Quantized, Quant
 from frameworks.torch.core.devices import to_array, to_tensor
 
 _SATURATES_FROM = (2, 12)
-"""The version from which what overflows float8_e4m3fn is its largest value; it was NaN before."""
+"""The first version whose casts to float8_e4m3fn saturate on overflow; earlier ones return NaN."""
 
 
 def _list_cast_rules() -> dict[str, CastRule]:
@@ -31,7 +31,7 @@ def _list_cast_rules() -> dict[str, CastRule]:
 
 
 FEWEST_ROWS = 17
-"""Of the first factor of a product of integers on a GPU."""
+"""Least number of rows of the first factor of an integer matmul on a GPU."""
 
 
 class TorchFormats(BaseFormats):
@@ -70,14 +70,14 @@ class TorchFormats(BaseFormats):
 
 
 def pad_codes(codes: Array, unit: int, fewest: int = 1) -> Array:
-    """The matrix with zeros below, up to the fewest rows, and to its right, so that the unit divides both sizes."""
+    """The matrix zero-padded below and to the right: at least the fewest rows, and both sizes multiples of the unit."""
     rows, columns = codes.shape
     below = max(fewest - rows, 0)
     return np.pad(codes, [(0, below + -(rows + below) % unit), (0, -columns % unit)])
 
 
 def products(device: str) -> tuple[Capability, ...]:
-    """The products that this version has, on which its quantized layers and torchao's are based."""
+    """Quantized matmuls of this version; its quantized layers and torchao's are based on them."""
     offered = [Capability.INTEGER_PRODUCTS] if hasattr(torch, "_int_mm") else []
     return (*offered, Capability.FLOAT8_PRODUCTS) if _multiplies_float8(device) else tuple(offered)
 

@@ -32,7 +32,7 @@ from frameworks.torch.training.trainer import TorchTrainer
 
 FILE = "quantized.pt"
 _ENGINES = ("x86", "fbgemm")
-"""Engines with the same arithmetic; others take 8-bit inputs, or integer biases."""
+"""Engines with the declared arithmetic; the others quantize inputs to 8 bits, or biases to integers."""
 
 _EPS = float(torch.finfo(torch.float32).eps)
 _RULES: Mapping[str, LinearRule] = {
@@ -47,16 +47,16 @@ _RULES: Mapping[str, LinearRule] = {
         ranges="calibration",
     ),
 }
-"""Ranges are divided into seven bits; values beyond what calibration saw have codes of the eighth."""
+"""Ranges are divided into 7 bits; values outside the calibrated range use the codes of the eighth bit."""
 
 _OBSERVED = quantization.QConfig(
     activation=quantization.default_observer, weight=quantization.default_per_channel_weight_observer
 )
-"""Smallest and largest value: the `HistogramObserver` that is x86's default searches its ranges."""
+"""Observers of the smallest and largest value; x86's default, `HistogramObserver`, searches for a range instead."""
 
 
 class Network(nn.Module):
-    """A fixture model as a user writes it: a sequence of layers, and linear heads of its result."""
+    """A fixture model as a user writes it: a sequence of layers, and linear heads on its output."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class TorchQuantized:
         self._network = resumed
 
     def _floats(self) -> dict[str, Array]:
-        """The parameters that are ordinary tensors, by canonical name."""
+        """The unquantized parameters, by canonical name."""
         result = _float_slots(self._model, self._network)
         plain = {name: slot for name, slot in result.items() if type(slot.tensor.data) is torch.Tensor}
         return {name: slot.to_canonical(slot.tensor) for name, slot in plain.items()}
@@ -135,7 +135,7 @@ class TorchQuantized:
 class TorchPostTraining:
     """Eager mode's two techniques, on a CPU.
 
-    "static-int8" wraps each dense layer in stubs that quantize what enters and restore what leaves it.
+    "static-int8" wraps each dense layer in stubs that quantize its inputs and dequantize its outputs.
     """
 
     def __init__(self, device: str) -> None:
@@ -173,7 +173,7 @@ class TorchPostTraining:
 
 
 def converts() -> bool:
-    """Whether the selected engine has the declared arithmetic."""
+    """Returns whether the selected engine has the declared arithmetic."""
     return torch.backends.quantized.engine in _ENGINES
 
 
@@ -193,7 +193,7 @@ def _static(network: nn.Module, wanted: Sequence[str], calibration: Sequence[Arr
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the warnings that these calls, and tensors of such codes, are deprecated."""
+    """A context without the warnings that these calls, and tensors of such codes, are deprecated."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"torch\.ao\.quantization is deprecated", DeprecationWarning)
         warnings.filterwarnings("ignore", ".*quantized tensor creation functions.*deprecated", UserWarning)
@@ -231,7 +231,7 @@ def _float_slots(model: Model, network: nn.Module) -> dict[str, Slot]:
 
 
 def _codes(linear: nn.Module) -> Quantized | None:
-    """The weight (inputs, outputs) of a quantized layer, which PyTorch has as (outputs, inputs)."""
+    """The weight (inputs, outputs) of a quantized layer, which PyTorch stores as (outputs, inputs)."""
     if not isinstance(linear, nnq.Linear):
         return None
     weight = linear.weight()
@@ -245,7 +245,7 @@ def _codes(linear: nn.Module) -> Quantized | None:
 
 
 def _scales(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scales and zero points of a quantized tensor in the formats that it keeps them in."""
+    """Scales and zero points of a quantized tensor, in their stored formats."""
     if weight.qscheme() == torch.per_channel_affine:
         return weight.q_per_channel_scales(), weight.q_per_channel_zero_points()
     return torch.tensor(weight.q_scale(), dtype=torch.float64), torch.tensor(weight.q_zero_point())
@@ -313,7 +313,7 @@ class QatTrainer(TorchTrainer):
                 quantizer.enable_observer(not stops)
 
     def _quantizers(self, path: str) -> tuple[quantization.FakeQuantize, quantization.FakeQuantize]:
-        """Those of a dense layer's inputs and outputs."""
+        """The fake quantizers of a dense layer's inputs and outputs."""
         wrapper = self.network.get_submodule(path)
         inputs, outputs = wrapper.quant.activation_post_process, wrapper.module.activation_post_process
         return inputs, outputs
@@ -333,7 +333,7 @@ class QatTrainer(TorchTrainer):
         return result
 
     def convert(self) -> TorchQuantized:
-        """The model in integer codes, on a CPU wherever it was trained: PyTorch has no other kernels for it."""
+        """The model in integer codes, on the CPU: PyTorch has kernels for it there only."""
         with quiet():
             network = copy.deepcopy(self.network).to("cpu").eval()
             return TorchQuantized(self.model, quantization.convert(network))

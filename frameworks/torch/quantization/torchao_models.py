@@ -23,7 +23,7 @@ _EPS = float(torch.finfo(torch.float32).eps)
 
 
 def _symmetric(low: int, axis: Any) -> QuantRule:
-    """The integers from `low` on over the whole range, half a code beyond the highest one."""
+    """A symmetric rule of integers from `low` on; the range ends half a code beyond the highest one."""
     return QuantRule(low, -low - 1, -low - 0.5, axis=axis, smallest_scale=_EPS)
 
 
@@ -35,13 +35,13 @@ _RULES: Mapping[str, LinearRule] = {
 
 
 def is_installed() -> bool:
-    """Whether torchao is installed."""
+    """Returns whether torchao is installed."""
     return find_spec("torchao") is not None
 
 
 @cache
 def _torchao() -> Any:
-    """`torchao.quantization`, whose import warns of extensions for GPUs that it does not load."""
+    """`torchao.quantization`, without the warning at import that extensions for GPUs are not loaded."""
     logging.getLogger("torchao").setLevel(logging.ERROR)
     pytree = logging.getLogger("torch.utils._pytree")
     level = pytree.level
@@ -104,7 +104,7 @@ def _is_quantized(weight: torch.Tensor) -> bool:
 
 
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The plain tensors that a tensor is made of; torchao's says of itself that it has the bytes of a float32 one."""
+    """The plain tensors inside a tensor; a tensor of torchao's reports the bytes of its float32 original."""
     if not _is_quantized(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
@@ -112,7 +112,7 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _codes(weight: Any) -> Quantized | None:
-    """The weight (inputs, outputs) of a quantized layer, which PyTorch has as (outputs, inputs)."""
+    """The weight (inputs, outputs) of a quantized layer, which PyTorch stores as (outputs, inputs)."""
     if not _is_quantized(weight):
         return None
     return Quantized(

@@ -33,11 +33,11 @@ _RULES: Mapping[str, LinearRule] = {
         without="values",
     )
 }
-"""In evaluation, on a CPU; in training a layer multiplies float32 inputs by its dequantized weight."""
+"""The rule in evaluation on a CPU; in training a layer multiplies float32 inputs by its dequantized weight."""
 
 
 def not_installed() -> str:
-    """Why the technique is not available, "" if it is."""
+    """The reason why the technique is not available, "" if it is available."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     return f"{', '.join(missing)}: not installed: pip install {' '.join(missing)}" if missing else ""
 
@@ -53,17 +53,17 @@ def transformers() -> Any:
 
 
 def find_refusals() -> dict[Capability, str]:
-    """The technique if it is missing, with the reason."""
+    """The technique with the reason why it is missing; empty if it is available."""
     return {Capability.LOAD_INT8: reason} if (reason := not_installed()) else {}
 
 
 def refused_attempts() -> dict[Capability, Attempt]:
-    """An attempt for the technique if it is missing."""
+    """An attempt for the technique; empty if it is available."""
     return {capability: lambda: all(map(import_module, _NEEDED)) for capability in find_refusals()}
 
 
 def _class_of(model: Model) -> Any:
-    """The fixture model as a `PreTrainedModel`; its configuration has what transformers itself writes there."""
+    """The fixture model as a `PreTrainedModel`; its configuration has the entries that transformers writes itself."""
     config_kind, kind = transformers().PretrainedConfig, transformers().PreTrainedModel
 
     class FixtureConfig(config_kind):  # type: ignore[misc, valid-type]
@@ -84,7 +84,7 @@ def _class_of(model: Model) -> Any:
 
 
 class LoadedModel(TorchQuantized):
-    """A `PreTrainedModel` whose linear layers are `Linear8bitLt`; a layer with codes has an entry `SCB` of scales."""
+    """A `PreTrainedModel` whose linear layers are `Linear8bitLt`; a quantized layer has its scales in `SCB`."""
 
     def weights(self) -> Mapping[str, Quantized | None]:
         state = self._network.state_dict()
@@ -124,7 +124,7 @@ class TransformersPostTraining(TorchPostTraining):
 
 
 def _codes(state: Mapping[str, torch.Tensor], path: str) -> Quantized | None:
-    """The weight (inputs, outputs) of a layer that has codes, which PyTorch has as (outputs, inputs)."""
+    """The weight (inputs, outputs) of a layer that has codes, which PyTorch stores as (outputs, inputs)."""
     largest = state.get(f"{path}.SCB")
     if largest is None:
         return None

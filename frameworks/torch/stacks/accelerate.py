@@ -39,7 +39,7 @@ _SHARED: tuple[dict[str, Any], ...] = (
     AcceleratorState._shared_state,
     GradientState._shared_state,
 )
-"""What all accelerators of a process have in common: device, precision, accumulation steps, and whether to update."""
+"""State shared by all accelerators of a process: device, precision, accumulation steps, and the update flag."""
 
 
 class SharedState:
@@ -79,7 +79,7 @@ def accelerator_of(recipe: Recipe, device: str) -> Accelerator:
     """The accelerator that a user makes for a recipe.
 
     The loss scaler comes with fp16; without float16 operations autocast is switched off by its own setting. On a CPU
-    accelerate leaves out both, and they are put where it keeps them on a GPU.
+    accelerate creates neither, so this function sets the attributes that hold them on a GPU.
     """
     low, scaling = recipe.precision.level == "O1", recipe.scaling
     precision = "bf16" if low and recipe.precision.format == "bfloat16" else "fp16" if low or scaling else "no"
@@ -209,7 +209,7 @@ class AccelerateTrainer(TorchTrainer):
         return self.accelerator.clip_grad_norm_([slot.tensor for slot in self.slots.values()], limit)
 
     def _step(self) -> None:
-        """The calls that end the loop's body, which act where the window ends."""
+        """Makes the calls at the end of the loop's body. They take effect only at the end of a window."""
         for stepper in (*self.optimizers, *self.schedulers):
             stepper.step()
         for optimizer in self.optimizers:
@@ -234,7 +234,7 @@ class AccelerateTrainer(TorchTrainer):
 
 
 class _Loop:
-    """State of the user's own loop, registered for checkpoints; random states are the library's part."""
+    """State of the user's own loop, registered for checkpoints. The library saves random states."""
 
     def __init__(self, run: AccelerateTrainer) -> None:
         self._run = run
@@ -269,7 +269,7 @@ class AccelerateFramework(StackFramework):
         return AccelerateTrainer(model, recipe, weights, self.device, self.mode)
 
     def request_format(self, format_name: FormatName) -> FormatRequest:
-        """What accelerate makes of a request for mixed precision, without this adapter's additions."""
+        """The effect of a request for mixed precision in accelerate, without this adapter's additions."""
         asked = {"float16": "fp16", "bfloat16": "bf16"}[format_name]
         with first_state(), collect_warnings() as warned:
             accelerator = Accelerator(cpu=self.device == "cpu", mixed_precision=asked)
@@ -281,7 +281,7 @@ class AccelerateFramework(StackFramework):
         return FormatRequest(dtype_name(formats[0]), reported, warned=bool(warned))
 
     def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
-        """The unbroken and the resumed run, as the guide on checkpoints writes them."""
+        """The uninterrupted and the resumed run, as written in the guide on checkpoints."""
 
         def train(folder: str, resumes: bool) -> Dropping:
             with first_state():
@@ -292,7 +292,7 @@ class AccelerateFramework(StackFramework):
 
 
 def _keeps_scale(device: str) -> bool:
-    """Whether an overflow skips an update and keeps a scale that is not to move, and the next update is applied."""
+    """Returns whether an overflow skips the update and keeps a constant scale, and the next update is applied."""
     settings = GradScalerKwargs(init_scale=1024.0, growth_factor=1.0, backoff_factor=1.0)
     accelerator = Accelerator(cpu=device == "cpu", mixed_precision="fp16", kwargs_handlers=[settings])
     if device == "cpu":
@@ -308,14 +308,14 @@ def _keeps_scale(device: str) -> bool:
 
 
 def _bfloat16_is_scaled(device: str) -> bool:
-    """Whether an accelerator of bfloat16 has a loss scaler."""
+    """Returns whether an accelerator with bf16 has a loss scaler."""
     with first_state():
         accelerator = Accelerator(cpu=device == "cpu", mixed_precision="bf16", kwargs_handlers=[GradScalerKwargs()])
         return accelerator.scaler is not None
 
 
 def _train_epochs(order: RowOrder, done: int, folder: str, device: str, *, resumes: bool) -> Dropping:
-    """Trains with a checkpoint after so many rows, or from there on."""
+    """Trains with a checkpoint after so many rows, or resumes from that checkpoint."""
     accelerator = Accelerator(cpu=device == "cpu", gradient_accumulation_steps=STEPS)
     model = Dropping()
     model, optimizer, rows = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01), loader(order))

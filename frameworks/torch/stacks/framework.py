@@ -1,4 +1,4 @@
-"""Base of the modes that train by a library on top of PyTorch, and small runs that the library's data loader feeds."""
+"""Base of the modes that train by a library on top of PyTorch, and small runs fed by the library's data loader."""
 
 import logging
 import warnings
@@ -46,7 +46,7 @@ _NOT_OF_TRAINING = frozenset({Capability.AUTOCAST_SCOPE, Capability.AUTOCAST_LIS
 class StackFramework(TorchFramework):
     """A library's training loop.
 
-    Formats, operations, quantizers and ranks of PyTorch itself are judged in its own modes, and not offered here.
+    These modes offer no formats, operations, quantizers and ranks: those of PyTorch are judged in its own modes.
     """
 
     def version(self) -> str:
@@ -66,10 +66,10 @@ class StackFramework(TorchFramework):
         )
 
     of_library: frozenset[Capability] = frozenset()
-    """What the library has and PyTorch lacks."""
+    """Capabilities that the library adds to PyTorch."""
 
     def library_refusals(self) -> Mapping[Capability, str]:
-        """What the library lacks and PyTorch has, with reasons."""
+        """Capabilities of PyTorch that the library lacks, with reasons."""
         return {}
 
     def supported_capabilities(self) -> Collection[Capability]:
@@ -82,7 +82,7 @@ class StackFramework(TorchFramework):
 
     @property
     def takes_any_optimizer(self) -> bool:
-        """Whether the mode is judged with each implementation of an optimizer."""
+        """True if the mode is judged with each implementation of an optimizer."""
         return True
 
     @property
@@ -90,7 +90,7 @@ class StackFramework(TorchFramework):
         return optimizers.CHOICES if self.takes_any_optimizer else {}
 
     def _steps_by(self, name: Implementation) -> bool:
-        """Whether the library steps an optimizer of this implementation; warnings are about so small a run."""
+        """Returns whether the library steps an optimizer of this implementation, without warnings of so small a run."""
         with warnings.catch_warnings(action="ignore"):
             trainer = self.run(scalar(1.0), Recipe(Adam(0.5), implementation=name), None)
             assert isinstance(trainer, TorchTrainer)
@@ -106,7 +106,7 @@ class StackFramework(TorchFramework):
 
     @abstractmethod
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        """The library's own call for what it lacks or may ignore, without this adapter's guards."""
+        """The library's own call for each capability that it lacks or may ignore, without this adapter's guards."""
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
         self.require_recipe(recipe)
@@ -116,7 +116,7 @@ class StackFramework(TorchFramework):
 
     @abstractmethod
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> BaseTrainer:
-        """A run of a recipe that only asks for what is declared."""
+        """A run of a recipe that asks only for declared capabilities."""
 
     def rank_group(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseRankGroup:
         raise self.refusal(Capability.RANKS_REPLICATED)
@@ -140,7 +140,7 @@ ROWS, STEPS, EPOCHS = 8, 2, 2
 
 
 class NumberedRows(Dataset[dict[str, torch.Tensor]]):
-    """Row i has the number i, and with `drawn` a random factor."""
+    """Rows with number i and a factor, which is random for the order "drawn" and else 1."""
 
     def __init__(self, order: RowOrder) -> None:
         self._drawn = order == "drawn"
@@ -154,10 +154,10 @@ class NumberedRows(Dataset[dict[str, torch.Tensor]]):
 
 
 class Dropping(nn.Module):
-    """Sums weights that dropout keeps, times the row; it takes down the numbers that it gets.
+    """A model whose loss is the sum of the weights that dropout keeps, times number + 1 and factor of the row.
 
     Attributes:
-        numbers: of the rows so far.
+        numbers: numbers of the rows so far.
     """
 
     def __init__(self) -> None:
@@ -171,20 +171,20 @@ class Dropping(nn.Module):
         return {"loss": (masked * (number + 1) * factor).sum()}
 
     def since(self, rows: int) -> DataRun:
-        """The run from its row of this number on."""
+        """The part of the run after its first `rows` rows."""
         return DataRun(tuple(self.numbers[rows:]), to_array(self.weight))
 
 
 def loader(order: RowOrder) -> DataLoader[dict[str, torch.Tensor]]:
-    """The rows, one a micro-batch."""
+    """The rows in micro-batches of one."""
     return DataLoader(NumberedRows(order), batch_size=1, shuffle=order != "in-order")
 
 
 def train_twice(train: Callable[[str, bool], Dropping], windows: int) -> tuple[DataRun, DataRun]:
-    """The unbroken run, which writes checkpoints, and one that is resumed after so many windows of it.
+    """The uninterrupted run, which writes checkpoints, and one that is resumed after `windows` windows of it.
 
     Args:
-        train: trains a model with checkpoints in a folder, resumed from there or not.
+        train: trains a model with checkpoints in a folder; if the second argument is true, resumes from there.
     """
     models = []
     with TemporaryDirectory() as folder:

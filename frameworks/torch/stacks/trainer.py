@@ -82,13 +82,13 @@ OPTIMIZERS = {"trainer": "adamw_torch_fused", "trainer-plain": "adamw_torch"}
 
 
 class MeanLoss(nn.Module):
-    """The network with its loss, the mean over a micro-batch's items; "fed" is a sum of products instead.
+    """The network with its loss, the mean over a micro-batch's items; the input "fed" replaces it by Σ p·g.
 
-    Labels, of which some are ignored, are for a model of one head: their loss is divided by the items of the window.
+    A model of one head can get labels, some of them ignored. Their loss is divided by the items of the window.
 
     Attributes:
-        accepts_loss_kwargs: whether Trainer is to count these items, by the name that it reads.
-        totals: sums of the losses of items, of each micro-batch since they were last taken.
+        accepts_loss_kwargs: Trainer reads this attribute; if true, it counts the items.
+        totals: sum of the items' losses of each micro-batch since the last reading.
     """
 
     def __init__(self, network: Network, model: Model, *, widen: bool) -> None:
@@ -127,12 +127,12 @@ class MeanLoss(nn.Module):
 
 @cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder that Trainer asks for when it is made; `save` names another."""
+    """A folder that Trainer requires when it is created; `save` writes to another one."""
     return tempfile.TemporaryDirectory(prefix="trainer-", ignore_cleanup_errors=True)
 
 
 def arguments_of(recipe: Recipe, device: str, optimizer: str) -> TrainingArguments:
-    """What a recipe fixes; everything else is the library's default, but that it logs each update and to nobody."""
+    """The arguments that a recipe fixes, and local logging of each update; the others are the library's defaults."""
     arguments: dict[str, Any] = {"learning_rate": recipe.optimizer.learning_rate, "optim": optimizer}
     match recipe.optimizer:
         case SGD(momentum=momentum):
@@ -171,7 +171,7 @@ def force_float16(accelerator: Accelerator, recipe: Recipe, device: str) -> None
 
 
 class LibraryStepper(Stepper):
-    """The optimizer that Trainer makes of its arguments; Adam and chosen implementations are PyTorch's own."""
+    """The optimizer that Trainer creates from its arguments; Adam and chosen implementations are PyTorch's."""
 
     def __init__(self, arguments: TrainingArguments, *args: Any) -> None:
         self._arguments = arguments
@@ -187,7 +187,7 @@ class LibraryStepper(Stepper):
 
 
 class PlainTrainer(TorchTrainer):
-    """A run by PyTorch alone with the optimizer that Trainer makes."""
+    """A run by PyTorch's loop with the optimizer that Trainer creates."""
 
     def __init__(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
@@ -234,7 +234,7 @@ class _Values(IterableDataset[Row]):
 
 
 class _Product(nn.Module):
-    """Two weights of ones; the loss is the sum of their products with the value."""
+    """Two weights of 1; the loss is the sum of their products with the value."""
 
     def __init__(self, losses: int = 1) -> None:
         super().__init__()
@@ -252,8 +252,8 @@ class TrainerAttempt(Trainer):
     """Trains a product with SGD at a rate of 0.5 over values.
 
     Args:
-        length: micro-batches that the data claim to have; None: their real number.
-        scaler: settings of the loss scaler, by which float16 is asked for; autocast stays off.
+        length: number of micro-batches that the data report; None for their real number.
+        scaler: settings of the loss scaler; if there are any, float16 is requested with autocast off.
         options: further training arguments.
     """
 
@@ -309,12 +309,12 @@ def _two_losses(device: str) -> bool:
 
 
 def open_window_ends(device: str) -> bool:
-    """Whether data that end before their length make an update of what the window holds."""
+    """Returns whether data that end before their reported length give an update of the open window."""
     return TrainerAttempt(device, [1.0, 3.0], length=4, gradient_accumulation_steps=4).weights() == 0.0
 
 
 def step_is_left_out(device: str) -> bool:
-    """Whether a window's step is left out where a callback asks for the end of training before it."""
+    """Returns whether Trainer skips a window's step if a callback requests the end of training before it."""
 
     class Stops(TrainerCallback):
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
@@ -325,19 +325,19 @@ def step_is_left_out(device: str) -> bool:
 
 
 def _average(device: str) -> bool:
-    """Whether a training argument names an average of the weights."""
+    """Returns whether a training argument names an average of the weights."""
     del device
     parts = {word for name in TrainingArguments.__dataclass_fields__ for word in name.split("_")}
     return bool(parts & {"ema", "swa", "averaged"})
 
 
 def bfloat16_is_scaled(device: str) -> bool:
-    """Whether the accelerator of a Trainer with bf16 has a loss scaler."""
+    """Returns whether the accelerator of a Trainer with bf16 has a loss scaler."""
     return TrainerAttempt(device, [1.0], bf16=True).accelerator.scaler is not None
 
 
 def low_model_is_scaled(device: str) -> bool:
-    """Whether a fused optimizer of a float16 model gets scaled gradients."""
+    """Returns whether a fused optimizer of a float16 model gets scaled gradients."""
     trainer = TrainerAttempt(device, [1.0], scaler={}, optim="adamw_torch_fused")
     trainer.model.half()
     return trainer.weights() < 1.0
@@ -352,16 +352,16 @@ _PROBES: dict[Capability, Probe] = {
 
 
 def alone(probe: Probe, device: str) -> Attempt:
-    """The attempt on a device, with a state of its own."""
+    """The attempt on a device, with accelerate's state and random streams restored at its end."""
     return guard_probe(probe, device, first_state, seeds_restored, partial(devices.random_apart, device))
 
 
 _WORDS = ("bf16", "bfloat16", "float16", "fp16", "float32", "fp32", "dtype", "precision")
-"""A warning about formats has one of them."""
+"""Words by which warnings about formats are recognized."""
 
 
 _LOOP_FILE = "loop.pt"
-"""What the user saves next to Trainer's files: the state of no part of Trainer's."""
+"""The file with the user's own state, next to Trainer's files."""
 _ALWAYS_STEPS = "Trainer steps the optimizer at the end of every window, and no callback leaves the step out"
 _ENDS_LATER = (
     "Trainer ends a window early only at the end of its data loader, whose length it reads before the first batch"
@@ -371,8 +371,8 @@ _ENDS_LATER = (
 class TransformersRun(PlainTrainer):
     """A run whose windows are trained by the loop of `Trainer.train()`.
 
-    The loop ends a window by itself, with its last micro-batch. A shorter window is an epoch of its own, since only
-    the end of an epoch ends a window early; how long an open window will be follows from the items that it will hold.
+    The loop ends a window with its last micro-batch. A shorter window is a separate epoch, since only the end of an
+    epoch ends a window early. The length of an open window follows from the number of items that it will hold.
     """
 
     def __init__(
@@ -401,16 +401,16 @@ class TransformersRun(PlainTrainer):
         weakref.finalize(self, self.desk.close)
 
     def _made_scaler(self) -> None:
-        """Trainer's accelerator has it."""
+        """None: the scaler is in Trainer's accelerator."""
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """The library's and the process's state of this run, while its loop works."""
+        """A context with the library's and the process's state of this run, in which its loop works."""
         with self.turn.install(), seeds_restored(), self.stream.open() if self._draws else nullcontext():
             yield
 
     def _ready(self, length: int | None = None) -> None:
-        """Has the loop wait for a window of so many micro-batches; None: of any length."""
+        """Makes the loop wait for a window of `length` micro-batches; None: of any length."""
         steps = self.recipe.accumulation
         short = 0 if length is None or length >= steps else length
         steps = max(steps, length or 0)
@@ -500,7 +500,7 @@ class TransformersRun(PlainTrainer):
         return replace(self.apply(), loss=math.nan)
 
     def _hand(self, piece: WindowPiece, counts: list[int], items: int) -> list[float]:
-        """Has the loop train micro-batches of so many items each; the sums of their losses."""
+        """Sends micro-batches with these numbers of items to the loop; returns the sums of their losses."""
         with self._working():
             if not self._left:
                 self._ready(piece.length)
@@ -561,7 +561,7 @@ class TransformersRun(PlainTrainer):
 
 
 class TransformersFramework(StackFramework):
-    """Every recipe is trained by one Trainer, whose defaults hold for what the recipe does not fix.
+    """Every recipe is trained by one Trainer, whose defaults apply where the recipe fixes nothing.
 
     Mode "trainer" has Trainer's default implementation of AdamW, the fused one; "trainer-plain" has "adamw_torch". A
     recipe without clipping is `max_grad_norm=0`, and one without a schedule a constant rate.
@@ -600,7 +600,7 @@ class TransformersFramework(StackFramework):
             return self.bind(PlainTrainer(model, recipe, weights, self.device, self.mode))
 
     def request_format(self, format_name: FormatName) -> FormatRequest:
-        """What Trainer makes of a request for mixed precision, without this adapter's additions."""
+        """The effect of a request for mixed precision in Trainer, without this adapter's additions."""
         with first_state(), seeds_restored(), torch.random.fork_rng(), collect_warnings() as warned:
             asked: dict[str, Any] = {"fp16": True} if format_name == "float16" else {"bf16": True}
             attempt, formats = TrainerAttempt(self.device, [1.0], **asked), list[torch.dtype]()
@@ -612,7 +612,7 @@ class TransformersFramework(StackFramework):
     def loaded_run(self, saved: FormatName, updates: int, rate: float) -> LoadedRun:
         """A tiny Llama that `from_pretrained` loads with its defaults, trained by AdamW under `bf16=True`.
 
-        The weights that count are those of its last norm, which begin as ones.
+        The compared weights are those of its last norm, which begin as ones.
         """
         config = LlamaConfig(
             vocab_size=16,

@@ -1,4 +1,4 @@
-"""`transformers.Trainer` in a thread of its own, which waits in its data loader for the next window."""
+"""`transformers.Trainer` in a separate thread, whose data loader waits for the next window."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class WindowPiece:
     """Micro-batches for the loop: a whole window, or the next part of one whose other parts come later.
 
     Attributes:
-        inputs: of each micro-batch.
-        length: micro-batches in the whole window.
-        items: items in the whole window; None leaves counting to the library.
+        inputs: model arguments of each micro-batch.
+        length: number of micro-batches in the whole window.
+        items: number of items in the whole window; None: the library counts them.
     """
 
     inputs: Sequence[Inputs]
@@ -36,11 +36,11 @@ class WindowPiece:
 
 
 class _Closed(BaseException):
-    """The run is over: unwinds the loop where it waits."""
+    """Raised in the waiting loop when the run is closed."""
 
 
 class Order(Enum):
-    """What the loop does at the end of a window instead of another window."""
+    """Orders for the loop at the end of a window, instead of another window."""
 
     SAVE, STOP, CLOSE = range(3)
 
@@ -53,16 +53,16 @@ class WorkQueue:
         self._answers: SimpleQueue[BaseException | bool] = SimpleQueue()
 
     def hand(self, order: WindowPiece | Order) -> bool:
-        """Gives the loop work and waits until it asks for more, or has failure; whether it asks for more.
+        """Gives the loop work and waits for its answer: True if it asks for more, False if it has ended.
 
         Raises:
-            Exception: the loop's.
+            Exception: the exception that ended the loop.
         """
         self._orders.put(order)
         return self.wait()
 
     def wait(self) -> bool:
-        """Waits until the loop asks for work, or has failure; whether it asks for work. Raises its exception."""
+        """Waits for the loop's answer: True if it asks for work, False if it has ended. Raises its exception."""
         answer = self._answers.get()
         if isinstance(answer, BaseException):
             raise answer
@@ -81,12 +81,12 @@ class WorkQueue:
         return order
 
     def report_end(self, error: BaseException | None) -> None:
-        """The loop has failure."""
+        """Answers that the loop has ended, with its exception if there is one."""
         self._answers.put(error or False)
 
 
 class _Rows(IterableDataset[Inputs]):
-    """Micro-batches of the present piece, without end or `length` of them for each epoch."""
+    """Micro-batches of the present piece, in an epoch without end."""
 
     def __init__(self, waiting: list[Inputs]) -> None:
         self._waiting = waiting
@@ -97,7 +97,7 @@ class _Rows(IterableDataset[Inputs]):
 
 
 class _Epoch(_Rows):
-    """An epoch of one short window."""
+    """An epoch of one short window, of `length` micro-batches."""
 
     def __init__(self, waiting: list[Inputs], length: int) -> None:
         super().__init__(waiting)
@@ -126,8 +126,8 @@ class FedTrainer(Trainer):
     """A Trainer whose data come from a `WorkQueue`.
 
     Attributes:
-        short: length of the windows of this `train()`, if they are shorter than the accumulation steps: a window is
-            then an epoch, whose last window the library ends by itself. 0: windows have all their micro-batches.
+        short: length of the windows of this `train()` if they are shorter than the accumulation steps. Each window is
+            then an epoch, at whose end the library ends the window. 0: whole windows.
     """
 
     def __init__(self, desk: WorkQueue, forced: Callable[[Any], None], **options: Any) -> None:
@@ -142,7 +142,7 @@ class FedTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Inputs]:
         rows = _Epoch(self._waiting, self.short) if self.short else _Rows(self._waiting)
-        # a generator of its own, so that a new iterator draws nothing from the run's random stream
+        # a separate generator: a new iterator draws from it, not from the run's random stream
         return DataLoader(rows, batch_size=None, generator=torch.Generator(), collate_fn=lambda inputs: inputs)
 
     def get_batch_samples(self, epoch_iterator: Iterator[Inputs], num_batches: int, device: Any) -> Any:
@@ -163,7 +163,7 @@ class FedTrainer(Trainer):
 
 
 class _Parts(Sequence[Inputs]):
-    """A window whose micro-batches arrive one by one, while the loop goes through it."""
+    """The micro-batches of a window, which arrive one by one while the loop iterates over them."""
 
     def __init__(self, desk: WorkQueue, iterator: Iterator[Inputs], waiting: list[Inputs], first: WindowPiece) -> None:
         self._desk, self._iterator, self._waiting, self._first = desk, iterator, waiting, first
@@ -185,7 +185,7 @@ class Loop:
     """The thread of a Trainer's `train()`; `close` ends it, from any thread.
 
     Attributes:
-        runs: whether `train()` waits for a window. It ends with an epoch without one, such as one that saves at once.
+        runs: `train()` waits for a window. It ends with an epoch without a window, such as one that only saves.
     """
 
     def __init__(self, trainer: FedTrainer, desk: WorkQueue) -> None:
@@ -196,7 +196,7 @@ class Loop:
         """Starts `train()` and waits until it asks for a window.
 
         Raises:
-            Exception: the library's, if it cannot start, or cannot load the checkpoint.
+            Exception: the library's, if it cannot start or load the checkpoint.
         """
         self._trainer.short = short
         arguments = (self._trainer, self.desk, checkpoint)
@@ -204,7 +204,7 @@ class Loop:
         self._waits(self.desk.wait)
 
     def hand(self, order: WindowPiece | Order) -> None:
-        """`WorkQueue.hand`; a loop that has failed begins again with the next call."""
+        """Calls `WorkQueue.hand`; a failed loop begins again with the next call."""
         self._waits(lambda: self.desk.hand(order))
 
     def stop(self) -> None:
@@ -225,7 +225,7 @@ class Loop:
 
 
 def _train(trainer: FedTrainer, desk: WorkQueue, checkpoint: str | None) -> None:
-    """The thread's work: one `train()`."""
+    """Runs one `train()` in the thread and reports its end."""
     failure: BaseException | None = None
     try:
         trainer.train(resume_from_checkpoint=checkpoint)
@@ -238,7 +238,7 @@ def _train(trainer: FedTrainer, desk: WorkQueue, checkpoint: str | None) -> None
 
 @contextmanager
 def seeds_restored() -> Iterator[None]:
-    """Restores the random states of Python and NumPy, which `Trainer` seeds when it is made and when it resumes."""
+    """Restores the random states of Python and NumPy, which `Trainer` seeds at its creation and on resume."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
         yield

@@ -1,4 +1,4 @@
-"""PyTorch's implementations of optimizers: what each has, refusals of the others, and attempts."""
+"""Recipes' optimizers, schedules and loss scalers in PyTorch, 8-bit Adam of bitsandbytes, refusals and attempts."""
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -66,13 +66,13 @@ _FUSED_FLOAT16 = (
     "GradScaler.unscale_ refuses a float16 model's float16 gradients, which only a fused optimizer unscales itself"
 )
 _HAS_GRADIENT_FORMATS = hasattr(torch.Tensor, "grad_dtype")
-"""Whether the format of a parameter's gradient can be set."""
+"""True if the format of a parameter's gradient can be set."""
 _NO_OTHERS = "Adam takes no others" if _HAS_GRADIENT_FORMATS else "this version of PyTorch gives it no others"
 NO_UNSCALING = f"GradScaler.unscale_ refuses a float16 model's float16 gradients, and {_NO_OTHERS}"
 NO_CLIPPING = (
     "clipping wants unscaled gradients; GradScaler.unscale_ refuses a float16 model's float16 ones, and " + _NO_OTHERS
 )
-"""Why an optimizer that has to unscale gradients itself gets none that are unscaled by hand, or clipped."""
+"""Reasons: an optimizer that unscales gradients itself takes none that were unscaled by hand, or clipped."""
 _TENSOR_RATE = "foreach Adam and AdamW raise ValueError for a tensor as rate, unless they are capturable"
 
 
@@ -86,7 +86,7 @@ def require_implementation(model: Model, recipe: Recipe, device: str) -> None:
     """Refuses an implementation that an optimizer lacks, and parameters that it does not take.
 
     Raises:
-        Unsupported: it does.
+        Unsupported: the optimizer lacks the implementation, or a parameter does not fit it.
     """
     if isinstance(recipe.optimizer, Muon) and any(len(shape) != 2 for shape in model.parameter_shapes().values()):
         raise Unsupported(Capability.MUON, _MATRICES, partial(_steps, recipe, device, (2,)))
@@ -112,7 +112,7 @@ def _find_refusals(recipe: Recipe, device: str) -> Iterator[tuple[Capability, st
 
 
 def _steps(recipe: Recipe, device: str, shape: tuple[int, ...] = (2, 2)) -> bool:
-    """Whether an optimizer with the recipe's arguments moves a weight by a scaled gradient."""
+    """Returns whether an optimizer with the recipe's arguments moves a weight by a scaled gradient."""
     low = torch.float16 if recipe.precision.level == "O3" and recipe.precision.format == "float16" else torch.float32
     weight = torch.ones(shape, dtype=low, device=device, requires_grad=True)
     kind, arguments = optimizer_kind(recipe.replace(scaling=None))
@@ -124,7 +124,7 @@ def _steps(recipe: Recipe, device: str, shape: tuple[int, ...] = (2, 2)) -> bool
 
 
 def _acts(name: Implementation, device: str) -> bool:
-    """Whether Adam has the implementation among its settings and moves weights."""
+    """Returns whether Adam has the implementation among its settings and moves weights."""
     weight = torch.ones(2, device=device, requires_grad=True)
     stepper = Stepper(Recipe(Adam(0.5), implementation=name), [weight])
     weight.sum().backward()
@@ -150,7 +150,7 @@ def class_of_device(device: str) -> Kind:
 
 
 def grad_scaler(device: str, recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> torch.amp.GradScaler | None:
-    """PyTorch's scaler; what the recipe leaves None is left to PyTorch. A constant scale is restored by `update`."""
+    """PyTorch's scaler, with PyTorch's default where the recipe has None. `update` restores a constant scale."""
     match recipe.scaling:
         case None:
             return None
@@ -173,7 +173,7 @@ def dynamic_arguments(scaling: DynamicScaling) -> dict[str, Any]:
 
 
 def twin_of(scaler: torch.amp.GradScaler | None, device: str) -> torch.amp.GradScaler | None:
-    """A copy of the scaler, which keeps the notes on unscaled optimizers to itself."""
+    """A copy of the scaler with its own record of unscaled optimizers."""
     if scaler is None or not scaler.is_enabled():
         return scaler
     twin = type(scaler)(device)
@@ -187,9 +187,9 @@ def constant_scale(recipe: Recipe) -> float | None:
 
 
 def scales_float16(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
-    """Whether the recipe scales the loss of a float16 model, whose gradients `GradScaler.unscale_` refuses.
+    """Returns whether the recipe scales the loss of a float16 model, whose gradients `GradScaler.unscale_` refuses.
 
-    Another kind of scaler takes them.
+    A scaler of another kind accepts them.
     """
     if kind is not torch.amp.GradScaler:
         return False
@@ -198,7 +198,7 @@ def scales_float16(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
 
 
 def wants_float32_gradients(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
-    """Whether a float16 model's parameters are to get float32 gradients, which unfused SGD takes and Adam does not."""
+    """Returns whether a float16 model gets float32 gradients: unfused SGD accepts them, Adam does not."""
     takes = isinstance(recipe.optimizer, SGD) and recipe.implementation != "fused"
     return takes and scales_float16(recipe, kind) and _HAS_GRADIENT_FORMATS
 
@@ -211,12 +211,12 @@ def take_float32_gradients(recipe: Recipe, kind: Kind, parameters: Iterable[torc
 
 
 def wants_fused(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
-    """Whether the optimizer is to be a fused one, which unscales a float16 model's gradients by itself."""
+    """Returns whether the optimizer is to be a fused one, which unscales a float16 model's gradients by itself."""
     return scales_float16(recipe, kind) and not wants_float32_gradients(recipe, kind)
 
 
 def scaler_state(scaler: torch.amp.GradScaler | None, device: str) -> dict[str, Array]:
-    """Scale and growth counter, the scale in the format that the scaler multiplies float16 losses in; else nothing."""
+    """Scale and growth counter of an enabled scaler. The scale has the format that it multiplies float16 losses in."""
     good = good_updates(scaler)
     if scaler is None or good is None:
         return {}
@@ -225,12 +225,12 @@ def scaler_state(scaler: torch.amp.GradScaler | None, device: str) -> dict[str, 
 
 
 def good_updates(scaler: torch.amp.GradScaler | None) -> int | None:
-    """Its growth counter: updates without an overflow since the scale moved; None without an enabled scaler."""
+    """The scaler's growth counter: updates without an overflow since the scale moved; None if it is not enabled."""
     return None if scaler is None or not scaler.is_enabled() else int(scaler.state_dict()["_growth_tracker"])
 
 
 def scaler_settings(scaler: torch.amp.GradScaler | None) -> dict[str, float]:
-    """Its settings, as reported by PyTorch; empty without an enabled scaler."""
+    """The scaler's settings, as reported by PyTorch; empty if it is not enabled."""
     if scaler is None or not scaler.is_enabled():
         return {}
     return {
@@ -248,9 +248,9 @@ def unscale_gradient(value: Array, scale: float) -> Array:
 
 NOT_INSTALLED = "bitsandbytes is not installed"
 BLOCK = 256
-"""Block size of bitsandbytes' optimizers."""
+"""Block size of bitsandbytes' optimizers, in entries."""
 SLOTS = ("state1", "state2")
-"""What bitsandbytes calls the moments; the numbers are at the ends of its other names too."""
+"""Bitsandbytes' names of the moments; its other names end with the same numbers."""
 _WRAPPED = "__bnb_optimizer_quant_state__"
 _ONE_BLOCK = f"bitsandbytes' optimizers have blocks of {BLOCK} entries, and no argument for them"
 _FLOAT16 = (
@@ -261,7 +261,7 @@ _FLOAT16 = (
 
 @cache
 def is_installed() -> bool:
-    """Whether bitsandbytes is installed."""
+    """Returns whether bitsandbytes is installed."""
     return find_spec("bitsandbytes") is not None
 
 
@@ -273,7 +273,7 @@ def _module(name: str) -> Any:
 
 
 def adam_8bit() -> type[torch.optim.Optimizer]:
-    """The class of optimizers.
+    """The class `Adam8bit` of bitsandbytes.
 
     Raises:
         ImportError: bitsandbytes is not installed, or not for this PyTorch.
@@ -282,19 +282,19 @@ def adam_8bit() -> type[torch.optim.Optimizer]:
 
 
 def rule() -> EightBitRule:
-    """The codes' values: bitsandbytes' dynamic maps."""
+    """The decoded values of the codes: bitsandbytes' dynamic maps."""
     create_map = _module("functional").create_dynamic_map
     first, second = (to_array(create_map(signed=signed)) for signed in (True, False))
     return EightBitRule(*SLOTS, first, second)
 
 
 def unwrap_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an optimizer holds for a parameter, without the mapping that bitsandbytes puts codes into when it saves."""
+    """An optimizer's state of a parameter, without the nested mapping in which bitsandbytes saves codes."""
     return {**state, **state.get(_WRAPPED, {})} if _WRAPPED in state else state
 
 
 def has_codes(state: Mapping[str, Any]) -> bool:
-    """Whether an optimizer holds codes for a parameter."""
+    """Returns whether an optimizer holds codes for a parameter."""
     return "qmap1" in state
 
 
@@ -312,10 +312,10 @@ def moment_arrays(name: str, slot: Slot, state: Mapping[str, Any]) -> dict[str, 
 
 
 def require(recipe: Recipe, device: str) -> None:
-    """Refuses a recipe for 8-bit Adam that bitsandbytes' cannot follow.
+    """Refuses a recipe for 8-bit Adam that bitsandbytes cannot follow.
 
     Raises:
-        Unsupported: it asks for other blocks, or for a scaled loss of a float16 model.
+        Unsupported: the recipe asks for another block size, or for a scaled loss of a float16 model.
     """
     if Capability.ADAM_8BIT not in needs(recipe):
         return
@@ -327,7 +327,7 @@ def require(recipe: Recipe, device: str) -> None:
 
 
 def keeps_codes(device: str, **options: Any) -> bool:
-    """Whether Adam8bit with these arguments uses 8-bit moments for large parameters."""
+    """Returns whether Adam8bit with these arguments uses 8-bit moments for large parameters."""
     weight = torch.ones(4096, device=device, requires_grad=True)
     optimizer = adam_8bit()([weight], lr=0.5, **options)
     weight.sum().backward()
@@ -359,7 +359,7 @@ _ARGUMENTS = {
     "steps": "ns_steps",
     "coefficients": "ns_coefficients",
 }
-"""Arguments that PyTorch calls differently from a recipe."""
+"""PyTorch's names of arguments, where they differ from a recipe's."""
 _ADJUSTMENTS = {"rms": "match_rms_adamw", "width": "original"}
 _OF_8_BIT_MOMENTS = ("state_bits", "block", "smallest")
 IMPLEMENTATIONS: Mapping[Implementation, Mapping[str, bool]] = {
@@ -369,13 +369,13 @@ IMPLEMENTATIONS: Mapping[Implementation, Mapping[str, bool]] = {
     "fused": {"fused": True},
     "capturable": {"capturable": True},
 }
-"""Arguments that choose an implementation; what an optimizer does not have need not be switched off."""
+"""Arguments that choose an implementation. An option that an optimizer lacks need not be switched off."""
 
 
 def optimizer_kind(
     recipe: Recipe, scaler: Kind = torch.amp.GradScaler
 ) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    """The recipe's class of optimizers under a kind of scaler, and the arguments that it is made with."""
+    """The recipe's optimizer class under a kind of scaler, and its keyword arguments."""
     optimizer, arguments = recipe.optimizer, _arguments(recipe)
     if isinstance(optimizer, Adam) and optimizer.state_bits == 8:
         return adam_8bit(), arguments | {"min_8bit_size": optimizer.smallest}
@@ -427,8 +427,8 @@ class Stepper:
     """One optimizer with its scheduler, which follows the optimizer's applied updates.
 
     Attributes:
-        applied: how often the optimizer's own `step` has applied gradients, by its post hook. A fused one's `step` runs
-            on an overflow too, which the scaler passes to it, and skips the update.
+        applied: how often the optimizer's own `step` has applied gradients, by its post hook. The `step` of a fused
+            optimizer also runs on an overflow, which the scaler passes to it, and skips the update.
         hook_calls: how often its post hook has run.
     """
 
@@ -451,7 +451,7 @@ class Stepper:
         return ways.optimizer(recipe.way("optimizer"), kind, groups, arguments)
 
     def make_schedule(self, last: int = -1) -> None:
-        """Makes the recipe's schedule of the optimizer as it is, at its beginning or after update `last`, from 0."""
+        """Makes the recipe's schedule of the present optimizer, after update `last` (from 0), or at its beginning."""
         schedule = self._schedule
         self.scheduler = ways.scheduler(self._way, self.optimizer, schedule, last) if schedule else None
 
@@ -470,12 +470,12 @@ class Stepper:
         return self.optimizer.state
 
     def steps(self, state: Mapping[torch.Tensor, Mapping[str, Any]]) -> int:
-        """Applied updates: the optimizer's own counter where it has one (Adam), else how often its `step` ran."""
+        """Applied updates: the optimizer's own counter where it has one (Adam), else the number of calls of `step`."""
         counters = [float(values["step"]) for values in state.values() if "step" in values]
         return int(max(counters)) if counters else self.applied
 
     def parts(self) -> dict[str, Any]:
-        """Its parts with a `state_dict`, by name: the optimizer and, if any, the schedule."""
+        """The parts with a `state_dict`, by name: the optimizer and, if any, the schedule."""
         result: dict[str, Any] = {"optimizer": self.optimizer}
         return result | ({"schedule": self.scheduler} if self.scheduler else {})
 
@@ -491,7 +491,7 @@ def steppers(recipe: Recipe, slots: Mapping[str, Slot], make: Maker = Stepper) -
 
 
 def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str, Array]:
-    """Each tensor that an optimizer holds as "SLOT/PARAMETER", its own names for the slots, and the counters.
+    """Each state tensor of the optimizers as "SLOT/PARAMETER", with PyTorch's names of the slots, and the counters.
 
     The counters of a second optimizer are "steps.1" and "schedule.1".
     """
@@ -514,6 +514,6 @@ def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str
 
 
 def averages_of(slots: Mapping[str, Slot], average: AveragedModel) -> dict[str, Array]:
-    """The average of each parameter as "average/PARAMETER", and how many updates it has taken in."""
+    """The average of each parameter as "average/PARAMETER", and the number of updates in it."""
     result = {f"average/{name}": slot.to_canonical(slot.tensor) for name, slot in slots.items()}
     return result | {"averaged": to_array(average.n_averaged)}

@@ -1,7 +1,7 @@
 """One training run, following PyTorch's automatic mixed precision examples, and its checkpoints.
 
-The file is what PyTorch's tutorial on saving and loading calls a general checkpoint: a dictionary of the user's, which
-holds the `state_dict` of every part and what the training loop keeps itself.
+The file is a general checkpoint, as PyTorch's tutorial on saving and loading calls it: the user's dictionary of the
+`state_dict` of every part and of the training loop's own state.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -77,9 +77,9 @@ from frameworks.torch.training.optimizers import (
 
 FILE, PARTS = "run.pt", "parts"
 LOOP = "loop"
-"""Key of state that no `state_dict` contains."""
+"""Key of the training loop's own state in a checkpoint."""
 _ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in signature(checkpoint.save).parameters else {}
-"""Without a process group; PyTorch before 2.7 sees by itself that there is none."""
+"""Arguments of a save without a process group; PyTorch before 2.7 detects that there is none."""
 
 
 class ModelAndOptimizers:
@@ -101,7 +101,7 @@ class ModelAndOptimizers:
 
 
 def with_state_api(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a run with model and optimizers as one, the others as they are."""
+    """The parts of a run, with model and optimizers joined into one part and the others unchanged."""
     optimizers = {name: part for name, part in parts.items() if name.startswith("optimizer")}
     others = {name: part for name, part in parts.items() if name != "model" and name not in optimizers}
     return {"model": ModelAndOptimizers(parts["model"], [*optimizers.values()]), **others}
@@ -153,7 +153,7 @@ class TorchTrainer(BaseTrainer):
             devices.module(device).reset_peak_memory_stats()
 
     def prepare(self) -> None:
-        """Prepares the initialised network for training, before anything else refers to it."""
+        """Prepares the initialised network for training. Nothing else refers to it yet."""
 
     def _find_parameters(self) -> None:
         self.slots = parameters_by_name(self.model, self.network)
@@ -168,7 +168,7 @@ class TorchTrainer(BaseTrainer):
         return Network(self.model, self.recipe.recompute, self.recipe.way("recompute"))
 
     def _low_format(self) -> torch.dtype | None:
-        """The format that this class casts a model of level O3 to; None leaves every model as it is."""
+        """The format to which this class casts a model of level O3; None casts no model."""
         return DTYPES[self.recipe.precision.format] if self.recipe.precision.level == "O3" else None
 
     def _make_average(self) -> AveragedModel | None:
@@ -215,11 +215,11 @@ class TorchTrainer(BaseTrainer):
             return self._losses(batch.inputs, batch.targets)
 
     def _count_compiled(self) -> None:
-        """A compiled forward pass without recomputation runs its one segment each time that it is called."""
+        """Counts a call of a compiled forward pass without recomputation as one run of its only segment."""
         if self.compiled and self.recipe.recompute is None:
             self.network.calls.counts[0] += 1
 
-    # what can be seen
+    # readings
 
     def parameters(self) -> dict[str, Array]:
         return {name: slot.to_canonical(slot.tensor) for name, slot in self.slots.items()}
@@ -228,7 +228,7 @@ class TorchTrainer(BaseTrainer):
         return optimizer_state(self.steppers, self.slots) | self._averages()
 
     def _averages(self) -> dict[str, Array]:
-        """The average of each parameter, and how many updates it has taken in."""
+        """The average of each parameter, and the number of updates in it."""
         if self.average is None or not isinstance(self.average.module, Network):
             return {}
         return averages_of(parameters_by_name(self.model, self.average.module), self.average)
@@ -329,7 +329,7 @@ class TorchTrainer(BaseTrainer):
         ways.back(self.recipe.way("backward"), scaled, parameters, retain=retain)
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
-        """The context of a micro-batch's forward and backward; `last` if it ends its window."""
+        """The context of a micro-batch's forward and backward; `last`: it ends its window."""
         return nullcontext()
 
     def _share(self, total: torch.Tensor, items: int) -> torch.Tensor:
@@ -345,7 +345,7 @@ class TorchTrainer(BaseTrainer):
         return totals
 
     def _pass(self, batch: Batch, items: int, scaler: torch.amp.GradScaler | None) -> float:
-        """Forward and backward of a micro-batch of a window of so many items; the sum of its items' losses."""
+        """Runs a micro-batch of a window of `items` items forward and backward; returns the sum of its losses."""
         loaded = self._load(batch)
         keeping = self.compiled and self.recipe.separate_losses
         with (
@@ -424,7 +424,7 @@ class TorchTrainer(BaseTrainer):
             raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_UNSCALING, attempt)
 
     def _feed_window(self, window: Sequence[Gradients]) -> None:
-        """The passes of all micro-batches of a window, each of which gives its gradients."""
+        """Runs a backward pass for each micro-batch of a window, with these gradients."""
         for number, mapping in enumerate(window, start=1):
             present = {name: value for name, value in mapping.items() if value is not None}
             if present:
@@ -432,16 +432,16 @@ class TorchTrainer(BaseTrainer):
                     self._feed(present, len(window))
 
     def _feed(self, gradients: Mapping[str, Array], micro_batches: int) -> None:
-        """The backward pass of one of so many micro-batches that gives these gradients."""
+        """Runs the backward pass of one of `micro_batches` micro-batches, with these gradients."""
         self._backward([self._fed_share(self._sum_products(gradients), micro_batches)], self.scaler)
 
     def _sum_products(self, gradients: Mapping[str, Array]) -> torch.Tensor:
-        """Σ p·g, whose gradients are those that are given."""
+        """Σ p·g, a loss whose gradients are `gradients`."""
         parts = [self.slots[name].times(value).sum() for name, value in gradients.items()]
         return sum(parts[1:], parts[0])
 
     def _fed_share(self, total: torch.Tensor, micro_batches: int) -> torch.Tensor:
-        """The loss to back-propagate, from the `_sum_products` of one of so many micro-batches."""
+        """The loss to back-propagate for one of `micro_batches` micro-batches; `total` is its `_sum_products`."""
         return total / micro_batches
 
     def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
@@ -463,7 +463,7 @@ class TorchTrainer(BaseTrainer):
         return self._report(before, rate, norm, skipped=not any(stepped))
 
     def _unscaled_to_clip(self) -> int:
-        """How often gradients are unscaled by hand before they are clipped."""
+        """The number of times that gradients are unscaled by hand before they are clipped."""
         manual = self.recipe.way("scaling") == "unscale-first" and not wants_fused(self.recipe, self.scaler_kind)
         return 1 if self.recipe.clip is not None or manual else 0
 
@@ -474,7 +474,7 @@ class TorchTrainer(BaseTrainer):
                 self.scaler.unscale_(stepper.optimizer)
 
     def _step(self) -> None:
-        """Steps of all optimizers, which an overflow skips, and the next scale."""
+        """Steps all optimizers unless there is an overflow, and updates the scale."""
         for stepper in self.steppers:
             if self.scaler is None:
                 stepper.optimizer.step()
@@ -484,11 +484,11 @@ class TorchTrainer(BaseTrainer):
             self.scaler.update(constant_scale(self.recipe))
 
     def _clip(self, limit: float) -> torch.Tensor:
-        """Clips the gradients; the norm that they had."""
+        """Clips the gradients and returns their norm before that."""
         return ways.CLIPS[self.recipe.way("clip")]([slot.tensor for slot in self.slots.values()], limit)
 
     def _discard_update(self) -> Update:
-        """Ends an update whose gradients are unscaled without a step: `update` readies the scaler for the next one."""
+        """Ends an update of unscaled gradients without a step: `update` resets the scaler for the next one."""
         if self.scaler is None:
             raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_SCALER)
         before = self._scale()
@@ -568,8 +568,8 @@ class TorchTrainer(BaseTrainer):
         """Restores what `save` wrote, part by part, each by its own `load_state_dict`.
 
         Raises:
-            ValueError: the file cannot be read, holds other parts than the run has, or PyTorch refuses one of them;
-                what came before that is loaded then.
+            ValueError: the file cannot be read, it has other parts than the run, or PyTorch refuses a part; the parts
+                before the refused one are loaded then.
         """
         self._restore(path, self._load_parts)
 
@@ -599,7 +599,7 @@ class TorchTrainer(BaseTrainer):
                 load_parts(saved)
             self.go_on(saved[LOOP])
             self.put_gradients(saved[LOOP]["gradients"])
-        except (Exception, CheckpointException) as error:  # the second is no subclass of the first
+        except (Exception, CheckpointException) as error:  # CheckpointException is no subclass of Exception
             raise ValueError(f"{file} cannot be loaded: {error}") from error
 
     def _load_parts(self, saved: Mapping[str, Any]) -> None:
@@ -613,7 +613,7 @@ class TorchTrainer(BaseTrainer):
                 part.load_state_dict(saved[name])
 
     def _load_in(self, order: LoadOrder, saved: Mapping[str, Any]) -> None:
-        """Loads the parts of a new run, which are made and loaded in this order."""
+        """Makes and loads the parts of a new run in this order."""
         parts = self.parts()
         if order == "optimizer-first":
             for name, part in reversed(parts.items()):

@@ -422,7 +422,7 @@ class DenseLayerReadsAnotherPolicy(ReferenceTrainer):
 
 
 def half(format_name: str) -> bool:
-    """Whether the format is a 16-bit one."""
+    """Returns whether the format is a 16-bit one."""
     return format_name in ("float16", "bfloat16")
 
 

@@ -276,7 +276,7 @@ class Recomputing(ReferenceTrainer):
     """Tells the parameters of recomputed segments from those of the heads."""
 
     def inside(self, name: str) -> bool:
-        """Whether a parameter belongs to a recomputed segment."""
+        """Returns whether a parameter belongs to a recomputed segment."""
         return self.recipe.recompute is not None and not name.startswith(f"{len(self.model.layers) - 1}.")
 
 

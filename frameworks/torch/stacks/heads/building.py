@@ -22,12 +22,12 @@ HEADS = 4
 HEAD_WIDTH = WIDTH // HEADS
 VOCABULARY = 99
 FIRST_WORD = 60
-"""Token ids below have a special meaning in a tiny configuration."""
+"""The first ordinary token id: smaller ids have a special meaning in a tiny configuration."""
 IMAGE = 32
 LABELS = 3
 
 FRAMES = 64
-"""Of a spectrogram."""
+"""Number of frames of a spectrogram."""
 POSITIONS = 128
 
 Rule = tuple[str, Callable[[int], int]]
@@ -78,13 +78,13 @@ _KNOWN_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decod
 
 @dataclass(frozen=True)
 class Shrinking:
-    """How a default configuration shrinks.
+    """Rules that shrink a default configuration.
 
     Attributes:
         exempt: fields whose names match keep their default.
-        assigned: the fields of the default are assigned; otherwise its class is called with them, so that what it
-            derives from them fits.
-        image: height and width of images that have more.
+        assigned: small values are assigned to fields; otherwise the class is called with them, so that derived
+            fields fit.
+        image: limit of the height and width of images, in pixels.
     """
 
     exempt: str = r"(?!)"
@@ -148,7 +148,7 @@ def _overrides(config: Any, shrinking: Shrinking, tokens: Iterator[int]) -> dict
             if (small := _token(name, value, tokens)) is not None:
                 own[name] = small
         elif hasattr(config, "depths") and type(value) is int and re.search(_DEPTH, name):
-            continue  # derived from the number of stages
+            continue  # the class derives it from the number of stages
         elif (small := _small(name, value, shrinking.image)) != value:
             own[name] = small
     own.update(_cut_lists(config, own))
@@ -163,7 +163,7 @@ def _overrides(config: Any, shrinking: Shrinking, tokens: Iterator[int]) -> dict
 
 
 def _cut_lists(config: Any, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists with an entry for each layer, cut to the layers that are left."""
+    """Lists with an entry for each layer, cut to the small number of layers."""
     depths = {
         getattr(config, name): small for name, small in own.items() if re.search(_DEPTH, name) and type(small) is int
     }
@@ -175,14 +175,14 @@ def _cut_lists(config: Any, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _none_of(value: Any) -> Any:
-    """No dropout, in the form of this value."""
+    """A rate of 0 of the type of this value."""
     if isinstance(value, list | tuple):
         return type(value)(0.0 for _ in value)
     return type(value)(0) if type(value) in (int, float) else value
 
 
 def _power(value: int) -> int:
-    """The largest power of two that is not greater."""
+    """The largest power of two up to the value."""
     return 1 << max(value, 1).bit_length() - 1
 
 
@@ -225,7 +225,7 @@ def _small_sequence(name: str, value: Any) -> Any:
 
 
 _DROPS = re.compile(r"drop|pdrop|mask_(time|feature)_prob|jitter_noise|stochastic_depth_rate")
-"""Fields with a rate at which random numbers are drawn in training."""
+"""Names of fields with a rate of dropout or of another random change in training."""
 _WITHOUT: Mapping[str, Any] = {
     "apply_spec_augment": False,
     "use_cache": False,
@@ -233,7 +233,7 @@ _WITHOUT: Mapping[str, Any] = {
     "default_language": "en_XX",
 }
 _UNSET: Mapping[str, Any] = {"vocab_size": VOCABULARY, "prediction_length": 8}
-"""Values of fields that have to be set and have no default."""
+"""Values of fields that are required and have no default."""
 
 
 ROWS = 8
@@ -248,7 +248,7 @@ Row = dict[str, Any]
 
 
 def find(config: Any, *names: str, default: Any = None) -> Any:
-    """The first of these fields, in the configuration or its parts."""
+    """The first of these fields that the configuration, or a part of it, has."""
     parts = [config, *(value for value in vars(config).values() if hasattr(value, "model_type"))]
     for name in names:
         for part in parts:
@@ -263,7 +263,7 @@ def parameters(kind: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def candidates(kind: Any, config: Any) -> Iterator[list[Row]]:
-    """Lists of `ROWS` rows that the head may accept, the likeliest first."""
+    """Lists of `ROWS` rows that the head may accept, the most likely list first."""
     takes = parameters(kind)
     for inputs in _inputs(kind, config, takes):
         for labels in _labels(kind, config, takes, inputs):
@@ -443,7 +443,7 @@ def _mask(row: int, size: int) -> torch.Tensor:
 
 
 def make_ragged_rows(rows: list[Row]) -> list[Row] | None:
-    """The rows with other numbers of counted labels, by -100; None where a row's labels are no sequence."""
+    """The rows with unequal numbers of counted labels (others are -100); None if labels are no sequence."""
     labels = rows[0].get("labels")
     if not isinstance(labels, torch.Tensor) or labels.dim() != 1 or labels.dtype != torch.long or len(labels) < LENGTH:
         return None
@@ -484,10 +484,10 @@ def head_names() -> list[str]:
 
 
 def head_class(name: str) -> Any:
-    """The class of this name.
+    """The head class of this name.
 
     Raises:
-        NotBuilt: there is none, or its forward takes no targets.
+        NotBuilt: there is no such class, or its forward takes no targets.
     """
     import transformers
 
@@ -510,7 +510,7 @@ def head_class(name: str) -> Any:
 
 @dataclass(frozen=True)
 class TinyHead:
-    """One class, its tiny configuration and its rows."""
+    """A head class, its tiny configuration and its rows."""
 
     kind: Any
     config: Any
@@ -523,7 +523,7 @@ class TinyHead:
 
 
 def build_head(kind: Any, limit_s: float = 2.0) -> TinyHead:
-    """The head of the first tiny configuration and rows with a finite loss that has a gradient.
+    """The head with the first tiny configuration and rows that give a finite, differentiable loss.
 
     Raises:
         NotBuilt: there is none within `limit_s` seconds of this processor.
@@ -576,7 +576,7 @@ def loss_of(output: Any) -> torch.Tensor:
     """The loss of a forward pass.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the model returns no loss.
     """
     loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
     if loss is None:
@@ -600,12 +600,12 @@ LIBRARY = "transformers"
 
 def names() -> list[str]:
     """The heads, as "transformers:CLASS"."""
-    import_module("frameworks.torch.stacks.heads.library_heads")  # takes seconds, which no model's limit has to include
+    import_module("frameworks.torch.stacks.heads.library_heads")  # seconds outside of any model's limit
     return [f"{LIBRARY}:{name}" for name in head_names()]
 
 
 def checks(model: str, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
-    """The checks of "transformers:CLASS" or "PACKAGE.MODULE:FACTORY".
+    """The checks of a model, "transformers:CLASS" or "PACKAGE.MODULE:FACTORY".
 
     Raises:
         NotBuilt: it cannot be trained, or not to the end.

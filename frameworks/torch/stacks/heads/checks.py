@@ -1,4 +1,4 @@
-"""Checks of a model, whoever built it: passes, randomly rounded ones, mixed precision and recomputation."""
+"""Checks of any model: exact and randomly rounded passes, mixed precision and recomputation."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ PASS, FAIL, NOT_JUDGED = "pass", "fail", "not judged"
 EQUAL, ONCE, RESUME = "accumulation.equals-full-batch", "accumulation.normalised-once", "resume.bit-identical"
 RECOMPUTED = ("recompute.same-loss", "recompute.same-gradients", "recompute.frees-activations")
 K = 4
-"""Micro-batches of a window that is compared with a whole batch."""
+"""Number of micro-batches of the window that is compared with a whole batch."""
 UNBOUNDED = "a randomly rounded pass is not finite, so that there is no bound"
 
 
@@ -27,10 +27,10 @@ class HeadCheck:
     """One check of one clause.
 
     Attributes:
-        case: which of several checks of the clause, "" for its only one.
+        case: name of the check among several of the clause, "" for its only one.
         outcome: `PASS`, `FAIL` or `NOT_JUDGED`.
-        got, want: of a failure; of a check that was not judged `got` is the reason.
-        cause: where the failure comes from, the same for all models that share it, "" if that is the model alone.
+        got, want: values of a failure; if the check was not judged, `got` is the reason.
+        cause: cause of the failure in the same words for all models that share it, "" for a cause in this model only.
     """
 
     clause: str
@@ -47,7 +47,7 @@ def make_check(clause: str, case: str, holds: bool, got: str, want: str, cause: 
 
 
 def left_out(clause: str, case: str, reason: str) -> HeadCheck:
-    """A check that was not judged."""
+    """A check that was not judged, with the reason."""
     return HeadCheck(clause, case, NOT_JUDGED, reason)
 
 
@@ -57,8 +57,8 @@ def check_windows(
     """A check that an update of `K` micro-batches has the loss and gradients of one of a whole batch.
 
     Args:
-        limits: of the distances of losses and of gradients.
-        cause: of a failure, from the distance of the gradients.
+        limits: limits of the distances of losses and of gradients.
+        cause: the cause of a failure, from the distance of the gradients.
     """
     apart, moved = distance(whole.gradients, parts.gradients), abs(whole.loss - parts.loss)
     holds = moved <= limits[0] and apart <= limits[1]
@@ -73,7 +73,7 @@ Loss = Callable[[Any], torch.Tensor]
 
 FLOAT32 = torch.finfo(torch.float32).eps
 MEMBERS = 4
-"""Passes of an ensemble."""
+"""Number of passes of an ensemble."""
 
 _EXACT = (
     "empty", "zeros", "ones", "full", "clone", "copy", "arange", "index", "gather", "scatter", "embedding.", "cat",
@@ -117,7 +117,7 @@ class RandomRounding(TorchDispatchMode):
 
 @cache
 def _rounds(func: Any) -> bool:
-    """Whether an operation makes new values by arithmetic."""
+    """Returns whether an operation computes new values by arithmetic, which rounds."""
     if any(value.alias_info is not None for value in func._schema.returns):
         return False
     plain = str(func).removeprefix("aten.").removeprefix("_")
@@ -125,7 +125,7 @@ def _rounds(func: Any) -> bool:
 
 
 def run(model: Any, loss_of: Loss) -> MeasuredPass:
-    """One pass; gradients of former passes are dropped."""
+    """Runs one pass; drops the gradients of former passes."""
     model.zero_grad(set_to_none=True)
     loss = loss_of(model)
     loss.backward()
@@ -142,7 +142,7 @@ def gradients_of(model: Any) -> Gradients:
 
 
 def ensemble(model: Any, loss_of: Loss, ulp: float) -> tuple[float, float]:
-    """The furthest loss and gradient of `MEMBERS` randomly rounded passes, as distances from the pass itself."""
+    """The largest distances of loss and gradient from the exact pass among `MEMBERS` randomly rounded passes."""
     exact = run(model, loss_of)
     losses, distances = [], []
     for seed in range(MEMBERS):
@@ -155,7 +155,7 @@ def ensemble(model: Any, loss_of: Loss, ulp: float) -> tuple[float, float]:
 
 
 def bounds(model: Any, loss_of: Loss, ulp: float) -> tuple[float, float]:
-    """Twice the distances of the furthest member: how far a correct loss and gradient may be."""
+    """Tolerances of loss and gradient: twice the largest distances of the ensemble."""
     of_loss, of_gradients = ensemble(model, loss_of, ulp)
     return 2 * of_loss, 2 * of_gradients
 
@@ -166,7 +166,7 @@ def norm(gradients: Mapping[str, torch.Tensor]) -> float:
 
 
 def distance(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
-    """2-norm of the difference; a gradient that one side lacks counts as zero."""
+    """2-norm of the difference; a missing gradient counts as zero."""
     return norm(
         {
             name: one.get(name, torch.zeros(())).double() - other.get(name, torch.zeros(())).double()
@@ -176,7 +176,7 @@ def distance(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor])
 
 
 def same_bits(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str:
-    """The first tensor that differs, "" if none does."""
+    """The name of the first tensor that differs, "" if none does."""
     for name in {**one, **other}:
         if name not in one or name not in other:
             return name
@@ -198,7 +198,7 @@ DROPOUT = 0.1
 
 
 def quiet(model: Any) -> Any:
-    """The model without dropout, its batch norms in evaluation mode for good."""
+    """The model without dropout, and with batch norm permanently in evaluation mode."""
     for module in model.modules():
         for name, value in list(vars(module).items()):
             if "drop" in name and isinstance(value, float):
@@ -220,7 +220,7 @@ def loud(model: Any) -> Any:
 
 
 def has_batch_norm(model: Any) -> bool:
-    """Whether statistics of a micro-batch would decide its outputs."""
+    """Returns whether outputs depend on statistics of the micro-batch."""
     return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
@@ -229,11 +229,11 @@ KEEPS = "a second pass from the same random state differs from the first: the mo
 
 
 def unsteady(make: Callable[[], Any], gradients: Callable[[Any], Gradients]) -> str:
-    """Why passes of a model cannot be compared, "" if they can.
+    """The reason why two passes of a model cannot be compared, "" if they can.
 
     Args:
-        make: gives a new model each time, all of them equal.
-        gradients: of one pass.
+        make: returns a new model with equal weights at each call.
+        gradients: gradients of one pass.
     """
     model, other = make(), make()
     torch.manual_seed(1)
@@ -324,14 +324,14 @@ def _state() -> tuple[Any, ...]:
 
 @dataclass
 class Segments:
-    """Calls of checkpointed segments, and how many tensors that need a gradient or modules several of them used."""
+    """The calls of checkpointed segments, and the trainable tensors and modules that each call used."""
 
     calls: int = 0
     used: dict[int, int] = field(default_factory=dict)
     references: list[Any] = field(default_factory=list)
 
     def call(self, checkpoint: Callable[..., Any], segment: Any, *arguments: Any, **named: Any) -> Any:
-        """Calls a segment by a function that checkpoints, and notes the call."""
+        """Calls a segment through a checkpointing function, and records the call."""
         self.calls += 1
         parts = {id(part): part for part in _parts((segment, arguments, named))}
         for number, part in parts.items():
@@ -341,19 +341,19 @@ class Segments:
 
     @property
     def shared(self) -> int:
-        """How many tensors or modules more than one segment used."""
+        """The number of tensors and modules that more than one call used."""
         return sum(count > 1 for count in self.used.values())
 
 
 @dataclass
 class InnerBytes:
-    """Bytes that autograd saves within segments, without what checkpointing keeps: arguments, results, parameters."""
+    """Bytes that autograd saves within segments and checkpointing frees: no arguments, results, parameters."""
 
     model: Any
     size: int = 0
 
     def call(self, function: Any, *arguments: Any, **named: Any) -> Any:
-        """Calls a segment without checkpointing, and counts."""
+        """Calls a segment without checkpointing, and adds its bytes to `size`."""
         storages: dict[int, int] = {}
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -370,7 +370,7 @@ class InnerBytes:
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a value, also within dictionaries, tuples and lists."""
+    """The tensors in a value, including those in dictionaries, tuples and lists."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict | tuple | list):
@@ -416,10 +416,10 @@ def check_recomputation(
     """Checks of the clauses of recomputation, by a pass of each of two equal models from one random state.
 
     Args:
-        bound: distances of loss and gradient that roundings explain, asked for only where the loss differs, because a
-            model takes other kernels, or where several segments use one tensor or module, whose gradient is then added
-            in another order.
-        inner_bytes: bytes that checkpointing can free, asked for only where it frees none.
+        bound: tolerances of loss and gradient by rounding. It is called only if the loss differs, because a model takes
+            other kernels, or if several segments use one tensor or module, whose gradient is then summed in another
+            order.
+        inner_bytes: bytes that checkpointing can free; called only if it frees none.
     """
     plain, plain_bytes = _measure_pass(plain_model, loss_of)
     checkpointed, checkpointed_bytes = _measure_pass(checkpointed_model, loss_of)

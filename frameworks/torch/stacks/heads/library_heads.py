@@ -54,8 +54,8 @@ from frameworks.torch.stacks.heads.checks import (
 
 @dataclass(frozen=True)
 class Window:
-    """One update by Trainer: its loss and gradients, whether Trainer takes the model to divide by the number of items,
-    and what it logged or warned about."""
+    """One update by Trainer: its loss and gradients, its warnings and log messages, and `divides`: Trainer expects the
+    model to divide the loss by the number of items."""
 
     loss: float
     gradients: Gradients
@@ -64,7 +64,7 @@ class Window:
 
 
 class _GradientReader(TrainerCallback):
-    """The gradients when the optimizer gets them."""
+    """Reads the gradients just before the optimizer's step."""
 
     def __init__(self) -> None:
         self.gradients: Gradients = {}
@@ -74,7 +74,7 @@ class _GradientReader(TrainerCallback):
 
 
 def window(model: Any, rows: Sequence[Row], k: int) -> Window:
-    """One update of all rows in `k` micro-batches."""
+    """Makes one update of all rows in `k` micro-batches."""
     reader = _GradientReader()
     with TemporaryDirectory() as folder, _listening() as said:
         trainer = trainer_of(model, rows, folder, k, callbacks=[reader], max_steps=1)
@@ -85,7 +85,7 @@ def window(model: Any, rows: Sequence[Row], k: int) -> Window:
 def trainer_of(
     model: Any, rows: Sequence[Row], folder: str | Path, k: int = 1, callbacks: Sequence[Any] = (), **changes: Any
 ) -> Trainer:
-    """A Trainer on the CPU whose window is all rows."""
+    """A Trainer on the CPU with one window of all rows."""
     settings: dict[str, Any] = {
         "optim": "sgd",
         "learning_rate": 2.0**-10,
@@ -126,8 +126,8 @@ def _listening() -> Iterator[list[str]]:
 def run_and_resume(
     model: Any, fresh: Any, rows: Sequence[Row]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[str]]:
-    """The states at the end of a run of four updates, and of one that a new Trainer of `fresh` resumes after two, and
-    what was logged.
+    """The final state of a run of four updates, that of a run which a new Trainer of `fresh` resumes after two, and the
+    log messages.
 
     A state has weights, buffers, the optimizer's moments and the CPU's random state.
     """
@@ -157,7 +157,7 @@ COUNT = "num_items_in_batch"
 
 
 def checks(kind: Any, formats: tuple[str, ...] = ("bfloat16",)) -> Iterator[HeadCheck]:
-    """Every check, as soon as it is judged.
+    """Yields every check as soon as it is judged.
 
     Raises:
         NotBuilt: the class cannot be trained from a tiny configuration.
@@ -197,7 +197,7 @@ def _accumulation(head: TinyHead) -> Iterator[HeadCheck]:
 
 
 def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) -> tuple[HeadCheck, Window] | str:
-    """k=1 against k=4, or why this cannot be judged."""
+    """The check of one window, k=1 against k=4, or the reason why it cannot be judged."""
     model = quiet(head.model())
     loss = _loss(rows)
     if reason := unsteady(lambda: quiet(head.model()), lambda module: run(module, loss).gradients):
@@ -320,7 +320,7 @@ def _resume(head: TinyHead) -> HeadCheck:
 
 @dataclass(frozen=True)
 class _Frame:
-    """One call inside transformers: its file below the package, its function, and whether it has the count."""
+    """A call inside transformers: its file in the package, its function; `counted`: it has the number of items."""
 
     file: str
     function: str
@@ -328,7 +328,7 @@ class _Frame:
 
 
 class _Watching(TorchFunctionMode):
-    """Notes the calls that lead to the first loss of PyTorch."""
+    """Records the call stack of the first loss function of PyTorch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -353,11 +353,11 @@ def _inside_transformers(frame: FrameType | None) -> list[_Frame]:
 
 
 def cause(forward: Callable[[], Any], passed: bool) -> str:
-    """Why the loss of `forward` does not depend on the count that it was called with, in words that all heads with the
-    same code share.
+    """The reason why the loss of `forward` ignores the number of items that it was called with, in the same words for
+    all heads with the same code.
 
     Args:
-        passed: whether Trainer passes the count to this class.
+        passed: Trainer passes the number of items to this class.
     """
     with _Watching() as watching, torch.no_grad():
         forward()

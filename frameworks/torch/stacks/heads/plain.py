@@ -50,7 +50,7 @@ class ModuleAndBatch:
     """A module and a batch, both copied for each run.
 
     Attributes:
-        batch: a tensor, a tuple of positional or a dictionary of keyword arguments; rows in the first dimension.
+        batch: a tensor, a tuple of positional arguments or a dictionary of keyword arguments; dimension 0 is rows.
     """
 
     module: nn.Module
@@ -61,20 +61,20 @@ class ModuleAndBatch:
         return copy.deepcopy(self.module).train()
 
     def rows(self, start: int, end: int) -> Any:
-        """A part of the batch."""
+        """The batch of some of the rows."""
         return _map_tensors(self.batch, lambda tensor: tensor[start:end])
 
     @property
     def count(self) -> int:
-        """Rows of the batch."""
+        """Number of rows of the batch."""
         return len(next(tensors(self.batch)))
 
 
 def call_factory(module: str, name: str) -> ModuleAndBatch:
-    """What the factory makes, with a batch.
+    """The module that the factory makes, with a batch.
 
     Raises:
-        NotBuilt: the module cannot be imported, has no such callable, or it makes no module and batch.
+        NotBuilt: the import fails, there is no such callable, or it returns no module and batch.
     """
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -115,7 +115,7 @@ def _map_tensors(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> 
 
 
 def loss_of(model: Any, batch: Any) -> torch.Tensor:
-    """The module's own loss: a scalar output, or one called "loss"; of other outputs the mean square.
+    """The module's own loss: a scalar output, or one called "loss"; else the mean square of the output.
 
     Raises:
         NotBuilt: the output has no floating-point tensor.
@@ -163,7 +163,7 @@ _NO_MEAN = "the module's loss is no mean of its rows"
 
 
 def _run_micro_batches(instance: ModuleAndBatch) -> MeasuredPass:
-    """Micro-batches, each loss divided by their number, as PyTorch's notes on accumulation have it."""
+    """Runs micro-batches, each loss divided by their number, as in PyTorch's notes on accumulation."""
     model, total, size = quiet(instance.model()), 0.0, instance.count // K
     for start in range(0, instance.count, size):
         loss = loss_of(model, instance.rows(start, start + size)) / K
@@ -204,7 +204,7 @@ def _layers(model: nn.Module) -> list[nn.Module]:
 
 
 def _resume(instance: ModuleAndBatch, whole: Any) -> HeadCheck:
-    """Four updates by AdamW, against two, a save, a load into a new module and two more."""
+    """Compares four updates by AdamW with two, a save, a load into a new module and two more."""
     torch.manual_seed(5)
     unbroken = instance.model()
     optimizer = torch.optim.AdamW(unbroken.parameters(), lr=2.0**-10)
@@ -232,7 +232,7 @@ def _resume(instance: ModuleAndBatch, whole: Any) -> HeadCheck:
 
 
 def _shift_parameters(model: nn.Module) -> nn.Module:
-    """The module with other parameters, so that one that a load leaves out shows."""
+    """The module with changed parameters, so that a parameter that a load leaves out is visible."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)

@@ -1,4 +1,4 @@
-"""Lightning Fabric as a framework of the suite, a run in its documented loop, attempts, and what Trainer shares."""
+"""Lightning Fabric as a framework of the suite: runs in its documented loop, attempts, and code shared with Trainer."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _SMALL = (
     r".*log_every_n_steps",
     r".*on purpose",
 )
-"""What Lightning warns of in a small loop or next to Slurm, and what a newer PyTorch warns of in Lightning's code."""
+"""Patterns of ignored warnings: Lightning's on small loops and Slurm, and a newer PyTorch's on Lightning's code."""
 
 
 @cache
 def quiet() -> None:
-    """Turns off information on devices and on runs, in the way of Lightning's guide to its console logging."""
+    """Turns off log messages on devices and runs, as in Lightning's guide to console logging."""
     for name in ("lightning.fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
@@ -68,11 +68,11 @@ def precision_of(
 ) -> dict[str, Any]:
     """The argument of Lightning that chooses a recipe's precision.
 
-    A scaler is handed to a plugin, because on a CPU Lightning makes none.
+    A plugin gets the scaler, because Lightning makes none on a CPU.
 
     Args:
-        mixed: the class of plugins of mixed precision.
-        scaled_float32: one without autocast.
+        mixed: class of the plugin of mixed precision.
+        scaled_float32: class of the plugin of loss scaling without autocast.
     """
     if recipe.precision.level == "O0" and scaler is not None:
         return {"plugins": scaled_float32("16-mixed", device, scaler)}
@@ -83,12 +83,12 @@ def precision_of(
 
 
 def make_scaled_plugin(mixed: Any, device: str, **options: Any) -> Any:
-    """A plugin of float16 autocast under a scaler with these arguments, of scale 8 if they name none."""
+    """A plugin of float16 autocast with a scaler of these arguments; the default scale is 8."""
     return mixed("16-mixed", device, torch.amp.GradScaler(device, **{"init_scale": 8.0} | options))
 
 
 def guard_attempts(probes: Mapping[Capability, Probe], device: str) -> dict[Capability, Attempt]:
-    """Attempts by capability, which draw from no stream and warn of nothing."""
+    """Attempts by capability that use no random stream of a run and give no warnings."""
     return all_guarded(probes, device, partial(torch.random.fork_rng, []), without_warnings)
 
 
@@ -97,7 +97,7 @@ _REPORTED = {"16-mixed": "float16", "bf16-mixed": "bfloat16", "32-true": "float3
 
 
 def format_request(ran: torch.dtype, reported: str, warned: list[str]) -> FormatRequest:
-    """What Lightning made of a request for mixed precision."""
+    """The effect of a request for mixed precision in Lightning."""
     says_so = any("mixed" in text or "AMP" in text for text in warned)
     return FormatRequest(dtype_name(ran), _REPORTED[reported], warned=says_so)
 
@@ -126,13 +126,13 @@ class Loop:
         self.module, self.optimizer = self.fabric.setup(self.weight, optimizer)
 
     def backward(self, factor: float) -> None:
-        """Forward and backward of a micro-batch, whose loss is a factor of the weights' sum."""
+        """Runs forward and backward of a micro-batch; its loss is a factor times the sum of the weights."""
         inputs = torch.eye(2, device=self.fabric.device) * factor
         self.fabric.backward(self.module(inputs).sum())
 
 
 def keeps_scale(device: str) -> bool:
-    """Whether an overflow leaves a scale that is never to grow as it was."""
+    """Returns whether a constant scale stays the same after an overflow."""
     plugin = make_scaled_plugin(MixedPrecision, device, growth_interval=2**31 - 1)
     loop = Loop(device, plugins=plugin)
     loop.backward(float("inf"))
@@ -141,7 +141,7 @@ def keeps_scale(device: str) -> bool:
 
 
 def clips_two_optimizers(device: str) -> bool:
-    """Whether clipping for each of two optimizers leaves a norm within the limit over both."""
+    """Returns whether clipping of each of two optimizers keeps their joint norm within the limit."""
     fabric, model = Fabric(accelerator=device, devices=1), torch.nn.Linear(1, 1)
     unwrapped = [torch.optim.SGD([parameter], 0.5) for parameter in model.parameters()]
     module, *optimizers = fabric.setup(model, *unwrapped)
@@ -153,7 +153,7 @@ def clips_two_optimizers(device: str) -> bool:
 
 
 def clips_fused(device: str) -> bool:
-    """Whether the scaled gradients of a fused optimizer are clipped."""
+    """Returns whether the scaled gradients of a fused optimizer are clipped."""
     loop = Loop(device, fused=True, plugins=make_scaled_plugin(MixedPrecision, device))
     loop.backward(8.0)
     loop.fabric.clip_gradients(loop.module, loop.optimizer, max_norm=1.0)
@@ -162,7 +162,7 @@ def clips_fused(device: str) -> bool:
 
 
 def keeps_float64(label: str, device: str) -> bool:
-    """Whether float64 weights give float64 outputs at a level."""
+    """Returns whether a model with float64 weights returns float64 outputs at a level."""
     low = label == "O1-float16"
     options = {"plugins": make_scaled_plugin(MixedPrecision, device)} if low else {"precision": NAMES[label]}
     loop = Loop(device, torch.float64, **options)
@@ -170,7 +170,7 @@ def keeps_float64(label: str, device: str) -> bool:
 
 
 def scales(precision: str, device: str) -> bool:
-    """Whether Fabric's bf16-mixed takes a loss scaler, or another precision of it makes one."""
+    """Returns whether Fabric's bf16-mixed takes a loss scaler, or another precision of it makes one."""
     if precision == "bf16-mixed":
         MixedPrecision(precision, device, torch.amp.GradScaler(device))
         return True
@@ -180,7 +180,7 @@ def scales(precision: str, device: str) -> bool:
 FILE = "run.ckpt"
 
 _SAFELY = {"weights_only": True} if "weights_only" in signature(Fabric.load).parameters else {}
-"""Arguments by which Fabric reads tensors and plain values alone; before 2.6 it has none."""
+"""Arguments that restrict Fabric's loading to tensors and plain values; Lightning before 2.6 has none."""
 
 NO_STATIC_SCALE = "Lightning calls GradScaler.update() without a scale, so an overflow always changes it"
 _NORM_OF_ONE = "clip_gradients takes the norm over the parameters of one optimizer"
@@ -190,7 +190,7 @@ NO_FUSED_CLIPPING = "Lightning refuses to clip the scaled gradients of a fused o
 
 
 class Float32Scaled(MixedPrecision):
-    """Loss scaling without autocast; Fabric's own precisions scale float16 autocast alone."""
+    """Loss scaling without autocast; Fabric's own precisions scale only under float16 autocast."""
 
     def forward_context(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -206,7 +206,7 @@ class FabricTrainer(TorchTrainer):
     """A run whose model, optimizers, backward passes, clipping, steps and checkpoints are Fabric's.
 
     Attributes:
-        fabric: Fabric of this run alone.
+        fabric: the Fabric object of this run.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -236,7 +236,7 @@ class FabricTrainer(TorchTrainer):
 
     def _back(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
         if scaler is not self.scaler and scaler is not None:
-            scaler.scale(losses[0].detach())  # the copy that unscales in `gradients` has to have scaled something
+            scaler.scale(losses[0].detach())  # `unscale_` of the copy in `gradients` needs an earlier `scale`
         self.fabric.backward(losses[0], retain_graph=retain)
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
@@ -273,7 +273,7 @@ class FabricTrainer(TorchTrainer):
     # the whole run
 
     def _checkpoint(self) -> dict[str, Any]:
-        """The user's dictionary of parts; the precision plugin holds the loss scale, which Fabric does not add."""
+        """The user's dictionary of parts; includes the precision plugin with the loss scale, which Fabric omits."""
         parts = self.parts() | {"model": self._module}
         if "scaler" in parts:
             parts["scaler"] = self._plugin
@@ -300,11 +300,11 @@ def require_together(
     """Refuses a combination whose parts Lightning supports only separately.
 
     Args:
-        keeps: whether float64 heads keep their format at a level, by its label.
-        scales: whether a precision of Lightning has a loss scaler.
+        keeps: float64 heads keep their format at the level with this label.
+        scales: a precision of Lightning has a loss scaler.
 
     Raises:
-        Unsupported: float64 heads in a low model, or a scaler without float16 autocast.
+        Unsupported: float64 heads in a model of a low format, or a scaler without float16 autocast.
     """
     label = recipe.precision.label
     has_wide_heads = any(head.format == "float64" for head in model.heads.heads)
@@ -315,7 +315,7 @@ def require_together(
 
 
 def clips_fused_and_scaled(recipe: Recipe) -> bool:
-    """Whether a recipe clips gradients that its scaler leaves to a fused optimizer."""
+    """Returns whether a recipe clips gradients that a fused optimizer unscales."""
     scaled = recipe.scaling is not None or recipe.precision.label == "O1-float16"
     return recipe.clip is not None and recipe.implementation == "fused" and scaled
 
@@ -332,7 +332,7 @@ class FabricFramework(StackFramework):
         return guard_attempts({Capability.STATIC_SCALING: keeps_scale}, self.device)
 
     def request_format(self, format_name: FormatName) -> FormatRequest:
-        """What Fabric makes of a request for mixed precision, without this adapter's plugin."""
+        """The effect of a request for mixed precision in Fabric, without this adapter's plugin."""
         formats: list[torch.dtype] = []
         layer = torch.nn.Linear(2, 2)
         layer.register_forward_hook(lambda _layer, _inputs, output: formats.append(output.dtype))

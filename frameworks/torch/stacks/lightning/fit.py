@@ -18,7 +18,7 @@ from frameworks.torch.core.layers import Network
 from frameworks.torch.training.optimizers import Stepper
 
 ENDLESS = 2**40
-"""Micro-batches of an epoch that no short window ends."""
+"""Length in micro-batches of an epoch that does not end with a short window."""
 
 
 @dataclass(eq=False)
@@ -27,9 +27,9 @@ class Work:
 
     Attributes:
         batch: tensors, as a loader yields them.
-        loss: `training_step`, from the batch as Lightning hands it over; None skips the backward pass, as documented.
-        window: micro-batches of the window that this one begins; None within a window.
-        norm: the gradients' norm before the step; None where the window does not end, or nothing is clipped.
+        loss: function of the batch that `training_step` calls; if it returns None, Lightning skips the backward pass.
+        window: number of micro-batches of the window that this one begins; None within a window.
+        norm: the gradients' norm before clipping; None if the window does not end here or the run does not clip.
     """
 
     batch: dict[str, Any]
@@ -39,15 +39,15 @@ class Work:
 
 
 class _Stopped(Exception):
-    """Ends a fit that nobody feeds any more."""
+    """Raised in a fit to end it when the run is closed."""
 
 
 class WorkQueue:
-    """Where the thread of a fit waits for work and for calls, and reports.
+    """Queues between a run and the thread of its fit, which waits for micro-batches and calls, and reports results.
 
     Attributes:
-        full: micro-batches of a whole window.
-        current: the micro-batch at work.
+        full: number of micro-batches of a whole window.
+        current: the micro-batch that the fit trains on now.
     """
 
     def __init__(self, full: int) -> None:
@@ -58,13 +58,13 @@ class WorkQueue:
         self._results: SimpleQueue[Any] = SimpleQueue()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> WorkQueue:
-        """An average of the module's weights copies the module, not where it gets its work."""
+        """Returns the same queue: a copy of the module for an average must not get a copy of the queue."""
         return self
 
     # the run's side
 
     def ask(self, order: Work | Callable[[], Any]) -> Any:
-        """Gives an order and waits for its end; raises what it raised."""
+        """Sends an order and waits for its result; raises its exception."""
         self._orders.put(order)
         result = self._results.get()
         if isinstance(result, BaseException):
@@ -81,7 +81,7 @@ class WorkQueue:
         self._results.put(result)
 
     def coming(self) -> Work:
-        """The next micro-batch, which stays where it is; calls that come before it are made."""
+        """The next micro-batch, which stays in the queue; runs the calls that were queued before it."""
         while self._next is None:
             order = self._orders.get()
             if order is None:
@@ -96,26 +96,26 @@ class WorkQueue:
         return self._next
 
     def take(self) -> Work:
-        """The next micro-batch."""
+        """Removes the next micro-batch from the queue and returns it."""
         self.current, self._next = self.coming(), None
         return self.current
 
     def fail(self, error: BaseException) -> None:
-        """Answers every order with the error that ended the fit."""
+        """Answers each further order with the error that ended the fit."""
         self.report(error)
         while self._orders.get() is not None:
             self.report(error)
 
 
 class _Loader:
-    """An epoch's micro-batches; it can be resumed, since the run decides what comes next."""
+    """An iterator over an epoch's micro-batches. It needs no state to resume: the run chooses the next micro-batch."""
 
     def __init__(self, desk: WorkQueue) -> None:
         self._desk = desk
         self._length: int | None = None
 
     def __len__(self) -> int:
-        """Waits for the first window, which `train_dataloader` must not: around it Lightning patches `DataLoader`."""
+        """Waits for the first window. `train_dataloader` must not wait: Lightning patches `DataLoader` around it."""
         if self._length is None:
             window = self._desk.coming().window or self._desk.full
             self._length = window if window < self._desk.full else ENDLESS
@@ -135,10 +135,10 @@ class _Loader:
 class FitModule(LightningModule):
     """A network as Lightning's guide has it, whose losses, data and optimizer are those of a run.
 
-    An epoch ends before a window that is shorter than the others, which is an epoch of its own.
+    A window that is shorter than the others is a separate epoch, and ends the one before.
 
     Attributes:
-        loop: counters of the run's own, which go into a checkpoint and come from one.
+        loop: the run's own counters, which are saved in a checkpoint and loaded from it.
     """
 
     def __init__(self, network: Network, desk: WorkQueue, stepper: Stepper, *, clips: bool) -> None:
@@ -151,7 +151,7 @@ class FitModule(LightningModule):
 
     @property
     def stepper(self) -> Stepper:
-        """The run's optimizer and schedule, which a copy of the module for an average does not copy."""
+        """The run's optimizer and schedule; a copy of the module for an average shares them."""
         stepper = self._stepper()
         assert stepper is not None
         return stepper
@@ -193,12 +193,12 @@ class FitModule(LightningModule):
 
 
 class Fit:
-    """A fit in a thread of its own, which ends with this object.
+    """A fit in a separate thread, which ends with this object.
 
     Attributes:
-        trainer: Lightning's.
+        trainer: Lightning's Trainer.
         task: the module that it trains.
-        end: ends the fit and waits for it; called with this object's end, and at the process's.
+        end: ends the fit and waits for it; called when this object or the process ends.
     """
 
     def __init__(self, trainer: Trainer, task: FitModule, desk: WorkQueue, file: Path | None = None) -> None:
@@ -210,10 +210,10 @@ class Fit:
         )
         self._thread.start()
         self.end = weakref.finalize(self, _end, desk, self._thread)
-        self.ask(lambda: None)  # answered when the fit is ready for its first micro-batch
+        self.ask(lambda: None)  # wait until the fit is ready for its first micro-batch
 
     def ask(self, order: Work | Callable[[], Any]) -> Any:
-        """Has the fit train on a micro-batch, or make a call between two; raises what ended the fit."""
+        """Sends a micro-batch, or a call to run between two, to the fit; raises the error that ended the fit."""
         return self._desk.ask(order)
 
 

@@ -1,4 +1,4 @@
-"""Lightning's Trainer as a framework of the suite, one run with automatic optimization, and attempts."""
+"""Lightning's Trainer as a framework of the suite: runs with automatic optimization, and attempts."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def _mean(module: Tiny, factor: float) -> torch.Tensor:
 
 
 class Tiny(LightningModule):
-    """Two weights of 1.0 under SGD of rate 0.5, or others; a batch is a factor of their sum.
+    """Two weights, by default 1.0 under SGD of rate 0.5; the loss is their sum times the batch.
 
     Attributes:
-        readings: whatever a step records.
+        readings: values that steps record.
     """
 
     def __init__(
@@ -140,14 +140,14 @@ def _is_at(weight: torch.Tensor, value: float) -> bool:
 
 
 def _keeps_scale(device: str) -> bool:
-    """Whether an overflow leaves a scale that is never to grow as it was."""
+    """Returns whether a constant scale stays the same after an overflow."""
     plugin = make_scaled_plugin(MixedPrecision, device, growth_interval=2**31 - 1)
     fit_module(device, Tiny(), float("inf"), plugins=plugin)
     return bool(plugin.scaler.get_scale() == 8.0)
 
 
 def _unscaled_manually(times: int, device: str) -> bool:
-    """Whether gradients can be unscaled by hand after the backward pass, and then stepped with."""
+    """Returns whether a step can follow after gradients were unscaled by hand behind the backward pass."""
     module, plugin = Tiny(), make_scaled_plugin(MixedPrecision, device)
 
     def unscale() -> None:
@@ -166,14 +166,14 @@ def _two_optimizers(device: str) -> bool:
 
 
 def _two_losses(device: str) -> bool:
-    """Whether two losses that a step returns each have a backward pass."""
+    """Returns whether each of two losses that a step returns gets a backward pass."""
     module = Tiny(lambda module, factor: [_mean(module, factor), _mean(module, factor)])
     fit_module(device, module, 1.0)
     return _is_at(module.weight, 0.0)
 
 
 def ends_a_window_early(device: str = "cpu") -> bool:
-    """Whether anything that a step returns or sets ends a window before its last micro-batch."""
+    """Returns whether a return value or an attribute set in a step can end a window before its last micro-batch."""
 
     def step(module: Tiny, factor: float) -> torch.Tensor:
         module.trainer.should_stop = True
@@ -185,7 +185,7 @@ def ends_a_window_early(device: str = "cpu") -> bool:
 
 
 def clips_fused(device: str) -> bool:
-    """Whether the scaled gradients of a fused optimizer are clipped."""
+    """Returns whether the scaled gradients of a fused optimizer are clipped."""
     module = Tiny(configured=lambda own: torch.optim.SGD([own.weight], 0.5, fused=True))
     fit_module(device, module, 8.0, gradient_clip_val=1.0, plugins=make_scaled_plugin(MixedPrecision, device))
     return float((1.0 - module.weight.detach()).norm()) < 0.501
@@ -194,7 +194,7 @@ def clips_fused(device: str) -> bool:
 def _average(device: str) -> bool:
     module = Tiny()
     fit_module(device, module, 1.0, 2.0, callbacks=[callbacks.EMAWeightAveraging(decay=0.5)])
-    return _is_at(module.weight, 0.0)  # (0.5 - 0.5) / 2, of the weights 0.5 and -0.5
+    return _is_at(module.weight, 0.0)  # the mean of the weights 0.5 and -0.5
 
 
 _PROBES: dict[Capability, Probe] = {
@@ -208,7 +208,7 @@ _PROBES: dict[Capability, Probe] = {
 
 
 def keeps_float64_head(label: str, device: str) -> bool:
-    """Whether a model's float64 weights stay float64 at a level."""
+    """Returns whether a model's float64 weights stay float64 at a level."""
     module = Tiny()
     module.head = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
     fit_module(device, module, 1.0, precision=NAMES[label])
@@ -216,7 +216,7 @@ def keeps_float64_head(label: str, device: str) -> bool:
 
 
 def trainer_scales(precision: Any, device: str) -> bool:
-    """Whether the Trainer's bf16-mixed takes a loss scaler, or another precision of it makes one."""
+    """Returns whether the Trainer's bf16-mixed takes a loss scaler, or another precision of it makes one."""
     if precision == "bf16-mixed":
         MixedPrecision(precision, device, torch.amp.GradScaler(device))
         return True
@@ -234,16 +234,16 @@ _BY_ITSELF = "Trainer unscales gradients itself, after the last backward pass of
 
 
 class Float32ScaledPrecision(MixedPrecision):
-    """Loss scaling without autocast; the Trainer's own precisions scale float16 autocast alone."""
+    """Loss scaling without autocast; the Trainer's own precisions scale only under float16 autocast."""
 
     def autocast_context_manager(self) -> torch.autocast:
         return torch.autocast(self.device, enabled=False)
 
 
 class LightningTrainer(TorchTrainer):
-    """A run in one fit. Lightning ends a window itself, with its last micro-batch, so `apply` only reports.
+    """A run in one fit. Lightning ends a window with its last micro-batch, so `apply` only reports the update.
 
-    `accumulate` without `update` takes the window to hold micro-batches of the first one's size.
+    `accumulate` without `update` assumes that all micro-batches of the window have the first one's size.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -316,7 +316,7 @@ class LightningTrainer(TorchTrainer):
         self._give(Work({"inputs": loaded.inputs, "targets": dict(loaded.targets)}, loss), length)
 
     def _give(self, work: Work, length: int | None) -> None:
-        """Has the fit take a micro-batch, the first of a window of so many if none is open."""
+        """Sends a micro-batch to the fit; if no window is open, it is the first one of a window of this length."""
         if not self._left:
             self._left = work.window = length or self.recipe.accumulation
             self._opened = (self._scale(), self.steppers[0].learning_rate, self.steppers[0].applied)
@@ -340,7 +340,7 @@ class LightningTrainer(TorchTrainer):
             self._give(Work({}, partial(self._fed_loss, mapping)), len(window))
 
     def _fed_loss(self, gradients: Gradients, _: Mapping[str, Any]) -> torch.Tensor | None:
-        """A loss with these gradients; None without any, by which a step leaves its backward pass out."""
+        """A loss with these gradients; None if there are none, so that the step has no backward pass."""
         present = {name: value for name, value in gradients.items() if value is not None}
         return self._sum_products(present) if present else None
 
@@ -349,17 +349,17 @@ class LightningTrainer(TorchTrainer):
             raise ValueError(f"{length} micro-batches are more than one window of {self.recipe.accumulation}")
 
     def _passes(self, window: Window, items: int, scaler: torch.amp.GradScaler | None) -> list[float]:
-        """As the training loop makes them: each loss is the mean of its micro-batch, divided by their number."""
+        """Runs a window like the training loop: each loss is its micro-batch's mean over the window's length."""
         return [self._pass(batch, batch.items * len(window), scaler) for batch in window]
 
-    # what can be seen
+    # readings
 
     def _averages(self) -> dict[str, Array]:
         average = None if self._ema is None else self._ema._average_model
         return {} if average is None else averages_of(parameters_by_name(self.model, average.module.network), average)
 
     def accumulator(self) -> dict[str, Array]:
-        """Lightning empties the gradients when the next window begins."""
+        """The gradients of the window; Lightning drops them when the next one begins."""
         return self._read_gradients() if self._left else {}
 
     def predict(self, inputs: Array) -> dict[str, Array]:
@@ -428,7 +428,7 @@ class LightningFramework(StackFramework):
         return guard_attempts(_PROBES, self.device)
 
     def request_format(self, format_name: FormatName) -> FormatRequest:
-        """What the Trainer makes of a request for mixed precision, without this adapter's plugin."""
+        """The effect of a request for mixed precision in the Trainer, without this adapter's plugin."""
 
         def product(module: Tiny, factor: float) -> torch.Tensor:
             y = torch.full((2, 2), factor, device=module.device) @ module.weight
@@ -470,7 +470,7 @@ class LightningFramework(StackFramework):
         return tuple(module.readings)
 
     def clip_in_manual_step(self, gradient: Array, *, limit: float, scale: float) -> Array:
-        """By the calls of Lightning's guide to manual optimization."""
+        """Clips by the calls of Lightning's guide to manual optimization."""
         tensor = to_tensor(gradient, self.device)
 
         def step(module: Tiny, _: float) -> None:
