@@ -44,6 +44,7 @@ TOOLS: Mapping[str, Tool] = {
     ),
     "baselines": Tool("Were the baselines written by this suite?", ("tools.baselines",)),
     "processors": Tool("Frameworks as on processors with fewer instruction sets.", ("tools.processors",)),
+    "ladder": Tool("How many tests each step of a new adapter brings.", ("tools.ladder",)),
     "limits": Tool("Is the tree as small as LIMITS.toml says?", ("tools.limits",)),
     "selections": Tool("Make the selections of tests again, from kills and seconds.", ("tools.selections",)),
     "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
