@@ -6,6 +6,7 @@ job of GitHub Actions no line that is printed gives the job a command.
 
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -122,6 +123,7 @@ def test_a_run_concludes_from_its_record_and_ones_own_loop_has_no_baseline(
     status = int(record is not BASE)
 
     def stub_judge(*_: object) -> int:
+        time.sleep(0.05)  # a file's time is some milliseconds coarse
         if record:
             write(tmp_path / "run.json", record)
         return status

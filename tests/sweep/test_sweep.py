@@ -245,7 +245,8 @@ Commands().run(argv, Path({str(tmp_path / "log")!r}), 600, os.environ)
     marker = f"# {tmp_path}"
     environment = {"PYTHONPATH": str(ROOT)}
     with running([sys.executable, str(tmp_path / "program.py")], ROOT, tmp_path / "out", **environment) as process:
-        wait_for(lambda: alive(marker) == 1)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        wait_for(lambda: alive(marker) == 1 and len(children.read_text().split()) == 2)  # the command and its guard
         process.kill()
     wait_for(lambda: alive(marker) == 0)
 
