@@ -1,6 +1,6 @@
 """Base classes and attempts that all adapters share."""
 
-from frameworks.base.attempts import (
+from frameworks.base.capability_attempts import (
     KERNEL,
     OF_ONE_PLACE,
     OPTIONS,

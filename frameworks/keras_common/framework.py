@@ -13,7 +13,7 @@ from keras import ops
 from fixtures.arrays import FORMATS, Array
 from fixtures.recipe import DynamicScaling, Precision, Recipe
 from frameworks.base import BaseFramework, ships, takes
-from frameworks.base.attempts import Make
+from frameworks.base.capability_attempts import Make
 from frameworks.contract import Attempt, Capability, Conventions, FunctionFormat, OpResult, ScalerRule, Unsupported
 from frameworks.keras_common.layers import VARIANTS, WAYS, Tensor
 from frameworks.keras_common.optimizers import REFUSED_OPTIONS, has_factors_of, option_attempts

@@ -28,7 +28,7 @@ from fixtures.schedules import (
     Polynomial,
 )
 from frameworks.base import optimizer_attempts, ships, takes
-from frameworks.base.attempts import Make
+from frameworks.base.capability_attempts import Make
 from frameworks.base.shipped import FROZEN, HALFWAY, RATE, ListedOptimizers, Options, gradients, infinite
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.keras_common.layers import Tensor

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from fixtures.model import Batch
-from frameworks.base.attempts import Make
+from frameworks.base.capability_attempts import Make
 from frameworks.contract import Attempt, Capability
 from frameworks.keras_common.framework import keras_attempts
 from frameworks.operations import CATALOGUE

@@ -13,6 +13,7 @@ from frameworks.base import (
     KERNEL,
     BaseFramework,
     BaseTrainer,
+    capability_attempts,
     delayed_attempts,
     float8_attempts,
     has_effect,
@@ -119,18 +120,6 @@ def test_a_format_or_quantizer_without_the_name_is_noticed() -> None:
         request(lacking("cpu"), Capability.INT8_ROW)
 
 
-NEWER = (
-    Capability.ADAFACTOR,
-    Capability.ABSOLUTE_RATE,
-    Capability.SMALLEST_FACTORED,
-    Capability.MUON,
-    Capability.WIDTH_RATE,
-    Capability.UNADJUSTED_RATE,
-    Capability.GROUP_RATES,
-)
-"""Options of optimizers that some framework, or version of it, lacks."""
-
-
 def warn(category: type[Warning]) -> bool:
     """An attempt that warns and says that it worked."""
     warnings.warn("text", category, stacklevel=1)
@@ -180,7 +169,7 @@ def test_shared_attempts_of_the_reference_take_effect() -> None:
         | quantizer_attempts(own.rule(Quantizers))
         | technique_attempts(own.rule(PostTraining))
         | float8_attempts(own.run)
-        | optimizer_attempts(own.run, *NEWER)
+        | optimizer_attempts(own.run, *capability_attempts._ATTEMPTS)
         | shipped_attempts(own.parts())
         | offload_attempts(own.run, away)
         | with_ranks({}, own.rank_group, None)

@@ -124,6 +124,13 @@ def test_code_hash_follows_the_code_and_neither_comments_nor_messages(tmp_path: 
     assert hashes[0] == hashes[1] == hashes[2] != hashes[3]
 
 
+def test_modules_of_a_derivation_are_without_those_of_attempts() -> None:
+    assert (ROOT / "frameworks" / "base" / "capability_attempts.py").is_file()
+    names = derivation_hash.modules()
+    assert "frameworks.base.trainer" in names
+    assert "frameworks.base.capability_attempts" not in names
+
+
 def test_own_file_of_spreads_has_entries_of_known_arrays() -> None:
     content = json.loads(stored_spreads.FILE.read_text("utf-8"))
     assert content["entries"]

@@ -96,10 +96,10 @@ def _replace(replacement: _Replacement) -> None:
     setattr(owner, name, lambda *args, **named: function(original, *args, **named))
 
 
-def _framework(broken: type) -> type:
+def _framework(broken: Any) -> type:
     own = {"__doc__": broken.__doc__, "__module__": broken.__module__}
     if replacements := [value for value in vars(broken).values() if isinstance(value, _Replacement)]:
-        make = getattr(broken, "__init__")  # noqa: B009
+        make = broken.__init__
 
         def make_and_replace(self: Any, *args: Any) -> None:
             make(self, *args)

@@ -31,7 +31,7 @@ from fixtures.recipe import (
     collect_fields,
 )
 from frameworks.base import optimizer_attempts
-from frameworks.base.attempts import Make
+from frameworks.base.capability_attempts import Make
 from frameworks.contract import Attempt, Capability, EightBitRule, Unsupported, needs
 from frameworks.torch.core import ways
 from frameworks.torch.core.devices import dtype_name, to_array
