@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -115,6 +114,10 @@ def cases(
     return Case(layers, segments, blocks is LINEAR, draw(st.sampled_from(precisions)), parts)
 
 
+_PLAIN_GRADIENTS: dict[tuple[Subject, Case], dict[str, Array]] = {}
+_PLAIN_STATES: dict[tuple[Subject, Case], tuple[float, dict[str, Array]]] = {}
+
+
 def run_of(
     subject: Subject, case: Case, variant: str | None = None, depth: Literal[0, 1, 2] = 0, accumulation: int = 1
 ) -> Trainer:
@@ -124,16 +127,23 @@ def run_of(
     return subject.trainer(case.model, recipe)
 
 
-@cache
 def plain_gradients(subject: Subject, case: Case) -> dict[str, Array]:
-    """Return the gradients without recomputation, which are the same for all variants and segmentations."""
-    return run_of(subject, case).gradients(case.window(subject.seed))
+    """Return the gradients without recomputation, which are the same for all variants and segmentations.
+
+    A process computes them once; each test starts the run, so that its record names it.
+    """
+    run = run_of(subject, case)
+    if (subject, case) not in _PLAIN_GRADIENTS:
+        _PLAIN_GRADIENTS[subject, case] = run.gradients(case.window(subject.seed))
+    return _PLAIN_GRADIENTS[subject, case]
 
 
-@cache
 def plain_state(subject: Subject, case: Case) -> tuple[float, dict[str, Array]]:
-    """Return loss and training state after an update without recomputation."""
-    return run_update(subject, case, run_of(subject, case, accumulation=len(case.parts)))
+    """Return loss and training state after an update without recomputation; computed once, as `plain_gradients`."""
+    run = run_of(subject, case, accumulation=len(case.parts))
+    if (subject, case) not in _PLAIN_STATES:
+        _PLAIN_STATES[subject, case] = run_update(subject, case, run)
+    return _PLAIN_STATES[subject, case]
 
 
 def run_update(subject: Subject, case: Case, run: Trainer) -> tuple[float, dict[str, Array]]:
