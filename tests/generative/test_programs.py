@@ -30,7 +30,7 @@ from conformance.generative.programs.case import (
     StartAgain,
     Train,
 )
-from conformance.generative.programs.ensemble import Ensemble, NotesKinks, OtherRange
+from conformance.generative.programs.ensemble import MANY_TERMS, Ensemble, Float64Rounding, NotesKinks, OtherRange
 from conformance.generative.programs.judge import against_the_oracle
 from conformance.generative.programs.triage import find_broken_clause, reachable
 from conformance.generative.programs.variations import Program
@@ -191,6 +191,12 @@ def test_what_only_float16_would_not_hold_is_noted(value: float, overflowed: boo
     rounding = OtherRange(Nearest(), np.inf)
     assert rounding.round(np.array([value]), "float16")[0] == pytest.approx(value, rel=1e-3)
     assert rounding.overflowed == overflowed
+
+
+@pytest.mark.parametrize(("terms", "equal"), [(MANY_TERMS, False), (MANY_TERMS - 1, True)])
+def test_float64_rounding_moves_an_exact_sum_of_many_terms_only(terms: int, equal: bool) -> None:
+    rounding = Float64Rounding(np.random.default_rng(0))
+    assert (rounding.round(np.array(1.5), "float32", terms) == 1.5) == equal
 
 
 def test_values_that_need_no_rounding_are_asked_for_to_the_bit() -> None:

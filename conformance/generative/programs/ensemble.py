@@ -271,7 +271,7 @@ class OtherRange:
 
 
 MANY_TERMS = 32
-"""Sums of more terms get an error of their own, since their partial sums are rounded."""
+"""Sums of at least so many terms get an error of their own, since their partial sums are rounded."""
 
 
 class Float64Rounding(Stochastic):
@@ -281,7 +281,7 @@ class Float64Rounding(Stochastic):
     """
 
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
-        if format_name in ("float32", "float64") and terms > MANY_TERMS:
+        if format_name in ("float32", "float64") and terms >= MANY_TERMS:
             units = format_of(format_name).unit_roundoff * max(math.sqrt(terms), terms / LANES)
             array = np.asarray(array * (1.0 + units * (2.0 * self._rng.random(np.shape(array)) - 1.0)))
         if format_name != "float64":
