@@ -14,8 +14,10 @@ from fixtures.arrays import Array
 from fixtures.model import FunctionUse, Model
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from fixtures.schedules import Plateau
+from frameworks.base.capability_attempts import has_appeared, has_effect
+from frameworks.base.host import measure_elapsed
 from frameworks.base.rank_group import BaseRankGroup
-from frameworks.base.shipped import BaseShipped, has_appeared, has_effect, measure_elapsed
+from frameworks.base.shipped import BaseShipped
 from frameworks.base.trainer import BaseTrainer, Refusing
 from frameworks.contract import (
     NOT_OFFERED,

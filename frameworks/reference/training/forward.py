@@ -15,9 +15,8 @@ from fixtures.recipe import Float8, Precision, Qat, Recipe
 from frameworks.base import inner_bounds, segment_bounds
 from frameworks.contract import Conventions
 from frameworks.reference.core import scope
-from frameworks.reference.core.arithmetic import Operations
+from frameworks.reference.core.arithmetic import Operations, SavedForBackward
 from frameworks.reference.core.network import Pass, TracedTensors, loss_sums
-from frameworks.reference.core.saved_bytes import SavedForBackward
 from frameworks.reference.core.tape import Tensor, recompute_function, tensor
 from frameworks.reference.quantization.float8 import Float8Layers
 from frameworks.reference.quantization.post_training import QatLayers

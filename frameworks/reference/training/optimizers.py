@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import FORMATS, Array, format_of, wider
-from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Optimizer, Recipe, RMSprop
+from fixtures.optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Optimizer, RMSprop
+from fixtures.recipe import Recipe
 from fixtures.schedules import OneCycle
 from frameworks.contract import Conventions
 from frameworks.reference.core.rounding import Rounding
