@@ -13,11 +13,16 @@ from fixtures.recipe import Adam, Offload, OffloadedKind, Optimizer, Recipe, Sta
 from frameworks.contract import Conventions, Gradients
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.tape import Tensor, round_values
-from frameworks.reference.quantization.float8 import EightBitMoments, EightBitState, Moments, bytes_of, stored_moments
-from frameworks.reference.training.forward import master_format
+from frameworks.reference.quantization.eight_bit_state import (
+    EightBitMoments,
+    EightBitState,
+    Moments,
+    bytes_of,
+    stored_moments,
+)
+from frameworks.reference.training.forward import OpenWindow, QuantizedForward, master_format
 from frameworks.reference.training.offload import Activations, ArrayStore, StoredArrays, store_of
 from frameworks.reference.training.optimizers import RULES, Arithmetic, UpdateRule, optimizer_of
-from frameworks.reference.training.quantized_training import OpenWindow, QuantizedForward
 from frameworks.reference.training.scaler import LossScale, loss_scale
 
 Arrays = dict[str, Array]

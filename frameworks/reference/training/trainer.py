@@ -36,7 +36,7 @@ from frameworks.reference.core import checkpoint, scope
 from frameworks.reference.core.network import TracedTensors
 from frameworks.reference.core.primitives import weighted_sum
 from frameworks.reference.core.tape import Pullback, Tensor, plain, record_pullbacks, tensor
-from frameworks.reference.quantization.float8 import parts_of
+from frameworks.reference.quantization.eight_bit_state import parts_of
 from frameworks.reference.training.decisions import Arrays, Decisions, OpenWindow, present
 
 PARTS = ("model", "optimizer", "schedule", "scaler", "window")
