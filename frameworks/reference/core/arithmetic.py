@@ -207,8 +207,8 @@ def normalise(
         squares = r(anp.mean(r(measured * measured), axis=axes, keepdims=True), terms)
         variance = anp.maximum(0.0, r(squares - r(mean * mean)))
     else:
-        apart = centred if measured is x else r(measured - mean)
-        variance = r(anp.mean(apart * apart, axis=axes, keepdims=True), terms)
+        deviations = centred if measured is x else r(measured - mean)
+        variance = r(anp.mean(deviations * deviations, axis=axes, keepdims=True), terms)
     return centred * r(1.0 / anp.sqrt(variance + epsilon)), mean, variance
 
 

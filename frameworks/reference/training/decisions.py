@@ -123,8 +123,7 @@ class Decisions(QuantizedForward):
     def _stored_bytes(self, kind: str) -> int:
         if kind == "activations":
             assert self.activations is not None
-            left, self.activations.left = self.activations.left, 0
-            return left
+            return self.activations.take_bytes()
         groups = [(part, self.master_formats, set[str]()) for part in stored_moments(self.slots)]
         if kind == "parameters":
             same = {name for name, stored in self.formats.items() if stored == self.master_formats[name]}
@@ -256,11 +255,11 @@ class Decisions(QuantizedForward):
         """Updates every parameter that has a gradient, and no other."""
         for name, gradient in gradients.items():
             self.counts[name] += 1
-            taken = self.as_applied(name, gradient)
+            applied = self.as_applied(name, gradient)
             slots = {slot: values[name] for slot, values in self.slots.items() if name in values}
             count = self.counts[name] if self.conventions.adam_counts == "parameter" else self.steps + 1
             self.masters[name], moved = self.rule_of(name)(
-                self.masters[name], slots, taken, self.rate_of(name, rate), count
+                self.masters[name], slots, applied, self.rate_of(name, rate), count
             )
             for slot, value in moved.items():
                 self.slots[slot][name] = value
