@@ -33,6 +33,8 @@ from frameworks.ways import resolve
 
 Make = Callable[[Model, Recipe], Trainer]
 """Creates a run without the adapter's guards."""
+MakeGroup = Callable[[Model, Recipe], BaseRankGroup]
+"""Creates the ranks of a run without the adapter's guards."""
 
 _DEPRECATIONS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 _WEIGHT = "0.output.weight"
@@ -55,6 +57,18 @@ OPTIONS = frozenset(
     }
 )
 """The capabilities of every option of optimizers."""
+_MESHES: Mapping[Capability, Ranks] = {
+    Capability.RANKS_REPLICATED: Ranks(2),
+    Capability.RANKS_OPTIMIZER: Ranks(2, "optimizer"),
+    Capability.RANKS_GRADIENTS: Ranks(2, "gradients"),
+    Capability.RANKS_FULL: Ranks(2, "full"),
+    Capability.RANKS_HYBRID: Ranks(4, "full", replicas=2),
+}
+OF_ONE_PLACE = frozenset({Capability.TRACE, Capability.SAVED_BYTES})
+"""Capabilities only of runs without ranks: a rank's pass covers its own samples only, and gathers weights."""
+KERNEL = np.full((16, 16), 0.5, np.float32)
+"""The kernel of the product in the attempt of delayed scaling."""
+_VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, -1.5, -4.0]], np.float32)
 
 
 def has_effect(attempt: Attempt) -> bool:
@@ -164,10 +178,6 @@ def _leaves(make: Make, offload: Offload) -> bool:
     return set(away) == set(offload.what) and all(size > 0 for size in away.values())
 
 
-KERNEL = np.full((16, 16), 0.5, np.float32)
-_VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, -1.5, -4.0]], np.float32)
-
-
 def casts_of(formats: NumberFormats) -> frozenset[Capability]:
     """The capabilities of a framework's casts to integers and to 8-bit formats."""
     return frozenset(Capability(f"formats.{name}") for name in (*formats.casts(), "int8"))
@@ -253,20 +263,6 @@ def _fakes(quantizers: Quantizers, name: str) -> bool:
     scale, zero = np.full(places, 1.0, np.float32), np.zeros(places, np.int32)
     values, gradient = quantizers.fake_quantize(name, _VALUES, scale, zero)
     return bool((values == np.trunc(values)).all()) and gradient.shape == _VALUES.shape and bool(gradient.any())
-
-
-MakeGroup = Callable[[Model, Recipe], BaseRankGroup]
-"""Creates the ranks of a run without the adapter's guards."""
-
-_MESHES: Mapping[Capability, Ranks] = {
-    Capability.RANKS_REPLICATED: Ranks(2),
-    Capability.RANKS_OPTIMIZER: Ranks(2, "optimizer"),
-    Capability.RANKS_GRADIENTS: Ranks(2, "gradients"),
-    Capability.RANKS_FULL: Ranks(2, "full"),
-    Capability.RANKS_HYBRID: Ranks(4, "full", replicas=2),
-}
-OF_ONE_PLACE = frozenset({Capability.TRACE, Capability.SAVED_BYTES})
-"""Capabilities only of runs without ranks: a rank's pass covers its own samples only, and gathers weights."""
 
 
 def with_ranks(
