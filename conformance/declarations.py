@@ -19,7 +19,7 @@ from conformance.techniques.technique import load_techniques
 from fixtures.data import exact_batch
 from fixtures.model import FunctionUse
 from fixtures.models import exact_linear, exact_stack, make_reused_dense, sincos, tied_embedding, user_function
-from fixtures.optimizers import OPTIMIZERS, SGD, Adafactor, Adagrad, Adam, AdamW, Muon
+from fixtures.optimizers import OPTIMIZERS, SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Optimizer
 from fixtures.recipe import (
     BFLOAT16,
     DynamicScaling,
@@ -56,7 +56,7 @@ REQUESTS = (*PRECISIONS, Capability.AUTOCAST_SCOPE, Capability.AUTOCAST_LISTS, C
 OTHERS = tuple(capability for capability in Capability if capability not in REQUESTS)
 
 _WEIGHT = ("0.weight",)
-_OPTIMIZERS = (
+_OPTIMIZERS: tuple[Optimizer, ...] = (
     SGD(0.5, 0.5, nesterov=True),
     SGD(0.5, 0.5, dampening=0.5),
     SGD(0.5, weight_decay=0.5),
