@@ -169,7 +169,7 @@ _OPTIONS: Mapping[str, Sequence[Options]] = {
     "Adagrad": [{"initial": 0.1}],
     "RMSprop": [{"centred": True, "momentum": 0.5}],
 }
-"""Sets of options by optimizer, besides the empty one."""
+"""Sets of options by optimizer, without the empty one, which is the first of each."""
 
 
 class ReferenceOptimizers(BaseOptimizers):

@@ -16,6 +16,8 @@ from fixtures.schedules import OneCycle
 from frameworks.contract import Conventions
 from frameworks.reference.core.rounding import Rounding
 
+EPSILON = Conventions().adam_default_epsilon
+"""Adam's epsilon in Kingma & Ba, arXiv:1412.6980."""
 RMS_RATE = 0.2
 """Typical RMS of AdamW's updates; Liu et al., arXiv:2502.16982, section 2.2."""
 
