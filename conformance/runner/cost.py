@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from conformance.runner.baselines import BASELINES
-from frameworks.base.shipped import processor as processor_model
+from frameworks.base.host import processor as processor_model
 
 FILE = BASELINES / "costs.toml"
 MORE = 1.05

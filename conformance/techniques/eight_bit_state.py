@@ -13,7 +13,7 @@ from conformance.oracle.bound import Bound
 from conformance.techniques.technique import Technique
 from fixtures.arrays import Array
 from fixtures.recipe import Adam, Recipe
-from frameworks.reference.quantization.float8 import EightBitState
+from frameworks.reference.quantization.eight_bit_state import EightBitState
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 U = 2.0**-24

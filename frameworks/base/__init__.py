@@ -7,15 +7,19 @@ from frameworks.base.capability_attempts import (
     casts_of,
     delayed_attempts,
     float8_attempts,
+    has_effect,
     offload_attempts,
     optimizer_attempts,
     quantizer_attempts,
     quantizers_of,
+    ships,
+    takes,
     technique_attempts,
     techniques_of,
     with_ranks,
 )
 from frameworks.base.framework import GPU, BaseFormats, BaseFramework, gpu_name, named_device
+from frameworks.base.host import measure_elapsed, processor
 from frameworks.base.rank_group import (
     Arguments,
     BaseRankGroup,
@@ -26,7 +30,7 @@ from frameworks.base.rank_group import (
     with_items,
 )
 from frameworks.base.recompute import Bounds, inner_bounds, segment_bounds
-from frameworks.base.shipped import BaseShipped, has_effect, measure_elapsed, processor, shipped_attempts, ships, takes
+from frameworks.base.shipped import BaseShipped, shipped_attempts
 from frameworks.base.trainer import (
     NO_AVERAGE,
     NO_SCALER,

@@ -1,10 +1,12 @@
-"""Attempts that several adapters share: optimizer options, offload, formats, quantization, float8 and ranks."""
+"""Attempts that several adapters share: public names, optimizer options, offload, formats, quantization and ranks."""
 
+import inspect
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,7 +14,8 @@ from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.model import Model
 from fixtures.models import digits_mlp, exact_linear, exact_stack, scalar, tied_embedding
-from fixtures.recipe import SGD, Adafactor, Adam, Float8, Muon, Offload, Ranks, Recipe, Sharding
+from fixtures.optimizers import OPTIMIZERS, SGD, Adafactor, Adam, Muon, Optimizer
+from fixtures.recipe import Float8, Offload, Ranks, Recipe, Sharding
 from frameworks.base.rank_group import BaseRankGroup, window_across_ranks
 from frameworks.contract import (
     AmaxHistories,
@@ -25,10 +28,15 @@ from frameworks.contract import (
     RankFailed,
     Trainer,
 )
+from frameworks.registry import Absence
+from frameworks.ways import resolve
 
 Make = Callable[[Model, Recipe], Trainer]
 """Creates a run without the adapter's guards."""
+MakeGroup = Callable[[Model, Recipe], BaseRankGroup]
+"""Creates the ranks of a run without the adapter's guards."""
 
+_DEPRECATIONS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 _WEIGHT = "0.output.weight"
 OPTIONS = frozenset(
     {
@@ -40,32 +48,76 @@ OPTIONS = frozenset(
         Capability.AMSGRAD,
         Capability.MAXIMIZE,
         Capability.TENSOR_RATE,
-        Capability.ADAGRAD,
         Capability.RATE_DECAY,
-        Capability.RMSPROP,
-        Capability.ADAFACTOR,
         Capability.ABSOLUTE_RATE,
         Capability.SMALLEST_FACTORED,
-        Capability.MUON,
         Capability.WIDTH_RATE,
         Capability.UNADJUSTED_RATE,
         Capability.GROUP_RATES,
     }
 )
-"""The capabilities of every optimizer and every option of optimizers."""
+"""The capabilities of every option of optimizers."""
+_MESHES: Mapping[Capability, Ranks] = {
+    Capability.RANKS_REPLICATED: Ranks(2),
+    Capability.RANKS_OPTIMIZER: Ranks(2, "optimizer"),
+    Capability.RANKS_GRADIENTS: Ranks(2, "gradients"),
+    Capability.RANKS_FULL: Ranks(2, "full"),
+    Capability.RANKS_HYBRID: Ranks(4, "full", replicas=2),
+}
+OF_ONE_PLACE = frozenset({Capability.TRACE, Capability.SAVED_BYTES})
+"""Capabilities only of runs without ranks: a rank's pass covers its own samples only, and gathers weights."""
+KERNEL = np.full((16, 16), 0.5, np.float32)
+"""The kernel of the product in the attempt of delayed scaling."""
+_VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, -1.5, -4.0]], np.float32)
+
+
+def has_effect(attempt: Attempt) -> bool:
+    """Returns whether an attempt took effect: it returned True, did not raise, and warned only of deprecations."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            acted = attempt()
+        except Exception:  # an attempt without effect may raise anything
+            return False
+    return bool(acted) and all(issubclass(warning.category, _DEPRECATIONS) for warning in warned)
+
+
+def ships(owner: str, word: str) -> bool:
+    """Returns whether a public name of a module or class contains the word, in any case."""
+    return any(word.lower() in name.lower() for name in dir(resolve(owner)) if not name.startswith("_"))
+
+
+def has_appeared(absence: Absence) -> bool:
+    """Returns whether a place has one of the absent names, or a public name with one of the words."""
+    places = {owner: resolve(owner) for owner in absence.places}
+    named = any(hasattr(place_object, name) for place_object in places.values() for name in absence.names)
+    return named or any(ships(owner, word) for owner in places for word in absence.words)
+
+
+def takes(function: Callable[..., Any], *names: str) -> bool:
+    """Returns whether the callable has a parameter of one of these names."""
+    return any(name in inspect.signature(function).parameters for name in names)
 
 
 def optimizer_attempts(run: Make, *capabilities: Capability) -> dict[Capability, Attempt]:
     """Attempts for optimizers and options that some framework, or some version, lacks.
 
     Args:
-        capabilities: ADAFACTOR, ABSOLUTE_RATE, SMALLEST_FACTORED, MUON, WIDTH_RATE, UNADJUSTED_RATE, GROUP_RATES.
+        capabilities: those of optimizers, ABSOLUTE_RATE, SMALLEST_FACTORED, WIDTH_RATE, UNADJUSTED_RATE, GROUP_RATES.
     Raises:
         ValueError: a capability has no attempt here.
     """
     if others := [str(capability) for capability in capabilities if capability not in _ATTEMPTS]:
         raise ValueError(f"{', '.join(others)}: no shared attempt; name it in supported_capabilities() or write one")
     return {capability: partial(_ATTEMPTS[capability], run) for capability in capabilities}
+
+
+def _descends(optimizer: type[Optimizer], run: Make) -> bool:
+    """Returns whether the first update, with default options and gradients of ones, lowers every weight."""
+    trainer = run(scalar(1.0), Recipe(optimizer()))
+    before = trainer.parameters()
+    trainer.apply_gradients({name: np.ones_like(array) for name, array in before.items()})
+    return all(bool((array < before[name]).all()) for name, array in trainer.parameters().items())
 
 
 def _adapts(optimizer: Adafactor, run: Make) -> bool:
@@ -102,6 +154,7 @@ def _makes_orthogonal(adjustment: Literal["rms", "width", "none"], factor: float
 
 
 _ATTEMPTS: Mapping[Capability, Callable[[Make], bool]] = {
+    **{capability: partial(_descends, own) for own in OPTIMIZERS for capability in Capability.of_optimizers((own,))},
     Capability.ADAFACTOR: partial(_adapts, Adafactor(0.5)),
     Capability.ABSOLUTE_RATE: partial(_adapts, Adafactor(0.5, relative_step=False)),
     Capability.SMALLEST_FACTORED: _factors_from,
@@ -123,10 +176,6 @@ def _leaves(make: Make, offload: Offload) -> bool:
     run.update((exact_batch(8),))
     away = run.offloaded_bytes()
     return set(away) == set(offload.what) and all(size > 0 for size in away.values())
-
-
-KERNEL = np.full((16, 16), 0.5, np.float32)
-_VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, -1.5, -4.0]], np.float32)
 
 
 def casts_of(formats: NumberFormats) -> frozenset[Capability]:
@@ -214,20 +263,6 @@ def _fakes(quantizers: Quantizers, name: str) -> bool:
     scale, zero = np.full(places, 1.0, np.float32), np.zeros(places, np.int32)
     values, gradient = quantizers.fake_quantize(name, _VALUES, scale, zero)
     return bool((values == np.trunc(values)).all()) and gradient.shape == _VALUES.shape and bool(gradient.any())
-
-
-MakeGroup = Callable[[Model, Recipe], BaseRankGroup]
-"""Creates the ranks of a run without the adapter's guards."""
-
-_MESHES: Mapping[Capability, Ranks] = {
-    Capability.RANKS_REPLICATED: Ranks(2),
-    Capability.RANKS_OPTIMIZER: Ranks(2, "optimizer"),
-    Capability.RANKS_GRADIENTS: Ranks(2, "gradients"),
-    Capability.RANKS_FULL: Ranks(2, "full"),
-    Capability.RANKS_HYBRID: Ranks(4, "full", replicas=2),
-}
-OF_ONE_PLACE = frozenset({Capability.TRACE, Capability.SAVED_BYTES})
-"""Capabilities only of runs without ranks: a rank's pass covers its own samples only, and gathers weights."""
 
 
 def with_ranks(

@@ -14,8 +14,10 @@ from fixtures.arrays import Array
 from fixtures.model import FunctionUse, Model
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from fixtures.schedules import Plateau
+from frameworks.base.capability_attempts import has_appeared, has_effect
+from frameworks.base.host import measure_elapsed
 from frameworks.base.rank_group import BaseRankGroup
-from frameworks.base.shipped import BaseShipped, has_appeared, has_effect, measure_elapsed
+from frameworks.base.shipped import BaseShipped
 from frameworks.base.trainer import BaseTrainer, Refusing
 from frameworks.contract import (
     NOT_OFFERED,
@@ -43,6 +45,12 @@ from frameworks.registry import adapter_file, find_adapters
 from frameworks.ways import resolve
 
 GPU = "gpu"
+"""A user's word for the GPU, and the device name of one that is neither for CUDA nor for ROCm."""
+NOT_OVER_RANKS = "how ranks take their largest magnitudes together is no part of the contract"
+"""Reason of a refusal."""
+
+R = TypeVar("R")
+Run = TypeVar("Run", bound=BaseTrainer)
 
 
 def gpu_name(*, cuda: bool, rocm: bool) -> str:
@@ -57,12 +65,6 @@ def named_device(asked: str, available: Sequence[str]) -> str:
     if asked == GPU:
         return next((name for name in available if name in ("cuda", "rocm")), GPU)
     return asked
-
-
-R = TypeVar("R")
-Run = TypeVar("Run", bound=BaseTrainer)
-
-NOT_OVER_RANKS = "how ranks take their largest magnitudes together is no part of the contract"
 
 
 class BaseFramework(Refusing):

@@ -14,9 +14,12 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
-from fixtures.recipe import Ranks, Recipe
+from fixtures.recipe import Ranks, Recipe, even_sizes
 from frameworks.base.trainer import BaseTrainer, LossLedger, MicroBatch
 from frameworks.contract import NOT_OFFERED, Capability, Gradients, Stop, Unsupported, Update
+
+_LEDGER = "window.npy"
+"""File of a saved run with the losses of its open window."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +133,8 @@ def _with_zeros(fed: Sequence[Gradients]) -> tuple[Gradients, ...]:
 
 
 def split_across_ranks(batch: Batch, count: int) -> tuple[Batch, ...]:
-    """Consecutive parts of a micro-batch, one for each rank, as equal as possible, longer ones first; some may be
-    empty."""
-    short, longer = divmod(len(batch), count)
-    return batch.split(*(short + (rank < longer) for rank in range(count)))
+    """Consecutive parts of a micro-batch, one for each rank, with the sizes of `even_sizes`."""
+    return batch.split(*even_sizes(len(batch), count))
 
 
 def window_across_ranks(window: Window, count: int) -> list[Window]:
@@ -259,9 +260,6 @@ class RankGroupTrainer(BaseTrainer):
         micro_batches, items = _read_ledger(path / _LEDGER)
         self.rank_group.restore(path)
         self.ledger.replace(micro_batches, items)
-
-
-_LEDGER = "window.npy"
 
 
 def _read_ledger(file: Path) -> tuple[list[MicroBatch], int]:

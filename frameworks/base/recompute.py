@@ -144,19 +144,19 @@ class OffloadedActivations(SavedActivations):
         self, hooks: Callable[[Pack, Pack], AbstractContextManager[Any]], pack: Pack, unpack: Pack, size: Pack
     ) -> None:
         self._hooks, self._pack, self._unpack, self._size = hooks, pack, unpack, size
-        self._left = 0
+        self._offloaded = 0
 
     def saving(self) -> AbstractContextManager[Any]:
         return self._hooks(self._pack_and_count, self._unpack)
 
     def take_bytes(self) -> int:
-        left, self._left = self._left, 0
-        return left
+        offloaded, self._offloaded = self._offloaded, 0
+        return offloaded
 
     def _pack_and_count(self, tensor: Any) -> Any:
         packed = self._pack(tensor)
         if not isinstance(packed, tuple) or packed[1] is not tensor:
-            self._left += self._size(tensor)
+            self._offloaded += self._size(tensor)
         return packed
 
 

@@ -1,91 +1,43 @@
-"""Shipped operations, layers and optimizers with examples; and attempts, times, the processor and call stacks."""
+"""Operations, layers, optimizers and functions that a framework ships, with the inputs of their examples."""
 
 from __future__ import annotations
 
 import inspect
-import platform
-import sys
 import tomllib
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from operator import attrgetter
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
 from fixtures.arrays import FORMATS, Array
 from frameworks.contract import SHIPPED, Attempt, Capability, Part, Values
-from frameworks.registry import Absence
-from frameworks.ways import resolve
-
-_LISTING = Path("/proc/cpuinfo")
-_DEPRECATIONS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
-
-
-def measure_elapsed(work: Callable[[], object], clock: Callable[[], int] = perf_counter_ns) -> int:
-    """Nanoseconds until `work` returns, by a clock, by default the host's."""
-    begin = clock()
-    work()
-    return clock() - begin
-
-
-def elapsed_between(work: Callable[[], object], wait: Callable[[], object]) -> int:
-    """Nanoseconds of `work` by the host's clock, with a wait for the device before and after it."""
-
-    def work_and_wait() -> None:
-        work()
-        wait()
-
-    wait()
-    return measure_elapsed(work_and_wait)
-
-
-def has_effect(attempt: Attempt) -> bool:
-    """Returns whether an attempt took effect: it returned True, did not raise, and warned only of deprecations."""
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        try:
-            acted = attempt()
-        except Exception:  # an attempt without effect may raise anything
-            return False
-    return bool(acted) and all(issubclass(warning.category, _DEPRECATIONS) for warning in warned)
-
-
-def processor() -> str:
-    """The processor's model name, or its architecture if the system does not report one."""
-    if _LISTING.is_file():
-        for line in _LISTING.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-@contextmanager
-def short_call_stacks() -> Iterator[None]:
-    """Context in which `traceback` extracts only the innermost frame.
-
-    Paddle extracts the whole stack for each operation of a static program. Under pytest and Hypothesis the stack has 80
-    frames, and their extraction took longer than the construction of the program.
-    """
-    before = getattr(sys, "tracebacklimit", None)
-    sys.tracebacklimit = 1
-    try:
-        yield
-    finally:
-        if before is None:
-            del sys.tracebacklimit
-        else:
-            sys.tracebacklimit = before
-
 
 FACTOR = 2.0**10
 """Factor of the technique "scaled": output gradients are multiplied by it, resulting gradients divided by it."""
+UPDATES = 4
+"""Number of updates of an optimizer's example."""
+HALFWAY = 2
+"""Number of updates before a save, a copy or an overflow."""
+RATE = 2.0**-4
+"""Learning rate of an optimizer's example."""
+MATRICES = ((4, 4), (3, 6))
+"""Shapes of the parameters of an optimizer that takes matrices alone."""
+WITH_VECTORS = ((3, 6), (17,))
+"""Shapes of the parameters of other optimizers."""
+FROZEN = (5, 2)
+"""The shape of a parameter that has no gradient."""
+ZERO = "zero-"
+"""Prefix of techniques whose gradients are zeros; the format of the parameters follows."""
+SIZE = 4
+"""Rows and columns of a function's input."""
+
+Options = Mapping[str, Any]
+Function = Callable[[Any], Any]
 
 
 class BaseShipped(ABC):
@@ -289,17 +241,9 @@ def inputs(kind: str) -> tuple[Any, ...]:
     return examples[kind]
 
 
-UPDATES = 4
-HALFWAY = 2
-"""Number of updates before a save, a copy or an overflow."""
-RATE = 2.0**-4
-MATRICES = ((4, 4), (3, 6))
-WITH_VECTORS = ((3, 6), (17,))
-FROZEN = (5, 2)
-"""The shape of a parameter that has no gradient."""
-ZERO = "zero-"
-"""Prefix of techniques whose gradients are zeros; the format of the parameters follows."""
-Options = Mapping[str, Any]
+def square() -> Array:
+    """The input of a function: float32, between 1/4 and 3/2."""
+    return np.random.default_rng(11).uniform(0.25, 1.5, (SIZE, SIZE)).astype(np.float32)
 
 
 def weights(*, matrices_only: bool = False, format_name: str = "float32") -> list[Array]:
@@ -379,28 +323,6 @@ class ListedOptimizers(ListedInFile, BaseOptimizers):
         return self.listed[name]
 
 
-def ships(owner: str, word: str) -> bool:
-    """Returns whether a public name of a module or class contains the word, in any case."""
-    return any(word.lower() in name.lower() for name in dir(resolve(owner)) if not name.startswith("_"))
-
-
-def has_appeared(absence: Absence) -> bool:
-    """Returns whether a place has one of the absent names, or a public name with one of the words."""
-    places = {owner: resolve(owner) for owner in absence.places}
-    named = any(hasattr(place_object, name) for place_object in places.values() for name in absence.names)
-    return named or any(ships(owner, word) for owner in places for word in absence.words)
-
-
-def takes(function: Callable[..., Any], *names: str) -> bool:
-    """Returns whether the callable has a parameter of one of these names."""
-    return any(name in inspect.signature(function).parameters for name in names)
-
-
-Function = Callable[[Any], Any]
-SIZE = 4
-"""Rows and columns of the input."""
-
-
 class BaseFunctions(BaseShipped):
     """Functions of one array, by name."""
 
@@ -408,8 +330,3 @@ class BaseFunctions(BaseShipped):
 
     def names(self) -> tuple[str, ...]:
         return tuple(self.functions)
-
-
-def square() -> Array:
-    """The input: float32, between 1/4 and 3/2."""
-    return np.random.default_rng(11).uniform(0.25, 1.5, (SIZE, SIZE)).astype(np.float32)

@@ -27,7 +27,13 @@ from frameworks.contract import (
 )
 from frameworks.contract.quantization import offer_of
 
+NO_SCALER = "without a scaler there is nothing to unscale"
+NO_AVERAGE = "this recipe asks for no average"
+"""Reasons of refusals that adapters share."""
+
 T = TypeVar("T")
+V = TypeVar("V")
+Run = TypeVar("Run")
 
 
 def over_window(window: Window, step: Callable[[Batch, int], T]) -> list[T]:
@@ -124,13 +130,6 @@ def ending(window: Sequence[AppliedMicroBatch]) -> tuple[bool, float, float]:
         raise ValueError("apply without any micro-batch before it")
     applied = [micro for micro in window if micro.applied]
     return bool(applied), window[0].scale_before, (applied or window)[-1].rate
-
-
-NO_SCALER = "without a scaler there is nothing to unscale"
-NO_AVERAGE = "this recipe asks for no average"
-
-
-V = TypeVar("V")
 
 
 class Refusing(ABC):
@@ -283,11 +282,8 @@ def same_parts(file: Path, saved: Collection[str], own: Collection[str]) -> None
     """
     if missing := sorted(set(own) - set(saved)):
         raise ValueError(f"{file} lacks {', '.join(missing)}, which this run has")
-    if strange := sorted(set(saved) - set(own)):
-        raise ValueError(f"{file} holds {', '.join(strange)}, for which this run has no place")
-
-
-Run = TypeVar("Run")
+    if unknown := sorted(set(saved) - set(own)):
+        raise ValueError(f"{file} holds {', '.join(unknown)}, for which this run has no place")
 
 
 def of_same_class(run: Run, other: object) -> Run:

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from fixtures.model import Again, Model, UserFunction
-from fixtures.recipe import (
-    Adafactor,
-    Adagrad,
-    Adam,
-    AdamW,
-    DynamicScaling,
-    Float8,
-    Muon,
-    Offload,
-    Precision,
-    Qat,
-    Ranks,
-    Recipe,
-    RMSprop,
-    StaticScaling,
-    collect_fields,
-)
+from fixtures.optimizers import UNIVERSAL, Adam, Optimizer, collect_fields, option_capabilities
+from fixtures.recipe import DynamicScaling, Float8, Offload, Precision, Qat, Ranks, Recipe, StaticScaling
 
 
 class Capability(StrEnum):
@@ -172,6 +157,11 @@ class Capability(StrEnum):
         """The capabilities that an offload needs, for its kinds of state and its target."""
         return (*(cls(f"offload.{kind}") for kind in offload.what), cls(f"offload.{offload.to}"))
 
+    @classmethod
+    def of_optimizers(cls, optimizers: Iterable[type[Optimizer]]) -> frozenset[Capability]:
+        """The capabilities of optimizers, without their options; one of every framework has none."""
+        return frozenset(cls(f"optimizer.{own.__name__.lower()}") for own in optimizers if own not in UNIVERSAL)
+
 
 def model_needs(model: Model) -> tuple[Capability, ...]:
     """The capabilities that a model's layers need."""
@@ -228,33 +218,27 @@ NOT_OFFERED = Declaration(False, "this adapter does not offer it")
 """The declaration of a capability that an adapter does not mention and has no attempt for."""
 
 
+_OPTIONS = (Capability.NESTEROV, Capability.DAMPENING, Capability.AMSGRAD, Capability.MAXIMIZE, Capability.RATE_DECAY)
+"""Capabilities whose names are the names of fields of optimizers."""
+
+
 def of_optimizer(recipe: Recipe) -> tuple[Capability, ...]:
-    """The capabilities that a recipe's optimizer needs: its kind, its options and its implementation."""
-    optimizer = recipe.optimizer
+    """The capabilities that a recipe's optimizer needs: its implementation, its class and its options."""
+    optimizer, implementation = recipe.optimizer, recipe.implementation
     options = collect_fields(optimizer)
     conditions = {
-        Capability.ADAGRAD: isinstance(optimizer, Adagrad),
-        Capability.RMSPROP: isinstance(optimizer, RMSprop),
-        Capability.ADAFACTOR: isinstance(optimizer, Adafactor),
-        Capability.ABSOLUTE_RATE: "relative_step" in options,
-        Capability.SMALLEST_FACTORED: isinstance(optimizer, Adafactor) and "smallest" in options,
-        Capability.MUON: isinstance(optimizer, Muon),
-        Capability.WIDTH_RATE: options.get("adjustment") == "width",
-        Capability.UNADJUSTED_RATE: options.get("adjustment") == "none",
-        Capability.COUPLED_DECAY: not isinstance(optimizer, AdamW | Adafactor | Muon) and "weight_decay" in options,
         Capability.DECAY_EXCLUDED: bool(recipe.undecayed),
         Capability.FROZEN: bool(recipe.frozen),
         Capability.GROUP_RATES: recipe.second_rate is not None or recipe.second_decay is not None,
         Capability.TENSOR_RATE: recipe.tensor_rate,
         **{c: bool(options.get(c.rpartition(".")[2].replace("-", "_"))) for c in _OPTIONS},
     }
-    chosen = recipe.implementation
-    asked = () if chosen == "default" else (Capability(f"optimizer.{chosen}"),)
-    return (*asked, *(capability for capability, wanted in conditions.items() if wanted))
-
-
-_OPTIONS = (Capability.NESTEROV, Capability.DAMPENING, Capability.AMSGRAD, Capability.MAXIMIZE, Capability.RATE_DECAY)
-"""Capabilities whose names are the names of fields of optimizers."""
+    return (
+        *(() if implementation == "default" else (Capability(f"optimizer.{implementation}"),)),
+        *Capability.of_optimizers((type(optimizer),)),
+        *(Capability(f"optimizer.{name}") for name in option_capabilities(optimizer)),
+        *(capability for capability, wanted in conditions.items() if wanted),
+    )
 
 
 def needs(recipe: Recipe) -> tuple[Capability, ...]:

@@ -70,7 +70,7 @@ from frameworks.jax.probes import ATTEMPTS
 from frameworks.jax.quantization import MISSING, NOT_INSTALLED, JaxFormats, QwixPostTraining
 from frameworks.jax.shipped import JAXFunctions
 from frameworks.jax.training import optimizers
-from frameworks.jax.training.optimizers import INITIAL, MINIMUM, REFUSED_OPTIONS
+from frameworks.jax.training.optimizers import INITIAL, MINIMUM, OPTIMIZERS, REFUSED_OPTIONS
 from frameworks.jax.training.steps import function_used, recompute
 from frameworks.jax.training.trainer import JaxTrainer, OffloadedTrainer, activations_leave, disk_is_a_memory
 
@@ -101,6 +101,7 @@ _SUPPORTED = OPTIONS | {
     Capability.USER_FUNCTION,
     Capability.FEED,
     Capability.CHECKPOINT,
+    *OPTIMIZERS,
 }
 _IN_ONE_PLACE = OF_ONE_PLACE | {Capability.LIVE_STATE, Capability.FLOAT8_TRAINING}
 

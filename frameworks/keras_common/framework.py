@@ -16,7 +16,7 @@ from frameworks.base import BaseFramework, ships, takes
 from frameworks.base.capability_attempts import Make
 from frameworks.contract import Attempt, Capability, Conventions, FunctionFormat, OpResult, ScalerRule, Unsupported
 from frameworks.keras_common.layers import VARIANTS, WAYS, Tensor
-from frameworks.keras_common.optimizers import REFUSED_OPTIONS, has_factors_of, option_attempts
+from frameworks.keras_common.optimizers import OPTIMIZERS, REFUSED_OPTIONS, has_factors_of, option_attempts
 from frameworks.keras_common.settings import KerasBackend, apply_updates, dtype_policy, number, policy_of, scalars
 from frameworks.operations import CATALOGUE
 
@@ -41,8 +41,6 @@ SUPPORTED = frozenset(
         Capability.AVERAGE,
         Capability.NESTEROV,
         Capability.AMSGRAD,
-        Capability.ADAGRAD,
-        Capability.RMSPROP,
         Capability.DECAY_EXCLUDED,
         Capability.FEED,
         Capability.CHECKPOINT,
@@ -50,6 +48,7 @@ SUPPORTED = frozenset(
         Capability.LAYER_REUSE,
         Capability.USER_FUNCTION,
         *((Capability.TIED_WEIGHTS,) if hasattr(keras.layers, "ReversibleEmbedding") else ()),
+        *OPTIMIZERS,
     }
 )
 """Capabilities that Keras supports on every backend whose refusals do not name them."""

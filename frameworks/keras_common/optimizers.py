@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from keras.optimizers import schedules
 
 from fixtures import recipe as recipes
 from fixtures.arrays import FORMATS, Array
+from fixtures.optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Optimizer, RMSprop
 from fixtures.recipe import DynamicScaling, Recipe, Steps
 from fixtures.schedules import (
     Cosine,
@@ -77,21 +79,22 @@ REFUSED_OPTIONS: dict[Capability, str] = {
     Capability.SMALLEST_FACTORED: "keras.optimizers.Adafactor factors every variable of two dimensions or more",
     Capability.WIDTH_RATE: "keras.optimizers.Muon has no adjustment of the rate by the ratio of a matrix' sides",
 }
-_NEWER = {
-    "Adafactor": (Capability.ADAFACTOR, Capability.ABSOLUTE_RATE),
-    "Muon": (Capability.MUON, Capability.UNADJUSTED_RATE),
+_NEWER: Mapping[type[Optimizer], tuple[Capability, ...]] = {
+    Adafactor: (Capability.ADAFACTOR, Capability.ABSOLUTE_RATE),
+    Muon: (Capability.MUON, Capability.UNADJUSTED_RATE),
 }
+"""Optimizers that older versions of Keras lack, each with its capabilities."""
 REFUSED_OPTIONS |= {
-    capability: f"this version of Keras has no keras.optimizers.{name}"
-    for name, capabilities in _NEWER.items()
+    capability: f"this version of Keras has no keras.optimizers.{kind.__name__}"
+    for kind, capabilities in _NEWER.items()
     for capability in capabilities
-    if not hasattr(keras.optimizers, name)
+    if not hasattr(keras.optimizers, kind.__name__)
 }
 
 
 def option_attempts(run: Make) -> dict[Capability, Attempt]:
     """Attempts for each option that Keras, or a version of it, lacks."""
-    return optimizer_attempts(run, *(option for options in _NEWER.values() for option in options)) | {
+    return optimizer_attempts(run, *chain.from_iterable(_NEWER.values())) | {
         Capability.SINGLE: partial(_moves, "SGD", foreach=False, fused=False),
         Capability.FOREACH: partial(_moves, "SGD", foreach=True),
         Capability.FUSED: partial(_moves, "SGD", fused=True),
@@ -336,16 +339,16 @@ def _rate(recipe: recipes.Recipe) -> float | keras.optimizers.schedules.Learning
     )
 
 
-NEWER: tuple[type[recipes.Optimizer], ...] = (recipes.Adafactor, recipes.Muon)
-"""Optimizers that older Keras versions lack."""
-_KINDS: Mapping[type[recipes.Optimizer], type[keras.optimizers.Optimizer]] = {
-    recipes.SGD: keras.optimizers.SGD,
-    recipes.Adam: keras.optimizers.Adam,
-    recipes.AdamW: keras.optimizers.AdamW,
-    recipes.Adagrad: keras.optimizers.Adagrad,
-    recipes.RMSprop: keras.optimizers.RMSprop,
-    **{kind: getattr(keras.optimizers, kind.__name__) for kind in NEWER if hasattr(keras.optimizers, kind.__name__)},
+_KINDS: Mapping[type[Optimizer], type[keras.optimizers.Optimizer]] = {
+    SGD: keras.optimizers.SGD,
+    Adam: keras.optimizers.Adam,
+    AdamW: keras.optimizers.AdamW,
+    Adagrad: keras.optimizers.Adagrad,
+    RMSprop: keras.optimizers.RMSprop,
+    **{kind: getattr(keras.optimizers, kind.__name__) for kind in _NEWER if hasattr(keras.optimizers, kind.__name__)},
 }
+OPTIMIZERS = Capability.of_optimizers(_KINDS)
+"""The capabilities of Keras' optimizers, without their options."""
 _ARGUMENTS = {
     "beta1": "beta_1",
     "beta2": "beta_2",
@@ -364,9 +367,9 @@ def _own(optimizer: recipes.Optimizer) -> dict[str, Any]:
     """The arguments of an optimizer by Keras' names; they make Muon train embeddings and decay only matrices."""
     arguments = {name: value for name, value in recipes.collect_fields(optimizer).items() if value is not None}
     match optimizer:
-        case recipes.Adafactor():
+        case Adafactor():
             arguments["beta_2_decay"] = -arguments.pop("decay")
-        case recipes.Muon(adjustment=adjustment, coefficients=coefficients, weight_decay=decay):
+        case Muon(adjustment=adjustment, coefficients=coefficients, weight_decay=decay):
             del arguments["coefficients"], arguments["adjustment"]
             arguments |= dict(zip(("muon_a", "muon_b", "muon_c"), coefficients, strict=True))
             arguments |= {"rms_rate": _RMS_RATES[adjustment], "weight_decay": decay or None, "adam_weight_decay": None}

@@ -19,7 +19,7 @@ from frameworks.paddle.core import settings
 from frameworks.paddle.core.devices import format_name, to_tensor
 from frameworks.paddle.core.layers import OPERATIONS
 from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH
-from frameworks.paddle.training.optimizers import forced_scaler, quiet
+from frameworks.paddle.training.optimizers import OPTIMIZERS, forced_scaler, quiet
 
 IN_BOTH_GRAPHS = frozenset(
     {
@@ -37,8 +37,6 @@ IN_BOTH_GRAPHS = frozenset(
         Capability.FROZEN,
         Capability.FREEZE,
         Capability.AMSGRAD,
-        Capability.ADAGRAD,
-        Capability.RMSPROP,
         Capability.INTEGER_CASTS,
         Capability.LAYER_REUSE,
         Capability.TIED_WEIGHTS,
@@ -49,6 +47,7 @@ IN_BOTH_GRAPHS = frozenset(
         Capability.TRACE,
         Capability.LOAD_ORDER,
         Capability.LIVE_STATE,
+        *OPTIMIZERS,
     }
 )
 """Capabilities of both graphs without ranks."""

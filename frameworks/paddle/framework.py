@@ -28,7 +28,7 @@ from frameworks.base import (
     techniques_of,
     with_ranks,
 )
-from frameworks.base.shipped import elapsed_between
+from frameworks.base.host import elapsed_between
 from frameworks.contract import (
     Attempt,
     Capability,

@@ -23,7 +23,7 @@ from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments, BaseRankGroup
 from frameworks.contract import Conventions, Gradients, RankFailed, Stop, Update
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.quantization.float8 import bytes_of, stored_moments
+from frameworks.reference.quantization.eight_bit_state import bytes_of, stored_moments
 from frameworks.reference.training.decisions import Arrays, OpenWindow
 from frameworks.reference.training.trainer import ReferenceTrainer
 

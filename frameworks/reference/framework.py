@@ -39,9 +39,9 @@ from frameworks.contract import (
     needs,
 )
 from frameworks.reference import declarations
-from frameworks.reference.core import network, recompute, scope
+from frameworks.reference.core import calls, scope
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.network import ReferenceFunction
+from frameworks.reference.core.calls import ReferenceFunction
 from frameworks.reference.core.rounding import Nearest, Rounding
 from frameworks.reference.declarations import CONVENTIONS, LACKING, LACKING_IN_RANKS, REFUSALS, VARIANTS, WHOLE_BLOCKS
 from frameworks.reference.distributed import ReferenceRankGroup
@@ -163,7 +163,7 @@ class ReferenceFramework(BaseFramework):
         return scope.open_scope(scope.Scope(precision, frozenset(wide), frozenset(low)))
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
-        return network.run(self.operations_class(self.rounding), op, *arrays)
+        return calls.run_op(self.operations_class(self.rounding), op, *arrays)
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
         return {
@@ -219,7 +219,7 @@ class ReferenceFramework(BaseFramework):
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         self.variant(variant)
-        return recompute.run(self.operations_class(self.rounding), case, x, w)
+        return calls.recompute_product(self.operations_class(self.rounding), case, x, w)
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return {"primitive": "input"}

@@ -11,7 +11,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from fixtures.arrays import FORMATS, Array
-from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Optimizer, RMSprop
+from fixtures.optimizers import OPTIMIZERS
 from frameworks.base.shipped import (
     FACTOR,
     HALFWAY,
@@ -162,15 +162,14 @@ def _at(function: Callable[..., Any], leaves: Sequence[Array], index: int, value
     return function(*leaves[:index], value, *leaves[index + 1 :])
 
 
-_OPTIMIZERS: Mapping[str, tuple[type[Optimizer], Sequence[Options]]] = {
-    "SGD": (SGD, [{}, {"momentum": 0.5}, {"momentum": 0.5, "nesterov": True}]),
-    "Adam": (Adam, [{}, {"amsgrad": True}]),
-    "AdamW": (AdamW, [{}, {"weight_decay": 0.1}]),
-    "Adagrad": (Adagrad, [{}, {"initial": 0.1}]),
-    "RMSprop": (RMSprop, [{}, {"centred": True, "momentum": 0.5}]),
-    "Adafactor": (Adafactor, [{}]),
-    "Muon": (Muon, [{}]),
+_OPTIONS: Mapping[str, Sequence[Options]] = {
+    "SGD": [{"momentum": 0.5}, {"momentum": 0.5, "nesterov": True}],
+    "Adam": [{"amsgrad": True}],
+    "AdamW": [{"weight_decay": 0.1}],
+    "Adagrad": [{"initial": 0.1}],
+    "RMSprop": [{"centred": True, "momentum": 0.5}],
 }
+"""Sets of options by optimizer, without the empty one, which is the first of each."""
 
 
 class ReferenceOptimizers(BaseOptimizers):
@@ -182,14 +181,14 @@ class ReferenceOptimizers(BaseOptimizers):
         self.conventions = conventions
 
     def names(self) -> tuple[str, ...]:
-        return tuple(_OPTIMIZERS)
+        return tuple(optimizer.__name__ for optimizer in OPTIMIZERS)
 
     def techniques(self) -> tuple[str, ...]:
         return ("loaded", "reordered", "beside-frozen", "skipped")
 
     def options(self, name: str, technique: str) -> Sequence[Options]:
         del technique
-        return _OPTIMIZERS[name][1]
+        return [{}, *_OPTIONS.get(name, ())]
 
     def get_options_without_decay(self, name: str) -> Options:
         return {"weight_decay": 0.0}
@@ -198,7 +197,8 @@ class ReferenceOptimizers(BaseOptimizers):
         return name == "Muon"
 
     def train(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
-        optimizer: Any = _OPTIMIZERS[name][0](RATE, **options)
+        kinds: Mapping[str, Any] = {optimizer.__name__: optimizer for optimizer in OPTIMIZERS}
+        optimizer = kinds[name](RATE, **options)
         rule = RULES[type(optimizer)](optimizer, self.conventions, self.arithmetic(start[0].dtype.name))
         weights = [weight.astype(np.float64) for weight in start]
         states, count = [_make_slots(rule, weight) for weight in weights], 0

@@ -61,7 +61,7 @@ def capabilities_of(mode: str, *, ranks: bool) -> frozenset[Capability]:
     if mode == deepspeed_start.MODE:
         return _ALONE - {Capability.SAVED_BYTES}
     eager = {Capability.PLATEAU, Capability.FUNCTION_USES} if mode == "eager" else frozenset[Capability]()
-    return _ALONE | OPTIONS | eager | (frozenset() if ranks else _IN_ONE_PLACE)
+    return _ALONE | optimizers.OPTIMIZERS | OPTIONS | eager | (frozenset() if ranks else _IN_ONE_PLACE)
 
 
 _REFUSED: dict[Capability, str] = {

@@ -9,7 +9,8 @@ from fixtures.arrays import Array
 from fixtures.data import sincos_batch
 from fixtures.model import Model
 from fixtures.models import sincos
-from fixtures.recipe import MASTERED, SGD, Adafactor, Adagrad, Muon, Precision, Ranks, Recipe
+from fixtures.optimizers import SGD, Adafactor, Adagrad, Muon
+from fixtures.recipe import MASTERED, Precision, Ranks, Recipe
 from frameworks.base import BaseRankGroup, ranks_of, window_across_ranks
 from frameworks.contract import Attempt, Capability, Unsupported, needs
 from frameworks.ranks import RemoteRankGroup, worker_group_of

@@ -10,26 +10,26 @@ from typing import Any
 
 import pytest
 
+from conformance import declarations
 from conformance.checks.evidence import Verdict, Violation
 from conformance.checks.outcome import Judgement, conclude
 from conformance.checks.subject import Subject
 from conformance.cli import main
-from conformance.declarations import requests
 from conformance.runner import jobs
 from conformance.runner.identity import suite_version
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear
 from fixtures.recipe import Recipe
 from frameworks.base import LossLedger, MicroBatch, ending, over_window
+from frameworks.base.host import short_call_stacks
 from frameworks.base.recompute import CLOSED_OVER, recomputed_call
-from frameworks.base.shipped import short_call_stacks
 from frameworks.base.trainer import AppliedMicroBatch
 from frameworks.contract import CONTRACT_VERSION, NOT_OFFERED, Capability, RecomputeCase, Unsupported
 from frameworks.installer import locks
 from frameworks.installer.distributions import DISTRIBUTIONS, read_distribution
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.core.network import CARRIERS, TENSORS
+from frameworks.reference.core.calls import CARRIERS, TENSORS
 from frameworks.registry import FILE, GROUP, Absence, AdapterFile, UnknownFramework, adapter_file, built_in, load
 from results.record.model import Outcome
 from tests.support.suite_runs import ROOT, run_refused
@@ -95,10 +95,10 @@ def test_compare_of_an_inherited_refusal_alone_holds_without_a_try(monkeypatch: 
     monkeypatch.setattr(outsider, "_file", AdapterFile(absent=(absence,)))
     assert refusal_of(outsider).outcome is Outcome.NOT_OFFERED
     with pytest.raises(Unsupported):
-        requests.compare(Subject(WithoutAverage(), 0), Verdict(), Capability.AVERAGE)
+        declarations.compare(Subject(WithoutAverage(), 0), Verdict(), Capability.AVERAGE)
     for framework in (RefusesAverage(), outsider):
         with pytest.raises(Violation, match="a refusal was tried"):
-            requests.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
+            declarations.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
 
 
 @pytest.mark.parametrize(

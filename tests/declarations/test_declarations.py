@@ -7,7 +7,7 @@ import pytest
 
 from conformance.checks.evidence import Misdeclared, Verdict
 from conformance.checks.subject import Subject
-from conformance.declarations.requests import compare, request
+from conformance.declarations import compare, request
 from fixtures.recipe import Offload
 from frameworks.base import (
     KERNEL,

@@ -21,7 +21,7 @@ from fixtures.models import exact_linear
 from fixtures.recipe import Adam, Offload, Ranks, Recipe
 from frameworks.contract import Capability, EightBitRule, QuantRule, needs
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.core.arithmetic import contract
+from frameworks.reference.core.primitives import contract
 from frameworks.reference.core.rounding import Exact, Nearest, Stochastic
 from frameworks.reference.quantization.post_training import RULES
 from results.record.model import Outcome, TestVerdict

@@ -18,7 +18,7 @@ from fixtures.recipe import Offload
 from fixtures.schedules import PlateauRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.network import ReferenceFunction
+from frameworks.reference.core.calls import ReferenceFunction
 from frameworks.reference.distributed import ReferenceRankGroup
 from frameworks.reference.quantization.float8 import DelayedScaling, Float8Layers
 from frameworks.reference.shipped import ReferenceFunctions, ReferenceOptimizers, ReferenceShipped

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from conformance import declarations
 from conformance.checks.api import Subject, Verdict, clause, need
-from conformance.declarations import requests
 from fixtures.arrays import FORMATS, Array
 from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, Precision
 from frameworks.contract import Capability, OpResult, Unsupported
@@ -255,9 +255,9 @@ def test_user_operation_lists_are_honoured(subject: Subject, verdict: Verdict, p
 
 
 @clause("autocast.request-is-honoured-or-refused")
-@pytest.mark.parametrize("capability", requests.REQUESTS, ids=str)
+@pytest.mark.parametrize("capability", declarations.REQUESTS, ids=str)
 def test_requested_format_is_used_or_refused(subject: Subject, verdict: Verdict, capability: Capability) -> None:
-    requests.compare(subject, verdict, capability)
+    declarations.compare(subject, verdict, capability)
 
 
 @clause("autocast.request-is-honoured-or-refused")

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from conformance import declarations
 from conformance.checks import combinations, reproducers
 from conformance.checks.api import Subject, Verdict, clause
 from conformance.checks.combinations import Row, list_covered_pairs, list_pairs, rows
-from conformance.declarations import requests
 from conformance.spec.findings import Workaround
 from frameworks.contract import Capability
 
@@ -33,9 +33,9 @@ def test_covered_pairs(subject: Subject, verdict: Verdict) -> None:
 
 
 @clause("composition.declarations-hold")
-@pytest.mark.parametrize("capability", requests.OTHERS, ids=str)
+@pytest.mark.parametrize("capability", declarations.OTHERS, ids=str)
 def test_every_declaration_holds(subject: Subject, verdict: Verdict, capability: Capability) -> None:
-    requests.compare(subject, verdict, capability)
+    declarations.compare(subject, verdict, capability)
 
 
 @clause("composition.plain-way")

@@ -15,19 +15,8 @@ from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.model import Model
 from fixtures.models import exact_linear
-from fixtures.recipe import (
-    BFLOAT16,
-    FLOAT16,
-    MASTERED,
-    SGD,
-    Adagrad,
-    AdamW,
-    DynamicScaling,
-    Optimizer,
-    Recipe,
-    Recompute,
-    Steps,
-)
+from fixtures.optimizers import SGD, Adagrad, AdamW, Optimizer
+from fixtures.recipe import BFLOAT16, FLOAT16, MASTERED, DynamicScaling, Recipe, Recompute, Steps
 from frameworks.contract import Capability, Trainer, needs
 from frameworks.ways import Way
 

@@ -10,17 +10,8 @@ from conformance.checks.api import Subject, Verdict, clause, spike_gradients
 from conformance.techniques.optimizers import judge_matrix_updates, matrix_gradients
 from fixtures.model import Model
 from fixtures.models import exact_linear, matrices
-from fixtures.recipe import (
-    PURE_LOW,
-    Adafactor,
-    DynamicScaling,
-    Implementation,
-    Muon,
-    Optimizer,
-    Precision,
-    Recipe,
-    Steps,
-)
+from fixtures.optimizers import Adafactor, Muon, Optimizer
+from fixtures.recipe import PURE_LOW, DynamicScaling, Implementation, Precision, Recipe, Steps
 
 RATE = 2.0**-4
 MUON = Muon(RATE, momentum=0.75, coefficients=(2.0, -1.5, 0.5))

@@ -7,20 +7,8 @@ import pytest
 from conformance.checks.api import Subject, Verdict, clause, need
 from conformance.techniques.optimizers import judge_updates
 from fixtures.models import two_heads, vectors
-from fixtures.recipe import (
-    FLOAT32,
-    PURE_LOW,
-    SGD,
-    Adagrad,
-    Adam,
-    AdamW,
-    Implementation,
-    Optimizer,
-    Precision,
-    Recipe,
-    RMSprop,
-    Steps,
-)
+from fixtures.optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+from fixtures.recipe import FLOAT32, PURE_LOW, Implementation, Precision, Recipe, Steps
 from frameworks.contract import Capability
 
 SIZES = (1, 15, 16, 17, 31, 32, 33, 64, 1000)

@@ -16,7 +16,8 @@ from flax.training.train_state import TrainState
 
 from fixtures import recipe as recipes
 from fixtures.arrays import Array
-from fixtures.recipe import Adafactor, AdamW, DynamicScaling, Muon, Recipe, StaticScaling
+from fixtures.optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Optimizer, RMSprop
+from fixtures.recipe import DynamicScaling, Recipe, StaticScaling
 from fixtures.schedules import Curve
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.jax.core import ways
@@ -184,15 +185,17 @@ def schedule_of(rules: Rules | recipes.Recipe) -> optax.Schedule:
     return ways.schedule(chosen.way("schedule"), rules.optimizer.learning_rate, rules.schedule)
 
 
-_KINDS: Mapping[type[recipes.Optimizer], Callable[..., optax.GradientTransformation]] = {
-    recipes.SGD: optax.sgd,
-    recipes.Adam: optax.adam,
-    recipes.AdamW: optax.adamw,
-    recipes.Adagrad: optax.adagrad,
-    recipes.RMSprop: optax.rmsprop,
-    recipes.Adafactor: optax.adafactor,
-    **({recipes.Muon: optax.contrib.muon} if hasattr(optax.contrib, "muon") else {}),
+_KINDS: Mapping[type[Optimizer], Callable[..., optax.GradientTransformation]] = {
+    SGD: optax.sgd,
+    Adam: optax.adam,
+    AdamW: optax.adamw,
+    Adagrad: optax.adagrad,
+    RMSprop: optax.rmsprop,
+    Adafactor: optax.adafactor,
+    **({Muon: optax.contrib.muon} if hasattr(optax.contrib, "muon") else {}),
 }
+OPTIMIZERS = Capability.of_optimizers(_KINDS)
+"""The capabilities of Optax' optimizers, without their options."""
 _ARGUMENTS = {
     "beta1": "b1",
     "beta2": "b2",
@@ -206,7 +209,7 @@ _ARGUMENTS = {
 """Optax's names of arguments, where they differ from a recipe's."""
 
 
-_MASKS = {recipes.AdamW: "mask", recipes.Adafactor: "weight_decay_mask", recipes.Muon: "weight_decay_mask"}
+_MASKS = {AdamW: "mask", Adafactor: "weight_decay_mask", Muon: "weight_decay_mask"}
 """Optimizers with decoupled decay, and their argument for the parameters that have it."""
 _RMS_RATES = {"rms": 0.2, "width": None}
 
@@ -215,13 +218,13 @@ def _arguments_of(optimizer: recipes.Optimizer) -> dict[str, Any]:
     """The arguments of an optimizer, including those that differ from a recipe's in more than the name."""
     arguments = {name: value for name, value in recipes.collect_fields(optimizer).items() if value is not None}
     match optimizer:
-        case recipes.Adafactor(decay=decay, smallest=smallest):
+        case Adafactor(decay=decay, smallest=smallest):
             fixed = ("decay", "epsilon2", "relative_step", "smallest")
             arguments = {name: value for name, value in arguments.items() if name not in fixed}
             arguments |= {"decay_rate": decay, "min_dim_size_to_factor": smallest}
             for name, its in (("epsilon1", "eps"), ("weight_decay", "weight_decay_rate")):
                 arguments |= {its: arguments.pop(name)} if name in arguments else {}
-        case recipes.Muon():
+        case Muon():
             arguments["beta"] = arguments.pop("momentum")
             adjustment = arguments.pop("adjustment")
             arguments |= {} if adjustment == "none" else {"consistent_rms": _RMS_RATES[adjustment]}
@@ -268,7 +271,7 @@ def _alone(rules: Rules) -> optax.GradientTransformation:
     if rules.undecayed and type(optimizer) in _MASKS:
         arguments[_MASKS[type(optimizer)]] = lambda tree: {path: path not in rules.undecayed for path in tree}
     kind = optax.amsgrad if arguments.pop("amsgrad", False) else _KINDS[type(optimizer)]
-    if isinstance(optimizer, recipes.Muon) and "consistent_rms" not in arguments:
+    if isinstance(optimizer, Muon) and "consistent_rms" not in arguments:
         kind = _unadjusted_muon
     chosen = ways.optimizer(rules.ways, kind, {_ARGUMENTS.get(name, name): value for name, value in arguments.items()})
     if rate_decay:

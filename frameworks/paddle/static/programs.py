@@ -19,7 +19,7 @@ from fixtures.arrays import Array
 from fixtures.model import SCALE, FunctionUse, Model
 from fixtures.recipe import Ranks, Recipe
 from frameworks.base import BaseFormats
-from frameworks.base.shipped import short_call_stacks
+from frameworks.base.host import short_call_stacks
 from frameworks.contract import Capability, CastRule, FunctionResult, OpResult, Unsupported
 from frameworks.paddle.core.devices import Stream, current, format_name, place
 from frameworks.paddle.core.layers import Network, add, hook_layers, item_losses, missing_kernel

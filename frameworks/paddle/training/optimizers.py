@@ -28,18 +28,8 @@ from paddle.amp import grad_scaler
 from paddle.amp.auto_cast import amp_global_state
 
 from fixtures.arrays import Array
-from fixtures.recipe import (
-    SGD,
-    Adagrad,
-    Adam,
-    AdamW,
-    Optimizer,
-    Recipe,
-    RMSprop,
-    Scaling,
-    StaticScaling,
-    collect_fields,
-)
+from fixtures.optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, collect_fields
+from fixtures.recipe import Recipe, Scaling, StaticScaling
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.paddle.core import ways
 from frameworks.paddle.core.devices import canonical, format_name, to_numpy
@@ -140,6 +130,8 @@ _KINDS: Mapping[type[Optimizer], Any] = {
     Adagrad: paddle.optimizer.Adagrad,
     RMSprop: paddle.optimizer.RMSProp,
 }
+OPTIMIZERS = Capability.of_optimizers(_KINDS)
+"""The capabilities of Paddle's optimizers, without their options."""
 _ARGUMENTS = {"decay": "rho", "centred": "centered", "nesterov": "use_nesterov", "initial": "initial_accumulator_value"}
 """Paddle's names of arguments, where they differ from a recipe's."""
 

@@ -1,221 +1,19 @@
-"""`Operations`, the layers' operations on tensors, and the autograd primitives and derivatives that they use.
-
-The primitives `erf` and `logistic` are defined here, because `autograd.scipy`, which also has them, imports SciPy's
-statistics and integration, which takes most of a second.
-"""
+"""`Operations`, the layers' operations on tensors, and the bytes that they save for backward."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal
 
 import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp, primitive
-from numpy.lib.stride_tricks import sliding_window_view
-from scipy import special
 
 from fixtures.arrays import Array
 from frameworks.reference.core import scope
-from frameworks.reference.core.rounding import Rounding, Stochastic
-from frameworks.reference.core.saved_bytes import SavedForBackward
+from frameworks.reference.core.primitives import affine, convolution, erf, largest, logistic, product, user_square
+from frameworks.reference.core.rounding import Rounding
 from frameworks.reference.core.tape import Tensor, cast_tensor, plain, round_values
-
-erf = primitive(special.erf)
-defvjp(erf, lambda _, x: lambda g: 2.0 * g * (1.0 / math.sqrt(math.pi)) * anp.exp(-(x**2)))
-
-logistic = primitive(special.expit)
-defvjp(logistic, lambda y, _: lambda g: g * y * (1.0 - y))
-
-
-@primitive
-def user_square(x: Array) -> Array:
-    """x·x with the backward pass of `fixtures.model.UserFunction`."""
-    return x * x
-
-
-defvjp(user_square, lambda _, x: lambda g: g * np.clip(2.0 * x, -1.0, 1.0))
-
-
-CHUNKS = 8
-"""Largest number of partial sums of a float32 contraction."""
-
-
-def contract(a: Array, b: Array, rounding: Rounding, format_name: str) -> Array:
-    """Matrix product a (..., M, K) · b (..., K, N) rounded to the format.
-
-    Under `Stochastic`, a float32 result is the sum of at most `CHUNKS` partial sums along K. It is rounded after each
-    of them, as a sum of as many terms as the partial sum has. In low formats the whole product is rounded once, since
-    their kernels accumulate in float32 or wider.
-    """
-    length = a.shape[-1]
-    if format_name != "float32" or length <= 1 or not isinstance(rounding, Stochastic):
-        return rounding.round(a @ b, format_name)
-    step = -(-length // CHUNKS)
-    total = rounding.round(a[..., :step] @ b[..., :step, :], format_name, step)
-    for start in range(step, length, step):
-        part = a[..., start : start + step] @ b[..., start : start + step, :]
-        total = rounding.round(total + part, format_name, step)
-    return total
-
-
-def _fold(gradient: Array, shape: tuple[int, ...]) -> Array:
-    """Sums a gradient over the batch axes that broadcasting added."""
-    extra = gradient.ndim - len(shape)
-    return gradient.sum(axis=tuple(range(extra))) if extra else gradient
-
-
-@primitive
-def product(a: Array, b: Array, rounding: Rounding, format_name: str) -> Array:
-    """`contract` with derivatives; b has the batch axes of a, or is one matrix for all batches."""
-    return contract(a, b, rounding, format_name)
-
-
-@primitive
-def weighted_sum(x: Array, weights: Array) -> Array:
-    """The sum of x · weights, whose gradient with respect to x is the weights."""
-    return np.asarray(np.sum(x * weights))
-
-
-defvjp(weighted_sum, lambda _ans, _x, weights: lambda g: g * weights, None)
-
-
-def _transpose(x: Array) -> Array:
-    return np.swapaxes(x, -1, -2)
-
-
-defvjp(
-    product,
-    lambda _ans, _a, b, rounding, name: lambda g: contract(g, _transpose(b), rounding, name),
-    lambda _ans, a, b, rounding, name: lambda g: _right(a, b, g, rounding, name),
-    None,
-    None,
-)
-
-
-def _right(a: Array, b: Array, gradient: Array, rounding: Rounding, name: str) -> Array:
-    if b.ndim == 2 and a.ndim > 2:
-        return contract(a.reshape(-1, a.shape[-1]).T, gradient.reshape(-1, gradient.shape[-1]), rounding, name)
-    return _fold(contract(_transpose(a), gradient, rounding, name), b.shape)
-
-
-def _column_sums(gradient: Array, rounding: Rounding, name: str) -> Array:
-    rows = gradient.reshape(-1, gradient.shape[-1])
-    return rounding.round(rows.sum(axis=0), name, len(rows))
-
-
-@primitive
-def affine(x: Array, weight: Array, bias: Array, rounding: Rounding, format_name: str) -> Array:
-    """x (..., I) · weight (I, O) + bias (O). float32 rounds the product and the sum, low formats only the sum."""
-    wide = "float32" if format_name == "float32" else "float64"
-    return rounding.round(contract(x, weight, rounding, wide) + bias, format_name)
-
-
-defvjp(
-    affine,
-    lambda _ans, _x, weight, _bias, rounding, name: lambda g: contract(g, weight.T, rounding, name),
-    lambda _ans, x, weight, _bias, rounding, name: lambda g: _right(x, weight, g, rounding, name),
-    lambda _ans, _x, _w, _bias, rounding, name: lambda g: _column_sums(g, rounding, name),
-    None,
-    None,
-)
-
-
-def _windows(x: Array, size: int, stride: int, padding: int) -> Array:
-    """Every window of (N, H, W, C) as a row: (N, H', W', size·size·C)."""
-    padded = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    sliding: Callable[..., Array] = sliding_window_view
-    views = sliding(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
-    return views.transpose(0, 1, 2, 4, 5, 3).reshape(*views.shape[:3], math.prod(views.shape[3:]))
-
-
-def _unwindow(rows: Array, shape: tuple[int, ...], size: int, stride: int, padding: int) -> Array:
-    """Adds every window's row back to its place: the adjoint of `_windows`."""
-    count, height, width, channels = shape
-    total = np.zeros((count, height + 2 * padding, width + 2 * padding, channels))
-    high, wide = rows.shape[1:3]
-    split = rows.reshape(count, high, wide, size, size, channels)
-    for i in range(size):
-        for j in range(size):
-            total[:, i : i + stride * high : stride, j : j + stride * wide : stride] += split[:, :, :, i, j]
-    return total[:, padding : padding + height, padding : padding + width]
-
-
-@primitive
-def convolution(
-    x: Array, weight: Array, bias: Array, stride: int, padding: int, rounding: Rounding, format_name: str
-) -> Array:
-    """Cross-correlation of x (N, H, W, C) with weight (size, size, C, F), plus bias (F)."""
-    rows = _windows(x, weight.shape[0], stride, padding)
-    return affine.fun(rows, weight.reshape(-1, weight.shape[-1]), bias, rounding, format_name)
-
-
-Pullback = Callable[[Array], Array]
-
-
-def _convolution_x(
-    ans: Array, x: Array, weight: Array, bias: Array, stride: int, padding: int, rounding: Rounding, name: str
-) -> Pullback:
-    del ans, bias
-    flat = weight.reshape(-1, weight.shape[-1])
-    wide = "float32" if name == "float32" else "float64"
-    back = partial(_unwindow, shape=x.shape, size=weight.shape[0], stride=stride, padding=padding)
-    return lambda g: rounding.round(back(contract(g, flat.T, rounding, wide)), name)
-
-
-def _convolution_weight(
-    ans: Array, x: Array, weight: Array, bias: Array, stride: int, padding: int, rounding: Rounding, name: str
-) -> Pullback:
-    del ans, bias
-
-    def pullback(gradient: Array) -> Array:
-        rows = _windows(x, weight.shape[0], stride, padding)
-        flat = weight.reshape(-1, weight.shape[-1])
-        return _right(rows, flat, gradient, rounding, name).reshape(weight.shape)
-
-    return pullback
-
-
-def _convolution_bias(
-    ans: Array, x: Array, weight: Array, bias: Array, stride: int, padding: int, rounding: Rounding, name: str
-) -> Pullback:
-    del ans, x, weight, bias, stride, padding
-    return lambda g: _column_sums(g, rounding, name)
-
-
-defvjp(convolution, _convolution_x, _convolution_weight, _convolution_bias, None, None, None, None)
-
-
-def _tiles(x: Array, size: int) -> Array:
-    count, height, width, channels = x.shape
-    cut = x.reshape(count, height // size, size, width // size, size, channels)
-    return cut.transpose(0, 1, 3, 5, 2, 4).reshape(count, height // size, width // size, channels, size * size)
-
-
-@primitive
-def largest(x: Array, size: int) -> Array:
-    """Maximum over non-overlapping size × size squares of (N, H, W, C); the first of equal maxima gets the gradient."""
-    return _tiles(x, size).max(axis=-1)
-
-
-def _largest_x(ans: Array, x: Array, size: int) -> Pullback:
-    del ans
-    first = np.argmax(_tiles(x, size), axis=-1)
-
-    def pullback(gradient: Array) -> Array:
-        spread = np.zeros((*gradient.shape, size * size))
-        np.put_along_axis(spread, first[..., None], gradient[..., None], axis=-1)
-        count, high, wide, channels = gradient.shape
-        cut = spread.reshape(count, high, wide, channels, size, size).transpose(0, 1, 4, 2, 5, 3)
-        return cut.reshape(x.shape)
-
-    return pullback
-
-
-defvjp(largest, _largest_x, None)
-
 
 Variance = Literal["centred", "difference"]
 
@@ -307,7 +105,7 @@ class Operations:
 
     def layer_norm(self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
         """Normalises over the last axis with the biased variance; saves x and two float32 statistics of each row."""
-        self._keep_bytes(8 * int(np.prod(x.shape[:-1])))
+        self._keep_bytes(8 * math.prod(x.shape[:-1]))
 
         def compute(a: Any, g: Any, b: Any, r: Round) -> Any:
             return r(normalise(a, (-1,), epsilon, r, self.variance)[0]) * g + b
@@ -365,7 +163,7 @@ class Operations:
 
     def max_pool(self, x: Tensor, size: int) -> Tensor:
         """Maximum over size × size squares; saves one byte for each result."""
-        self._keep_bytes(int(np.prod(x.shape)) // size**2)
+        self._keep_bytes(math.prod(x.shape) // size**2)
         return self.apply("max_pool", lambda a, _: largest(a, size), x)
 
     def cross_entropy(self, logits: Tensor, labels: Array, mask: Array | None) -> Tensor:
@@ -377,7 +175,7 @@ class Operations:
             losses = r(r(anp.log(r(anp.sum(anp.exp(shifted), axis=-1), a.shape[-1]))) - chosen)
             return r(anp.sum(losses if mask is None else anp.where(mask > 0, losses, 0.0)), labels.size)
 
-        self._keep_bytes(int(np.prod(logits.shape)) * (8 if logits.format == "float64" else 4))
+        self._keep_bytes(math.prod(logits.shape) * (8 if logits.format == "float64" else 4))
         return self.apply("cross_entropy", compute, logits)
 
     def squared_error(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -387,7 +185,7 @@ class Operations:
             difference = r(a - b)
             return r(anp.sum(r(anp.sum(difference * difference, axis=-1) / a.shape[-1], a.shape[-1])), a.shape[0])
 
-        self._keep_bytes(int(np.prod(outputs.shape)) * (8 if "float64" in (outputs.format, targets.format) else 4))
+        self._keep_bytes(math.prod(outputs.shape) * (8 if "float64" in (outputs.format, targets.format) else 4))
         return self.apply("squared_error", compute, outputs, targets)
 
 
@@ -401,7 +199,7 @@ def normalise(
         measured: a second reference to x, from which mean and variance are computed so that their gradient is separate
             from that of x; None to compute them from x itself.
     """
-    terms = int(np.prod([x.shape[axis] for axis in axes]))
+    terms = math.prod(x.shape[axis] for axis in axes)
     measured = x if measured is None else measured
     mean = r(anp.mean(measured, axis=axes, keepdims=True), terms)
     centred = r(x - mean)
@@ -409,8 +207,8 @@ def normalise(
         squares = r(anp.mean(r(measured * measured), axis=axes, keepdims=True), terms)
         variance = anp.maximum(0.0, r(squares - r(mean * mean)))
     else:
-        apart = centred if measured is x else r(measured - mean)
-        variance = r(anp.mean(apart * apart, axis=axes, keepdims=True), terms)
+        deviations = centred if measured is x else r(measured - mean)
+        variance = r(anp.mean(deviations * deviations, axis=axes, keepdims=True), terms)
     return centred * r(1.0 / anp.sqrt(variance + epsilon)), mean, variance
 
 
@@ -431,3 +229,34 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "sigmoid": logistic,
     "erf": erf,
 }
+
+
+class SavedForBackward:
+    """Counts the bytes that a forward pass saves for backward; an array that two operations save counts once."""
+
+    def __init__(self) -> None:
+        self._saved: dict[tuple[int, str], tuple[Array, Tensor]] = {}
+        self._extra = 0
+
+    def keep(self, *tensors: Tensor) -> None:
+        """Counts these tensors as saved; parameters, inputs and their casts are not counted."""
+        for t in tensors:
+            if t.owned:
+                values = _find_base(t.plain())
+                self._saved[id(values), t.format] = values, t
+
+    def keep_bytes(self, count: int) -> None:
+        """Counts bytes of saved masks, indices or statistics, which are not tensors."""
+        self._extra += count
+
+    @property
+    def bytes(self) -> int:
+        """Total number of saved bytes."""
+        return self._extra + sum(t.bytes for _, t in self._saved.values())
+
+
+def _find_base(array: Array) -> Array:
+    """The array that owns the memory of this view."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

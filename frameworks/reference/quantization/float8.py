@@ -1,26 +1,26 @@
-"""Float8 training, products with delayed scaling, and 8-bit optimizer state.
-
-Source of the 8-bit state: Dettmers et al. 2022, arXiv:2110.02861, section 2: dynamic quantization with blocks.
-"""
+"""Float8 training: products with delayed scaling, and dense layers that multiply by them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from autograd.extend import defvjp, primitive
 
-from fixtures.arrays import NARROW, Array, format_of
+from fixtures.arrays import NARROW, Array
 from fixtures.model import Model, dense_weights
-from fixtures.recipe import Adam
 from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, Operand, PassResult
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.tape import Tensor, plain
 from frameworks.reference.quantization.formats import ReferenceFormats
 
 OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
+
+Memory = MutableMapping[str, Array]
+"""Scale and amax history of each operand, "PATH.OPERAND.scale" and "PATH.OPERAND.amax"."""
+Magnitudes = MutableMapping[str, float]
+"""The amax of each operand, "PATH.OPERAND"."""
 
 
 def make_initial_state(history: int) -> dict[Operand, AmaxHistory]:
@@ -121,137 +121,10 @@ class ReferenceDelayedProduct(DelayedScaling):
             return PassResult(*(array.astype(np.float32) for array in results))
 
 
-Moments = MutableMapping[str, Array]
-DECADES = 7  # powers of ten that the codes of an 8-bit moment cover
-
-
-class EightBitState:
-    """Encoding and decoding of 8-bit moments. Faults override a method."""
-
-    def __init__(self, optimizer: Adam) -> None:
-        self.optimizer = optimizer
-
-    def encodes(self, size: int) -> bool:
-        """Returns whether the moments of a parameter with `size` entries are 8-bit."""
-        return size >= self.optimizer.smallest
-
-    def is_signed(self, slot: str) -> bool:
-        """Returns whether the codes of a moment have both signs."""
-        return slot == "first_moment"
-
-    def values(self, slot: str) -> Array:
-        """The codes' values, ascending, (256,) float32: 0, 1, and the midpoints of equal parts of each decade.
-
-        A decade has twice as many parts as the decade below it. An unsigned moment has twice the parts of a signed one.
-        """
-        parts = [2 ** (decade + (not self.is_signed(slot))) for decade in range(DECADES)]
-        positive = [
-            10.0 ** (decade + 1 - DECADES) * (0.1 + 0.9 * (np.arange(count) + 0.5) / count)
-            for decade, count in enumerate(parts)
-        ]
-        values = np.concatenate(
-            [[0.0, 1.0], *positive, *([-value for value in positive] if self.is_signed(slot) else [])]
-        )
-        return np.sort(values).astype(np.float32)
-
-    def blocks(self, flat: Array) -> Array:
-        """The entries in blocks, (blocks, block); the last block is padded with zeros."""
-        short = -len(flat) % self.optimizer.block
-        return np.append(flat, np.zeros(short)).reshape(-1, self.optimizer.block)
-
-    def largest(self, blocks: Array) -> Array:
-        """The absmax of each block, float32."""
-        return np.asarray(np.abs(blocks).max(axis=1), np.float32)
-
-    def nearest(self, quotients: Array, values: Array) -> Array:
-        """The code of the nearest value; the lower of two equally near codes."""
-        middles = (values[:-1].astype(np.float64) + values[1:]) / 2
-        return np.searchsorted(middles, quotients).astype(np.uint8)
-
-    def encode(self, slot: str, moment: Array) -> tuple[Array, Array]:
-        """Codes in the moment's shape, and the absmax of each block."""
-        blocks = self.blocks(moment.ravel())
-        largest = self.largest(blocks)
-        divisors = np.where(largest > 0, largest, 1.0).astype(np.float64)
-        codes = self.nearest(blocks / divisors[:, None], self.values(slot))
-        return codes.ravel()[: moment.size].reshape(moment.shape), largest
-
-    def decode(self, slot: str, codes: Array, largest: Array) -> Array:
-        """The decoded moment, in float32, as a float64 carrier."""
-        of_entries = np.repeat(largest, self.optimizer.block)[: codes.size].reshape(codes.shape)
-        return (self.values(slot)[codes] * of_entries).astype(np.float64)
-
-
-class EightBitMoments(Moments):
-    """Moments of one slot by parameter; those of large parameters are encoded on assignment.
-
-    Attributes:
-        state: the encoding.
-        plain: moments of small parameters, by parameter name.
-        codes: codes of large parameters, uint8, by parameter name.
-        largest: absmax of each block, float32, by parameter name.
-    """
-
-    def __init__(self, state: EightBitState, slot: str, plain: Moments, codes: Moments, largest: Moments) -> None:
-        self.state, self._slot = state, slot
-        self.plain, self.codes, self.largest = plain, codes, largest
-
-    def __getitem__(self, name: str) -> Array:
-        if name not in self.codes:
-            return self.plain[name]
-        return self.state.decode(self._slot, self.codes[name], self.largest[name])
-
-    def __setitem__(self, name: str, moment: Array) -> None:
-        if self.state.encodes(moment.size):
-            self.codes[name], self.largest[name] = self.state.encode(self._slot, moment)
-        else:
-            self.plain[name] = moment
-
-    def __delitem__(self, name: str) -> None:
-        for part in (self.plain, self.codes, self.largest):
-            part.pop(name, None)
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self.plain
-        yield from self.codes
-
-    def __len__(self) -> int:
-        return len(self.plain) + len(self.codes)
-
-
-def parts_of(slot: str, moments: Moments) -> dict[str, Moments]:
-    """The stored arrays of a slot's moments, by their prefix in a checkpoint."""
-    if not isinstance(moments, EightBitMoments):
-        return {f"slot.{slot}": moments}
-    return {f"slot.{slot}": moments.plain, f"codes.{slot}": moments.codes, f"absmax.{slot}": moments.largest}
-
-
-def stored_moments(slots: Mapping[str, Moments]) -> list[Moments]:
-    """The stored arrays of all slots' moments."""
-    return [part for slot, moments in slots.items() for part in parts_of(slot, moments).values()]
-
-
-def bytes_of(arrays: Mapping[str, Array], formats: Mapping[str, str]) -> int:
-    """Bytes of arrays: float64 arrays are carriers, counted in their named format; others count as they are."""
-    return sum(
-        value.size * format_of(formats[name]).dtype.itemsize if value.dtype == np.float64 else value.nbytes
-        for name, value in arrays.items()
-    )
-
-
-RULE = Float8Rule(DelayedScaling.rule, skipped="stays")
-
-Memory = MutableMapping[str, Array]
-"""Scale and amax history of each operand, "PATH.OPERAND.scale" and "PATH.OPERAND.amax"."""
-
-Magnitudes = MutableMapping[str, float]
-"""The amax of each operand, "PATH.OPERAND"."""
-
-
 class Float8Layers:
     """Dense layers whose operands are quantized and dequantized with delayed scales."""
 
-    rule = RULE
+    rule = Float8Rule(DelayedScaling.rule, skipped="stays")
     scaling_class: type[DelayedScaling] = DelayedScaling
 
     def __init__(self, ops: Operations, history: int) -> None:
@@ -350,7 +223,11 @@ def _amax_history(name: str, memory: Mapping[str, Array]) -> AmaxHistory:
 
 @primitive
 def _cast(x: Array, casting: Callable[[Array], Array]) -> Array:
+    """x after `casting`; the gradient passes straight through."""
     return casting(plain(x))
+
+
+defvjp(_cast, lambda _ans, _x, _casting: lambda gradient: gradient, None)
 
 
 @primitive
@@ -360,13 +237,4 @@ def with_gradient(x: Array, casting: Callable[[Array], Array]) -> Array:
     return x
 
 
-def _as_it_is(_ans: Any, _x: Any, _casting: Any) -> Callable[[Array], Array]:
-    return lambda gradient: gradient
-
-
-def _as_cast(_ans: Any, _x: Any, casting: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    return casting
-
-
-defvjp(_cast, _as_it_is, None)
-defvjp(with_gradient, _as_cast, None)
+defvjp(with_gradient, lambda _ans, _x, casting: casting, None)

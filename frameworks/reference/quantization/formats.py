@@ -15,6 +15,24 @@ _CASTS = {
     name: CastRule("inf", "inf") if narrow.specials == "ieee" else CastRule("nan", "nan")
     for name, narrow in NARROW.items()
 }
+_SMALLEST = 2.0**-126  # the smallest normal float32
+RULES: Mapping[str, QuantRule] = MappingProxyType(
+    {
+        "int8-tensor": QuantRule(-127, 127, 127.0, smallest_scale=_SMALLEST),
+        "int8-row": QuantRule(-127, 127, 127.0, axis=1, smallest_scale=_SMALLEST),
+        "int8-column": QuantRule(-127, 127, 127.0, axis=0, smallest_scale=_SMALLEST),
+        "uint8-tensor": QuantRule(0, 255, 255.0, symmetric=False, smallest_scale=_SMALLEST),
+        "int4-group": QuantRule(-7, 7, 7.0, axis=1, group=32, smallest_scale=_SMALLEST),
+    }
+)
+FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
+    {
+        "fake-int8-tensor": FakeRule(-127, 127),
+        "fake-int8-column": FakeRule(-127, 127, axis=0),
+        "fake-uint8-tensor": FakeRule(0, 255),
+        "fake-int4-tensor": FakeRule(-7, 7),
+    }
+)
 
 
 class ReferenceFormats:
@@ -47,14 +65,14 @@ class ReferenceFormats:
         return self.multiply(left, right).astype(np.float32)
 
     def pack(self, codes: Array, axis: Literal[0, 1]) -> Array:
-        along = np.moveaxis(codes, axis, 0)
-        if len(along) % 2:
-            along = np.concatenate([along, np.zeros_like(along[:1])])
-        return np.moveaxis(self.join_nibbles(along[::2], along[1::2]).astype(np.uint8), 0, axis)
+        rows = np.moveaxis(codes, axis, 0)
+        if len(rows) % 2:
+            rows = np.concatenate([rows, np.zeros_like(rows[:1])])
+        return np.moveaxis(self.join_nibbles(rows[::2], rows[1::2]).astype(np.uint8), 0, axis)
 
     def unpack(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
-        along = np.moveaxis(stored, axis, 0)
-        pairs = np.stack([along & 15, along >> 4], axis=1).reshape(2 * len(along), *along.shape[1:])
+        rows = np.moveaxis(stored, axis, 0)
+        pairs = np.stack([rows & 15, rows >> 4], axis=1).reshape(2 * len(rows), *rows.shape[1:])
         return np.moveaxis(self.with_sign(pairs.astype(np.int8))[:length], 0, axis)
 
     def multiply(self, left: Array, right: Array) -> Array:
@@ -102,8 +120,8 @@ class ReferenceFormats:
         values = narrow.values()
         if what == "saturate":
             return len(narrow.positive) - 1
-        kind = np.isnan(values) if what == "nan" else np.isposinf(values)
-        return int(np.flatnonzero(kind)[0])
+        mask = np.isnan(values) if what == "nan" else np.isposinf(values)
+        return int(np.flatnonzero(mask)[0])
 
     def add_signs(self, codes: Array, values: Array, narrow: NarrowFormat) -> Array:
         """The codes with the sign of the values; formats whose negative zero is NaN keep zero positive."""
@@ -113,26 +131,6 @@ class ReferenceFormats:
         if narrow.specials == "fnuz":
             negative = negative & (codes % 128 != 0)
         return np.where(negative, codes | 128, codes)
-
-
-_SMALLEST = 2.0**-126  # the smallest normal float32
-RULES: Mapping[str, QuantRule] = MappingProxyType(
-    {
-        "int8-tensor": QuantRule(-127, 127, 127.0, smallest_scale=_SMALLEST),
-        "int8-row": QuantRule(-127, 127, 127.0, axis=1, smallest_scale=_SMALLEST),
-        "int8-column": QuantRule(-127, 127, 127.0, axis=0, smallest_scale=_SMALLEST),
-        "uint8-tensor": QuantRule(0, 255, 255.0, symmetric=False, smallest_scale=_SMALLEST),
-        "int4-group": QuantRule(-7, 7, 7.0, axis=1, group=32, smallest_scale=_SMALLEST),
-    }
-)
-FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
-    {
-        "fake-int8-tensor": FakeRule(-127, 127),
-        "fake-int8-column": FakeRule(-127, 127, axis=0),
-        "fake-uint8-tensor": FakeRule(0, 255),
-        "fake-int4-tensor": FakeRule(-7, 7),
-    }
-)
 
 
 class ReferenceQuantizers:
@@ -170,12 +168,12 @@ class ReferenceQuantizers:
     def range_of(self, values: Array, rule: QuantRule) -> tuple[Array, Array]:
         """The lowest and highest value of the range that each value belongs to, broadcastable to the values."""
         if rule.group and rule.axis is not None:
-            along, length = rule.axis, values.shape[rule.axis]
+            length = values.shape[rule.axis]
             starts = np.arange(0, length, rule.group)
             sizes = np.diff(np.append(starts, length))
-            pairs = (np.minimum.reduceat(values, starts, axis=along), np.maximum.reduceat(values, starts, axis=along))
-            lowest, highest = (np.repeat(ends, sizes, axis=along) for ends in pairs)
-            return lowest, highest
+            lowest = np.minimum.reduceat(values, starts, axis=rule.axis)
+            highest = np.maximum.reduceat(values, starts, axis=rule.axis)
+            return np.repeat(lowest, sizes, axis=rule.axis), np.repeat(highest, sizes, axis=rule.axis)
         return values.min(rule.axis, keepdims=True), values.max(rule.axis, keepdims=True)
 
     def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:

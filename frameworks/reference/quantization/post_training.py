@@ -33,8 +33,13 @@ RULES: Mapping[str, LinearRule] = MappingProxyType(
     }
 )
 
+_INITIAL_RANGE = np.array([np.inf, -np.inf])
+"""The range (lowest, highest) of QAT before any value was observed."""
+
 DenseLayer = Callable[[str, Array], Array]
 """Runs a dense layer: takes the name of its weight and an input matrix, and returns the output matrix."""
+Ranges = MutableMapping[str, Array]
+"""The observed lowest and highest value, by "PATH.inputs" or "PATH.outputs"."""
 
 
 class ReferenceQuantizedModel:
@@ -282,19 +287,10 @@ class ReferencePostTraining:
         return self._model_class(self.rules()[technique], model, weights, calibration, skip)
 
 
-RULE = QatRule(RULES["static-int8"], average=0.125)
-_INITIAL_RANGE = np.array([np.inf, -np.inf])
-"""The range (lowest, highest) before any value was observed."""
-
-
-Ranges = MutableMapping[str, Array]
-"""The observed lowest and highest value, by "PATH.inputs" or "PATH.outputs"."""
-
-
 class QatLayers:
     """Dense layers with fake-quantized operands."""
 
-    rule = RULE
+    rule = QatRule(RULES["static-int8"], average=0.125)
 
     def __init__(self, ops: Operations) -> None:
         self.ops = ops

@@ -13,11 +13,16 @@ from fixtures.recipe import Adam, Offload, OffloadedKind, Optimizer, Recipe, Sta
 from frameworks.contract import Conventions, Gradients
 from frameworks.reference.core.arithmetic import Operations
 from frameworks.reference.core.tape import Tensor, round_values
-from frameworks.reference.quantization.float8 import EightBitMoments, EightBitState, Moments, bytes_of, stored_moments
-from frameworks.reference.training.forward import master_format
+from frameworks.reference.quantization.eight_bit_state import (
+    EightBitMoments,
+    EightBitState,
+    Moments,
+    bytes_of,
+    stored_moments,
+)
+from frameworks.reference.training.forward import OpenWindow, QuantizedForward, master_format
 from frameworks.reference.training.offload import Activations, ArrayStore, StoredArrays, store_of
 from frameworks.reference.training.optimizers import RULES, Arithmetic, UpdateRule, optimizer_of
-from frameworks.reference.training.quantized_training import OpenWindow, QuantizedForward
 from frameworks.reference.training.scaler import LossScale, loss_scale
 
 Arrays = dict[str, Array]
@@ -118,8 +123,7 @@ class Decisions(QuantizedForward):
     def _stored_bytes(self, kind: str) -> int:
         if kind == "activations":
             assert self.activations is not None
-            left, self.activations.left = self.activations.left, 0
-            return left
+            return self.activations.take_bytes()
         groups = [(part, self.master_formats, set[str]()) for part in stored_moments(self.slots)]
         if kind == "parameters":
             same = {name for name, stored in self.formats.items() if stored == self.master_formats[name]}
@@ -251,11 +255,11 @@ class Decisions(QuantizedForward):
         """Updates every parameter that has a gradient, and no other."""
         for name, gradient in gradients.items():
             self.counts[name] += 1
-            taken = self.as_applied(name, gradient)
+            applied = self.as_applied(name, gradient)
             slots = {slot: values[name] for slot, values in self.slots.items() if name in values}
             count = self.counts[name] if self.conventions.adam_counts == "parameter" else self.steps + 1
             self.masters[name], moved = self.rule_of(name)(
-                self.masters[name], slots, taken, self.rate_of(name, rate), count
+                self.masters[name], slots, applied, self.rate_of(name, rate), count
             )
             for slot, value in moved.items():
                 self.slots[slot][name] = value

@@ -133,15 +133,11 @@ class StoredArrays(MutableMapping[str, Array]):
 
 
 class Activations:
-    """Saved activations, in a store between forward and backward.
-
-    Attributes:
-        left: offloaded bytes, counted as float64 carriers.
-    """
+    """Saved activations, in a store between forward and backward."""
 
     def __init__(self, store: ArrayStore) -> None:
         self.store = store
-        self.left = 0
+        self._offloaded = 0
         self._numbers = count()
 
     def node_type(self) -> type[VJPNode]:
@@ -161,8 +157,13 @@ class Activations:
         """Puts one array into the store; returns its key."""
         key = f"activation/{next(self._numbers)}"
         self.store.put(key, array)
-        self.left += array.nbytes
+        self._offloaded += array.nbytes
         return key
+
+    def take_bytes(self) -> int:
+        """Bytes offloaded since the last call, counted as float64 carriers."""
+        offloaded, self._offloaded = self._offloaded, 0
+        return offloaded
 
 
 class _Parked:

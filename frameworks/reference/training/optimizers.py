@@ -10,15 +10,20 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import FORMATS, Array, format_of, wider
-from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Optimizer, Recipe, RMSprop
+from fixtures.optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Optimizer, RMSprop
+from fixtures.recipe import Recipe
 from fixtures.schedules import OneCycle
 from frameworks.contract import Conventions
 from frameworks.reference.core.rounding import Rounding
 
 EPSILON = Conventions().adam_default_epsilon
 """Adam's epsilon in Kingma & Ba, arXiv:1412.6980."""
+RMS_RATE = 0.2
+"""Typical RMS of AdamW's updates; Liu et al., arXiv:2502.16982, section 2.2."""
 
+Shape = tuple[int, ...]
 Slots = dict[str, Array]
+"""The moments of a parameter, by name."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class UpdateRule:
         return 0.0
 
     @classmethod
-    def shape(cls, optimizer: Any, slot: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    def shape(cls, optimizer: Any, slot: str, shape: Shape) -> Shape | None:
         """The shape of a moment for a parameter of this shape; None if the parameter has no such moment."""
         del optimizer, slot
         return shape
@@ -144,16 +149,17 @@ class AdamRule(UpdateRule):
         first = r(r(r.number(betas[0]) * slots["first_moment"]) + r(r.number(shares[0]) * g))
         second = r(r(r.number(betas[1]) * slots["second_moment"]) + r(r(r.number(shares[1]) * g) * g))
         moved: Slots = {"first_moment": first, "second_moment": second}
-        moving = self.moving(first, g, count)
-        one, two = (self.correction(beta, count) for beta in betas)
+        direction = self.moving(first, g, count)
+        of_first, of_second = (self.correction(beta, count) for beta in betas)
         if self.optimizer.amsgrad:
-            second, two = self.largest(slots["largest_second_moment"], second, two, moved)
+            second, of_second = self.largest(slots["largest_second_moment"], second, of_second, moved)
         if self.conventions.adam_epsilon == "inside":
-            way = r(r(r.number(rate * np.sqrt(two) / one) * moving) / r(r(np.sqrt(second)) + epsilon))
+            factor = r.number(rate * np.sqrt(of_second) / of_first)
+            update = r(r(factor * direction) / r(r(np.sqrt(second)) + epsilon))
         else:
-            root = r(r(np.sqrt(second)) / r.number(float(np.sqrt(two))))
-            way = r(r.number(rate / one) * r(moving / r(root + epsilon)))
-        return r(p - way), moved
+            root = r(r(np.sqrt(second)) / r.number(float(np.sqrt(of_second))))
+            update = r(r.number(rate / of_first) * r(direction / r(root + epsilon)))
+        return r(p - update), moved
 
     def moving(self, first: Array, g: Array, count: int) -> Array:
         """The direction of the update, before the bias correction of the first moment."""
@@ -222,8 +228,8 @@ class RMSpropRule(UpdateRule):
 
     @classmethod
     def slots(cls, optimizer: RMSprop) -> tuple[str, ...]:
-        more = {"gradients": optimizer.centred, "momentum": optimizer.momentum > 0}
-        return ("squares", *(name for name, wanted in more.items() if wanted))
+        centred = ("gradients",) if optimizer.centred else ()
+        return ("squares", *centred, *(("momentum",) if optimizer.momentum > 0 else ()))
 
     def step(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
         r, moved = self.r, {"squares": self.mean(slots["squares"], self.r(g * g))}
@@ -231,13 +237,15 @@ class RMSpropRule(UpdateRule):
         if self.optimizer.centred:
             moved["gradients"] = self.mean(slots["gradients"], g)
             variance = r(variance - r(moved["gradients"] * moved["gradients"]))
-        way = r(g / root_of(r, variance, self.optimizer.epsilon, self.conventions.rmsprop_epsilon))
+        direction = r(g / root_of(r, variance, self.optimizer.epsilon, self.conventions.rmsprop_epsilon))
         if not self.optimizer.momentum:
-            return r(p - r(r.number(rate) * way)), moved
+            return r(p - r(r.number(rate) * direction)), moved
         decayed = r(r.number(self.optimizer.momentum) * slots["momentum"])
-        inside = self.conventions.rmsprop_rate == "inside"
-        moved["momentum"] = r(decayed + (r(r.number(rate) * way) if inside else way))
-        return r(p - (moved["momentum"] if inside else r(r.number(rate) * moved["momentum"]))), moved
+        if self.conventions.rmsprop_rate == "inside":
+            moved["momentum"] = r(decayed + r(r.number(rate) * direction))
+            return r(p - moved["momentum"]), moved
+        moved["momentum"] = r(decayed + direction)
+        return r(p - r(r.number(rate) * moved["momentum"])), moved
 
     def mean(self, former: Array, value: Array) -> Array:
         """The exponential moving average after a new value."""
@@ -250,11 +258,6 @@ def root_of(r: Arithmetic, squares: Array, epsilon: float, position: str) -> Arr
     if position == "inside":
         return r(np.sqrt(r(squares + r.epsilon(epsilon))))
     return r(r(np.sqrt(squares)) + r.epsilon(epsilon))
-
-
-Shape = tuple[int, ...]
-RMS_RATE = 0.2
-"""Typical RMS of AdamW's updates; Liu et al., arXiv:2502.16982, section 2.2."""
 
 
 class AdafactorRule(UpdateRule):
@@ -278,11 +281,11 @@ class AdafactorRule(UpdateRule):
         shrunk = r(p * r.number(1.0 - rate * self.decay)) if self.decay and acts != "whole" else p
         scale = self.scale(shrunk if acts == "first" else p)
         moved = self.statistics(slots, self.ascent(g), float(count) ** -self.optimizer.decay)
-        update = self.clip(r(self.ascent(g) / self.root(moved)))
-        way = r(r.number(self.cap_rate(rate, count) * scale) * update)
+        direction = self.clip(r(self.ascent(g) / self.root(moved)))
+        update = r(r.number(self.cap_rate(rate, count) * scale) * direction)
         if self.decay and acts == "whole":
-            way = r(way + r(r.number(self.decay) * p))
-        return r(shrunk - way), moved
+            update = r(update + r(r.number(self.decay) * p))
+        return r(shrunk - update), moved
 
     def statistics(self, slots: Mapping[str, Array], g: Array, share: float) -> Slots:
         """The means of squares after a new gradient with the weight `share`."""
@@ -298,8 +301,9 @@ class AdafactorRule(UpdateRule):
     def epsilon(self) -> float:
         """Epsilon 1, which is added to squared gradients or is the floor of their root."""
         epsilon = self.optimizer.epsilon1
-        wanted = self.conventions.adafactor_default_epsilon if epsilon is None else epsilon
-        return self.r.epsilon(2.0 * format_of(self.r.format).unit_roundoff if wanted is None else wanted)
+        if epsilon is None:
+            epsilon = self.conventions.adafactor_default_epsilon
+        return self.r.epsilon(2.0 * format_of(self.r.format).unit_roundoff if epsilon is None else epsilon)
 
     def root(self, means: Mapping[str, Array]) -> Array:
         """The square root of the estimated second moment."""

@@ -33,10 +33,10 @@ from fixtures.recipe import BFLOAT16, SGD, DynamicScaling, FormatName, Precision
 from frameworks.base import NO_AVERAGE, BaseTrainer, of_same_class, over_window
 from frameworks.contract import Gradients, LayerTrace, LoadedRun, LoadOrder, Trainer, Update
 from frameworks.reference.core import checkpoint, scope
-from frameworks.reference.core.arithmetic import weighted_sum
 from frameworks.reference.core.network import TracedTensors
+from frameworks.reference.core.primitives import weighted_sum
 from frameworks.reference.core.tape import Pullback, Tensor, plain, record_pullbacks, tensor
-from frameworks.reference.quantization.float8 import parts_of
+from frameworks.reference.quantization.eight_bit_state import parts_of
 from frameworks.reference.training.decisions import Arrays, Decisions, OpenWindow, present
 
 PARTS = ("model", "optimizer", "schedule", "scaler", "window")

@@ -6,6 +6,7 @@ from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,22 +15,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import (
-    SGD,
-    Adafactor,
-    Adagrad,
-    Adam,
-    AdamW,
-    DynamicScaling,
-    Implementation,
-    Muon,
-    Optimizer,
-    Precision,
-    Recipe,
-    RMSprop,
-    StaticScaling,
-    collect_fields,
-)
+from fixtures.optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Optimizer, RMSprop, collect_fields
+from fixtures.recipe import DynamicScaling, Implementation, Precision, Recipe, StaticScaling
 from frameworks.base import optimizer_attempts
 from frameworks.base.capability_attempts import Make
 from frameworks.contract import Attempt, Capability, EightBitRule, Unsupported, needs
@@ -49,7 +36,11 @@ _LACKING: dict[Implementation, tuple[type, ...]] = {
     "fused": (RMSprop, Adafactor, Muon),
     "capturable": (SGD, Adagrad, Adafactor, Muon),
 }
-_NEWER = {Adafactor: (Capability.ADAFACTOR,), Muon: (Capability.MUON, Capability.WIDTH_RATE)}
+_NEWER: Mapping[type[Optimizer], tuple[Capability, ...]] = {
+    Adafactor: (Capability.ADAFACTOR,),
+    Muon: (Capability.MUON, Capability.WIDTH_RATE),
+}
+"""Optimizers that older versions of PyTorch lack, each with its capabilities."""
 _OPTIONS = {
     Capability.ABSOLUTE_RATE: "torch.optim.Adafactor takes at most 1/√t as the rate of update t, whatever lr is",
     Capability.SMALLEST_FACTORED: "torch.optim.Adafactor factors every parameter of two dimensions or more",
@@ -79,7 +70,7 @@ _TENSOR_RATE = "foreach Adam and AdamW raise ValueError for a tensor as rate, un
 def implementation_attempts(device: str, run: Make) -> dict[Capability, Attempt]:
     """Attempts for each option that some version lacks, and for each implementation."""
     chosen = {capability: partial(_acts, name, device) for capability, name in CHOICES.items()}
-    return optimizer_attempts(run, *_OPTIONS, Capability.ADAFACTOR, Capability.MUON, Capability.WIDTH_RATE) | chosen
+    return optimizer_attempts(run, *_OPTIONS, *chain.from_iterable(_NEWER.values())) | chosen
 
 
 def require_implementation(model: Model, recipe: Recipe, device: str) -> None:
@@ -346,8 +337,10 @@ _KINDS: Mapping[type[Optimizer], type[torch.optim.Optimizer]] = {
     AdamW: torch.optim.AdamW,
     Adagrad: torch.optim.Adagrad,
     RMSprop: torch.optim.RMSprop,
-    **{kind: getattr(torch.optim, kind.__name__) for kind in (Adafactor, Muon) if hasattr(torch.optim, kind.__name__)},
+    **{kind: getattr(torch.optim, kind.__name__) for kind in _NEWER if hasattr(torch.optim, kind.__name__)},
 }
+OPTIMIZERS = Capability.of_optimizers(_KINDS)
+"""The capabilities of PyTorch's optimizers, without their options."""
 _ARGUMENTS = {
     "learning_rate": "lr",
     "epsilon": "eps",

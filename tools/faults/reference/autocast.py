@@ -18,7 +18,7 @@ from fixtures.recipe import FLOAT16, FLOAT32, Precision, Recipe
 from frameworks.contract import Attempt, Capability
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.core import arithmetic, scope
+from frameworks.reference.core import primitives, scope
 from frameworks.reference.core.arithmetic import Operations, Round, Variance
 from frameworks.reference.core.network import Pass
 from frameworks.reference.core.rounding import Rounding
@@ -265,7 +265,7 @@ class PointwiseConvolutionsStayWide(Operations):
             return super().convolution(x, weight, bias, stride, padding)
         return self._product(
             "pointwise_conv2d",
-            lambda a, w, b, r, f: arithmetic.convolution(a, w, b, stride, padding, r, f),
+            lambda a, w, b, r, f: primitives.convolution(a, w, b, stride, padding, r, f),
             x,
             weight,
             bias,

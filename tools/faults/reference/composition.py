@@ -17,7 +17,8 @@ from fixtures.recipe import SGD, Recipe
 from frameworks.contract import Attempt, Capability, LayerTrace, RecomputeCase, RecomputeResult, Update, Values
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.arithmetic import Operations
-from frameworks.reference.core.network import Pass, ReferenceFunction
+from frameworks.reference.core.calls import ReferenceFunction
+from frameworks.reference.core.network import Pass
 from frameworks.reference.core.tape import Tensor, plain
 from frameworks.reference.shipped import ReferenceFunctions, ReferenceShipped
 from frameworks.reference.training.decisions import Arrays

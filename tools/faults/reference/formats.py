@@ -12,10 +12,9 @@ from fixtures.arrays import Array, NarrowFormat
 from fixtures.recipe import AdamW, Qat, StaticScaling
 from frameworks.contract import CastRule, DelayedRule, Operand
 from frameworks.reference.core.tape import Tensor
+from frameworks.reference.quantization.eight_bit_state import EightBitMoments, EightBitState
 from frameworks.reference.quantization.float8 import (
     DelayedScaling,
-    EightBitMoments,
-    EightBitState,
     Float8Layers,
     Magnitudes,
     ReferenceDelayedProduct,

@@ -7,7 +7,8 @@ from types import MappingProxyType
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.recipe import SGD, Adagrad, Adam, AdamW, FormatName, Precision
+from fixtures.optimizers import SGD, Adagrad, Adam, AdamW
+from fixtures.recipe import FormatName, Precision
 from fixtures.schedules import Chained, Cosine, CosineRestarts, Joined, OneCycle, PlateauRule
 from frameworks.reference.shipped import ReferenceOptimizers
 from frameworks.reference.training.decisions import Arrays

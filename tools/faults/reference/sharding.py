@@ -15,7 +15,7 @@ from fixtures.model import Batch
 from fixtures.recipe import OffloadedKind
 from frameworks.contract import Update
 from frameworks.reference.distributed import ReferenceRankGroup
-from frameworks.reference.quantization.float8 import EightBitMoments
+from frameworks.reference.quantization.eight_bit_state import EightBitMoments
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.offload import DiskStore, HostStore, StoredArrays
 from frameworks.reference.training.trainer import ReferenceTrainer

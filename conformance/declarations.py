@@ -1,6 +1,7 @@
-"""A request for each capability, and the comparison of the framework's answer with the adapter's declaration.
+"""Comparison of an adapter's declared capabilities with what the framework does, by attempts and by requests.
 
-The base classes refuse every capability that an adapter does not implement, so a request succeeds only if it does.
+A request asks the adapter for one capability. The base classes refuse every capability that an adapter does not
+implement, so a request succeeds only if it does.
 """
 
 import tempfile
@@ -18,22 +19,16 @@ from conformance.techniques.technique import load_techniques
 from fixtures.data import exact_batch
 from fixtures.model import FunctionUse
 from fixtures.models import exact_linear, exact_stack, make_reused_dense, sincos, tied_embedding, user_function
+from fixtures.optimizers import OPTIMIZERS, SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Optimizer
 from fixtures.recipe import (
     BFLOAT16,
-    SGD,
-    Adafactor,
-    Adagrad,
-    Adam,
-    AdamW,
     DynamicScaling,
-    Muon,
     Offload,
     Precision,
     Qat,
     Ranks,
     Recipe,
     Recompute,
-    RMSprop,
     StaticScaling,
     Steps,
 )
@@ -55,20 +50,22 @@ from frameworks.contract import (
 )
 from frameworks.operations import CATALOGUE
 
+PRECISIONS = tuple(capability for capability in Capability if capability.startswith("precision.O"))
+REQUESTS = (*PRECISIONS, Capability.AUTOCAST_SCOPE, Capability.AUTOCAST_LISTS, Capability.DYNAMIC_SCALING)
+"""Capabilities that a request for mixed precision may need."""
+OTHERS = tuple(capability for capability in Capability if capability not in REQUESTS)
+
 _WEIGHT = ("0.weight",)
-_OPTIMIZERS = (
+_OPTIMIZERS: tuple[Optimizer, ...] = (
     SGD(0.5, 0.5, nesterov=True),
     SGD(0.5, 0.5, dampening=0.5),
     SGD(0.5, weight_decay=0.5),
     SGD(0.5, maximize=True),
     Adam(amsgrad=True),
-    Adagrad(),
+    *(optimizer() for optimizer in OPTIMIZERS),
     Adagrad(rate_decay=0.5),
-    RMSprop(),
-    Adafactor(),
     Adafactor(relative_step=False),
     Adafactor(smallest=9),
-    Muon(),
     Muon(adjustment="width"),
     Muon(adjustment="none"),
 )
@@ -102,6 +99,8 @@ _MODELS = (make_reused_dense(), tied_embedding(), user_function())
 _BATCH = exact_batch()
 _STEP = Recipe(SGD(0.5))
 _SCALED = Recipe(SGD(0.5), scaling=DynamicScaling(1024.0))
+_ONE = np.ones(1, np.float32)
+_SQUARE = np.ones((2, 2), np.float32)
 
 
 def _ones(run: Trainer) -> dict[str, np.ndarray]:
@@ -131,14 +130,11 @@ def _of_run(call: Callable[[Trainer], object], recipe: Recipe = _STEP) -> Callab
     return lambda framework: call(framework.trainer(exact_stack(), recipe))
 
 
-def _resume(order: bool, framework: Framework) -> None:
+def _resume(restore: Callable[[Trainer, Path], object], framework: Framework) -> None:
     run, other = (framework.trainer(exact_stack(), _STEP) for _ in range(2))
     with tempfile.TemporaryDirectory() as folder:
         run.save(Path(folder))
-        if order:
-            other.restore_in(Path(folder), "optimizer-first")
-        else:
-            other.restore(Path(folder))
+        restore(other, Path(folder))
 
 
 def _take(framework: Framework) -> None:
@@ -161,8 +157,8 @@ def _lose(group: RankGroup) -> None:
         group.fail_rank(window_across_ranks((_BATCH,), 2), 1, "raises")
     except Unsupported:
         raise
-    except Exception:
-        """The exception of the failing rank is not a refusal."""
+    except Exception:  # any other exception is that of the failing rank, which is no refusal
+        return
 
 
 def _reshape(framework: Framework) -> None:
@@ -191,8 +187,6 @@ def _multiply_float8(framework: Framework) -> None:
     formats.float8_product(codes, codes, ("float8_e4m3fn", "float8_e4m3fn"))
 
 
-_ONE = np.ones(1, np.float32)
-_SQUARE = np.ones((2, 2), np.float32)
 _CALLS: Mapping[Capability, Callable[[Framework], object]] = {
     Capability.FLOAT64_HEADS: lambda f: f.trainer(sincos(4), Recipe()),
     Capability.AUTOCAST_SCOPE: lambda f: _enter(f.autocast(BFLOAT16)),
@@ -222,7 +216,7 @@ _CALLS: Mapping[Capability, Callable[[Framework], object]] = {
     Capability.CONVERT: _convert,
     Capability.FUNCTION_USES: lambda f: f.function_used(FunctionUse(), (_ONE, _ONE, _ONE)),
     Capability.FEED: partial(_feed, _STEP),
-    Capability.CHECKPOINT: partial(_resume, False),
+    Capability.CHECKPOINT: partial(_resume, lambda run, folder: run.restore(folder)),
     Capability.SAVED_BYTES: _of_run(lambda run: run.saved_bytes(_BATCH)),
     Capability.PEAK_BYTES: _of_run(lambda run: run.peak_bytes()),
     Capability.STEP_HOOK: lambda f: f.gradient_in_hook(_ONE, scale=8.0, fused=False),
@@ -230,7 +224,7 @@ _CALLS: Mapping[Capability, Callable[[Framework], object]] = {
     Capability.TRACE: _of_run(lambda run: run.trace(_BATCH)),
     Capability.LIBRARY_REQUESTS: lambda f: f.request_format("bfloat16"),
     Capability.LOADED_CHECKPOINT: lambda f: f.loaded_run("float32", 1, 0.5),
-    Capability.LOAD_ORDER: partial(_resume, True),
+    Capability.LOAD_ORDER: partial(_resume, lambda run, folder: run.restore_in(folder, "optimizer-first")),
     Capability.LIVE_STATE: _take,
     Capability.DATA_POSITION: lambda f: f.resumed_epoch("in-order", 2),
     Capability.PLAIN_LOOP: lambda f: f.plain_trainer(exact_stack(), Recipe()),
@@ -239,6 +233,30 @@ _CALLS: Mapping[Capability, Callable[[Framework], object]] = {
 _SHIPPED = {capability: part for part, capability in SHIPPED.items()}
 _NAMED = ("formats.float8_", "formats.int8", "quantization.")
 """Prefixes of the capabilities that end with the name of a format or a quantizer."""
+
+
+def compare(subject: Subject, verdict: Verdict, capability: Capability) -> None:
+    """Compare the declaration of a capability with its attempt; without an attempt, request a supported capability.
+
+    Raises:
+        Misdeclared: the attempt contradicts the declaration.
+        Violation: a refusal has no reason, or there was nothing to try.
+        Unsupported: the attempt confirms the refusal, or a capability declared as supported is refused.
+    """
+    declared, acted = subject.framework.declares(capability), subject.framework.probe(capability)
+    if declared.supported and acted is None:
+        request(subject.framework, capability)
+        acted = True
+    verdict.observe(str(capability), {"declared": declared.supported, "observed": acted, "reason": declared.reason})
+    if acted is not None and acted != declared.supported:
+        effect = "a direct call succeeded" if acted else "a direct call had no effect"
+        said = "supported" if declared.supported else "unsupported"
+        raise Misdeclared("misdeclared", f"adapter declares {capability} {said}, but {effect}")
+    if not declared.supported:
+        reason = declared.reason
+        verdict.holds(bool(reason), "a refusal has a reason", reason, "a reason", "refused-without-reason")
+        verdict.holds(acted is not None, "a refusal was tried", acted, "an attempt", "refused-untried")
+        raise Unsupported(capability, reason)
 
 
 def request(framework: Framework, capability: Capability) -> None:
@@ -288,34 +306,3 @@ def _request_by_name(framework: Framework, capability: Capability) -> None:
         names |= framework.rule(PostTraining).rules().keys()
     if name not in names:
         raise Unsupported(capability, f"got quantizers {', '.join(sorted(names))}, want {name}")
-
-
-PRECISIONS = tuple(capability for capability in Capability if capability.startswith("precision.O"))
-REQUESTS = (*PRECISIONS, Capability.AUTOCAST_SCOPE, Capability.AUTOCAST_LISTS, Capability.DYNAMIC_SCALING)
-"""Capabilities that a request for mixed precision may need."""
-
-OTHERS = tuple(capability for capability in Capability if capability not in REQUESTS)
-
-
-def compare(subject: Subject, verdict: Verdict, capability: Capability) -> None:
-    """Compare the declaration of a capability with its attempt; without an attempt, request a supported capability.
-
-    Raises:
-        Misdeclared: the attempt contradicts the declaration.
-        Violation: a refusal has no reason, or there was nothing to try.
-        Unsupported: the attempt confirms the refusal, or a capability declared as supported is refused.
-    """
-    declared, acted = subject.framework.declares(capability), subject.framework.probe(capability)
-    if declared.supported and acted is None:
-        request(subject.framework, capability)
-        acted = True
-    verdict.observe(str(capability), {"declared": declared.supported, "observed": acted, "reason": declared.reason})
-    if acted is not None and acted != declared.supported:
-        effect = "a direct call succeeded" if acted else "a direct call had no effect"
-        said = "supported" if declared.supported else "unsupported"
-        raise Misdeclared("misdeclared", f"adapter declares {capability} {said}, but {effect}")
-    if not declared.supported:
-        reason = declared.reason
-        verdict.holds(bool(reason), "a refusal has a reason", reason, "a reason", "refused-without-reason")
-        verdict.holds(acted is not None, "a refusal was tried", acted, "an attempt", "refused-untried")
-        raise Unsupported(capability, reason)

@@ -1,1 +1,0 @@
-"""Comparison of adapters' declared capabilities with the behaviour of their frameworks."""
