@@ -15,8 +15,8 @@ def product(images: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 compiled = jax.jit(product)(x, w[:4, :3, :3])
-lost = int((compiled != compiled.astype(jnp.bfloat16)).sum())
+unrounded = int((compiled != compiled.astype(jnp.bfloat16)).sum())
 
 print("expected: 0 values with more digits than bfloat16 has")
-print(f"seen: {lost} of {compiled.size} values")
-sys.exit(lost > 0)
+print(f"seen: {unrounded} of {compiled.size} values")
+sys.exit(unrounded > 0)
