@@ -43,7 +43,6 @@ from frameworks.contract import (
     Unsupported,
 )
 from frameworks.jax import shipped
-from frameworks.jax import shipped as shipped_optimizers
 from frameworks.jax.core.arrays import wide_formats
 from frameworks.jax.core.layers import (
     ONLY_COMPILED,
@@ -66,9 +65,9 @@ from frameworks.jax.core.settings import (
     rank_group,
 )
 from frameworks.jax.core.ways import rates
+from frameworks.jax.functions import JAXFunctions
 from frameworks.jax.probes import ATTEMPTS
 from frameworks.jax.quantization import MISSING, NOT_INSTALLED, JaxFormats, QwixPostTraining
-from frameworks.jax.shipped import JAXFunctions
 from frameworks.jax.training import optimizers
 from frameworks.jax.training.optimizers import INITIAL, MINIMUM, REFUSED_OPTIONS
 from frameworks.jax.training.steps import function_used, recompute
@@ -249,7 +248,7 @@ class JaxFramework(OnDevice):
         return {
             "operations": shipped.Operations,
             "layers": shipped.Layers,
-            "optimizers": shipped_optimizers.OptaxOptimizers,
+            "optimizers": shipped.OptaxOptimizers,
             "functions": JAXFunctions,
         }
 

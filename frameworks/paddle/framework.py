@@ -51,6 +51,7 @@ from frameworks.paddle.core.devices import ONE_PAIR, format_name, hooks_nest, sh
 from frameworks.paddle.core.layers import HOOKS, OPERATIONS, REENTRANT, listed_names, missing_kernel
 from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH, FORCED, MODES
 from frameworks.paddle.declarations import capabilities_of, dynamic_attempts, refusals
+from frameworks.paddle.functions import PaddleFunctions
 from frameworks.paddle.quantization import (
     NO_PRODUCTS,
     PaddleFormats,
@@ -66,7 +67,7 @@ from frameworks.ranks import Limits, RemoteRankGroup, worker_group_of
 _SCALER_AFTER_BFLOAT16 = "GradScaler warns and turns itself off where the last precision scope was a bfloat16 one"
 
 _MEETS_IN = "3.3."
-"""Versions whose clients are known to understand the ranks' store (`frameworks.paddle.distributed.rendezvous`)."""
+"""Versions whose clients are known to understand the ranks' store (`frameworks.paddle.rendezvous`)."""
 
 _LIMITS = Limits(group_s=30.0)
 """Timeout of gloo's operations, which Paddle does not let users change."""
@@ -219,7 +220,7 @@ class PaddleFramework(OneGraph):
     `frameworks.paddle.training.optimizers`); "data-parallel", which trains every recipe with two ranks.
     """
 
-    member = "frameworks.paddle.distributed.ranks:PaddleWorker"
+    member = "frameworks.paddle.distributed:PaddleWorker"
     own_modes = (DYGRAPH, FORCED, DATA_PARALLEL)
     ranks_of_modes = MappingProxyType({DATA_PARALLEL: Ranks(2)})
 
@@ -259,7 +260,7 @@ class PaddleFramework(OneGraph):
             "operations": shipped.Operations,
             "layers": shipped.Layers,
             "optimizers": partial(shipped.PaddleOptimizers, forced=self.mode == FORCED),
-            **({"functions": shipped.PaddleFunctions} if self.mode == DYGRAPH else {}),
+            **({"functions": PaddleFunctions} if self.mode == DYGRAPH else {}),
         }
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:

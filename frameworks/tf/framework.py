@@ -52,13 +52,12 @@ from frameworks.keras_common.framework import NO_LISTS, REFUSED, SUPPORTED, Scop
 from frameworks.keras_common.optimizers import KerasOptimizers, rates
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.ranks import RemoteRankGroup, worker_group_of
-from frameworks.tf import shipped
+from frameworks.tf import shipped, tflite
 from frameworks.tf.core import settings, ways
 from frameworks.tf.core.settings import has_tf32
 from frameworks.tf.core.steps import VARIANTS, function_used, graph_operations, recompute, run_op
 from frameworks.tf.probes import attempts
-from frameworks.tf.quantization import tflite
-from frameworks.tf.quantization.formats import (
+from frameworks.tf.quantization import (
     RULE,
     KerasDelayedProduct,
     KerasPostTraining,

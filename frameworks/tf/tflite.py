@@ -21,7 +21,7 @@ from fixtures.model import Dense, LayerNorm, Model, dense_weights
 from fixtures.models import digits_mlp
 from frameworks.contract import Calibrated, Capability, CodeRange, LinearRule, Quantized, QuantRule, Unsupported
 from frameworks.tf.core.settings import THREADS
-from frameworks.tf.quantization.formats import trained_network
+from frameworks.tf.quantization import trained_network
 
 _DENSE = "FULLY_CONNECTED"
 
