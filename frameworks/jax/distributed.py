@@ -21,21 +21,13 @@ from fixtures.model import Batch, BatchNorm, Model, Window, walk
 from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments, LossLedger, MicroBatch
 from frameworks.contract import Capability, Gradients, Unsupported, Update
-from frameworks.jax.core.arrays import Flat, Place
+from frameworks.jax.core.arrays import Flat, Place, ShardingLayout, arrays_of, layout_of
 from frameworks.jax.core.layers import DeviceBatch, load_batch, loss_sums_of_ranks
 from frameworks.jax.core.settings import OnDevice
 from frameworks.jax.framework import JaxFramework
 from frameworks.jax.training import optimizers
 from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate, is_window
-from frameworks.jax.training.steps import (
-    CarriedState,
-    CompiledSteps,
-    JaxMicroBatch,
-    Plan,
-    ShardingLayout,
-    arrays_of,
-    layout_of,
-)
+from frameworks.jax.training.steps import CarriedState, CompiledSteps, JaxMicroBatch, Plan
 from frameworks.jax.training.trainer import JaxTrainer, OffloadedTrainer
 
 NOBODY = -1
@@ -63,13 +55,14 @@ def gather_batch(model: Model, parts: Sequence[Batch]) -> GatheredBatch:
 
     Batch norm would include padding in its statistics, so a model with batch norm gets no padding.
     """
-    padded = not any(isinstance(layer, BatchNorm) for _, layer in walk(model.layers))
+    pads = not any(isinstance(layer, BatchNorm) for _, layer in walk(model.layers))
     longest = max(1, *(len(part) for part in parts))
-    lengths = [longest if padded else len(part) for part in parts]
+    lengths = [longest if pads else len(part) for part in parts]
     heads = list(dict.fromkeys(name for part in parts for name in part.targets))
     like = {name: next(part.targets[name] for part in parts if name in part.targets) for name in heads}
     targets = {
-        name: _together([part.targets.get(name, first[:0]) for part in parts], lengths) for name, first in like.items()
+        name: _concatenate_padded([part.targets.get(name, first[:0]) for part in parts], lengths)
+        for name, first in like.items()
     }
     owners = {name: _owners([len(part.targets.get(name, ())) for part in parts], lengths) for name in heads}
     masks = [part.mask for part in parts if part.mask is not None]
@@ -77,8 +70,8 @@ def gather_batch(model: Model, parts: Sequence[Batch]) -> GatheredBatch:
     if masks:
         every = [np.ones((len(part), *masks[0].shape[1:]), masks[0].dtype) for part in parts]
         own = [one if part.mask is None else part.mask for part, one in zip(parts, every, strict=True)]
-        mask = _together(own, lengths)
-    inputs = _together([part.inputs for part in parts], lengths)
+        mask = _concatenate_padded(own, lengths)
+    inputs = _concatenate_padded([part.inputs for part in parts], lengths)
     return GatheredBatch(inputs, targets, mask, owners, tuple(part.items for part in parts))
 
 
@@ -87,14 +80,14 @@ def gathered_window(model: Model, windows: Sequence[Window]) -> tuple[GatheredBa
     return tuple(gather_batch(model, parts) for parts in zip(*windows, strict=True))
 
 
-def _together(parts: Sequence[Array], lengths: Sequence[int]) -> Array:
+def _concatenate_padded(parts: Sequence[Array], lengths: Sequence[int]) -> Array:
     """The concatenated arrays, each padded with zeros to its length."""
     shape = parts[0].shape[1:]
-    filled = [
+    padded = [
         np.concatenate([part, np.zeros((length - len(part), *shape), part.dtype)])
         for part, length in zip(parts, lengths, strict=True)
     ]
-    return np.concatenate(filled)
+    return np.concatenate(padded)
 
 
 def _owners(counts: Sequence[int], lengths: Sequence[int]) -> Array:

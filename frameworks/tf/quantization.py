@@ -250,8 +250,8 @@ class KerasDelayedProduct:
 
     rule = RULE.product
 
-    def __init__(self, kernel: Array, history: int, accumulation: int, mode: str, device: str) -> None:
-        self._given, self._place = kernel, device
+    def __init__(self, kernel: Array, *, history: int, accumulation: int, mode: str, device: str) -> None:
+        self._initial_kernel, self._place = kernel, device
         with tf.device(device):
             policy = keras.dtype_policies.QuantizedFloat8DTypePolicy("float8", "float32", amax_history_length=history)
             self._layer = keras.layers.Dense(kernel.shape[1], use_bias=False, dtype=policy)
@@ -269,7 +269,7 @@ class KerasDelayedProduct:
         for inputs, gradient in window:
             with tf.device(self._place):
                 outputs = self._pass(tf.constant(inputs), tf.constant(gradient))
-                self._layer._kernel.assign(self._given)
+                self._layer._kernel.assign(self._initial_kernel)
             results.append(PassResult(*(np.array(tensor) for tensor in outputs)))
         return tuple(results)
 

@@ -17,11 +17,11 @@ from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments, ranks_of
 from frameworks.contract import Gradients
 from frameworks.jax import distributed
+from frameworks.jax.core.arrays import layout_of
 from frameworks.jax.distributed import READINGS, AllRanks, GatheredBatch, gather_batch, gathered_window
 from frameworks.jax.keras.framework import KerasFramework
 from frameworks.jax.keras.steps import DeviceBatch, Values, divide_axes, load_parts, micro_batch
 from frameworks.jax.keras.trainer import StatelessRun
-from frameworks.jax.training.steps import layout_of
 from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
 from frameworks.keras_common.run import RunOfRanks
 

@@ -163,18 +163,18 @@ def rules_of(recipe: recipes.Recipe, parameters: Mapping[str, str], wide: bool) 
     parts = [(part, optimizer) for part, optimizer in trained if part]
     skips = isinstance(recipe.scaling, recipes.DynamicScaling) and recipe.scaling.enabled
     return Rules(
-        recipe.optimizer,
-        recipe.schedule,
-        recipe.clip,
-        recipe.accumulation if recipe.accumulation > 1 else None,
-        "float64" if wide else "float32",
-        tuple(part for part, _ in parts) if len(parts) > 1 or frozen else (),
-        tuple(optimizer for _, optimizer in parts),
-        tuple(parameters[name] for name in recipe.undecayed),
-        frozen,
-        recipe.implementation == "foreach",
-        recipe.tensor_rate,
-        recipe.ways_of("clip", "optimizer", "schedule", *(("scaling",) if skips else ())),
+        optimizer=recipe.optimizer,
+        schedule=recipe.schedule,
+        clip=recipe.clip,
+        length=recipe.accumulation if recipe.accumulation > 1 else None,
+        accumulator="float64" if wide else "float32",
+        parts=tuple(part for part, _ in parts) if len(parts) > 1 or frozen else (),
+        own=tuple(optimizer for _, optimizer in parts),
+        undecayed=tuple(parameters[name] for name in recipe.undecayed),
+        frozen=frozen,
+        flat=recipe.implementation == "foreach",
+        tensor_rate=recipe.tensor_rate,
+        ways=recipe.ways_of("clip", "optimizer", "schedule", *(("scaling",) if skips else ())),
     )
 
 

@@ -43,22 +43,18 @@ from frameworks.contract import (
     Update,
 )
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, Place, flat, peak_bytes, saved_bytes, wide_formats
-from frameworks.jax.core.layers import (
-    PERTURBATIONS,
-    DeviceBatch,
+from frameworks.jax.core.arrays import Flat, Place, arrays_of, flat, peak_bytes, saved_bytes, wide_formats
+from frameworks.jax.core.layers import PERTURBATIONS, DeviceBatch, leaves_of, load_batch, segments
+from frameworks.jax.core.settings import PINNED_HOST
+from frameworks.jax.probes import TAKES_EACH_IN, window_waits_for_the_caller
+from frameworks.jax.quantization import (
     amax_histories,
     amax_leaves,
     delayed_scaling_state,
     leaves_in,
-    leaves_of,
-    load_batch,
     nothing_gathered,
-    segments,
     state_tree,
 )
-from frameworks.jax.core.settings import PINNED_HOST
-from frameworks.jax.probes import TAKES_EACH_IN, window_waits_for_the_caller
 from frameworks.jax.training import optimizers
 from frameworks.jax.training.optimizers import (
     LossScale,
@@ -76,7 +72,6 @@ from frameworks.jax.training.steps import (
     JaxMicroBatch,
     Plan,
     UpdateResult,
-    arrays_of,
     differentiate_losses,
     runs_in_a_pass,
     steps_of,
@@ -138,8 +133,15 @@ class JaxTrainer(BaseTrainer):
         self._eager = mode == "nojit"
         with self.scope():
             history = getattr(recipe.quantization, "history", None)
-            asked_ways, separate = recipe.ways_of("backward", "recompute"), recipe.separate_losses
-            plan = Plan(model, recipe.precision, recipe.recompute, separate, history, asked_ways, recipe.frozen)
+            plan = Plan(
+                model,
+                recipe.precision,
+                recipe.recompute,
+                separate_losses=recipe.separate_losses,
+                history=history,
+                ways=recipe.ways_of("backward", "recompute"),
+                frozen=recipe.frozen,
+            )
             self.steps = self._compile(plan)
             self.layout = self.steps.layout
             initial_weights = model.weights(recipe.seed) if weights is None else weights
@@ -275,10 +277,10 @@ class JaxTrainer(BaseTrainer):
         with self.scope():
             before = self._scale()
             gradients, judged, sums = self._backward(batch, items)
-            micro = self._taken_in(gradients, judged, self._micro_batch(batch, sums, before))
+            micro = self._hand_over(gradients, judged, self._micro_batch(batch, sums, before))
         return self.ledger.add(micro, items)
 
-    def _taken_in(self, gradients: Flat, judged: ScaleUpdate | None, micro: JaxMicroBatch) -> JaxMicroBatch:
+    def _hand_over(self, gradients: Flat, judged: ScaleUpdate | None, micro: JaxMicroBatch) -> JaxMicroBatch:
         """Hands the gradients to `optax.MultiSteps`, or keeps them for `apply`."""
         if self.recipe.accumulation == 1:
             if self.pending is not None:
@@ -380,13 +382,10 @@ class JaxTrainer(BaseTrainer):
         self._begin(len(window))
         with self.scope():
             for mapping in window:
-                before, cotangents, parts = (
-                    self._scale(),
-                    self._place_gradients(mapping),
-                    np.float32(self.length * self.sharers),
-                )
+                before, cotangents = self._scale(), self._place_gradients(mapping)
+                parts = np.float32(self.length * self.sharers)
                 gradients, judged = self.steps.surrogate(self.leaves, self.scale, cotangents, parts)
-                micro = self._taken_in(gradients, judged, self._fed_micro_batch(before))
+                micro = self._hand_over(gradients, judged, self._fed_micro_batch(before))
                 self.ledger.add(micro, len(window))
         if self.recipe.accumulation > 1:
             return self._end_window()
@@ -410,7 +409,7 @@ class JaxTrainer(BaseTrainer):
 
     def _finish(self, unscale_calls: int, inject: Gradients | None) -> Update:
         with self.scope():
-            before, rate, (gradients, judged) = self._scale(), self._rate(), self._taken_out()
+            before, rate, (gradients, judged) = self._scale(), self._rate(), self._take_pending()
             for _ in range(unscale_calls):
                 gradients = unscale_gradients(self.scale, gradients, self.leaves)
             for path, value in self._inject(inject or {}).items():
@@ -422,15 +421,20 @@ class JaxTrainer(BaseTrainer):
         """Ends an update of unscaled gradients without a step; the loss scale still reacts to an overflow."""
         with self.scope():
             before, rate = self._scale(), self._rate()
-            gradients = unscale_gradients(self.scale, self._taken_out()[0], self.leaves)
+            gradients = unscale_gradients(self.scale, self._take_pending()[0], self.leaves)
             self.scale = optimizers.adjust_scale(self.scale, jmp.all_finite(gradients))
         return self._report(before, rate, None, skipped=True)
 
-    def _taken_out(self) -> tuple[Flat, ScaleUpdate | None]:
-        waiting, self.pending = self.pending, None
-        if waiting is None:
+    def _take_pending(self) -> tuple[Flat, ScaleUpdate | None]:
+        """The gradients that wait for `apply`, which are no longer pending then.
+
+        Raises:
+            ValueError: there are none.
+        """
+        pending, self.pending = self.pending, None
+        if pending is None:
             raise ValueError("apply without any micro-batch before it")
-        return waiting
+        return pending
 
     def _report(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
         """The update of a window that has ended; the next one begins empty."""
@@ -441,8 +445,16 @@ class JaxTrainer(BaseTrainer):
     def _window_update(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
         state = optimizers.arrays_of(self.scale)
         good = int(state["good_steps"]) if "good_steps" in state else None
-        losses = self.ledger.losses()
-        return Update(self.ledger.loss(), losses, before, self._scale(), good, skipped, norm, rate)
+        return Update(
+            loss=self.ledger.loss(),
+            micro_losses=self.ledger.losses(),
+            scale_before=before,
+            scale_after=self._scale(),
+            good_steps=good,
+            skipped=skipped,
+            gradient_norm=norm,
+            learning_rate=rate,
+        )
 
     def _scale(self) -> float:
         return optimizers.current(self.scale)
@@ -491,7 +503,7 @@ class JaxTrainer(BaseTrainer):
             self.train_state, self.moved = run["state"], CarriedState(*run["moved"])
             self.scale = optimizers.with_state(self.scale, run["scale"], self.place)
             window = [
-                JaxMicroBatch(total, int(own), before, bool(applied), rate, bool(finite))
+                JaxMicroBatch(total, int(own), before, applied=bool(applied), rate=rate, finite=bool(finite))
                 for total, own, before, finite, applied, rate in run["window"]["micro"][:count].tolist()
             ]
             self.ledger.replace(window, items)
