@@ -123,7 +123,7 @@ class RankTrainer(DygraphTrainer):
         super().__init__(model, recipe, weights, forced=forced)
         self.ranks = ranks
         self._gradient_bytes = 0
-        with self.stream.apart():
+        with self.stream.with_fresh_names():
             if ranks.level != "replicated":
                 for share in self.shares:
                     _, share.optimizer, _ = group_sharded_parallel(self.network, share.optimizer, _SHARDED[ranks.level])

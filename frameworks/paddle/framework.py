@@ -47,7 +47,7 @@ from frameworks.contract import (
 )
 from frameworks.paddle import shipped
 from frameworks.paddle.core import devices, layers, settings, ways
-from frameworks.paddle.core.devices import ONE_PAIR, format_name, hooks_nest, shards_leave, to_numpy, to_tensor
+from frameworks.paddle.core.devices import ONE_PAIR, format_name, hooks_nest, offloads_shards, to_numpy, to_tensor
 from frameworks.paddle.core.layers import HOOKS, OPERATIONS, REENTRANT, listed_names, missing_kernel
 from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH, FORCED, MODES
 from frameworks.paddle.declarations import capabilities_of, dynamic_attempts, refusals
@@ -123,6 +123,10 @@ class OneGraph(BaseFramework):
         """Returns whether the recipe's precision scope makes Paddle turn the dynamic scaler off."""
         dynamic = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
         return dynamic and recipe.precision.format == "bfloat16"
+
+    def leave_out_ranks(self, reasons: Mapping[Capability, str]) -> dict[Capability, str]:
+        """The reasons, without those of capabilities of ranks if there are no ranks here."""
+        return {c: reason for c, reason in reasons.items() if has_ranks(self.device) or not c.startswith("ranks.")}
 
     def devices(self) -> tuple[str, ...]:
         return devices.available()
@@ -229,16 +233,15 @@ class PaddleFramework(OneGraph):
         paddle.disable_static()
 
     def refusals(self) -> Mapping[Capability, str]:
-        refused = refusals(self.device, forced=self.mode == FORCED) | optimizers.REFUSED_OPTIONS
-        refused |= {Capability.INTEGER_PRODUCTS: NO_PRODUCTS}
-        return {c: why for c, why in refused.items() if has_ranks(self.device) or not c.startswith("ranks.")}
+        reasons = refusals(self.device, forced=self.mode == FORCED) | optimizers.REFUSED_OPTIONS
+        return self.leave_out_ranks(reasons | {Capability.INTEGER_PRODUCTS: NO_PRODUCTS})
 
     def supported_capabilities(self) -> Collection[Capability]:
         interfaces = casts_of(self.rule(NumberFormats)) | quantizers_of(self.rule(Quantizers))
         return capabilities_of(self.mode) | interfaces | techniques_of(self.rule(PostTraining))
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here: dict[Capability, Attempt] = {
+        result: dict[Capability, Attempt] = {
             **dynamic_attempts(forced=self.mode == FORCED),
             **optimizers.refused_attempts(),
             **shipped_attempts(self.parts()),
@@ -246,12 +249,12 @@ class PaddleFramework(OneGraph):
             Capability.INTEGER_PRODUCTS: integer_products,
         }
         if self.ranks() is None:
-            here |= offload_attempts(self.run_of, [Offload(("activations",), "disk")])
+            result |= offload_attempts(self.run_of, [Offload(("activations",), "disk")])
         if self.device == "cpu":
-            here |= dict.fromkeys((Capability.OFFLOAD_PARAMETERS, Capability.OFFLOAD_OPTIMIZER), shards_leave)
+            result |= dict.fromkeys((Capability.OFFLOAD_PARAMETERS, Capability.OFFLOAD_OPTIMIZER), offloads_shards)
         if not has_ranks(self.device):
-            return here
-        return with_ranks(here, self.ranks_of_a_run, self.ranks(), reshaped="replicated")
+            return result
+        return with_ranks(result, self.ranks_of_a_run, self.ranks(), reshaped="replicated")
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
         if self.ranks() is not None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import add as add_two
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import paddle
@@ -27,7 +27,7 @@ from frameworks.contract import FunctionResult, LayerTrace, RecomputeCase, Recom
 from frameworks.paddle.core.devices import to_numpy, to_paddle_layout
 
 
-def _back(x: Any, gradient: Any) -> Any:
+def _multiply_by_slope(x: Any, gradient: Any) -> Any:
     return gradient * paddle.clip(2.0 * x, -1.0, 1.0)
 
 
@@ -40,7 +40,7 @@ class _Square(paddle.autograd.PyLayer):
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         (x,) = ctx.saved_tensor()
-        return _back(x, gradient)
+        return _multiply_by_slope(x, gradient)
 
 
 class UserFunctionLayer(paddle.nn.Layer):
@@ -49,7 +49,9 @@ class UserFunctionLayer(paddle.nn.Layer):
     def forward(self, x: Any) -> Any:
         if paddle.in_dynamic_mode():
             return _Square.apply(x)
-        return paddle.static.nn.static_pylayer(lambda value: value * value, [x], lambda gradient: _back(x, gradient))
+        return paddle.static.nn.static_pylayer(
+            lambda value: value * value, [x], lambda grad: _multiply_by_slope(x, grad)
+        )
 
 
 class ThreeInputsPyLayer(paddle.autograd.PyLayer):
@@ -221,12 +223,9 @@ def own_parameters(layer: fixture.Layer, paddle_layer: Any) -> dict[str, Any]:
         case fixture.BatchNorm() | fixture.LayerNorm():
             return {"scale": paddle_layer.weight, "shift": paddle_layer.bias}
         case fixture.SelfAttention():
-            kinds: tuple[Literal["weight", "bias"], ...] = ("weight", "bias")
-            return {
-                f"{n}.{kind}": getattr(getattr(paddle_layer, p), kind)
-                for kind in kinds
-                for n, p in _PROJECTIONS.items()
-            }
+            linears = {name: getattr(paddle_layer, own) for name, own in _PROJECTIONS.items()}
+            weights = {f"{name}.weight": linear.weight for name, linear in linears.items()}
+            return weights | {f"{name}.bias": linear.bias for name, linear in linears.items()}
         case fixture.Heads(heads=heads):
             own = [head for head in heads if head.tied is None]
             return {f"{h.name}.{kind}": getattr(paddle_layer[h.name], kind) for kind in ("weight", "bias") for h in own}
@@ -337,10 +336,10 @@ class Network(paddle.nn.Layer):
         self._sequential = sequential and plan is not None
         *body, heads = build_layers(model.layers, model.sample)
         self.is_reentrant = plan is not None and plan.variant in (None, REENTRANT)
-        self.steps, self.segments = cut(body, plan)
-        self.runs = paddle.nn.LayerList(self.steps)
+        runs, self.segments = cut(body, plan)
+        self.runs = paddle.nn.LayerList(runs)
         self.heads = heads
-        self.named = _name_parameters(model, body, heads)
+        self.named = name_parameters(model, body, heads)
         self.statistics = {
             f"{path}.{name}": getattr(paddle_layer, f"_{name}")
             for path, layer, paddle_layer in with_paths(model.layers[:-1], body)
@@ -360,12 +359,13 @@ class Network(paddle.nn.Layer):
             options = {"segments": len(self.segments)}
             x = recompute_sequential(options, list(self.segments), x, use_reentrant=self.is_reentrant)
         else:
-            for step in self.runs:
-                x = step(x)
+            for run in self.runs:
+                x = run(x)
         return {name: self.heads[name](x) for name in heads}
 
 
-def _name_parameters(model: Model, body: list[Any], heads: Any) -> dict[str, Any]:
+def name_parameters(model: Model, body: list[Any], heads: Any) -> dict[str, Any]:
+    """The parameters by canonical name, in model order; the weights of quantized layers are codes."""
     result = {
         f"{path}.{name}": parameter
         for path, layer, paddle_layer in with_paths(model.layers, [*body, heads])

@@ -74,7 +74,7 @@ def any_way(*ways: Callable[[Any, Any], object]) -> bool:
             with paddle.static.program_guard(inner, outer):
                 if way(inner, outer):
                     return True
-        except Exception:
+        except Exception:  # a way without effect may raise anything
             continue
     return False
 

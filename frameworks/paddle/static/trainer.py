@@ -95,7 +95,7 @@ class StaticTrainer(BaseTrainer):
                 resumed.programs.use_scaler()
             if order == "optimizer-first":
                 resumed._load_schedules(rest)
-                resumed.store.load_apart(training, folder / PROGRAM, tuple(resumed.stored_names.values()))
+                resumed.store.load_in_two_steps(training, folder / PROGRAM, tuple(resumed.stored_names.values()))
             else:
                 resumed.store.load(training, folder / PROGRAM)
                 if order in ("schedule-made-last", "schedule-made-there"):

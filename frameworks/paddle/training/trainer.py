@@ -107,7 +107,7 @@ class DygraphTrainer(BaseTrainer):
     @contextmanager
     def _running(self) -> Iterator[None]:
         talks = self.scaler is not None or self.recipe.recompute is not None
-        stream = self.stream.open() if self._draws else self.stream.apart()
+        stream = self.stream.open() if self._draws else self.stream.with_fresh_names()
         with optimizers.quiet() if talks else nullcontext(), self._scaler_scope(), stream:
             yield
 
@@ -150,7 +150,7 @@ class DygraphTrainer(BaseTrainer):
 
     def _back(self, losses: list[Any], *, retain: bool = False) -> None:
         self._loss = losses[0]
-        ways.back(self.recipe.way("backward"), losses, [*self.network.named.values()], retain=retain)
+        ways.run_backward(self.recipe.way("backward"), losses, [*self.network.named.values()], retain=retain)
 
     def _share(self, total: Any, items: int) -> Any:
         """Contribution of a micro-batch's loss sum to the mean over a window of `items` items."""
