@@ -175,16 +175,12 @@ class JaxFramework(OnDevice):
         of_arrays = ATTEMPTS | {Capability.OFFLOAD_DISK: disk_is_a_memory} | optimizers.attempts()
         if self.device == "cpu":  # on a GPU a checkpoint policy offloads; this adapter does not offer it
             of_arrays |= {Capability.OFFLOAD_ACTIVATIONS: activations_leave}
-        result: dict[Capability, Attempt] = {c: partial(self._on_device, attempt) for c, attempt in of_arrays.items()}
+        result: dict[Capability, Attempt] = {c: partial(self.on_device, attempt) for c, attempt in of_arrays.items()}
         result |= dict.fromkeys(MISSING, partial(is_installed, "qwix")) | shipped_attempts(self.parts())
         if self.mode == NOJIT:
             return result
         result |= offload_attempts(self._run, (_OFFLOAD,))
         return result if self.device != "cpu" else with_ranks(result, rank_group, self.ranks())
-
-    def _on_device(self, attempt: Attempt) -> bool:
-        with jax.default_device(self._place), jax.disable_jit(self.mode == NOJIT):
-            return attempt()
 
     def conventions(self) -> Conventions:
         return Conventions(

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
@@ -130,6 +131,15 @@ class OneGraph(BaseFramework):
 
     def devices(self) -> tuple[str, ...]:
         return devices.available()
+
+    def conventions(self) -> Conventions:
+        return Conventions(
+            adam_share="float32",
+            rmsprop_epsilon="inside",
+            rmsprop_rate="inside",
+            plateau_waits=True,
+            plateau_signed=True,
+        )
 
     def version(self) -> str:
         return str(paddle.version.full_version)
@@ -270,14 +280,7 @@ class PaddleFramework(OneGraph):
         return {"PyLayer": "input"}
 
     def conventions(self) -> Conventions:
-        return Conventions(
-            adam_correction="weights",
-            adam_share="float32",
-            rmsprop_epsilon="inside",
-            rmsprop_rate="inside",
-            plateau_waits=True,
-            plateau_signed=True,
-        )
+        return replace(super().conventions(), adam_correction="weights")
 
     def rules(self) -> Mapping[type, Callable[[], Any]]:
         return {NumberFormats: PaddleFormats, Quantizers: PaddleQuantizers, PostTraining: PaddlePostTraining}

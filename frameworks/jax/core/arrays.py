@@ -75,8 +75,7 @@ class ShardingLayout:
 
     def divided_axis(self, shape: tuple[int, ...]) -> int | None:
         """The first axis that the ranks which share a copy divide evenly, None if there is none."""
-        parts = self.mesh.shape[SHARD]
-        return next((axis for axis, size in enumerate(shape) if size and size % parts == 0), None)
+        return divided_axis(shape, self.mesh.shape[SHARD])
 
     def _sharding(self, kind: str, shape: tuple[int, ...]) -> NamedSharding:
         axis = self.divided_axis(shape) if kind in _SHARDED[self.level] else None
@@ -144,6 +143,11 @@ class ShardingLayout:
         for rank, device in reversed(list(enumerate(self.mesh.devices.flat))):
             whole[indices[device]] = leaves[rank][indices[device]]
         return jax.device_put(whole, sharding)
+
+
+def divided_axis(shape: tuple[int, ...], parts: int) -> int | None:
+    """The first axis that can be divided into this many equal parts, None if there is none."""
+    return next((axis for axis, size in enumerate(shape) if size and size % parts == 0), None)
 
 
 def layout_of(ranks: Ranks) -> ShardingLayout:

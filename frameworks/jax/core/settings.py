@@ -24,7 +24,7 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.base import BaseFramework, BaseRankGroup, processor, ranks_of
 from frameworks.cache_folder import PROGRAMS, cache_folder, prune
-from frameworks.contract import Capability
+from frameworks.contract import Attempt, Capability
 from frameworks.ranks import RemoteRankGroup, worker_group_of
 
 JIT, NOJIT, SHARDED, OFFLOAD, KERAS = "jit", "nojit", "sharded", "offload", "keras"
@@ -118,6 +118,11 @@ class OnDevice(BaseFramework):
         if self.device != "cpu":
             jax.config.update("jax_default_matmul_precision", WHOLE)
         store_programs(self._place)
+
+    def on_device(self, attempt: Attempt) -> bool:
+        """The result of an attempt on this device, compiled or not as in this mode."""
+        with jax.default_device(self._place), jax.disable_jit(self.mode == NOJIT):
+            return attempt()
 
     def devices(self) -> tuple[str, ...]:
         return tuple(platforms())

@@ -73,12 +73,8 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
     def attempts(self) -> Mapping[Capability, Attempt]:
         of_arrays = keras_attempts(BACKEND, self._run)
         of_arrays |= {Capability.MISSING_GRADIENTS: _misses, Capability.PEAK_BYTES: has_peak}
-        result: dict[Capability, Attempt] = {c: partial(self._on_device, attempt) for c, attempt in of_arrays.items()}
+        result: dict[Capability, Attempt] = {c: partial(self.on_device, attempt) for c, attempt in of_arrays.items()}
         return result if self.device != "cpu" else with_ranks(result, _rank_group, None)
-
-    def _on_device(self, attempt: Attempt) -> bool:
-        with jax.default_device(self._place):
-            return attempt()
 
     def conventions(self) -> Conventions:
         return replace(super().conventions(), batch_statistics="whole", compiled=True)

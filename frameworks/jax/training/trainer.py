@@ -42,30 +42,14 @@ from frameworks.contract import (
     Unsupported,
     Update,
 )
+from frameworks.jax import quantization
 from frameworks.jax.core import ways
 from frameworks.jax.core.arrays import Flat, Place, arrays_of, flat, peak_bytes, saved_bytes, wide_formats
 from frameworks.jax.core.layers import PERTURBATIONS, DeviceBatch, leaves_of, load_batch, segments
 from frameworks.jax.core.settings import PINNED_HOST
 from frameworks.jax.probes import TAKES_EACH_IN, window_waits_for_the_caller
-from frameworks.jax.quantization import (
-    amax_histories,
-    amax_leaves,
-    delayed_scaling_state,
-    leaves_in,
-    nothing_gathered,
-    state_tree,
-)
 from frameworks.jax.training import optimizers
-from frameworks.jax.training.optimizers import (
-    LossScale,
-    RunState,
-    ScaleUpdate,
-    count_applied_updates,
-    read_accumulators,
-    rules_of,
-    schedule_of,
-    transformation,
-)
+from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate
 from frameworks.jax.training.steps import (
     CarriedState,
     CompiledSteps,
@@ -133,15 +117,12 @@ class JaxTrainer(BaseTrainer):
         self._eager = mode == "nojit"
         with self.scope():
             history = getattr(recipe.quantization, "history", None)
-            plan = Plan(
-                model,
-                recipe.precision,
-                recipe.recompute,
-                separate_losses=recipe.separate_losses,
-                history=history,
-                ways=recipe.ways_of("backward", "recompute"),
-                frozen=recipe.frozen,
-            )
+            options: Any = {
+                "history": history,
+                "ways": recipe.ways_of("backward", "recompute"),
+                "frozen": recipe.frozen,
+            }
+            plan = Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, **options)
             self.steps = self._compile(plan)
             self.layout = self.steps.layout
             initial_weights = model.weights(recipe.seed) if weights is None else weights
@@ -150,11 +131,11 @@ class JaxTrainer(BaseTrainer):
             self.moved = CarriedState(
                 leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, self.place), key
             )
-            self._rules = rules_of(recipe, self.layout.parameters, self._wide)
-            tree = state_tree(leaves | self.steps.memory())
-            state = RunState.create(apply_fn=None, params=tree, tx=transformation(self._rules))
+            self._rules = optimizers.rules_of(recipe, self.layout.parameters, self._wide)
+            tree = quantization.state_tree(leaves | self.steps.memory())
+            state = RunState.create(apply_fn=None, params=tree, tx=optimizers.transformation(self._rules))
             average = None if recipe.average is None else leaves
-            gathered = nothing_gathered(tree) if recipe.accumulation > 1 else None
+            gathered = quantization.nothing_gathered(tree) if recipe.accumulation > 1 else None
             state = state.replace(step=jnp.zeros((), jnp.int32), average=average, overwritten=gathered)
             self.train_state = self._place_state(state)
             self.scale = optimizers.loss_scale(recipe, self.place)
@@ -164,7 +145,7 @@ class JaxTrainer(BaseTrainer):
         self._asked |= {"chosen": recipe.ways_of("average", "scaling")}
         self._whole = self.steps.whole(**self._asked)
         self._settings = optimizers.settings(self.scale)
-        self._schedule = schedule_of(recipe)
+        self._schedule = optimizers.schedule_of(recipe)
         self.length = recipe.accumulation
         self._passes = 0
         self._loaded: DeviceBatch | None = None
@@ -195,7 +176,7 @@ class JaxTrainer(BaseTrainer):
     @property
     def leaves(self) -> Flat:
         """Every parameter by joined path, as the optimizer holds them, and the delayed-scaling state."""
-        return leaves_in(self.train_state.params)
+        return quantization.leaves_in(self.train_state.params)
 
     def parameters(self) -> dict[str, Array]:
         with self.scope():
@@ -208,13 +189,13 @@ class JaxTrainer(BaseTrainer):
         return optimizers.optimizer_state(self.train_state, self.layout, self._rules)
 
     def buffers(self) -> dict[str, Array]:
-        return self.layout.arrays(self.moved.buffers) | delayed_scaling_state(self.leaves)
+        return self.layout.arrays(self.moved.buffers) | quantization.delayed_scaling_state(self.leaves)
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
         return {**super().views(), AmaxHistories: self.amax_histories}
 
     def amax_histories(self) -> dict[str, dict[Operand, AmaxHistory]]:
-        if not (result := amax_histories(self.leaves, self.layout.canonical)):
+        if not (result := quantization.amax_histories(self.leaves, self.layout.canonical)):
             raise self.refusal(Capability.FLOAT8_TRAINING)
         return result
 
@@ -225,7 +206,8 @@ class JaxTrainer(BaseTrainer):
         return self._settings
 
     def accumulator(self) -> dict[str, Array]:
-        return self.of_trained((self.pending[0] if self.pending else {}) | read_accumulators(self.train_state))
+        pending = self.pending[0] if self.pending else {}
+        return self.of_trained(pending | optimizers.read_accumulators(self.train_state))
 
     def of_trained(self, leaves: Flat) -> dict[str, Array]:
         """Arrays by canonical name, without the zeros of parameters that are not trained."""
@@ -250,7 +232,7 @@ class JaxTrainer(BaseTrainer):
         if self.recipe.average is None:
             raise ValueError(NO_AVERAGE)
         result: Flat = self.train_state.average
-        return result | amax_leaves(self.leaves)
+        return result | quantization.amax_leaves(self.leaves)
 
     def outputs(self, leaves: Flat, inputs: Array) -> dict[str, jax.Array]:
         """Evaluation-mode forward with these parameters: output by head name."""
@@ -329,7 +311,7 @@ class JaxTrainer(BaseTrainer):
 
     def _begin(self, length: int) -> None:
         """Begins a window of this length, which may be shorter than the others: `every_k_schedule` can change."""
-        if length < self.recipe.accumulation and not read_accumulators(self.train_state):
+        if length < self.recipe.accumulation and not optimizers.read_accumulators(self.train_state):
             self.resize(length)
 
     def resize(self, length: int) -> None:
@@ -337,7 +319,8 @@ class JaxTrainer(BaseTrainer):
         if length != self.length:
             self.length = length
             with self.scope():
-                self.train_state = self.train_state.replace(tx=transformation(replace(self._rules, length=length)))
+                window = optimizers.transformation(replace(self._rules, length=length))
+                self.train_state = self.train_state.replace(tx=window)
 
     def _update(self, gradients: Flat, judged: ScaleUpdate | None, *, last: bool) -> UpdateResult:
         """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
@@ -445,22 +428,14 @@ class JaxTrainer(BaseTrainer):
     def _window_update(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
         state = optimizers.arrays_of(self.scale)
         good = int(state["good_steps"]) if "good_steps" in state else None
-        return Update(
-            loss=self.ledger.loss(),
-            micro_losses=self.ledger.losses(),
-            scale_before=before,
-            scale_after=self._scale(),
-            good_steps=good,
-            skipped=skipped,
-            gradient_norm=norm,
-            learning_rate=rate,
-        )
+        loss, losses, after = self.ledger.loss(), self.ledger.losses(), self._scale()
+        return Update(loss, losses, before, after, good, skipped=skipped, gradient_norm=norm, learning_rate=rate)
 
     def _scale(self) -> float:
         return optimizers.current(self.scale)
 
     def _rate(self) -> float:
-        return float(self._schedule(count_applied_updates(self.train_state)))
+        return float(self._schedule(optimizers.count_applied_updates(self.train_state)))
 
     def segment_calls(self) -> tuple[int, ...]:
         """Forwards of each segment: the counts of one pass on the last batch, times the number of passes so far."""

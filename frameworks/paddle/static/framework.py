@@ -1,6 +1,7 @@
 """`StaticFramework`, Paddle's static graph on one device, and its programs of single operations."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -153,16 +154,7 @@ class StaticFramework(OneGraph):
 
     def conventions(self) -> Conventions:
         rule = ScalerRule(minimum=1.0, maximum=float(np.finfo(np.float32).max))
-        return Conventions(
-            adam_correction="float32",
-            adam_share="float32",
-            rmsprop_epsilon="inside",
-            rmsprop_rate="inside",
-            compiled=True,
-            scaler=rule,
-            plateau_waits=True,
-            plateau_signed=True,
-        )
+        return replace(super().conventions(), adam_correction="float32", compiled=True, scaler=rule)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
         return StaticTrainer(model, recipe, weights)

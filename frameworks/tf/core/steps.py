@@ -205,16 +205,8 @@ class TracedSteps(KerasLoop):
 def micro_batch(outcome: tuple[Any, ...], items: int) -> KerasMicroBatch:
     """Converts the result of `TracedSteps._apply`, for a micro-batch of `items` items."""
     loss, scale_before, updates_before, rate, scale_after, updates_after, good = (float(value) for value in outcome)
-    return KerasMicroBatch(
-        total=loss * items,
-        items=items,
-        scale_before=scale_before,
-        applied=updates_after > updates_before,
-        rate=rate,
-        scale_after=scale_after,
-        good_steps=int(good),
-        mean=loss,
-    )
+    report = KerasMicroBatch(loss * items, items, scale_before, updates_after > updates_before, rate)
+    return replace(report, scale_after=scale_after, good_steps=int(good), mean=loss)
 
 
 def _arguments(batch: Batch) -> list[Any]:

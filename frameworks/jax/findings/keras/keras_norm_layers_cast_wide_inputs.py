@@ -4,7 +4,6 @@ import os
 import sys
 
 os.environ["KERAS_BACKEND"] = "jax"
-
 import keras
 import numpy as np
 
