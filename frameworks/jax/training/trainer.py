@@ -116,12 +116,8 @@ class JaxTrainer(BaseTrainer):
         self._wide = any(head.format == "float64" for head in model.heads.heads)
         self._eager = mode == "nojit"
         with self.scope():
-            history = getattr(recipe.quantization, "history", None)
-            options: Any = {
-                "history": history,
-                "ways": recipe.ways_of("backward", "recompute"),
-                "frozen": recipe.frozen,
-            }
+            options: Any = {"history": getattr(recipe.quantization, "history", None), "frozen": recipe.frozen}
+            options["ways"] = recipe.ways_of("backward", "recompute")
             plan = Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, **options)
             self.steps = self._compile(plan)
             self.layout = self.steps.layout
