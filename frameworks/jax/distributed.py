@@ -32,6 +32,22 @@ from frameworks.jax.training.trainer import JaxTrainer, OffloadedTrainer
 
 NOBODY = -1
 
+READINGS = frozenset(
+    {
+        "parameters",
+        "master_parameters",
+        "optimizer_state",
+        "buffers",
+        "scaler_state",
+        "scaler_settings",
+        "accumulator",
+        "random_state",
+        "state",
+    }
+)
+"""Methods whose result each rank reads from its own device."""
+_FILE = "ranks.json"
+
 
 @dataclass(frozen=True, eq=False)
 class GatheredBatch(Batch):
@@ -98,22 +114,6 @@ def _owners(counts: Sequence[int], lengths: Sequence[int]) -> Array:
     return np.concatenate([part for pair in zip(own, rest, strict=True) for part in pair])
 
 
-READINGS = frozenset(
-    {
-        "parameters",
-        "master_parameters",
-        "optimizer_state",
-        "buffers",
-        "scaler_state",
-        "scaler_settings",
-        "accumulator",
-        "random_state",
-        "state",
-    }
-)
-"""Methods whose result each rank reads from its own device."""
-
-
 class AllRanks:
     """The process of all ranks.
 
@@ -164,9 +164,6 @@ def shards_uneven_rows() -> bool:
         mesh = AbstractMesh((("shard", 2),))
     sharding = NamedSharding(mesh, PartitionSpec("shard"))
     return sharding.shard_shape(np.zeros((3, 2)).shape) != (3, 2)
-
-
-_FILE = "ranks.json"
 
 
 def save(parts: Sequence[Sequence[MicroBatch]], ranks: int, path: Path) -> None:
@@ -320,7 +317,7 @@ class MeshTrainer(JaxTrainer):
             part = _parts(micro)[rank]
             own.add(part, own.items + part.items)
         scale = self.sharding.of_rank(self.scale, rank)
-        state = optimizers.arrays_of(scale)
+        state = optimizers.read_scale(scale)
         good = int(state["good_steps"]) if "good_steps" in state else None
         return replace(
             update, loss=own.loss(), micro_losses=own.losses(), scale_after=optimizers.current(scale), good_steps=good

@@ -41,6 +41,19 @@ _CASTS: Mapping[str, CastRule] = MappingProxyType(
 )
 NO_PRODUCTS = "paddle.matmul has no kernel for int8, and no option names another format for its result"
 
+_INT8_RULES: Mapping[str, QuantRule] = MappingProxyType({"int8-tensor": QuantRule(-127, 127, 127.0)})
+_FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
+    {
+        "fake-int8-tensor": FakeRule(-127, 127, ties="away", gradient="everywhere"),
+        "fake-int4-tensor": FakeRule(-7, 7, ties="away", gradient="everywhere"),
+    }
+)
+FILE = "quantized.pdparams"
+_RULES: Mapping[str, LinearRule] = MappingProxyType(
+    {"static-int8": LinearRule(QuantRule(-127, 127, 127.0), QuantRule(-128, 127, 127.0), ranges="calibration")}
+)
+_GROUP = 64
+
 
 class PaddleFormats(BaseFormats):
     """`paddle.cast`; codes are the tensor viewed as uint8, and float8 is a view of codes."""
@@ -62,15 +75,6 @@ def integer_products() -> bool:
     """Returns whether a product of int8 tensors can exceed the range of int8."""
     product = paddle.matmul(paddle.full([2, 16], 127, "int8"), paddle.full([16, 2], 127, "int8"))
     return bool((product.astype("int32") == 16 * 127 * 127).all())
-
-
-_INT8_RULES: Mapping[str, QuantRule] = MappingProxyType({"int8-tensor": QuantRule(-127, 127, 127.0)})
-_FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
-    {
-        "fake-int8-tensor": FakeRule(-127, 127, ties="away", gradient="everywhere"),
-        "fake-int4-tensor": FakeRule(-7, 7, ties="away", gradient="everywhere"),
-    }
-)
 
 
 @contextmanager
@@ -128,12 +132,6 @@ class PaddleQuantizers:
         result = qat(tensor)
         result.sum().backward()
         return to_numpy(result), to_numpy(tensor.grad)
-
-
-FILE = "quantized.pdparams"
-_RULES: Mapping[str, LinearRule] = MappingProxyType(
-    {"static-int8": LinearRule(QuantRule(-127, 127, 127.0), QuantRule(-128, 127, 127.0), ranges="calibration")}
-)
 
 
 class _Network(paddle.nn.Layer):
@@ -253,9 +251,6 @@ def _dense_layers(model: Model, network: Any) -> dict[str, Any]:
 def _code_step(quanter: Any) -> float:
     """The step between codes, from the absmax that Paddle stores."""
     return float(to_numpy(quanter._dequanter._scales)) / 127.0
-
-
-_GROUP = 64
 
 
 def _operands(format_name: str) -> tuple[Any, Any]:

@@ -30,6 +30,8 @@ from frameworks.tf.core.steps import WRAPPERS, SegmentCounts, TapeBackend, Trace
 from frameworks.tf.probes import shows_recomputed
 from frameworks.tf.quantization import amax_histories, delayed_scaling_state
 
+INSIDE_RECOMPUTED = "a tape does not see what is computed inside keras.remat or tf.recompute_grad"
+
 
 def _parts(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer) -> dict[str, dict[str, Any]]:
     return {
@@ -44,9 +46,6 @@ def _rows(windows: Sequence[Sequence[KerasMicroBatch]]) -> tf.Variable:
     """The open windows as (windows, micro-batches, fields)."""
     rows = np.stack([rows_of(own) for own in windows])
     return tf.Variable(rows, trainable=False, shape=tf.TensorShape((None, None, COLUMNS)))
-
-
-INSIDE_RECOMPUTED = "a tape does not see what is computed inside keras.remat or tf.recompute_grad"
 
 
 class TensorFlowTrainer(StatefulRun):

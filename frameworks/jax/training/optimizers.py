@@ -467,7 +467,7 @@ def settings(scale: LossScale) -> dict[str, float]:
     return {"initial": current(scale), "growth": float(growth), "backoff": backoff, "interval": float(interval)}
 
 
-def arrays_of(scale: LossScale) -> dict[str, Array]:
+def read_scale(scale: LossScale) -> dict[str, Array]:
     """The scale and the growth counter; empty without scaling."""
     match scale:
         case jmp.DynamicLossScale():

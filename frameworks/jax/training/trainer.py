@@ -196,7 +196,7 @@ class JaxTrainer(BaseTrainer):
         return result
 
     def scaler_state(self) -> dict[str, Array]:
-        return optimizers.arrays_of(self.scale)
+        return optimizers.read_scale(self.scale)
 
     def scaler_settings(self) -> dict[str, float]:
         return self._settings
@@ -422,7 +422,7 @@ class JaxTrainer(BaseTrainer):
         return update
 
     def _window_update(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
-        state = optimizers.arrays_of(self.scale)
+        state = optimizers.read_scale(self.scale)
         good = int(state["good_steps"]) if "good_steps" in state else None
         loss, losses, after = self.ledger.loss(), self.ledger.losses(), self._scale()
         return Update(loss, losses, before, after, good, skipped=skipped, gradient_norm=norm, learning_rate=rate)
@@ -452,7 +452,7 @@ class JaxTrainer(BaseTrainer):
             row[:] = [getattr(micro_batch, name) for name in _FIELDS]
         return {
             "state": self.train_state,
-            "scale": optimizers.arrays_of(self.scale),
+            "scale": optimizers.read_scale(self.scale),
             "moved": self.moved,
             "window": {"micro": micro, "counts": np.array([len(window), self.ledger.items, self.length])},
         }

@@ -26,6 +26,45 @@ from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, Fai
 from frameworks.contract import FunctionResult, LayerTrace, RecomputeCase, RecomputeResult
 from frameworks.paddle.core.devices import to_numpy, to_paddle_layout
 
+REENTRANT, HOOKS = "reentrant", "non-reentrant"
+"""Recomputation variants, Paddle's default first."""
+_ACTIVATIONS: dict[str, Callable[[], Any]] = {
+    "relu": paddle.nn.ReLU,
+    "gelu": paddle.nn.GELU,
+    "tanh": paddle.nn.Tanh,
+    "sigmoid": paddle.nn.Sigmoid,
+}
+_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+_MISSING_KERNEL = re.compile(
+    r"""\(NotFound\)\ The\ kernel\ .*           # dynamic mode
+    | Check\ data\ type\ error\ for\ op[^(]*    # the static graph's verifier
+    | The\ data\ type\ of\ .*\ must\ be\ .*,\ but\ received\ .*  # a Python function's own check
+    """,
+    re.VERBOSE,
+)
+_LONGEST = 160
+_LISTED: dict[str, tuple[str, ...]] = {
+    "matmul": ("matmul", "matmul_v2"),
+    "linear": ("matmul", "matmul_v2", "linear_v2"),
+    "batched_matmul": ("bmm",),
+    "attention": ("matmul", "matmul_v2", "flash_attn"),
+    "sum": ("sum", "reduce_sum"),
+    "mean": ("mean", "reduce_mean"),
+    "variance": ("mean", "reduce_mean"),
+    "prod": ("prod", "reduce_prod"),
+    "max": ("max", "reduce_max"),
+    "norm": ("p_norm", "pnorm"),
+    "cross_entropy": ("cross_entropy_with_softmax", "softmax_with_cross_entropy", "cross_entropy"),
+    "binary_cross_entropy_logits": ("sigmoid_cross_entropy_with_logits",),
+    "max_pool": ("pool2d",),
+    "average_pool": ("pool2d",),
+    "concatenate": ("concat",),
+    "transpose": ("transpose", "transpose2"),
+    "embedding": ("embedding", "lookup_table_v2"),
+    "add": ("add", "elementwise_add"),
+    "multiply": ("multiply", "elementwise_mul"),
+}
+
 
 def _multiply_by_slope(x: Any, gradient: Any) -> Any:
     return gradient * paddle.clip(2.0 * x, -1.0, 1.0)
@@ -70,15 +109,6 @@ class ThreeInputsPyLayer(paddle.autograd.PyLayer):
         ctx.asked.append(needs)
         every = (2.0 * ctx.scale * y * b, ctx.scale * y * a + z, z)
         return tuple(gradient if needed else None for gradient, needed in zip(every, needs, strict=True))
-
-
-_ACTIVATIONS: dict[str, Callable[[], Any]] = {
-    "relu": paddle.nn.ReLU,
-    "gelu": paddle.nn.GELU,
-    "tanh": paddle.nn.Tanh,
-    "sigmoid": paddle.nn.Sigmoid,
-}
-_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 
 
 class PositionTable(paddle.nn.Layer):
@@ -272,10 +302,6 @@ def item_losses(kind: str, output: Any, target: Any) -> Any:
     if kind == "cross_entropy":
         return paddle.nn.functional.cross_entropy(output, target, reduction="none")
     return paddle.nn.functional.mse_loss(output, target, reduction="none").mean(-1)
-
-
-REENTRANT, HOOKS = "reentrant", "non-reentrant"
-"""Recomputation variants, Paddle's default first."""
 
 
 class Segment(paddle.nn.Layer):
@@ -494,37 +520,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "argmax": lambda x: paddle.argmax(x, axis=-1),
     "transpose": paddle.t,
     "reshape": paddle.flatten,
-}
-
-_MISSING_KERNEL = re.compile(
-    r"""\(NotFound\)\ The\ kernel\ .*           # dynamic mode
-    | Check\ data\ type\ error\ for\ op[^(]*    # the static graph's verifier
-    | The\ data\ type\ of\ .*\ must\ be\ .*,\ but\ received\ .*  # a Python function's own check
-    """,
-    re.VERBOSE,
-)
-_LONGEST = 160
-
-_LISTED: dict[str, tuple[str, ...]] = {
-    "matmul": ("matmul", "matmul_v2"),
-    "linear": ("matmul", "matmul_v2", "linear_v2"),
-    "batched_matmul": ("bmm",),
-    "attention": ("matmul", "matmul_v2", "flash_attn"),
-    "sum": ("sum", "reduce_sum"),
-    "mean": ("mean", "reduce_mean"),
-    "variance": ("mean", "reduce_mean"),
-    "prod": ("prod", "reduce_prod"),
-    "max": ("max", "reduce_max"),
-    "norm": ("p_norm", "pnorm"),
-    "cross_entropy": ("cross_entropy_with_softmax", "softmax_with_cross_entropy", "cross_entropy"),
-    "binary_cross_entropy_logits": ("sigmoid_cross_entropy_with_logits",),
-    "max_pool": ("pool2d",),
-    "average_pool": ("pool2d",),
-    "concatenate": ("concat",),
-    "transpose": ("transpose", "transpose2"),
-    "embedding": ("embedding", "lookup_table_v2"),
-    "add": ("add", "elementwise_add"),
-    "multiply": ("multiply", "elementwise_mul"),
 }
 
 

@@ -23,8 +23,6 @@ from frameworks.paddle.static.trainer import StaticTrainer
 from frameworks.paddle.training.optimizers import UpdateAfterLosses
 
 _OWN = ("count", "buffers", "generator")
-
-
 _COUNTERS = ("schedule", "steps", "beta1_pow", "beta2_pow")
 
 

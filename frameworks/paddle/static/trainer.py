@@ -27,8 +27,6 @@ from frameworks.paddle.training.optimizers import (
 )
 
 PROGRAM, REST = "program", "rest.pdparams"
-
-
 SCALE, GOOD, BAD = "loss_scaling_0", "num_good_steps_", "num_bad_steps_"
 
 
