@@ -148,7 +148,7 @@ class _Network(paddle.nn.Layer):
         features = self.layers(x)
         return {name: head(features) for name, head in self.heads.items()}
 
-    def named(self) -> dict[str, Any]:
+    def name_parameters(self) -> dict[str, Any]:
         """The parameters by canonical name."""
         return name_parameters(self._model, list(self.layers), self.heads)
 
@@ -178,7 +178,7 @@ class PaddleQuantized:
         return {name: codes.get(name) for name in _dense_layers(self._model, self._network)}
 
     def unquantized_parameters(self) -> Mapping[str, Array]:
-        coded, named = self._quantized_layers(), self._network.named()
+        coded, named = self._quantized_layers(), self._network.name_parameters()
         return {name: to_numpy(parameter) for name, parameter in named.items() if name not in coded}
 
     def calibrated_ranges(self) -> Mapping[str, Calibrated]:
@@ -225,7 +225,7 @@ class PaddlePostTraining:
             )
         network = _Network(model)
         network.eval()
-        for name, parameter in network.named().items():
+        for name, parameter in network.name_parameters().items():
             parameter.set_value(weights[name])
         dense = _dense_layers(model, network)
         if unknown := sorted(set(skip) - set(dense)):
