@@ -396,8 +396,8 @@ class MeshTrainer(JaxTrainer):
 
     def resident_bytes(self, rank: int) -> dict[str, int]:
         """Bytes on a rank's device; gradients are those of the last update."""
-        taken = self.outcome.gradients if self.outcome is not None else None
-        gradients = arrays_of(self.train_state, "gradient") if is_window(self.train_state) else (taken or {}).values()
+        held = None if self.outcome is None else self.outcome.gradients
+        gradients = arrays_of(self.train_state, "gradient") if is_window(self.train_state) else (held or {}).values()
         kinds = {
             "parameter": self.leaves.values(),
             "gradient": gradients,

@@ -72,7 +72,7 @@ def read_parts(file: Path, own: Sequence[str], **options: Any) -> dict[str, Any]
     """
     try:
         loaded = paddle.load(str(file), **options)
-    except Exception as error:
+    except Exception as error:  # Paddle raises various types for an unreadable file
         raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
     same_parts(file, loaded if isinstance(loaded, dict) else (), own)
     return loaded

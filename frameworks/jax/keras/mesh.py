@@ -109,10 +109,10 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
         """Bytes on a rank's device; without accumulators, gradients are those of the last update."""
         slots = {slot: self.get_array(variable) for slot, variable in self.slots.items()}
         sums = [value for slot, value in slots.items() if slot.startswith(ACCUMULATOR)]
-        taken = [] if self.outcome is None else self.outcome.gradients
+        last_gradients = [] if self.outcome is None else self.outcome.gradients
         kinds = {
             "parameter": self.run_state.trained,
-            "gradient": sums or taken,
+            "gradient": sums or last_gradients,
             "optimizer": [v for slot, v in slots.items() if not slot.startswith((ACCUMULATOR, AVERAGE))],
             "buffer": [self.get_array(variable) for variable in self.bound.buffers.values()],
         }

@@ -287,8 +287,8 @@ def unscale_gradients(scale: LossScale, gradients: Flat, parameters: Flat) -> Fl
 
     The values that overwrite a collection are no gradients, and JMP's scale does not divide them.
     """
-    taken = trained_leaves(gradients)
-    divided = taken if isinstance(scale, DynamicScale) else scale.unscale(taken)
+    scaled = trained_leaves(gradients)
+    divided = scaled if isinstance(scale, DynamicScale) else scale.unscale(scaled)
     formats = jax.tree.map(lambda leaf: leaf.dtype, trained_leaves(parameters))
     return jax.tree.map(jnp.astype, divided, formats) | amax_leaves(gradients)
 

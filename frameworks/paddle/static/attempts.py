@@ -218,7 +218,7 @@ def clips_jointly(program: StaticProgram) -> None:
 
     try:
         by_call()
-    except Exception:
+    except Exception:  # Paddle has no norm of gradients in a program
         by_optimizers()
     program.run([loss])
     moved = np.concatenate([1.0 - read(layer.weight.name) for layer in (program.net, other)])

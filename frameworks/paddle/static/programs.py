@@ -284,9 +284,9 @@ class Programs:
             with self._precision():
                 for name in parameters:
                     p = network.named[name]
-                    kind = "float64" if format_name(p.dtype) == "float64" else "float32"
-                    gradient = paddle.static.data(f"gradient.{name}", list(p.shape), kind)
-                    terms.append((p.astype(kind) * gradient).sum())
+                    dtype = "float64" if format_name(p.dtype) == "float64" else "float32"
+                    gradient = paddle.static.data(f"gradient.{name}", list(p.shape), dtype)
+                    terms.append((p.astype(dtype) * gradient).sum())
             loss = add(terms) if terms else paddle.zeros([])
             self._minimize(network, loss, startup, self._drop_frozen(parameters), mean=True)
             return (loss,), _names(network)
@@ -382,8 +382,8 @@ class Programs:
         return paddle.amp.auto_cast(level="O1" if precision.level == "O1" else "O2", dtype=precision.format)
 
     def _inputs(self) -> Any:
-        kind = "int64" if self.model.integer_inputs else "float32"
-        inputs = paddle.static.data("inputs", [None, *self.model.sample], kind)
+        dtype = "int64" if self.model.integer_inputs else "float32"
+        inputs = paddle.static.data("inputs", [None, *self.model.sample], dtype)
         if not self.model.integer_inputs:
             inputs.stop_gradient = False  # without it the backward of a bfloat16 matmul crashes the process
         return inputs
@@ -400,8 +400,8 @@ class Programs:
                 if kinds[name] == "cross_entropy":
                     target = paddle.static.data(f"target.{name}", [None, *positions], "int64")
                 else:
-                    kind = "float64" if name in self._wide else "float32"
-                    target = paddle.static.data(f"target.{name}", [None, output.shape[-1]], kind)
+                    dtype = "float64" if name in self._wide else "float32"
+                    target = paddle.static.data(f"target.{name}", [None, output.shape[-1]], dtype)
                 wide = output.astype("float32") if self._low() and name not in self._wide else output
                 head_losses = item_losses(kinds[name], wide, target)
                 total = (head_losses if mask is None else head_losses * mask).sum()

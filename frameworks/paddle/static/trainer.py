@@ -103,7 +103,7 @@ class StaticTrainer(BaseTrainer):
             resumed.stream.state = rest["generator"]
         except ValueError:
             raise
-        except Exception as error:
+        except Exception as error:  # Paddle raises various types for an unreadable file
             raise ValueError(f"{folder}: {type(error).__name__}: {error}") from error
         return resumed
 
