@@ -52,8 +52,11 @@ _CASTS = {
 
 RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=1), skipped="stays")
 _OPERANDS: dict[Operand, str] = {"input": "input", "kernel": "kernel", "gradient": "output_grad"}
+"""Flax' names of the operands whose scales and amax histories a layer keeps."""
 _BELOW = f"{OVERWRITE_WITH_GRADIENT}/"
+"""Prefix of the paths of leaves that gradients overwrite."""
 _DIMENSIONS = (((1,), (0,)), ((), ()))
+"""Contracted and batch dimensions of a product of matrices."""
 ONLY_COMPILED = "outside compiled programs JAX does not hold arrays of Flax's type fm32, whose sum is the larger of two"
 
 INSTALLED = is_installed("qwix")

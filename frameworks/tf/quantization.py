@@ -48,6 +48,7 @@ EPSILON = 1e-7
 RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2), skipped="stays", mean="micro-batch")
 """A pass casts by the scale stored before it, and the loss of each micro-batch is the mean over its own items."""
 _OPERANDS: dict[Operand, str] = {"input": "inputs", "kernel": "kernel", "gradient": "outputs_grad"}
+"""Keras' names of the operands whose scales and amax histories a layer keeps."""
 
 
 def eight_bits(axis: Literal[0, 1] | None) -> QuantRule:
