@@ -99,9 +99,8 @@ class Distribution:
 
     def companions_in(self, modes: Collection[str]) -> tuple[str, ...]:
         """The companions and the packages of these modes, each once."""
-        return tuple(
-            dict.fromkeys([*self.companions, *(companion for mode in modes for companion in self.modes.get(mode, ()))])
-        )
+        of_modes = (companion for mode in modes for companion in self.modes.get(mode, ()))
+        return tuple(dict.fromkeys([*self.companions, *of_modes]))
 
     def limits_of(self, wanted: str) -> list[str]:
         """The undeclared requirements of a version."""

@@ -44,8 +44,8 @@ def main(names: Sequence[str], modes: Collection[str] = ()) -> int:
 
 def installed_version(framework: str) -> str | None:
     """Return the installed version of a built-in framework's package, for the CPU or a GPU, without its local label."""
-    here = next(filter(None, map(installed, DISTRIBUTIONS[framework].packages)), None)
-    return here.partition("+")[0] if here else None
+    version = next(filter(None, map(installed, DISTRIBUTIONS[framework].packages)), None)
+    return version.partition("+")[0] if version else None
 
 
 def lacking(framework: str, modes: Collection[str]) -> str:
@@ -71,7 +71,7 @@ def install(names: Sequence[str], request: InstallRequest) -> str:
         source = request.sources.get(f"{name.upper()}_REQUIREMENT")
         requirements.append(source or f"{package}=={request.versions[name]}")
     companions = _companions(names, request)
-    if _is_there(names, request, [*requirements, *companions]):
+    if _is_installed(names, request, [*requirements, *companions]):
         return ""
     if sys.stderr.isatty():
         print(redact(f"installing {', '.join(requirements)}"), file=sys.stderr)
@@ -111,8 +111,8 @@ def _index(name: str, request: InstallRequest) -> str:
     """Address of the additional index that has the framework, "" if none is needed."""
     if index := request.sources.get(f"{name.upper()}_INDEX"):
         return index
-    elsewhere = f"{name.upper()}_REQUIREMENT" in request.sources
-    if request.gpu is None or elsewhere or (name == "torch" and uv.by_uv()):
+    has_source = f"{name.upper()}_REQUIREMENT" in request.sources
+    if request.gpu is None or has_source or (name == "torch" and uv.by_uv()):
         return ""
     return DISTRIBUTIONS[name].index_of(request.versions[name], request.gpu)
 
@@ -136,7 +136,7 @@ def _pins(names: Sequence[str], request: InstallRequest) -> tuple[dict[str, str]
     return {package: version for package, version in {**pins, **request.packages}.items() if package not in own}, remark
 
 
-def _is_there(names: Sequence[str], request: InstallRequest, requirements: Sequence[str]) -> bool:
+def _is_installed(names: Sequence[str], request: InstallRequest, requirements: Sequence[str]) -> bool:
     """Return whether the requested packages are installed; extras and packages from other sources count as missing."""
     if request.sources or any("[" in requirement for requirement in requirements):
         return False

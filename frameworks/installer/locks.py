@@ -66,7 +66,7 @@ def _version(line: Requirement) -> str:
 def deviations(pins: Mapping[str, str]) -> list[str]:
     """Installed packages that have another version than the pinned one, each as "numpy 2.4.0, not 2.4.6"."""
     installed = ((name, pinned, installed_version(name)) for name, pinned in sorted(pins.items()))
-    return [f"{name} {here}, not {pinned}" for name, pinned, here in installed if here and not same(here, pinned)]
+    return [f"{name} {own}, not {pinned}" for name, pinned, own in installed if own and not same(own, pinned)]
 
 
 def same(version: str, pinned: str) -> bool:
@@ -84,9 +84,9 @@ def installed_version(package: str) -> str | None:
 
 def is_satisfied(requirement: str) -> bool:
     """Return whether an installed package meets a requirement such as "numpy<2.4"."""
-    wanted = Requirement(requirement)
-    here = installed_version(wanted.name)
-    return here is not None and wanted.specifier.contains(here, prereleases=True)
+    parsed = Requirement(requirement)
+    version = installed_version(parsed.name)
+    return version is not None and parsed.specifier.contains(version, prereleases=True)
 
 
 def names(requirements: Iterable[str]) -> set[str]:
@@ -104,14 +104,9 @@ def main(arguments: Sequence[str]) -> int:
     for name in options.names or everything:
         groups = [f"--group={group}" for group in GROUPS.get(name, ("run",))]
         argv = ["--universal", "--custom-compile-command=python -m tools lock", *groups, "pyproject.toml"]
+        argv += ["--upgrade"] if options.upgrade else []
         try:
-            uv.solve(
-                requirements(name),
-                FOLDER / f"{name}.txt",
-                *argv,
-                *(["--upgrade"] if options.upgrade else []),
-                folder=FOLDER.parent,
-            )
+            uv.solve(requirements(name), FOLDER / f"{name}.txt", *argv, folder=FOLDER.parent)
         except Unavailable as refusal:
             print(f"{name} cannot be locked ({refusal})", file=sys.stderr)
             return 2
@@ -121,16 +116,14 @@ def main(arguments: Sequence[str]) -> int:
 def requirements(name: str) -> list[str]:
     """Requirements of a lock in addition to the suite's own: frameworks, companions, and undeclared requirements."""
     chosen = DISTRIBUTIONS.values() if name == ALL else [DISTRIBUTIONS[name]] if name in DISTRIBUTIONS else []
-    wanted: list[str] = []
+    result: list[str] = []
     for distribution in chosen:
-        builds = (
-            [distribution.cpu]
-            if distribution.index_of(distribution.pinned, "")
-            else [distribution.cpu, distribution.gpu]
-        )
-        wanted += [f"{package}=={distribution.pinned}" for package in builds]
-        wanted += [*distribution.companions_in(distribution.modes), *distribution.limits_of(distribution.pinned)]
-    return wanted
+        builds = [distribution.cpu]
+        if not distribution.index_of(distribution.pinned, ""):
+            builds.append(distribution.gpu)
+        result += [f"{package}=={distribution.pinned}" for package in builds]
+        result += [*distribution.companions_in(distribution.modes), *distribution.limits_of(distribution.pinned)]
+    return result
 
 
 if __name__ == "__main__":

@@ -104,13 +104,13 @@ def by_uv() -> bool:
     Raises:
         Unavailable: the variable has another value, or asks for uv, which is not installed.
     """
-    there = program() is not None
-    asked = os.environ.get(INSTALLER) or ("uv" if there else "pip")
-    if asked not in ("pip", "uv"):
-        raise Unavailable(f"{INSTALLER}={asked!r} is no installer; write pip or uv")
-    if asked == "uv" and not there:
+    has_uv = program() is not None
+    installer = os.environ.get(INSTALLER) or ("uv" if has_uv else "pip")
+    if installer not in ("pip", "uv"):
+        raise Unavailable(f"{INSTALLER}={installer!r} is no installer; write pip or uv")
+    if installer == "uv" and not has_uv:
         raise Unavailable(f"{INSTALLER}=uv, and uv is not installed: pip install uv")
-    return asked == "uv"
+    return installer == "uv"
 
 
 def install(requirements: Sequence[str], pins: Mapping[str, str], indexes: Sequence[str] = ()) -> None:
@@ -122,12 +122,12 @@ def install(requirements: Sequence[str], pins: Mapping[str, str], indexes: Seque
     command = [sys.executable, "-m", "pip", "install", "--no-compile"]
     if by_uv():
         command = [str(program()), "pip", "install", "--python", sys.executable, "--torch-backend=auto"]
-    beside = [word for index in indexes for word in ("--extra-index-url", index)]
+    options = [word for index in indexes for word in ("--extra-index-url", index)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "constraints.txt")
         path.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())), encoding="utf-8")
         completed = subprocess.run(
-            [*command, "--constraint", str(path), *beside, *requirements],
+            [*command, "--constraint", str(path), *options, *requirements],
             capture_output=True,
             text=True,
             check=False,
@@ -136,9 +136,8 @@ def install(requirements: Sequence[str], pins: Mapping[str, str], indexes: Seque
     if completed.returncode:
         errors = [line for line in completed.stderr.splitlines() if line.startswith("ERROR: ")]
         named = [line.removeprefix("ERROR: ") for line in errors if "ResolutionImpossible" not in line]
-        reason = (
-            named[-1] if named else " ".join((completed.stderr.partition("error: ")[2] or completed.stderr).split())
-        )
+        text = completed.stderr.partition("error: ")[2] or completed.stderr
+        reason = named[-1] if named else " ".join(text.split())
         raise Unavailable(reason or f"the installer ended with status {completed.returncode}")
     if missing := _NO_EXTRA.search(completed.stderr):
         raise Unavailable(missing[1])

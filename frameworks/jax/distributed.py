@@ -21,24 +21,32 @@ from fixtures.model import Batch, BatchNorm, Model, Window, walk
 from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments, LossLedger, MicroBatch
 from frameworks.contract import Capability, Gradients, Unsupported, Update
-from frameworks.jax.core.arrays import Flat, Place
+from frameworks.jax.core.arrays import Flat, Place, ShardingLayout, arrays_of, layout_of
 from frameworks.jax.core.layers import DeviceBatch, load_batch, loss_sums_of_ranks
 from frameworks.jax.core.settings import OnDevice
 from frameworks.jax.framework import JaxFramework
 from frameworks.jax.training import optimizers
 from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate, is_window
-from frameworks.jax.training.steps import (
-    CarriedState,
-    CompiledSteps,
-    JaxMicroBatch,
-    Plan,
-    ShardingLayout,
-    arrays_of,
-    layout_of,
-)
+from frameworks.jax.training.steps import CarriedState, CompiledSteps, JaxMicroBatch, Plan
 from frameworks.jax.training.trainer import JaxTrainer, OffloadedTrainer
 
 NOBODY = -1
+
+READINGS = frozenset(
+    {
+        "parameters",
+        "master_parameters",
+        "optimizer_state",
+        "buffers",
+        "scaler_state",
+        "scaler_settings",
+        "accumulator",
+        "random_state",
+        "state",
+    }
+)
+"""Methods whose result each rank reads from its own device."""
+_FILE = "ranks.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +71,14 @@ def gather_batch(model: Model, parts: Sequence[Batch]) -> GatheredBatch:
 
     Batch norm would include padding in its statistics, so a model with batch norm gets no padding.
     """
-    padded = not any(isinstance(layer, BatchNorm) for _, layer in walk(model.layers))
+    pads = not any(isinstance(layer, BatchNorm) for _, layer in walk(model.layers))
     longest = max(1, *(len(part) for part in parts))
-    lengths = [longest if padded else len(part) for part in parts]
+    lengths = [longest if pads else len(part) for part in parts]
     heads = list(dict.fromkeys(name for part in parts for name in part.targets))
     like = {name: next(part.targets[name] for part in parts if name in part.targets) for name in heads}
     targets = {
-        name: _together([part.targets.get(name, first[:0]) for part in parts], lengths) for name, first in like.items()
+        name: _concatenate_padded([part.targets.get(name, first[:0]) for part in parts], lengths)
+        for name, first in like.items()
     }
     owners = {name: _owners([len(part.targets.get(name, ())) for part in parts], lengths) for name in heads}
     masks = [part.mask for part in parts if part.mask is not None]
@@ -77,8 +86,8 @@ def gather_batch(model: Model, parts: Sequence[Batch]) -> GatheredBatch:
     if masks:
         every = [np.ones((len(part), *masks[0].shape[1:]), masks[0].dtype) for part in parts]
         own = [one if part.mask is None else part.mask for part, one in zip(parts, every, strict=True)]
-        mask = _together(own, lengths)
-    inputs = _together([part.inputs for part in parts], lengths)
+        mask = _concatenate_padded(own, lengths)
+    inputs = _concatenate_padded([part.inputs for part in parts], lengths)
     return GatheredBatch(inputs, targets, mask, owners, tuple(part.items for part in parts))
 
 
@@ -87,14 +96,14 @@ def gathered_window(model: Model, windows: Sequence[Window]) -> tuple[GatheredBa
     return tuple(gather_batch(model, parts) for parts in zip(*windows, strict=True))
 
 
-def _together(parts: Sequence[Array], lengths: Sequence[int]) -> Array:
+def _concatenate_padded(parts: Sequence[Array], lengths: Sequence[int]) -> Array:
     """The concatenated arrays, each padded with zeros to its length."""
     shape = parts[0].shape[1:]
-    filled = [
+    padded = [
         np.concatenate([part, np.zeros((length - len(part), *shape), part.dtype)])
         for part, length in zip(parts, lengths, strict=True)
     ]
-    return np.concatenate(filled)
+    return np.concatenate(padded)
 
 
 def _owners(counts: Sequence[int], lengths: Sequence[int]) -> Array:
@@ -103,22 +112,6 @@ def _owners(counts: Sequence[int], lengths: Sequence[int]) -> Array:
     own = [np.full(count, rank) for rank, count in zip(ranks, counts, strict=True)]
     rest = [np.full(length - count, NOBODY, np.int32) for count, length in zip(counts, lengths, strict=True)]
     return np.concatenate([part for pair in zip(own, rest, strict=True) for part in pair])
-
-
-READINGS = frozenset(
-    {
-        "parameters",
-        "master_parameters",
-        "optimizer_state",
-        "buffers",
-        "scaler_state",
-        "scaler_settings",
-        "accumulator",
-        "random_state",
-        "state",
-    }
-)
-"""Methods whose result each rank reads from its own device."""
 
 
 class AllRanks:
@@ -171,9 +164,6 @@ def shards_uneven_rows() -> bool:
         mesh = AbstractMesh((("shard", 2),))
     sharding = NamedSharding(mesh, PartitionSpec("shard"))
     return sharding.shard_shape(np.zeros((3, 2)).shape) != (3, 2)
-
-
-_FILE = "ranks.json"
 
 
 def save(parts: Sequence[Sequence[MicroBatch]], ranks: int, path: Path) -> None:
@@ -327,7 +317,7 @@ class MeshTrainer(JaxTrainer):
             part = _parts(micro)[rank]
             own.add(part, own.items + part.items)
         scale = self.sharding.of_rank(self.scale, rank)
-        state = optimizers.arrays_of(scale)
+        state = optimizers.read_scale(scale)
         good = int(state["good_steps"]) if "good_steps" in state else None
         return replace(
             update, loss=own.loss(), micro_losses=own.losses(), scale_after=optimizers.current(scale), good_steps=good
@@ -406,8 +396,8 @@ class MeshTrainer(JaxTrainer):
 
     def resident_bytes(self, rank: int) -> dict[str, int]:
         """Bytes on a rank's device; gradients are those of the last update."""
-        taken = self.outcome.gradients if self.outcome is not None else None
-        gradients = arrays_of(self.train_state, "gradient") if is_window(self.train_state) else (taken or {}).values()
+        held = None if self.outcome is None else self.outcome.gradients
+        gradients = arrays_of(self.train_state, "gradient") if is_window(self.train_state) else (held or {}).values()
         kinds = {
             "parameter": self.leaves.values(),
             "gradient": gradients,

@@ -43,22 +43,14 @@ from frameworks.contract import (
     Unsupported,
 )
 from frameworks.jax import shipped
-from frameworks.jax import shipped as shipped_optimizers
-from frameworks.jax.core.arrays import wide_formats
-from frameworks.jax.core.layers import (
-    ONLY_COMPILED,
-    OPERATIONS,
-    RULE,
-    VARIANTS,
-    WAYS,
-    FlaxDelayedProduct,
-    joins_windows,
-)
+from frameworks.jax.core.arrays import NO_PEAK, wide_formats
+from frameworks.jax.core.layers import OPERATIONS, VARIANTS, WAYS
 from frameworks.jax.core.settings import (
     JIT,
     NOJIT,
     OFFLOAD,
     PINNED_HOST,
+    REFUSED_RANKS,
     SHARDED,
     WHOLE,
     OnDevice,
@@ -66,9 +58,18 @@ from frameworks.jax.core.settings import (
     rank_group,
 )
 from frameworks.jax.core.ways import rates
+from frameworks.jax.functions import JAXFunctions
 from frameworks.jax.probes import ATTEMPTS
-from frameworks.jax.quantization import MISSING, NOT_INSTALLED, JaxFormats, QwixPostTraining
-from frameworks.jax.shipped import JAXFunctions
+from frameworks.jax.quantization import (
+    MISSING,
+    NOT_INSTALLED,
+    ONLY_COMPILED,
+    RULE,
+    FlaxDelayedProduct,
+    JaxFormats,
+    QwixPostTraining,
+    joins_windows,
+)
 from frameworks.jax.training import optimizers
 from frameworks.jax.training.optimizers import INITIAL, MINIMUM, OPTIMIZERS, REFUSED_OPTIONS
 from frameworks.jax.training.steps import function_used, recompute
@@ -118,7 +119,7 @@ _REFUSED: dict[Capability, str] = {
     "and optax.apply_updates takes no None",
 }
 _CPU_REFUSED: dict[Capability, str] = {
-    Capability.PEAK_BYTES: "memory_stats of a CPU device is None: JAX keeps none of its allocator",
+    Capability.PEAK_BYTES: NO_PEAK,
     Capability.OFFLOAD_ACTIVATIONS: "on a CPU a checkpoint policy that offloads, such as "
     "save_and_offload_only_these_names, moves nothing",
     Capability.TF32: "on a CPU jax.default_matmul_precision changes nothing by 'tensorfloat32', and 'TF32_TF32_F32' "
@@ -131,9 +132,7 @@ _NO_HOST_MEMORY = dict.fromkeys(
 _RANKS_REFUSED: dict[Capability, str] = {
     Capability.RANKS_LOW_REDUCTION: "under jax.jit the compiler places the reduction over the devices, in the format "
     "of the gradient, and no setting changes it: only jax.lax.psum in jax.shard_map adds up what a program has cast",
-    Capability.RANKS_LOST: "the ranks are devices of one program in one process, which ends as a whole",
-    Capability.RANKS_COLLECTIVES: "under jax.jit the compiler places the reductions and makes one of several, and a "
-    "profile counts what it has made, not the gradients in it",
+    **REFUSED_RANKS,
 }
 _NO_TF32 = "this GPU has no products in TensorFloat-32, which compute capability 8.0 brought"
 
@@ -168,25 +167,21 @@ class JaxFramework(OnDevice):
 
     def supported_capabilities(self) -> Collection[Capability]:
         interfaces = casts_of(self.rule(NumberFormats)) | techniques_of(self.rule(PostTraining))
-        here = _SUPPORTED | interfaces | {Capability.DELAYED_SCALING}
+        result = _SUPPORTED | interfaces | {Capability.DELAYED_SCALING}
         if self.mode == JIT:
-            here |= {Capability.PLATEAU, Capability.FUNCTION_USES}
-        return here if self.mode == SHARDED else here | _IN_ONE_PLACE
+            result |= {Capability.PLATEAU, Capability.FUNCTION_USES}
+        return result if self.mode == SHARDED else result | _IN_ONE_PLACE
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        tried = ATTEMPTS | {Capability.OFFLOAD_DISK: disk_is_a_memory} | optimizers.attempts()
+        of_arrays = ATTEMPTS | {Capability.OFFLOAD_DISK: disk_is_a_memory} | optimizers.attempts()
         if self.device == "cpu":  # on a GPU a checkpoint policy offloads; this adapter does not offer it
-            tried |= {Capability.OFFLOAD_ACTIVATIONS: activations_leave}
-        here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in tried.items()}
-        here |= dict.fromkeys(MISSING, partial(is_installed, "qwix")) | shipped_attempts(self.parts())
+            of_arrays |= {Capability.OFFLOAD_ACTIVATIONS: activations_leave}
+        result: dict[Capability, Attempt] = {c: partial(self.on_device, attempt) for c, attempt in of_arrays.items()}
+        result |= dict.fromkeys(MISSING, partial(is_installed, "qwix")) | shipped_attempts(self.parts())
         if self.mode == NOJIT:
-            return here
-        here |= offload_attempts(self._run, (_OFFLOAD,))
-        return here if self.device != "cpu" else with_ranks(here, rank_group, self.ranks())
-
-    def _here(self, attempt: Attempt) -> bool:
-        with jax.default_device(self._place), jax.disable_jit(self.mode == NOJIT):
-            return attempt()
+            return result
+        result |= offload_attempts(self._run, (_OFFLOAD,))
+        return result if self.device != "cpu" else with_ranks(result, rank_group, self.ranks())
 
     def conventions(self) -> Conventions:
         return Conventions(
@@ -250,7 +245,7 @@ class JaxFramework(OnDevice):
         return {
             "operations": shipped.Operations,
             "layers": shipped.Layers,
-            "optimizers": shipped_optimizers.OptaxOptimizers,
+            "optimizers": shipped.OptaxOptimizers,
             "functions": JAXFunctions,
         }
 

@@ -92,24 +92,25 @@ CONVENTIONS = Conventions(
 """The conventions that Keras documents for its optimizers, or their source if the documentation has none."""
 
 
-SGD, Scaler = keras.optimizers.SGD, keras.optimizers.LossScaleOptimizer
+def _scaled_sgd(**options: Any) -> keras.optimizers.LossScaleOptimizer:
+    """SGD at a rate of 1/2, inside a dynamic loss scale that begins at 8."""
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=8.0, **options)
 
 
-def _dynamic(backend: KerasBackend) -> bool:
-    scaler = Scaler(SGD(0.5), initial_scale=8.0)
+def _skips_and_halves(backend: KerasBackend) -> bool:
+    scaler = _scaled_sgd()
     return apply_updates(backend, scaler, [float("inf"), 0.0]) == [[1.0, 1.0]] and number(scaler.dynamic_scale) == 4.0
 
 
 def _can_disable(backend: KerasBackend) -> bool:
-    scaler = Scaler(SGD(0.5), initial_scale=8.0, dynamic=False)
-    return apply_updates(backend, scaler, [float("inf"), 0.0]) != [[1.0, 1.0]]
+    return apply_updates(backend, _scaled_sgd(dynamic=False), [float("inf"), 0.0]) != [[1.0, 1.0]]
 
 
 def _flushes(backend: KerasBackend) -> bool:
     """Returns whether a call after two of four micro-batches ends the window and applies their mean."""
     for end in range(1, 5):
         weights = scalars()
-        optimizer = SGD(0.5, gradient_accumulation_steps=4)
+        optimizer = keras.optimizers.SGD(0.5, gradient_accumulation_steps=4)
         apply_updates(backend, optimizer, [1.0, 1.0], [1.0, 1.0], weights=weights)
         if end == 1:
             optimizer.finalize_variable_values(weights)
@@ -233,7 +234,7 @@ NORMALIZATIONS: dict[str, Callable[[], keras.layers.Layer]] = {
 """The normalisations. They are layers, which handle low-precision inputs; Keras' plain operations do not."""
 
 
-def _instances() -> Callable[[list[Any]], Any]:
+def _instance_norm() -> Callable[[list[Any]], Any]:
     """Instance norm of (rows, columns): each row becomes a channel, on the last axis, of one sample."""
     layer = NORMALIZATIONS["instance_norm"]()
     return lambda inputs: ops.transpose(layer(ops.transpose(inputs[0])[None])[0])
@@ -250,7 +251,7 @@ class OperationLayer(keras.layers.Layer):
         return self._operation(*inputs)
 
 
-NEWER = {"attention": (ops, "dot_product_attention"), "rms_norm": (keras.layers, "RMSNormalization")}
+_NEWER = {"attention": (ops, "dot_product_attention"), "rms_norm": (keras.layers, "RMSNormalization")}
 """Operations that are new in Keras 3.6 and 3.9, with their module and name."""
 
 
@@ -261,13 +262,11 @@ def in_a_layer(op: str, arrays: tuple[Array, ...]) -> Callable[[list[Any]], Any]
         KeyError: the operation is unknown.
         Unsupported: this Keras version does not have the operation.
     """
-    if op in NEWER and not hasattr(*NEWER[op]):
-        name = NEWER[op][1]
-        raise Unsupported(
-            Capability.OPERATIONS, f"Keras {keras.__version__} has no {name}", partial(hasattr, *NEWER[op])
-        )
+    if op in _NEWER and not hasattr(*_NEWER[op]):
+        reason = f"Keras {keras.__version__} has no {_NEWER[op][1]}"
+        raise Unsupported(Capability.OPERATIONS, reason, partial(hasattr, *_NEWER[op]))
     if op == "instance_norm":
-        return _instances()
+        return _instance_norm()
     if op in NORMALIZATIONS:
         layer = NORMALIZATIONS[op]()
         layer.build(arrays[0].shape)
@@ -342,6 +341,7 @@ def takes_lists() -> bool:
         return run_op("matmul", *CATALOGUE["matmul"]()).dtype == "float32"
 
 
+_FACTORS = ("growth_factor", "dynamic_growth_factor", "multiplier")
 _UNSCALES = partial(ships, "keras.optimizers.LossScaleOptimizer", "unscale")
 _HAS_MULTI = partial(hasattr, keras.optimizers, "MultiOptimizer")
 
@@ -357,8 +357,8 @@ def keras_attempts(backend: KerasBackend, run: Make) -> dict[Capability, Attempt
         Capability.O3_BFLOAT16: partial(_gives, "bfloat16", "bfloat16", "bfloat16"),
         Capability.AUTOCAST_SCOPE: partial(_gives, "mixed_bfloat16", "bfloat16", "float32"),
         Capability.AUTOCAST_LISTS: takes_lists,
-        Capability.DYNAMIC_SCALING: partial(_dynamic, backend),
-        Capability.SCALING_FACTORS: partial(takes, Scaler, "growth_factor", "dynamic_growth_factor", "multiplier"),
+        Capability.DYNAMIC_SCALING: partial(_skips_and_halves, backend),
+        Capability.SCALING_FACTORS: partial(takes, keras.optimizers.LossScaleOptimizer, *_FACTORS),
         Capability.SCALING_DISABLED: partial(_can_disable, backend),
         Capability.EXPLICIT_UNSCALE: _UNSCALES,
         Capability.SECOND_UNSCALE: _UNSCALES,

@@ -30,6 +30,15 @@ Outputs = dict[str, Tensor]
 Watcher = Callable[[str, Tensor], Tensor]
 """Given the name of a Keras layer and its output, returns what the next layer takes."""
 
+BEFORE_3_7 = Version(keras.__version__) < Version("3.7")
+SEEDS_PER_RUN = 1000
+ZEROS = {"kernel_initializer": "zeros"}
+"""Initializer of kernels, which are loaded before a run starts; random initial values would only cost time."""
+FLOAT8_OPERANDS = ("inputs", "kernel", "outputs_grad")
+"""Keras' names of the operands that a float8 layer casts."""
+VARIANTS = tuple(f"keras.{name}" for name in ("remat", "RematScope") if hasattr(keras, name))
+"""Keras' own recomputation calls, the default one first."""
+
 _WATCHER: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 
@@ -67,7 +76,6 @@ def run_layer(layer: keras.layers.Layer, x: Tensor, **training: bool) -> Tensor:
     return output if watcher is None else watcher(layer.name, output)
 
 
-BEFORE_3_7 = Version(keras.__version__) < Version("3.7")
 WEIGHTED_MEAN = "mean_with_sample_weight"
 """The sum of weighted losses divided by the sum of weights; new in Keras 3.7."""
 
@@ -121,12 +129,6 @@ def square(x: Tensor) -> Any:
         return upstream * keras.ops.clip(2.0 * x, -1.0, 1.0)
 
     return x * x, gradient
-
-
-SEEDS_PER_RUN = 1000
-
-ZEROS = {"kernel_initializer": "zeros"}
-"""Initializer of kernels, which are loaded before a run starts; random initial values would only cost time."""
 
 
 class _PlainLayer(keras.layers.Layer):
@@ -361,10 +363,8 @@ def parameters_of(keras_layer: keras.layers.Layer, layer: fixture.Layer | fixtur
         case fixture.Head() if layer.tied is not None:
             return {}
         case fixture.Dense() | fixture.Head():
-            return {
-                "weight": keras_layer.kernel,
-                **({"bias": keras_layer.bias} if keras_layer.bias is not None else {}),
-            }
+            bias = {} if keras_layer.bias is None else {"bias": keras_layer.bias}
+            return {"weight": keras_layer.kernel, **bias}
         case fixture.Convolution():
             return {"weight": keras_layer.convolution.kernel, "bias": keras_layer.convolution.bias}
         case fixture.BatchNorm() | fixture.LayerNorm():
@@ -374,17 +374,12 @@ def parameters_of(keras_layer: keras.layers.Layer, layer: fixture.Layer | fixtur
         case fixture.Positions():
             return {"weight": keras_layer.table}
         case fixture.SelfAttention():
-            parts = {
-                name: getattr(keras_layer.attention, f"{name}_dense") for name in ("query", "key", "value", "output")
-            }
-            kernels = {f"{name}.weight": dense.kernel for name, dense in parts.items()}
-            return kernels | {f"{name}.bias": dense.bias for name, dense in parts.items()}
+            projections = ("query", "key", "value", "output")
+            layers = {name: getattr(keras_layer.attention, f"{name}_dense") for name in projections}
+            kernels = {f"{name}.weight": dense.kernel for name, dense in layers.items()}
+            return kernels | {f"{name}.bias": dense.bias for name, dense in layers.items()}
         case _:
             return {}
-
-
-FLOAT8_OPERANDS = ("inputs", "kernel", "outputs_grad")
-"""Keras' names of the operands that a float8 layer casts."""
 
 
 def memory_of(layers: Mapping[str, keras.layers.Layer]) -> dict[str, keras.Variable]:
@@ -397,9 +392,6 @@ def memory_of(layers: Mapping[str, keras.layers.Layer]) -> dict[str, keras.Varia
         for part in ("scale", "amax_history")
     }
 
-
-VARIANTS = tuple(f"keras.{name}" for name in ("remat", "RematScope") if hasattr(keras, name))
-"""Keras' own recomputation calls, the default one first."""
 
 Begins: TypeAlias = Callable[[Tensor], object]
 """Counts a forward run of a segment; takes the segment's input."""
@@ -587,12 +579,12 @@ class NetworkBuilder:
         shapes = model.parameter_shapes()
         return BuiltNetwork(
             network,
-            {name: parameters[name] for name in shapes},
-            {name: buffers[name] for name in model.buffer_shapes()},
-            {path: dropout.seed_generator for path, dropout in builder.dropouts.items()},
-            shapes,
-            {path: builder.sources[path][0].name for path in model.output_shapes()},
-            memory_of({path: keras_layer for path, (keras_layer, _) in builder.sources.items()}),
+            variables={name: parameters[name] for name in shapes},
+            buffers={name: buffers[name] for name in model.buffer_shapes()},
+            seeds={path: dropout.seed_generator for path, dropout in builder.dropouts.items()},
+            shapes=shapes,
+            layers={path: builder.sources[path][0].name for path in model.output_shapes()},
+            memory=memory_of({path: keras_layer for path, (keras_layer, _) in builder.sources.items()}),
         )
 
     def _segments(self, layers: list[keras.layers.Layer], recompute: Recompute | None) -> list[KerasSegment]:

@@ -482,6 +482,7 @@ Variables = list[keras.Variable]
 Apply = Callable[[Sequence[Any]], None]
 _SCALE = 1024.0
 _LOOSE = 2.0**30
+_DECAYS = ("weight_decay", "adam_weight_decay")
 _OPTIONS: Mapping[str, Options] = {
     "accumulated": {"gradient_accumulation_steps": 2},
     "averaged": {"use_ema": True},
@@ -511,10 +512,8 @@ class KerasOptimizers(ListedOptimizers):
     def get_options_without_decay(self, name: str) -> Options | None:
         if name == "Ftrl":  # its weights depend on the gradients alone, not on their initial values
             return None
-        taken = signature(self.find(name)).parameters
-        return {
-            decay: 0.0 for decay in ("weight_decay", "adam_weight_decay") if decay in taken and taken[decay].default
-        }
+        arguments = signature(self.find(name)).parameters
+        return {decay: 0.0 for decay in _DECAYS if decay in arguments and arguments[decay].default}
 
     def train(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
         variables = _variables(start)
@@ -528,7 +527,7 @@ class KerasOptimizers(ListedOptimizers):
         for index, values in enumerate(gradients(start, technique)):
             update = _update(values, optimizer, technique)
             if index == HALFWAY and technique in ("loaded", "rebuilt"):
-                optimizer = self._again(name, options, optimizer, variables, technique)
+                optimizer = self._save_and_load(name, options, optimizer, variables, technique)
                 apply = _apply(optimizer, variables, technique)
             if index == HALFWAY and technique == "scaled":
                 apply(_update(infinite(start), optimizer, technique))
@@ -544,19 +543,19 @@ class KerasOptimizers(ListedOptimizers):
         optimizer = self.find(name)(learning_rate=rate, **{**options, **_OPTIONS.get(technique, {})})
         return keras.optimizers.LossScaleOptimizer(optimizer, _SCALE) if technique == "scaled" else optimizer
 
-    def _again(
+    def _save_and_load(
         self, name: str, options: Options, optimizer: Any, variables: Variables, technique: str
     ) -> keras.optimizers.Optimizer:
         """A new optimizer, from the options or the old one's configuration, with the old one's saved state."""
-        rebuilt = technique == "rebuilt"
-        other = (
-            type(optimizer).from_config(optimizer.get_config()) if rebuilt else self._make_optimizer(name, options, "")
-        )
-        other.build(variables)
+        if technique == "rebuilt":
+            resumed = type(optimizer).from_config(optimizer.get_config())
+        else:
+            resumed = self._make_optimizer(name, options, "")
+        resumed.build(variables)
         store: dict[str, Any] = {}
         optimizer.save_own_variables(store)
-        other.load_own_variables({key: np.array(value) for key, value in store.items()})
-        return other
+        resumed.load_own_variables({key: np.array(value) for key, value in store.items()})
+        return resumed
 
 
 def _variables(start: Sequence[Array]) -> Variables:
@@ -584,9 +583,9 @@ def _apply(optimizer: Any, variables: Variables, technique: str) -> Apply:
         if technique != "without-state":
             optimizer.apply(update, variables)
             return
-        values = [variable.value for variable in variables], [variable.value for variable in optimizer.variables]
-        new, state = optimizer.stateless_apply(values[1], update, values[0])
-        for variable, value in zip([*variables, *optimizer.variables], [*new, *state], strict=True):
+        weights, state = ([variable.value for variable in own] for own in (variables, optimizer.variables))
+        weights, state = optimizer.stateless_apply(state, update, weights)
+        for variable, value in zip([*variables, *optimizer.variables], [*weights, *state], strict=True):
             variable.assign(value)
 
     return apply

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, fields
 from typing import Any, Protocol
@@ -58,9 +58,11 @@ def rows_of(micro_batches: Sequence[KerasMicroBatch]) -> Array:
 
 def micro_batches_of(rows: Iterable[Sequence[float]]) -> list[KerasMicroBatch]:
     """Inverse of `rows_of`."""
+    formats: dict[str, Callable[[float], Any]] = {"items": int, "applied": bool, "good_steps": int}
+    names = [own.name for own in fields(KerasMicroBatch)]
     return [
-        KerasMicroBatch(total, int(items), before, bool(applied), rate, after, int(good), mean)
-        for total, items, before, applied, rate, after, good, mean in (map(float, row) for row in rows)
+        KerasMicroBatch(**{name: formats.get(name, float)(value) for name, value in zip(names, row, strict=True)})
+        for row in rows
     ]
 
 
@@ -142,10 +144,10 @@ class KerasRun(BaseTrainer):
         if not moved and len(window) < self.recipe.accumulation:
             raise self.refusal(Capability.PARTIAL_WINDOW)
         last = window[-1]
-        good = None if last.good_steps < 0 else last.good_steps
+        good, after = None if last.good_steps < 0 else last.good_steps, last.scale_after
         loss, losses = ledger.loss(), ledger.losses()
         ledger.empty()
-        return Update(loss, losses, before, last.scale_after, good, not moved, None, rate)
+        return Update(loss, losses, before, after, good, skipped=not moved, gradient_norm=None, learning_rate=rate)
 
     def apply_gradients(
         self,

@@ -252,7 +252,7 @@ def _low(dtype: str, *, master: bool, decorated: bool) -> bool:
 def _low_model(dtype: str, *, master: bool) -> bool:
     """Returns whether a low model by `amp.decorate` or `Layer.to` makes an update, with float32 masters or without."""
     for decorated in (True, False):
-        with suppress(Exception):
+        with suppress(Exception):  # Paddle raises various types for what it has no kernel for
             if _low(dtype, master=master, decorated=decorated):
                 return True
     return False

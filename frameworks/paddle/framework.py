@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
@@ -47,10 +48,11 @@ from frameworks.contract import (
 )
 from frameworks.paddle import shipped
 from frameworks.paddle.core import devices, layers, settings, ways
-from frameworks.paddle.core.devices import ONE_PAIR, format_name, hooks_nest, shards_leave, to_numpy, to_tensor
+from frameworks.paddle.core.devices import ONE_PAIR, format_name, hooks_nest, offloads_shards, to_numpy, to_tensor
 from frameworks.paddle.core.layers import HOOKS, OPERATIONS, REENTRANT, listed_names, missing_kernel
 from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH, FORCED, MODES
 from frameworks.paddle.declarations import capabilities_of, dynamic_attempts, refusals
+from frameworks.paddle.functions import PaddleFunctions
 from frameworks.paddle.quantization import (
     NO_PRODUCTS,
     PaddleFormats,
@@ -66,7 +68,7 @@ from frameworks.ranks import Limits, RemoteRankGroup, worker_group_of
 _SCALER_AFTER_BFLOAT16 = "GradScaler warns and turns itself off where the last precision scope was a bfloat16 one"
 
 _MEETS_IN = "3.3."
-"""Versions whose clients are known to understand the ranks' store (`frameworks.paddle.distributed.rendezvous`)."""
+"""Versions whose clients are known to understand the ranks' store (`frameworks.paddle.rendezvous`)."""
 
 _LIMITS = Limits(group_s=30.0)
 """Timeout of gloo's operations, which Paddle does not let users change."""
@@ -123,8 +125,21 @@ class OneGraph(BaseFramework):
         dynamic = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
         return dynamic and recipe.precision.format == "bfloat16"
 
+    def leave_out_ranks(self, reasons: Mapping[Capability, str]) -> dict[Capability, str]:
+        """The reasons, without those of capabilities of ranks if there are no ranks here."""
+        return {c: reason for c, reason in reasons.items() if has_ranks(self.device) or not c.startswith("ranks.")}
+
     def devices(self) -> tuple[str, ...]:
         return devices.available()
+
+    def conventions(self) -> Conventions:
+        return Conventions(
+            adam_share="float32",
+            rmsprop_epsilon="inside",
+            rmsprop_rate="inside",
+            plateau_waits=True,
+            plateau_signed=True,
+        )
 
     def version(self) -> str:
         return str(paddle.version.full_version)
@@ -219,7 +234,7 @@ class PaddleFramework(OneGraph):
     `frameworks.paddle.training.optimizers`); "data-parallel", which trains every recipe with two ranks.
     """
 
-    member = "frameworks.paddle.distributed.ranks:PaddleWorker"
+    member = "frameworks.paddle.distributed:PaddleWorker"
     own_modes = (DYGRAPH, FORCED, DATA_PARALLEL)
     ranks_of_modes = MappingProxyType({DATA_PARALLEL: Ranks(2)})
 
@@ -228,16 +243,15 @@ class PaddleFramework(OneGraph):
         paddle.disable_static()
 
     def refusals(self) -> Mapping[Capability, str]:
-        refused = refusals(self.device, forced=self.mode == FORCED) | optimizers.REFUSED_OPTIONS
-        refused |= {Capability.INTEGER_PRODUCTS: NO_PRODUCTS}
-        return {c: why for c, why in refused.items() if has_ranks(self.device) or not c.startswith("ranks.")}
+        reasons = refusals(self.device, forced=self.mode == FORCED) | optimizers.REFUSED_OPTIONS
+        return self.leave_out_ranks(reasons | {Capability.INTEGER_PRODUCTS: NO_PRODUCTS})
 
     def supported_capabilities(self) -> Collection[Capability]:
         interfaces = casts_of(self.rule(NumberFormats)) | quantizers_of(self.rule(Quantizers))
         return capabilities_of(self.mode) | interfaces | techniques_of(self.rule(PostTraining))
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here: dict[Capability, Attempt] = {
+        result: dict[Capability, Attempt] = {
             **dynamic_attempts(forced=self.mode == FORCED),
             **optimizers.refused_attempts(),
             **shipped_attempts(self.parts()),
@@ -245,12 +259,12 @@ class PaddleFramework(OneGraph):
             Capability.INTEGER_PRODUCTS: integer_products,
         }
         if self.ranks() is None:
-            here |= offload_attempts(self.run_of, [Offload(("activations",), "disk")])
+            result |= offload_attempts(self.run_of, [Offload(("activations",), "disk")])
         if self.device == "cpu":
-            here |= dict.fromkeys((Capability.OFFLOAD_PARAMETERS, Capability.OFFLOAD_OPTIMIZER), shards_leave)
+            result |= dict.fromkeys((Capability.OFFLOAD_PARAMETERS, Capability.OFFLOAD_OPTIMIZER), offloads_shards)
         if not has_ranks(self.device):
-            return here
-        return with_ranks(here, self.ranks_of_a_run, self.ranks(), reshaped="replicated")
+            return result
+        return with_ranks(result, self.ranks_of_a_run, self.ranks(), reshaped="replicated")
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
         if self.ranks() is not None:
@@ -259,21 +273,14 @@ class PaddleFramework(OneGraph):
             "operations": shipped.Operations,
             "layers": shipped.Layers,
             "optimizers": partial(shipped.PaddleOptimizers, forced=self.mode == FORCED),
-            **({"functions": shipped.PaddleFunctions} if self.mode == DYGRAPH else {}),
+            **({"functions": PaddleFunctions} if self.mode == DYGRAPH else {}),
         }
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return {"PyLayer": "input"}
 
     def conventions(self) -> Conventions:
-        return Conventions(
-            adam_correction="weights",
-            adam_share="float32",
-            rmsprop_epsilon="inside",
-            rmsprop_rate="inside",
-            plateau_waits=True,
-            plateau_signed=True,
-        )
+        return replace(super().conventions(), adam_correction="weights")
 
     def rules(self) -> Mapping[type, Callable[[], Any]]:
         return {NumberFormats: PaddleFormats, Quantizers: PaddleQuantizers, PostTraining: PaddlePostTraining}

@@ -33,13 +33,26 @@ from frameworks.contract import (
     Unsupported,
 )
 from frameworks.paddle.core.devices import to_numpy, to_tensor
-from frameworks.paddle.core.layers import build_layers, own_parameters
+from frameworks.paddle.core.layers import build_layers, name_parameters
 from frameworks.paddle.core.settings import in_dynamic_mode
 
 _CASTS: Mapping[str, CastRule] = MappingProxyType(
     {"float8_e4m3fn": CastRule("saturate", "saturate"), "float8_e5m2": CastRule("saturate", "saturate")}
 )
 NO_PRODUCTS = "paddle.matmul has no kernel for int8, and no option names another format for its result"
+
+_INT8_RULES: Mapping[str, QuantRule] = MappingProxyType({"int8-tensor": QuantRule(-127, 127, 127.0)})
+_FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
+    {
+        "fake-int8-tensor": FakeRule(-127, 127, ties="away", gradient="everywhere"),
+        "fake-int4-tensor": FakeRule(-7, 7, ties="away", gradient="everywhere"),
+    }
+)
+FILE = "quantized.pdparams"
+_RULES: Mapping[str, LinearRule] = MappingProxyType(
+    {"static-int8": LinearRule(QuantRule(-127, 127, 127.0), QuantRule(-128, 127, 127.0), ranges="calibration")}
+)
+_GROUP = 64
 
 
 class PaddleFormats(BaseFormats):
@@ -62,15 +75,6 @@ def integer_products() -> bool:
     """Returns whether a product of int8 tensors can exceed the range of int8."""
     product = paddle.matmul(paddle.full([2, 16], 127, "int8"), paddle.full([16, 2], 127, "int8"))
     return bool((product.astype("int32") == 16 * 127 * 127).all())
-
-
-_INT8_RULES: Mapping[str, QuantRule] = MappingProxyType({"int8-tensor": QuantRule(-127, 127, 127.0)})
-_FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
-    {
-        "fake-int8-tensor": FakeRule(-127, 127, ties="away", gradient="everywhere"),
-        "fake-int4-tensor": FakeRule(-7, 7, ties="away", gradient="everywhere"),
-    }
-)
 
 
 @contextmanager
@@ -130,24 +134,23 @@ class PaddleQuantizers:
         return to_numpy(result), to_numpy(tensor.grad)
 
 
-FILE = "quantized.pdparams"
-_RULES: Mapping[str, LinearRule] = MappingProxyType(
-    {"static-int8": LinearRule(QuantRule(-127, 127, 127.0), QuantRule(-128, 127, 127.0), ranges="calibration")}
-)
-
-
 class _Network(paddle.nn.Layer):
     """A fixture model as a user writes it: a sequence of layers, and linear heads on its output."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         *body, heads = build_layers(model.layers, model.sample)
+        self._model = model
         self.layers = paddle.nn.Sequential(*body)
         self.heads = heads
 
     def forward(self, x: Any) -> dict[str, Any]:
         features = self.layers(x)
         return {name: head(features) for name, head in self.heads.items()}
+
+    def name_parameters(self) -> dict[str, Any]:
+        """The parameters by canonical name."""
+        return name_parameters(self._model, list(self.layers), self.heads)
 
 
 class PaddleQuantized:
@@ -163,25 +166,25 @@ class PaddleQuantized:
 
     def layer(self, name: str, inputs: Array) -> Array:
         with paddle.no_grad():
-            return to_numpy(_dense(self._model, self._network)[name](to_tensor(inputs)))
+            return to_numpy(_dense_layers(self._model, self._network)[name](to_tensor(inputs)))
 
     def _quantized_layers(self) -> dict[str, Any]:
-        dense = _dense(self._model, self._network)
+        dense = _dense_layers(self._model, self._network)
         return {name: layer for name, layer in dense.items() if isinstance(layer, QuantedLinear)}
 
     def weights(self) -> Mapping[str, Quantized | None]:
         quantized = self._quantized_layers()
-        codes = {name: stored_codes(layer, _step(layer.weight_quanter)) for name, layer in quantized.items()}
-        return {name: codes.get(name) for name in _dense(self._model, self._network)}
+        codes = {name: stored_codes(layer, _code_step(layer.weight_quanter)) for name, layer in quantized.items()}
+        return {name: codes.get(name) for name in _dense_layers(self._model, self._network)}
 
     def unquantized_parameters(self) -> Mapping[str, Array]:
-        coded, named = self._quantized_layers(), _name_parameters(self._model, self._network)
+        coded, named = self._quantized_layers(), self._network.name_parameters()
         return {name: to_numpy(parameter) for name, parameter in named.items() if name not in coded}
 
     def calibrated_ranges(self) -> Mapping[str, Calibrated]:
         quanters = {name: layer.activation_quanter for name, layer in self._quantized_layers().items()}
         return {
-            name: Calibrated(CodeRange(_step(quanter), int(to_numpy(quanter._dequanter._zero_point))), None)
+            name: Calibrated(CodeRange(_code_step(quanter), int(to_numpy(quanter._dequanter._zero_point))), None)
             for name, quanter in quanters.items()
         }
 
@@ -222,14 +225,14 @@ class PaddlePostTraining:
             )
         network = _Network(model)
         network.eval()
-        for name, parameter in _name_parameters(model, network).items():
+        for name, parameter in network.name_parameters().items():
             parameter.set_value(weights[name])
-        dense = _dense(model, network)
-        if strange := sorted(set(skip) - set(dense)):
-            raise ValueError(f"{model.name} has no dense layer {', '.join(strange)}")
+        dense = _dense_layers(model, network)
+        if unknown := sorted(set(skip) - set(dense)):
+            raise ValueError(f"{model.name} has no dense layer {', '.join(unknown)}")
         config = QuantConfig(activation=None, weight=None)
-        wanted = [layer for name, layer in dense.items() if name not in skip]
-        config.add_layer_config(wanted, activation=AbsmaxObserver(), weight=AbsmaxObserver())
+        quantized = [layer for name, layer in dense.items() if name not in skip]
+        config.add_layer_config(quantized, activation=AbsmaxObserver(), weight=AbsmaxObserver())
         quantization = PTQ(config)
         with quiet_conversion(), paddle.no_grad():
             observed = quantization.quantize(network)
@@ -238,30 +241,16 @@ class PaddlePostTraining:
             return PaddleQuantized(model, quantization.convert(observed))
 
 
-def _name_parameters(model: Model, network: Any) -> dict[str, Any]:
-    """The parameters by canonical name; the weights of quantized layers are codes."""
-    parts = [*network.layers, network.heads]
-    result = {
-        f"{index}.{name}": parameter
-        for index, (layer, part) in enumerate(zip(model.layers, parts, strict=True))
-        for name, parameter in own_parameters(layer, part).items()
-    }
-    return {name: result[name] for name in model.parameter_shapes()}
-
-
-def _dense(model: Model, network: Any) -> dict[str, Any]:
+def _dense_layers(model: Model, network: Any) -> dict[str, Any]:
     """The dense layers, quantized or not, by the names of their weights."""
     *body, _ = model.layers
     result = {f"{index}.weight": network.layers[index] for index, part in enumerate(body) if isinstance(part, Dense)}
     return result | {f"{len(body)}.{head.name}.weight": network.heads[head.name] for head in model.heads.heads}
 
 
-def _step(quanter: Any) -> float:
+def _code_step(quanter: Any) -> float:
     """The step between codes, from the absmax that Paddle stores."""
     return float(to_numpy(quanter._dequanter._scales)) / 127.0
-
-
-_GROUP = 64
 
 
 def _operands(format_name: str) -> tuple[Any, Any]:

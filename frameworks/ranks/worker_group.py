@@ -28,6 +28,19 @@ from frameworks.contract import RankFailed, Stop, Update
 from frameworks.ranks.messages import GROUP_SECONDS, LIMITS, Answer, Command, Limits, Opening
 
 PREFIX = "ranks-"
+ROOT = Path(__file__).resolve().parents[2]
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+QUIET = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
+REAP_S = 10.0
+"""Seconds to wait for a killed process before it is left unreaped."""
+BEAT_S = 0.2
+"""Seconds between liveness checks of silent processes; a child that keeps the connection open hides a process' end."""
+LEAVE_S = 2.0
+"""Seconds that a process may take to end after the command, or after it has closed its connection."""
+LONGEST = 300
+"""Largest number of characters of a rank's last output line in a message."""
+MOST = 4
+"""Largest number of worker groups that run at a time."""
 _LOCK = "owner"
 
 
@@ -66,15 +79,6 @@ def _remove_stale(among: Path, prefix: str) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-ROOT = Path(__file__).resolve().parents[2]
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-QUIET = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
-REAP_S = 10.0
-"""Seconds to wait for a killed process before it is left unreaped."""
-LONGEST = 300
-"""Largest number of characters of a rank's last output line in a message."""
-
-
 class RankProcess:
     """A worker process with one or several ranks.
 
@@ -92,13 +96,13 @@ class RankProcess:
         self.ranks = ranks
         self._log = log
         self._swept = False
-        ours, its = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         read_end, write_end = os.pipe()
         self._lifeline = open(write_end, "wb", buffering=0)  # noqa: SIM115 - it is closed where the process ends
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-            ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(stuck_s), int(stuck_s % 1 * 1e6)))
-        self.connection = Connection(ours.detach())
-        command = [sys.executable, "-u", "-m", "frameworks.ranks.worker_main", str(its.fileno()), str(read_end)]
+            parent_end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(stuck_s), int(stuck_s % 1 * 1e6)))
+        self.connection = Connection(parent_end.detach())
+        command = [sys.executable, "-u", "-m", "frameworks.ranks.worker_main", str(child_end.fileno()), str(read_end)]
         try:
             with log.open("wb") as output:
                 self._process = subprocess.Popen(
@@ -108,14 +112,14 @@ class RankProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    pass_fds=(its.fileno(), read_end),
+                    pass_fds=(child_end.fileno(), read_end),
                     start_new_session=True,
                 )
         except BaseException:
             self.let_go()
             raise
         finally:
-            its.close()
+            child_end.close()
             os.close(read_end)
 
     @property
@@ -198,12 +202,6 @@ def start_guardian(folder: Path, pids: Sequence[int]) -> subprocess.Popen[bytes]
     )
 
 
-BEAT_S = 0.2
-"""Seconds between liveness checks of silent processes; a child that keeps the connection open hides a process' end."""
-LEAVE_S = 2.0
-"""Seconds that a process may take to end after the command, or after it has closed its connection."""
-
-
 class WorkerGroup:
     """A group of worker processes. Every command goes to all of them, and all of them answer. If one dies, does not
     answer in time, or raises alone, all are ended at once, and the group cannot be used any more.
@@ -266,7 +264,7 @@ class WorkerGroup:
         self._guardian = start_guardian(self._folder, [process.pid for process in self._processes])
         search = tuple(os.path.abspath(path) for path in sys.path)
         openings = [
-            Opening(kind, rank, self._share, self.count, meeting, device, mode, search)
+            Opening(kind, rank, self._share, self.count, folder=meeting, device=device, mode=mode, search=search)
             for rank in range(0, self.count, self._share)
         ]
         self._command("load", [(opening,) for opening in openings], self.limits.start_s)
@@ -275,8 +273,8 @@ class WorkerGroup:
     @property
     def alive(self) -> bool:
         """True unless this process knows that the group cannot be used."""
-        mine = self.over is None and self._owner == os.getpid()
-        return mine and all(process.ending() is None for process in self._processes)
+        usable = self.over is None and self._owner == os.getpid()
+        return usable and all(process.ending() is None for process in self._processes)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -379,13 +377,13 @@ class WorkerGroup:
         limit_s = self.limits.group_s + self.limits.grace_s
         try:
             answers = self._collect_answers(self._send(_pickle_calls("barrier", [()] * len(self._processes))), limit_s)
-            apart = any(answer.raised for answer in answers.values())
+            raised = any(answer.raised for answer in answers.values())
         except RankFailed:  # `_collect_answers` or `_send` has ended the group
             return
         except BaseException as error:
             self._end(f"a command was interrupted by {type(error).__name__}")
             raise
-        if apart:
+        if raised:
             self._end("the ranks could not synchronise after an exception")
 
     def _send(self, calls: Sequence[bytes]) -> int:
@@ -482,9 +480,6 @@ def _let_go() -> None:
 
 os.register_at_fork(after_in_child=_let_go)
 
-
-MOST = 4
-"""Largest number of worker groups that run at a time."""
 
 _groups: dict[tuple[Any, ...], WorkerGroup] = {}
 """The running worker groups by their properties, least recently used first."""

@@ -49,7 +49,8 @@ class CommandHandler:
         self.runs[run] = self.member.trainer(model, recipe, weights)
 
     def ask(self, run: int, verb: str, arguments: tuple[Arguments, ...], stop: Stop | None = None) -> tuple[Any, ...]:
-        """Calls a method of the run's trainer and returns one result for each rank of this process.
+        """Calls a method of the run's trainer; returns one result for each rank of this process.
+
         With `stop` the process fails in that way; the results are None if it skips the call.
         """
         match stop:
@@ -60,16 +61,15 @@ class CommandHandler:
             case "one call fewer":
                 return (None,) * len(arguments)
         trainer = self.runs[run]
-        several = getattr(trainer, "ask", None)
-        if several is not None:
-            answers = tuple(several(verb, arguments))
+        ask_ranks = getattr(trainer, "ask", None)
+        if ask_ranks is not None:
+            answers = tuple(ask_ranks(verb, arguments))
             if len(answers) != len(arguments):
                 raise TypeError(f"{verb}: got {len(answers)} results, want one for each of {len(arguments)} ranks")
             return answers
         if len(arguments) != 1:
-            raise TypeError(
-                f"{type(trainer).__name__} needs ask(verb, arguments): its process has {len(arguments)} ranks"
-            )
+            name = type(trainer).__name__
+            raise TypeError(f"{name} needs ask(verb, arguments): its process has {len(arguments)} ranks")
         return (getattr(trainer, verb)(*arguments[0].arguments, **arguments[0].named),)
 
     def run_numbers(self) -> tuple[Any, ...]:
@@ -112,7 +112,7 @@ def serve(connection: Connection) -> NoReturn:
             command: Command = pickle.loads(connection.recv_bytes())
             connection.send_bytes(pickle.dumps(execute_command(handler, command)))
     except (EOFError, OSError):  # the parent is gone
-        vanish()
+        exit_with_descendants()
     except SystemExit as leaving:
         if isinstance(leaving.code, str):
             print(leaving.code, file=sys.stderr)
@@ -122,7 +122,7 @@ def serve(connection: Connection) -> NoReturn:
         os._exit(1)
 
 
-def vanish() -> NoReturn:
+def exit_with_descendants() -> NoReturn:
     """Ends this process and its descendants."""
     if os.getpgrp() == os.getpid():
         with suppress(OSError):  # the process ends below in any case
@@ -130,17 +130,17 @@ def vanish() -> NoReturn:
     os._exit(0)
 
 
-def _follow(lifeline: int) -> NoReturn:
+def _wait_for_parent(lifeline: int) -> NoReturn:
     with suppress(OSError):  # as the end of the file: the parent is gone
         os.read(lifeline, 1)
-    vanish()
+    exit_with_descendants()
 
 
 def main(commands: int, lifeline: int) -> NoReturn:
     """Serves over the inherited descriptors, which child processes do not inherit."""
     for descriptor in (commands, lifeline):
         os.set_inheritable(descriptor, False)
-    Thread(target=_follow, args=(lifeline,), daemon=True).start()
+    Thread(target=_wait_for_parent, args=(lifeline,), daemon=True).start()
     serve(Connection(commands))
 
 

@@ -26,6 +26,9 @@ from frameworks.tf.framework import TensorFlowFramework
 from frameworks.tf.training import TensorFlowTrainer
 from frameworks.ways import require_calls
 
+THREADS_PER_RANK = 16
+"""Number of threads for each rank: a reduction blocks a thread of each replica, and deadlocks with too few."""
+
 
 class Share(NamedTuple):
     """Weights of a replica's losses, in place of a mask.
@@ -228,10 +231,6 @@ class MirroredTrainer(RunOfRanks, TensorFlowTrainer):
             "optimizer": sum(slots.values()) - sums - averages,
             "buffer": sum(as_array(variable).nbytes for variable in self.bound.buffers.values()),
         }
-
-
-THREADS_PER_RANK = 16
-"""Number of threads for each rank: a reduction blocks a thread of each replica, and deadlocks with too few."""
 
 
 class MirroredWorker:

@@ -52,13 +52,12 @@ from frameworks.keras_common.framework import NO_LISTS, REFUSED, SUPPORTED, Scop
 from frameworks.keras_common.optimizers import KerasOptimizers, rates
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.ranks import RemoteRankGroup, worker_group_of
-from frameworks.tf import shipped
+from frameworks.tf import shipped, tflite
 from frameworks.tf.core import settings, ways
 from frameworks.tf.core.settings import has_tf32
 from frameworks.tf.core.steps import VARIANTS, function_used, graph_operations, recompute, run_op
 from frameworks.tf.probes import attempts
-from frameworks.tf.quantization import tflite
-from frameworks.tf.quantization.formats import (
+from frameworks.tf.quantization import (
     RULE,
     KerasDelayedProduct,
     KerasPostTraining,
@@ -67,6 +66,12 @@ from frameworks.tf.quantization.formats import (
 )
 from frameworks.tf.shipped import TensorFlowFunctions
 from frameworks.tf.training import TensorFlowTrainer
+
+_MEMBER = "frameworks.tf.distributed:MirroredWorker"
+_OF_PARTS = ("graph", "xla")
+"""Modes in which operations and layers are judged one by one."""
+_RANKED = ("graph", "eager", "mirrored", tflite.MODE)
+"""Modes with ranks, which are logical CPUs."""
 
 _NO_CPU_REWRITE = "auto_mixed_precision needs a GPU or a CPU with AMX-FP16"
 _NO_GPU_REWRITE = "auto_mixed_precision_onednn_bfloat16 is a rewrite for CPUs"
@@ -90,11 +95,8 @@ _OF_RANKS: dict[Capability, str] = {
     Capability.RANKS_LOST: "MirroredStrategy's replicas are devices of one process, which ends as a whole",
     Capability.RANKS_COLLECTIVES: "nothing in tf.distribute counts the reductions that a run has made",
 }
-_RANKED = ("graph", "eager", "mirrored", tflite.MODE)
 _NO_CPU_STATISTICS = "TensorFlow documents memory statistics of GPUs and TPUs; a CPU's leave out tensors below 256 KiB"
 
-
-_MEMBER = "frameworks.tf.distributed:MirroredWorker"
 _MERGES_IN_A_GRAPH = (
     "Keras ends a window inside a conditional, where tf.distribute refuses the optimizer's merge_call in a tf.function"
 )
@@ -126,10 +128,6 @@ def _trains(mode: str, model: Model, recipe: Recipe) -> bool:
     run = start_rank_group(mode, model, recipe)
     gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
     return not any(update.skipped for update in run.apply_gradients([[gradients] * recipe.accumulation] * run.count))
-
-
-_OF_PARTS = ("graph", "xla")
-"""Modes in which operations and layers are judged one by one."""
 
 
 class TensorFlowFramework(ScopeOfPolicies):
@@ -186,24 +184,24 @@ class TensorFlowFramework(ScopeOfPolicies):
         return reasons
 
     def supported_capabilities(self) -> Collection[Capability]:
-        here = SUPPORTED | casts_of(self.rule(NumberFormats)) | quantizers_of(self.rule(Quantizers))
-        here |= techniques_of(self.rule(PostTraining)) | {Capability.INTEGER_PRODUCTS}
+        result = SUPPORTED | casts_of(self.rule(NumberFormats)) | quantizers_of(self.rule(Quantizers))
+        result |= techniques_of(self.rule(PostTraining)) | {Capability.INTEGER_PRODUCTS}
         if hasattr(keras.quantizers, "pack_int4"):
-            here |= {Capability.INT4_PACKING}
+            result |= {Capability.INT4_PACKING}
         if self.mode == "graph":
-            here |= {Capability.PLATEAU, Capability.FUNCTION_USES}
+            result |= {Capability.PLATEAU, Capability.FUNCTION_USES}
         if self.ranks() is None:
-            return here | {Capability.FROZEN, Capability.FREEZE, Capability.LIVE_STATE}
-        return here - OF_ONE_PLACE
+            return result | {Capability.FROZEN, Capability.FREEZE, Capability.LIVE_STATE}
+        return result - OF_ONE_PLACE
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here = attempts(self._alone, self._place, self._run) | shipped_attempts(self.parts())
-        here |= delayed_attempts(partial(KerasDelayedProduct, KERNEL, 4, 1, self._alone, self._place))
+        result = attempts(self._loop_mode, self._place, self._run) | shipped_attempts(self.parts())
+        result |= delayed_attempts(partial(self._delayed_product, KERNEL, history=4))
         if self.mode == tflite.MODE:
-            here |= dict.fromkeys(tflite.find_missing(), tflite.has_lite)
+            result |= dict.fromkeys(tflite.find_missing(), tflite.has_lite)
         if self.ranks() is None:
-            here |= float8_attempts(self._run) | optimizer_attempts(self._run, Capability.GROUP_RATES)
-        return with_ranks(here, partial(start_rank_group, self.mode), self.ranks()) if self._has_ranks else here
+            result |= float8_attempts(self._run) | optimizer_attempts(self._run, Capability.GROUP_RATES)
+        return with_ranks(result, partial(start_rank_group, self.mode), self.ranks()) if self._has_ranks else result
 
     def conventions(self) -> Conventions:
         return replace(super().conventions(), compiled=self.mode != "eager")
@@ -241,7 +239,7 @@ class TensorFlowFramework(ScopeOfPolicies):
             model,
             recipe,
             weights,
-            mode=self._alone,
+            mode=self._loop_mode,
             policy=self.policy(recipe.precision),
             rewrite=self._rewrite(recipe.precision),
             device=self._place,
@@ -268,7 +266,7 @@ class TensorFlowFramework(ScopeOfPolicies):
         self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
     ) -> FunctionResult:
         self.require(Capability.FUNCTION_USES)
-        return function_used(use, inputs, variant, self._alone)
+        return function_used(use, inputs, variant, self._loop_mode)
 
     def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         self.require(Capability.TF32)
@@ -282,29 +280,31 @@ class TensorFlowFramework(ScopeOfPolicies):
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         with tf.device(self._place):
-            return run_op(op, arrays, self._alone)
+            return run_op(op, arrays, self._loop_mode)
 
     def rules(self) -> Mapping[type, Callable[[], Any]]:
         return {
-            NumberFormats: partial(TensorFlowFormats, self._alone, self._place),
-            Quantizers: partial(TensorFlowQuantizers, self._alone, self._place),
+            NumberFormats: partial(TensorFlowFormats, self._loop_mode, self._place),
+            Quantizers: partial(TensorFlowQuantizers, self._loop_mode, self._place),
             PostTraining: self._post_training,
             Float8Rule: lambda: RULE,
             DelayedProducts: lambda: self._delayed_product,
         }
 
     def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> KerasDelayedProduct:
-        return KerasDelayedProduct(kernel, history, accumulation, self._alone, self._place)
+        return KerasDelayedProduct(
+            kernel, history=history, accumulation=accumulation, mode=self._loop_mode, device=self._place
+        )
 
     def _post_training(self) -> PostTraining:
         if self.mode == tflite.MODE:
             return tflite.TflitePostTraining(self.device)
-        return KerasPostTraining(self._alone, self._place)
+        return KerasPostTraining(self._loop_mode, self._place)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         chosen = self.variant(variant)
         with tf.device(self._place):
-            return recompute(case, x, w, chosen, self._alone)
+            return recompute(case, x, w, chosen, self._loop_mode)
 
     def global_state(self) -> dict[str, str]:
         return settings.read_global_state()
@@ -318,8 +318,8 @@ class TensorFlowFramework(ScopeOfPolicies):
         return self.device == "cpu" and self.mode in _RANKED
 
     @property
-    def _alone(self) -> str:
-        """The mode without ranks and without TensorFlow Lite."""
+    def _loop_mode(self) -> str:
+        """The mode of the functions of a run, without ranks and TensorFlow Lite."""
         return "graph" if self.mode in (*self.ranks_of_modes, tflite.MODE) else self.mode
 
     @property

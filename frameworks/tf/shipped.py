@@ -1,4 +1,4 @@
-"""Operations, layers and control flow that TensorFlow and Keras ship, with examples."""
+"""Operations and layers that TensorFlow and Keras ship, and functions with control flow, plain and by techniques."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,10 @@ from frameworks.keras_common.settings import dtype_policy
 Call = Callable[[Callable[..., Any], Sequence[Any]], Any]
 Tensors = Sequence[tf.Tensor]
 
-_TRAINED = ("Bidirectional", "TimeDistributed", "SpectralNormalization")
+_WRAPPERS = ("Bidirectional", "TimeDistributed", "SpectralNormalization")
 """Layers around another layer."""
+_NO_KERNEL = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
+"""Errors of XLA for operations that it does not compile."""
 
 
 def _recompute_call(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
@@ -31,17 +33,19 @@ def _recompute_call(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
 def _compile_and_call(by_xla: bool, call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     try:
         return tf.function(call, jit_compile=by_xla)(*arguments)
-    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+    except _NO_KERNEL as error:
         raise Unsupported(Capability.SHIPPED_OPERATIONS, str(error)) from error
 
 
-def _leaf(value: Any) -> Any:
+def _to_tensors(value: Any) -> Any:
+    """A tensor of an array; lists element by element, anything else unchanged."""
     if isinstance(value, list):
-        return [_leaf(element) for element in value]
+        return [_to_tensors(element) for element in value]
     return tf.constant(value) if isinstance(value, np.ndarray) else value
 
 
 def _floating(nest: Any) -> list[Any]:
+    """The tensors in float32 and float16 of nested containers."""
     return [leaf for leaf in tf.nest.flatten(nest) if tf.is_tensor(leaf) and leaf.dtype in (tf.float32, tf.float16)]
 
 
@@ -49,15 +53,24 @@ def _array(value: Any) -> Any:
     return None if value is None else tf.convert_to_tensor(value).numpy()
 
 
+def _name_arrays(kind: str, tensors: Sequence[Any]) -> dict[str, Any]:
+    """The tensors as arrays by "KIND/INDEX", None for a missing one."""
+    return {f"{kind}/{index}": _array(tensor) for index, tensor in enumerate(tensors)}
+
+
 class _Parts(ListedParts):
     """Base of operations and layers.
 
     Args:
         compiled_by_xla: "compiled" is by XLA; otherwise by tf.function alone.
+
+    Attributes:
+        own_techniques: the techniques of a subclass alone.
+        calls: functions that make a call, by technique.
     """
 
     file = Path(__file__).with_name("shipped.toml")
-    own: tuple[str, ...]
+    own_techniques: tuple[str, ...]
 
     def __init__(self, *, compiled_by_xla: bool) -> None:
         super().__init__()
@@ -67,11 +80,11 @@ class _Parts(ListedParts):
             self.calls |= {"compiled": partial(_compile_and_call, compiled_by_xla)}
 
     def techniques(self) -> tuple[str, ...]:
-        return (*self.calls, *self.own)
+        return (*self.calls, *self.own_techniques)
 
     def arguments(self, name: str) -> list[Any]:
         """The inputs of a part."""
-        return [_leaf(value) for value in self.inputs(name)]
+        return [_to_tensors(value) for value in self.inputs(name)]
 
     def run_and_differentiate(
         self, call: Callable[..., Any], arguments: Sequence[Any], weights: Tensors, technique: str
@@ -90,8 +103,7 @@ class _Parts(ListedParts):
             result = [None if gradient is None else tf.convert_to_tensor(gradient) / FACTOR for gradient in result]
         else:
             result = tape.gradient(outputs, leaves, output_gradients)
-        values = {f"value/{index}": _array(output) for index, output in enumerate(outputs)}
-        return values | {f"gradient/{index}": _array(gradient) for index, gradient in enumerate(result)}
+        return _name_arrays("value", outputs) | _name_arrays("gradient", result)
 
 
 class Operations(_Parts):
@@ -99,7 +111,7 @@ class Operations(_Parts):
 
     part = "operations"
     module = tf
-    own = ("one-input", "used-twice", "scaled")
+    own_techniques = ("one-input", "used-twice", "scaled")
 
     def at(self, name: str, *points: Array) -> tuple[Array, ...]:
         leaves = [tf.constant(point) for point in points]
@@ -118,14 +130,16 @@ class Operations(_Parts):
 
         if technique != "one-input":
             return self.run_and_differentiate(call, arguments, (), technique)
-        result: dict[str, Any] = {}
-        for index, leaf in enumerate(_floating(arguments)):
-            with tf.GradientTape() as tape:
-                tape.watch(leaf)
-                outputs = _floating(call(*arguments))
-            output_gradients = [tf.constant(incoming(tuple(output.shape))) for output in outputs]
-            result[f"gradient/{index}"] = _array(tape.gradient(outputs, leaf, output_gradients))
-        return result
+        return _name_arrays("gradient", [self._differentiate(call, arguments, leaf) for leaf in _floating(arguments)])
+
+    @staticmethod
+    def _differentiate(call: Callable[..., Any], arguments: Sequence[Any], leaf: tf.Tensor) -> Any:
+        """The gradient of one of the arguments, while no other is watched."""
+        with tf.GradientTape() as tape:
+            tape.watch(leaf)
+            outputs = _floating(call(*arguments))
+        output_gradients = [tf.constant(incoming(tuple(output.shape))) for output in outputs]
+        return tape.gradient(outputs, leaf, output_gradients)
 
 
 class Layers(_Parts):
@@ -133,7 +147,7 @@ class Layers(_Parts):
 
     part = "layers"
     module = keras.layers
-    own = ("scope-off", "loaded", "rebuilt", "saved-whole")
+    own_techniques = ("scope-off", "loaded", "rebuilt", "saved-whole")
 
     def compute(self, name: str, technique: str) -> Values:
         if technique == "compiled" and self.by_xla and "seed" in inspect.signature(self.find(name)).parameters:
@@ -145,22 +159,23 @@ class Layers(_Parts):
         else:
             layer = self._build(name, 1, arguments)
         if technique in ("loaded", "rebuilt", "saved-whole"):
-            layer = self._other(name, layer, arguments, technique)
+            layer = self._copy(name, layer, arguments, technique)
         weights = [variable.value for variable in layer.trainable_variables]
-        called = self.run_and_differentiate(partial(_call_layer, layer), arguments, weights, technique)
-        if technique == "recomputed":
-            return called
+        result = self.run_and_differentiate(partial(_call_layer, layer), arguments, weights, technique)
+        if technique == "recomputed":  # its second forward pass moves statistics once more
+            return result
         state = [variable for variable in layer.non_trainable_variables if variable.dtype.startswith("float")]
-        return {**called, **{f"state/{index}": variable.numpy() for index, variable in enumerate(state)}}
+        return {**result, **_name_arrays("state", state)}
 
-    def _build(self, name: str, seed: int, arguments: Sequence[Any], **more: Any) -> keras.Layer:
-        kind = self.find(name)
-        if name in _TRAINED:
+    def _build(self, name: str, seed: int, arguments: Sequence[Any], **options: Any) -> keras.Layer:
+        """A layer with these options, built for the arguments, whose weights are drawn from a seed."""
+        layer_class = self.find(name)
+        if name in _WRAPPERS:
             inner = keras.layers.LSTM if name == "Bidirectional" else keras.layers.Dense
-            more["layer"] = inner(3, dtype=more.get("dtype"))
-        if "seed" in inspect.signature(kind).parameters:
-            more["seed"] = 11
-        layer = self.listed.build(kind, **more)
+            options["layer"] = inner(3, dtype=options.get("dtype"))
+        if "seed" in inspect.signature(layer_class).parameters:
+            options["seed"] = 11
+        layer = self.listed.build(layer_class, **options)
         layer(*arguments)
         stream = np.random.default_rng(seed)
         for variable in layer.variables:
@@ -169,27 +184,27 @@ class Layers(_Parts):
             variable.assign(values if drawn else variable)
         return layer
 
-    def _other(self, name: str, layer: keras.Layer, arguments: Sequence[Any], technique: str) -> keras.Layer:
+    def _copy(self, name: str, layer: keras.Layer, arguments: Sequence[Any], technique: str) -> keras.Layer:
         """A copy of the layer, from its configuration or from a model that was saved and loaded."""
         if technique == "rebuilt":
-            other = type(layer).from_config(layer.get_config())
-            other(*arguments)
-            other.set_weights(layer.get_weights())
-            return other
+            copy = type(layer).from_config(layer.get_config())
+            copy(*arguments)
+            copy.set_weights(layer.get_weights())
+            return copy
         model = _model(layer, arguments)
         with TemporaryDirectory() as folder:
             if technique == "saved-whole":
                 model.save(f"{folder}/model.keras")
                 return keras.models.load_model(f"{folder}/model.keras").layers[-1]
             model.save_weights(f"{folder}/model.weights.h5")
-            other = _model(self._build(name, 5, arguments), arguments)
-            other.load_weights(f"{folder}/model.weights.h5")
-        return other.layers[-1]
+            receiver = _model(self._build(name, 5, arguments), arguments)
+            receiver.load_weights(f"{folder}/model.weights.h5")
+        return receiver.layers[-1]
 
 
 def _call_layer(layer: keras.Layer, *arguments: Any) -> Any:
-    takes = "training" in inspect.signature(layer.call).parameters
-    return layer(*arguments, **({"training": True} if takes else {}))
+    takes_training = "training" in inspect.signature(layer.call).parameters
+    return layer(*arguments, **({"training": True} if takes_training else {}))
 
 
 def _model(layer: keras.Layer, arguments: Sequence[Any]) -> keras.Model:
@@ -211,11 +226,11 @@ def _scatter_rows(x: Any) -> Any:
     return tf.math.unsorted_segment_sum(x * x, tf.constant([3, 0, 3, 1]), 4)
 
 
-def _branch(x: Any) -> Any:
+def _branch_on_values(x: Any) -> Any:
     return tf.cond(tf.reduce_sum(x) > 0.0, lambda: tf.exp(x), lambda: tf.sin(x))
 
 
-def _loop(x: Any) -> Any:
+def _loop_three_times(x: Any) -> Any:
     _, y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, tf.tanh(tf.matmul(y, x))), (tf.constant(0), x))
     return y
 
@@ -236,28 +251,28 @@ def _where_branches(x: Any) -> Any:
     return y * tf.reshape(tf.linspace(0.25, 1.25, tf.size(y)), tf.shape(y))
 
 
-def _own_gradient(x: Any) -> Any:
+def _apply_own_gradient(x: Any) -> Any:
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = tf.reduce_sum(_sine_with_half(x))
     return _sine_with_half(x), tape.gradient(y, x)
 
 
-def _second(x: Any) -> Any:
+def _differentiate_inside(x: Any) -> Any:
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = tf.reduce_sum(tf.tanh(x * tf.sin(x)))
     return tape.gradient(y, x)
 
 
-def _jacobian(x: Any) -> Any:
+def _differentiate_by_entry(x: Any) -> Any:
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = tf.reduce_prod(tf.matmul(x, x), axis=0)
     return tape.jacobian(y, x, experimental_use_pfor=False)
 
 
-def _containers(x: Any) -> Any:
+def _return_containers(x: Any) -> Any:
     return {"a": x * 2.0, "b": [tf.reduce_sum(x), (x - 1.0,)]}
 
 
@@ -279,7 +294,7 @@ def _use_shape(x: Any) -> Any:
     return tf.reduce_sum(x, 0) / tf.cast(rows, tf.float32), tf.fill([rows], 2.0) * x[:, 0]
 
 
-def _low(x: Any) -> Any:
+def _compute_in_low_formats(x: Any) -> Any:
     half = tf.cast(x, tf.float16)
     return tf.cast(tf.cast(x, tf.bfloat16) * 3, tf.float32) * tf.cast(half * half, tf.float32)
 
@@ -292,11 +307,11 @@ def _resize_images(x: Any) -> Any:
     return tf.image.resize(_image(x), (5, 3))
 
 
-def _resized_by_others(x: Any) -> Any:
+def _resize_by_other_methods(x: Any) -> Any:
     return [tf.image.resize(_image(x), (5, 3), method) for method in ("nearest", "bicubic", "lanczos3")]
 
 
-def _low_resized(x: Any) -> Any:
+def _resize_low_images(x: Any) -> Any:
     return tf.image.resize(tf.tanh(tf.cast(_image(x), tf.float16)), (5, 3))
 
 
@@ -335,28 +350,27 @@ _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {
         "updated": _update_slices,
         "scattered": _scatter_rows,
-        "branch": _branch,
-        "loop": _loop,
+        "branch": _branch_on_values,
+        "loop": _loop_three_times,
         "mapped": _map_rows,
         "collected": _collect_rows,
         "chosen": _where_branches,
-        "own-gradient": _own_gradient,
-        "second": _second,
-        "jacobian": _jacobian,
-        "containers": _containers,
+        "own-gradient": _apply_own_gradient,
+        "second": _differentiate_inside,
+        "jacobian": _differentiate_by_entry,
+        "containers": _return_containers,
         "stopped": _stop_gradient,
         "determinant": _determinant,
         "ordered": _sort_rows,
         "sized": _use_shape,
-        "low": _low,
+        "low": _compute_in_low_formats,
         "resized": _resize_images,
-        "resized-by-others": _resized_by_others,
-        "low-resized": _low_resized,
+        "resized-by-others": _resize_by_other_methods,
+        "low-resized": _resize_low_images,
         "through-a-layer": _through_a_layer,
         "through-a-compiled-layer": _through_a_compiled_layer,
     }
 )
-_NO_KERNEL = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 
 
 class TensorFlowFunctions(BaseFunctions):
@@ -383,12 +397,11 @@ class TensorFlowFunctions(BaseFunctions):
             if "xla" not in technique and technique != "compiled-inside":
                 raise
             raise Unsupported(Capability.CONTROL_FLOW, str(error)) from error
-        values = {f"value/{index}": _array(output) for index, output in enumerate(tf.nest.flatten(outputs))}
-        return {**values, "gradient/0": _array(gradient)}
+        return _name_arrays("value", tf.nest.flatten(outputs)) | _name_arrays("gradient", [gradient])
 
     def _apply_technique(self, function: Function, technique: str) -> Function:
         """The technique as a function from x to outputs and gradient."""
-        known = tf.TensorSpec([None, SIZE], tf.float32)
+        signature = [tf.TensorSpec([None, SIZE], tf.float32)]
         match technique:
             case "compiled":
                 return tf.function(_with_gradient(function))
@@ -397,9 +410,9 @@ class TensorFlowFunctions(BaseFunctions):
             case "compiled-inside":
                 return tf.function(_with_gradient(tf.function(function)), jit_compile=True)
             case "unknown-batch":
-                return tf.function(_with_gradient(function), input_signature=[known])
+                return tf.function(_with_gradient(function), input_signature=signature)
             case "unknown-batch-by-xla":
-                return tf.function(_with_gradient(function), input_signature=[known], jit_compile=True)
+                return tf.function(_with_gradient(function), input_signature=signature, jit_compile=True)
             case "recomputed":
                 return tf.function(_with_gradient(tf.recompute_grad(function)))
             case "recomputed-in-a-loop":
@@ -408,15 +421,17 @@ class TensorFlowFunctions(BaseFunctions):
 
 
 def _with_gradient(function: Function) -> Function:
+    """A function from x to the outputs of a function and the gradient of x."""
+
     def both(x: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(x)
             outputs = function(x)
         flat = tf.nest.flatten(outputs)
-        output_gradients = [tf.constant(incoming((SIZE,) * len(output.shape)), output.dtype) for output in flat]
+        draws = [tf.constant(incoming((SIZE,) * len(output.shape)), output.dtype) for output in flat]
         output_gradients = [
-            tf.reshape(tf.reshape(g, [-1])[: tf.size(output)], tf.shape(output))
-            for g, output in zip(output_gradients, flat, strict=True)
+            tf.reshape(tf.reshape(draw, [-1])[: tf.size(output)], tf.shape(output))
+            for draw, output in zip(draws, flat, strict=True)
         ]
         return outputs, tape.gradient(flat, x, output_gradients, unconnected_gradients="zero")
 

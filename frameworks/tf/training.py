@@ -28,7 +28,9 @@ from frameworks.tf.core import ways
 from frameworks.tf.core.settings import graph_rewrite
 from frameworks.tf.core.steps import WRAPPERS, SegmentCounts, TapeBackend, TracedSteps, as_array, captured_bytes
 from frameworks.tf.probes import shows_recomputed
-from frameworks.tf.quantization import formats
+from frameworks.tf.quantization import amax_histories, delayed_scaling_state
+
+INSIDE_RECOMPUTED = "a tape does not see what is computed inside keras.remat or tf.recompute_grad"
 
 
 def _parts(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer) -> dict[str, dict[str, Any]]:
@@ -44,9 +46,6 @@ def _rows(windows: Sequence[Sequence[KerasMicroBatch]]) -> tf.Variable:
     """The open windows as (windows, micro-batches, fields)."""
     rows = np.stack([rows_of(own) for own in windows])
     return tf.Variable(rows, trainable=False, shape=tf.TensorShape((None, None, COLUMNS)))
-
-
-INSIDE_RECOMPUTED = "a tape does not see what is computed inside keras.remat or tf.recompute_grad"
 
 
 class TensorFlowTrainer(StatefulRun):
@@ -106,7 +105,7 @@ class TensorFlowTrainer(StatefulRun):
         return np.array(tensor.numpy())
 
     def buffers(self) -> dict[str, Array]:
-        return super().buffers() | formats.delayed_scaling_state(self.bound.memory, self.gathered)
+        return super().buffers() | delayed_scaling_state(self.bound.memory, self.gathered)
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
         return {**super().views(), AmaxHistories: self.amax_histories}
@@ -114,7 +113,7 @@ class TensorFlowTrainer(StatefulRun):
     def amax_histories(self) -> dict[str, dict[Operand, AmaxHistory]]:
         if not self.bound.memory:
             raise self.refusal(Capability.FLOAT8_TRAINING)
-        return formats.amax_histories(self.bound.memory)
+        return amax_histories(self.bound.memory)
 
     def scaler_settings(self) -> dict[str, float]:
         return scaler_settings(self.optimizer, TapeBackend("eager"))

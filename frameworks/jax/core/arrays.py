@@ -1,13 +1,20 @@
-"""Conversion between NumPy and JAX arrays, which share `ml_dtypes`' bfloat16, and bytes saved for the backward pass."""
+"""Trees of JAX arrays by joined path, their placement on a mesh of devices, and the bytes that they occupy."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import GetAttrKey
+
+from fixtures.arrays import Array
+from fixtures.recipe import Ranks, Sharding
+
+NO_PEAK = "memory_stats of a CPU device is None: JAX keeps none of its allocator"
 
 wide_formats = jax.enable_x64 if hasattr(jax, "enable_x64") else import_module("jax.experimental").enable_x64
 """A scope that enables or disables 64-bit formats; experimental in older versions of JAX."""
@@ -17,6 +24,18 @@ Place: TypeAlias = jax.Device | NamedSharding
 
 Flat = dict[str, jax.Array]
 """A tree of variables with its paths joined by "/", as `flax.traverse_util` joins them."""
+
+Tree = TypeVar("Tree")
+
+REPLICA, SHARD = "replica", "shard"
+"""Axes of the mesh: copies of the sharded arrays, and the parts of one copy."""
+
+_SHARDED: dict[Sharding, frozenset[str]] = {
+    "replicated": frozenset(),
+    "optimizer": frozenset({"optimizer"}),
+    "gradients": frozenset({"optimizer", "gradient"}),
+    "full": frozenset({"optimizer", "gradient", "parameter"}),
+}
 
 
 def flat(tree: Mapping[str, Any]) -> Flat:
@@ -29,6 +48,133 @@ def nest_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
     return dict(unflatten_dict(dict(leaves), sep="/"))
 
 
+@dataclass(frozen=True)
+class ShardingLayout:
+    """A level of sharding on a mesh: rank r is the mesh's r-th device, row by row.
+
+    An array without an evenly divisible axis is replicated: `NamedSharding` accepts no uneven division.
+    """
+
+    mesh: Mesh
+    level: Sharding
+
+    @property
+    def whole(self) -> NamedSharding:
+        """The sharding of an array with a copy on every device."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def rows(self) -> NamedSharding:
+        """The sharding of an array whose first axis is divided over all devices."""
+        return NamedSharding(self.mesh, PartitionSpec((REPLICA, SHARD)))
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return int(self.mesh.devices.size)
+
+    def divided_axis(self, shape: tuple[int, ...]) -> int | None:
+        """The first axis that the ranks which share a copy divide evenly, None if there is none."""
+        return divided_axis(shape, self.mesh.shape[SHARD])
+
+    def _sharding(self, kind: str, shape: tuple[int, ...]) -> NamedSharding:
+        axis = self.divided_axis(shape) if kind in _SHARDED[self.level] else None
+        return self.whole if axis is None else NamedSharding(self.mesh, PartitionSpec(*[None] * axis, SHARD))
+
+    def state_shardings(self, state: Any) -> Any:
+        """The shardings of a `TrainState`'s arrays."""
+        return jax.tree_util.tree_map_with_path(lambda path, leaf: self._sharding(_kind(path), leaf.shape), state)
+
+    # inside a compiled program
+
+    def state(self, state: Tree) -> Tree:
+        """The parameters and the optimizer's state of a `TrainState` with their shardings."""
+        result: Tree = jax.lax.with_sharding_constraint(state, self.state_shardings(state))
+        return result
+
+    def gradients(self, gradients: Flat) -> Flat:
+        """Gradients with their shardings."""
+        places = {path: self._sharding("gradient", value.shape) for path, value in gradients.items()}
+        result: Flat = jax.lax.with_sharding_constraint(gradients, places)
+        return result
+
+    def replicate(self, tree: Tree) -> Tree:
+        """A tree of arrays with a copy on every device."""
+        result: Tree = jax.lax.with_sharding_constraint(tree, self.whole)
+        return result
+
+    # state of a rank
+
+    def of_rank(self, tree: Tree, rank: int) -> Tree:
+        """A tree's arrays in NumPy for a rank: its own copy, or the shards of its copy.
+
+        Leaves that are no JAX arrays stay unchanged.
+        """
+        return jax.tree.map(lambda leaf: self._array_of_rank(leaf, rank) if isinstance(leaf, jax.Array) else leaf, tree)
+
+    def _array_of_rank(self, value: jax.Array, rank: int) -> Array:
+        parts = self.mesh.shape[SHARD]
+        devices = list(self.mesh.devices.flat)
+        shards = {shard.device: shard for shard in value.addressable_shards}
+        copy = devices[rank - rank % parts : rank - rank % parts + parts]
+        result = np.empty(value.shape, value.dtype)
+        for device in [*copy, devices[rank]]:
+            result[shards[device].index] = np.asarray(shards[device].data)
+        return result
+
+    def bytes_on(self, values: Iterable[jax.Array], rank: int) -> int:
+        """Bytes that a rank holds of arrays."""
+        device = list(self.mesh.devices.flat)[rank]
+        return sum(s.data.nbytes for value in values for s in value.addressable_shards if s.device == device)
+
+    def stack(self, leaves: list[Array]) -> jax.Array:
+        """(ranks, ...): each rank's array on its own device."""
+        return jax.device_put(np.stack(leaves), self.rows)
+
+    def assemble(self, leaves: list[Array], kind: str) -> jax.Array:
+        """An array of this kind, assembled from each rank's part of the rank's own array.
+
+        A part that several ranks hold is taken from the first of them.
+        """
+        shape = leaves[0].shape
+        sharding = self._sharding(kind, shape)
+        indices = sharding.devices_indices_map(shape)
+        whole = np.empty(shape, leaves[0].dtype)
+        for rank, device in reversed(list(enumerate(self.mesh.devices.flat))):
+            whole[indices[device]] = leaves[rank][indices[device]]
+        return jax.device_put(whole, sharding)
+
+
+def divided_axis(shape: tuple[int, ...], parts: int) -> int | None:
+    """The first axis that can be divided into this many equal parts, None if there is none."""
+    return next((axis for axis, size in enumerate(shape) if size and size % parts == 0), None)
+
+
+def layout_of(ranks: Ranks) -> ShardingLayout:
+    """The mesh of the first devices that there are, as many as ranks, in rows of those that share a copy.
+
+    Raises:
+        ValueError: there are fewer devices.
+    """
+    devices = jax.devices()[: ranks.count]
+    grid = np.array(devices).reshape(ranks.count // ranks.shards, ranks.shards)
+    return ShardingLayout(Mesh(grid, (REPLICA, SHARD)), ranks.level)
+
+
+def arrays_of(state: Any, kind: str) -> list[jax.Array]:
+    """The optimizer's arrays except counters ("optimizer"), or the accumulators of `optax.MultiSteps` ("gradient")."""
+    leaves = jax.tree_util.tree_leaves_with_path(state.replace(average=None))
+    return [leaf for path, leaf in leaves if _kind(path) == kind and leaf.ndim]
+
+
+def _kind(path: tuple[Any, ...]) -> str:
+    """The kind of a leaf of the state; an average of the weights is sharded like the optimizer's arrays."""
+    names = [key.name for key in path if isinstance(key, GetAttrKey)]
+    if "acc_grads" in names:
+        return "gradient"
+    return "parameter" if "params" in names[:1] else "optimizer"
+
+
 def saved_bytes(losses: Callable[[Flat], Any], leaves: Flat, batch: Any) -> int:
     """Bytes of the distinct arrays in the pull-back of `losses` at `leaves`, without parameters and batch.
 
@@ -36,21 +182,21 @@ def saved_bytes(losses: Callable[[Flat], Any], leaves: Flat, batch: Any) -> int:
     a matmul then has a copy of the weight. A compiled one has none, so the copy is not counted.
     """
     _, pull = jax.vjp(losses, leaves)
-    excluded = {_place(array) for array in jax.tree.leaves((leaves, batch))}
-    arrays = {_place(array): array for array in jax.tree.leaves(pull) if isinstance(array, jax.Array)}
+    excluded = {_address(array) for array in jax.tree.leaves((leaves, batch))}
+    arrays = {_address(array): array for array in jax.tree.leaves(pull) if isinstance(array, jax.Array)}
     return sum(
         array.nbytes
         for key, array in arrays.items()
-        if key not in excluded and not any(_copy(array, parameter) for parameter in leaves.values())
+        if key not in excluded and not any(_is_copy(array, parameter) for parameter in leaves.values())
     )
 
 
-def _copy(array: jax.Array, parameter: jax.Array) -> bool:
+def _is_copy(array: jax.Array, parameter: jax.Array) -> bool:
     alike = array.dtype == parameter.dtype and array.shape == parameter.shape
     return alike and np.array_equal(array, parameter)
 
 
-def _place(array: jax.Array) -> int:
+def _address(array: jax.Array) -> int:
     return int(array.unsafe_buffer_pointer())
 
 

@@ -1,10 +1,10 @@
-"""The fixture model as Linen modules, its arrays and losses, the suite's operations, and Flax's float8 training."""
+"""The fixture model as Linen modules, its arrays and losses, and the suite's operations in JAX."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial, reduce
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -12,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
-from flax.linen import fp8_ops
-from flax.linen.fp8_ops import OVERWRITE_WITH_GRADIENT
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
@@ -22,9 +20,9 @@ from fixtures.arrays import Array
 from fixtures.model import Again, Batch, Head, Model
 from fixtures.recipe import Recompute
 from frameworks.base import Bounds, inner_bounds, segment_bounds
-from frameworks.contract import AmaxHistory, DelayedRule, Float8Rule, FunctionFormat, Operand, PassResult
+from frameworks.contract import FunctionFormat
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, Place, flat, nest_leaves
+from frameworks.jax.core.arrays import Flat, Place
 
 _IMAGES = ("NHWC", "HWIO", "NHWC")
 
@@ -160,166 +158,6 @@ def _pair_backward(scale: float, asked: list[tuple[bool, ...]], residuals: Any, 
 pair = jax.custom_vjp(_pair, nondiff_argnums=(3, 4))
 """The operation of `fixtures.model`. Each backward pass appends to `asked` which inputs need a gradient."""
 pair.defvjp(_pair_forward, _pair_backward, symbolic_zeros=True)
-
-
-RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=1), skipped="stays")
-_OPERANDS: dict[Operand, str] = {"input": "input", "kernel": "kernel", "gradient": "output_grad"}
-_BELOW = f"{OVERWRITE_WITH_GRADIENT}/"
-
-
-def amax_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves of the collection that gradients overwrite: scales and amax histories."""
-    return {path: value for path, value in leaves.items() if path.startswith(_BELOW)}
-
-
-def trained_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves that an optimizer trains."""
-    return {path: value for path, value in leaves.items() if not path.startswith(_BELOW)}
-
-
-def with_memory(leaves: Flat, variables: Mapping[str, Any]) -> Flat:
-    """The parameters, and the leaves of the overwritten collection if a module's variables have any."""
-    memory = flat(variables.get(OVERWRITE_WITH_GRADIENT, {}))
-    return leaves | {f"{_BELOW}{path}": value for path, value in memory.items()}
-
-
-def collections_of(leaves: Flat) -> dict[str, Any]:
-    """The variables of a module that has these leaves."""
-    memory = {path.removeprefix(_BELOW): value for path, value in amax_leaves(leaves).items()}
-    result = {"params": nest_leaves(trained_leaves(leaves))}
-    return result | ({OVERWRITE_WITH_GRADIENT: nest_leaves(memory)} if memory else {})
-
-
-def state_tree(leaves: Flat) -> Any:
-    """The tree that `TrainState` takes as parameters or gradients: the parameters alone without a collection."""
-    memory = amax_leaves(leaves)
-    return {"params": trained_leaves(leaves), OVERWRITE_WITH_GRADIENT: memory} if memory else leaves
-
-
-def leaves_in(tree: Any) -> Flat:
-    """The leaves of a tree that `state_tree` made."""
-    result: Flat = tree["params"] | tree[OVERWRITE_WITH_GRADIENT] if OVERWRITE_WITH_GRADIENT in tree else tree
-    return result
-
-
-def total_gradient(gradients: list[Any]) -> Any:
-    """The sum over trees of gradients, leaf by leaf; for the overwritten collection the maximum instead."""
-
-    def combine_leaves(path: Any, one: jax.Array, other: jax.Array) -> jax.Array:
-        overwrites = any(str(getattr(key, "key", "")).startswith(_BELOW) for key in path)
-        return jnp.maximum(one, other) if overwrites else one + other
-
-    return reduce(partial(jax.tree.map_with_path, combine_leaves), gradients)
-
-
-def overwrite_after_window(before: Any, after: Any, overwritten: Any, last: Any) -> tuple[Any, Any]:
-    """Parameters after a micro-batch of a window, and the values gathered so far to overwrite the collection.
-
-    Args:
-        before, after: parameters of a `TrainState` around a micro-batch.
-        overwritten: values gathered from the earlier micro-batches of the window.
-        last: the micro-batch ended the window.
-    """
-    gathered = jax.tree.map(jnp.maximum, overwritten, after[OVERWRITE_WITH_GRADIENT])  # as `fm32` of Flax adds
-    window = jax.tree.map(partial(jnp.where, last), gathered, before[OVERWRITE_WITH_GRADIENT])
-    rest = jax.tree.map(lambda leaf: jnp.where(last, jnp.zeros_like(leaf), leaf), gathered)
-    return after | {OVERWRITE_WITH_GRADIENT: window}, rest
-
-
-def nothing_gathered(tree: Any) -> Any:
-    """Initial gathered values of a window, None without float8."""
-    memory = tree.get(OVERWRITE_WITH_GRADIENT)
-    return None if memory is None else jax.tree.map(jnp.zeros_like, memory)
-
-
-def operand_histories(leaves: Mapping[str, Any], below: str = "") -> dict[Operand, AmaxHistory]:
-    """The delayed-scaling state of a layer; `below` is the prefix of its leaves' names."""
-    return {
-        operand: AmaxHistory(float(leaves[f"{below}{name}_scale"][0]), np.array(leaves[f"{below}{name}_amax_history"]))
-        for operand, name in _OPERANDS.items()
-    }
-
-
-def amax_histories(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict[Operand, AmaxHistory]]:
-    """The delayed-scaling state by the names of weights; `canonical` maps the paths of parameters to their names."""
-    result: dict[str, dict[Operand, AmaxHistory]] = {}
-    for path in amax_leaves(leaves):
-        layer, _, leaf = path.removeprefix(_BELOW).rpartition("/")
-        if leaf == "input_scale":
-            weight = canonical[f"{layer.rpartition('/')[0]}/kernel"]
-            result[weight] = operand_histories(leaves, f"{_BELOW}{layer}/")
-    return result
-
-
-def delayed_scaling_state(leaves: Flat) -> dict[str, Array]:
-    """The delayed-scaling state, by path."""
-    return {path: np.array(value) for path, value in amax_leaves(leaves).items()}
-
-
-_DIMENSIONS = (((1,), (0,)), ((), ()))
-
-ONLY_COMPILED = "outside compiled programs JAX does not hold arrays of Flax's type fm32, whose sum is the larger of two"
-
-
-class FlaxDelayedProduct:
-    """`Fp8DirectDotGeneralOp` on `device`.
-
-    Scales of several micro-batches have Flax's type `fm32`, in which a sum is the larger value.
-    """
-
-    rule = RULE.product
-
-    def __init__(self, kernel: Array, history: int, device: jax.Device, *, jit: bool) -> None:
-        self._place, self._jit = device, jit
-        self._operation = fp8_ops.Fp8DirectDotGeneralOp(amax_history_length=history)
-        with jax.default_device(device):
-            self._kernel = jnp.asarray(kernel)
-            inputs = jnp.zeros((1, len(kernel)), jnp.float32)
-            self._step = jax.jit(self._train_product)
-            self._state: Any = self._operation.init({}, inputs, self._kernel, _DIMENSIONS)[
-                fp8_ops.OVERWRITE_WITH_GRADIENT
-            ]
-
-    def train(self, *window: tuple[Array, Array]) -> tuple[PassResult, ...]:
-        inputs, gradients = ([jnp.asarray(array) for array in arrays] for arrays in zip(*window, strict=True))
-        with jax.default_device(self._place), jax.disable_jit(not self._jit):
-            results, self._state = self._step(self._state, self._kernel, inputs, gradients)
-        return tuple(PassResult(*(np.asarray(array) for array in passed)) for passed in results)
-
-    def predict(self, inputs: Array) -> Array:
-        with jax.default_device(self._place), jax.disable_jit(not self._jit):
-            return np.asarray(self._output(self._state, self._kernel, jnp.asarray(inputs)))
-
-    def amax_histories(self) -> dict[Operand, AmaxHistory]:
-        return operand_histories(self._state)
-
-    def _output(self, state: Any, kernel: jax.Array, inputs: jax.Array) -> jax.Array:
-        variables = {fp8_ops.OVERWRITE_WITH_GRADIENT: state}
-        output: jax.Array = self._operation.apply(variables, inputs, kernel, _DIMENSIONS)
-        return output
-
-    def _train_product(
-        self, state: Any, kernel: jax.Array, inputs: list[jax.Array], gradients: list[jax.Array]
-    ) -> tuple[list[tuple[jax.Array, ...]], Any]:
-        """The results of each micro-batch, and the state after all of their gradients have overwritten it."""
-        if len(inputs) > 1:
-            state = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, fp8_ops.fm32), state)
-
-        def outputs_of(state: Any, kernels: list[jax.Array], inputs: list[jax.Array]) -> list[jax.Array]:
-            return [self._output(state, own, array) for own, array in zip(kernels, inputs, strict=True)]
-
-        outputs, backward = jax.vjp(outputs_of, state, [kernel] * len(inputs), inputs)
-        overwritten, of_kernel, of_inputs = backward(gradients)
-        overwritten = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.float32), overwritten)
-        return list(zip(outputs, of_inputs, of_kernel, strict=True)), overwritten
-
-
-def joins_windows(factory: Callable[[], FlaxDelayedProduct]) -> bool:
-    """Returns whether a window of two micro-batches makes one step of the state, by the larger amax."""
-    product = factory()
-    small, large = ((np.full((1, 16), value, np.float32), np.ones((1, 16), np.float32)) for value in (1.0, 8.0))
-    product.train(large, small)
-    return float(product.amax_histories()["input"].amax.max()) == 8.0
 
 
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {

@@ -216,13 +216,9 @@ def _make_chain(kind: Optimizer, learning_rate: Any, **options: Any) -> optax.Gr
     rate = optax.scale_by_learning_rate(learning_rate)
     if kind is not optax.rmsprop:
         return optax.chain(*_PARTS[kind](**options), rate)
-    momentum, nesterov, centred = (
-        options.pop("momentum", None),
-        options.pop("nesterov", False),
-        options.pop("centered", False),
-    )
-    scaled = (optax.scale_by_stddev if centred else optax.scale_by_rms)(**options)
-    return optax.chain(scaled, rate, *_sgd(momentum, nesterov))
+    momentum, nesterov = options.pop("momentum", None), options.pop("nesterov", False)
+    scale = optax.scale_by_stddev if options.pop("centered", False) else optax.scale_by_rms
+    return optax.chain(scale(**options), rate, *_sgd(momentum, nesterov))
 
 
 def optimizer(ways: Recipe, kind: Optimizer, arguments: Mapping[str, Any]) -> optax.GradientTransformation:

@@ -18,8 +18,8 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.base import BaseRankGroup, RankGroupTrainer, with_ranks
 from frameworks.contract import Attempt, Capability, Conventions, OpResult, RecomputeCase, RecomputeResult
-from frameworks.jax.core.arrays import has_peak, wide_formats
-from frameworks.jax.core.settings import KERAS, OnDevice, rank_group
+from frameworks.jax.core.arrays import NO_PEAK, has_peak, wide_formats
+from frameworks.jax.core.settings import KERAS, REFUSED_RANKS, OnDevice, rank_group
 from frameworks.jax.keras.steps import BACKEND
 from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.jax.training.steps import differentiate_case
@@ -35,14 +35,12 @@ _REFUSED: dict[Capability, str] = {
     Capability.MISSING_GRADIENTS: "jax.grad gives zeros for a variable that the loss does not reach, never nothing",
 }
 _CPU_REFUSED: dict[Capability, str] = {
-    Capability.PEAK_BYTES: "memory_stats of a CPU device is None: JAX keeps none of its allocator",
+    Capability.PEAK_BYTES: NO_PEAK,
     Capability.RANKS_OPTIMIZER: _LAYOUT,
     Capability.RANKS_GRADIENTS: _LAYOUT,
     Capability.RANKS_LOW_REDUCTION: "under jax.jit the compiler places the reduction over the devices, in the format "
     "of the gradient, and keras.distribution has no setting for another one",
-    Capability.RANKS_LOST: "the ranks are devices of one program in one process, which ends as a whole",
-    Capability.RANKS_COLLECTIVES: "under jax.jit the compiler places the reductions and makes one of several, and a "
-    "profile counts what it has made, not the gradients in it",
+    **REFUSED_RANKS,
 }
 
 
@@ -73,14 +71,10 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
         return SUPPORTED | {Capability.SAVED_BYTES}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        tried = keras_attempts(BACKEND, self._run)
-        tried |= {Capability.MISSING_GRADIENTS: _misses, Capability.PEAK_BYTES: has_peak}
-        here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in tried.items()}
-        return here if self.device != "cpu" else with_ranks(here, _rank_group, None)
-
-    def _here(self, attempt: Attempt) -> bool:
-        with jax.default_device(self._place):
-            return attempt()
+        of_arrays = keras_attempts(BACKEND, self._run)
+        of_arrays |= {Capability.MISSING_GRADIENTS: _misses, Capability.PEAK_BYTES: has_peak}
+        result: dict[Capability, Attempt] = {c: partial(self.on_device, attempt) for c, attempt in of_arrays.items()}
+        return result if self.device != "cpu" else with_ranks(result, _rank_group, None)
 
     def conventions(self) -> Conventions:
         return replace(super().conventions(), batch_statistics="whole", compiled=True)

@@ -17,11 +17,11 @@ from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments, ranks_of
 from frameworks.contract import Gradients
 from frameworks.jax import distributed
+from frameworks.jax.core.arrays import layout_of
 from frameworks.jax.distributed import READINGS, AllRanks, GatheredBatch, gather_batch, gathered_window
 from frameworks.jax.keras.framework import KerasFramework
 from frameworks.jax.keras.steps import DeviceBatch, Values, divide_axes, load_parts, micro_batch
 from frameworks.jax.keras.trainer import StatelessRun
-from frameworks.jax.training.steps import layout_of
 from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
 from frameworks.keras_common.run import RunOfRanks
 
@@ -109,10 +109,10 @@ class DistributedTrainer(RunOfRanks, StatelessRun):
         """Bytes on a rank's device; without accumulators, gradients are those of the last update."""
         slots = {slot: self.get_array(variable) for slot, variable in self.slots.items()}
         sums = [value for slot, value in slots.items() if slot.startswith(ACCUMULATOR)]
-        taken = [] if self.outcome is None else self.outcome.gradients
+        last_gradients = [] if self.outcome is None else self.outcome.gradients
         kinds = {
             "parameter": self.run_state.trained,
-            "gradient": sums or taken,
+            "gradient": sums or last_gradients,
             "optimizer": [v for slot, v in slots.items() if not slot.startswith((ACCUMULATOR, AVERAGE))],
             "buffer": [self.get_array(variable) for variable in self.bound.buffers.values()],
         }

@@ -21,6 +21,7 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Ranks, Recipe
 from frameworks.jax.core import ways
+from frameworks.jax.core.arrays import divided_axis
 from frameworks.jax.core.layers import count_call
 from frameworks.jax.distributed import NOBODY, GatheredBatch
 from frameworks.keras_common.layers import Begins, BuiltNetwork, NetworkBuilder, Outputs, collected_outputs, losses_of
@@ -129,8 +130,7 @@ def divide_axes(shapes: Mapping[str, tuple[int, ...]], parts: int) -> dict[str, 
     """The mesh axis of each axis of a variable, for the variables that can be divided."""
     result = {}
     for path, shape in shapes.items():
-        axis = next((index for index, size in enumerate(shape) if size and size % parts == 0), None)
-        if axis is not None:
+        if (axis := divided_axis(shape, parts)) is not None:
             result[path] = tuple(MODEL if index == axis else None for index in range(len(shape)))
     return result
 

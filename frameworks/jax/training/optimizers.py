@@ -164,18 +164,18 @@ def rules_of(recipe: recipes.Recipe, parameters: Mapping[str, str], wide: bool) 
     parts = [(part, optimizer) for part, optimizer in trained if part]
     skips = isinstance(recipe.scaling, recipes.DynamicScaling) and recipe.scaling.enabled
     return Rules(
-        recipe.optimizer,
-        recipe.schedule,
-        recipe.clip,
-        recipe.accumulation if recipe.accumulation > 1 else None,
-        "float64" if wide else "float32",
-        tuple(part for part, _ in parts) if len(parts) > 1 or frozen else (),
-        tuple(optimizer for _, optimizer in parts),
-        tuple(parameters[name] for name in recipe.undecayed),
-        frozen,
-        recipe.implementation == "foreach",
-        recipe.tensor_rate,
-        recipe.ways_of("clip", "optimizer", "schedule", *(("scaling",) if skips else ())),
+        optimizer=recipe.optimizer,
+        schedule=recipe.schedule,
+        clip=recipe.clip,
+        length=recipe.accumulation if recipe.accumulation > 1 else None,
+        accumulator="float64" if wide else "float32",
+        parts=tuple(part for part, _ in parts) if len(parts) > 1 or frozen else (),
+        own=tuple(optimizer for _, optimizer in parts),
+        undecayed=tuple(parameters[name] for name in recipe.undecayed),
+        frozen=frozen,
+        flat=recipe.implementation == "foreach",
+        tensor_rate=recipe.tensor_rate,
+        ways=recipe.ways_of("clip", "optimizer", "schedule", *(("scaling",) if skips else ())),
     )
 
 
@@ -470,7 +470,7 @@ def settings(scale: LossScale) -> dict[str, float]:
     return {"initial": current(scale), "growth": float(growth), "backoff": backoff, "interval": float(interval)}
 
 
-def arrays_of(scale: LossScale) -> dict[str, Array]:
+def read_scale(scale: LossScale) -> dict[str, Array]:
     """The scale and the growth counter; empty without scaling."""
     match scale:
         case jmp.DynamicLossScale():

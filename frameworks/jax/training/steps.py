@@ -1,9 +1,9 @@
-"""The compiled functions of a run, as in JMP's and Flax's examples, and the mesh layout of its arrays."""
+"""The compiled functions of a run, as in JMP's and Flax's examples; cases of recomputation and of a user's function."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial, reduce
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +11,15 @@ import jmp
 import numpy as np
 import optax
 from flax.training.dynamic_scale import DynamicScale
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jax.tree_util import GetAttrKey
 
 from fixtures.arrays import Array
 from fixtures.model import SCALE, Dropout, FunctionUse, Model, walk
-from fixtures.recipe import Precision, Ranks, Recipe, Recompute, Sharding
+from fixtures.recipe import Precision, Recipe, Recompute
 from frameworks.base import AppliedMicroBatch
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, flat, nest_leaves
+from frameworks.jax.core.arrays import Flat, ShardingLayout, flat, nest_leaves
 from frameworks.jax.core.layers import (
     OUTPUTS,
     PERTURBATIONS,
@@ -29,155 +27,22 @@ from frameworks.jax.core.layers import (
     DeviceBatch,
     Layout,
     Network,
-    amax_leaves,
-    collections_of,
     forward_pass,
-    leaves_in,
     loss_sums,
-    overwrite_after_window,
     pair,
     segments,
+)
+from frameworks.jax.quantization import (
+    amax_leaves,
+    collections_of,
+    leaves_in,
+    overwrite_after_window,
     state_tree,
     total_gradient,
     trained_leaves,
     with_memory,
 )
 from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate, count_applied_updates, is_window
-
-REPLICA, SHARD = "replica", "shard"
-"""Axes of the mesh: copies of the sharded arrays, and the parts of one copy."""
-
-_SHARDED: dict[Sharding, frozenset[str]] = {
-    "replicated": frozenset(),
-    "optimizer": frozenset({"optimizer"}),
-    "gradients": frozenset({"optimizer", "gradient"}),
-    "full": frozenset({"optimizer", "gradient", "parameter"}),
-}
-
-Tree = TypeVar("Tree")
-
-
-@dataclass(frozen=True)
-class ShardingLayout:
-    """A level of sharding on a mesh: rank r is the mesh's r-th device, row by row.
-
-    An array without an evenly divisible axis is replicated: `NamedSharding` accepts no uneven division.
-    """
-
-    mesh: Mesh
-    level: Sharding
-
-    @property
-    def whole(self) -> NamedSharding:
-        """The sharding of an array with a copy on every device."""
-        return NamedSharding(self.mesh, PartitionSpec())
-
-    @property
-    def rows(self) -> NamedSharding:
-        """The sharding of an array whose first axis is divided over all devices."""
-        return NamedSharding(self.mesh, PartitionSpec((REPLICA, SHARD)))
-
-    @property
-    def ranks(self) -> int:
-        """The number of ranks."""
-        return int(self.mesh.devices.size)
-
-    def divided_axis(self, shape: tuple[int, ...]) -> int | None:
-        """The first axis that the ranks which share a copy divide evenly, None if there is none."""
-        parts = self.mesh.shape[SHARD]
-        return next((axis for axis, size in enumerate(shape) if size and size % parts == 0), None)
-
-    def _sharding(self, kind: str, shape: tuple[int, ...]) -> NamedSharding:
-        axis = self.divided_axis(shape) if kind in _SHARDED[self.level] else None
-        return self.whole if axis is None else NamedSharding(self.mesh, PartitionSpec(*[None] * axis, SHARD))
-
-    def state_shardings(self, state: RunState) -> Any:
-        """Shardings of the state's arrays."""
-        return jax.tree_util.tree_map_with_path(lambda path, leaf: self._sharding(_kind(path), leaf.shape), state)
-
-    # inside a compiled program
-
-    def state(self, state: RunState) -> RunState:
-        """Parameters and the optimizer's state with their shardings."""
-        result: RunState = jax.lax.with_sharding_constraint(state, self.state_shardings(state))
-        return result
-
-    def gradients(self, gradients: Flat) -> Flat:
-        """Gradients with their shardings."""
-        places = {path: self._sharding("gradient", value.shape) for path, value in gradients.items()}
-        result: Flat = jax.lax.with_sharding_constraint(gradients, places)
-        return result
-
-    def replicate(self, tree: Tree) -> Tree:
-        """A tree of arrays with a copy on every device."""
-        result: Tree = jax.lax.with_sharding_constraint(tree, self.whole)
-        return result
-
-    # state of a rank
-
-    def of_rank(self, tree: Tree, rank: int) -> Tree:
-        """A tree's arrays in NumPy for a rank: its own copy, or the shards of its copy.
-
-        Leaves that are no JAX arrays stay unchanged.
-        """
-        return jax.tree.map(lambda leaf: self._array_of_rank(leaf, rank) if isinstance(leaf, jax.Array) else leaf, tree)
-
-    def _array_of_rank(self, value: jax.Array, rank: int) -> Array:
-        parts = self.mesh.shape[SHARD]
-        devices = list(self.mesh.devices.flat)
-        shards = {shard.device: shard for shard in value.addressable_shards}
-        copy = devices[rank - rank % parts : rank - rank % parts + parts]
-        result = np.empty(value.shape, value.dtype)
-        for device in [*copy, devices[rank]]:
-            result[shards[device].index] = np.asarray(shards[device].data)
-        return result
-
-    def bytes_on(self, values: Iterable[jax.Array], rank: int) -> int:
-        """Bytes that a rank holds of arrays."""
-        device = list(self.mesh.devices.flat)[rank]
-        return sum(s.data.nbytes for value in values for s in value.addressable_shards if s.device == device)
-
-    def stack(self, leaves: list[Array]) -> jax.Array:
-        """(ranks, ...): each rank's array on its own device."""
-        return jax.device_put(np.stack(leaves), self.rows)
-
-    def assemble(self, leaves: list[Array], kind: str) -> jax.Array:
-        """An array of this kind, assembled from each rank's part of the rank's own array.
-
-        A part that several ranks hold is taken from the first of them.
-        """
-        shape = leaves[0].shape
-        sharding = self._sharding(kind, shape)
-        indices = sharding.devices_indices_map(shape)
-        whole = np.empty(shape, leaves[0].dtype)
-        for rank, device in reversed(list(enumerate(self.mesh.devices.flat))):
-            whole[indices[device]] = leaves[rank][indices[device]]
-        return jax.device_put(whole, sharding)
-
-
-def layout_of(ranks: Ranks) -> ShardingLayout:
-    """The mesh of the first devices that there are, as many as ranks, in rows of those that share a copy.
-
-    Raises:
-        ValueError: there are fewer devices.
-    """
-    devices = jax.devices()[: ranks.count]
-    grid = np.array(devices).reshape(ranks.count // ranks.shards, ranks.shards)
-    return ShardingLayout(Mesh(grid, (REPLICA, SHARD)), ranks.level)
-
-
-def arrays_of(state: RunState, kind: str) -> list[jax.Array]:
-    """The optimizer's arrays except counters ("optimizer"), or the accumulators of `optax.MultiSteps` ("gradient")."""
-    leaves = jax.tree_util.tree_leaves_with_path(state.replace(average=None))
-    return [leaf for path, leaf in leaves if _kind(path) == kind and leaf.ndim]
-
-
-def _kind(path: tuple[Any, ...]) -> str:
-    """The kind of a leaf of the state; an average of the weights is sharded like the optimizer's arrays."""
-    names = [key.name for key in path if isinstance(key, GetAttrKey)]
-    if "acc_grads" in names:
-        return "gradient"
-    return "parameter" if "params" in names[:1] else "optimizer"
 
 
 @dataclass(frozen=True)
@@ -243,9 +108,8 @@ class CompiledSteps:
         self.plan = plan
         low = jnp.dtype(plan.precision.format)
         parameter_format = low if plan.precision.level == "O3" else jnp.float32
-        self.network = Network(
-            plan.model, low, parameter_format, plan.recompute, begun, plan.history, plan.ways.way("recompute")
-        )
+        options: Any = {"begun": begun, "history": plan.history, "way": plan.ways.way("recompute")}
+        self.network = Network(plan.model, low, parameter_format, recompute=plan.recompute, **options)
         self.policy = jmp.Policy(jnp.float32, low, jnp.float32) if plan.precision.level == "O2" else None
         self._example = jnp.int32 if plan.model.integer_inputs else jnp.float32
         example = jax.ShapeDtypeStruct((1, *plan.model.sample), self._example)
@@ -423,8 +287,8 @@ def unscale_gradients(scale: LossScale, gradients: Flat, parameters: Flat) -> Fl
 
     The values that overwrite a collection are no gradients, and JMP's scale does not divide them.
     """
-    taken = trained_leaves(gradients)
-    divided = taken if isinstance(scale, DynamicScale) else scale.unscale(taken)
+    scaled = trained_leaves(gradients)
+    divided = scaled if isinstance(scale, DynamicScale) else scale.unscale(scaled)
     formats = jax.tree.map(lambda leaf: leaf.dtype, trained_leaves(parameters))
     return jax.tree.map(jnp.astype, divided, formats) | amax_leaves(gradients)
 

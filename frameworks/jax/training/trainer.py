@@ -42,41 +42,20 @@ from frameworks.contract import (
     Unsupported,
     Update,
 )
+from frameworks.jax import quantization
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, Place, flat, peak_bytes, saved_bytes, wide_formats
-from frameworks.jax.core.layers import (
-    PERTURBATIONS,
-    DeviceBatch,
-    amax_histories,
-    amax_leaves,
-    delayed_scaling_state,
-    leaves_in,
-    leaves_of,
-    load_batch,
-    nothing_gathered,
-    segments,
-    state_tree,
-)
+from frameworks.jax.core.arrays import Flat, Place, arrays_of, flat, peak_bytes, saved_bytes, wide_formats
+from frameworks.jax.core.layers import PERTURBATIONS, DeviceBatch, leaves_of, load_batch, segments
 from frameworks.jax.core.settings import PINNED_HOST
 from frameworks.jax.probes import TAKES_EACH_IN, window_waits_for_the_caller
 from frameworks.jax.training import optimizers
-from frameworks.jax.training.optimizers import (
-    LossScale,
-    RunState,
-    ScaleUpdate,
-    count_applied_updates,
-    read_accumulators,
-    rules_of,
-    schedule_of,
-    transformation,
-)
+from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate
 from frameworks.jax.training.steps import (
     CarriedState,
     CompiledSteps,
     JaxMicroBatch,
     Plan,
     UpdateResult,
-    arrays_of,
     differentiate_losses,
     runs_in_a_pass,
     steps_of,
@@ -137,9 +116,9 @@ class JaxTrainer(BaseTrainer):
         self._wide = any(head.format == "float64" for head in model.heads.heads)
         self._eager = mode == "nojit"
         with self.scope():
-            history = getattr(recipe.quantization, "history", None)
-            asked_ways, separate = recipe.ways_of("backward", "recompute"), recipe.separate_losses
-            plan = Plan(model, recipe.precision, recipe.recompute, separate, history, asked_ways, recipe.frozen)
+            options: Any = {"history": getattr(recipe.quantization, "history", None), "frozen": recipe.frozen}
+            options["ways"] = recipe.ways_of("backward", "recompute")
+            plan = Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, **options)
             self.steps = self._compile(plan)
             self.layout = self.steps.layout
             initial_weights = model.weights(recipe.seed) if weights is None else weights
@@ -148,11 +127,11 @@ class JaxTrainer(BaseTrainer):
             self.moved = CarriedState(
                 leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, self.place), key
             )
-            self._rules = rules_of(recipe, self.layout.parameters, self._wide)
-            tree = state_tree(leaves | self.steps.memory())
-            state = RunState.create(apply_fn=None, params=tree, tx=transformation(self._rules))
+            self._rules = optimizers.rules_of(recipe, self.layout.parameters, self._wide)
+            tree = quantization.state_tree(leaves | self.steps.memory())
+            state = RunState.create(apply_fn=None, params=tree, tx=optimizers.transformation(self._rules))
             average = None if recipe.average is None else leaves
-            gathered = nothing_gathered(tree) if recipe.accumulation > 1 else None
+            gathered = quantization.nothing_gathered(tree) if recipe.accumulation > 1 else None
             state = state.replace(step=jnp.zeros((), jnp.int32), average=average, overwritten=gathered)
             self.train_state = self._place_state(state)
             self.scale = optimizers.loss_scale(recipe, self.place)
@@ -162,7 +141,7 @@ class JaxTrainer(BaseTrainer):
         self._asked |= {"chosen": recipe.ways_of("average", "scaling")}
         self._whole = self.steps.whole(**self._asked)
         self._settings = optimizers.settings(self.scale)
-        self._schedule = schedule_of(recipe)
+        self._schedule = optimizers.schedule_of(recipe)
         self.length = recipe.accumulation
         self._passes = 0
         self._loaded: DeviceBatch | None = None
@@ -193,7 +172,7 @@ class JaxTrainer(BaseTrainer):
     @property
     def leaves(self) -> Flat:
         """Every parameter by joined path, as the optimizer holds them, and the delayed-scaling state."""
-        return leaves_in(self.train_state.params)
+        return quantization.leaves_in(self.train_state.params)
 
     def parameters(self) -> dict[str, Array]:
         with self.scope():
@@ -206,24 +185,25 @@ class JaxTrainer(BaseTrainer):
         return optimizers.optimizer_state(self.train_state, self.layout, self._rules)
 
     def buffers(self) -> dict[str, Array]:
-        return self.layout.arrays(self.moved.buffers) | delayed_scaling_state(self.leaves)
+        return self.layout.arrays(self.moved.buffers) | quantization.delayed_scaling_state(self.leaves)
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
         return {**super().views(), AmaxHistories: self.amax_histories}
 
     def amax_histories(self) -> dict[str, dict[Operand, AmaxHistory]]:
-        if not (result := amax_histories(self.leaves, self.layout.canonical)):
+        if not (result := quantization.amax_histories(self.leaves, self.layout.canonical)):
             raise self.refusal(Capability.FLOAT8_TRAINING)
         return result
 
     def scaler_state(self) -> dict[str, Array]:
-        return optimizers.arrays_of(self.scale)
+        return optimizers.read_scale(self.scale)
 
     def scaler_settings(self) -> dict[str, float]:
         return self._settings
 
     def accumulator(self) -> dict[str, Array]:
-        return self.of_trained((self.pending[0] if self.pending else {}) | read_accumulators(self.train_state))
+        pending = self.pending[0] if self.pending else {}
+        return self.of_trained(pending | optimizers.read_accumulators(self.train_state))
 
     def of_trained(self, leaves: Flat) -> dict[str, Array]:
         """Arrays by canonical name, without the zeros of parameters that are not trained."""
@@ -248,7 +228,7 @@ class JaxTrainer(BaseTrainer):
         if self.recipe.average is None:
             raise ValueError(NO_AVERAGE)
         result: Flat = self.train_state.average
-        return result | amax_leaves(self.leaves)
+        return result | quantization.amax_leaves(self.leaves)
 
     def outputs(self, leaves: Flat, inputs: Array) -> dict[str, jax.Array]:
         """Evaluation-mode forward with these parameters: output by head name."""
@@ -275,10 +255,10 @@ class JaxTrainer(BaseTrainer):
         with self.scope():
             before = self._scale()
             gradients, judged, sums = self._backward(batch, items)
-            micro = self._taken_in(gradients, judged, self._micro_batch(batch, sums, before))
+            micro = self._hand_over(gradients, judged, self._micro_batch(batch, sums, before))
         return self.ledger.add(micro, items)
 
-    def _taken_in(self, gradients: Flat, judged: ScaleUpdate | None, micro: JaxMicroBatch) -> JaxMicroBatch:
+    def _hand_over(self, gradients: Flat, judged: ScaleUpdate | None, micro: JaxMicroBatch) -> JaxMicroBatch:
         """Hands the gradients to `optax.MultiSteps`, or keeps them for `apply`."""
         if self.recipe.accumulation == 1:
             if self.pending is not None:
@@ -327,7 +307,7 @@ class JaxTrainer(BaseTrainer):
 
     def _begin(self, length: int) -> None:
         """Begins a window of this length, which may be shorter than the others: `every_k_schedule` can change."""
-        if length < self.recipe.accumulation and not read_accumulators(self.train_state):
+        if length < self.recipe.accumulation and not optimizers.read_accumulators(self.train_state):
             self.resize(length)
 
     def resize(self, length: int) -> None:
@@ -335,7 +315,8 @@ class JaxTrainer(BaseTrainer):
         if length != self.length:
             self.length = length
             with self.scope():
-                self.train_state = self.train_state.replace(tx=transformation(replace(self._rules, length=length)))
+                window = optimizers.transformation(replace(self._rules, length=length))
+                self.train_state = self.train_state.replace(tx=window)
 
     def _update(self, gradients: Flat, judged: ScaleUpdate | None, *, last: bool) -> UpdateResult:
         """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
@@ -380,13 +361,10 @@ class JaxTrainer(BaseTrainer):
         self._begin(len(window))
         with self.scope():
             for mapping in window:
-                before, cotangents, parts = (
-                    self._scale(),
-                    self._place_gradients(mapping),
-                    np.float32(self.length * self.sharers),
-                )
+                before, cotangents = self._scale(), self._place_gradients(mapping)
+                parts = np.float32(self.length * self.sharers)
                 gradients, judged = self.steps.surrogate(self.leaves, self.scale, cotangents, parts)
-                micro = self._taken_in(gradients, judged, self._fed_micro_batch(before))
+                micro = self._hand_over(gradients, judged, self._fed_micro_batch(before))
                 self.ledger.add(micro, len(window))
         if self.recipe.accumulation > 1:
             return self._end_window()
@@ -410,7 +388,7 @@ class JaxTrainer(BaseTrainer):
 
     def _finish(self, unscale_calls: int, inject: Gradients | None) -> Update:
         with self.scope():
-            before, rate, (gradients, judged) = self._scale(), self._rate(), self._taken_out()
+            before, rate, (gradients, judged) = self._scale(), self._rate(), self._take_pending()
             for _ in range(unscale_calls):
                 gradients = unscale_gradients(self.scale, gradients, self.leaves)
             for path, value in self._inject(inject or {}).items():
@@ -422,15 +400,20 @@ class JaxTrainer(BaseTrainer):
         """Ends an update of unscaled gradients without a step; the loss scale still reacts to an overflow."""
         with self.scope():
             before, rate = self._scale(), self._rate()
-            gradients = unscale_gradients(self.scale, self._taken_out()[0], self.leaves)
+            gradients = unscale_gradients(self.scale, self._take_pending()[0], self.leaves)
             self.scale = optimizers.adjust_scale(self.scale, jmp.all_finite(gradients))
         return self._report(before, rate, None, skipped=True)
 
-    def _taken_out(self) -> tuple[Flat, ScaleUpdate | None]:
-        waiting, self.pending = self.pending, None
-        if waiting is None:
+    def _take_pending(self) -> tuple[Flat, ScaleUpdate | None]:
+        """The gradients that wait for `apply`, which are no longer pending then.
+
+        Raises:
+            ValueError: there are none.
+        """
+        pending, self.pending = self.pending, None
+        if pending is None:
             raise ValueError("apply without any micro-batch before it")
-        return waiting
+        return pending
 
     def _report(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
         """The update of a window that has ended; the next one begins empty."""
@@ -439,16 +422,16 @@ class JaxTrainer(BaseTrainer):
         return update
 
     def _window_update(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
-        state = optimizers.arrays_of(self.scale)
+        state = optimizers.read_scale(self.scale)
         good = int(state["good_steps"]) if "good_steps" in state else None
-        losses = self.ledger.losses()
-        return Update(self.ledger.loss(), losses, before, self._scale(), good, skipped, norm, rate)
+        loss, losses, after = self.ledger.loss(), self.ledger.losses(), self._scale()
+        return Update(loss, losses, before, after, good, skipped=skipped, gradient_norm=norm, learning_rate=rate)
 
     def _scale(self) -> float:
         return optimizers.current(self.scale)
 
     def _rate(self) -> float:
-        return float(self._schedule(count_applied_updates(self.train_state)))
+        return float(self._schedule(optimizers.count_applied_updates(self.train_state)))
 
     def segment_calls(self) -> tuple[int, ...]:
         """Forwards of each segment: the counts of one pass on the last batch, times the number of passes so far."""
@@ -469,7 +452,7 @@ class JaxTrainer(BaseTrainer):
             row[:] = [getattr(micro_batch, name) for name in _FIELDS]
         return {
             "state": self.train_state,
-            "scale": optimizers.arrays_of(self.scale),
+            "scale": optimizers.read_scale(self.scale),
             "moved": self.moved,
             "window": {"micro": micro, "counts": np.array([len(window), self.ledger.items, self.length])},
         }
@@ -491,7 +474,7 @@ class JaxTrainer(BaseTrainer):
             self.train_state, self.moved = run["state"], CarriedState(*run["moved"])
             self.scale = optimizers.with_state(self.scale, run["scale"], self.place)
             window = [
-                JaxMicroBatch(total, int(own), before, bool(applied), rate, bool(finite))
+                JaxMicroBatch(total, int(own), before, applied=bool(applied), rate=rate, finite=bool(finite))
                 for total, own, before, finite, applied, rate in run["window"]["micro"][:count].tolist()
             ]
             self.ledger.replace(window, items)

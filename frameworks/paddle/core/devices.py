@@ -65,15 +65,6 @@ def to_paddle_layout(value: Array) -> Array:
     return value.transpose(3, 2, 0, 1) if value.ndim == 4 else value
 
 
-def _count_allocated_bytes() -> int:
-    kind, number = in_use()
-    if kind == "cpu":
-        return int(core.host_memory_stat_current_value("Allocated", 0))
-    if kind == GPU:
-        return int(paddle.device.cuda.memory_allocated())
-    return int(core.device_memory_stat_current_value("Allocated", number))
-
-
 def allocated_bytes(forward: Callable[[], Any]) -> int:
     """The growth of the allocated bytes across `forward`, while the result of `forward` is alive."""
     gc.collect()
@@ -85,33 +76,42 @@ def allocated_bytes(forward: Callable[[], Any]) -> int:
     return growth
 
 
+def _count_allocated_bytes() -> int:
+    device_type, number = in_use()
+    if device_type == "cpu":
+        return int(core.host_memory_stat_current_value("Allocated", 0))
+    if device_type == GPU:
+        return int(paddle.device.cuda.memory_allocated())
+    return int(core.device_memory_stat_current_value("Allocated", number))
+
+
 def peak_bytes() -> int:
-    """The peak of an accelerator's allocator in this process; a CPU's keeps none."""
-    kind, number = in_use()
-    if kind == GPU:
+    """The peak of an accelerator's allocator in this process, in bytes; a CPU's keeps none."""
+    device_type, number = in_use()
+    if device_type == GPU:
         return int(paddle.device.cuda.max_memory_allocated())
     return int(core.device_memory_stat_peak_value("Allocated", number))
 
 
 def available() -> tuple[str, ...]:
     """ "cpu" and the types of the other devices that are there, a GPU last."""
-    return ("cpu", *(_name(kind) for kind in _kinds()))
+    return ("cpu", *map(_suite_name, _device_types()))
 
 
 def own_name(device: str) -> str:
     """Paddle's name of the device."""
-    return next((kind for kind in _kinds() if _name(kind) == device), "cpu")
+    return next((own for own in _device_types() if _suite_name(own) == device), "cpu")
 
 
 def current() -> str:
     """The suite's name of the device in use."""
-    return _name(in_use()[0])
+    return _suite_name(in_use()[0])
 
 
 def place() -> Any:
     """Paddle's `Place` of the device in use."""
-    kind, number = in_use()
-    match kind:
+    device_type, number = in_use()
+    match device_type:
         case "cpu":
             return paddle.CPUPlace()
         case "gpu":
@@ -119,7 +119,7 @@ def place() -> Any:
         case "xpu":
             return paddle.XPUPlace(number)
         case _:
-            return paddle.CustomPlace(kind, number)
+            return paddle.CustomPlace(device_type, number)
 
 
 def model_name(device: str) -> str:
@@ -132,27 +132,29 @@ def model_name(device: str) -> str:
 
 def in_use() -> tuple[str, int]:
     """Paddle's type of the device in use, and its number."""
-    kind, _, number = paddle.device.get_device().partition(":")
-    return kind, int(number or 0)
+    device_type, _, number = paddle.device.get_device().partition(":")
+    return device_type, int(number or 0)
 
 
-def _kinds() -> tuple[str, ...]:
+def _device_types() -> tuple[str, ...]:
+    """Paddle's types of the accelerators that are there, a GPU last."""
     listed = (*paddle.device.get_available_device(), *(paddle.device.get_available_custom_device() or ()))
-    others = dict.fromkeys(kind for kind in (device.partition(":")[0] for device in listed) if kind not in ("cpu", GPU))
+    types = dict.fromkeys(device.partition(":")[0] for device in listed)
+    others = tuple(own for own in types if own not in ("cpu", GPU))
     has_gpu = paddle.device.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
-    return (*others, GPU) if has_gpu else tuple(others)
+    return (*others, GPU) if has_gpu else others
 
 
-def _name(kind: str) -> str:
-    return gpu_name(cuda=not paddle.device.is_compiled_with_rocm(), rocm=True) if kind == GPU else kind
+def _suite_name(device_type: str) -> str:
+    return gpu_name(cuda=not paddle.device.is_compiled_with_rocm(), rocm=True) if device_type == GPU else device_type
 
 
 class Stream:
     """A random stream of its own over Paddle's one generator for each device.
 
-    Inside `apart()` generated names start again (so that parameters and optimizer slots have the same names in every
-    run and process), and the leaking `amp_dtype` is restored at its end; inside `open()` the generator also has this
-    stream's state.
+    Inside `with_fresh_names()` generated names start again (so that parameters and optimizer slots have the same names
+    in every run and process), and the leaking `amp_dtype` is restored at its end; inside `open()` the generator has
+    this stream's state, too.
     """
 
     def __init__(self, seed: int) -> None:
@@ -162,7 +164,7 @@ class Stream:
         paddle.set_rng_state(before)
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def with_fresh_names(self) -> Iterator[None]:
         """A context that draws no random numbers."""
         dtype = amp_global_state().amp_dtype
         try:
@@ -177,7 +179,7 @@ class Stream:
         outer = paddle.get_rng_state()
         paddle.set_rng_state(self.state)
         try:
-            with self.apart():
+            with self.with_fresh_names():
                 yield
         finally:
             self.state = paddle.get_rng_state()
@@ -228,8 +230,8 @@ def hooks_nest() -> bool:
     return layer.weight.grad is not None
 
 
-def shards_leave() -> bool:
-    """True if `group_sharded_parallel`, the only call that offloads parameters and moments, takes this device."""
+def offloads_shards() -> bool:
+    """Returns whether `group_sharded_parallel`, which alone offloads parameters and moments, takes this device."""
     layer = paddle.nn.Linear(2, 2)
     optimizer = paddle.optimizer.AdamW(parameters=layer.parameters())
     group_sharded_parallel(layer, optimizer, "p_g_os", offload=True)

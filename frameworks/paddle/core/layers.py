@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import add as add_two
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import paddle
@@ -26,8 +26,47 @@ from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, Fai
 from frameworks.contract import FunctionResult, LayerTrace, RecomputeCase, RecomputeResult
 from frameworks.paddle.core.devices import to_numpy, to_paddle_layout
 
+REENTRANT, HOOKS = "reentrant", "non-reentrant"
+"""Recomputation variants, Paddle's default first."""
+_ACTIVATIONS: dict[str, Callable[[], Any]] = {
+    "relu": paddle.nn.ReLU,
+    "gelu": paddle.nn.GELU,
+    "tanh": paddle.nn.Tanh,
+    "sigmoid": paddle.nn.Sigmoid,
+}
+_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+_MISSING_KERNEL = re.compile(
+    r"""\(NotFound\)\ The\ kernel\ .*           # dynamic mode
+    | Check\ data\ type\ error\ for\ op[^(]*    # the static graph's verifier
+    | The\ data\ type\ of\ .*\ must\ be\ .*,\ but\ received\ .*  # a Python function's own check
+    """,
+    re.VERBOSE,
+)
+_LONGEST = 160
+_LISTED: dict[str, tuple[str, ...]] = {
+    "matmul": ("matmul", "matmul_v2"),
+    "linear": ("matmul", "matmul_v2", "linear_v2"),
+    "batched_matmul": ("bmm",),
+    "attention": ("matmul", "matmul_v2", "flash_attn"),
+    "sum": ("sum", "reduce_sum"),
+    "mean": ("mean", "reduce_mean"),
+    "variance": ("mean", "reduce_mean"),
+    "prod": ("prod", "reduce_prod"),
+    "max": ("max", "reduce_max"),
+    "norm": ("p_norm", "pnorm"),
+    "cross_entropy": ("cross_entropy_with_softmax", "softmax_with_cross_entropy", "cross_entropy"),
+    "binary_cross_entropy_logits": ("sigmoid_cross_entropy_with_logits",),
+    "max_pool": ("pool2d",),
+    "average_pool": ("pool2d",),
+    "concatenate": ("concat",),
+    "transpose": ("transpose", "transpose2"),
+    "embedding": ("embedding", "lookup_table_v2"),
+    "add": ("add", "elementwise_add"),
+    "multiply": ("multiply", "elementwise_mul"),
+}
 
-def _back(x: Any, gradient: Any) -> Any:
+
+def _multiply_by_slope(x: Any, gradient: Any) -> Any:
     return gradient * paddle.clip(2.0 * x, -1.0, 1.0)
 
 
@@ -40,7 +79,7 @@ class _Square(paddle.autograd.PyLayer):
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         (x,) = ctx.saved_tensor()
-        return _back(x, gradient)
+        return _multiply_by_slope(x, gradient)
 
 
 class UserFunctionLayer(paddle.nn.Layer):
@@ -49,7 +88,9 @@ class UserFunctionLayer(paddle.nn.Layer):
     def forward(self, x: Any) -> Any:
         if paddle.in_dynamic_mode():
             return _Square.apply(x)
-        return paddle.static.nn.static_pylayer(lambda value: value * value, [x], lambda gradient: _back(x, gradient))
+        return paddle.static.nn.static_pylayer(
+            lambda value: value * value, [x], lambda grad: _multiply_by_slope(x, grad)
+        )
 
 
 class ThreeInputsPyLayer(paddle.autograd.PyLayer):
@@ -68,15 +109,6 @@ class ThreeInputsPyLayer(paddle.autograd.PyLayer):
         ctx.asked.append(needs)
         every = (2.0 * ctx.scale * y * b, ctx.scale * y * a + z, z)
         return tuple(gradient if needed else None for gradient, needed in zip(every, needs, strict=True))
-
-
-_ACTIVATIONS: dict[str, Callable[[], Any]] = {
-    "relu": paddle.nn.ReLU,
-    "gelu": paddle.nn.GELU,
-    "tanh": paddle.nn.Tanh,
-    "sigmoid": paddle.nn.Sigmoid,
-}
-_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 
 
 class PositionTable(paddle.nn.Layer):
@@ -221,12 +253,9 @@ def own_parameters(layer: fixture.Layer, paddle_layer: Any) -> dict[str, Any]:
         case fixture.BatchNorm() | fixture.LayerNorm():
             return {"scale": paddle_layer.weight, "shift": paddle_layer.bias}
         case fixture.SelfAttention():
-            kinds: tuple[Literal["weight", "bias"], ...] = ("weight", "bias")
-            return {
-                f"{n}.{kind}": getattr(getattr(paddle_layer, p), kind)
-                for kind in kinds
-                for n, p in _PROJECTIONS.items()
-            }
+            linears = {name: getattr(paddle_layer, own) for name, own in _PROJECTIONS.items()}
+            weights = {f"{name}.weight": linear.weight for name, linear in linears.items()}
+            return weights | {f"{name}.bias": linear.bias for name, linear in linears.items()}
         case fixture.Heads(heads=heads):
             own = [head for head in heads if head.tied is None]
             return {f"{h.name}.{kind}": getattr(paddle_layer[h.name], kind) for kind in ("weight", "bias") for h in own}
@@ -273,10 +302,6 @@ def item_losses(kind: str, output: Any, target: Any) -> Any:
     if kind == "cross_entropy":
         return paddle.nn.functional.cross_entropy(output, target, reduction="none")
     return paddle.nn.functional.mse_loss(output, target, reduction="none").mean(-1)
-
-
-REENTRANT, HOOKS = "reentrant", "non-reentrant"
-"""Recomputation variants, Paddle's default first."""
 
 
 class Segment(paddle.nn.Layer):
@@ -337,10 +362,10 @@ class Network(paddle.nn.Layer):
         self._sequential = sequential and plan is not None
         *body, heads = build_layers(model.layers, model.sample)
         self.is_reentrant = plan is not None and plan.variant in (None, REENTRANT)
-        self.steps, self.segments = cut(body, plan)
-        self.runs = paddle.nn.LayerList(self.steps)
+        runs, self.segments = cut(body, plan)
+        self.runs = paddle.nn.LayerList(runs)
         self.heads = heads
-        self.named = _name_parameters(model, body, heads)
+        self.named = name_parameters(model, body, heads)
         self.statistics = {
             f"{path}.{name}": getattr(paddle_layer, f"_{name}")
             for path, layer, paddle_layer in with_paths(model.layers[:-1], body)
@@ -360,12 +385,13 @@ class Network(paddle.nn.Layer):
             options = {"segments": len(self.segments)}
             x = recompute_sequential(options, list(self.segments), x, use_reentrant=self.is_reentrant)
         else:
-            for step in self.runs:
-                x = step(x)
+            for run in self.runs:
+                x = run(x)
         return {name: self.heads[name](x) for name in heads}
 
 
-def _name_parameters(model: Model, body: list[Any], heads: Any) -> dict[str, Any]:
+def name_parameters(model: Model, body: list[Any], heads: Any) -> dict[str, Any]:
+    """The parameters by canonical name, in model order; the weights of quantized layers are codes."""
     result = {
         f"{path}.{name}": parameter
         for path, layer, paddle_layer in with_paths(model.layers, [*body, heads])
@@ -494,37 +520,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "argmax": lambda x: paddle.argmax(x, axis=-1),
     "transpose": paddle.t,
     "reshape": paddle.flatten,
-}
-
-_MISSING_KERNEL = re.compile(
-    r"""\(NotFound\)\ The\ kernel\ .*           # dynamic mode
-    | Check\ data\ type\ error\ for\ op[^(]*    # the static graph's verifier
-    | The\ data\ type\ of\ .*\ must\ be\ .*,\ but\ received\ .*  # a Python function's own check
-    """,
-    re.VERBOSE,
-)
-_LONGEST = 160
-
-_LISTED: dict[str, tuple[str, ...]] = {
-    "matmul": ("matmul", "matmul_v2"),
-    "linear": ("matmul", "matmul_v2", "linear_v2"),
-    "batched_matmul": ("bmm",),
-    "attention": ("matmul", "matmul_v2", "flash_attn"),
-    "sum": ("sum", "reduce_sum"),
-    "mean": ("mean", "reduce_mean"),
-    "variance": ("mean", "reduce_mean"),
-    "prod": ("prod", "reduce_prod"),
-    "max": ("max", "reduce_max"),
-    "norm": ("p_norm", "pnorm"),
-    "cross_entropy": ("cross_entropy_with_softmax", "softmax_with_cross_entropy", "cross_entropy"),
-    "binary_cross_entropy_logits": ("sigmoid_cross_entropy_with_logits",),
-    "max_pool": ("pool2d",),
-    "average_pool": ("pool2d",),
-    "concatenate": ("concat",),
-    "transpose": ("transpose", "transpose2"),
-    "embedding": ("embedding", "lookup_table_v2"),
-    "add": ("add", "elementwise_add"),
-    "multiply": ("multiply", "elementwise_mul"),
 }
 
 

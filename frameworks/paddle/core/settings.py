@@ -16,6 +16,12 @@ from frameworks.base import processor
 from frameworks.contract import Attempt
 from frameworks.paddle.core.devices import model_name
 
+DYGRAPH, STATIC, FORCED, DATA_PARALLEL = "dygraph", "static", "dygraph-forced-scaler", "data-parallel"
+_PIR = Version("3.0.0")
+"""The first version whose `auto_cast` works in the static graph; in earlier ones it raises there."""
+_STATIC_MODES = (STATIC,) if Version(paddle.__version__) >= _PIR else ()
+MODES = (DYGRAPH, *_STATIC_MODES, FORCED, DATA_PARALLEL)
+
 _FLAGS = ("FLAGS_check_nan_inf", "FLAGS_enable_pir_api", "FLAGS_paddle_num_threads")
 
 _NUMERIC_FLAGS = (
@@ -59,7 +65,7 @@ _NUMERIC_FLAGS = (
 """Flags that choose kernels, their precision or the order of their sums; each version and build has some of them."""
 
 
-def _scope() -> Any:
+def _amp_state() -> Any:
     """The object with the level and format of the open precision scope: the tracer, PIR, or None in static Paddle 2."""
     if paddle.in_dynamic_mode():
         return framework._dygraph_tracer()
@@ -68,24 +74,24 @@ def _scope() -> Any:
 
 def open_scope() -> Callable[[], AbstractContextManager[None]]:
     """A function that opens the present precision scope again, without a user's lists."""
-    scope = _scope()
-    level = "O0" if scope is None else scope._amp_level.name
+    amp = _amp_state()
+    level = "O0" if amp is None else amp._amp_level.name
     if level not in ("O1", "O2"):
         return nullcontext
-    return partial(paddle.amp.auto_cast, level=level, dtype=str(scope._amp_dtype))
+    return partial(paddle.amp.auto_cast, level=level, dtype=str(amp._amp_dtype))
 
 
 def read_settings() -> dict[str, str]:
     """Mode, device, default format, gradient mode, open precision scope, last scope's format and flags."""
-    scope = _scope()
+    amp = _amp_state()
     flags = {name: str(value) for name, value in paddle.get_flags(list(_FLAGS)).items()}
     return {
         "dynamic": str(paddle.in_dynamic_mode()),
         "device": str(paddle.device.get_device()),
         "default_dtype": str(paddle.get_default_dtype()),
         "grad": str(paddle.is_grad_enabled()) if paddle.in_dynamic_mode() else "n/a",
-        "scope_level": "n/a" if scope is None else scope._amp_level.name,
-        "scope_dtype": "n/a" if scope is None else str(scope._amp_dtype),
+        "scope_level": "n/a" if amp is None else amp._amp_level.name,
+        "scope_dtype": "n/a" if amp is None else str(amp._amp_dtype),
         "last_scope_dtype": str(amp_global_state().amp_dtype),
         **flags,
     }
@@ -102,10 +108,10 @@ def restore_settings(state: Mapping[str, str]) -> None:
     paddle.set_default_dtype(state["default_dtype"])
     if state["grad"] != "n/a":
         paddle.set_grad_enabled(state["grad"] == "True")
-    scope = _scope()
-    if scope is not None and state["scope_level"] != "n/a":
-        scope._amp_level = core.AmpLevel.__members__[state["scope_level"]]
-        scope._amp_dtype = state["scope_dtype"]
+    amp = _amp_state()
+    if amp is not None and state["scope_level"] != "n/a":
+        amp._amp_level = core.AmpLevel.__members__[state["scope_level"]]
+        amp._amp_dtype = state["scope_dtype"]
     amp_global_state().amp_dtype = state["last_scope_dtype"]
     changed = {name: state[name] for name in _FLAGS if str(paddle.get_flags([name])[name]) != state[name]}
     if changed:
@@ -154,15 +160,6 @@ def read_environment(device: str) -> dict[str, str]:
             "tf32.cudnn": core.get_cudnn_switch(),
         }
     return {name: str(value) for name, value in result.items()}
-
-
-DYGRAPH, STATIC, FORCED, DATA_PARALLEL = "dygraph", "static", "dygraph-forced-scaler", "data-parallel"
-
-_PIR = Version("3.0.0")
-"""The first version whose `auto_cast` works in the static graph; in earlier ones it raises there."""
-
-_OLD = Version(paddle.__version__) < _PIR
-MODES = (DYGRAPH, FORCED, DATA_PARALLEL) if _OLD else (DYGRAPH, STATIC, FORCED, DATA_PARALLEL)
 
 
 def in_dynamic_mode(attempt: Attempt) -> bool:

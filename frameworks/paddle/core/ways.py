@@ -72,13 +72,13 @@ class PlateauRun:
     def __init__(self, plateau: Plateau) -> None:
         self.scheduler = ReduceOnPlateau(
             1.0,
-            plateau.mode,
-            plateau.factor,
-            plateau.patience - 1,
-            plateau.threshold,
-            "rel" if plateau.relative else "abs",
-            plateau.cooldown,
-            plateau.minimum,
+            mode=plateau.mode,
+            factor=plateau.factor,
+            patience=plateau.patience - 1,
+            threshold=plateau.threshold,
+            threshold_mode="rel" if plateau.relative else "abs",
+            cooldown=plateau.cooldown,
+            min_lr=plateau.minimum,
         )
         self.begin()
 
@@ -113,7 +113,7 @@ SEVERAL_ROOTS = ("function", "grad")
 """Ways of a backward pass that take several losses in one call."""
 
 
-def back(way: str, losses: list[Any], parameters: Sequence[Any], *, retain: bool) -> None:
+def run_backward(way: str, losses: list[Any], parameters: Sequence[Any], *, retain: bool) -> None:
     """Adds the gradients of losses to the parameters' gradients; only `SEVERAL_ROOTS` take more than one loss."""
     parameters = [parameter for parameter in parameters if not parameter.stop_gradient]
     match way:
@@ -137,17 +137,12 @@ def require(recipe: Recipe) -> None:
     """
     reentrant = recipe.recompute is not None and recipe.recompute.variant in (None, "reentrant")
     if reentrant and recipe.way("backward") == "grad":
-        raise Unsupported(
-            Capability.RECOMPUTE, "paddle.grad gives no gradient of what a PyLayer uses", _grad_of_a_layer
-        )
-    if (
-        recipe.optimizers > 1
-        and recipe.scaling is not None
-        and "minimize" in (recipe.way("scaling"), recipe.way("optimizer"))
-    ):
-        raise Unsupported(
-            Capability.TWO_OPTIMIZERS, "GradScaler.minimize ends an update with each optimizer", _ends_once
-        )
+        reason = "paddle.grad gives no gradient of what a PyLayer uses"
+        raise Unsupported(Capability.RECOMPUTE, reason, _grad_of_a_layer)
+    minimizes = recipe.scaling is not None and "minimize" in (recipe.way("scaling"), recipe.way("optimizer"))
+    if minimizes and recipe.optimizers > 1:
+        reason = "GradScaler.minimize ends an update with each optimizer"
+        raise Unsupported(Capability.TWO_OPTIMIZERS, reason, _ends_once)
 
 
 def _grad_of_a_layer() -> bool:
@@ -207,14 +202,15 @@ def _begins_low() -> bool:
 
 def step(recipe: Recipe, optimizer: Any, scaler: Any | None, loss: Any) -> bool:
     """Makes one update by one of the ways; returns whether it has updated the scaler too."""
-    minimizes = "minimize" in (recipe.way("optimizer"), recipe.way("scaling"))
-    if scaler is None:
-        optimizer.minimize(loss) if recipe.way("optimizer") == "minimize" else optimizer.step()
-        return False
-    if minimizes:
+    if scaler is not None and "minimize" in (recipe.way("optimizer"), recipe.way("scaling")):
         scaler.minimize(optimizer, loss)
         return True
-    scaler.step(optimizer)
+    if scaler is not None:
+        scaler.step(optimizer)
+    elif recipe.way("optimizer") == "minimize":
+        optimizer.minimize(loss)
+    else:
+        optimizer.step()
     return False
 
 

@@ -74,7 +74,7 @@ def any_way(*ways: Callable[[Any, Any], object]) -> bool:
             with paddle.static.program_guard(inner, outer):
                 if way(inner, outer):
                     return True
-        except Exception:
+        except Exception:  # a way without effect may raise anything
             continue
     return False
 
@@ -99,6 +99,11 @@ class StaticProgram:
             self.exe.run(self.startup)
             self._started = True
         return [np.array(output) for output in self.exe.run(feed={"x": value}, fetch_list=fetch)]
+
+    def run_separately(self, inner: Any, outer: Any, fetch: Sequence[Any], **feed: Array) -> None:
+        """Runs another program after its startup program, with an input `x` and these inputs."""
+        self.exe.run(outer)
+        self.exe.run(inner, feed={"x": ONE, **feed}, fetch_list=fetch)
 
     def minimize(self, layer: Any, optimizer: Any, **settings: Any) -> Any:
         """The loss that a scaler with these settings minimizes."""
@@ -213,7 +218,7 @@ def clips_jointly(program: StaticProgram) -> None:
 
     try:
         by_call()
-    except Exception:
+    except Exception:  # Paddle has no norm of gradients in a program
         by_optimizers()
     program.run([loss])
     moved = np.concatenate([1.0 - read(layer.weight.name) for layer in (program.net, other)])
@@ -281,8 +286,7 @@ def merged_gradients(program: StaticProgram) -> None:
         layer = linear()
         loss = layer(x).sum()
         minimize(loss, inner, outer)
-        program.exe.run(outer)
-        program.exe.run(inner, feed={"x": ONE}, fetch_list=[loss])
+        program.run_separately(inner, outer, [loss])
         return (read(layer.weight.name) == 1.0).all()
 
     def by_optimizer(loss, inner, outer):
@@ -314,8 +318,7 @@ def recompute_operations(program: StaticProgram) -> None:
         hidden = recompute(lambda t: paddle.tanh(paddle.tanh(layer(t))), x)
         loss = hidden.sum()
         minimize(loss, hidden, inner, outer)
-        program.exe.run(outer)
-        program.exe.run(inner, feed={"x": ONE}, fetch_list=[loss])
+        program.run_separately(inner, outer, [loss])
         return [op.name() for op in inner.global_block().ops].count("pd_op.tanh") > 2
 
     def by_call(loss, hidden, inner, outer):
@@ -405,8 +408,7 @@ def tensor_rate(program: StaticProgram) -> None:
         layer = linear()
         loss = layer(x).sum()
         paddle.optimizer.Momentum(rate(), 0.0).minimize(loss)
-        program.exe.run(outer)
-        program.exe.run(inner, feed={"x": ONE, "rate": np.array(0.5, "float32")}, fetch_list=[loss])
+        program.run_separately(inner, outer, [loss], rate=np.array(0.5, "float32"))
         return (read(layer.weight.name) == 0.5).all()
 
     rates = (lambda: paddle.full([], 0.5), lambda: paddle.static.data("rate", [], "float32"))
@@ -493,8 +495,7 @@ def qat_layers(program: StaticProgram) -> None:
         with paddle.utils.unique_name.guard():
             loss = qat()(make_input()).sum()
             paddle.optimizer.SGD(0.5).minimize(loss)
-        program.exe.run(outer)
-        program.exe.run(inner, feed={"x": ONE}, fetch_list=[loss])
+        program.run_separately(inner, outer, [loss])
         shown = paddle.static.Program()
         with paddle.utils.unique_name.guard(), paddle.static.program_guard(shown, paddle.static.Program()):
             evaluated = qat()

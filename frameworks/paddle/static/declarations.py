@@ -159,11 +159,11 @@ SCALED_FLOAT64 = (
 
 def refusals(device: str) -> dict[Capability, str]:
     """Unsupported capabilities of the static graph on a device, with reasons."""
-    here = dict.fromkeys(_FLOAT16_LEVELS, _FLOAT16) if device == "cpu" else {}
+    formats = dict.fromkeys(_FLOAT16_LEVELS, _FLOAT16) if device == "cpu" else {}
     if device == "cpu" and not core.supports_bfloat16():
-        here |= dict.fromkeys((Capability.AUTOCAST_SCOPE, *_BFLOAT16_LEVELS), _NO_BFLOAT16)
+        formats |= dict.fromkeys((Capability.AUTOCAST_SCOPE, *_BFLOAT16_LEVELS), _NO_BFLOAT16)
     reasons = {capability: reason for capability, (reason, _) in _REFUSED.items()}
-    return here | _WITHOUT_ATTEMPTS | reasons | REFUSED_IN_BOTH | refused_in_both_graphs(device)
+    return formats | _WITHOUT_ATTEMPTS | reasons | REFUSED_IN_BOTH | refused_in_both_graphs(device)
 
 
 def static_attempts(device: str) -> Mapping[Capability, Attempt]:

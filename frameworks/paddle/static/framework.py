@@ -1,18 +1,22 @@
-"""`StaticFramework`: PaddlePaddle's static graph on one device."""
+"""`StaticFramework`, Paddle's static graph on one device, and its programs of single operations."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import paddle
+from paddle.utils import unique_name
 
 from fixtures.arrays import Array
-from fixtures.model import FunctionUse, Model
+from fixtures.model import SCALE, FunctionUse, Model
 from fixtures.recipe import Recipe
-from frameworks.base import BaseTrainer, casts_of, quantizer_attempts, technique_attempts, with_ranks
+from frameworks.base import BaseFormats, BaseTrainer, casts_of, quantizer_attempts, technique_attempts, with_ranks
+from frameworks.base.host import short_call_stacks
 from frameworks.contract import (
     Attempt,
     Capability,
+    CastRule,
     Conventions,
     FunctionFormat,
     FunctionResult,
@@ -20,16 +24,100 @@ from frameworks.contract import (
     OpResult,
     ScalerRule,
 )
+from frameworks.paddle.core.devices import format_name, place
 from frameworks.paddle.core.layers import OPERATIONS
 from frameworks.paddle.core.settings import STATIC
+from frameworks.paddle.core.ways import PlateauRun
 from frameworks.paddle.declarations import IN_BOTH_GRAPHS
 from frameworks.paddle.framework import OneGraph, has_ranks
 from frameworks.paddle.quantization import PaddlePostTraining, PaddleQuantizers, gpu_kernel_attempts
 from frameworks.paddle.static import attempts
 from frameworks.paddle.static.declarations import acts, refusals, static_attempts
-from frameworks.paddle.static.programs import PlateauProgram, StaticFormats, function_used, run_operation
+from frameworks.paddle.static.programs import Outputs, ProgramState, array_of, encode_for_executor
 from frameworks.paddle.static.trainer import StaticTrainer
 from frameworks.paddle.training.optimizers import REFUSED_IN_BOTH, refused_attempts
+
+_OPERATIONS = OPERATIONS | {"squared_error": lambda a, b: paddle.nn.functional.square_error_cost(a, b).mean()}
+"""The operations of the static graph; squared error is written out, because `mse_loss` refuses inputs to cast."""
+
+
+def run_operation(function: Callable[..., Any], arrays: Sequence[Array]) -> OpResult:
+    """Builds a program of one operation inside the open precision scope and runs it."""
+    main, startup = paddle.static.Program(), paddle.static.Program()
+    with short_call_stacks(), unique_name.guard(), paddle.static.program_guard(main, startup):
+        inputs = [paddle.static.data(f"x{i}", list(a.shape), str(a.dtype)) for i, a in enumerate(arrays)]
+        result = function(*inputs)
+    executor = paddle.static.Executor(place())
+    with short_call_stacks(), paddle.static.scope_guard(paddle.static.Scope()):
+        executor.run(startup)
+        feed = {f"x{i}": encode_for_executor(a) for i, a in enumerate(arrays)}
+        (value,) = executor.run(main, feed=feed, fetch_list=[result], return_numpy=False)
+    return OpResult(array_of(value), format_name(result.dtype))
+
+
+class StaticFormats(BaseFormats):
+    """`paddle.cast` to integers, whose result an executor fetches; casts to float8 show no codes."""
+
+    def casts(self) -> Mapping[str, CastRule]:
+        return {}
+
+    def encode(self, values: Array, format_name: str) -> Array:
+        return run_operation(lambda x: paddle.cast(x, format_name), [values]).value.view(np.uint8)
+
+    def decode(self, codes: Array, format_name: str) -> Array:
+        return run_operation(lambda x: paddle.cast(x, "float32"), [codes.view(format_name)]).value
+
+
+def _call_user_function(a: Any, b: Any, c: Any) -> dict[str, Any]:
+    """The operation of `fixtures.model`; its backward pass cannot ask for needed gradients, and returns all."""
+
+    def forward(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
+        return SCALE * a * b, b + c
+
+    def backward(y: Any, z: Any) -> tuple[Any, Any, Any]:
+        return 2.0 * SCALE * y * b, SCALE * y * a + z, paddle.assign(z)
+
+    return dict(zip("yz", paddle.static.nn.static_pylayer(forward, [a, b, c], backward), strict=True))
+
+
+def function_used(use: FunctionUse, inputs: tuple[Array, ...]) -> FunctionResult:
+    """The gradients of a program that uses the operation."""
+    store = ProgramState()
+    has_gradient: list[bool] = []
+
+    def make(_: Any) -> Outputs:
+        tensors = [paddle.static.data(name, list(x.shape), "float32") for name, x in zip("abc", inputs, strict=True)]
+        for tensor, needed in zip(tensors, use.needs, strict=True):
+            tensor.stop_gradient = not needed
+        losses = [
+            outputs[name].sum()
+            for outputs in (_call_user_function(*tensors) for _ in range(use.times))
+            for name in use.outputs
+        ]
+        gradients = paddle.static.gradients([paddle.add_n(losses)], tensors)
+        has_gradient.extend(gradient is not None for gradient in gradients)
+        return tuple(gradient for gradient in gradients if gradient is not None), {}
+
+    values = iter(store.run(store.build(make), dict(zip("abc", inputs, strict=True))))
+    return FunctionResult(None, tuple(next(values) if present else None for present in has_gradient))
+
+
+class PlateauProgram(PlateauRun):
+    """A program that updates one weight by a schedule's rate; the schedule is saved."""
+
+    def begin(self) -> None:
+        self.part, self._store = self.scheduler, ProgramState()
+        self._built = self._store.build(self._make)
+
+    def _make(self, startup: Any) -> Outputs:
+        loss = paddle.create_parameter([1], "float32").sum()
+        paddle.optimizer.SGD(self.scheduler).minimize(loss, startup_program=startup)
+        return (loss,), {}
+
+    def rate(self) -> float:
+        """The rate that the executor sets for an update."""
+        self._store.run(self._built, {})
+        return float(self._store.read(self._built.program.lr_name))
 
 
 class StaticFramework(OneGraph):
@@ -44,37 +132,29 @@ class StaticFramework(OneGraph):
         paddle.enable_static()
 
     def refusals(self) -> Mapping[Capability, str]:
-        refused = refusals(self.device)
-        return {c: why for c, why in refused.items() if has_ranks(self.device) or not c.startswith("ranks.")}
+        return self.leave_out_ranks(refusals(self.device))
 
     def supported_capabilities(self) -> Collection[Capability]:
         return IN_BOTH_GRAPHS | casts_of(self.rule(NumberFormats))
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here: dict[Capability, Attempt] = {
+        result: dict[Capability, Attempt] = {
             **static_attempts(self.device),
             **{c: attempt for c, attempt in refused_attempts().items() if c in REFUSED_IN_BOTH},
             **gpu_kernel_attempts(self.device),
             **quantizer_attempts(PaddleQuantizers()),
             **technique_attempts(PaddlePostTraining()),
         }
-        return with_ranks(here, self.ranks_of_a_run, None, reshaped="replicated") if has_ranks(self.device) else here
+        if not has_ranks(self.device):
+            return result
+        return with_ranks(result, self.ranks_of_a_run, None, reshaped="replicated")
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return {"static_pylayer": "input"}
 
     def conventions(self) -> Conventions:
         rule = ScalerRule(minimum=1.0, maximum=float(np.finfo(np.float32).max))
-        return Conventions(
-            adam_correction="float32",
-            adam_share="float32",
-            rmsprop_epsilon="inside",
-            rmsprop_rate="inside",
-            compiled=True,
-            scaler=rule,
-            plateau_waits=True,
-            plateau_signed=True,
-        )
+        return replace(super().conventions(), adam_correction="float32", compiled=True, scaler=rule)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
         return StaticTrainer(model, recipe, weights)
@@ -95,7 +175,3 @@ class StaticFramework(OneGraph):
 
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:
         return run_operation(_OPERATIONS[op], arrays)
-
-
-_OPERATIONS = OPERATIONS | {"squared_error": lambda a, b: paddle.nn.functional.square_error_cost(a, b).mean()}
-"""The operations of the static graph; squared error is written out, because `mse_loss` refuses inputs to cast."""

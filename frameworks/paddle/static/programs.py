@@ -1,4 +1,4 @@
-"""Programs of the static graph in one scope: training, single operations, and reductions over ranks."""
+"""Programs of a run of the static graph, the scope that they share, and their reductions over ranks."""
 
 from __future__ import annotations
 
@@ -16,20 +16,24 @@ from paddle import distributed
 from paddle.utils import unique_name
 
 from fixtures.arrays import Array
-from fixtures.model import SCALE, FunctionUse, Model
+from fixtures.model import Model
 from fixtures.recipe import Ranks, Recipe
-from frameworks.base import BaseFormats
 from frameworks.base.host import short_call_stacks
-from frameworks.contract import Capability, CastRule, FunctionResult, OpResult, Unsupported
+from frameworks.contract import Capability, Unsupported
 from frameworks.paddle.core.devices import Stream, current, format_name, place
 from frameworks.paddle.core.layers import Network, add, hook_layers, item_losses, missing_kernel
-from frameworks.paddle.core.ways import PlateauRun
 from frameworks.paddle.static import attempts
 from frameworks.paddle.static.declarations import FROZEN_PRODUCTS, SCALED_FLOAT64, SEVERAL_OPTIMIZERS, acts
 from frameworks.paddle.training.optimizers import Share, build_scaler, build_shares, read_settings, scope_for_a_scaler
 
 MASTER = "_fp32_master_"
 """Suffix of a float32 master weight's name."""
+Outputs = tuple[tuple[Any, ...], dict[str, str]]
+"""What a program fetches, and the stored names of its parameters by canonical name."""
+Pairs = list[tuple[Any, Any]]
+"""Parameters with their gradients."""
+_ALL_REDUCE = "pd_op.all_reduce_"
+_LOW = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,8 @@ class ProgramState:
         self.executor = paddle.static.Executor(place())
         self.initial: dict[str, Array] = {}
 
-    def build(self, make: Callable[[Any], tuple[tuple[Any, ...], dict[str, str]]]) -> BuiltProgram:
-        """Builds a program with `make(startup)`, which returns the fetch list and the parameters' stored names."""
+    def build(self, make: Callable[[Any], Outputs]) -> BuiltProgram:
+        """Builds a program with `make(startup)`."""
         main, startup = paddle.static.Program(), paddle.static.Program()
         with short_call_stacks(), unique_name.guard(), paddle.static.program_guard(main, startup):
             fetches, parameters = make(startup)
@@ -104,12 +108,12 @@ class ProgramState:
         with paddle.static.scope_guard(self.scope):
             paddle.static.load(built.program, str(prefix), self.executor)
 
-    def load_apart(self, built: BuiltProgram, prefix: Path, later: Collection[str]) -> None:
+    def load_in_two_steps(self, built: BuiltProgram, prefix: Path, later: Collection[str]) -> None:
         """Does `load` in two steps; the second step loads the variables named `later`."""
         state = paddle.static.load_program_state(str(prefix))
         with paddle.static.scope_guard(self.scope):
-            for last in (False, True):
-                part = {name: value for name, value in state.items() if (name in later) is last}
+            for is_later in (False, True):
+                part = {name: value for name, value in state.items() if (name in later) is is_later}
                 paddle.static.set_program_state(built.program, part)
 
     def take(self, built: BuiltProgram, other: ProgramState) -> None:
@@ -130,12 +134,6 @@ def _set(tensor: Any, value: Array) -> None:
 def encode_for_executor(array: Array) -> Array:
     """The array in the form that an executor accepts: bfloat16 as its bits in uint16."""
     return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
-
-
-_OPERATION = "pd_op.all_reduce_"
-_LOW = ("float16", "bfloat16")
-
-Pairs = list[tuple[Any, Any]]
 
 
 class Reduction:
@@ -159,14 +157,12 @@ class Reduction:
 
     def sums(self, pairs: Pairs, parameters: Sequence[Any], *, mean: bool = False) -> Pairs:
         """These parameters with their gradients summed over all ranks; a missing one counts as zeros."""
-        own = {parameter.name: gradient for parameter, gradient in pairs if gradient is not None}
-        return [
-            (
-                parameter,
-                self._all_reduce(own[parameter.name] if parameter.name in own else _zeros(parameter), mean=mean),
-            )
-            for parameter in parameters
-        ]
+        gradients = {parameter.name: gradient for parameter, gradient in pairs if gradient is not None}
+        result = []
+        for parameter in parameters:
+            gradient = gradients[parameter.name] if parameter.name in gradients else _zeros(parameter)
+            result.append((parameter, self._all_reduce(gradient, mean=mean)))
+        return result
 
     def _all_reduce(self, gradient: Any, *, mean: bool) -> Any:
         if self._count == 1:
@@ -185,11 +181,8 @@ def _zeros(parameter: Any) -> Any:
 
 def reduced_bytes(program: Any) -> tuple[int, ...]:
     """The size of every tensor that a program reduces over the ranks."""
-    reduced = [op.results()[0] for op in program.global_block().ops if op.name() == _OPERATION]
+    reduced = [op.results()[0] for op in program.global_block().ops if op.name() == _ALL_REDUCE]
     return tuple(int(np.prod(tensor.shape)) * np.dtype(format_name(tensor.dtype)).itemsize for tensor in reduced)
-
-
-Outputs = tuple[tuple[Any, ...], dict[str, str]]
 
 
 class Programs:
@@ -291,9 +284,9 @@ class Programs:
             with self._precision():
                 for name in parameters:
                     p = network.named[name]
-                    kind = "float64" if format_name(p.dtype) == "float64" else "float32"
-                    gradient = paddle.static.data(f"gradient.{name}", list(p.shape), kind)
-                    terms.append((p.astype(kind) * gradient).sum())
+                    dtype = "float64" if format_name(p.dtype) == "float64" else "float32"
+                    gradient = paddle.static.data(f"gradient.{name}", list(p.shape), dtype)
+                    terms.append((p.astype(dtype) * gradient).sum())
             loss = add(terms) if terms else paddle.zeros([])
             self._minimize(network, loss, startup, self._drop_frozen(parameters), mean=True)
             return (loss,), _names(network)
@@ -325,7 +318,7 @@ class Programs:
                 with self._precision():
                     return (scaler.scale(paddle.ones([1])),), {}
 
-            with self.stream.apart():
+            with self.stream.with_fresh_names():
                 self.store.run(self.store.build(make), {})
 
     def _drop_frozen(self, names: Iterable[str]) -> list[str]:
@@ -357,11 +350,10 @@ class Programs:
     def _network(self, *, training: bool) -> Network:
         network = Network(self.model)
         network.train() if training else network.eval()
-        dies = self.recipe.precision.format == "bfloat16" and current() == "cpu"
-        if dies and any(name.endswith("weight") for name in self.frozen):
-            raise Unsupported(
-                Capability.FROZEN, FROZEN_PRODUCTS, partial(acts, current(), attempts.trains_next_to_constants)
-            )
+        is_low_on_cpu = self.recipe.precision.format == "bfloat16" and current() == "cpu"
+        if is_low_on_cpu and any(name.endswith("weight") for name in self.frozen):
+            attempt = partial(acts, current(), attempts.trains_next_to_constants)
+            raise Unsupported(Capability.FROZEN, FROZEN_PRODUCTS, attempt)
         for name in self.frozen:
             network.named[name].stop_gradient = True
         return self._decorate(network, None)[0] if self._low() else network
@@ -390,8 +382,8 @@ class Programs:
         return paddle.amp.auto_cast(level="O1" if precision.level == "O1" else "O2", dtype=precision.format)
 
     def _inputs(self) -> Any:
-        kind = "int64" if self.model.integer_inputs else "float32"
-        inputs = paddle.static.data("inputs", [None, *self.model.sample], kind)
+        dtype = "int64" if self.model.integer_inputs else "float32"
+        inputs = paddle.static.data("inputs", [None, *self.model.sample], dtype)
         if not self.model.integer_inputs:
             inputs.stop_gradient = False  # without it the backward of a bfloat16 matmul crashes the process
         return inputs
@@ -408,8 +400,8 @@ class Programs:
                 if kinds[name] == "cross_entropy":
                     target = paddle.static.data(f"target.{name}", [None, *positions], "int64")
                 else:
-                    kind = "float64" if name in self._wide else "float32"
-                    target = paddle.static.data(f"target.{name}", [None, output.shape[-1]], kind)
+                    dtype = "float64" if name in self._wide else "float32"
+                    target = paddle.static.data(f"target.{name}", [None, output.shape[-1]], dtype)
                 wide = output.astype("float32") if self._low() and name not in self._wide else output
                 head_losses = item_losses(kinds[name], wide, target)
                 total = (head_losses if mask is None else head_losses * mask).sum()
@@ -434,9 +426,8 @@ class Programs:
                 optimizer.minimize(loss, startup_program=startup)
             return
         if self._wide:
-            raise Unsupported(
-                Capability.FLOAT64_HEADS, SCALED_FLOAT64, partial(acts, current(), attempts.scales_float64)
-            )
+            attempt = partial(acts, current(), attempts.scales_float64)
+            raise Unsupported(Capability.FLOAT64_HEADS, SCALED_FLOAT64, attempt)
         scaler = build_scaler(recipe.scaling)
         scaled = scaler.scale(loss)
         self.settings = {"dynamic": scaler.is_use_dynamic_loss_scaling(), "enabled": scaler.is_enable()}
@@ -463,82 +454,3 @@ def _builds(model: Model, recipe: Recipe, kind: tuple[Any, ...], settings: Mappi
 def _names(network: Network) -> dict[str, str]:
     statistics = {f"buffer/{name}": value.name for name, value in network.statistics.items()}
     return {name: parameter.name for name, parameter in network.named.items()} | statistics
-
-
-def run_operation(function: Callable[..., Any], arrays: Sequence[Array]) -> OpResult:
-    """Builds a program of one operation inside the open precision scope and runs it."""
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    with short_call_stacks(), unique_name.guard(), paddle.static.program_guard(main, startup):
-        inputs = [paddle.static.data(f"x{i}", list(a.shape), str(a.dtype)) for i, a in enumerate(arrays)]
-        result = function(*inputs)
-    executor = paddle.static.Executor(place())
-    with short_call_stacks(), paddle.static.scope_guard(paddle.static.Scope()):
-        executor.run(startup)
-        feed = {f"x{i}": encode_for_executor(a) for i, a in enumerate(arrays)}
-        (value,) = executor.run(main, feed=feed, fetch_list=[result], return_numpy=False)
-    return OpResult(array_of(value), format_name(result.dtype))
-
-
-class StaticFormats(BaseFormats):
-    """`paddle.cast` to integers, whose result an executor fetches; casts to float8 show no codes."""
-
-    def casts(self) -> Mapping[str, CastRule]:
-        return {}
-
-    def encode(self, values: Array, format_name: str) -> Array:
-        return run_operation(lambda x: paddle.cast(x, format_name), [values]).value.view(np.uint8)
-
-    def decode(self, codes: Array, format_name: str) -> Array:
-        return run_operation(lambda x: paddle.cast(x, "float32"), [codes.view(format_name)]).value
-
-
-def _call_user_function(a: Any, b: Any, c: Any) -> dict[str, Any]:
-    """The operation of `fixtures.model`; its backward pass cannot ask for needed gradients, and returns all."""
-
-    def forward(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
-        return SCALE * a * b, b + c
-
-    def backward(y: Any, z: Any) -> tuple[Any, Any, Any]:
-        return 2.0 * SCALE * y * b, SCALE * y * a + z, paddle.assign(z)
-
-    return dict(zip("yz", paddle.static.nn.static_pylayer(forward, [a, b, c], backward), strict=True))
-
-
-def function_used(use: FunctionUse, inputs: tuple[Array, ...]) -> FunctionResult:
-    """The gradients of a program that uses the operation."""
-    store = ProgramState()
-    result: list[bool] = []
-
-    def make(_: Any) -> tuple[tuple[Any, ...], dict[str, str]]:
-        tensors = [paddle.static.data(name, list(x.shape), "float32") for name, x in zip("abc", inputs, strict=True)]
-        for tensor, needed in zip(tensors, use.needs, strict=True):
-            tensor.stop_gradient = not needed
-        losses = [
-            outputs[name].sum()
-            for outputs in (_call_user_function(*tensors) for _ in range(use.times))
-            for name in use.outputs
-        ]
-        gradients = paddle.static.gradients([paddle.add_n(losses)], tensors)
-        result.extend(gradient is not None for gradient in gradients)
-        return tuple(gradient for gradient in gradients if gradient is not None), {}
-
-    values = iter(store.run(store.build(make), dict(zip("abc", inputs, strict=True))))
-    return FunctionResult(None, tuple(next(values) if present else None for present in result))
-
-
-class PlateauProgram(PlateauRun):
-    """A program that updates one weight by a schedule's rate; the schedule is saved."""
-
-    def begin(self) -> None:
-        self.part, self._store = self.scheduler, ProgramState()
-        self._built = self._store.build(self._make)
-
-    def _make(self, startup: Any) -> tuple[tuple[Any, ...], dict[str, str]]:
-        loss = paddle.create_parameter([1], "float32").sum()
-        paddle.optimizer.SGD(self.scheduler).minimize(loss, startup_program=startup)
-        return (loss,), {}
-
-    def rate(self) -> float:
-        """The rate that the executor sets for an update."""
-        self._store.run(self._built, {})
-        return float(self._store.read(self._built.program.lr_name))

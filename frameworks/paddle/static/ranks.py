@@ -16,15 +16,13 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Ranks, Recipe
 from frameworks.contract import Capability, Update
-from frameworks.paddle.distributed.ranks import PaddleWorker, file_of, read_parts, run_collectively
+from frameworks.paddle.distributed import PaddleWorker, file_of, read_parts, run_collectively
 from frameworks.paddle.static.framework import StaticFramework
 from frameworks.paddle.static.programs import MASTER, BuiltProgram, Reduction, reduced_bytes
 from frameworks.paddle.static.trainer import StaticTrainer
 from frameworks.paddle.training.optimizers import UpdateAfterLosses
 
 _OWN = ("count", "buffers", "generator")
-
-
 _COUNTERS = ("schedule", "steps", "beta1_pow", "beta2_pow")
 
 

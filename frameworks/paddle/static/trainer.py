@@ -27,8 +27,6 @@ from frameworks.paddle.training.optimizers import (
 )
 
 PROGRAM, REST = "program", "rest.pdparams"
-
-
 SCALE, GOOD, BAD = "loss_scaling_0", "num_good_steps_", "num_bad_steps_"
 
 
@@ -74,9 +72,9 @@ class StaticTrainer(BaseTrainer):
         paddle.save(self._rest(), str(path / REST))
 
     def restore(self, path: Path) -> None:
-        vars(self).update(vars(self.load_run(path)))
+        self.restore_in(path, None)
 
-    def restore_in(self, path: Path, order: LoadOrder) -> None:
+    def restore_in(self, path: Path, order: LoadOrder | None) -> None:
         vars(self).update(vars(self.load_run(path, order)))
 
     def load_run(self, folder: Path, order: LoadOrder | None = None) -> StaticTrainer:
@@ -95,7 +93,7 @@ class StaticTrainer(BaseTrainer):
                 resumed.programs.use_scaler()
             if order == "optimizer-first":
                 resumed._load_schedules(rest)
-                resumed.store.load_apart(training, folder / PROGRAM, tuple(resumed.stored_names.values()))
+                resumed.store.load_in_two_steps(training, folder / PROGRAM, tuple(resumed.stored_names.values()))
             else:
                 resumed.store.load(training, folder / PROGRAM)
                 if order in ("schedule-made-last", "schedule-made-there"):
@@ -105,7 +103,7 @@ class StaticTrainer(BaseTrainer):
             resumed.stream.state = rest["generator"]
         except ValueError:
             raise
-        except Exception as error:
+        except Exception as error:  # Paddle raises various types for an unreadable file
             raise ValueError(f"{folder}: {type(error).__name__}: {error}") from error
         return resumed
 

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -35,6 +35,7 @@ from frameworks.paddle.core import ways
 from frameworks.paddle.core.devices import canonical, format_name, to_numpy
 from frameworks.paddle.core.settings import in_dynamic_mode
 
+_fleet_log = logging.getLogger("paddle.distributed.fleet.utils.log_util")
 _MIXED_FORMATS = (
     "ClipGradByGlobalNorm takes the norm of one optimizer's gradients, this recipe needs several optimizers, and "
     "clip_grad_norm_ raises ValueError for gradients in float32 and float64"
@@ -50,7 +51,8 @@ class Share:
     scheduler: Any | None
 
 
-def _shares(recipe: Recipe, parameters: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _split_names(recipe: Recipe, parameters: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The names of the parameters of each optimizer."""
     names = tuple(parameters)
     halves = [names[::2], names[1::2]] if recipe.optimizers == 2 else [names]
     formats = sorted({format_name(parameters[name].dtype) for name in names})
@@ -78,7 +80,7 @@ def build_shares(
         implicit: a single optimizer gets no parameters, because it reads them from the program.
         schedulers: existing schedulers, for the next program of the same run.
     """
-    shares = _shares(recipe, parameters)
+    shares = _split_names(recipe, parameters)
     alone = len(shares) == 1
     return [
         _share(
@@ -106,8 +108,8 @@ def _share(recipe: Recipe, parameters: Mapping[str, Any], scheduler: Any | None,
         one = [{"params": listed}] if recipe.way("optimizer") == "one-group" else listed
         common["parameters"] = groups if recipe.groups == 2 else one
     if recipe.undecayed:
-        left_out = {parameters[name].name for name in recipe.undecayed if name in parameters}
-        common["apply_decay_param_fun"] = lambda name: name not in left_out
+        undecayed = {parameters[name].name for name in recipe.undecayed if name in parameters}
+        common["apply_decay_param_fun"] = lambda name: name not in undecayed
     if recipe.clip is not None and clipped and recipe.way("clip") == "":
         common["grad_clip"] = paddle.nn.ClipGradByGlobalNorm(recipe.clip)
     return Share(tuple(parameters), _make(recipe, common), scheduler)
@@ -275,10 +277,15 @@ def refused_attempts() -> dict[Capability, Attempt]:
     return {capability: partial(in_dynamic_mode, attempt) for capability, (_, attempt) in _OPTIONS.items()}
 
 
-_fleet_log = logging.getLogger("paddle.distributed.fleet.utils.log_util")
+class UpdateAfterLosses(NamedTuple):
+    """The fields of `Update` after the losses."""
 
-UpdateAfterLosses = tuple[float, float, int | None, bool, float | None, float]
-"""The fields of `Update` after the losses."""
+    scale_before: float
+    scale_after: float
+    good_steps: int | None
+    skipped: bool
+    gradient_norm: float | None
+    learning_rate: float
 
 
 def build_scaler(scaling: Scaling) -> Any:
@@ -344,17 +351,17 @@ def skipped_by_counters(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
         return False
     if before["incr_count"] + 1 < before["incr_every_n_steps"]:
         return True
-    moved = float(after["scale"][0]), float(before["scale"][0])
-    return None if moved[0] == moved[1] else moved[0] < moved[1]
+    scale_before, scale_after = float(before["scale"][0]), float(after["scale"][0])
+    return None if scale_after == scale_before else scale_after < scale_before
 
 
 def read_update(
     before: Mapping[str, Any], after: Mapping[str, Any], rate: float, *, skipped: bool
 ) -> UpdateAfterLosses:
     """Fields of an update, from the scaler's `state_dict` before and after it; Paddle reports no gradient norm."""
-    scales = [float(state["scale"][0]) if state else 1.0 for state in (before, after)]
-    good = int(after["incr_count"]) if after and after["use_dynamic_loss_scaling"] else None
-    return scales[0], scales[1], good, skipped, None, rate
+    scale_before, scale_after = (float(state["scale"][0]) if state else 1.0 for state in (before, after))
+    good_steps = int(after["incr_count"]) if after and after["use_dynamic_loss_scaling"] else None
+    return UpdateAfterLosses(scale_before, scale_after, good_steps, skipped, gradient_norm=None, learning_rate=rate)
 
 
 @contextmanager

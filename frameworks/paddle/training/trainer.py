@@ -30,21 +30,9 @@ from frameworks.paddle.core.devices import (
 )
 from frameworks.paddle.core.layers import BatchTensors, Network, Watch, add, batch_tensors, hook_layers, item_losses
 from frameworks.paddle.training import optimizers
-from frameworks.paddle.training.optimizers import (
-    Share,
-    build_shares,
-    counters,
-    forced_scaler,
-    has_moved,
-    mark_of,
-    read_state,
-    refuse_mixed_clip,
-    refuse_what_differs,
-    schedule_of,
-    slots,
-)
 
 FILE = "run.pdparams"
+Scope = Callable[[], AbstractContextManager[None]]
 
 
 class DygraphTrainer(BaseTrainer):
@@ -64,7 +52,7 @@ class DygraphTrainer(BaseTrainer):
 
     def __init__(self, model: Model, recipe: Recipe, weights: Mapping[str, Array], *, forced: bool = False) -> None:
         self.model, self.recipe, self.forced = model, recipe, forced
-        self._scaler_scope: Callable[[], AbstractContextManager[None]] = forced_scaler if forced else nullcontext
+        self._scaler_scope: Scope = optimizers.forced_scaler if forced else nullcontext
         self.stream = Stream(recipe.seed)
         self._draws = any(isinstance(layer, Dropout) for _, layer in walk(model.layers))
         before = self.stream.state
@@ -77,7 +65,7 @@ class DygraphTrainer(BaseTrainer):
         self._clips_jointly = recipe.clip is not None and (len(self.shares) > 1 or recipe.way("clip") != "")
         self._loss, self.activations = paddle.zeros([]), activations_of(recipe.offload)
         if self._clips_jointly:
-            refuse_mixed_clip(self.network.named.values())
+            optimizers.refuse_mixed_clip(self.network.named.values())
         self.scaler: Any | None = None
         if recipe.scaling is not None:
             with self._scaler_scope():
@@ -85,8 +73,8 @@ class DygraphTrainer(BaseTrainer):
         self.settings = {} if self.scaler is None else optimizers.read_settings(self.scaler)
         self.ledger: LossLedger[MicroBatch] = LossLedger()
 
-    def _build_shares(self) -> list[Share]:
-        shares = build_shares(self.recipe, self.network.named)
+    def _build_shares(self) -> list[optimizers.Share]:
+        shares = optimizers.build_shares(self.recipe, self.network.named)
         level = self.recipe.precision.level
         if level in ("O2", "O3"):
             wide = [self.network.heads[head.name] for head in self.model.heads.heads if head.format == "float64"]
@@ -106,16 +94,16 @@ class DygraphTrainer(BaseTrainer):
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        talks = self.scaler is not None or self.recipe.recompute is not None
-        stream = self.stream.open() if self._draws else self.stream.apart()
-        with optimizers.quiet() if talks else nullcontext(), self._scaler_scope(), stream:
+        prints = self.scaler is not None or self.recipe.recompute is not None
+        stream = self.stream.open() if self._draws else self.stream.with_fresh_names()
+        with optimizers.quiet() if prints else nullcontext(), self._scaler_scope(), stream:
             yield
 
     def _precision(self) -> AbstractContextManager[None]:
         precision = self.recipe.precision
         if precision.level == "O0":
-            asked = self.scaler is not None and self.scaler.is_enable() and not self.forced
-            return optimizers.scope_for_a_scaler() if asked else nullcontext()
+            needs_scope = self.scaler is not None and self.scaler.is_enable() and not self.forced
+            return optimizers.scope_for_a_scaler() if needs_scope else nullcontext()
         level = "O1" if precision.level == "O1" else "O2"
         return paddle.amp.auto_cast(level=level, dtype=precision.format)
 
@@ -150,7 +138,7 @@ class DygraphTrainer(BaseTrainer):
 
     def _back(self, losses: list[Any], *, retain: bool = False) -> None:
         self._loss = losses[0]
-        ways.back(self.recipe.way("backward"), losses, [*self.network.named.values()], retain=retain)
+        ways.run_backward(self.recipe.way("backward"), losses, [*self.network.named.values()], retain=retain)
 
     def _share(self, total: Any, items: int) -> Any:
         """Contribution of a micro-batch's loss sum to the mean over a window of `items` items."""
@@ -189,7 +177,7 @@ class DygraphTrainer(BaseTrainer):
         if self.forced and paddle.device.get_device() == "cpu" and (state := self._scaler_state_dict()):
             scale = float(state["scale"][0])
             if scale < 1.0:
-                refuse_what_differs(scale, self.accumulator().values())
+                optimizers.refuse_what_differs(scale, self.accumulator().values())
 
     def _step(self, *, unscaled: bool = False) -> optimizers.UpdateAfterLosses:
         """Makes the update. Several optimizers unscale first, as in the guide on AMP, and clip by their joint norm."""
@@ -203,7 +191,7 @@ class DygraphTrainer(BaseTrainer):
         before = self._scaler_state_dict()
         watch = bool(before) and (len(self.shares) > 1 or not before["use_dynamic_loss_scaling"])
         edge = bool(before) and before["incr_count"] + 1 >= before["incr_every_n_steps"]
-        marks = [mark_of(share, self.network.named) for share in self.shares] if watch or edge else []
+        marks = [optimizers.mark_of(share, self.network.named) for share in self.shares] if watch or edge else []
         results = [ways.step(self.recipe, share.optimizer, self.scaler, self._loss) for share in self.shares]
         if self.scaler is not None and not all(results):
             self.scaler.update()
@@ -212,7 +200,7 @@ class DygraphTrainer(BaseTrainer):
         applied = [not skipped] * len(self.shares)
         if before and skipped is None:
             applied = [
-                has_moved(mark, mark_of(share, self.network.named))
+                optimizers.has_moved(mark, optimizers.mark_of(share, self.network.named))
                 or not share.optimizer._get_auxiliary_var("found_inf")
                 for mark, share in zip(marks, self.shares, strict=True)
             ]
@@ -330,15 +318,15 @@ class DygraphTrainer(BaseTrainer):
     def optimizer_state(self) -> dict[str, Array]:
         result: dict[str, Array] = {}
         for index, share in enumerate(self.shares):
-            for slot, value in slots(share, self.network.named).items():
+            for slot, value in optimizers.slots(share, self.network.named).items():
                 result[f"{slot}/{index}" if slot == "schedule" and index else slot] = value
-        return result | counters(self.recipe.optimizer, result)
+        return result | optimizers.counters(self.recipe.optimizer, result)
 
     def buffers(self) -> dict[str, Array]:
         return {name: to_numpy(value) for name, value in self.network.statistics.items()}
 
     def scaler_state(self) -> dict[str, Array]:
-        return {} if self.scaler is None else read_state(self.scaler)
+        return {} if self.scaler is None else optimizers.read_state(self.scaler)
 
     def scaler_settings(self) -> dict[str, float]:
         return dict(self.settings)
@@ -351,9 +339,9 @@ class DygraphTrainer(BaseTrainer):
         return {"generator": self.stream.words()}
 
     def offloaded_bytes(self) -> dict[str, int]:
-        return (
-            super().offloaded_bytes() if self.recipe.offload is None else {"activations": self.activations.take_bytes()}
-        )
+        if self.recipe.offload is None:
+            return super().offloaded_bytes()
+        return {"activations": self.activations.take_bytes()}
 
     def segment_calls(self) -> tuple[int, ...]:
         return tuple(segment.calls for segment in self.network.segments)
@@ -385,12 +373,9 @@ class DygraphTrainer(BaseTrainer):
         ways.write(self.recipe.way("save"), self.parts(), path / FILE)
 
     def restore(self, path: Path) -> None:
-        self._restore(path)
+        self.restore_in(path, None)
 
-    def restore_in(self, path: Path, order: LoadOrder) -> None:
-        self._restore(path, order)
-
-    def _restore(self, path: Path, order: LoadOrder | None = None) -> None:
+    def restore_in(self, path: Path, order: LoadOrder | None) -> None:
         """Restores the file of `save`.
 
         Model, optimizers and scaler are created again, as in a process that resumes, and replace the old ones when all
@@ -408,7 +393,7 @@ class DygraphTrainer(BaseTrainer):
                 resumed._make_schedules(saved, there=order == "schedule-made-there")
         except ValueError:
             raise
-        except Exception as error:
+        except Exception as error:  # Paddle raises various types for an unreadable file
             raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
         vars(self).update(vars(resumed))
 
@@ -421,11 +406,12 @@ class DygraphTrainer(BaseTrainer):
         """Gives loaded optimizers new schedules, made at the step of the saved ones if `there`, otherwise loaded."""
         for index, share in enumerate(self.shares):
             state = saved[f"optimizer {index}"].get("LR_Scheduler", {})
-            schedule = share.scheduler = schedule_of(self.recipe, state.get("last_epoch", 0) - 1 if there else -1)
+            last = state.get("last_epoch", 0) - 1 if there else -1
+            schedule = share.scheduler = optimizers.schedule_of(self.recipe, last)
             if schedule is not None:
                 share.optimizer.set_lr_scheduler(schedule)
-            if schedule is not None and not there:
-                schedule.set_state_dict(state)
+                if not there:
+                    schedule.set_state_dict(state)
 
     def load(self, saved: dict[str, Any], *, reverse: bool = False) -> None:
         """Loads every part, or the last one first; raises where `set_state_dict` only warns."""

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import keras
 import numpy as np
@@ -11,8 +11,19 @@ from tensorflow.python.framework import config
 
 from frameworks.base import gpu_name, processor
 
+THREADS = 1
+REWRITES: dict[str, str] = {"float16": "auto_mixed_precision", "bfloat16": "auto_mixed_precision_onednn_bfloat16"}
+"""Option of `tf.config.optimizer.set_experimental_options` that rewrites graphs to a format."""
+NO_REWRITE = "none"
+"""The option that switches all rewrites off; None leaves the switches unchanged."""
+
 _COMPILER = "XLA_"
 """Prefix of the device types that earlier versions list in addition, for devices that XLA compiles for."""
+_LISTS = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+_LISTED = tuple(
+    f"{_LISTS}{name}LIST_{verb}" for name in ("ALLOW", "INFER", "DENY", "CLEAR") for verb in ("ADD", "REMOVE")
+)
+"""Environment variables that a rewrite reads at each run: operations to add to and to remove from its lists."""
 
 
 def available() -> tuple[str, ...]:
@@ -38,28 +49,18 @@ def _types() -> dict[str, str]:
     return {gpu if kind == "GPU" else kind.lower(): kind for kind in others}
 
 
-THREADS = 1
-
-REWRITES: dict[str, str] = {"float16": "auto_mixed_precision", "bfloat16": "auto_mixed_precision_onednn_bfloat16"}
-"""Option of `tf.config.optimizer.set_experimental_options` that rewrites graphs to a format."""
-
-
 def pin_threads(between: int = THREADS) -> None:
     """Sets one thread within and `between` threads between operations, unless TensorFlow has started."""
-    try:
+    with suppress(RuntimeError):  # TensorFlow has started: its numbers of threads cannot change any more
         tf.config.threading.set_intra_op_parallelism_threads(THREADS)
         tf.config.threading.set_inter_op_parallelism_threads(between)
-    except RuntimeError:
-        return
 
 
 def grow_memory() -> None:
     """Allocates GPU memory on demand: by default one of the suites' processes would take all of it."""
     for gpu in tf.config.list_physical_devices("GPU"):
-        try:
+        with suppress(RuntimeError):  # this GPU is in use already
             tf.config.experimental.set_memory_growth(gpu, True)
-        except RuntimeError:
-            return
 
 
 def has_tf32(device: str) -> bool:
@@ -81,10 +82,6 @@ def tensor_float_32(allowed: bool | None) -> Iterator[None]:
         tf.config.experimental.enable_tensor_float_32_execution(former)
 
 
-NO_REWRITE = "none"
-"""The option that switches all rewrites off; None leaves the switches unchanged."""
-
-
 @contextmanager
 def graph_rewrite(option: str | None) -> Iterator[None]:
     """Context in which functions are rewritten by the grappler pass `option` only."""
@@ -104,13 +101,6 @@ def graph_rewrite(option: str | None) -> Iterator[None]:
         tf.config.optimizer.set_experimental_options(former)
 
 
-_LISTS = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
-_LISTED = tuple(
-    f"{_LISTS}{name}LIST_{verb}" for name in ("ALLOW", "INFER", "DENY", "CLEAR") for verb in ("ADD", "REMOVE")
-)
-"""Environment variables that a rewrite reads at each run: operations to add to and to remove from its lists."""
-
-
 @contextmanager
 def rewrite_lists(low: Sequence[str], wide: Sequence[str]) -> Iterator[None]:
     """A context in which rewrites cast graph operations in `low` and not those in `wide`; none may be in both."""
@@ -126,6 +116,7 @@ def rewrite_lists(low: Sequence[str], wide: Sequence[str]) -> Iterator[None]:
 
 
 def _put_back(former: Mapping[str, str | None]) -> None:
+    """Sets environment variables to their former values; None removes one."""
     for name, value in former.items():
         if value is None:
             os.environ.pop(name, None)
@@ -134,6 +125,7 @@ def _put_back(former: Mapping[str, str | None]) -> None:
 
 
 def _switched_on() -> list[str]:
+    """Names of the options of graph optimization that are on."""
     return sorted(name for name, on in tf.config.optimizer.get_experimental_options().items() if on)
 
 

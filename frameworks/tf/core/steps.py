@@ -29,6 +29,14 @@ from frameworks.tf.core.settings import REWRITES
 
 COMPILED = {"graph": {}, "rewrite": {}, "xla": {"jit_compile": True}}
 """Arguments of `tf.function` by mode; a mode that is missing runs eagerly."""
+WRAPPERS = {"tf.recompute_grad": tf.recompute_grad}
+VARIANTS = (*OF_KERAS, *WRAPPERS)
+INSERTED = "AutoMixedPrecision"
+"""Part of the name of every cast that the rewrite inserts."""
+_FORMLESS = {"Cast", "Const", "Identity", "NoOp", "Placeholder"}
+"""Graph operations that compute nothing, which no list has to name."""
+_UNCOUNTED_OPS = {"Placeholder", "ReadVariableOp", "Const"}
+"""Graph operations of inputs, parameters and constants."""
 
 
 def compile_function(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
@@ -197,8 +205,8 @@ class TracedSteps(KerasLoop):
 def micro_batch(outcome: tuple[Any, ...], items: int) -> KerasMicroBatch:
     """Converts the result of `TracedSteps._apply`, for a micro-batch of `items` items."""
     loss, scale_before, updates_before, rate, scale_after, updates_after, good = (float(value) for value in outcome)
-    applied = updates_after > updates_before
-    return KerasMicroBatch(loss * items, items, scale_before, applied, rate, scale_after, int(good), loss)
+    report = KerasMicroBatch(loss * items, items, scale_before, updates_after > updates_before, rate)
+    return replace(report, scale_after=scale_after, good_steps=int(good), mean=loss)
 
 
 def _arguments(batch: Batch) -> list[Any]:
@@ -218,19 +226,18 @@ def _same_format(losses: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _sum(gradients: list[Any]) -> Any:
-    present = [tf.convert_to_tensor(g) for g in gradients if g is not None] if len(gradients) > 1 else gradients
-    if not present:
-        return None
-    return present[0] if len(present) == 1 else tf.add_n(present)
+    """The sum of a variable's gradients by several losses, None if it has none; a single one stays as it is."""
+    if len(gradients) == 1:
+        return gradients[0]
+    dense = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+    if len(dense) > 1:
+        return tf.add_n(dense)
+    return dense[0] if dense else None
 
 
 def as_array(variable: keras.Variable) -> Array:
     """A copy of the variable's value in its true format."""
     return np.array(variable.numpy())
-
-
-WRAPPERS = {"tf.recompute_grad": tf.recompute_grad}
-VARIANTS = (*OF_KERAS, *WRAPPERS)
 
 
 class SegmentCounts:
@@ -249,10 +256,6 @@ class SegmentCounts:
     def read(self) -> tuple[int, ...]:
         """Forwards of each segment."""
         return tuple(int(calls.numpy()) for calls in self._of_segments)
-
-
-INSERTED = "AutoMixedPrecision"
-"""Part of the name of every cast that the rewrite inserts."""
 
 
 def run_traced(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
@@ -276,9 +279,6 @@ def run_traced(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str]
     if source is not None and source.op == "Cast" and INSERTED in source.name:
         return result, tf.as_dtype(source.attr["SrcT"].type).name
     return result, tf.as_dtype(result.dtype).name
-
-
-_FORMLESS = {"Cast", "Const", "Identity", "NoOp", "Placeholder"}
 
 
 def graph_operations(ops: Sequence[str]) -> list[str]:
@@ -379,9 +379,6 @@ def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | No
 
     result = iter(compile_function(differentiate, mode)(*map(tf.constant, inputs)))
     return FunctionResult(None, tuple(np.asarray(next(result)) if needed else None for needed in use.needs))
-
-
-_UNCOUNTED_OPS = {"Placeholder", "ReadVariableOp", "Const"}
 
 
 def _source(tensor: Any) -> Any:

@@ -123,7 +123,7 @@ class CastsWeights(JaxFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         make = steps.Network
-        steps.Network = lambda model, low, _, *rest: make(model, low, low, *rest)
+        steps.Network = lambda model, low, _, **rest: make(model, low, low, **rest)
 
 
 @fault("https://github.com/google-deepmind/optax/issues/1754", "master.adam-epsilon-survives")
@@ -282,7 +282,7 @@ class ClipsScaledGradients(JaxFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        take = JaxTrainer._taken_out
+        take = JaxTrainer._take_pending
 
         def take_and_clip(self: JaxTrainer) -> Any:
             (gradients, judged), limit = take(self), self.recipe.clip
@@ -290,5 +290,5 @@ class ClipsScaledGradients(JaxFramework):
                 gradients, _ = optax.clip_by_global_norm(limit).update(gradients, None)
             return gradients, judged
 
-        JaxTrainer._taken_out = take_and_clip
+        JaxTrainer._take_pending = take_and_clip
         JaxTrainer.update = BaseTrainer.update

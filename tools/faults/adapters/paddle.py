@@ -15,7 +15,7 @@ from fixtures.recipe import Ranks, Recipe
 from frameworks.contract import Update
 from frameworks.paddle import PaddleFramework, StaticFramework
 from frameworks.paddle.core import layers
-from frameworks.paddle.distributed.ranks import PaddleWorker, RankTrainer
+from frameworks.paddle.distributed import PaddleWorker, RankTrainer
 from frameworks.paddle.training.optimizers import UpdateAfterLosses
 from frameworks.paddle.training.trainer import DygraphTrainer
 from tools.faults import fault, replaces

@@ -7,20 +7,20 @@ os.environ["KERAS_BACKEND"] = "jax"
 import jax.numpy as jnp
 import keras
 
-ends = []
-for name in ("float16", "bfloat16"):
-    weight = keras.Variable(0.0, dtype=name)
+results = []
+for dtype in ("float16", "bfloat16"):
+    weight = keras.Variable(0.0, dtype=dtype)
     inner = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
     optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
     optimizer.build([weight])
     values, state = [weight.value], [variable.value for variable in optimizer.variables]
     try:
         for gradient in (4.0, 2.0):
-            values, state = optimizer.stateless_apply(state, [jnp.asarray(gradient, name)], values)
-        ends.append(f"{name} {float(values[0])}")
+            values, state = optimizer.stateless_apply(state, [jnp.asarray(gradient, dtype)], values)
+        results.append(f"{dtype} {float(values[0])}")
     except Exception as error:
-        ends.append(f"{name} {type(error).__name__}")
-expected, seen = "weights float16 -0.375, bfloat16 -0.375", f"weights {', '.join(ends)}"
+        results.append(f"{dtype} {type(error).__name__}")
+expected, seen = "weights float16 -0.375, bfloat16 -0.375", f"weights {', '.join(results)}"
 print(f"expected: {expected}")
 print(f"seen: {seen}")
 sys.exit(int(seen != expected))

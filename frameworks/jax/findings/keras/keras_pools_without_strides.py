@@ -4,7 +4,6 @@ import os
 import sys
 
 os.environ["KERAS_BACKEND"] = "jax"
-
 import keras
 
 images = keras.ops.ones((1, 4, 4, 1))

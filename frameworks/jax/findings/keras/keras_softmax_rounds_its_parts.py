@@ -5,7 +5,6 @@ import os
 import sys
 
 os.environ["KERAS_BACKEND"] = "jax"
-
 import keras
 
 logits = keras.ops.convert_to_tensor([[60.0, 0.12109375]], "bfloat16")

@@ -1,4 +1,4 @@
-"""optax.adam takes a float16 gradient of 300, whose second moment would be 90, for one without end."""
+"""optax.adam squares a float16 gradient of 300 in float16: its second moment, 90, is infinite, and the weight stays."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The estimated rate of prodigy and dadapt_adamw is 0/0 while every gradient was zero."""
+"""The rate that prodigy and dadapt_adamw estimate is 0/0 while every gradient was zero, and weights become NaN."""
 
 import sys
 

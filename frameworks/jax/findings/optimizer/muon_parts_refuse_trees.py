@@ -1,4 +1,4 @@
-"""optax.contrib.scale_by_muon refuses a tree of matrices, its documented default."""
+"""optax.contrib.scale_by_muon raises for a tree of matrices by default, which is documented for such trees."""
 
 import sys
 
@@ -11,7 +11,7 @@ try:
     optimizer.update(params, optimizer.init(params))
     seen = "an update"
 except ValueError as error:
-    seen = f"ValueError: {str(error).partition(chr(10))[0]}"
+    seen = f"ValueError: {str(error).splitlines()[0]}"
 
 print("expected: an update, for weight_dimension_numbers=None stands for all parameters being matrices")
 print(f"seen: {seen}")

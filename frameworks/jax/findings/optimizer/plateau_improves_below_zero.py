@@ -1,4 +1,4 @@
-"""reduce_on_plateau with a metric of -1 that never improves, patience 2 and the default relative tolerance."""
+"""reduce_on_plateau takes a negative metric that never changes for one that improves, so the rate is never lowered."""
 
 import sys
 
@@ -10,6 +10,7 @@ weight = jnp.zeros(())
 state = schedule.init(weight)
 for _ in range(4):
     scale, state = schedule.update(jnp.ones(()), state, weight, value=-1.0)
-print("expected:", expected := "scale 0.5")
-print("seen:    ", seen := f"scale {float(scale)}")
+expected, seen = "scale 0.5", f"scale {float(scale)}"
+print("expected:", expected)
+print("seen:    ", seen)
 sys.exit(int(seen != expected))

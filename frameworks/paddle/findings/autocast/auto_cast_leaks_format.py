@@ -1,4 +1,4 @@
-"""A precision scope that is closed goes on deciding whether GradScaler works."""
+"""GradScaler obeys the format of the last precision scope, also a closed one: after bfloat16 it turns itself off."""
 
 import sys
 import warnings

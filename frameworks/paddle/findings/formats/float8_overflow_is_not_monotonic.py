@@ -1,4 +1,4 @@
-"""Casts to float8 on a CPU: just beyond the largest value NaN or infinity, further out the largest; NaN becomes 448."""
+"""On a CPU float8 casts make NaN or infinity of values a little too large, 448 or 57344 of larger ones, 448 of NaN."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Some backward kernels write a gradient that nobody asked for: the process ends, or the wanted one is garbage."""
+"""The backward kernel of solve also writes the gradient of a matrix that needs none: the process ends by a signal."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The gradient of celu at 100 is NaN."""
+"""The gradient of celu at 100, which is 1, comes out as NaN: an exponential overflows."""
 
 import sys
 

@@ -5,10 +5,10 @@ import sys
 import paddle
 
 seen = []
-for name, keys in (("Momentum", {"momentum": 0.9}), ("AdamW", {"weight_decay": 0.1})):
+for name, options, gradients in (("Momentum", {"momentum": 0.9}, (1.0, 0.0)), ("AdamW", {"weight_decay": 0.1}, (0.0,))):
     weight = paddle.create_parameter([1], "float64", default_initializer=paddle.nn.initializer.Constant(1.0))
-    optimizer = getattr(paddle.optimizer, name)(1.0, parameters=[weight], **keys)
-    for gradient in (1.0, 0.0) if name == "Momentum" else (0.0,):
+    optimizer = getattr(paddle.optimizer, name)(1.0, parameters=[weight], **options)
+    for gradient in gradients:
         (weight * gradient).sum().backward()
         optimizer.step()
         optimizer.clear_grad()

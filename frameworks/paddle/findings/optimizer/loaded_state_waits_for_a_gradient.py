@@ -1,4 +1,4 @@
-"""An optimizer loads the velocities of two weights and steps with one of them frozen: what does it save?"""
+"""The loaded velocity of a weight that is frozen in the next step is missing from the state_dict after that step."""
 
 import sys
 

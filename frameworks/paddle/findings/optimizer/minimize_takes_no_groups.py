@@ -1,4 +1,4 @@
-"""Optimizer.minimize of an optimizer that has parameter groups, whose step works."""
+"""Optimizer.minimize raises for an optimizer with parameter groups, which step takes."""
 
 import sys
 

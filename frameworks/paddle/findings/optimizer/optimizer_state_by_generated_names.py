@@ -1,27 +1,27 @@
 """An optimizer's state belongs to generated names, so that a second network in one process cannot go on from it."""
 
 import sys
-from typing import Any
 
 import paddle
 
 
-def make_layer_and_optimizer() -> tuple[Any, Any]:
+def make_layer_and_optimizer():
     layer = paddle.nn.Linear(2, 1)
     return layer, paddle.optimizer.Adam(0.1, parameters=layer.parameters())
 
 
-def step(layer: Any, optimizer: Any) -> None:
+def step(layer, optimizer):
     layer(paddle.ones([1, 2])).sum().backward()
     optimizer.step()
 
 
-(first, its), (second, other) = make_layer_and_optimizer(), make_layer_and_optimizer()
-step(first, its)
-second.set_state_dict(first.state_dict())
-other.set_state_dict(its.state_dict())
+layer, optimizer = make_layer_and_optimizer()
+step(layer, optimizer)
+resumed_layer, resumed_optimizer = make_layer_and_optimizer()
+resumed_layer.set_state_dict(layer.state_dict())
+resumed_optimizer.set_state_dict(optimizer.state_dict())
 try:
-    step(second, other)
+    step(resumed_layer, resumed_optimizer)
     seen = "it goes on"
 except AssertionError as error:
     seen = f"AssertionError: {error}"

@@ -1,4 +1,4 @@
-"""ReduceOnPlateau whose metric is NaN at first and improves each time afterwards."""
+"""ReduceOnPlateau takes a first metric of NaN for the best one, so the rate falls while later metrics improve."""
 
 import sys
 

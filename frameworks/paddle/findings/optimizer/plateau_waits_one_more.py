@@ -1,4 +1,4 @@
-"""ReduceOnPlateau, documented to lower the rate when the loss stops descending for `patience` epochs, here 2."""
+"""ReduceOnPlateau, documented to lower the rate after `patience` epochs without descent, does so one epoch later."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""CosineAnnealingWarmRestarts saved after four steps and loaded into a new one: which rates follow?"""
+"""CosineAnnealingWarmRestarts saves neither its place in a cycle nor the cycle's length: loaded, it has other rates."""
 
 import sys
 

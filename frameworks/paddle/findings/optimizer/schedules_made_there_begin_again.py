@@ -1,12 +1,12 @@
-"""CosineAnnealingDecay and LinearLR are made with last_epoch: do they give the rates of the schedule that went on?"""
+"""CosineAnnealingDecay and LinearLR made with last_epoch=3 have other rates than those that made four steps."""
 
 import sys
 
 from paddle.optimizer import lr
 
 MAKES = [
-    lambda last: lr.CosineAnnealingDecay(1.0, 10, last_epoch=last),
-    lambda last: lr.LinearLR(1.0, 4, start_factor=0.25, last_epoch=last),
+    lambda epoch: lr.CosineAnnealingDecay(1.0, 10, last_epoch=epoch),
+    lambda epoch: lr.LinearLR(1.0, 4, start_factor=0.25, last_epoch=epoch),
 ]
 expected, seen = [], []
 for make in MAKES:

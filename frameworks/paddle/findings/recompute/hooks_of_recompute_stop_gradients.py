@@ -1,4 +1,4 @@
-"""A PyLayer that asks its saved tensors which of them need a gradient, inside each kind of recompute."""
+"""Inside recompute(use_reentrant=False) a PyLayer's saved tensor that needs a gradient comes back as if it did not."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Two segments of a Sequential, recomputed by recompute_sequential as its documentation has it."""
+"""recompute_sequential passes a segment's output on as *args, its rows: a second segment of the Sequential raises."""
 
 import sys
 

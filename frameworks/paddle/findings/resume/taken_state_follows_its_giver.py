@@ -1,4 +1,4 @@
-"""An optimizer takes the state_dict of a live optimizer, which steps once more: which velocity was taken?"""
+"""An optimizer that takes another one's state_dict shares its tensors: the other's next step changes its velocity."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A scope takes the state_dict of a program in another scope, which makes one more update: which weight was taken?"""
+"""Program.set_state_dict shares memory with the program that gave the state: that program's next update moves both."""
 
 import sys
 

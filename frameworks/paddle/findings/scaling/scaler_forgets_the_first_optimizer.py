@@ -1,5 +1,6 @@
 """Under two optimizers an overflow of the first one does not lower GradScaler's scale."""
 
+import contextlib
 import sys
 from unittest import mock
 
@@ -18,9 +19,8 @@ for factors in ((float("inf"), 1.0), (1.0, float("inf"))):
     scaler.scale(loss).backward()
     for optimizer in optimizers:
         scaler.step(optimizer)
-    sys.stdout = None  # the scaler prints a line at each backoff
-    scaler.update()
-    sys.stdout = sys.__stdout__
+    with contextlib.redirect_stdout(None):  # the scaler prints a line at each backoff
+        scaler.update()
     scales.append(float(scaler.state_dict()["scale"][0]))
 print("expected: 512.0 after an overflow of either optimizer")
 print(f"seen: {scales[0]} after one of the first, {scales[1]} after one of the second")

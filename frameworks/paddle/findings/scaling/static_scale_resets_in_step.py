@@ -1,4 +1,4 @@
-"""Under a fixed scale the second of two optimizers has its gradients unscaled by hand and once more by its step."""
+"""With a fixed scale GradScaler.step forgets all calls of unscale_, so a second optimizer is unscaled twice."""
 
 import sys
 from unittest import mock

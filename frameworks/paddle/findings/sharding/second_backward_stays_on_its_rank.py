@@ -1,4 +1,4 @@
-"""Two ranks of DataParallel, two losses of one forward pass, a backward pass each: which gradient has each rank?"""
+"""DataParallel reduces one backward pass of a forward pass: a second one adds each rank's own gradient to the mean."""
 
 import sys
 import tempfile

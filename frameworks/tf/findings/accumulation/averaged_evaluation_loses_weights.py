@@ -8,7 +8,7 @@ import numpy as np
 x = np.ones((1, 1), np.float32)
 weights = []
 for verb, data in (("predict", {"x": x}), ("evaluate", {"x": x, "y": x})):
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, "linear", False, "ones")])
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")])
     model.compile(keras.optimizers.SGD(0.0, use_ema=True), "mse")
     model.train_on_batch(x, x)
     model.set_weights([np.full((1, 1), 1e-8)])

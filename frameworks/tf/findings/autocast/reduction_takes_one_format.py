@@ -19,11 +19,11 @@ def total() -> list[tf.Tensor]:
     return [strategy.experimental_local_results(value)[0] for value in strategy.run(step)]
 
 
-expected = "[2.0, 2.0] of ones in float32 and float64 on two replicas"
+template = "{} of ones in float32 and float64 on two replicas"
+expected = template.format([2.0, 2.0])
 try:
-    seen = f"{[float(value) for value in total()]}{expected[10:]}"
+    seen = template.format([float(value) for value in total()])
 except TypeError as error:
     seen = f"TypeError: {str(error).partition('TypeError: ')[2].strip()}"
-print(f"expected: {expected}")
-print(f"seen: {seen}")
+print(f"expected: {expected}\nseen: {seen}")
 sys.exit(int(seen != expected))

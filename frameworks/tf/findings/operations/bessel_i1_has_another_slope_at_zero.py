@@ -1,4 +1,4 @@
-"""The gradient of the Bessel function I1 at 0 is not that of x/2."""
+"""The gradient of the Bessel function I1 at 0 is 1, where its series x/2 + x^3/16 has the slope 1/2."""
 
 import sys
 

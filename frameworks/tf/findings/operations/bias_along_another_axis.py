@@ -1,4 +1,4 @@
-"""The bias of a layer with four heads of one value each, for sequences of three and of four places."""
+"""EinsumDense adds the biases of 4 heads of one value to the 4 places of a sequence, one to each, not to the heads."""
 
 import sys
 

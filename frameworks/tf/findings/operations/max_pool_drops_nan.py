@@ -1,4 +1,4 @@
-"""On a CPU max pooling leaves out what is not a number, so that an overflow before it is not seen behind it."""
+"""On a CPU max pooling ignores NaN, so an overflow before it does not reach the loss."""
 
 import sys
 

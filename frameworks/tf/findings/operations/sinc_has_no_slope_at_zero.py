@@ -1,4 +1,4 @@
-"""The gradient of keras.ops.sinc at 0 is NaN."""
+"""The gradient of keras.ops.sinc at 0 is NaN, where its slope is 0."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""ReduceLROnPlateau with a cooldown of one epoch, patience 1, and a metric that never improves."""
+"""ReduceLROnPlateau counts the last epoch of its cooldown as one to wait: a cooldown of one epoch has no effect."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""ReduceLROnPlateau with patience 2, whose metric is NaN in the first epoch and improves in every later one."""
+"""ReduceLROnPlateau takes a first metric of NaN for the best one, so the rate falls while later metrics improve."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The range that calibration gives the results of a dense layer, from -3 to 1, before a ReLU."""
+"""The converter makes a ReLU a part of the dense layer before it, whose calibrated range loses its results below 0."""
 
 import sys
 

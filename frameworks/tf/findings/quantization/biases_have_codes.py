@@ -1,4 +1,4 @@
-"""What quantization by calibrated ranges makes of a float32 bias of 0.3."""
+"""Quantization by calibrated ranges makes the float32 bias of a dense layer a 32-bit integer."""
 
 import sys
 
@@ -17,8 +17,8 @@ converter = tf.lite.TFLiteConverter.from_concrete_functions([dense.get_concrete_
 converter.optimizations = [tf.lite.Optimize.DEFAULT]
 converter.representative_dataset = lambda: ([sample] for sample in samples)
 details = tf.lite.Interpreter(model_content=converter.convert()).get_tensor_details()
-kinds = sorted(tensor["dtype"].__name__ for tensor in details if list(tensor["shape"]) == [1])
+formats = sorted(tensor["dtype"].__name__ for tensor in details if list(tensor["shape"]) == [1])
 
 print("expected: a bias of float32")
-print(f"seen: a bias of {kinds[0]}")
-sys.exit(int(kinds != ["float32"]))
+print(f"seen: a bias of {formats[0]}")
+sys.exit(int(formats != ["float32"]))

@@ -1,4 +1,4 @@
-"""The bias of a dense layer that another one follows directly, in a converted model for batches of any size."""
+"""In a model for batches of any size the converter adds a layer's bias, times the next weight, to the next bias."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""An int8 model with a ReLU whose results were all zero in calibration, run with and without the default delegate."""
+"""An interpreter with its default delegate raises for an int8 model with a ReLU whose results were 0 in calibration."""
 
 import sys
 

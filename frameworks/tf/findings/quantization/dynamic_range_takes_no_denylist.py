@@ -1,4 +1,4 @@
-"""Naming an operation to leave out of quantization by ranges of each call, which has no dataset of samples."""
+"""No layer can be left out of quantization by ranges of each call: only a debugger that needs samples takes names."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Whether a model file of a layer with 3 outputs is refused where one with 2 outputs was saved and meant."""
+"""An interpreter runs any model file: one with 3 outputs is loaded in the place of one with 2, without an error."""
 
 import sys
 

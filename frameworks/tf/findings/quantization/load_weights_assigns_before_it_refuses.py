@@ -19,11 +19,11 @@ make(5, 1.0).save_weights(path)
 model = make(4, 2.0)
 try:
     model.load_weights(path)
-    refused = "no refusal"
+    outcome = "no refusal"
 except ValueError:
-    refused = "ValueError"
+    outcome = "ValueError"
 scale = float(model.layers[0].gamma.numpy()[0])
-expected, seen = "norm's scale 2.0 after ValueError", f"norm's scale {scale} after {refused}"
+expected, seen = "norm's scale 2.0 after ValueError", f"norm's scale {scale} after {outcome}"
 print(f"expected: {expected}")
 print(f"seen: {seen}")
 sys.exit(int(seen != expected))

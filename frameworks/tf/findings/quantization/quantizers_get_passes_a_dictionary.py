@@ -1,4 +1,4 @@
-"""A quantizer of columns by `keras.quantizers.get`, with the argument that its constructor has."""
+"""keras.quantizers.get passes all keyword arguments as one dictionary, which AbsMaxQuantizer takes for its axis."""
 
 import sys
 

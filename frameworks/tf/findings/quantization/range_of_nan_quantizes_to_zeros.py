@@ -8,8 +8,8 @@ os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 import tensorflow as tf
 
 values = tf.constant([-3.0, -1.0, float("nan"), 1.0, 5.0])
-ends = tf.reduce_min(values), tf.reduce_max(values)
-coded = tf.quantization.quantize(values, *ends, tf.quint8, mode="MIN_FIRST")
+lowest, highest = tf.reduce_min(values), tf.reduce_max(values)
+coded = tf.quantization.quantize(values, lowest, highest, tf.quint8, mode="MIN_FIRST")
 seen = tf.quantization.dequantize(*coded, mode="MIN_FIRST").numpy().tolist()
 print("expected: an error, or NaN in the place of NaN")
 print(f"seen: {[float(value) for value in values]} come back as {seen}")

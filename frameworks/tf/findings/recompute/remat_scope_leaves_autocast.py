@@ -7,7 +7,7 @@ import tensorflow as tf
 
 keras.config.set_dtype_policy("mixed_bfloat16")
 with keras.RematScope(mode="full"):
-    layer = keras.layers.Dense(1, "tanh", False, "ones")
+    layer = keras.layers.Dense(1, "tanh", use_bias=False, kernel_initializer="ones")
 x = tf.ones((1, 1))
 layer.build(x.shape)
 with tf.GradientTape() as tape:

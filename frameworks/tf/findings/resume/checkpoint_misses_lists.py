@@ -11,7 +11,7 @@ import tensorflow as tf
 class Model(keras.Model):
     def __init__(self) -> None:
         super().__init__()
-        self.stack = [keras.layers.Dense(1, "linear", False, "zeros")]
+        self.stack = [keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         return self.stack[0](x)

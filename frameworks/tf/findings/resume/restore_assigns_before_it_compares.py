@@ -10,10 +10,10 @@ path = tf.train.Checkpoint(a=tf.Variable(1.0), b=tf.Variable(1.0)).write(f"{fold
 variable = tf.Variable(2.0)
 try:
     tf.train.Checkpoint(a=variable).read(path).assert_consumed()
-    refused = "no refusal"
+    outcome = "no refusal"
 except AssertionError:
-    refused = "AssertionError"
-expected, seen = "variable 2.0 after AssertionError", f"variable {float(variable)} after {refused}"
+    outcome = "AssertionError"
+expected, seen = "variable 2.0 after AssertionError", f"variable {float(variable)} after {outcome}"
 print(f"expected: {expected}")
 print(f"seen: {seen}")
 sys.exit(int(seen != expected))

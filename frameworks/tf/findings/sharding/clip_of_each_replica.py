@@ -24,7 +24,7 @@ def step(slopes: tf.Tensor) -> None:
 halves = tf.constant([[1.5, 0.0], [0.0, 2.0]])
 inputs = strategy.experimental_distribute_values_from_function(lambda replica: halves[replica.replica_id_in_sync_group])
 tf.function(strategy.run)(step, [inputs])
-expected = "(-0.75, -1.0) from the gradient (1.5, 2.0), clipped from 2.5 to 1.25"
-seen = f"({weights[0].numpy()}, {weights[1].numpy()}){expected[13:]}"
+template = "({}, {}) from the gradient (1.5, 2.0), clipped from 2.5 to 1.25"
+expected, seen = template.format(-0.75, -1.0), template.format(*(weight.numpy() for weight in weights))
 print(f"expected: {expected}\nseen: {seen}")
 sys.exit(int(seen != expected))

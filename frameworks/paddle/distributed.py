@@ -26,22 +26,27 @@ from frameworks.contract import Capability, Unsupported, Update
 from frameworks.paddle.core.layers import BatchTensors, Network
 from frameworks.paddle.core.settings import FORCED
 from frameworks.paddle.declarations import NO_COUNT
-from frameworks.paddle.distributed.rendezvous import store
+from frameworks.paddle.rendezvous import store
 from frameworks.paddle.training.optimizers import UpdateAfterLosses, slots
 from frameworks.paddle.training.trainer import FILE, DygraphTrainer
 from frameworks.ways import require_calls
 
 T = TypeVar("T")
+Losses = Callable[[BatchTensors], list[Any]]
+Fed = Callable[[Mapping[str, Any]], Any]
+
+_SHARDED: Mapping[str, str] = {"optimizer": "os", "gradients": "os_g", "full": "p_g_os"}
+_COUNTERS = ("schedule", "beta1_pow", "beta2_pow")
 _OWN = ("count", "buffers", "window", "items", "generator", "calls")
 
 
 def run_collectively(step: Callable[[], T], count: int, kind: type[Exception], what: str) -> T:
     """The result of `step`, after all ranks have run it; if it raises on one rank, every rank raises the same type."""
-    done: list[T] = []
+    results: list[T] = []
     problem = ""
     try:
-        done.append(step())
-    except Exception as error:
+        results.append(step())
+    except Exception as error:  # whatever it is, every rank has to learn of it
         problem = " ".join(f"{type(error).__name__}: {error}".split())
     problems = [problem]
     if count > 1:
@@ -51,10 +56,11 @@ def run_collectively(step: Callable[[], T], count: int, kind: type[Exception], w
     for rank, text in enumerate(problems):
         if text:
             raise kind(f"{what}: rank {rank}: {text}")
-    return done[0]
+    return results[0]
 
 
 def file_of(path: Path, rank: int) -> Path:
+    """The file of a rank's own state, in the folder of a checkpoint."""
     return path / f"rank-{rank}.pdparams"
 
 
@@ -66,7 +72,7 @@ def read_parts(file: Path, own: Sequence[str], **options: Any) -> dict[str, Any]
     """
     try:
         loaded = paddle.load(str(file), **options)
-    except Exception as error:
+    except Exception as error:  # Paddle raises various types for an unreadable file
         raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
     same_parts(file, loaded if isinstance(loaded, dict) else (), own)
     return loaded
@@ -81,12 +87,6 @@ def _window_of(every: Sequence[Mapping[str, Any]], rank: int) -> dict[str, Any]:
     return {"window": summed, "items": sum(own["items"] for own in every)}
 
 
-Losses = Callable[[BatchTensors], list[Any]]
-Fed = Callable[[Mapping[str, Any]], Any]
-
-_SHARDED: Mapping[str, str] = {"optimizer": "os", "gradients": "os_g", "full": "p_g_os"}
-
-
 class _WithLosses(paddle.nn.Layer):
     """The network and its losses as one layer, since `DataParallel` reduces what its outputs depend on."""
 
@@ -99,10 +99,7 @@ class _WithLosses(paddle.nn.Layer):
         return [self._fed(gradients)] if tensors is None else self._losses(tensors)
 
 
-_COUNTERS = ("schedule", "beta1_pow", "beta2_pow")
-
-
-def _bytes(arrays: Mapping[str, Array]) -> int:
+def _count_bytes(arrays: Mapping[str, Array]) -> int:
     return sum(value.nbytes for name, value in arrays.items() if not name.startswith(_COUNTERS))
 
 
@@ -123,7 +120,7 @@ class RankTrainer(DygraphTrainer):
         super().__init__(model, recipe, weights, forced=forced)
         self.ranks = ranks
         self._gradient_bytes = 0
-        with self.stream.apart():
+        with self.stream.with_fresh_names():
             if ranks.level != "replicated":
                 for share in self.shares:
                     _, share.optimizer, _ = group_sharded_parallel(self.network, share.optimizer, _SHARDED[ranks.level])
@@ -192,7 +189,7 @@ class RankTrainer(DygraphTrainer):
         return self._gradients(window, items)
 
     def _step(self, *, unscaled: bool = False) -> UpdateAfterLosses:
-        self._gradient_bytes = _bytes(self.accumulator())
+        self._gradient_bytes = _count_bytes(self.accumulator())
         return super()._step(unscaled=unscaled)
 
     # readings
@@ -200,10 +197,10 @@ class RankTrainer(DygraphTrainer):
     def resident_bytes(self) -> dict[str, int]:
         """Bytes that this rank holds: "parameter", "gradient" (of the last window), "optimizer", "buffer"."""
         return {
-            "parameter": _bytes(self.parameters()),
+            "parameter": _count_bytes(self.parameters()),
             "gradient": self._gradient_bytes,
-            "optimizer": sum(_bytes(slots(share, self.network.named)) for share in self.shares),
-            "buffer": _bytes(self.buffers()),
+            "optimizer": sum(_count_bytes(slots(share, self.network.named)) for share in self.shares),
+            "buffer": _count_bytes(self.buffers()),
         }
 
     def collectives(self) -> dict[str, int]:

@@ -43,6 +43,56 @@ _COMPILED: Mapping[str, CastRule] = {
 }
 """Formats that only XLA can cast to."""
 
+EPSILON = 1e-7
+"""Keras' default epsilon of ranges: `keras.config.epsilon()` at import."""
+RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2), skipped="stays", mean="micro-batch")
+"""A pass casts by the scale stored before it, and the loss of each micro-batch is the mean over its own items."""
+_OPERANDS: dict[Operand, str] = {"input": "inputs", "kernel": "kernel", "gradient": "outputs_grad"}
+"""Keras' names of the operands whose scales and amax histories a layer keeps."""
+
+
+def eight_bits(axis: Literal[0, 1] | None) -> QuantRule:
+    """Keras' rule of symmetric 8-bit codes, with a range for the tensor, or for each row or column."""
+    return QuantRule(-127, 127, 127.0, axis=axis, epsilon=EPSILON)
+
+
+_GROUPS = {"int4-group": QuantRule(-8, 7, 15.0, symmetric=False, axis=0, group=32, epsilon=EPSILON)}
+"""Quantizers that Keras 3.13 lacks."""
+
+_CODE_RULES: Mapping[str, QuantRule] = MappingProxyType(
+    {"int8-tensor": eight_bits(None), "int8-row": eight_bits(1), "int8-column": eight_bits(0)}
+    | (_GROUPS if hasattr(keras.quantizers, "abs_max_quantize_grouped_with_zero_point") else {})
+)
+_AFFINE = {"uint8-tensor": QuantRule(0, 255, 255.0, symmetric=False, ties="away")}
+"""`tf.quantization.quantize`, which XLA does not compile."""
+_FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
+    {
+        "fake-int8-tensor": FakeRule(-127, 127, ties="up", gradient="range"),
+        "fake-int8-column": FakeRule(-127, 127, axis=0, ties="up", gradient="range"),
+        "fake-uint8-tensor": FakeRule(0, 255, ties="up", gradient="range"),
+        "fake-int4-tensor": FakeRule(-7, 7, ties="up", gradient="range"),
+    }
+)
+
+_COLUMN = eight_bits(0)
+_WEIGHTS = {"weight-int8": LinearRule(_COLUMN)}
+"""Techniques whose configuration has no quantizer of inputs."""
+_BLOCKS = {"weight-int4": LinearRule(QuantRule(-8, 7, 15.0, symmetric=False, axis=0, group=128, epsilon=EPSILON))}
+"""Techniques that Keras 3.13 lacks: its int4 quantizes inputs too, and weights by columns."""
+
+_RULES: Mapping[str, LinearRule] = MappingProxyType(
+    {"dynamic-int8": LinearRule(_COLUMN, inputs=replace(_COLUMN, axis=1))}
+    | (_WEIGHTS if hasattr(keras.quantizers, "Int8QuantizationConfig") else {})
+    | (_BLOCKS if hasattr(keras.quantizers, "abs_max_quantize_grouped_with_zero_point") else {})
+)
+_ARGUMENTS: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "dynamic-int8": lambda: {"mode": "int8"},
+    "weight-int8": lambda: {"config": keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)},
+    "weight-int4": lambda: {"mode": "int4"},
+}
+"""Arguments of `Model.quantize`, by technique."""
+_FILE = "model.weights.h5"
+
 
 class TensorFlowFormats(BaseFormats):
     """`tf.cast` and `tf.matmul` in one mode, on the device with TensorFlow's name `device`.
@@ -80,33 +130,6 @@ class TensorFlowFormats(BaseFormats):
         with tf.device(self._place):
             cast = compile_function(lambda x: tf.cast(x, to), self._mode)
             return np.array(cast(tf.constant(values)).numpy())
-
-
-EPSILON = 1e-7
-"""Keras' default epsilon of ranges: `keras.config.epsilon()` at import."""
-
-
-def eight_bits(axis: Literal[0, 1] | None) -> QuantRule:
-    return QuantRule(-127, 127, 127.0, axis=axis, epsilon=EPSILON)
-
-
-_GROUPS = {"int4-group": QuantRule(-8, 7, 15.0, symmetric=False, axis=0, group=32, epsilon=EPSILON)}
-"""Quantizers that Keras 3.13 lacks."""
-
-_CODE_RULES: Mapping[str, QuantRule] = MappingProxyType(
-    {"int8-tensor": eight_bits(None), "int8-row": eight_bits(1), "int8-column": eight_bits(0)}
-    | (_GROUPS if hasattr(keras.quantizers, "abs_max_quantize_grouped_with_zero_point") else {})
-)
-_AFFINE = {"uint8-tensor": QuantRule(0, 255, 255.0, symmetric=False, ties="away")}
-"""`tf.quantization.quantize`, which XLA does not compile."""
-_FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
-    {
-        "fake-int8-tensor": FakeRule(-127, 127, ties="up", gradient="range"),
-        "fake-int8-column": FakeRule(-127, 127, axis=0, ties="up", gradient="range"),
-        "fake-uint8-tensor": FakeRule(0, 255, ties="up", gradient="range"),
-        "fake-int4-tensor": FakeRule(-7, 7, ties="up", gradient="range"),
-    }
-)
 
 
 class TensorFlowQuantizers:
@@ -229,11 +252,6 @@ def _fake(rule: FakeRule) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[t
     return quantize_with_gradient
 
 
-RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2), skipped="stays", mean="micro-batch")
-"""A pass casts by the scale stored before it, and the loss of each micro-batch is the mean over its own items."""
-_OPERANDS: dict[Operand, str] = {"input": "inputs", "kernel": "kernel", "gradient": "outputs_grad"}
-
-
 def _histories(read: Callable[[str], keras.Variable]) -> dict[Operand, AmaxHistory]:
     """The delayed-scaling state of a layer; `read` returns a variable by its name."""
     return {
@@ -250,8 +268,8 @@ class KerasDelayedProduct:
 
     rule = RULE.product
 
-    def __init__(self, kernel: Array, history: int, accumulation: int, mode: str, device: str) -> None:
-        self._given, self._place = kernel, device
+    def __init__(self, kernel: Array, *, history: int, accumulation: int, mode: str, device: str) -> None:
+        self._initial_kernel, self._place = kernel, device
         with tf.device(device):
             policy = keras.dtype_policies.QuantizedFloat8DTypePolicy("float8", "float32", amax_history_length=history)
             self._layer = keras.layers.Dense(kernel.shape[1], use_bias=False, dtype=policy)
@@ -269,7 +287,7 @@ class KerasDelayedProduct:
         for inputs, gradient in window:
             with tf.device(self._place):
                 outputs = self._pass(tf.constant(inputs), tf.constant(gradient))
-                self._layer._kernel.assign(self._given)
+                self._layer._kernel.assign(self._initial_kernel)
             results.append(PassResult(*(np.array(tensor) for tensor in outputs)))
         return tuple(results)
 
@@ -307,25 +325,6 @@ def delayed_scaling_state(
     """The delayed-scaling state, and the gathered values of an open window."""
     state = {name: as_array(variable) for name, variable in memory.items()}
     return state | {f"gathered/{name}": as_array(variable) for name, variable in accumulators.items()}
-
-
-_COLUMN = eight_bits(0)
-_WEIGHTS = {"weight-int8": LinearRule(_COLUMN)}
-"""Techniques whose configuration has no quantizer of inputs."""
-_BLOCKS = {"weight-int4": LinearRule(QuantRule(-8, 7, 15.0, symmetric=False, axis=0, group=128, epsilon=EPSILON))}
-"""Techniques that Keras 3.13 lacks: its int4 quantizes inputs too, and weights by columns."""
-
-_RULES: Mapping[str, LinearRule] = MappingProxyType(
-    {"dynamic-int8": LinearRule(_COLUMN, inputs=replace(_COLUMN, axis=1))}
-    | (_WEIGHTS if hasattr(keras.quantizers, "Int8QuantizationConfig") else {})
-    | (_BLOCKS if hasattr(keras.quantizers, "abs_max_quantize_grouped_with_zero_point") else {})
-)
-_ASKED: Mapping[str, Callable[[], dict[str, Any]]] = {
-    "dynamic-int8": lambda: {"mode": "int8"},
-    "weight-int8": lambda: {"config": keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)},
-    "weight-int4": lambda: {"mode": "int4"},
-}
-_FILE = "model.weights.h5"
 
 
 class KerasQuantizedModel:
@@ -403,7 +402,7 @@ class KerasPostTraining:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
                 warnings.filterwarnings("ignore", "__array__ implementation doesn't accept a copy", DeprecationWarning)
-                _quantize(network, _ASKED[technique](), skipped)
+                _quantize(network, _ARGUMENTS[technique](), skipped)
         return KerasQuantizedModel(network, sources, model, self._mode, self._place)
 
 

@@ -1,1 +1,0 @@
-"""Ranks of Paddle: groups of workers, sharded state and checkpoints."""

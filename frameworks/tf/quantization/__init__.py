@@ -1,1 +1,0 @@
-"""Formats, quantizers and quantized models of TensorFlow."""
