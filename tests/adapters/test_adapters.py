@@ -56,7 +56,7 @@ def refusal_of(framework: ReferenceFramework) -> Judgement:
     return conclude(framework, refusal.value, ())
 
 
-def test_trainer_of_what_an_adapter_does_not_name_is_refused_by_default() -> None:
+def test_trainer_of_an_unnamed_capability_is_not_offered() -> None:
     assert {*CARRIERS, *TENSORS} == set(CATALOGUE)
     framework = WithoutAverage()
     assert framework.declares(Capability.AVERAGE) == NOT_OFFERED
@@ -83,13 +83,13 @@ def test_conclude_of_an_absent_feature_looks_for_its_name(
     assert (judgement.outcome, judgement.reason) == (outcome, "it has none")
 
 
-def test_an_absence_may_be_of_some_modes() -> None:
+def test_absence_of_some_modes_is_none_in_others() -> None:
     file = AdapterFile(absent=(Absence(("a",), "b", (), ("c",), modes=("eager",)),))
     assert file.absence("a", "eager") is not None
     assert (file.absence("a", "graph"), file.absence("b", "eager")) == (None, None)
 
 
-def test_compare_of_an_inherited_refusal_alone_holds_without_a_try(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_of_a_refusal_without_an_attempt_fails_unless_it_is_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
     outsider = WithoutAverage()
     absence = Absence((Capability.AVERAGE,), "it has none", ("no_such_module",), ("average",))
     monkeypatch.setattr(outsider, "_file", AdapterFile(absent=(absence,)))
@@ -115,7 +115,7 @@ def test_compare_of_an_inherited_refusal_alone_holds_without_a_try(monkeypatch: 
         ("raises", [((2, 3), {})]),
     ],
 )
-def test_recomputed_call_passes_arguments_as_the_case_is_named(case: RecomputeCase, arguments: list[Any]) -> None:
+def test_recomputed_call_of_a_case_passes_its_arguments(case: RecomputeCase, arguments: list[Any]) -> None:
     calls: list[Any] = []
 
     def run(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -130,13 +130,13 @@ def test_recomputed_call_passes_arguments_as_the_case_is_named(case: RecomputeCa
     assert (case in CLOSED_OVER) == (arguments == [((2,), {})])
 
 
-def test_a_window_gives_each_step_the_items_of_the_whole_window() -> None:
+def test_over_window_gives_each_step_the_items_of_the_window() -> None:
     window = exact_batch().into(4)
     total = sum(batch.items for batch in window)
     assert over_window(window, lambda batch, items: (batch, items)) == [(batch, total) for batch in window]
 
 
-def test_the_loss_of_a_window_weighs_micro_batches_by_their_items() -> None:
+def test_loss_ledger_weighs_micro_batches_by_their_items() -> None:
     ledger: LossLedger[MicroBatch] = LossLedger()
     assert math.isnan(ledger.loss())
     assert ledger.add(MicroBatch(6.0, 3), 4) == 2.0
@@ -147,7 +147,7 @@ def test_the_loss_of_a_window_weighs_micro_batches_by_their_items() -> None:
     assert ledger.losses() == ()
 
 
-def test_a_window_that_its_framework_ends_reports_the_update_that_was_made() -> None:
+def test_ending_of_an_applied_micro_batch_reports_its_update() -> None:
     first = AppliedMicroBatch(1.0, 1, 8.0, applied=True, rate=0.5)
     second = AppliedMicroBatch(1.0, 1, 4.0, rate=0.25)
     assert ending([first, second]) == (True, 8.0, 0.5)
@@ -156,7 +156,7 @@ def test_a_window_that_its_framework_ends_reports_the_update_that_was_made() -> 
         ending([])
 
 
-def test_load_adapter_of_this_contract_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_of_an_adapter_of_another_contract_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "import frameworks.reference as r\n\nclass Mine(r.ReferenceFramework):\n    contract = {}\n"
     monkeypatch.syspath_prepend(tmp_path)
     for version in range(CONTRACT_VERSION + 2):
@@ -168,10 +168,10 @@ def test_load_adapter_of_this_contract_only(tmp_path: Path, monkeypatch: pytest.
         assert len(str(refusal.value).splitlines()) == 1
 
 
-def test_stacks_are_short_within_and_whole_or_as_long_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_call_stacks_restores_the_former_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     with short_call_stacks():
         (frame,) = traceback.extract_stack()
-    assert frame.name == "test_stacks_are_short_within_and_whole_or_as_long_as_before_afterwards"
+    assert frame.name == "test_short_call_stacks_restores_the_former_limit"
     assert len(traceback.extract_stack()) > 1
     monkeypatch.setattr(sys, "tracebacklimit", 2, raising=False)
     with short_call_stacks():
@@ -200,14 +200,14 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     return calls
 
 
-def test_built_in_adapters_are_the_entry_points() -> None:
+def test_built_in_adapters_are_the_entry_points_of_the_project() -> None:
     assert built_in() == PROJECT["project"]["entry-points"][GROUP]
     assert list(built_in()) == ["reference", "torch", "tf", "paddle", "jax"]
     assert suite_version() == PROJECT["project"]["version"]
 
 
 @pytest.mark.parametrize("name", [name for name in built_in() if name != "reference"])
-def test_a_built_in_adapter_is_complete(name: str) -> None:
+def test_built_in_adapter_has_every_file_and_entry(name: str) -> None:
     folder = ROOT / "frameworks" / name
     assert built_in()[name].startswith(f"frameworks.{name}:")
     assert {FILE, "native_loop.py", "findings.toml", "expected", "findings"} <= {path.name for path in folder.iterdir()}
@@ -220,7 +220,7 @@ def test_a_built_in_adapter_is_complete(name: str) -> None:
     assert f"frameworks.{name}.*" in PROJECT["tool"]["mypy"]["overrides"][0]["module"]
 
 
-def test_run_without_a_mode_takes_those_of_the_adapter_file(judged: list[tuple[object, ...]]) -> None:
+def test_run_without_a_mode_takes_the_modes_of_the_adapter_file(judged: list[tuple[object, ...]]) -> None:
     assert [main(["run", name]) for name in ("paddle", "torch", "reference")] == [0, 0, 0]
     assert [(name, modes) for name, modes, *_ in judged] == [
         ("paddle", ["dygraph", "static", "dygraph-forced-scaler"]),
@@ -269,7 +269,7 @@ def test_run_with_a_wrong_adapter_file_is_refused(
 @pytest.mark.parametrize(
     "table", ['pin = "1"', 'pinned = "1"', 'pinned = "1"\ncpu = "a"\ngpu = "a"\nwheels = [{ version = "1" }]']
 )
-def test_a_distribution_of_other_keys_is_refused(stranger: Path, table: str) -> None:
+def test_read_distribution_of_other_keys_is_refused(stranger: Path, table: str) -> None:
     (stranger / FILE).write_text(f"[distribution]\n{table}\n", encoding="utf-8")
     with pytest.raises(UnknownFramework, match="argument"):
         read_distribution("other_adapter:Other")

@@ -47,7 +47,7 @@ def test_new_adapter_writes_a_package_with_an_entry(adapter: Path) -> None:
     ],
     ids=["one-file", "all"],
 )
-def test_run_of_the_new_adapter_is_offered_nothing(
+def test_run_of_a_new_adapter_is_not_offered(
     suites: str, status: str, tests: int, outcomes: set[Outcome], adapter: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "record.json"
@@ -149,7 +149,7 @@ def test_conformance_run_of_the_documented_package_meets_its_expectation(package
     assert len(clauses_of(result, {Outcome.PASS})) >= 3
 
 
-def test_known_adapters_of_one_name_are_the_built_in_or_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_adapters_of_one_name_takes_the_built_in_or_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = [("mine", path) for path in ("b:M", "a:M", "a:M")]
     claims = (("torch", "z:T"), ("torch", registry.built_in()["torch"]), *mine)
     points = [EntryPoint(name, path, registry.GROUP) for name, path in claims]

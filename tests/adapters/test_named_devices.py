@@ -169,7 +169,7 @@ def test_available_of_tensorflow_are_the_listed_types(
         ("METAL", {"cpu", "METAL"}, {"cpu": "cpu", "metal": "METAL"}),
     ],
 )
-def test_platforms_of_jax_are_those_found(
+def test_platforms_of_jax_are_the_present_backends(
     monkeypatch: pytest.MonkeyPatch, backend: str, there: set[str], want: dict[str, str]
 ) -> None:
     jax = pytest.importorskip("jax")

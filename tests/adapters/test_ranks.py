@@ -38,7 +38,7 @@ EXACT = Recipe(SGD(2.0**-4))
 @pytest.mark.parametrize(
     ("size", "count", "sizes"), [(8, 2, [4, 4]), (7, 2, [4, 3]), (1, 4, [1, 0, 0, 0]), (0, 2, [0, 0])]
 )
-def test_batches_are_dealt_in_parts_as_equal_as_can_be(size: int, count: int, sizes: list[int]) -> None:
+def test_split_across_ranks_gives_parts_of_nearly_equal_size(size: int, count: int, sizes: list[int]) -> None:
     batch = exact_batch(8).part(0, size)
     parts = split_across_ranks(batch, count)
     assert [len(part) for part in parts] == sizes
@@ -46,19 +46,19 @@ def test_batches_are_dealt_in_parts_as_equal_as_can_be(size: int, count: int, si
 
 
 @pytest.mark.parametrize(("count", "replicas"), [(0, 1), (4, 3), (2, 0)])
-def test_ranks_that_hold_no_whole_number_of_replicas_are_refused(count: int, replicas: int) -> None:
+def test_ranks_without_a_whole_number_of_replicas_are_refused(count: int, replicas: int) -> None:
     with pytest.raises(ValueError, match=f"{count} ranks cannot hold {replicas} replicas"):
         Ranks(count, "full", replicas)
 
 
-def test_a_mode_with_ranks_trains_everything_with_them_and_nothing_else_does() -> None:
+def test_complete_recipe_in_a_mode_with_ranks_has_ranks() -> None:
     for mode, ranks in (("emulated", None), ("ranks", Ranks(2))):
         subject = Subject(ReferenceFramework("cpu", mode), 0)
         assert subject.complete_recipe(Recipe()).ranks == ranks
         assert subject.complete_recipe(Recipe(ranks=Ranks(4))).ranks == Ranks(4)
 
 
-def test_a_company_without_ranks_is_refused_in_one_line() -> None:
+def test_rank_group_without_ranks_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"recipe\.ranks is required, e\.g\. Recipe\(ranks=Ranks\(2\)\)"):
         ReferenceFramework("cpu").rank_group(exact_linear(), Recipe(Adam()))
 
@@ -111,7 +111,7 @@ def test_worker_group_of_one_process_is_all_ranks() -> None:
         WorkerGroup(TOY, 3, "cpu", "", {}, processes=2)
 
 
-def test_all_takes_large_values_variables_and_output_of_ranks() -> None:
+def test_all_passes_large_values_and_variables() -> None:
     run = rank_group(toy(2, TOY_VARIABLE="here"))
     value = bytes(10_000_000)
     assert run.all("echo", value) == (value, value)
@@ -185,7 +185,7 @@ def test_all_after_a_refusal_or_a_value_that_cannot_be_pickled_works(worker_grou
     assert run.all("add", 1) == ((0, 1), (1, 1))
 
 
-def test_ranks_that_raise_and_do_not_meet_again_are_ended() -> None:
+def test_all_after_a_failed_synchronisation_ends_the_ranks() -> None:
     worker_group = toy(2, "tests.support.toy_ranks:Apart")
     pids = worker_group.pids
     run = rank_group(worker_group)
@@ -269,7 +269,7 @@ def test_close_all_leaves_nothing() -> None:
         worker_group.make([(0, "", None)] * 2)
 
 
-def test_nothing_outlives_a_killed_parent() -> None:
+def test_worker_group_of_a_killed_parent_ends() -> None:
     command = [sys.executable, "-c", PARENT, "hold", "3600"]
     with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -281,7 +281,7 @@ def test_nothing_outlives_a_killed_parent() -> None:
     assert not Path(started["folder"]).exists()
 
 
-def test_nothing_outlives_a_parent_that_ends() -> None:
+def test_worker_group_of_a_parent_that_returns_ends() -> None:
     command = [sys.executable, "-c", PARENT, "sleep", "0"]
     done = run_to_its_end(command)
     assert done.status == 0, done.lines
@@ -290,7 +290,7 @@ def test_nothing_outlives_a_parent_that_ends() -> None:
     assert not Path(started["folder"]).exists()
 
 
-def test_a_forked_copy_leaves_its_parents_ranks_alone(worker_group: WorkerGroup) -> None:
+def test_close_in_a_forked_copy_leaves_the_ranks_of_the_parent(worker_group: WorkerGroup) -> None:
     run = rank_group(worker_group)
     copy = os.fork()
     if copy == 0:
@@ -308,9 +308,7 @@ def test_a_forked_copy_leaves_its_parents_ranks_alone(worker_group: WorkerGroup)
     assert toy() is worker_group
 
 
-def test_worker_group_folder_removes_those_of_dead_processes_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_group_folder_removes_folders_of_dead_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     living = WorkerGroupFolder()
     child = os.fork()
@@ -373,7 +371,7 @@ def test_ask_with_a_stop_ends_the_rank(worker_group: WorkerGroup) -> None:
     assert_clean(worker_group, pids)
 
 
-def test_a_rank_that_stops_takes_those_of_its_process_with_it() -> None:
+def test_ask_with_a_stop_ends_every_rank_of_the_process() -> None:
     worker_group = toy(4, "tests.support.toy_ranks:ToyTogether", processes=1)
     with pytest.raises(RankFailed) as failed:
         worker_group.ask(rank_group(worker_group)._number, "echo", each(1, 2, 3, 4), stop=(1, "exits"))
@@ -415,7 +413,7 @@ def test_all_with_a_rank_killed_between_commands_fails(worker_group: WorkerGroup
     assert toy() is not worker_group
 
 
-def test_a_rank_ends_whose_own_child_has_its_connection(worker_group: WorkerGroup) -> None:
+def test_ask_of_a_rank_whose_child_has_its_connection_fails(worker_group: WorkerGroup) -> None:
     run = rank_group(worker_group)
     children = run.all("start_child", "fork")
     with pytest.raises(RankFailed, match=r"^rank 0 ended with exit status 4"):
@@ -460,7 +458,7 @@ def test_all_interrupted_ends_the_ranks(worker_group: WorkerGroup) -> None:
 
 
 # Paddle's rendezvous
-def test_rendezvous_ends_with_whoever_started_it(tmp_path: Path) -> None:
+def test_rendezvous_of_an_ended_parent_ends(tmp_path: Path) -> None:
     program = ROOT / "frameworks" / "paddle" / "distributed" / "rendezvous.py"
     command = [sys.executable, "-I", "-S", str(program), str(tmp_path / "port")]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as server:

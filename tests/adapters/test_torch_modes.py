@@ -45,14 +45,14 @@ def losses(mode: str) -> list[float]:
     return [run.update((vector_batch(size, length, 8),)).loss for size, length in SIZES]
 
 
-def test_one_program_trains_on_every_size() -> None:
+def test_update_in_dynamic_mode_compiles_one_program_for_every_size() -> None:
     before = programs()
     result = losses(DYNAMIC)
     assert programs() - before == 1
     np.testing.assert_allclose(result, losses("eager"), rtol=1e-5)
 
 
-def test_a_program_for_all_sizes_that_depends_on_the_size_is_an_error() -> None:
+def test_compile_function_that_depends_on_the_size_raises() -> None:
     call = compile_function(lambda x: x.exp() if x.shape[0] > 4 else x.neg(), DYNAMIC)
     assert call(torch.ones(3, 2)).equal(-torch.ones(3, 2))
     with pytest.raises(RuntimeError, match="recompile"):
@@ -88,7 +88,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
     ],
     ids=["too-long", "fails"],
 )
-def test_a_build_that_fails_is_reported_and_tried_again(build: Mock, failure: Exception) -> None:
+def test_prepare_after_a_failed_build_builds_again(build: Mock, failure: Exception) -> None:
     leave, build.side_effect = build.side_effect, failure
     with pytest.raises(RuntimeError, match="could not be compiled"):
         deepspeed_start._prepare()
@@ -97,7 +97,7 @@ def test_a_build_that_fails_is_reported_and_tried_again(build: Mock, failure: Ex
     assert build.call_count == 2
 
 
-def test_where_deepspeed_is_missing_its_ranks_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_without_deepspeed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deepspeed_start, "is_installed", lambda: False)
     deepspeed_start.problem.cache_clear()
     try:
@@ -117,7 +117,7 @@ def remove(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 
 
 @pytest.mark.parametrize("missing", [("bitsandbytes",), ("transformers", "accelerate", "bitsandbytes")], ids=len)
-def test_what_is_not_installed_is_named(missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_declares_without_libraries_names_them(missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     remove(monkeypatch, *missing)
     framework = load("torch", "cpu", transformers_models.MODE)
     declared = framework.declares(Capability.LOAD_INT8)
@@ -126,7 +126,7 @@ def test_what_is_not_installed_is_named(missing: tuple[str, ...], monkeypatch: p
     assert not framework.rule(PostTraining).rules()
 
 
-def test_load_int8_is_offered_on_a_cpu_in_its_own_mode_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_int8_outside_its_mode_or_a_cpu_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     remove(monkeypatch)
     assert transformers_models.TransformersPostTraining("cpu").rules()
     assert not transformers_models.TransformersPostTraining("cuda").rules()

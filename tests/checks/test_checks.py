@@ -58,7 +58,7 @@ def test_rows_cover_every_pair_of_declared_values(framework: Framework) -> None:
     assert len(set(labels)) == len(labels)
 
 
-def test_declared_leaves_out_what_is_refused() -> None:
+def test_list_factors_leaves_out_refused_values() -> None:
     offered = list_factors(Plain())
     assert list(offered["precision"]) == ["O0"]
     assert list(offered["scaling"]) == ["unscaled"]
@@ -94,7 +94,7 @@ def trace_of(model: Model, recipe: Recipe, batch: Batch, framework_type: Any = R
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16], ids=lambda p: p.label)
 @pytest.mark.parametrize("fixture", FIXTURES)
-def test_rounding_names_no_layer(fixture: str, precision: Precision, seed: int) -> None:
+def test_first_beyond_of_the_reference_is_none(fixture: str, precision: Precision, seed: int) -> None:
     (model, batch), recipe = FIXTURES[fixture](), Recipe(SGD(0.1), precision, seed=seed)
     assert bounds_of(model, recipe, batch).first_beyond(trace_of(model, recipe, batch)) is None
 
@@ -107,7 +107,7 @@ def test_rounding_names_no_layer(fixture: str, precision: Precision, seed: int) 
         (faults.FilterGradientHasItsSidesExchanged, "digits-convolution", "4 (Convolution), gradient of weight"),
     ],
 )
-def test_a_layer_that_is_slightly_wrong_is_named(framework_type: Any, fixture: str, where: str) -> None:
+def test_first_beyond_of_a_faulty_layer_names_it(framework_type: Any, fixture: str, where: str) -> None:
     model, batch = FIXTURES[fixture]()
     beyond = bounds_of(model, RECIPE, batch).first_beyond(trace_of(model, RECIPE, batch, framework_type))
     assert beyond.label == where
@@ -116,7 +116,7 @@ def test_a_layer_that_is_slightly_wrong_is_named(framework_type: Any, fixture: s
 
 
 @pytest.mark.parametrize("spoilt", ["missing", "nan", "shape", "exchanged"])
-def test_a_gradient_that_is_missing_or_no_number_or_another_ones_is_named(spoilt: str) -> None:
+def test_first_beyond_of_a_damaged_gradient_names_it(spoilt: str) -> None:
     model, batch = digits_mlp((8, 8), "tanh"), digits_batch(4)
     trace = trace_of(model, RECIPE, batch)
     parameters = dict(trace.parameters)
@@ -131,7 +131,7 @@ def test_a_gradient_that_is_missing_or_no_number_or_another_ones_is_named(spoilt
     )
 
 
-def test_a_parameter_that_is_a_little_too_long_is_named_where_its_distance_does_not_show_it() -> None:
+def test_first_beyond_of_a_gradient_that_is_too_long_names_it() -> None:
     model, batch, recipe = digits_mlp((32,), "tanh"), digits_batch(32), Recipe(SGD(0.1), BFLOAT16)
     trace, bounds = trace_of(model, recipe, batch), bounds_of(model, recipe, batch)
     name = "parameter/0.weight"
@@ -142,7 +142,7 @@ def test_a_parameter_that_is_a_little_too_long_is_named_where_its_distance_does_
     assert beyond.label == "0 (Dense), gradient of weight"
 
 
-def test_what_is_zero_or_little_but_rounding_is_not_judged() -> None:
+def test_layer_bounds_of_a_zero_gradient_are_infinite() -> None:
     model, batch = encoder(blocks=1), token_batch(4)
     bounds = bounds_of(model, RECIPE, batch)
     assert [name for name, bound in bounds.distances.items() if bound == np.inf] == ["parameter/2.body.1.key.bias"]
@@ -181,7 +181,7 @@ def framework_of(trainer: type[ReferenceTrainer]) -> type[ReferenceFramework]:
 FAR = "distance: got 1.0, want at most 0.5"
 
 
-def test_message_of_a_violation_names_the_layer_or_says_that_all_are_right_or_shown_nowhere() -> None:
+def test_naming_the_layer_adds_the_first_wrong_layer_to_the_message() -> None:
     text = failing(faults.AttentionScaledByAnotherWidth, encoder(blocks=1), token_batch(4))
     assert text.startswith(FAR)
     assert "first layer further from the reference than its rounding explains: 2.body.1 (SelfAttention), out" in text
@@ -192,7 +192,7 @@ def test_message_of_a_violation_names_the_layer_or_says_that_all_are_right_or_sh
     assert failing(framework_of(BlindToSegments), model, digits_batch(4), segments).endswith(WITHIN)
 
 
-def test_a_record_of_parity_has_tensors_bounds_and_numbers(tmp_path: Path) -> None:
+def test_run_of_parity_records_tensors_bounds_and_numbers(tmp_path: Path) -> None:
     suite, record = "conformance/suites/autocast/test_autocast_parity.py", tmp_path / "run.json"
     completed = judge("-k", "exact-linear and (test_float32_sgd_parity or momentum)", f"--record={record}", suite)
     assert completed.status == 0, completed.lines
@@ -235,7 +235,7 @@ def last_place(value: Array) -> Array:
 
 
 @pytest.mark.parametrize("name", ["value", "x", "w"])
-def test_last_places_are_rounding_where_a_compiler_may_fuse(name: str) -> None:
+def test_same_values_of_a_compiled_framework_allows_the_last_place(name: str) -> None:
     *_, check = run_comparison(Compiled("cpu"), name, last_place).checks
     assert check.bound is not None
     assert check.derivation["runs"] == 2
@@ -255,7 +255,7 @@ FAULTS: dict[str, Callable[[Array], Array]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ["value", "x", "w"])
-def test_nothing_else_is(name: str, fault: str) -> None:
+def test_same_values_of_a_compiled_framework_refuses_larger_differences(name: str, fault: str) -> None:
     with pytest.raises(Violation):
         run_comparison(Compiled("cpu"), name, FAULTS[fault])
 
@@ -274,14 +274,14 @@ def of_bits(bits: list[int], format_name: str) -> Array:
         ("float8_e5m2", 0x7E, 0xFF),
     ],
 )
-def test_same_bits_takes_any_nan_for_any_other(format_name: str, quiet: int, other: int) -> None:
+def test_same_bits_of_two_nans_is_true(format_name: str, quiet: int, other: int) -> None:
     """A processor and a GPU make NaN of other bits of the same operation."""
     assert same_bits(of_bits([quiet, 1], format_name), of_bits([other, 1], format_name))
     assert not same_bits(of_bits([quiet, 1], format_name), of_bits([other, 2], format_name))
     assert not same_bits(of_bits([quiet, 1], format_name), of_bits([1, quiet], format_name))
 
 
-def test_same_bits_tells_signs_of_zero_and_integers_apart() -> None:
+def test_same_bits_of_signed_zeros_and_other_integers_is_false() -> None:
     for dtype in ("float32", "float64"):
         assert not same_bits(np.array([0.0, np.nan], dtype), np.array([-0.0, np.nan], dtype))
     assert same_bits(np.arange(3), np.arange(3))
@@ -319,6 +319,6 @@ def test_listeners_below_finds_a_child(address: str, inside: bool) -> None:
     assert [(own.address, own.inside) for own in below if own.pid == child.pid] == [(address, inside)]
 
 
-def test_inside_of_a_mapped_address_is_that_of_the_older_kind() -> None:
+def test_inside_of_a_mapped_address_is_that_of_its_ipv4_address() -> None:
     assert Listener(1, "::ffff:127.0.0.1", 1).inside
     assert not Listener(1, "::ffff:10.0.0.1", 1).inside

@@ -157,7 +157,7 @@ def test_judge_without_a_record_is_status_2(runner: Runner, status: str) -> None
 
 
 @pytest.mark.parametrize("name", ["FRAMEWORK", "VERSION", "DEVICE", "MODES", "TESTS"])
-def test_judge_refuses_what_is_no_name_and_never_runs_it(runner: Runner, name: str) -> None:
+def test_judge_of_a_shell_command_as_a_name_is_refused(runner: Runner, name: str) -> None:
     runner.play("python", TOX)
     for text in ("a; touch pwned", "$(touch pwned)", "-x\ny", "`touch pwned`", "A=1 b"):
         run_judge(runner, **{name: text})
@@ -286,7 +286,7 @@ def test_comment_is_cut_and_a_refused_token_is_a_notice(runner: Runner, denied: 
         ("sometimes", "0", "0", 2),
     ],
 )
-def test_conclude_fails_the_job_when_it_was_asked_to(
+def test_conclude_of_a_fail_on_gives_the_status(
     runner: Runner, fail_on: str, run: str, comparison: str, status: int
 ) -> None:
     runner.step("conclude.sh", FAIL_ON=fail_on, RUN=run, COMPARISON=comparison)
@@ -300,7 +300,7 @@ def steps() -> list[tuple[str, dict[str, Any]]]:
     return result
 
 
-def test_every_script_gets_every_variable_that_it_reads() -> None:
+def test_scripts_get_every_variable_that_they_read() -> None:
     scripts = {}
     for where, step in steps():
         if where == "action" and "run" in step:
@@ -313,19 +313,19 @@ def test_every_script_gets_every_variable_that_it_reads() -> None:
         assert read - {"RUNNER_TEMP"} == set(variables) - {"GH_TOKEN"}, name
 
 
-def test_no_text_of_others_gets_into_a_shell() -> None:
+def test_steps_have_no_expression_in_a_shell_command() -> None:
     for where, step in steps():
         assert "${{" not in step.get("run", ""), where
 
 
-def test_actions_of_others_are_pinned() -> None:
+def test_uses_of_other_actions_are_pinned() -> None:
     for path in (ACTION / "action.yml", WORKFLOW):
         for line in path.read_text().splitlines():
             if "uses:" in line and "uses: ./" not in line:
                 assert re.search(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
 
 
-def test_workflow_has_one_right_to_write() -> None:
+def test_workflow_has_one_permission_to_write() -> None:
     workflow = yaml.safe_load(WORKFLOW.read_text())
     rights = {name: job["permissions"] for name, job in workflow["jobs"].items()}
     assert (workflow["permissions"], rights.pop("together")) == ({}, {"contents": "read", "pull-requests": "write"})

@@ -38,7 +38,7 @@ HELPED = (*(entry.name for entry in COMMANDS), "new adapter", "spec show")
 
 
 @pytest.mark.parametrize("arguments", [(), *(tuple(name.split()) for name in HELPED)])
-def test_help_shows_how(arguments: tuple[str, ...]) -> None:
+def test_help_of_a_command_shows_its_use(arguments: tuple[str, ...]) -> None:
     completed = call_command(*arguments, "--help")
     assert completed.status == 0
     assert "conformance " in completed.output
@@ -81,14 +81,14 @@ def test_help_shows_how(arguments: tuple[str, ...]) -> None:
         (("doctor", "--limit", "0"), "0 is not in the range"),
     ],
 )
-def test_what_cannot_be_done_ends_in_one_line(arguments: tuple[str, ...], message: str) -> None:
+def test_command_that_cannot_run_is_refused_in_one_line(arguments: tuple[str, ...], message: str) -> None:
     completed = call_command(*arguments)
     assert completed.status == 2, completed.lines
     assert len(completed.lines) == 1, completed.lines
     assert message in completed.lines[0]
 
 
-def test_help_lists_every_command_in_the_order_of_the_work() -> None:
+def test_help_lists_every_command_in_the_order_of_its_sections() -> None:
     lines = call_command("--help").output.splitlines()
     places = [lines.index(next(line for line in lines if line.startswith(f"  {entry.name} "))) for entry in COMMANDS]
     assert places == sorted(places)
@@ -111,14 +111,14 @@ def test_help_and_lists_start_without_numpy_and_adapters() -> None:
     assert run([sys.executable, "-c", program]).errors.splitlines()[-1] == "[]"
 
 
-def test_tools_pass_words_and_status_on_from_any_folder(tmp_path: Path) -> None:
+def test_tools_from_any_folder_pass_arguments_and_status_on(tmp_path: Path) -> None:
     completed = run([sys.executable, "-m", "tools", "faults", "NoSuchFault"], tmp_path, PYTHONPATH=str(ROOT))
     assert (completed.status, len(completed.lines)) == (2, 1)
     assert "NoSuchFault" in completed.lines[0]
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_every_tool_is_a_module_of_the_checkout_or_pytest(name: str) -> None:
+def test_tools_are_modules_of_the_checkout_or_pytest(name: str) -> None:
     module, *arguments = TOOLS[name].words
     assert module == "pytest" or find_spec(module) is not None
     assert all((ROOT / word).exists() for word in arguments if not word.startswith("-"))
@@ -141,7 +141,7 @@ def test_compare_prints_markdown_and_writes_json(tmp_path: Path) -> None:
     assert '"status": 1' in (tmp_path / "told.json").read_text("utf-8")
 
 
-def test_options_of_run_may_follow_framework_and_modes_come_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_takes_options_after_the_framework_and_modes_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(jobs, "job", lambda *args: calls.append(args) or 0)
     assert main(["run", "torch", "-k", "a and b", "--ways", "clip.two-calls", "--mode=x,y", "--seed", "1"]) == 0
@@ -159,7 +159,7 @@ def test_options_of_run_may_follow_framework_and_modes_come_from_environment(mon
     assert others == ["--tests=core", "--mode", "z"]
 
 
-def test_a_part_is_compared_with_what_it_has_partners_of(tmp_path: Path) -> None:
+def test_compare_partial_leaves_out_old_records_without_a_partner(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     other = replace(BASE, series=replace(BASE.series, mode="compile"))
     for name, record in (("old/a", BASE), ("old/b", other), ("new", BASE)):
@@ -171,7 +171,7 @@ def test_a_part_is_compared_with_what_it_has_partners_of(tmp_path: Path) -> None
     assert "only among the new records" in alone.output
 
 
-def test_a_clause_is_shown_with_its_bugs_its_tests_and_its_known_failures(
+def test_spec_show_has_bugs_tests_and_known_failures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("conformance.cli.specifying.load", lambda path: pytest.fail(f"{path} is read"))
@@ -186,7 +186,7 @@ def test_a_clause_is_shown_with_its_bugs_its_tests_and_its_known_failures(
     assert capsys.readouterr().out.endswith("Known failures:\n  none\n")
 
 
-def test_an_issue_reads_the_records_of_its_framework_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_issue_reads_the_records_of_its_framework(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
     monkeypatch.setattr("conformance.cli.specifying.load", lambda path: read.append(path) or load(path))
     monkeypatch.setattr("conformance.cli.specifying._run_program", lambda _: "not run in this test")
@@ -194,7 +194,7 @@ def test_an_issue_reads_the_records_of_its_framework_alone(monkeypatch: pytest.M
     assert {path.name.partition("-")[0] for path in read} == {"jax"}
 
 
-def test_a_pipe_gets_one_line_for_each_entry(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_into_a_pipe_print_one_line_for_each_entry(capsys: pytest.CaptureFixture[str]) -> None:
     def entries(*arguments: str) -> list[list[str]]:
         assert main([*arguments]) == 0
         return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
@@ -208,7 +208,7 @@ def test_a_pipe_gets_one_line_for_each_entry(capsys: pytest.CaptureFixture[str])
     assert listed == {(finding.text.kind, finding.id, finding.text.reason, finding.text.link) for finding in known}
 
 
-def test_a_terminal_gets_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_in_a_terminal_print_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     for arguments in (["spec", "list"], ["ways", "torch"], ["findings", "torch"]):
         assert main(arguments) == 0
@@ -226,7 +226,7 @@ def test_a_terminal_gets_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     ],
     ids=["clause", "class", "words"],
 )
-def test_findings_are_filtered_and_counted(
+def test_findings_with_a_filter_prints_matches_and_their_count(
     arguments: list[str], condition: Callable[[list[str]], bool], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["findings", "torch"]) == 0
@@ -237,7 +237,7 @@ def test_findings_are_filtered_and_counted(
     assert count == f"{len(shown.splitlines())} findings\n"
 
 
-def test_clauses_are_found_by_their_words() -> None:
+def test_spec_search_finds_clauses_by_their_words() -> None:
     completed = call_command("spec", "search", "bias", "DeepSpeed")
     assert "master.counts-every-update" in completed.output
     assert "accumulation.evaluation-changes-nothing" in call_command("spec", "search", "predict").output
@@ -247,14 +247,14 @@ def test_clauses_are_found_by_their_words() -> None:
     assert call_command("spec", "list", "--family", "scaling", "--level", "may").status == 2
 
 
-def test_nothing_is_compared_with_an_interrupted_run(tmp_path: Path) -> None:
+def test_former_leaves_out_an_interrupted_run(tmp_path: Path) -> None:
     write(tmp_path / "torch-2.13.0.interrupted-1.json.gz", replace(BASE, status="interrupted"))
     assert baselines.former(BASE, tmp_path) is None
     write(tmp_path / "torch-2.12.0.json.gz", BASE)
     assert baselines.former(BASE, tmp_path) == (tmp_path / "torch-2.12.0.json.gz", BASE)
 
 
-def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
+def test_accept_of_a_baseline_takes_a_whole_run_only(tmp_path: Path) -> None:
     folder = tmp_path / "baselines"
     first, second = tmp_path / "torch-2.13.0-cpu-eager.json", tmp_path / "torch-2.14.0-cpu-eager.json"
     codes = inventory().values()
@@ -416,7 +416,7 @@ def test_doctor_compares_versions_with_the_lock(
     assert steps["versions"][1].startswith(text)
 
 
-def test_a_missing_requirement_of_the_command_is_one_line(tmp_path: Path) -> None:
+def test_doctor_without_click_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError(\"No module named 'click'\", name='click')\n")
     completed = run([sys.executable, "-m", "conformance", "doctor"], PYTHONPATH=str(tmp_path))
     assert completed.status == 2
@@ -434,7 +434,7 @@ def good_record(tmp_path: Path) -> Path:
     return tmp_path / "good.json"
 
 
-def test_a_fifo_passes_the_output_on(good_record: Path, tmp_path: Path) -> None:
+def test_compare_into_a_fifo_writes_to_its_reader(good_record: Path, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
@@ -444,7 +444,7 @@ def test_a_fifo_passes_the_output_on(good_record: Path, tmp_path: Path) -> None:
     os.close(reader)
 
 
-def test_output_to_stream_of_its_own_goes_to_its_pipe_or_the_end_of_its_file(good_record: Path, tmp_path: Path) -> None:
+def test_compare_into_its_own_stdout_writes_to_the_pipe_or_appends(good_record: Path, tmp_path: Path) -> None:
     output = ("--format", "markdown", "--output", "/proc/self/fd/1")
     argv = [sys.executable, "-m", "conformance", "compare", good_record, good_record, *output]
     compare_into = partial(subprocess.run, argv, cwd=ROOT, env=environment(), text=True, timeout=hang_limit())
@@ -458,7 +458,7 @@ def test_output_to_stream_of_its_own_goes_to_its_pipe_or_the_end_of_its_file(goo
     assert summary.read_text("utf-8").startswith(f"before\n{TITLE}")
 
 
-def test_a_link_is_followed_to_the_file_that_it_leads_to(tmp_path: Path) -> None:
+def test_write_to_a_link_replaces_its_target(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     link = tmp_path / "link"
     link.symlink_to("folder/page")
@@ -470,7 +470,7 @@ def test_a_link_is_followed_to_the_file_that_it_leads_to(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("output", ["folder", "no/such/folder/page", "", "/dev/full/x", "x" * 300])
-def test_output_that_cannot_be_written_is_refused(output: str, good_record: Path, tmp_path: Path) -> None:
+def test_compare_into_a_file_that_cannot_be_written_is_refused(output: str, good_record: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     target = tmp_path / output if output else Path()
     before = sorted(tmp_path.rglob("*"))

@@ -102,7 +102,7 @@ def test_compare_of_committed_records_names_the_classes_that_changed() -> None:
     assert "transformers:AriaTextForCausalLM" in completed.output
 
 
-def test_clauses_that_only_models_have_are_not_those_of_the_suite() -> None:
+def test_clauses_of_models_include_those_of_no_suite() -> None:
     assert judging.clauses()["accumulation.normalised-once"].level == "MUST"
     assert judging.clauses()["accumulation.switch-decides"].level == "SHOULD"
 

@@ -108,7 +108,7 @@ def test_request_of_a_technique_asks_without_its_options(technique: Capability, 
         request(without(option), option)
 
 
-def test_a_format_or_quantizer_without_the_name_is_noticed() -> None:
+def test_request_of_a_missing_quantizer_is_refused() -> None:
     quantizers = ReferenceFramework.quantizers_class
 
     class Fewer(quantizers):  # type: ignore[misc, valid-type]
@@ -126,7 +126,7 @@ def warn(category: type[Warning]) -> bool:
     return True
 
 
-def test_observed_of_an_attempt_is_false_where_it_warns_fails_or_raises() -> None:
+def test_has_effect_of_an_attempt_that_warns_fails_or_raises_is_false() -> None:
     for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
         assert has_effect(lambda category=category: warn(category))
     for category in (UserWarning, RuntimeWarning):

@@ -175,7 +175,7 @@ def test_scoped_operation_with_a_fault_fails(
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns", "strided"])
-def test_arrays_of_any_layout_have_the_same_values(layout: Layout) -> None:
+def test_scoped_operation_in_any_layout_has_the_same_values(layout: Layout) -> None:
     lying = replace(NAMED, layout=layout)
     assert all((a == b).all() for a, b in zip(lying.arrays(), NAMED.arrays(), strict=True))
     assert operation_failure(lying, ReferenceFramework("cpu")) is None

@@ -116,7 +116,7 @@ def test_explore_of_the_reference_at_another_seed_passes(clause: str, monkeypatc
         ("FilesAreTrusted", train_and(FILES, DamageOffloaded(0.3, 0.9)), "offload.disk-fault"),
     ],
 )
-def test_triaged_names_the_clause_that_a_fault_breaks(fault: str, case: GeneratedCase, clause: str) -> None:
+def test_find_broken_clause_of_a_fault_names_its_clause(fault: str, case: GeneratedCase, clause: str) -> None:
     broken = subject(fault)
     laws = generative_settings(broken.framework)
     assert against_the_oracle(subject(), laws, case) is None
@@ -154,7 +154,7 @@ def test_explore_of_a_failure_gives_a_test_to_paste_and_the_same_one_for_a_seed(
     [([1.0, 2.0**-20], True), ([1.0, 0.0], False), ([1.0, 0.5], False), ([np.inf, 1.0], False)],
     ids=["next to nothing", "zero", "ordinary", "infinite"],
 )
-def test_a_rectifier_whose_operand_is_all_rounding_is_noted(values: list[float], kinked: bool) -> None:
+def test_activation_of_rounding_errors_is_a_kink(values: list[float], kinked: bool) -> None:
     ops = NotesKinks(Nearest())
     record_pullbacks(lambda x: [ops.activation("relu", Tensor(x["a"], "float32")).value.sum()], {"a": np.array(values)})
     assert ops.kinked == kinked
@@ -176,7 +176,7 @@ SPARSE = Recipe(SGD(0.03))
     ],
     ids=["plain", "scaled", "momentum", "clip", "tied"],
 )
-def test_a_member_subtracts_rows_of_an_embedding_one_by_one(drawn: GeneratedModel, recipe: Recipe, apart: bool) -> None:
+def test_ensemble_subtracts_rows_of_an_embedding_one_by_one(drawn: GeneratedModel, recipe: Recipe, apart: bool) -> None:
     rows = GeneratedBatch(64, constant=True)
     program = (StartAgain(), Accumulate(rows, 64 * 67), Gradients((GeneratedBatch(2),)), Apply())
     ensemble = Ensemble(subject().conventions, GeneratedCase(drawn, recipe, program), frozenset(), 0)
@@ -187,13 +187,13 @@ def test_a_member_subtracts_rows_of_an_embedding_one_by_one(drawn: GeneratedMode
 
 
 @pytest.mark.parametrize(("value", "overflowed"), [(70_000.0, True), (60_000.0, False), (np.inf, False)])
-def test_what_only_float16_would_not_hold_is_noted(value: float, overflowed: bool) -> None:
+def test_other_range_notes_overflows_of_float16(value: float, overflowed: bool) -> None:
     rounding = OtherRange(Nearest(), np.inf)
     assert rounding.round(np.array([value]), "float16")[0] == pytest.approx(value, rel=1e-3)
     assert rounding.overflowed == overflowed
 
 
-def test_values_that_need_no_rounding_are_asked_for_to_the_bit() -> None:
+def test_ensemble_of_exact_values_has_equal_members() -> None:
     exact = GeneratedCase(MODEL, Recipe(SGD(2.0**-4)), (StartAgain(), Train((GeneratedBatch(2),))))
     ensemble = Ensemble(subject().conventions, exact, frozenset(), 0)
     for member in ensemble.members:
@@ -216,7 +216,7 @@ def test_explore_with_nothing_left_to_draw_abstains() -> None:
         explore(subject(), Verdict(), (entry,), LAWS["laws.processes"])
 
 
-def test_what_is_drawn_and_what_never_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draw_cases_counts_drawn_and_missing_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     framework: Framework = ReferenceFramework("cpu")
     monkeypatch.setattr(coverage, "generative_settings", lambda f: replace(generative_settings(f), programs=8))
     few = coverage.draw_cases(framework)
@@ -226,7 +226,7 @@ def test_what_is_drawn_and_what_never_is_counted(monkeypatch: pytest.MonkeyPatch
     assert "| verbs |" in coverage.table(few, framework)
 
 
-def test_every_clause_of_an_attribution_exists() -> None:
+def test_reachable_and_beyond_drawing_name_existing_clauses() -> None:
     assert reachable() <= load_clauses().keys()
     assert set(coverage.beyond_drawing()) <= load_clauses().keys() - reachable()
 
@@ -286,7 +286,7 @@ LOOKED = replace(SAVED, program=(StartAgain(), Train((MICRO,)), Predict(MICRO), 
         (ShowsDoublesOnceTrained, SAVED, "optimizer/momentum/", "got float64, want float32 as before"),
     ],
 )
-def test_against_the_oracle_sees_what_rounding_would_hide(
+def test_against_the_oracle_of_a_change_below_rounding_fails(
     trainer: type[ReferenceTrainer], case: GeneratedCase, name: str, text: str
 ) -> None:
     laws = generative_settings(ReferenceFramework("cpu"))

@@ -65,7 +65,7 @@ class _QuantizesInPlace(ReferenceQuantizers):
 
 
 @pytest.mark.parametrize("call", CALLS, ids=str)
-def test_coded_calls_on_the_reference_hold(call: Any) -> None:
+def test_coded_calls_of_the_reference_pass(call: Any) -> None:
     assert clause(CodedCalls((call,))) is None
 
 

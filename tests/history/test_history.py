@@ -153,7 +153,9 @@ def test_change_of_a_history_has_its_tests_signatures_columns_and_revision() -> 
         (("pass", "pass"), ("pass", "unsupported"), "passes with other support"),
     ],
 )
-def test_tests_that_move_below_an_equal_word(before: Sequence[str], after: Sequence[str], want: str) -> None:
+def test_change_within_an_equal_outcome_counts_its_tests(
+    before: Sequence[str], after: Sequence[str], want: str
+) -> None:
     sides = (dict(zip(("test_a", "test_b"), outcomes, strict=True)) for outcomes in (before, after))
     one = history_of(*zip(("2.0", "2.1"), sides, strict=True))
     (point,) = one.points
@@ -161,7 +163,7 @@ def test_tests_that_move_below_an_equal_word(before: Sequence[str], after: Seque
     assert point.worse is ("newly failing" in change(point) or "newly unsupported" in change(point))
 
 
-def test_a_gap_between_equal_words_is_not_claimed() -> None:
+def test_statement_across_a_gap_leaves_it_out() -> None:
     planned = [
         (planned_cell("2.1", "no wheel", released="2025-01-02", reason="none for cp311"), None),
         (planned_cell("2.2", released="2025-03-04", record="x.json"), make_judged_version("2.2", FAIL)),
@@ -172,7 +174,7 @@ def test_a_gap_between_equal_words_is_not_claimed() -> None:
     assert "Not judged: 2.1 (no wheel: none for cp311)." in markdown([one]).splitlines()
 
 
-def test_a_machine_that_lacks_an_instruction_set_explains_its_refusals() -> None:
+def test_history_of_refusals_for_an_instruction_set_has_no_point() -> None:
     old, new = make_judged_version("2.0", PASS), make_judged_version("2.1", {"test_a": "unsupported"})
     test, state = f"{CLAUSE}/test_a", new.cases[CLAUSE][f"{CLAUSE}/test_a"]
     needing = {CLAUSE: {test: replace(state, reason=frozenset({"needs", "avx512f"}))}}
@@ -182,7 +184,7 @@ def test_a_machine_that_lacks_an_instruction_set_explains_its_refusals() -> None
     assert len(history(only_line(replace(full, instruction_sets=frozenset({"avx2"})), lacking)).points) == 1
 
 
-def test_companions_that_changed_along_are_named() -> None:
+def test_alongside_names_companions_that_changed() -> None:
     one = history_of(("0.6.2+flax.0.10.7.optax.0.2.5", FAIL), ("0.9.2+flax.0.10.7.optax.0.2.8", PASS))
     assert alongside(one.line, one.points[0]) == ("optax 0.2.5 → 0.2.8",)
 
@@ -192,7 +194,7 @@ def versions_by_line(*members: Any, planned: Any = ()) -> dict[str, list[str]]:
     return {line.name: [column.version for column in line.columns] for line in result}
 
 
-def test_lines_of_other_platforms_modes_and_seeds_are_apart_and_builds_share_a_column() -> None:
+def test_lines_of_other_platforms_modes_and_seeds_are_separate() -> None:
     here, gpu = (
         make_judged_version("2.0", PASS),
         replace(make_judged_version("2.1", FAIL), platform="x86_64 linux NVIDIA H100"),
@@ -206,7 +208,7 @@ def test_lines_of_other_platforms_modes_and_seeds_are_apart_and_builds_share_a_c
     assert versions_by_line(*builds) == {"torch, eager, x86_64 linux cpu": ["2.6.0", "2.7.0"]}
 
 
-def test_a_companion_is_told_apart_from_the_framework() -> None:
+def test_lines_of_a_companion_are_not_those_of_the_framework() -> None:
     versions = ("2.19.1+keras.3.8.0", "2.19.1+keras.3.15.1", "2.21.0+keras.3.15.1")
     members = [make_judged_version(version, PASS) for version in versions]
     assert versions_by_line(*members) == {
@@ -221,7 +223,7 @@ def test_a_companion_is_told_apart_from_the_framework() -> None:
     }, "a library alone has no line of the framework"
 
 
-def test_a_plan_adds_versions_that_nobody_could_judge() -> None:
+def test_lines_of_a_plan_have_versions_without_a_record() -> None:
     planned = [
         (planned_cell("1.9", "timeout"), None),
         (planned_cell("2.1", "yanked", reason="broken"), None),
@@ -255,7 +257,7 @@ def test_lines_of_a_companion_are_one_for_each_framework_or_one_with_those_of_it
     assert [column.companions.get("torch", "") for column in line.columns] == ["2.19.1", "2.21.0", ""]
 
 
-def test_ways_and_the_mode_of_the_adapter() -> None:
+def test_lines_of_ways_are_separate_and_no_mode_is_the_default_one() -> None:
     plain = PlannedCell("torch", "2.1", "", "", "timeout"), None
     by = PlannedCell("torch", "2.2", "", "", "timeout", ways=("x",)), None
     one = make_judged_version("2.0", PASS)
@@ -291,7 +293,7 @@ CELL = {
 }
 
 
-def test_the_folder_of_a_sweep(tmp_path: Path) -> None:
+def test_gather_of_a_sweep_has_its_cells_and_other_records(tmp_path: Path) -> None:
     cells = [
         CELL,
         CELL | {"version": "2.1", "outcome": "no wheel", "record": "", "released": "2025-04-23"},
@@ -317,13 +319,13 @@ def test_the_folder_of_a_sweep(tmp_path: Path) -> None:
         {"version": 1, "cells": [{"framework": "torch"}]},
     ],
 )
-def test_a_damaged_list_is_refused_in_one_line(tmp_path: Path, document: Any) -> None:
+def test_gather_of_a_damaged_list_is_refused_in_one_line(tmp_path: Path, document: Any) -> None:
     with pytest.raises(RecordError, match=r"outcomes\.json.*run the sweep again") as caught:
         gather([sweep_folder(tmp_path, document)])
     assert "\n" not in str(caught.value)
 
 
-def test_a_name_from_the_list_is_never_opened(tmp_path: Path) -> None:
+def test_gather_of_a_list_opens_no_record_outside_its_folder(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     outside = tmp_path / "outside.json"
     write(outside, record("9.9", PASS))
@@ -339,7 +341,7 @@ def two_lines() -> tuple[LineHistory, ...]:
     return tuple(map(history, lines_of(*members, *(replace(one, mode="slow") for one in members))))
 
 
-def test_markdown_hostile_records_has_no_markup() -> None:
+def test_markdown_of_hostile_records_has_no_markup() -> None:
     versions = []
     for text in HOSTILE:
         whole = make_infected_record(text)
@@ -358,7 +360,7 @@ def test_markdown_hostile_records_has_no_markup() -> None:
     json.loads(compact(result))
 
 
-def test_the_data_says_what_the_page_says() -> None:
+def test_compact_has_the_content_of_markdown() -> None:
     one = history_of(("2.0", {"test_a": "fail: x"}), ("2.1", PASS), ("2.2", PASS))
     (line,) = json.loads(compact([one]))["lines"]
     assert [entry["version"] for entry in line["versions"]] == ["2.0", "2.1", "2.2"]
@@ -387,7 +389,7 @@ def written(tmp_path: Path) -> Path:
     return path
 
 
-def test_written_history_is_read_whole(written: Path) -> None:
+def test_load_of_a_written_history_gives_the_same_one(written: Path) -> None:
     assert is_history(written)
     assert compact(load(written)) == written.read_text("utf-8")
     assert markdown(load(written)) == markdown(two_lines())
@@ -435,13 +437,13 @@ ENTRY = Explanation("torch", "torch", ("scaling.*",), ("2.0", "2.1"), "It was me
         ({"package": "keras"}, False),
     ],
 )
-def test_an_explanation_is_of_its_versions_and_clauses(changes: dict[str, Any], explains: bool) -> None:
+def test_find_explanations_matches_versions_and_clauses(changes: dict[str, Any], explains: bool) -> None:
     one = history_of(("2.0", FAIL), ("2.1", PASS))
     result = find_explanations(one.line, one.points[0], [structs.replace(ENTRY, **changes)])
     assert result == ((("It was mended", "https://example.org/1"),) if explains else ())
 
 
-def test_a_companion_explains_a_change_in_the_line_of_the_framework() -> None:
+def test_find_explanations_of_a_companion_matches_its_versions() -> None:
     line = only_line(
         make_judged_version("1.0+keras.3.8.0", {"a": "fail"}), make_judged_version("1.1+keras.3.9.0", {"a": "pass"})
     )
@@ -450,7 +452,7 @@ def test_a_companion_explains_a_change_in_the_line_of_the_framework() -> None:
     assert not find_explanations(line, history(line).points[0], [structs.replace(entry, between=("3.9.0", "3.9.1"))])
 
 
-def test_a_folder_may_have_histories_and_records_and_is_written_in_each_format(tmp_path: Path, written: Path) -> None:
+def test_history_of_a_folder_joins_histories_and_records(tmp_path: Path, written: Path) -> None:
     write(tmp_path / "record.json.gz", record("2.0", PASS))
     out = tmp_path / "out" / "all.json"
     out.parent.mkdir()
@@ -476,7 +478,7 @@ def test_history_into_a_pipe_prints_a_line_for_each_clause_that_changed(
     assert "no clause 'a.b'" in run_refused(capsys, "history", str(written), "--clause", "a.b")
 
 
-def test_history_committed_sweeps_in_a_terminal_is_a_table(
+def test_history_of_committed_sweeps_in_a_terminal_is_a_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -38,7 +38,7 @@ def program(folder: Path, source: str) -> Path:
 # ---------------------------------------------------------------- programs
 
 
-def test_programs_of_findings_import_their_framework_alone() -> None:
+def test_programs_import_their_framework_alone() -> None:
     for finding in PROGRAMS:
         tree = ast.parse(finding.program.read_text("utf-8"))
         assert ast.get_docstring(tree)
@@ -48,7 +48,7 @@ def test_programs_of_findings_import_their_framework_alone() -> None:
         assert roots <= OWN[finding.framework], finding.program
 
 
-def test_findings_run_leaves_out_programs_that_show_nothing_here(
+def test_findings_run_skips_programs_that_need_something_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text, source = KNOWN.findings[0].text, program(tmp_path, _THERE)
@@ -76,7 +76,7 @@ def test_findings_run_leaves_out_programs_that_show_nothing_here(
     assert printed.count("present: got 1, want 0") == 1
 
 
-def test_findings_have_a_program_each_and_reasons_of_their_own() -> None:
+def test_findings_have_their_own_programs_and_reasons() -> None:
     there = set((ROOT / "frameworks").glob("*/findings/*/*.py"))
     assert {Path(str(finding.program)) for finding in PROGRAMS} == there
     assert all({*finding.needs} <= OWN[finding.framework] for finding in KNOWN.findings)
@@ -84,7 +84,7 @@ def test_findings_have_a_program_each_and_reasons_of_their_own() -> None:
     assert len(set(reasons)) == len(reasons)
 
 
-def test_one_cause_has_one_class_and_one_consequence_in_every_framework() -> None:
+def test_findings_of_one_cause_have_one_class_and_consequence() -> None:
     """One of Keras on JAX is called `keras-` and as on TensorFlow, and one of XLA there `xla-keeps-` and as on JAX."""
     shared: dict[str, set[tuple[str, str]]] = {}
     for finding in KNOWN.findings:
@@ -94,7 +94,7 @@ def test_one_cause_has_one_class_and_one_consequence_in_every_framework() -> Non
 
 
 @pytest.mark.parametrize(("status", "there"), [(1, True), (0, False)])
-def test_run_of_a_program_reads_what_it_shows(tmp_path: Path, status: int, there: bool) -> None:
+def test_run_of_a_program_reads_its_result(tmp_path: Path, status: int, there: bool) -> None:
     source = f"import sys\nprint('expected: 1')\nprint('noise')\nprint('seen: 2')\nsys.exit({status})"
     assert reproducers.run(program(tmp_path, source)) == ProgramResult("1", "2", there)
 
@@ -112,16 +112,14 @@ def test_run_of_a_program_reads_what_it_shows(tmp_path: Path, status: int, there
         ("import os; os.abort()", "exited with -6"),
     ],
 )
-def test_another_end_of_a_program_is_no_finding(tmp_path: Path, source: str, message: str) -> None:
+def test_run_of_a_program_that_ends_otherwise_is_refused(tmp_path: Path, source: str, message: str) -> None:
     with pytest.raises(ProgramError) as caught:
         reproducers.run(program(tmp_path, source))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_run_of_a_program_that_dies_once_tries_again_without_the_suite_on_its_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_of_a_program_that_dies_once_runs_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = str(tmp_path / "died")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     source = f"""
@@ -135,7 +133,7 @@ def test_run_of_a_program_that_dies_once_tries_again_without_the_suite_on_its_pa
     assert reproducers.run(program(tmp_path, textwrap.dedent(source))) == ProgramResult("False", "False", False)
 
 
-def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_of_a_program_that_hangs_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproducers, "LIMIT_S", 0.5)
     with pytest.raises(ProgramError, match=r"did not end within 0\.5 s"):
         reproducers.run(program(tmp_path, "import time; time.sleep(3600)"))
@@ -144,7 +142,7 @@ def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
 # ---------------------------------------------------------------- refusals
 
 
-def test_a_try_leaves_no_setting_behind() -> None:
+def test_conclude_restores_settings_that_an_attempt_changed() -> None:
     framework = ReferenceFramework("cpu")
     opened = framework.autocast(FLOAT16)
 
@@ -188,9 +186,7 @@ TEXT = FindingText(FindingKind.DEFECT, Consequence.ERROR, "The scale falls.", "h
         ("there is no torch here", "Not run just now: there is no torch here"),
     ],
 )
-def test_a_report_has_program_clause_and_what_was_shown(
-    tmp_path: Path, shown: ProgramResult | str, message: str
-) -> None:
+def test_report_has_program_clause_and_result(tmp_path: Path, shown: ProgramResult | str, message: str) -> None:
     clause = load_clauses()["scaling.stays-positive"]
     finding = Finding("falls", "torch", TEXT, program(tmp_path, "print('a program')"))
     text = specifying.report(clause, [Evidence(finding, (), shown)], None)
@@ -212,13 +208,15 @@ def test_a_report_has_program_clause_and_what_was_shown(
         (("findings", "caffe"), "no built-in adapter 'caffe'"),
     ],
 )
-def test_a_wrong_name_is_refused_in_one_line(
+def test_issue_and_findings_of_a_wrong_name_are_refused_in_one_line(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in run_refused(capsys, *arguments)
 
 
 @pytest.mark.parametrize("arguments", [("findings", "reference"), ("findings", "reference", "--run")])
-def test_a_framework_without_findings_has_none(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_of_a_framework_without_any_says_so(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 0
     assert capsys.readouterr().out == "reference has no findings\n"

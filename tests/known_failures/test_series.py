@@ -55,7 +55,7 @@ def test_position_nearest_is_the_closest_judged(judged: tuple[VersionSeries, ...
     assert position.confirmed or position.nearest == nearest
 
 
-def test_position_nearest_without_a_mode_of_its_own_is_of_the_mode_judged_in_most_versions() -> None:
+def test_position_nearest_of_an_unknown_mode_is_of_the_mode_of_most_versions() -> None:
     assert Position(Version("2.13.0"), "cpu", "loop", SERIES, ("loop",)).nearest == "2.13.0 cpu eager"
 
 

@@ -189,7 +189,7 @@ def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["accept", str(folder / "run.json")]
 
 
-def test_accept_writes_the_snapshot_and_lists_what_needs_a_finding(
+def test_accept_writes_the_snapshot_and_lists_failures_without_a_finding(
     folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command) == 1
@@ -222,7 +222,7 @@ def test_accept_of_a_new_finding_appends_it_and_a_dry_run_writes_nothing(
     assert [entry.series.version for entry in known.expectations if entry.finding == known.findings[-1]] == ["3.0"]
 
 
-def test_accept_of_repairs_names_findings_that_nothing_rests_on(
+def test_accept_of_repairs_names_unused_findings(
     folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     repaired = [verdict(case, Outcome.FIXED) for case in ("test_a[x]", "test_b")]
@@ -251,7 +251,7 @@ def test_accept_of_repairs_names_findings_that_nothing_rests_on(
         (("--finding", "first", "--clause", "scaling.automaton"), "no failure needs this finding; omit --finding"),
     ],
 )
-def test_accept_of_what_cannot_be_written_is_one_line_and_changes_nothing(
+def test_accept_of_a_wrong_finding_is_refused_and_changes_nothing(
     arguments: tuple[str, ...], problem: str, folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert problem in run_refused(capsys, *command, *arguments)
@@ -476,7 +476,7 @@ UNSETTLED = replace(ENTRY, may_pass=True)
         (False, "", (), ("pass", None)),
     ],
 )
-def test_judge_of_a_result_and_its_entries(
+def test_judge_of_a_result_and_its_entries_gives_an_outcome(
     failed: bool, signature: str, matching: tuple[Expectation, ...], verdict: tuple[str, Expectation | None]
 ) -> None:
     assert judge(failed, signature, matching) == verdict
@@ -491,7 +491,7 @@ def test_explain_names_signature_reason_or_remedy() -> None:
     assert "did not occur, unlike in 2.12.0; " in explain_repair([inferred])
 
 
-def test_unmatched_are_entries_without_a_test() -> None:
+def test_find_unmatched_has_entries_without_a_test() -> None:
     assert find_unmatched([ENTRY], [("scaling.stays-positive", "overflows 400")]) == ()
     assert find_unmatched([ENTRY], [("scaling.stays-positive", "overflows 40")]) == (ENTRY,)
     assert find_unmatched([ENTRY], [("scaling.stays-finite", "overflows 400")]) == (ENTRY,)

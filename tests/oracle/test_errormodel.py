@@ -50,7 +50,7 @@ G, B = True, False
         (Scale(3.0, growth=1.1, interval=1), [G], [float(np.float32(3.0) * np.float32(1.1))], [0]),
     ],
 )
-def test_trace_follows_hand_worked_states(
+def test_trace_of_a_schedule_has_the_states_by_hand(
     start: Scale, schedule: list[bool], scales: list[float], good: list[int]
 ) -> None:
     before, states = replace(start), list(start.trace(schedule))
@@ -60,7 +60,7 @@ def test_trace_follows_hand_worked_states(
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 5))
-def test_the_scale_counts_growths_and_backoffs(schedule: list[bool], interval: int) -> None:
+def test_trace_of_any_schedule_counts_growths_and_backoffs(schedule: list[bool], interval: int) -> None:
     growths, run = 0, 0
     for finite in schedule:
         run = run + 1 if finite else 0
@@ -135,7 +135,7 @@ def beyond(case: Case, measured: Run) -> list[str]:
 # ---------------------------------------------------------------- silent and caught
 @each_precision
 @pytest.mark.parametrize("make", [digits_case, exact_case])
-def test_envelope_holds_rounding_at_random(make: Callable[[Precision], Case], precision: Precision) -> None:
+def test_envelope_includes_random_rounding(make: Callable[[Precision], Case], precision: Precision) -> None:
     """20 fresh members of the ensemble; one in a hundred outside would show in some of the six cases."""
     case = make(precision)
     runs = {seed: ran(case, rounding=Stochastic(np.random.default_rng([seed, 99]))) for seed in range(40)}
@@ -175,7 +175,7 @@ def test_envelope_widens_with_the_format_and_names_its_derivation() -> None:
         assert {"method", "samples", "multiplier", "seed", "origin"} <= result.derivation.keys()
 
 
-def test_worst_loss_looks_at_judged_updates_alone() -> None:
+def test_worst_loss_ignores_updates_that_are_not_judged() -> None:
     losses = np.array([2.0, 2.0, 2.0, 2.0])
 
     def of(*spread: float) -> Envelope:
@@ -248,7 +248,7 @@ each_case = pytest.mark.parametrize("case", post_training.CASES)
 
 @each_case
 @pytest.mark.parametrize("seed", range(5))
-def test_the_columns_of_a_case_have_outliers(case: str, seed: int) -> None:
+def test_cases_have_their_outlying_columns(case: str, seed: int) -> None:
     inputs = post_training.CASES[case](ROWS, WIDTH, COLUMNS, seed)
     assert inputs.shape == (ROWS, WIDTH)
     assert np.flatnonzero(outlying(inputs, COLUMNS)).tolist() == OUTLYING[case]
@@ -259,7 +259,7 @@ def test_the_columns_of_a_case_have_outliers(case: str, seed: int) -> None:
 @each_case
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("rule", [COLUMNS, VALUES], ids=["columns", "values"])
-def test_no_code_is_near_to_another(rule, case: str, seed: int) -> None:  # type: ignore[no-untyped-def]
+def test_cases_have_no_value_near_a_rounding_boundary(rule, case: str, seed: int) -> None:  # type: ignore[no-untyped-def]
     inputs = post_training.CASES[case](ROWS, WIDTH, rule, seed)
     coded = cast(inputs, rule)[:, ~outlying(inputs, rule)].astype(np.float64)
     scale = scale_of(zero_outliers(inputs, rule), rule.inputs)[:, :1]
@@ -267,7 +267,7 @@ def test_no_code_is_near_to_another(rule, case: str, seed: int) -> None:  # type
     assert np.abs(coded / scale).max(initial=0.0) < 127.5
 
 
-def test_the_bound_is_that_of_half_a_code_and_a_cast() -> None:
+def test_from_float_bound_is_half_a_code_and_a_cast() -> None:
     """An input of 1 and a weight of 1 in a column whose largest is 127: half a code each, and no cast."""
     weight = np.array([[1.0], [127.0]], np.float32)
     inputs = np.array([[1.0, 0.0]], np.float32)
@@ -280,7 +280,7 @@ NORMED = Model("normed", (Dense(2, bias=False), LayerNorm(), Heads((Head("a", 2)
 
 
 @pytest.mark.parametrize(("row", "magnified"), [([1.0, -3.0], False), ([1000.0, 1000.002], True)])
-def test_a_norm_of_values_that_are_nearly_equal_magnifies_what_they_are_off(row: list[float], magnified: bool) -> None:
+def test_conditions_of_a_norm_of_nearly_equal_values_are_large(row: list[float], magnified: bool) -> None:
     weights = {name: np.zeros(shape, np.float32) for name, shape in NORMED.parameter_shapes().items()}
     weights |= {"0.weight": np.eye(2, dtype=np.float32), "1.scale": np.ones(2, np.float32)}
     weights |= {"2.a.weight": np.eye(2, dtype=np.float32)}

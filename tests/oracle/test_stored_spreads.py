@@ -48,7 +48,7 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("filled")
-def test_stored_spreads_give_the_same_envelope_from_the_exact_run_alone(
+def test_envelope_of_stored_spreads_is_the_same_without_an_ensemble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(errormodel, "Stochastic", None)
@@ -66,7 +66,7 @@ def test_stored_spreads_give_the_same_envelope_from_the_exact_run_alone(
     assert stored.derivation == fresh.derivation
 
 
-def test_entries_of_other_code_are_not_used_and_go(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collect_drops_entries_of_other_code(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = json.loads(filled.read_text())
     filled.write_text(json.dumps({**before, "code": "0" * 64}))
     stored_spreads.load_spreads.cache_clear()
@@ -81,7 +81,7 @@ def test_entries_of_other_code_are_not_used_and_go(filled: Path, monkeypatch: py
     assert json.loads(filled.read_text())["entries"].keys() < before["entries"].keys()
 
 
-def test_entries_stay_after_a_change_that_moves_no_number(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keep_after_a_change_without_effect_keeps_entries(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     former = json.loads(filled.read_text())
     filled.write_text(json.dumps({**former, "code": "0" * 64}))
     stored_spreads.load_spreads.cache_clear()
@@ -99,7 +99,7 @@ def test_entries_stay_after_a_change_that_moves_no_number(filled: Path, monkeypa
         stored_spreads.keep([folder], filled)
 
 
-def test_a_folder_without_spreads_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_of_a_folder_without_spreads_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "other.npz", spread=np.zeros(2), code=np.array("0" * 64))
     (tmp_path / "broken.npz").write_bytes(b"no archive")
     assert stored_spreads.main([str(tmp_path)]) == 2
@@ -107,7 +107,7 @@ def test_a_folder_without_spreads_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert stored_spreads.main([]) == 2
 
 
-def test_code_hash_follows_the_code_and_neither_comments_nor_messages(tmp_path: Path) -> None:
+def test_code_hash_ignores_comments_and_messages(tmp_path: Path) -> None:
     package = tmp_path / "frameworks" / "reference"
     package.mkdir(parents=True)
     source = 'def take(x):\n    if x:\n        raise ValueError("one")\n    return 16\n'
@@ -124,14 +124,14 @@ def test_code_hash_follows_the_code_and_neither_comments_nor_messages(tmp_path: 
     assert hashes[0] == hashes[1] == hashes[2] != hashes[3]
 
 
-def test_modules_of_a_derivation_are_without_those_of_attempts() -> None:
+def test_modules_leave_out_attempts() -> None:
     assert (ROOT / "frameworks" / "base" / "capability_attempts.py").is_file()
     names = derivation_hash.modules()
     assert "frameworks.base.trainer" in names
     assert "frameworks.base.capability_attempts" not in names
 
 
-def test_own_file_of_spreads_has_entries_of_known_arrays() -> None:
+def test_committed_spreads_have_known_arrays() -> None:
     content = json.loads(stored_spreads.FILE.read_text("utf-8"))
     assert content["entries"]
     assert all(arrays.keys() <= stored_spreads.SPREADS for arrays in content["entries"].values())
@@ -141,7 +141,7 @@ def test_own_file_of_spreads_has_entries_of_known_arrays() -> None:
     ("fixture", "optimizer", "precision"),
     [("exact-linear", "adam", FLOAT32), ("exact-linear", "sgd", BFLOAT16), ("sincos", "sgd", FLOAT32)],
 )
-def test_stored_spreads_are_those_that_are_derived_anew(
+def test_envelope_of_committed_spreads_agrees_with_a_fresh_one(
     fixture: str, optimizer: str, precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spreads of two draws of eight members differ; those of the same NumPy are the same numbers."""

@@ -137,13 +137,13 @@ def test_judge_refuses_a_race_that_contradicts_itself() -> None:
     assert yardstick.verdicts[-1].outcome is RaceOutcome.EQUAL
 
 
-def test_judge_takes_another_numpy_for_no_yardstick() -> None:
+def test_judge_of_another_numpy_ignores_the_yardstick() -> None:
     result = judge(samples_of({"yardstick": 1.3}, numpy=("1.26.4", "2.4.6")))
     assert result.status == 0
     assert result.notes == ("NumPy differs (1.26.4 and 2.4.6): its work is no yardstick",)
 
 
-def test_stored_samples_are_judged_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_race_of_stored_samples_prints_their_judgement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     samples, path = samples_of({"step": 1.05}), tmp_path / "race.json.gz"
     write(path, samples)
     assert judge(load(path)) == judge(samples)
@@ -185,14 +185,14 @@ def replays(name: str, times: float) -> Iterator[RaceJudgement]:
 
 
 @pytest.mark.parametrize("name", ["quiet", "shared", "busy"])
-def test_equal_versions_raise_at_most_one_false_alarm(name: str) -> None:
+def test_judge_of_equal_versions_gives_at_most_one_false_alarm(name: str) -> None:
     statuses = Counter(result.status for result in replays(name, 1.0))
     assert statuses[1] <= 1
     assert name != "shared" or statuses[0] >= 90
 
 
 @pytest.mark.parametrize("name", ["quiet", "shared"])
-def test_five_percent_are_found(name: str) -> None:
+def test_judge_of_five_percent_finds_them(name: str) -> None:
     result = [replay.verdicts[0].outcome for replay in replays(name, 1.05)]
     assert result.count(RaceOutcome.GREW) >= 95
 
@@ -266,7 +266,7 @@ def test_race_ends_with_a_side_that_cannot_be_measured(changes: dict[str, Any], 
     assert str(caught.value).startswith(why)
 
 
-def test_started_ends_a_process_that_hangs() -> None:
+def test_start_process_ends_a_process_that_hangs() -> None:
     with start_process("old", make_racer(step="hang")) as process:
         with pytest.raises(RaceError, match="no answer within 0 s"):
             process.ask("step", limit_s=0.05)
@@ -275,7 +275,7 @@ def test_started_ends_a_process_that_hangs() -> None:
         os.kill(number, 0)
 
 
-def test_started_serves_a_real_framework() -> None:
+def test_start_process_answers_for_the_reference() -> None:
     with start_process("old", Racer(HERE, "reference", "cpu", "", "small-mlp")) as process:
         assert process.ask("load")["place"] == "cpu emulated"
         assert process.value("first") > 0

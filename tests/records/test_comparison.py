@@ -66,7 +66,7 @@ from tests.support.suite_runs import call_command
         (Outcome.NOT_OFFERED, Outcome.UNSUPPORTED, None),
     ],
 )
-def test_what_the_framework_did_decides(old: Outcome, new: Outcome, kind: ChangeKind | None) -> None:
+def test_compare_of_two_outcomes_has_their_kind_of_change(old: Outcome, new: Outcome, kind: ChangeKind | None) -> None:
     result = compare(change_verdict(BASE, 1, outcome=old), change_verdict(BASE, 1, outcome=new))
     assert [change.kind for change in result.changes] == ([] if kind is None else [kind])
     assert result.status == (1 if kind is not None and kind.worse else 0)
@@ -102,7 +102,7 @@ WIDE, NARROW = ("avx2", "avx512f"), ("avx2",)
         (NARROW, KNOWN_THERE, NARROW, ChangeKind.NEWLY_FAILING, 1),
     ],
 )
-def test_compare_of_what_a_processor_lacks_is_not_worse(
+def test_compare_of_a_refusal_for_an_instruction_set_is_not_worse(
     before: tuple[str, ...], changes: dict[str, Any], after: tuple[str, ...], kind: ChangeKind, status: int
 ) -> None:
     result = compare(_on(BASE, *before), _on(change_verdict(BASE, 1, **changes), *after))
@@ -298,13 +298,13 @@ LEFT = "1 of 3 tests were not compared; the suite itself differs: judging"
         (replace(FULL, observations=()), 1, "3 removed: formats/test_a › add"),
     ],
 )
-def test_compare_of_a_changed_suite_tells_it_for_what_it_is(new: Record, status: int, text: str) -> None:
+def test_compare_of_a_changed_suite_names_the_change(new: Record, status: int, text: str) -> None:
     result = compare(FULL, new)
     assert result.status == status
     assert text in " ".join(to_text(Comparisons((result,))).split())
 
 
-def test_compare_of_identical_and_of_rounded_numbers_says_so() -> None:
+def test_compare_of_identical_and_of_rounded_numbers_has_no_change() -> None:
     same = compare(FULL, FULL)
     assert {one.movement for one in same.numbers} == {Movement.IDENTICAL}
     assert ": identical (3 of 3 tests compared)" in headline(same)
@@ -346,7 +346,9 @@ def test_compare_of_a_drift_or_a_failure_names_the_first_tensor_that_differs() -
         (0.99, 0.01, False),
     ],
 )
-def test_an_error_drifts_if_it_tripled_and_passes_half_of_its_bound(before: float, after: float, drifts: bool) -> None:
+def test_compare_of_an_error_drifts_if_it_tripled_and_passes_half_of_its_bound(
+    before: float, after: float, drifts: bool
+) -> None:
     result = compare(change_check(measured=before), change_check(measured=after))
     assert [change.kind for change in result.changes] == [ChangeKind.DRIFT] * drifts
     movements = {one.test: one.movement for one in result.numbers}
@@ -356,7 +358,7 @@ def test_an_error_drifts_if_it_tripled_and_passes_half_of_its_bound(before: floa
 @pytest.mark.parametrize(
     ("fail_on", "statuses"), [("worse", (0, 0, 1, 2)), ("drift", (0, 1, 1, 2)), ("never", (0, 0, 0, 2))]
 )
-def test_compare_fails_on_what_is_chosen(fail_on: str, statuses: tuple[int, ...], tmp_path: Path) -> None:
+def test_compare_with_fail_on_gives_the_status(fail_on: str, statuses: tuple[int, ...], tmp_path: Path) -> None:
     write(tmp_path / "old.json", FULL)
     grown = replace(FULL, measurements=bytes_of(101.0).measurements)
     for new, status in zip((FULL, change_check(measured=0.9), grown, replace(FULL, seed=1)), statuses, strict=True):
@@ -401,7 +403,7 @@ NEAR = (replace(BOUND, what="distance of the accuracy", measured=0.0, bound=0.05
         *(({"measured": 6.78025}, {"measured": 6.78025 * (1 + by)}, (), by > 1e-6) for by in (5e-7, 5e-6)),
     ],
 )
-def test_an_observed_number_is_judged_by_the_bound_of_its_test_or_by_all_but_its_last_digits(
+def test_compare_of_observed_numbers_allows_their_bound_or_last_digits(
     old: object, new: object, checks: tuple[CheckResult, ...], changes: int
 ) -> None:
     sides = [
@@ -410,7 +412,7 @@ def test_an_observed_number_is_judged_by_the_bound_of_its_test_or_by_all_but_its
     assert [change.kind for change in compare(*sides).changes] == [ChangeKind.OBSERVATION_CHANGED] * changes
 
 
-def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
+def test_compare_of_bounds_allows_another_draw_of_the_ensemble() -> None:
     derivation = {"method": "ensemble", "origin": "abc"}
     old = change_verdict(BASE, 0, checks=(replace(BOUND, bound=1.0, derivation=derivation),))
 
@@ -436,7 +438,7 @@ def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
         (replace(BASE, verdicts=()), ""),
     ],
 )
-def test_what_cannot_be_compared_reliably_is_refused(new: Record, message: str) -> None:
+def test_compare_of_runs_that_differ_is_refused(new: Record, message: str) -> None:
     result = compare(BASE, new)
     assert result.status == 2
     assert message in " ".join(result.refusals)
@@ -457,7 +459,7 @@ PART = replace(BASE.only(TESTS[1:]), status="partial", selection="--tests=quick"
     ],
     ids=["part", "then whole", "worse", "not selected", "nothing", "two parts"],
 )
-def test_a_part_is_compared_with_those_tests_of_the_whole(old: Record, new: Record, status: int) -> None:
+def test_compare_of_a_part_takes_its_tests(old: Record, new: Record, status: int) -> None:
     result = compare(old, new)
     assert result.status == status
     assert bool(result.refusals) is (old.selection == "--tests=quick" and new.selection == "-k scaling")
@@ -465,7 +467,7 @@ def test_a_part_is_compared_with_those_tests_of_the_whole(old: Record, new: Reco
     assert result.of == (0 if result.refusals else len(new.verdicts) if new.selection else len(old.verdicts))
 
 
-def test_sets_are_paired_by_series() -> None:
+def test_compare_sets_pairs_records_by_series() -> None:
     tf = replace(BASE, series=replace(BASE.series, framework="tf", mode="graph"))
     paddle = replace(BASE, series=replace(BASE.series, framework="paddle"))
     result = compare_sets([BASE, tf], [change_verdict(tf, 0, outcome=Outcome.FAIL), BASE])
@@ -509,7 +511,7 @@ def records(draw: st.DrawFn) -> Record:
 
 @given(records(), records())
 @settings(max_examples=150)
-def test_whatever_the_numbers_are_they_are_classed_and_told(old: Record, new: Record) -> None:
+def test_compare_of_any_numbers_classes_and_prints_them(old: Record, new: Record) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         alone, pair = compare(old, old), compare(old, new)
@@ -561,7 +563,7 @@ WHOLE, OTHER_WHOLE = (fingerprint("output/a", np.array([value])) for value in (1
         ((WHOLE,), (OTHER_WHOLE,), "output/a (int64), with unreadable sampled values"),
     ],
 )
-def test_first_difference_of_arrays_is_told(
+def test_first_difference_of_arrays_names_it(
     old: tuple[Fingerprint, ...], new: tuple[Fingerprint, ...], message: str
 ) -> None:
     assert first_difference(old, new) == message
@@ -570,7 +572,7 @@ def test_first_difference_of_arrays_is_told(
 
 
 @pytest.mark.parametrize(("times", "controlled"), [(2.0, True), (0.5, False)])
-def test_times_of_two_records_are_never_judged(times: float, controlled: bool) -> None:
+def test_compare_of_times_does_not_judge_them(times: float, controlled: bool) -> None:
     new = make_timed_record(2, times, controlled=controlled)
     for old in (make_timed_record(1, 1.0, controlled=controlled), BASE):
         result = compare(old, new)
@@ -590,7 +592,7 @@ def test_times_of_two_records_are_never_judged(times: float, controlled: bool) -
         ("MUST", Outcome.PASS, Outcome.ABSTAIN, ChangeKind.NEWLY_UNJUDGED, (ChangeKind.REMOVED,)),
     ],
 )
-def test_a_cost_whose_control_failed_is_not_judged(
+def test_compare_of_a_cost_without_its_control_does_not_judge_it(
     level: str, old: Outcome, new: Outcome, kind: ChangeKind, measures: tuple[ChangeKind, ...]
 ) -> None:
     leveled = replace(BASE, clauses={CLAUSE: replace(BASE.clauses[CLAUSE], level=level)})
@@ -608,7 +610,7 @@ def test_a_cost_whose_control_failed_is_not_judged(
 TIMES = 1.0 + np.random.default_rng(3).gamma(2.0, 0.02, (4, FEWEST))
 
 
-def test_the_interval_of_pairs_is_students_of_the_trimmed_mean() -> None:
+def test_ratio_has_the_interval_of_student_of_the_trimmed_mean() -> None:
     logs = np.sort(np.log(TIMES[1] / TIMES[0]))
     cut = int(TRIMMED * FEWEST)
     winsorized = np.clip(logs, logs[cut], logs[-cut - 1])
@@ -619,7 +621,7 @@ def test_the_interval_of_pairs_is_students_of_the_trimmed_mean() -> None:
     assert (math.log(result.low), math.log(result.high)) == pytest.approx((middle - reach, middle + reach))
 
 
-def test_noise_alone_is_seldom_called_a_change_and_five_percent_mostly_is() -> None:
+def test_ratio_of_noise_seldom_grew_and_of_five_percent_mostly_did() -> None:
     rng = np.random.default_rng(4)
     alarms = result = 0
     for _ in range(300):
@@ -642,14 +644,14 @@ def test_noise_alone_is_seldom_called_a_change_and_five_percent_mostly_is() -> N
         *((samples, samples, "ratio 1, without any spread") for samples in ((0.0,), (math.nan, 1.0), (1.0, 2.0))),
     ],
 )
-def test_ratio_of_what_cannot_be_compared_says_why(old: tuple[float, ...], new: tuple[float, ...], why: str) -> None:
+def test_ratio_without_comparable_samples_says_why(old: tuple[float, ...], new: tuple[float, ...], why: str) -> None:
     result = ratio(old, new)
     assert result.summary == why if old is new else why in result.summary
     assert not any((result.judged and old is not new, result.grew, result.shrank))
 
 
 @pytest.mark.filterwarnings("error")
-def test_ratio_of_disturbed_negligible_and_constant_samples() -> None:
+def test_ratio_of_disturbed_or_negligible_samples_did_not_grow() -> None:
     slow = TIMES[1].copy()
     slow[: FEWEST // 8] *= 10.0
     quiet, disturbed = ratio(TIMES[0], TIMES[1]), ratio(TIMES[0], slow)

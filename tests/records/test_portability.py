@@ -51,7 +51,9 @@ def word(*records: Record) -> str:
         ((P,), (), "held"),
     ],
 )
-def test_two_frameworks_give_a_word(torch: tuple[Outcome, ...], tf: tuple[Outcome, ...], said: str) -> None:
+def test_words_of_two_frameworks_say_how_portable_a_clause_is(
+    torch: tuple[Outcome, ...], tf: tuple[Outcome, ...], said: str
+) -> None:
     assert word(run("torch", *torch), run("tf", *tf)) == said
 
 
@@ -68,7 +70,7 @@ def test_two_frameworks_give_a_word(torch: tuple[Outcome, ...], tf: tuple[Outcom
     ],
 )
 @pytest.mark.parametrize("forward", [True, False])
-def test_it_began_with_the_first_record_that_breaks_after_one_that_held(
+def test_words_since_names_the_first_broken_version_after_a_good_one(
     older: dict[str, tuple[Outcome, ...]], said: str, forward: bool
 ) -> None:
     records = [run("torch", *outcomes, version=version) for version, outcomes in older.items()]
@@ -111,7 +113,7 @@ EAGER, STATIC = run("paddle", P, mode="eager"), run("paddle", K, mode="static")
         ([*run_tf("1", P, F), *run_tf("2", F, F)], "broken in tf 2"),
     ],
 )
-def test_word_of_several_runs(records: list[Record], said: str) -> None:
+def test_words_of_several_runs_combine_them(records: list[Record], said: str) -> None:
     assert word(*records) == said
 
 
@@ -126,7 +128,7 @@ def test_word_of_several_runs(records: list[Record], said: str) -> None:
         ("MUST", {"k": 1}, {"k": 2}, "portable"),
     ],
 )
-def test_an_observation_differs_where_the_same_thing_was_seen_to_be_another(
+def test_words_of_observations_differ_where_values_do(
     level: str, torch: dict[str, Any], tf: dict[str, Any], said: str
 ) -> None:
     def record_of(framework: str, values: dict[str, Any]) -> Record:
@@ -137,7 +139,7 @@ def test_an_observation_differs_where_the_same_thing_was_seen_to_be_another(
     assert word(record_of("torch", torch), record_of("tf", tf), record_of("reference", {"k": 7})) == said
 
 
-def test_every_kind_has_a_meaning_and_the_list_says_what_it_uses() -> None:
+def test_list_clauses_explains_the_words_that_it_has() -> None:
     assert all(kind.meaning for kind in Portability)
     lines = list(list_clauses([run("torch", P), run("tf", U)]))
     assert lines == ["s.x  differs", "", "1 clause: 1 differs", f"differs: {Portability.DIFFERS.meaning}"]
@@ -197,7 +199,7 @@ def make_record(framework: str, version: str, packages: dict[str, str] | None = 
     return replace(BASE, series=Series(framework, device, device, "m"), variant=variant)
 
 
-def test_companions_are_told_apart_from_packages_that_compute_nothing() -> None:
+def test_environment_has_companions_and_other_packages() -> None:
     before = {"numpy": "2.3", "Flax": "0.12.6", "protobuf": "6", "jax": "0.10.1", "jaxlib": "0.10.1"}
     after = {"numpy": "2.4", "flax": "0.12.8", "protobuf": "7", "jax": "0.10.2", "jaxlib": "0.10.2"}
     old, new = make_record("jax", "0.10.1", before), make_record("jax", "0.10.2", after)
@@ -239,7 +241,7 @@ BY_ACCELERATE = "CONFORMANCE_MODES=m TORCH_VERSION=2.13.0 ACCELERATE_VERSION=1.1
     ],
     ids=["wheel", "other wheel", "gpu on a cpu", "version names it", "mode trains by it", "no mode trains by it"],
 )
-def test_companions_are_those_that_compute_in_the_run(
+def test_environment_has_companions_that_compute_in_the_run(
     old: Record, new: Record, companions: list[str], crossing: str
 ) -> None:
     changes = environment(old, new)
@@ -247,7 +249,7 @@ def test_companions_are_those_that_compute_in_the_run(
     assert environment(old, old).same
 
 
-def test_builds_are_versions_and_a_flag_of_a_companions_name_is_a_switch() -> None:
+def test_environment_has_builds_as_versions_and_flags_as_switches() -> None:
     builds = environment(make_torch("2.13+cpu"), make_torch("2.13+cu130"))
     assert builds.framework == ChangedSetting("torch", "2.13+cpu", "2.13+cu130")
     old, new = (make_record("torch", "2.13.0", environment={"mkl": value}) for value in ("True", "False"))
@@ -255,7 +257,7 @@ def test_builds_are_versions_and_a_flag_of_a_companions_name_is_a_switch() -> No
     assert environment(old, new).companions == ()
 
 
-def test_switches_that_one_record_alone_tells_are_one_line() -> None:
+def test_environment_lines_join_switches_of_one_record() -> None:
     packages = {"numpy": "2.4"}
     switches = {f"switch-{i}": "on" for i in range(6)}
     old = make_record("torch", "2", packages, environment={"threads": "1"})
@@ -267,7 +269,7 @@ def test_switches_that_one_record_alone_tells_are_one_line() -> None:
     assert list(environment(new, old).lines())[1].startswith("only the old record names: switch-0")
 
 
-def test_variables_and_instruction_sets_are_told() -> None:
+def test_environment_lines_have_variables_and_instruction_sets() -> None:
     packages = {"numpy": "2.4"}
     old = make_record("torch", "2", packages, variables={"OMP_NUM_THREADS": "1"}, instruction_sets=("avx2", "fma"))
     new = make_record("torch", "2", packages, variables={"TF32": "1"}, instruction_sets=("avx2", "avx512f"))
@@ -282,21 +284,21 @@ def test_variables_and_instruction_sets_are_told() -> None:
 
 
 @pytest.mark.parametrize("version", ["1; touch pwned", "$(id)", "1 2", "", "-x", "１"])
-def test_a_version_that_is_none_gets_into_no_command(version: str) -> None:
+def test_environment_of_a_wrong_version_has_no_command(version: str) -> None:
     old, new = make_record("torch", "2.13.0", {"numpy": version}), make_record("torch", "2.13.0", {"numpy": "2.4"})
     other = make_record("torch", version, {"numpy": "2.3"})
     assert environment(old, new).crossing == environment(new, other).crossing == ""
 
 
 @pytest.mark.parametrize("name", ["package.module.Class", "reference", "$(id)"])
-def test_what_the_suite_does_not_install_has_no_command(name: str) -> None:
+def test_environment_of_an_uninstalled_framework_has_no_command(name: str) -> None:
     old, new = (make_record(name, "1", {"numpy": version}) for version in ("2.3", "2.4"))
     assert environment(old, new).companions
     assert environment(old, new).crossing == ""
 
 
 @pytest.mark.parametrize("name", sorted(DISTRIBUTIONS))
-def test_commands_name_what_the_installer_understands(name: str) -> None:
+def test_variables_of_commands_are_those_of_the_installer(name: str) -> None:
     chosen = DISTRIBUTIONS[name]
     assert OWN[name] == {canonicalize_name(bare(chosen.cpu)), canonicalize_name(bare(chosen.gpu))}
     computing = {canonicalize_name(bare(package)) for package in chosen.companions} - {"setuptools"}

@@ -42,7 +42,7 @@ from tests.support.recorded import BASE, CLAUSE, fill_journal, header
 from tests.support.suite_runs import ROOT, call_command, conformance, environment, hang_limit
 
 
-def test_round_trip_is_byte_stable(complete: Path) -> None:
+def test_write_of_a_loaded_record_gives_the_same_bytes(complete: Path) -> None:
     record = load(complete)
     again = complete.with_name("again.json")
     write(again, record)
@@ -56,7 +56,7 @@ def test_round_trip_is_byte_stable(complete: Path) -> None:
     assert len(keys) > 10
 
 
-def test_values_return(complete: Path) -> None:
+def test_load_restores_values(complete: Path) -> None:
     record = load(complete)
     check = record.verdicts[0].checks[0]
     assert check.measured == math.inf
@@ -75,7 +75,7 @@ def test_values_return(complete: Path) -> None:
     assert (record.status, record.seed, record.variant.environment["ä"]) == ("complete", 7, "ö")
 
 
-def test_schema_is_a_schema_and_accepts_records(complete: Path) -> None:
+def test_schema_accepts_records(complete: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
     jsonschema.validate(json.loads(complete.read_bytes()), schema())
     assert set(schema()["$defs"]["Outcome"]["enum"]) == {o.value for o in Outcome}
@@ -89,7 +89,7 @@ def test_from_json_fills_in_defaults(complete: Path) -> None:
     assert to_json(from_json(json.dumps(document).encode())) == to_json(expected)
 
 
-def test_a_number_as_text_is_a_number_and_any_other_text_stays_one() -> None:
+def test_as_number_of_other_text_is_the_text() -> None:
     for text in ("0.015625", "-0.0", "1e-05", "512.0", "3", "-17"):
         assert repr(as_number(text)) == text
     for text in ("", "1.50", "1_000", "0x10", "007", "float32[1.0]", "1e5", " 1", "9" * 5000):
@@ -97,12 +97,12 @@ def test_a_number_as_text_is_a_number_and_any_other_text_stays_one() -> None:
 
 
 @given(st.floats())
-def test_numbers_survive(number: float) -> None:
+def test_number_of_an_encoded_number_is_the_same(number: float) -> None:
     encoded = json.loads(json.dumps(encode_number(number), allow_nan=False))
     assert values.number(encoded) == number or math.isnan(number)
 
 
-def test_an_outcome_is_neither_true_nor_false() -> None:
+def test_bool_of_an_outcome_raises() -> None:
     with pytest.raises(TypeError, match="neither true nor false"):
         bool(Outcome.PASS)
     quiet = {"pass", "known", "unsupported", "not offered", "abstain", "unstable"}
@@ -186,7 +186,9 @@ DAMAGE: list[tuple[str, Change, str]] = [
 
 
 @pytest.mark.parametrize(("name", "damage", "message"), DAMAGE)
-def test_load_refuses_in_one_line(name: str, damage: Change, message: str, complete: Path) -> None:
+def test_load_of_a_damaged_record_is_refused_in_one_line(
+    name: str, damage: Change, message: str, complete: Path
+) -> None:
     path = complete.with_name(name)
     path.write_bytes(damage(complete.read_bytes()))
     refuse(path, message)
@@ -210,7 +212,7 @@ def refuse(path: Path, message: str) -> None:
         (lambda path: path.symlink_to(path.with_name("nothing")), "no such file"),
     ],
 )
-def test_load_what_is_no_file_is_refused(make: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+def test_load_of_no_regular_file_is_refused(make: Callable[[Path], object], message: str, tmp_path: Path) -> None:
     make(tmp_path / "x.json")
     refuse(tmp_path / "x.json", message)
 
@@ -224,7 +226,7 @@ def test_report_of_a_folder_with_a_broken_record_leaves_the_old_page(complete: P
     assert page.read_text("utf-8") == "old"
 
 
-def test_a_compressed_record_is_the_same_record_and_the_same_bytes(complete: Path) -> None:
+def test_write_of_a_compressed_record_gives_the_same_bytes(complete: Path) -> None:
     packed = complete.with_name("torch.json.gz")
     write(packed, load(complete))
     content = packed.read_bytes()
@@ -242,13 +244,13 @@ def list_committed_files() -> list[Path]:
 
 
 @pytest.mark.slow
-def test_every_committed_record_is_of_this_schema() -> None:
+def test_committed_records_are_of_this_schema() -> None:
     for path in list_committed_files():
         content = files.read(path)
         assert to_json(from_json(content)) == content, path
 
 
-def test_every_committed_record_is_compressed_names_no_folder_and_has_half_of_what_is_read() -> None:
+def test_committed_records_are_small_and_name_no_folder() -> None:
     for path in list_committed_files():
         assert path.name.endswith(".json.gz")
         content = files.read(path)
@@ -269,7 +271,7 @@ def visible(text: str) -> str:
     return text
 
 
-def test_load_damaged_record_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
+def test_commands_of_a_mutated_record_read_or_refuse_it(tmp_path: Path) -> None:
     folder, good = tmp_path / "damaged", tmp_path / "good.json"
     folder.mkdir()
     journal = fill_journal(Journal.create(good, header()), 1)
@@ -336,7 +338,7 @@ def reader() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("name", OVERSIZED)
-def test_load_oversized_file_ends_in_bounds(reader: subprocess.Popen[str], name: str, tmp_path: Path) -> None:
+def test_load_of_an_oversized_file_stays_in_bounds(reader: subprocess.Popen[str], name: str, tmp_path: Path) -> None:
     path = tmp_path / ("large.jsonl" if name.startswith("journal") else "large.json")
     content = OVERSIZED[name]()
     if path.suffix == ".jsonl":

@@ -96,7 +96,7 @@ def test_split_and_into_of_sizes_that_do_not_add_up_are_refused() -> None:
         batch().into(4)
 
 
-def test_items_count_samples_tokens_or_what_the_mask_keeps() -> None:
+def test_items_of_a_batch_count_samples_or_tokens_of_the_mask() -> None:
     tokens = token_batch(5, 8)
     parts = tokens.split(2, 3)
     assert [part.items for part in parts] == [int(tokens.mask[:2].sum()), int(tokens.mask[2:].sum())]
@@ -215,7 +215,7 @@ def test_digits_of_wrong_mnist_files_are_refused(mnist: Path, images: Array | No
         digits()
 
 
-def test_pairs_are_balanced_and_of_one_length() -> None:
+def test_pair_batch_is_balanced_and_of_one_length() -> None:
     pairs = data.pairs(400)
     assert 150 < sum(pair.same for pair in pairs) < 250
     batch = data.pair_batch(400)
@@ -231,7 +231,7 @@ def test_pairs_are_balanced_and_of_one_length() -> None:
         data.pair_batch(2, lambda *pair: range(len(pair)))
 
 
-def test_stored_products_are_turned_and_tables_joined() -> None:
+def test_starts_of_stored_weights_transposes_and_joins_them() -> None:
     width, rng = 4, np.random.default_rng(0)
     model = use_fp16(real=False).setting().model
     shapes = {"embeddings.word_embeddings": (9, width), "embeddings.position_embeddings": (20, width)}
@@ -287,14 +287,14 @@ def test_factor_of_a_curve_is_that_by_hand(curve: Curve, factors: list[float]) -
     assert [curve.factor(applied) for applied in range(len(factors))] == pytest.approx(factors, abs=1e-12)
 
 
-def test_a_curve_is_printed_as_it_is_written_and_a_cycle_gives_the_first_beta() -> None:
+def test_optimizer_of_a_cycle_has_its_first_beta() -> None:
     assert str(Exponential(0.5, every=3)) == "Exponential(ratio=0.5, every=3, staircase=False)"
     recipe = Recipe(Adam(), schedule=OneCycle(3.0, 1, 3, 0.5, momenta=(0.75, 0.25)))
     assert [vars(optimizer_of(recipe, 0, applied))["beta1"] for applied in range(4)] == [0.75, 0.25, 0.5, 0.75]
 
 
 @pytest.mark.parametrize("boundaries", [(), (3, 1), (1, 2, 3)], ids=str)
-def test_a_join_has_one_boundary_fewer_than_parts_in_order(boundaries: tuple[int, ...]) -> None:
+def test_joined_with_wrong_boundaries_is_refused(boundaries: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="boundaries between 3 parts"):
         Joined((HALF, HALF, HALF), boundaries)
 
@@ -314,5 +314,7 @@ def test_a_join_has_one_boundary_fewer_than_parts_in_order(boundaries: tuple[int
     ],
     ids=str,
 )
-def test_plateau_lowers_rate(plateau: Plateau, own: dict[str, bool], metrics: list[float], rates: list[float]) -> None:
+def test_plateau_rule_of_metrics_lowers_the_rate(
+    plateau: Plateau, own: dict[str, bool], metrics: list[float], rates: list[float]
+) -> None:
     assert list(map(PlateauRule(plateau, **own).take, metrics)) == rates

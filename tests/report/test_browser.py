@@ -63,7 +63,7 @@ def failing(framework: str) -> set[str]:
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_first_look_has_every_framework_in_sight(shown: Browser, width: int) -> None:
+def test_page_at_first_shows_a_column_for_each_framework(shown: Browser, width: int) -> None:
     shown.resize(width)
     assert [slug.partition("-")[0] for slug in heads(shown)] == ["jax", "paddle", "reference", "tf", "torch"]
     right = "[...document.querySelectorAll('.matrix tr:not([hidden]) > *')].map((c) => c.getBoundingClientRect().right)"
@@ -82,7 +82,7 @@ def test_first_look_has_every_framework_in_sight(shown: Browser, width: int) -> 
     shown.wait("location.hash === '#?open=paddle'")
 
 
-def test_filters_leave_matching_rows_and_columns(shown: Browser, folder: Path) -> None:
+def test_filters_show_matching_rows_and_columns(shown: Browser, folder: Path) -> None:
     shown.choose("outcome", "known")
     frameworks = ("jax", "paddle", "tf", "torch")
     assert [slug.partition("-")[0] for slug in heads(shown)] == list(frameworks), "the reference has no known failure"
@@ -106,7 +106,7 @@ def test_filters_leave_matching_rows_and_columns(shown: Browser, folder: Path) -
         assert len(clauses(shown)) == int(text.split()[0]), address
 
 
-def test_search_looks_through_texts_sources_and_tests(shown: Browser) -> None:
+def test_search_shows_clauses_of_matching_tests(shown: Browser) -> None:
     text = "test_float32_sgd_parity[digits-mlp] grad"
     shown.driver.find_element("id", "search").send_keys(text)
     shown.wait("!document.getElementById('filters').ariaBusy && !document.querySelector('#filters[aria-busy]')")
@@ -116,7 +116,7 @@ def test_search_looks_through_texts_sources_and_tests(shown: Browser) -> None:
     shown.wait("location.hash.startsWith('#?search=test_float32')")
 
 
-def test_cell_shows_its_tests_and_has_an_address(shown: Browser, folder: Path) -> None:
+def test_cell_opens_its_tests_at_an_address(shown: Browser, folder: Path) -> None:
     one = baselines()[-1]
     verdict = next(v for v in one.verdicts if v.outcome is Outcome.KNOWN and v.checks and "://" in v.link)
     shown.choose("outcome", "known")
@@ -168,7 +168,7 @@ def test_curves_of_every_trace_are_drawn(shown: Browser) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_serious_violation(chromium: Browser, tmp_path: Path, scheme: str) -> None:
+def test_page_has_no_serious_violation_of_axe(chromium: Browser, tmp_path: Path, scheme: str) -> None:
     outcomes = {f"s.x{i}": outcome for i, outcome in enumerate(Outcome)}
     report.write([record("torch", outcomes), record("torch", outcomes), record("tf", outcomes)], tmp_path / "page.html")
     chromium.resize(1280)
@@ -181,7 +181,7 @@ def test_axe_finds_no_serious_violation(chromium: Browser, tmp_path: Path, schem
     assert chromium.violations("#cell") == []
 
 
-def test_hostile_records_run_nothing(chromium: Browser, folder: Path) -> None:
+def test_page_of_hostile_records_runs_no_script(chromium: Browser, folder: Path) -> None:
     chromium.resize(1280)
     chromium.prefer("light")
     chromium.open(folder / "infected.html")

@@ -62,7 +62,7 @@ def data_behind(name: str) -> dict[str, Any]:
 
 
 @BOTH
-def test_page_is_well_formed_and_its_links_lead_somewhere(name: str) -> None:
+def test_page_is_well_formed_and_its_links_have_targets(name: str) -> None:
     result = parse_page(name)
     assert result.wrong == []
     ids = Counter(attributes["id"] for _, attributes in result.elements if "id" in attributes)
@@ -106,7 +106,7 @@ def digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def test_hostile_records_add_no_kind_of_element_and_long_texts_are_cut() -> None:
+def test_page_of_hostile_records_has_no_other_elements() -> None:
     benign, hostile = ({tag for tag, _ in parse_page(name).elements} for name in ("baselines", "infected"))
     assert hostile - benign <= {"strong", "ul"}, "interrupted runs are emphasised, and have notes"
     assert len(parse_page("infected").all("script")) == len(parse_page("baselines").all("script"))
@@ -138,7 +138,7 @@ def test_page_is_the_same_each_time_and_stays_small() -> None:
 
 
 @pytest.mark.parametrize("records", [[], [record("torch", {})]], ids=["none", "one without a test"])
-def test_write_of_little_is_well_formed(records: list[Record], tmp_path: Path) -> None:
+def test_write_of_no_test_is_well_formed(records: list[Record], tmp_path: Path) -> None:
     report.write(records, tmp_path / "report.html")
     assert Reader((tmp_path / "report.html").read_text("utf-8")).wrong == []
     with pytest.raises(RecordError, match=r"cannot be written"):
@@ -309,7 +309,7 @@ def test_matrix_has_the_word_of_a_clause_and_its_choices() -> None:
     assert page.choices[-1] == "broken in torch"
 
 
-def test_columns_have_names_that_no_two_share() -> None:
+def test_runs_of_a_matrix_have_unique_names() -> None:
     one = record("torch", {})
     later, newer = replace(one, started="2027-01-01"), replace(one, variant=Variant("2+cu1"))
     on_gpu = replace(one, series=replace(one.series, device="cuda"))
@@ -388,7 +388,7 @@ def test_sentences_count_and_link(
     assert [part.href for sentence in result for part in sentence if part.href] == links
 
 
-def test_observations_are_grouped_with_different_ones_first() -> None:
+def test_observations_have_different_ones_first() -> None:
     def record_of(framework: str, initial: float, mode: str) -> Record:
         observations = (
             Observation("scaling.paper-defaults", "settings", "test_x", {"growth": 2.0, "initial": initial}),
@@ -409,7 +409,7 @@ def test_observations_are_grouped_with_different_ones_first() -> None:
     assert not any(row["differs"] for group in values.observations(matrix(oracle), oracle) for row in group["rows"])
 
 
-def test_costs_show_bytes_and_spans_and_curves_that_are_cut_say_so() -> None:
+def test_costs_have_bytes_and_intervals() -> None:
     measured = (
         Measurement("s.x", "peak", "test_x[a]", "B", (1024.0,)),
         Measurement("s.x", "t", "", "s", (0.5, 0.1, 0.2)),
@@ -427,7 +427,7 @@ def test_costs_show_bytes_and_spans_and_curves_that_are_cut_say_so() -> None:
     assert [(one["name"], len(one["lines"][0]["points"])) for one in curves["scales"]] == [("b", 5000)]
 
 
-def test_page_shows_status_notes_environment_and_unconfirmed_failures() -> None:
+def test_page_of_an_interrupted_run_shows_status_notes_and_environment() -> None:
     known, passed = record("torch", {"s.x": K, "s.y": P}).verdicts
     one = record(
         "torch",

@@ -87,7 +87,7 @@ TIMED = {
 
 
 @pytest.mark.parametrize("name", TIMED)
-def test_a_device_that_costs_what_it_should_passes(name: str) -> None:
+def test_cost_tests_of_a_normal_device_pass(name: str) -> None:
     run, factor, plain, scopes = TIMED[name]
     framework = own_loops.Device()
     (measured,) = run(framework).measurements.values()
@@ -108,24 +108,24 @@ def test_a_device_that_costs_what_it_should_passes(name: str) -> None:
         (block["off"], {"mixed": 1.1}, "slower-than-float32"),
     ],
 )
-def test_an_interval_wholly_beyond_its_bound_fails(run: Run, times: dict[str, float], signature: str) -> None:
+def test_cost_tests_of_a_slow_device_fail(run: Run, times: dict[str, float], signature: str) -> None:
     with pytest.raises(Violation) as caught:
         run(own_loops.Device(times=times))
     assert caught.value.signature == signature
 
 
 @pytest.mark.parametrize("run", [block["on"], block["default"], example, brief_recomputed, brief_mixed])
-def test_what_has_no_bound_is_timed_and_not_judged(run: Run) -> None:
+def test_cost_tests_without_a_bound_do_not_judge(run: Run) -> None:
     assert run(own_loops.Device(times={"mixed": 1.1, "recomputed": 9.0})).checks == []
 
 
 @pytest.mark.parametrize("name", TIMED)
-def test_a_plain_step_that_differs_from_itself_leaves_the_clause(name: str) -> None:
+def test_cost_tests_of_a_drifting_device_abstain(name: str) -> None:
     with pytest.raises(Abstention, match="the same step in two runs differs: ratio"):
         TIMED[name][0](own_loops.Device(drift=0.1))
 
 
-def test_the_example_is_its_thousand_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_times_a_thousand_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(suite, "EPOCHS", 1000)
     monkeypatch.setattr(suite, "compare_times", lambda *args: asked.append(args[-1]))
@@ -153,7 +153,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("technique", suite.TECHNIQUES)
-def test_a_peak_that_follows_the_count_passes(technique: str, tmp_path: Path) -> None:
+def test_peak_of_a_normal_device_passes(technique: str, tmp_path: Path) -> None:
     result = peak(own_loops.Device(), technique, tmp_path)
     assert [unit for unit, _, _ in result.measurements.values()] == ["B"] * 4
     assert result.checks[-1].bound is not None
@@ -171,7 +171,7 @@ def test_a_peak_that_follows_the_count_passes(technique: str, tmp_path: Path) ->
         (own_loops.NoPeak, "recomputed", "no-peak"),
     ],
 )
-def test_a_peak_that_stays_or_is_of_weights_alone_fails(
+def test_peak_of_a_device_that_keeps_bytes_fails(
     broken: type[own_loops.Device], technique: str, signature: str, tmp_path: Path
 ) -> None:
     with pytest.raises(Violation) as caught:
@@ -179,7 +179,7 @@ def test_a_peak_that_stays_or_is_of_weights_alone_fails(
     assert caught.value.signature == signature
 
 
-def test_a_peak_is_taken_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_peak_bytes_is_measured_in_another_process(tmp_path: Path) -> None:
     subject, (model, batch) = Subject(own_loops.Device()), costs.equal_blocks(2, 4, 4)
     result = subprocesses.peak_bytes(subject, model, costs.RECIPE, (batch,), tmp_path / "peak")
     run = subject.trainer(model, costs.RECIPE)
@@ -187,14 +187,14 @@ def test_a_peak_is_taken_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert result == run.peak_bytes() > sum(value.nbytes for value in model.weights(0).values())
 
 
-def test_a_cpu_is_no_device_whatever_it_declares() -> None:
+def test_need_device_on_a_cpu_is_refused() -> None:
     with pytest.raises(Unsupported) as caught:
         need_device(Subject(own_loops.Device("cpu")))
     assert (caught.value.capability, caught.value.reason) == (Capability.PEAK_BYTES, "no device")
     need_device(Subject(own_loops.Device("cuda")))
 
 
-def test_without_a_peak_or_the_switch_only_the_default_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixed_without_a_switch_times_the_default_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     framework = own_loops.Device()
     refused = {Capability.PEAK_BYTES: Declaration(False, "none here"), Capability.TF32: Declaration(False, "no switch")}
     monkeypatch.setattr(framework, "declares", lambda capability: refused.get(capability, SUPPORTED))
@@ -207,7 +207,7 @@ def test_without_a_peak_or_the_switch_only_the_default_is_timed(monkeypatch: pyt
             mixed[tf32](framework)
 
 
-def test_the_mark_selects_what_needs_a_device(tmp_path: Path) -> None:
+def test_run_of_the_mark_gpu_selects_tests_of_a_device(tmp_path: Path) -> None:
     result = judge("-m", "gpu", f"--record={tmp_path / 'record.json'}")
     assert result.status == 0
     record = load(tmp_path / "record.json")
@@ -217,7 +217,7 @@ def test_the_mark_selects_what_needs_a_device(tmp_path: Path) -> None:
     assert {verdict.reason for verdict in record.verdicts} == {"no device"}
 
 
-def test_a_clock_is_the_processors_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_time_on_a_cpu_takes_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks: list[object] = []
     monkeypatch.setattr("frameworks.base.framework.measure_elapsed", lambda _, clock: clocks.append(clock) or 0)
     framework = ReferenceFramework("cpu")
@@ -226,14 +226,14 @@ def test_a_clock_is_the_processors_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatc
     assert clocks == [time.process_time_ns, time.perf_counter_ns]
 
 
-def test_an_allocators_grain_is_allowed_on_a_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slack_on_a_device_allows_the_allocation_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     framework = ReferenceFramework("cpu")
     assert brief.slack(Subject(framework), 3) == 8
     monkeypatch.setattr(framework, "device", "cuda")
     assert brief.slack(Subject(framework), 3) == 8 + 3 * 512
 
 
-def test_what_takes_times_alone_is_what_runs_last() -> None:
+def test_timed_clauses_are_those_of_tests_that_measure_times() -> None:
     """Other workers wait for the tests whose names lead to `time_interleaved`; the plugin puts those clauses last."""
     timing, timed = {"time_interleaved", "compare_times"}, set[str]()
     for path in sorted(SUITES.rglob("test_*.py")):
@@ -260,7 +260,7 @@ def test_what_takes_times_alone_is_what_runs_last() -> None:
         ("torch", 900.0, "A", "", False),
     ],
 )
-def test_cost_above_the_file_is_too_much_on_its_processor_in_ci(
+def test_judge_of_a_cost_above_the_limit_fails_on_its_processor_in_ci(
     framework: str, spent: float, processor: str, ci: str, over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cost, "processor_model", lambda: processor)
@@ -272,7 +272,7 @@ def test_cost_above_the_file_is_too_much_on_its_processor_in_ci(
     assert "edit the file and say why" in line or not over
 
 
-def test_committed_costs_can_be_read_and_the_yardstick_takes_time() -> None:
+def test_committed_cost_limits_are_positive() -> None:
     _, limits = cost.limits()
     assert all(number > 0 for of_selection in limits.values() for number in of_selection.values())
     assert 0.001 < cost.Yardstick().stop() < 10
@@ -300,7 +300,7 @@ def worker(folder: Path, name: str, queue: Queue[tuple[str, str, float, float]])
 
 
 @locks
-def test_nobody_tests_while_another_takes_times(tmp_path: Path) -> None:
+def test_alone_runs_while_no_other_worker_tests(tmp_path: Path) -> None:
     queue: Queue[tuple[str, str, float, float]] = PROCESSES.Queue()
     workers = [PROCESSES.Process(target=worker, args=(tmp_path, name, queue)) for name in "abc"]
     for one in workers:
@@ -316,7 +316,7 @@ def test_nobody_tests_while_another_takes_times(tmp_path: Path) -> None:
 
 
 @locks
-def test_a_worker_that_was_killed_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_alone_after_a_killed_worker_does_not_wait(tmp_path: Path) -> None:
     ready = PROCESSES.Event()
     holder = PROCESSES.Process(target=holding, args=(tmp_path, ready))
     holder.start()
@@ -336,7 +336,7 @@ def holding(folder: Path, ready: Event) -> None:
         time.sleep(3600.0)
 
 
-def test_each_round_runs_every_work_once_in_an_order_that_varies() -> None:
+def test_time_interleaved_runs_every_work_once_a_round() -> None:
     called: list[str] = []
     names = ("plain", "twin", "technique")
     works = {name: partial(called.append, name) for name in names}
@@ -349,7 +349,7 @@ def test_each_round_runs_every_work_once_in_an_order_that_varies() -> None:
     assert sorted(at for result in times.values() for at in result) == [*range(3 * WARM_UP + 1, len(called) + 1)]
 
 
-def test_a_time_is_that_of_its_work_in_nanoseconds() -> None:
+def test_time_interleaved_has_nanoseconds_of_each_work() -> None:
     now = [0]
 
     def work(spent: int) -> None:

@@ -39,14 +39,14 @@ def write(path: Path, size: int, used: int) -> Path:
     return path
 
 
-def test_the_variable_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder_is_that_of_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path))
     assert cache_folder() == tmp_path
     monkeypatch.setenv(CACHE_FOLDER, "")
     assert cache_folder() == ROOT / "results" / "cache"
 
 
-def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
+def test_prune_removes_the_least_recently_used_files(tmp_path: Path) -> None:
     paths = [write(tmp_path / str(used % 2) / str(used), 100, used) for used in (5, 1, 4, 2, 3)]
     prune(tmp_path, 500)
     assert all(path.is_file() for path in paths)
@@ -64,7 +64,7 @@ def steps(cache: Path, **variables: str) -> tuple[str, str, list[int]]:
     return numbers, folder, [int(count) for count in counts.split()]
 
 
-def test_stored_programs_are_counted_and_give_the_same_bits_and_damaged_ones_are_compiled_anew(tmp_path: Path) -> None:
+def test_stored_programs_give_the_same_bits(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     cold, folder, (asked, _) = steps(tmp_path)
     programs = sorted(Path(folder).glob("*-cache"))
@@ -79,7 +79,7 @@ def test_stored_programs_are_counted_and_give_the_same_bits_and_damaged_ones_are
     assert steps(tmp_path)[:2] == (cold, folder)
 
 
-def test_the_users_own_folder_and_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_stored_programs_in_the_users_folder_or_none_give_the_same_bits(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     own = tmp_path / "own"
     numbers, folder, _ = steps(tmp_path / "cache", JAX_COMPILATION_CACHE_DIR=str(own))
@@ -89,7 +89,7 @@ def test_the_users_own_folder_and_a_folder_that_cannot_be_written(tmp_path: Path
     assert steps(tmp_path / "file")[:2] == (numbers, "None")
 
 
-def test_another_build_of_the_compiler_has_another_name(tmp_path: Path) -> None:
+def test_build_of_another_compiler_has_another_name(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     from frameworks.jax.core.settings import build, libraries
 
@@ -125,7 +125,7 @@ SAVING = (
 )
 
 
-def test_files_of_a_test_and_of_a_killed_worker_are_removed(tmp_path: Path) -> None:
+def test_run_removes_files_of_tests_and_of_a_killed_worker(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     root, record = checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "run.json"
     arguments = ("--framework=reference", f"--record={record}", *WORKERS, "--numprocesses=1")
@@ -136,7 +136,7 @@ def test_files_of_a_test_and_of_a_killed_worker_are_removed(tmp_path: Path) -> N
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_a_killed_runs_directory_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_run_removes_the_directory_of_a_killed_run(tmp_path: Path) -> None:
     root, temporary = checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "temporary"
     temporary.mkdir()
     arguments = ("--framework=reference", "-p", "no:faulthandler")
@@ -147,7 +147,7 @@ def test_a_killed_runs_directory_is_removed_by_the_next(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("framework", ["reference", *install.DISTRIBUTIONS])
-def test_a_run_of_saved_and_quantized_models_leaves_nothing(framework: str, tmp_path: Path) -> None:
+def test_run_of_saved_and_quantized_models_leaves_no_file(framework: str, tmp_path: Path) -> None:
     if framework != "reference" and install.installed_version(framework) is None:
         pytest.skip(f"{framework} is not installed")
     result = judge(f"--framework={framework}", *SAVING, TMPDIR=str(tmp_path))

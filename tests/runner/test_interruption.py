@@ -100,7 +100,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkout(tmp_path_factory.mktemp("checkout"), steps=SUITE)
 
 
-def test_kill_9_loses_no_verdict_that_was_told(copied: Path, tmp_path: Path) -> None:
+def test_run_after_kill_9_has_every_printed_verdict(copied: Path, tmp_path: Path) -> None:
     record, log = tmp_path / "run.json", tmp_path / "log"
     with running(command("-vv", f"--record={record}"), copied, log, STAYING="1") as process:
         wait_for(lambda: len(PRINTED.findall(log.read_text("utf-8"))) >= 6 or process.poll() is not None)
@@ -123,7 +123,7 @@ def test_kill_9_loses_no_verdict_that_was_told(copied: Path, tmp_path: Path) -> 
     assert load(path).status == "interrupted"
 
 
-def test_pytest_and_ranks_end_soon_after_the_command_is_killed(tmp_path: Path) -> None:
+def test_run_of_a_killed_command_ends_pytest_and_ranks(tmp_path: Path) -> None:
     root, record = checkout(tmp_path / "checkout", ranks=WITH_RANKS), tmp_path / "run.json"
     argv = [sys.executable, "-m", "conformance", "run", "reference", *WORKERS, *TIMEOUTS, f"--record={record}"]
     with running(argv, root, tmp_path / "log") as process:
@@ -133,7 +133,7 @@ def test_pytest_and_ranks_end_soon_after_the_command_is_killed(tmp_path: Path) -
     wait_for(lambda: len([*tmp_path.glob("run.interrupted-*.json")]) == 1)
 
 
-def test_an_interrupted_run_interrupts_its_workers() -> None:
+def test_lost_workers_interrupts_workers() -> None:
     workers = LostWorkers()
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], preexec_fn=heed_signals) as process:
         for popen in (process, None):
@@ -147,7 +147,7 @@ def test_an_interrupted_run_interrupts_its_workers() -> None:
     [(["-x"], Outcome.FAIL), ([ABORTING, *WORKERS, "--numprocesses=1", "--max-worker-restart=0"], Outcome.CRASH)],
     ids=["stops at the first failure", "gives up on its workers"],
 )
-def test_a_run_that_does_not_go_on_is_interrupted(
+def test_run_that_stops_early_has_an_interrupted_record(
     copied: Path, tmp_path: Path, arguments: list[str], bad: Outcome
 ) -> None:
     result = judge(*arguments, f"--record={tmp_path / 'run.json'}", root=copied)
@@ -157,7 +157,7 @@ def test_a_run_that_does_not_go_on_is_interrupted(
     assert [outcome for outcome in by_case(load(path)).values() if outcome is not Outcome.PASS] == [bad]
 
 
-def test_without_workers_a_crash_is_told_by_the_next_run(copied: Path, tmp_path: Path) -> None:
+def test_run_after_a_crash_saves_its_journal(copied: Path, tmp_path: Path) -> None:
     record = tmp_path / "run.json"
     for _ in range(2):
         result = judge(ABORTING, f"--record={record}", root=copied)
@@ -188,7 +188,7 @@ def with_workers(root: Path, record: Path, **changes: str) -> Ended:
     return judge(*arguments, root=root, **{"DYING": "", **changes})
 
 
-def test_a_worker_that_is_killed_as_it_collects_is_replaced(dying: Path, tmp_path: Path) -> None:
+def test_run_with_a_worker_killed_at_collection_replaces_it(dying: Path, tmp_path: Path) -> None:
     result = with_workers(dying, tmp_path / "run.json", DYING="gw0")
     assert result.status == 0, result.lines
     assert [v.outcome for v in load(tmp_path / "run.json").verdicts if "test_that_passes" in v.test] == [Outcome.PASS]
@@ -202,7 +202,7 @@ def test_a_worker_that_is_killed_as_it_collects_is_replaced(dying: Path, tmp_pat
     ],
     ids=["all as they collect", "one as it starts"],
 )
-def test_workers_that_are_killed_end_the_run_in_one_line(
+def test_run_with_all_workers_killed_ends_in_one_line(
     dying: Path, tmp_path: Path, variable: str, value: str, text: str
 ) -> None:
     result = with_workers(dying, tmp_path / "run.json", **{variable: value})
@@ -226,7 +226,9 @@ REFUSED = "pytest refuses its arguments"
         (["--numprocesses=0", "-k", "no_such_test"], "no test is selected; correct the selection"),
     ],
 )
-def test_arguments_that_pytest_cannot_use_end_in_one_line(copied: Path, arguments: list[str], message: str) -> None:
+def test_run_with_wrong_arguments_of_pytest_is_refused_in_one_line(
+    copied: Path, arguments: list[str], message: str
+) -> None:
     result = conformance("run", "--device=cpu", "reference", *arguments, root=copied)
     assert result.status == 2, result.lines
     assert message in result.errors.splitlines()[-1], result.lines
@@ -247,7 +249,7 @@ def start_run(root: Path, folder: Path, **changes: str) -> Iterator[subprocess.P
 
 @needs_proc
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
-def test_a_run_that_is_ended_ends_its_processes_and_leaves_a_record(
+def test_run_that_gets_a_signal_ends_its_processes_and_leaves_a_record(
     copied: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     log = tmp_path / "log"
@@ -266,7 +268,7 @@ def test_a_run_that_is_ended_ends_its_processes_and_leaves_a_record(
 
 
 @needs_proc
-def test_a_run_whose_pytest_is_killed_says_by_what_and_how_to_read_its_verdicts(copied: Path, tmp_path: Path) -> None:
+def test_run_whose_pytest_is_killed_names_the_signal_and_the_journal(copied: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with start_run(copied, tmp_path, STUBBORN="1") as process:
         started = children(process.pid)

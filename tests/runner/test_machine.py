@@ -20,7 +20,7 @@ from tests.support.suite_runs import ROOT
 AMD = "processor\t: 0\nmodel name\t: X\nflags\t\t: fpu sse2 sse4_2 avx avx2 fma f16c avx512f avx_vnni amx_bf16 ht\n"
 
 
-def test_a_record_holds_the_whole_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variant_has_packages_variables_and_instruction_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MKL_CBWR", "AVX2")
     taken = variant(registry.load("reference", "cpu"))
     assert taken.packages["numpy"] == metadata.version("numpy")
@@ -48,7 +48,7 @@ LEFT_OUT = """
 NAMING_MACHINES = ("TF_CONFIG", "PADDLE_TRAINER_ENDPOINTS", "JAX_COORDINATOR_ADDRESS")
 
 
-def test_variables_has_what_frameworks_read_and_nothing_secret() -> None:
+def test_variables_has_settings_of_frameworks_and_no_secret() -> None:
     taken = dict.fromkeys(TAKEN.split(), "1")
     names = (*taken, *LEFT_OUT.split(), *NAMING_MACHINES)
     assert machine.variables(dict.fromkeys(names, "1")) == taken | dict.fromkeys(NAMING_MACHINES, "<set>")
@@ -75,7 +75,7 @@ def test_variables_has_what_frameworks_read_and_nothing_secret() -> None:
         ("", ""),
     ],
 )
-def test_values_name_no_folder_address_or_device(value: str, shareable: str) -> None:
+def test_shareable_of_a_value_names_no_folder_address_or_device(value: str, shareable: str) -> None:
     assert machine.shareable(value) == shareable
 
 
@@ -98,7 +98,7 @@ def test_instruction_sets_are_those_of_every_core(tmp_path: Path) -> None:
         ({"vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}, "git c0ffee"),
     ],
 )
-def test_where_an_install_came_from_is_named_without_its_place(
+def test_origin_of_an_install_names_no_folder(
     fields: dict[str, object] | None, origin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "some_framework-1.dist-info"
@@ -111,7 +111,7 @@ def test_where_an_install_came_from_is_named_without_its_place(
 
 
 @pytest.mark.parametrize("kind", ["UNIX x86_64 Kernel Module  ", "UNIX Open Kernel Module for x86_64  "])
-def test_the_driver_of_a_gpu_is_named(kind: str, tmp_path: Path) -> None:
+def test_basics_of_a_gpu_have_its_driver(kind: str, tmp_path: Path) -> None:
     (tmp_path / "version").write_text(
         f"NVRM version: NVIDIA {kind}570.86.15  Thu Jan 1 10:00:00 UTC 2026\nGCC version: 12\n"
     )
@@ -132,7 +132,7 @@ def test_the_driver_of_a_gpu_is_named(kind: str, tmp_path: Path) -> None:
         ("paddle", {"FLAGS_use_accuracy_compatible_kernel", "FLAGS_low_precision_op_list", "threads", "pir"}),
     ],
 )
-def test_adapters_say_how_their_switches_stand(framework: str, names: set[str]) -> None:
+def test_environment_of_an_adapter_has_its_switches(framework: str, names: set[str]) -> None:
     pytest.importorskip({"tf": "tensorflow"}.get(framework, framework))
     environment = registry.load(framework, "cpu").environment()
     assert names <= environment.keys()
@@ -150,13 +150,13 @@ SWITCHES = [
 
 
 @pytest.mark.parametrize(("variables", "level"), SWITCHES)
-def test_switches_of_libraries_lower_the_level(tmp_path: Path, variables: dict[str, str], level: str) -> None:
+def test_level_of_a_library_switch_is_lower(tmp_path: Path, variables: dict[str, str], level: str) -> None:
     (tmp_path / "cpuinfo").write_text("flags : sse4_2 ssse3 avx avx2 fma f16c avx512f avx512_vnni amx_tile\n")
     assert machine.level(machine.instruction_sets(tmp_path / "cpuinfo", variables)) == level
 
 
 @pytest.mark.parametrize(("sets", "told"), [(("avx2", "avx512f"), True), (("avx2", "fma"), False)])
-def test_failure_says_that_no_baseline_has_the_processor(
+def test_foreign_names_a_processor_without_a_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sets: tuple[str, ...], told: bool
 ) -> None:
     monkeypatch.setattr(machine, "instruction_sets", lambda: ("avx2",))
@@ -167,7 +167,7 @@ def test_failure_says_that_no_baseline_has_the_processor(
     assert foreign("torch", "of-nobody", "cpu", tmp_path) == ""
 
 
-def test_digest_of_a_folder_changes_with_a_definition_and_not_with_its_module(tmp_path: Path) -> None:
+def test_digest_of_files_changes_with_a_definition_alone(tmp_path: Path) -> None:
     apart, together = tmp_path / "apart", tmp_path / "together"
     (apart / "inner").mkdir(parents=True)
     together.mkdir()
@@ -184,7 +184,7 @@ def test_digest_of_a_folder_changes_with_a_definition_and_not_with_its_module(tm
     assert identity.digest(identity.files_of([together])) != before
 
 
-def test_every_area_is_there_and_every_package_that_judges_is_in_one() -> None:
+def test_areas_have_every_package_that_judges() -> None:
     places = {path for area in identity.AREAS.values() for path in area}
     assert [path for path in places if not (ROOT / path).exists()] == []
     packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "conformance").glob("*/__init__.py")}

@@ -117,7 +117,7 @@ def judge_small_suite(small: Path, *arguments: str) -> Record:
         ("", "expected/reference-1-cpu-emulated.txt: line 1: unknown clause 'scaling.no-such-clause'"),
     ],
 )
-def test_what_cannot_begin_ends_in_one_line(small: Path, argument: str, message: str) -> None:
+def test_run_that_cannot_start_is_refused_in_one_line(small: Path, argument: str, message: str) -> None:
     if not argument:
         expect(small, ("scaling.no-such-clause/test_falls", "falls"))
     result = judge(*argument.split(), root=small)
@@ -127,7 +127,7 @@ def test_what_cannot_begin_ends_in_one_line(small: Path, argument: str, message:
 
 
 # ---------------------------------------------------------------- outcomes
-def test_every_kind_of_end_has_its_outcome(small: Path) -> None:
+def test_run_gives_every_test_its_outcome(small: Path) -> None:
     completed = judge("--framework=tests.support.misbehaving:Refusing", root=small)
     (path,) = (small / "results" / "records").glob("*Refusing*cpu*.json")
     record = load(path)
@@ -149,7 +149,7 @@ def test_every_kind_of_end_has_its_outcome(small: Path) -> None:
     )
 
 
-def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
+def test_run_with_expectations_confirms_or_refutes_them(small: Path) -> None:
     expect(
         small,
         ("scaling.stays-finite/test_falls", "falls"),
@@ -174,20 +174,20 @@ def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
     assert "matched no test" in said["recompute.nested"].message
 
 
-def test_known_failures_of_the_tests_that_run_end_well(small: Path) -> None:
+def test_run_with_known_failures_alone_ends_with_0(small: Path) -> None:
     raised = ("master.levels/test_raises", "raises-ZeroDivisionError")
     expect(small, ("scaling.stays-finite/test_falls", "falls"), raised, ("recompute.nested/test_gone", "falls"))
     assert judge("-k", "not nested", root=small).status == 0
 
 
-def test_what_spoils_the_process_runs_last_after_what_has_the_machine_to_itself(small: Path) -> None:
+def test_run_puts_timed_and_then_spoiling_tests_last(small: Path) -> None:
     expect(small, ("scaling.stays-finite/test_falls", "falls"), spoiling=True)
     result = judge("-vv", root=small)
     run = [line.split()[0].rpartition("::")[2] for line in result.lines if "::" in line and "[" in line]
     assert (run[0], run[-2:]) == ("test_holds[1]", ["test_timed", "test_falls"]), result.lines
 
 
-def test_leaked_settings_are_one_finding_and_no_other_tests_failure(small: Path) -> None:
+def test_run_with_leaked_settings_has_one_failure(small: Path) -> None:
     record = judge_small_suite(small, "--framework=tests.support.misbehaving:Leaky")
     (leak,) = [verdict for verdict in record.verdicts if verdict.clause == "autocast.settings-restored"]
     assert (leak.outcome, leak.case, leak.signature) == (Outcome.FAIL, "every test", "settings-leaked")
@@ -198,7 +198,7 @@ def test_leaked_settings_are_one_finding_and_no_other_tests_failure(small: Path)
     assert leaks["test_last"] == ()
 
 
-def test_a_framework_that_wavers_is_not_judged(tmp_path: Path) -> None:
+def test_run_of_a_framework_that_wavers_abstains(tmp_path: Path) -> None:
     suite, path = SUITES / "recompute/test_recompute.py", tmp_path / "run.json"
     selected = (suite, "-k", "masks_are_replayed and mlp")
     judge("--framework=tests.support.misbehaving:Restless", *selected, f"--record={path}")
@@ -223,7 +223,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
     ],
     ids=["some", "all"],
 )
-def test_the_scaling_family_needs_nothing_but_the_first_requirements(arguments: list[str]) -> None:
+def test_run_of_scaling_needs_the_first_requirements_alone(arguments: list[str]) -> None:
     result = run([sys.executable, "-c", BARE, *arguments], PYTHONPATH=str(ROOT))
     assert result.status == 0, result.lines[-12:]
 
@@ -236,7 +236,7 @@ def without_times(value: Any) -> Any:
     return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
-def test_the_same_seed_gives_the_same_record(tmp_path: Path) -> None:
+def test_run_with_the_same_seed_gives_the_same_record(tmp_path: Path) -> None:
     documents = []
     for name in ("first", "second"):
         path = tmp_path / name / "run.json"
@@ -248,7 +248,7 @@ def test_the_same_seed_gives_the_same_record(tmp_path: Path) -> None:
     assert documents[0] == documents[1]
 
 
-def test_judge_broken_twin_fails_its_family_alone_and_says_what_was_seen(tmp_path: Path) -> None:
+def test_run_of_a_broken_twin_fails_its_family_alone(tmp_path: Path) -> None:
     files = [path for name in ("test_scaling_skip", "test_resume") for path in sorted(SUITES.rglob(f"{name}*.py"))]
     quick = "not adam and not envelope and not encoder and not new_process and not restores_saved_state"
     record_option = f"--record={tmp_path / 'twin.json'}"
@@ -329,7 +329,7 @@ def check_steps(record: Record, behaviours: dict[str, Behaviour]) -> None:
 
 
 @pytest.mark.parametrize("name", ["one process", pytest.param("a worker", marks=pytest.mark.slow)])
-def test_judge_behaviour_that_leaves_the_process_alive_costs_its_own_test(tmp_path: Path, name: str) -> None:
+def test_run_of_a_behaviour_costs_its_own_test(tmp_path: Path, name: str) -> None:
     result, record = run_behaviours(tmp_path, "BEHAVIOURS", *RUNS[name])
     check_steps(record, BEHAVIOURS)
     assert (result.status, record.status) == (1, "complete"), result.lines[-10:]
@@ -339,7 +339,7 @@ def test_judge_behaviour_that_leaves_the_process_alive_costs_its_own_test(tmp_pa
     assert [(verdict.outcome, verdict.signature) for verdict in recorded] == [(Outcome.ERROR, "cannot-be-stored")] * 3
 
 
-def test_judge_behaviour_that_ends_the_process_costs_its_own_test(tmp_path: Path) -> None:
+def test_run_of_a_deadly_behaviour_costs_its_own_test(tmp_path: Path) -> None:
     arguments = (*WORKERS, "-n2", "--max-worker-restart=99", *TIMEOUTS, f"--timeout={hang_limit(1.5):g}", "-k", "step")
     result, record = run_behaviours(tmp_path, "DEADLY", *arguments)
     assert result.status == 1, "a death is never a success"

@@ -44,7 +44,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("workers", [(), (*WORKERS, "--numprocesses=1")], ids=["alone", "workers"])
-def test_every_test_has_its_properties(small: Path, tmp_path: Path, workers: Sequence[str]) -> None:
+def test_junit_report_has_properties_of_every_test(small: Path, tmp_path: Path, workers: Sequence[str]) -> None:
     path = tmp_path / "junit.xml"
     judge("--framework=tests.support.misbehaving:Refusing", f"--junitxml={path}", *workers, root=small)
     cases = ElementTree.parse(path).getroot().findall(".//testcase")
@@ -66,7 +66,7 @@ def test_every_test_has_its_properties(small: Path, tmp_path: Path, workers: Seq
     assert result["test_raises"] == result["test_schedules"] == ["failure"]
 
 
-def test_a_known_failure_is_skipped_with_its_link(small: Path, tmp_path: Path) -> None:
+def test_junit_report_of_a_known_failure_has_its_link(small: Path, tmp_path: Path) -> None:
     path = tmp_path / "junit.xml"
     judge("-k", "falls", f"--junitxml={path}", root=small)
     (case,) = ElementTree.parse(path).getroot().findall(".//testcase")
@@ -85,7 +85,7 @@ def test_a_known_failure_is_skipped_with_its_link(small: Path, tmp_path: Path) -
         (("a",), ["--junitxml=j.xml"], [["--junitxml=j.xml"]]),
     ],
 )
-def test_each_of_several_modes_has_a_report_of_its_own(
+def test_job_of_several_modes_has_a_report_for_each(
     monkeypatch: pytest.MonkeyPatch, modes: Sequence[str], arguments: list[str], expected: list[list[str]]
 ) -> None:
     calls: list[list[str]] = []
@@ -112,7 +112,7 @@ FAILING = change_verdict(BASE, 0, outcome=Outcome.FAIL)
         ("reference", None, []),
     ],
 )
-def test_a_run_concludes_from_its_record_and_ones_own_loop_has_no_baseline(
+def test_job_of_an_own_loop_has_no_conclusion(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -146,7 +146,7 @@ def verdict(case: str, outcome: Outcome, message: str = "", reason: str = "") ->
     return TestVerdict(f"{CLIP}/{case}", CLIP, outcome, message=message, reason=reason, repro=repro)
 
 
-def test_a_clause_that_fails_is_quoted_once_with_its_first_difference() -> None:
+def test_closing_lines_of_a_failure_quote_its_clause() -> None:
     judged = [
         verdict("test_a", Outcome.PASS),
         verdict("test_b", Outcome.FAIL, "step: got 5, want 1"),
@@ -164,7 +164,7 @@ def test_a_clause_that_fails_is_quoted_once_with_its_first_difference() -> None:
     assert counts == "1 tests pass, 1 do not apply (1: the loop ignores recipe.clip)."
 
 
-def test_clauses_that_fail_in_the_same_way_are_one_paragraph() -> None:
+def test_closing_lines_of_equal_failures_are_one_paragraph() -> None:
     failed = verdict("test_a", Outcome.ERROR, "TypeError: no 2")
     others = ("scaling.automaton", "scaling.skip-is-atomic")
     judged = [
@@ -180,24 +180,24 @@ def test_clauses_that_fail_in_the_same_way_are_one_paragraph() -> None:
     assert "  in the same way: scaling.automaton (1 of 1), scaling.skip-is-atomic (1 of 1)" in lines
 
 
-def test_nothing_that_fails_is_said_so() -> None:
+def test_closing_lines_without_a_failure_say_so() -> None:
     assert closing_lines([verdict("test_a", Outcome.PASS)], "torch") == ["clauses that fail: none", "", "1 tests pass."]
 
 
-def test_a_source_of_the_framework_comes_first_and_any_other_else() -> None:
+def test_source_for_a_framework_is_its_own_or_the_first() -> None:
     clause = load_clauses()[CLIP]
     assert source_for(clause, "torch").startswith("https://docs.pytorch.org/")
     assert source_for(clause, "keras") == "Pascanu et al. 2013, arXiv:1211.5063"
 
 
-def test_last_line_counts_failures_on_a_processor_that_no_baseline_has_apart() -> None:
+def test_conclusion_counts_failures_on_a_foreign_processor() -> None:
     there = replace(BASE, verdicts=(verdict("test_a", Outcome.FAIL, f"{FOREIGN} (avx2; they have avx512): got 1"),))
     here = replace(BASE, verdicts=(verdict("test_b", Outcome.FAIL, "got 1"), verdict("test_c", Outcome.PASS)))
     assert jobs.conclusion([here], []) == "1 test needs action"
     assert jobs.conclusion([here, there], []) == f"2 tests need action, 1 of them {FOREIGN}"
 
 
-def test_last_line_names_what_is_worse_or_that_the_run_did_not_end() -> None:
+def test_conclusion_names_what_is_worse() -> None:
     assert jobs.conclusion([replace(BASE, status="interrupted")], []) == "the run did not end"
     lowered = replace(BASE.clauses[CLAUSE], level="MAY")
     weaker = compare_sets([BASE], [replace(BASE, clauses={**BASE.clauses, CLAUSE: lowered})])
@@ -208,7 +208,7 @@ def test_last_line_names_what_is_worse_or_that_the_run_did_not_end() -> None:
 RECIPE = Recipe(Adam(0.5), BFLOAT16, DynamicScaling(initial=8.0), accumulation=2, recompute=Recompute(2))
 
 
-def test_a_run_holds_what_differs_from_the_default_recipe() -> None:
+def test_run_of_a_recipe_has_what_differs_from_the_default() -> None:
     model = exact_stack()
     assert run_of(model, Recipe()) == RunSetup(model.name, {})
     run = run_of(model, RECIPE)
@@ -233,7 +233,7 @@ def test_a_run_holds_what_differs_from_the_default_recipe() -> None:
     )
 
 
-def test_a_run_is_the_same_wherever_its_files_were(tmp_path: Path) -> None:
+def test_run_of_an_offload_does_not_depend_on_its_folder(tmp_path: Path) -> None:
     first, second = (
         Recipe(offload=Offload(("optimizer",), "disk", str(tmp_path / name))) for name in ("first", "second")
     )
@@ -242,7 +242,7 @@ def test_a_run_is_the_same_wherever_its_files_were(tmp_path: Path) -> None:
     assert run_of(exact_stack(), first) != run_of(exact_stack(), Recipe(offload=Offload(("optimizer",), "disk")))
 
 
-def test_runs_are_recorded_once_each_and_only_meanwhile() -> None:
+def test_recorded_runs_has_each_run_once() -> None:
     framework, model = ReferenceFramework("cpu"), exact_stack()
     with recorded_runs(framework) as runs:
         for recipe in (Recipe(), RECIPE, Recipe()):
@@ -252,7 +252,7 @@ def test_runs_are_recorded_once_each_and_only_meanwhile() -> None:
     assert "trainer" not in vars(framework)
 
 
-def test_a_run_by_the_default_way_is_left_out() -> None:
+def test_recorded_runs_leaves_out_the_default_way() -> None:
     framework = ReferenceFramework("cpu")
     subject = Subject(framework)
     with recorded_runs(framework) as runs:
@@ -315,7 +315,7 @@ def capture_output(*pieces: str, monkeypatch: pytest.MonkeyPatch, job: str = "tr
         (":", ":", "error::"),
     ],
 )
-def test_what_is_printed_is_no_command(pieces: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_harmless_output_has_no_command(pieces: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     out = capture_output(*pieces, monkeypatch=monkeypatch)
     assert not [line for line in re.split(r"[\r\n]", out) if COMMAND.search(line)]
     assert out.replace("\N{ZERO WIDTH SPACE}", "") == "".join(pieces)
@@ -323,12 +323,12 @@ def test_what_is_printed_is_no_command(pieces: tuple[str, ...], monkeypatch: pyt
 
 
 @pytest.mark.parametrize("text", ["a::b\n", "a: b\n:\n", "# a\n## b\n", "\x1b[1m::b", "", "no end"])
-def test_other_text_stays_as_it_is(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_harmless_leaves_other_text_as_it_is(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert capture_output(text, monkeypatch=monkeypatch) == text
 
 
 @pytest.mark.parametrize("arguments", [("table",), ("compare",), ("table", "--format", "markdown")])
-def test_a_record_gives_a_job_no_commands(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_output_of_a_hostile_record_has_no_command(arguments: tuple[str, ...], tmp_path: Path) -> None:
     changed = change_verdict(BASE, 0, test=f"{BASE.verdicts[0].clause}/{EVIL}", message=f"a\n{EVIL}", reason=EVIL)
     series = replace(BASE.series, framework=EVIL, mode=f"\n{EVIL}")
     path = tmp_path / "run.json"
@@ -339,7 +339,7 @@ def test_a_record_gives_a_job_no_commands(arguments: tuple[str, ...], tmp_path: 
     assert not [line for line in result.lines if COMMAND.search(line)]
 
 
-def test_a_test_gives_a_job_no_commands(tmp_path: Path) -> None:
+def test_output_of_a_hostile_test_has_no_command(tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout", printing=PRINTING)
     result = judge(root=root, GITHUB_ACTIONS="true")
     stopped = re.fullmatch(r"::stop-commands::([0-9a-f]{32})", result.output.splitlines()[0])
@@ -350,7 +350,7 @@ def test_a_test_gives_a_job_no_commands(tmp_path: Path) -> None:
     assert "stop-commands" not in judge(root=root).output
 
 
-def test_warnings_of_frameworks_are_listed_on_request(tmp_path: Path) -> None:
+def test_run_lists_warnings_on_request(tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout", warning=WARNING)
     result = judge(root=root)
     assert "1 warning" in result.lines[-1]

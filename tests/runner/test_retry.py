@@ -59,7 +59,7 @@ SETTLED = {
 """Outcome, repeats and begin of the message of each test of the suite."""
 
 
-def test_run_repeats_what_got_worse_settles_it_and_tells_of_it(tmp_path: Path) -> None:
+def test_run_repeats_what_got_worse(tmp_path: Path) -> None:
     root = checkout(tmp_path / "checkout", some=SUITE)
     arguments = ("run", "--device=cpu", "tests.support.misbehaving:Flaky", f"--timeout={hang_limit(1.5):g}")
     result = conformance(*arguments, root=root, FLAKY=str(tmp_path / "first"), TMPDIR=str(tmp_path))
@@ -81,7 +81,7 @@ def test_run_repeats_what_got_worse_settles_it_and_tells_of_it(tmp_path: Path) -
     assert verdicts["test_flaky"].signature == "restless"
 
 
-def test_run_goes_on_after_more_deaths_than_xdist_allows_and_repeats_none_of_its_own_draws(tmp_path: Path) -> None:
+def test_run_goes_on_after_more_deaths_than_xdist_allows(tmp_path: Path) -> None:
     arguments = ("reference", f"--record={tmp_path / 'r.json'}", "--profile=nightly", "--tests=all", "--numprocesses=1")
     result = conformance("run", "--device=cpu", *arguments, root=checkout(tmp_path / "checkout", dying=DYING))
     record = load(tmp_path / "r.json")
@@ -122,7 +122,7 @@ REFUSED = replace(FAILED, outcome=Outcome.UNSUPPORTED, signature="precision.O1-f
         (LATE, (CALM, PASSED), Outcome.UNSTABLE),
     ],
 )
-def test_a_verdict_stands_if_its_repeats_say_so_and_after_a_timeout_they_judge(
+def test_settle_of_repeats_keeps_or_replaces_the_verdict(
     first: TestVerdict, repeats: tuple[TestVerdict | None, ...], wanted: TestVerdict | Outcome
 ) -> None:
     settled = settle(first, repeats)
@@ -155,7 +155,7 @@ def real() -> Record:
         (Outcome.TIMEOUT, {"outcome": Outcome.TIMEOUT}, False),
     ],
 )
-def test_what_is_worse_than_the_baseline_is_due(
+def test_due_has_what_is_worse_than_the_baseline(
     monkeypatch: pytest.MonkeyPatch, real: Record, former: Outcome, changes: dict[str, Any], asked: bool
 ) -> None:
     *others, verdict = sorted(real.verdicts, key=lambda v: "/test_" in v.test)
@@ -174,7 +174,7 @@ def test_judge_without_a_record_repeats_nothing(monkeypatch: pytest.MonkeyPatch,
     assert jobs.judge("reference", "", "cpu", 1, ["-k", "flaky"]) == 1
 
 
-def test_what_is_left_out_is_told_whatever_became_of_the_others() -> None:
+def test_lines_of_repeats_count_those_left_out() -> None:
     verdict = TestVerdict("s.x/test_a", "s.x", Outcome.UNSTABLE, repeats=("pass", "pass"))
     repeated = retry.RepeatResults(replace(BASE, verdicts=(verdict,)), (verdict.test,), (verdict.test,), left=3)
     assert repeated.lines == [

@@ -33,7 +33,7 @@ def test_step(subject: Subject, verdict: Verdict, place: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "dist"), [(2, "worksteal"), pytest.param(1, "load", marks=pytest.mark.slow)])
-def test_no_test_is_lost(tmp_path: Path, count: int, dist: str) -> None:
+def test_run_with_full_workers_replaces_them_and_loses_no_test(tmp_path: Path, count: int, dist: str) -> None:
     root = checkout(tmp_path, filling=SUITE)
     record = root / "run.json"
     arguments = (*WORKERS, f"-n{count}", "--max-worker-restart=99", f"--dist={dist}", f"--record={record}")
@@ -47,7 +47,7 @@ def test_no_test_is_lost(tmp_path: Path, count: int, dist: str) -> None:
     assert any("nears the limit of memory mappings" in line for line in result.lines)
 
 
-def test_a_run_that_cannot_hand_tests_on_replaces_no_worker(tmp_path: Path) -> None:
+def test_run_by_loadscope_replaces_no_worker(tmp_path: Path) -> None:
     root = checkout(tmp_path, filling=SUITE)
     record = root / "run.json"
     result = judge(*WORKERS, "-n1", "--dist=loadscope", f"--record={record}", root=root)
@@ -56,7 +56,7 @@ def test_a_run_that_cannot_hand_tests_on_replaces_no_worker(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="mappings are counted in /proc")
-def test_mappings_are_counted() -> None:
+def test_mappings_counts_memory_mappings() -> None:
     before, maps = workers.mappings(), []
     for index in range(50):  # neighbours of one kind would be one mapping
         access = mmap.PROT_READ if index % 2 else mmap.PROT_READ | mmap.PROT_WRITE
@@ -95,13 +95,13 @@ def shares(ordering: Any, workers: int) -> list[list[str]]:
     return [[ORDERED[number] for number in numbers] for numbers in sent]
 
 
-def test_at_most_two_workers_run_fixed_shares_in_the_order_of_collection(ordering: Any) -> None:
+def test_fixed_shares_of_workers_are_in_the_order_of_collection(ordering: Any) -> None:
     others = [test for test in ORDERED if "laws" not in test and "resume" not in test]
     parts = sorted([others, [test for test in ORDERED if test not in others]])
     assert [sorted(shares(ordering, count)) for count in (1, 2, 3)] == [[ORDERED], parts, [[], *parts]]
 
 
-def test_each_part_begins_with_tests_that_stop_the_others_and_goes_on_with_long_ones(ordering: Any) -> None:
+def test_split_by_worker_begins_with_timed_and_long_tests(ordering: Any) -> None:
     alone, last, seconds = frozenset({"t1", "t2", "t3"}), frozenset({"z"}), {"c": 3.0, "d": 9.0, "g": 5.0, "z": 9.0}
     parts = ["t1", "t3", "d", "c", "a"], ["t2", "g", "e", "f", "h", "z"]
     assert ordering.split_by_worker(
@@ -110,7 +110,7 @@ def test_each_part_begins_with_tests_that_stop_the_others_and_goes_on_with_long_
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 20])
-def test_every_test_is_dealt_once(ordering: Any, workers: int) -> None:
+def test_split_by_worker_has_every_test_once(ordering: Any, workers: int) -> None:
     tests = [f"t{number}" for number in range(11)]
     for alone in (tests, tests[:5], []):
         order = ordering.split_by_worker(tests, workers, frozenset(alone), frozenset(tests[3:5]), {"t9": 4.0})
@@ -187,7 +187,7 @@ SELECTIONS = (
 )
 
 
-def test_a_run_of_all_tests_is_complete(copied: Path, folder: Path) -> None:
+def test_run_of_all_tests_is_complete(copied: Path, folder: Path) -> None:
     result = judge(root=copied)
     record = the_record(folder)
     assert (result.status, record.status, record.notes) == (0, "complete", ()), result.lines
@@ -195,7 +195,7 @@ def test_a_run_of_all_tests_is_complete(copied: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", SELECTIONS, ids=" ".join)
-def test_a_selection_is_partial(arguments: list[str], copied: Path, tmp_path: Path) -> None:
+def test_run_of_a_selection_is_partial(arguments: list[str], copied: Path, tmp_path: Path) -> None:
     result = judge(*arguments, f"--record={tmp_path / 'run.json'}", root=copied)
     (path,) = tmp_path.glob("*.json")
     record = load(path)
@@ -205,13 +205,13 @@ def test_a_selection_is_partial(arguments: list[str], copied: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("arguments", SELECTIONS[1:3], ids=" ".join)
-def test_a_selection_writes_no_default_record(arguments: list[str], copied: Path, folder: Path) -> None:
+def test_run_of_a_selection_writes_no_default_record(arguments: list[str], copied: Path, folder: Path) -> None:
     assert judge(*arguments, root=copied).status == 0
     assert not list(folder.glob("*"))
 
 
 @pytest.mark.parametrize("workers", [(), (*WORKERS, "-n2")], ids=["one process", "workers"])
-def test_core_is_the_last_run_and_quick_lies_beside_it(workers: tuple[str, ...], copied: Path, folder: Path) -> None:
+def test_run_of_core_and_quick_writes_two_records(workers: tuple[str, ...], copied: Path, folder: Path) -> None:
     for name in ("core", "quick"):
         result = judge(f"--tests={name}", *workers, root=copied)
         assert result.status == 0, result.lines
@@ -226,7 +226,7 @@ def test_core_is_the_last_run_and_quick_lies_beside_it(workers: tuple[str, ...],
 
 
 @pytest.mark.parametrize("workers", [(), (*WORKERS, "-n1")], ids=["one process", "worker"])
-def test_what_a_plugin_leaves_out_is_counted(workers: tuple[str, ...], copied: Path, folder: Path) -> None:
+def test_run_with_a_plugin_that_deselects_is_partial(workers: tuple[str, ...], copied: Path, folder: Path) -> None:
     result = judge("-p", "dropping", *workers, root=copied)
     record = the_record(folder)
     assert (result.status, record.status, record.selection) == (0, "partial", ""), result.lines
@@ -235,7 +235,7 @@ def test_what_a_plugin_leaves_out_is_counted(workers: tuple[str, ...], copied: P
 
 
 @pytest.mark.parametrize("workers", [(), (*WORKERS, "-n1")], ids=["one process", "worker"])
-def test_a_session_that_ends_before_its_tests_fails(workers: tuple[str, ...], copied: Path, folder: Path) -> None:
+def test_run_that_exits_before_its_tests_is_interrupted(workers: tuple[str, ...], copied: Path, folder: Path) -> None:
     result = judge("-p", "stopping", *workers, root=copied)
     record = the_record(folder)
     assert (result.status, record.status) == (1, "interrupted"), result.lines
@@ -243,7 +243,7 @@ def test_a_session_that_ends_before_its_tests_fails(workers: tuple[str, ...], co
 
 
 @pytest.mark.parametrize("arguments", [(), (*WORKERS, "-n1"), ("--continue-on-collection-errors",)])
-def test_a_suite_that_cannot_be_imported_leaves_no_complete_record(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_run_of_a_suite_that_cannot_be_imported_is_not_complete(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     root = checkout(tmp_path, first=FIRST, second=BROKEN + SECOND)
     result = judge(*arguments, root=root)
     record = the_record(root / "results" / "records")

@@ -211,7 +211,7 @@ FAIL, ABSTAIN, SAME = (Outcome.FAIL, "loss-did-not-fall"), (Outcome.ABSTAIN, "")
 
 
 @pytest.mark.parametrize("scenario", [SMALL, SHARDED, with_offload(), with_offload("disk"), QUANTIZED])
-def test_verdicts_of_the_reference_pass(scenario: Scenario) -> None:
+def test_verdict_of_the_reference_passes(scenario: Scenario) -> None:
     assert outcomes(scenario) == dict.fromkeys(scenario.labels, PASS)
 
 
@@ -229,7 +229,7 @@ def test_verdicts_of_the_reference_pass(scenario: Scenario) -> None:
         (Dying, SHARDED, 30, {"4 ranks": (Outcome.ERROR, "raises-RankFailed"), "2 ranks": PASS}),
     ],
 )
-def test_a_fault_costs_its_sides_alone(
+def test_verdict_of_a_fault_fails_its_sides_alone(
     framework: type[Framework], scenario: Scenario, rounds: int, wanted: dict[str, tuple[Outcome, str]]
 ) -> None:
     result = outcomes(scenario, framework("cpu"), rounds)
@@ -245,7 +245,9 @@ def test_a_fault_costs_its_sides_alone(
         (Capability.WEIGHT_INT4, QUANTIZED, "four bits", "eight bits"),
     ],
 )
-def test_a_refusal_costs_its_side_alone(capability: Capability, scenario: Scenario, without: str, other: str) -> None:
+def test_verdict_of_a_refusal_is_of_its_side_alone(
+    capability: Capability, scenario: Scenario, without: str, other: str
+) -> None:
     result = outcomes(scenario, refusing(capability))
     assert (result[without], result[other]) == ((Outcome.NOT_OFFERED, capability.value), PASS)
 
@@ -258,7 +260,7 @@ def test_a_refusal_costs_its_side_alone(capability: Capability, scenario: Scenar
         ((2.0, math.nan), 0.9, "loss-did-not-fall"),
     ],
 )
-def test_verdicts_need_a_lower_loss_and_good_answers(losses: tuple[float, ...], quality: float, signature: str) -> None:
+def test_verdict_of_a_side_that_learns_nothing_fails(losses: tuple[float, ...], quality: float, signature: str) -> None:
     result = SideRun(ReferenceFramework("cpu"), setting(), SMALL.sides[0], losses=[*losses], quality=quality)
     judged = verdict(SMALL, result, 30, "again")
     assert (judged.outcome, judged.signature) == (Outcome.FAIL, signature)
@@ -303,7 +305,7 @@ def test_train_asks_no_rank_of_an_earlier_stretch(sharded: Mapping[str, SideRun]
     assert [own.losses for own in result.values()] == [own.losses for own in sharded.values()]
 
 
-def test_ranks_train_like_one_place_next_to_their_own_control(sharded: Mapping[str, SideRun]) -> None:
+def test_train_with_ranks_follows_one_place_and_its_own_control(sharded: Mapping[str, SideRun]) -> None:
     costs = measure_runs(SHARDED, sharded)
     for label in ("2 ranks", "4 ranks"):
         assert sharded[label].losses == pytest.approx(sharded["one place"].losses, rel=1e-3)
@@ -313,7 +315,7 @@ def test_ranks_train_like_one_place_next_to_their_own_control(sharded: Mapping[s
     assert costs["seconds a round/4 ranks"].control != tuple(sharded["one place"].seconds)
 
 
-def test_a_control_without_trained_sides_is_not_repeated() -> None:
+def test_train_without_trained_sides_does_not_repeat_the_control() -> None:
     rounds: list[range] = []
 
     def watch(numbers: range, _: str) -> range:
@@ -326,7 +328,7 @@ def test_a_control_without_trained_sides_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize("level", ["replicated", "gradients", "full"])
-def test_resident_bytes_are_those_of_the_fullest_rank(level: Sharding) -> None:
+def test_measurements_of_ranks_are_bytes_of_the_fullest_one(level: Sharding) -> None:
     """Rows of 3 and 8 on four ranks: of a kernel the first ranks hold 1 of 3 rows, or 2 of 8, and so on."""
     scenario = with_ranks(level, 4)
     costs = measure_runs(scenario, run(scenario, rounds=2))
@@ -342,7 +344,7 @@ def test_resident_bytes_are_those_of_the_fullest_rank(level: Sharding) -> None:
 
 
 @pytest.mark.parametrize("to", ["host", "disk"])
-def test_offloaded_bytes_are_all_that_the_control_holds(to: Literal["host", "disk"]) -> None:
+def test_measurements_of_offload_are_bytes_of_the_control(to: Literal["host", "disk"]) -> None:
     scenario = with_offload(to)
     costs = measure_runs(scenario, run(scenario, rounds=2))
     whole = sum(4 * int(np.prod(shape)) for shape in setting().model.parameter_shapes().values())
@@ -354,7 +356,7 @@ def test_offloaded_bytes_are_all_that_the_control_holds(to: Literal["host", "dis
     assert once == thrice  # bytes of one update
 
 
-def test_a_quantized_side_is_the_first_one_after_its_training() -> None:
+def test_train_of_quantized_sides_quantizes_the_first_one() -> None:
     plain, eight, four = run(QUANTIZED).values()
     assert not eight.losses
     assert 0 < (eight.apart or 0.0) < (four.apart or 0.0)
@@ -365,7 +367,7 @@ def test_a_quantized_side_is_the_first_one_after_its_training() -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_a_scenario_is_well_formed(scenario: Scenario) -> None:
+def test_scenarios_are_well_formed(scenario: Scenario) -> None:
     assert len(set(scenario.labels)) == len(scenario.labels) > 1
     assert {scenario.base(side) for side in scenario.sides} <= set(scenario.labels)
     assert {label for label, _ in scenario.published} <= set(scenario.labels)
@@ -379,7 +381,7 @@ def load_committed_records(name: str) -> dict[Path, Record]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_every_framework_of_a_scenario_has_a_committed_record(scenario: Scenario) -> None:
+def test_scenarios_have_a_committed_record_of_every_framework(scenario: Scenario) -> None:
     records = load_committed_records(scenario.name)
     frameworks = [record.series.framework for record in records.values() if record.series.device == "cpu"]
     assert sorted(frameworks) == sorted(

@@ -39,7 +39,7 @@ def find_imports(path: Path) -> set[str]:
     return set(re.findall(r"^[ \t]*(?:from|import)[ \t]+([a-z][\w.]*)", path.read_text("utf-8"), re.MULTILINE))
 
 
-def test_steps_by_hand_import_the_fixtures_alone() -> None:
+def test_native_loops_import_the_fixtures_alone() -> None:
     paths = sorted((ROOT / "frameworks").rglob("native_loop.py"))
     assert len(paths) > 2
     for path in paths:
@@ -48,7 +48,7 @@ def test_steps_by_hand_import_the_fixtures_alone() -> None:
         assert rooms <= {"fixtures"}, f"{path.relative_to(ROOT)} imports {sorted(rooms)}"
 
 
-def test_only_an_adapter_imports_its_framework() -> None:
+def test_modules_outside_an_adapter_import_no_framework() -> None:
     assert {name for name in ADAPTERS if not OWN[name]} == {"reference"}
     for path in sources(*ROOMS):
         room, part, *_ = path.relative_to(ROOT).parts
@@ -57,7 +57,7 @@ def test_only_an_adapter_imports_its_framework() -> None:
         assert result <= allowed, f"{path.relative_to(ROOT)} imports {sorted(result - allowed)}"
 
 
-def test_the_core_runs_without_any_framework() -> None:
+def test_modules_of_the_core_load_no_framework() -> None:
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in sources("fixtures", "conformance", "results", "frameworks/reference")
@@ -73,14 +73,14 @@ def test_the_core_runs_without_any_framework() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
-def test_every_test_of_the_suites_names_one_clause_that_exists() -> None:
+def test_tests_of_the_suites_name_one_existing_clause() -> None:
     assert load_clauses().keys() >= TESTED
     texts = [path.read_text("utf-8") for path in sources("conformance/suites")]
     for pattern in (r"^@clause\(", r"^ *def test_"):
         assert sum(len(re.findall(pattern, text, re.MULTILINE)) for text in texts) == len(inventory())
 
 
-def test_no_test_of_the_suites_hides_behind_a_skip() -> None:
+def test_suites_have_no_skip() -> None:
     for path in sources("conformance/suites"):
         hiding = re.findall(
             r"\b(?:skip|skipif|xfail|importorskip|SkipTest)\(|mark\.(?:skip|xfail)", path.read_text("utf-8")
@@ -88,12 +88,12 @@ def test_no_test_of_the_suites_hides_behind_a_skip() -> None:
         assert hiding == [], path.name
 
 
-def test_every_binding_clause_has_a_test() -> None:
+def test_must_clauses_have_a_test() -> None:
     binding = {clause.id for clause in load_clauses().values() if clause.level is Level.MUST}
     assert binding - TESTED - {SETTINGS} == set()
 
 
-def test_every_file_of_the_checkout_has_a_name_that_a_shell_takes_for_a_file() -> None:
+def test_files_of_the_checkout_have_portable_names() -> None:
     """A command that takes `--help` for the name of its output leaves such a file."""
     output = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [name for name in output.splitlines() if re.search(r"(^|/)-|[^\w./+-]", name)] == []

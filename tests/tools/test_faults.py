@@ -76,7 +76,7 @@ def is_placeholder(link: str) -> bool:
     return len(labels) < 2 or labels[-1] in RESERVED or labels[-2] == "example"
 
 
-def test_every_fault_is_declared_whole() -> None:
+def test_faults_have_a_link_and_clauses() -> None:
     clauses = load_clauses()
     assert sum(not fault.link for fault in EVERY) <= WITHOUT_LINK, "a new fault has the link of a real bug"
     for fault in EVERY:
@@ -90,7 +90,7 @@ def test_every_fault_is_declared_whole() -> None:
 
 
 @pytest.mark.parametrize("fault", [m for m in EVERY if m.framework == "reference"], ids=lambda m: m.label)
-def test_every_fault_of_the_reference_can_be_named(fault: Fault) -> None:
+def test_load_of_a_fault_of_the_reference_works(fault: Fault) -> None:
     framework: Framework = load(fault.name, "cpu", fault.mode or None)
     assert framework.name == "reference"
     module, _, name = fault.name.partition(":")
@@ -118,7 +118,7 @@ SILENT = (Outcome.FIXED, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED
         *(([[verdict(A, end), verdict(B, end)]], {"raises": True}, "caught", {}) for end in ENDS),
     ],
 )
-def test_fate_of_a_fault_is_what_its_clauses_see(
+def test_fate_of_a_fault_follows_its_clauses(
     runs: list[list[TestVerdict]], changes: dict[str, Any], word: str, clauses: dict[str, tuple[str, ...]]
 ) -> None:
     result, engine = fate(*runs, fault=replace(FAULT, **changes))
@@ -132,7 +132,7 @@ def test_fate_of_a_fault_is_what_its_clauses_see(
 
 
 @pytest.mark.parametrize(("message", "word"), [("…: 2 (LayerNorm), output", "caught"), ("…: nothing", "not named")])
-def test_a_failure_that_does_not_name_what_it_must_is_told(message: str, word: str) -> None:
+def test_fate_of_a_failure_without_its_name_is_a_problem(message: str, word: str) -> None:
     named = replace(FAULT, names="(LayerNorm), output")
     said = [replace(verdict(clause), message=message) for clause in FAULT.clauses]
     result, _ = fate([*said, replace(verdict(C), message="…")], fault=named)
@@ -152,12 +152,12 @@ def test_a_failure_that_does_not_name_what_it_must_is_told(message: str, word: s
     ],
     ids=["every law holds", "a clause about the fault", "another clause", "an exception"],
 )
-def test_what_drawn_programs_alone_say_of_a_fault(verdicts: list[TestVerdict], breaks: str, named: bool) -> None:
+def test_alone_of_a_fault_has_the_clause_of_a_law(verdicts: list[TestVerdict], breaks: str, named: bool) -> None:
     result = alone(Script(verdicts), FAULT)
     assert (result.breaks, result.named) == (breaks, named)
 
 
-def test_the_score_names_whatever_is_not_perfect() -> None:
+def test_score_problems_name_uncaught_faults_and_unproven_clauses() -> None:
     good = Fate(FAULT, FAULT.clauses)
     bad = Fate(replace(FAULT, name="tools.faults.m:Sly"), (), ("resume.c",))
     perfect = Score((good,), FAULT.clauses)
@@ -173,7 +173,7 @@ def test_the_score_names_whatever_is_not_perfect() -> None:
     assert "score 50 %: 1 of 2 faults" in marred.table(1.0)
 
 
-def test_every_must_clause_has_a_fault_that_names_it() -> None:
+def test_must_clauses_have_a_fault() -> None:
     named = {clause for fault in EVERY for clause in fault.clauses}
     assert set(must_clauses(load_clauses().values())) - named == set()
 
@@ -186,7 +186,7 @@ def test_every_must_clause_has_a_fault_that_names_it() -> None:
     ],
     ids=["a clause with one test", "a clause whose other tests are left out"],
 )
-def test_one_fault_can_be_run_by_name(label: str, clause: str) -> None:
+def test_main_of_one_fault_runs_it(label: str, clause: str) -> None:
     result = run([sys.executable, "-m", "tools.faults", label, "--of", "reference"], PYTEST_DISABLE_PLUGIN_AUTOLOAD="")
     assert result.status == 0, result.lines
     assert f"caught      reference  {label}: {clause}" in result.output
@@ -216,7 +216,7 @@ def test_main_refuses_in_one_line(arguments: list[str], message: str, capsys: py
         ('"https://a.org"', "pass", "f.m:A: a docstring says what is wrong"),
     ],
 )
-def test_a_fault_without_literals_or_docstring_is_refused(link: str, body: str, message: str, tmp_path: Path) -> None:
+def test_faults_without_literals_or_docstring_are_refused(link: str, body: str, message: str, tmp_path: Path) -> None:
     source = f'@fault({link}, "a.b")\nclass A:\n    {body}\n'
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "m.py").write_text(source, "utf-8")
@@ -224,7 +224,7 @@ def test_a_fault_without_literals_or_docstring_is_refused(link: str, body: str, 
         faults(tmp_path)
 
 
-def test_a_run_that_is_ended_says_nothing_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_engine_run_beyond_its_limit_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(engine, "LIMIT_S", 0.05)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(RunError, match="did not end within"):
@@ -232,7 +232,7 @@ def test_a_run_that_is_ended_says_nothing_and_leaves_nothing(monkeypatch: pytest
     assert not list(tmp_path.glob("faults-*"))
 
 
-def test_kills_are_kept_and_a_fault_that_is_easier_to_catch_than_another_is_dominated(tmp_path: Path) -> None:
+def test_find_dominated_has_faults_that_are_easier_to_catch(tmp_path: Path) -> None:
     path = tmp_path / "kills.json.gz"
     assert engine.read(path) == {}
     engine.write({"m.B": ["scaling.b/test", "scaling.a/test"], "m.A": []}, path)
@@ -241,7 +241,7 @@ def test_kills_are_kept_and_a_fault_that_is_easier_to_catch_than_another_is_domi
     assert engine.find_dominated(failing) == ["easy", "same"]
 
 
-def test_every_fault_whose_kills_are_kept_exists_and_is_caught() -> None:
+def test_kills_are_of_existing_faults() -> None:
     known = engine.read()
     assert known.keys() <= {fault.id for fault in EVERY if fault.framework == "reference"}
     assert all(known.values())
@@ -289,5 +289,5 @@ def missing(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=str)
-def test_what_a_fault_imports_and_patches_exists(path: Path) -> None:
+def test_faults_of_adapters_import_and_patch_existing_names(path: Path) -> None:
     assert [*missing(ast.parse((ROOT / path).read_text("utf-8")))] == []

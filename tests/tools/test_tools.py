@@ -47,7 +47,7 @@ from tools.selections import (
 )
 
 
-def test_baselines_of_default_modes_are_of_the_present_clauses_checks_and_recipes() -> None:
+def test_baselines_of_default_modes_are_not_stale() -> None:
     areas = suite_areas()
     old = {
         f"{record.series.framework} {record.series.mode}": stale(record, areas, DEMANDS)
@@ -59,7 +59,7 @@ def test_baselines_of_default_modes_are_of_the_present_clauses_checks_and_recipe
     assert stale(record, {"tests": "1", "fixtures": "3"}, ("tests", "fixtures")) == ["fixtures"]
 
 
-def test_what_is_skipped_without_a_framework_runs_with_it() -> None:
+def test_tests_that_need_a_framework_are_run_with_frameworks() -> None:
     imports = {name for framework in built_in() for name in adapter_file(framework).imports}
     skips = {
         path.relative_to(ROOT).as_posix()
@@ -84,7 +84,7 @@ LIMITS = '[python]\na = 2\n"." = 1\nall = 3\n[all]\nfiles = 2\ntoml = 100\nweb =
         ({"a/b.js": "1\n2\n"}, "all web: got 2, want at most 1\n"),
     ],
 )
-def test_main_prints_each_size_above_its_limit(
+def test_limits_prints_each_size_above_its_limit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str], message: str
 ) -> None:
     for name, text in {**files, "LIMITS.toml": LIMITS}.items():
@@ -99,24 +99,24 @@ def test_main_prints_each_size_above_its_limit(
 
 @pytest.mark.parametrize("level", sorted(LEVELS.keys() - {"as it is"}))
 @pytest.mark.parametrize("framework", ["torch", "tf", "jax"])
-def test_record_of_a_level_names_its_instruction_sets(level: str, framework: str, tmp_path: Path) -> None:
+def test_environment_of_a_level_lowers_the_instruction_sets(level: str, framework: str, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("flags : sse4_2 avx avx2 fma avx512f avx512_vnni\n")
     assert machine.level(machine.instruction_sets(tmp_path / "cpuinfo", environment(level, framework))) == level
 
 
-def test_switches_join_the_flags_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_joins_flags_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_a=b")
     assert environment("avx2", "jax")["XLA_FLAGS"] == "--xla_a=b --xla_cpu_max_isa=AVX2"
     assert "ONEDNN_MAX_CPU_ISA" not in environment("avx2", "torch")
 
 
-def test_levels_of_a_framework_without_a_switch_are_the_processor_alone() -> None:
+def test_levels_without_a_switch_are_the_processors() -> None:
     assert levels("paddle", ["avx2"]) == levels("paddle") == ["as it is"]
     assert levels("torch") == [*LEVELS]
     assert levels("torch", ["avx2"]) == ["avx2"]
 
 
-def test_nightly_asks_tools_for_options_that_they_have() -> None:
+def test_nightly_uses_existing_options_of_tools() -> None:
     asked = re.findall(r"-m tools (\w+)(.*)", (ROOT / ".ci" / "nightly").read_text())
     assert asked
     for name, arguments in asked:
@@ -137,7 +137,7 @@ def one(test: str, seconds: float, faults: str = "", *, must: bool = False, judg
     return Candidate(test, seconds, frozenset(faults), test.partition("/")[0] if must else "", judged)
 
 
-def test_core_fills_its_time_and_quick_has_judged_tests_alone() -> None:
+def test_core_of_and_quick_of_fill_their_time() -> None:
     tests = [one(f"a.a/t[{i}]", 1) for i in range(9)] + [one("a.a/refused", 0.1, judged=False)]
     assert len(core_of(tests, 5)) == 5
     assert len(quick_of(tests, 5)) == 5
@@ -152,7 +152,7 @@ def series(request: pytest.FixtureRequest) -> tuple[Record, Selection]:
     return load(path), read_selection(FOLDER / f"{request.param}.json")
 
 
-def test_core_tries_every_judged_must_clause_and_catches_the_faults(series: tuple[Record, Selection]) -> None:
+def test_core_has_every_must_clause_and_catches_the_faults(series: tuple[Record, Selection]) -> None:
     record, selection = series
     name = record.series.framework
     every = candidates_of(record, caught_by(name, engine.read()), changes_of(name, record.series.mode))
@@ -171,7 +171,7 @@ def test_quick_is_a_minute_of_judged_tests(series: tuple[Record, Selection]) -> 
     assert sum(test.seconds for test in quick) <= QUICK_S * 1.05
 
 
-def test_kills_are_of_tests_that_exist() -> None:
+def test_kills_name_existing_tests() -> None:
     recorded = {verdict.test for verdict in load(next(BASELINES.glob("reference-*-emulated.json.gz"))).verdicts}
     named = {test for fault, tests in engine.read().items() if fault.startswith("reference.") for test in tests}
     assert len(named) > 500
@@ -200,7 +200,7 @@ def steps(framework: str, *arguments: str | Path) -> Ended:
     return run([sys.executable, "-m", "pytest", *suite, *few, *map(str, arguments)])
 
 
-def test_the_json_tells_framework_fixture_and_technique(tmp_path: Path) -> None:
+def test_bench_json_has_framework_fixture_and_technique(tmp_path: Path) -> None:
     file = tmp_path / "times.json"
     result = steps("reference", "-k", "digits-mlp and (plain or accumulation)", "--benchmark-json", file)
     assert result.status == 0, result.lines
@@ -219,7 +219,7 @@ def test_the_json_tells_framework_fixture_and_technique(tmp_path: Path) -> None:
     assert all(b["stats"]["rounds"] >= 2 and b["stats"]["min"] > 0.0 for b in benchmarks)
 
 
-def test_what_cannot_be_timed_is_skipped_with_its_reason_and_a_plain_step_that_raises_is_an_error() -> None:
+def test_bench_skips_what_cannot_be_timed() -> None:
     result = steps("tests.tools.test_tools:Narrow", "-k", "digits-mlp and (bfloat16 or recomputation or plain)")
     assert result.status == 1, result.lines
     skipped = "\n".join(line for line in result.lines if line.startswith("SKIPPED"))
@@ -228,7 +228,7 @@ def test_what_cannot_be_timed_is_skipped_with_its_reason_and_a_plain_step_that_r
     assert any("TypeError: digits-mlp cannot be trained" in line for line in result.lines)
 
 
-def test_steps_of_an_unknown_framework_or_mode_are_refused_in_one_line() -> None:
+def test_bench_of_an_unknown_framework_or_mode_is_refused_in_one_line() -> None:
     for result in (steps("nowhere"), steps("reference", "--mode=nowhere")):
         assert (result.status, len(result.lines)) == (2, 1), result.lines
         assert "nowhere" in result.lines[0]
