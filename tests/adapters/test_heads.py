@@ -1,4 +1,4 @@
-"""Checks of models by PyTorch: plain modules with and without faults, and heads of transformers if it is installed."""
+"""`judge-model` on PyTorch: plain modules with and without faults, and heads of transformers where it is installed."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from frameworks.torch.stacks.heads import plain
 from frameworks.torch.stacks.heads.building import NotBuilt
 from frameworks.torch.stacks.heads.checks import KEEPS, quiet
 
-EQUAL, RESUME = "accumulation.equals-full-batch", "resume.bit-identical"
+EQUAL, RESUME, FREES = "accumulation.equals-full-batch", "resume.bit-identical", "recompute.frees-activations"
 
 
 class Network(nn.Module):
@@ -91,25 +91,23 @@ def test_checks_of_a_plain_module_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "clauses"),
+    ("network", "clauses"),
     [
         (SumOfRows, {EQUAL, "accumulation.normalised-once"}),
         (LowLoss, {"autocast.loss-is-wide"}),
         (SpoiltByAutocast, {"autocast.bf16-parity"}),
     ],
 )
-def test_checks_of_a_faulty_module_fail_its_clauses(kind: Any, clauses: set[str]) -> None:
-    assert {clause for clause, outcome in results(kind()).items() if outcome == "fail"} == clauses
+def test_checks_of_a_faulty_module_fail_its_clauses(network: Any, clauses: set[str]) -> None:
+    assert {clause for clause, outcome in results(network()).items() if outcome == "fail"} == clauses
 
 
-FREES = "recompute.frees-activations"
-
-
-def test_frees_activations_without_inner_tensors_is_not_judged_and_fails_if_nothing_is_freed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_checks_without_inner_tensors_do_not_judge_freed_activations() -> None:
     (check,) = (check for check in checks(SavesNothingWithin()) if check.clause == FREES)
     assert (check.outcome, check.got[:24]) == ("not judged", "nothing is to be freed: ")
+
+
+def test_checks_of_a_checkpoint_that_frees_nothing_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "checkpoint", lambda forward, *arguments, **_: forward(*arguments))
     assert results(Network())[FREES] == "fail"
 
@@ -118,8 +116,8 @@ def test_checks_of_modules_with_hidden_state_fail_or_are_not_judged() -> None:
     assert results(CountsCalls())[RESUME] == "fail"
     result = results(DrawsTwice())
     assert {result[EQUAL], result["autocast.bf16-parity"]} == {"not judged"}
-    left = {check.clause: check.got for check in checks(KeepsMean(), "float16") if check.outcome == "not judged"}
-    assert left == dict.fromkeys((EQUAL, "accumulation.normalised-once", "autocast.fp16-parity"), KEEPS)
+    unjudged = {check.clause: check.got for check in checks(KeepsMean(), "float16") if check.outcome == "not judged"}
+    assert unjudged == dict.fromkeys((EQUAL, "accumulation.normalised-once", "autocast.fp16-parity"), KEEPS)
 
 
 def test_quiet_keeps_batch_norm_in_evaluation() -> None:
@@ -129,19 +127,19 @@ def test_quiet_keeps_batch_norm_in_evaluation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("no_such_module:x", "cannot be imported: No module named 'no_such_module'; check its name"),
         ("tests.adapters.test_heads:nothing", "has no 'nothing'"),
-        ("tests.adapters.test_heads:makes_a_number", "returns int, want a torch.nn.Module"),
+        ("tests.adapters.test_heads:make_number", "returns int, want a torch.nn.Module"),
     ],
 )
-def test_call_factory_of_no_model_is_refused(name: str, said: str) -> None:
-    with pytest.raises(NotBuilt, match=said):
+def test_call_factory_of_no_model_is_refused(name: str, message: str) -> None:
+    with pytest.raises(NotBuilt, match=message):
         plain.call_factory(*name.split(":"))
 
 
-def makes_a_number() -> int:
+def make_number() -> int:
     return 3
 
 

@@ -9,7 +9,7 @@ from conformance.known_failures.reading import FILE, SNAPSHOTS, Position, Versio
 from frameworks.reference import ReferenceFramework
 from results.record.model import Outcome
 from results.record.reading import load
-from tests.support.suite_runs import checkout, judge
+from tests.support.suite_runs import copy_checkout, judge
 
 TORCH = tuple(VersionSeries(version, "cpu", "eager") for version in ("2.6.0", "2.13.0", "2.15.0"))
 KERAS = tuple(VersionSeries(f"2.{version}", "cpu", "eager") for version in ("20.0+keras.3.11.3", "21.0+keras.3.15.1"))
@@ -199,7 +199,7 @@ def test_it_passes(subject: Subject, verdict: Verdict) -> None:
 
 
 def test_run_of_an_unjudged_version_marks_inferred_failures_and_ends_in_0(tmp_path: Path) -> None:
-    root = checkout(tmp_path, some=SUITE)
+    root = copy_checkout(tmp_path, some=SUITE)
     folder = root / "frameworks" / "reference"
     (folder / SNAPSHOTS).mkdir(exist_ok=True)
     (folder / FILE).write_text(FINDING, encoding="utf-8")

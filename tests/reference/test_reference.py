@@ -1,4 +1,4 @@
-"""The reference against what it stands for: finite differences, closed forms, its plainest self, sums by hand."""
+"""The reference against finite differences, closed forms, its own float64 results, and sums by hand."""
 
 import math
 from collections.abc import Callable
@@ -37,6 +37,7 @@ from fixtures.recipe import (
 from frameworks.contract import Conventions, ScalerRule
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
+from frameworks.reference.core.network import CARRIERS, TENSORS
 from frameworks.reference.core.rounding import Exact
 from frameworks.reference.training.trainer import ReferenceTrainer
 
@@ -116,6 +117,9 @@ class TestPrecision:
         ]
         losses = [[run.update((batch,)).loss for _ in range(3)] for run in runs]
         assert losses[1] == losses[2] == pytest.approx(losses[0], rel=1e-12)
+
+    def test_operations_are_those_of_the_catalogue(self) -> None:
+        assert {*CARRIERS, *TENSORS} == set(CATALOGUE)
 
     @pytest.mark.parametrize("op", CATALOGUE)
     def test_run_op_is_the_float64_result_rounded(self, op: str) -> None:

@@ -35,10 +35,10 @@ from frameworks.base import measure_elapsed
 from frameworks.contract import SUPPORTED, Capability, Declaration, Unsupported
 from frameworks.reference import ReferenceFramework
 from results.record.reading import load
-from tests.support import own_loops
+from tests.support import misbehaving
 from tests.support.suite_runs import hang_limit, judge, outcomes
 
-Run = Callable[[own_loops.Device], Verdict]
+Run = Callable[[misbehaving.Device], Verdict]
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_of(test: Callable[..., None], *args: object) -> Run:
     """Runs a test of the suite."""
 
-    def run(framework: own_loops.Device) -> Verdict:
+    def run(framework: misbehaving.Device) -> Verdict:
         verdict = Verdict()
         test(Subject(framework), verdict, *args)
         return verdict
@@ -89,7 +89,7 @@ TIMED = {
 @pytest.mark.parametrize("name", TIMED)
 def test_cost_tests_of_a_normal_device_pass(name: str) -> None:
     run, factor, plain, scopes = TIMED[name]
-    framework = own_loops.Device()
+    framework = misbehaving.Device()
     (measured,) = run(framework).measurements.values()
     assert framework.scopes == scopes
     unit, samples, control = measured
@@ -110,31 +110,31 @@ def test_cost_tests_of_a_normal_device_pass(name: str) -> None:
 )
 def test_cost_tests_of_a_slow_device_fail(run: Run, times: dict[str, float], signature: str) -> None:
     with pytest.raises(Violation) as caught:
-        run(own_loops.Device(times=times))
+        run(misbehaving.Device(times=times))
     assert caught.value.signature == signature
 
 
 @pytest.mark.parametrize("run", [block["on"], block["default"], example, brief_recomputed, brief_mixed])
 def test_cost_tests_without_a_bound_do_not_judge(run: Run) -> None:
-    assert run(own_loops.Device(times={"mixed": 1.1, "recomputed": 9.0})).checks == []
+    assert run(misbehaving.Device(times={"mixed": 1.1, "recomputed": 9.0})).checks == []
 
 
 @pytest.mark.parametrize("name", TIMED)
 def test_cost_tests_of_a_drifting_device_abstain(name: str) -> None:
     with pytest.raises(Abstention, match="the same step in two runs differs: ratio"):
-        TIMED[name][0](own_loops.Device(drift=0.1))
+        TIMED[name][0](misbehaving.Device(drift=0.1))
 
 
 def test_example_times_a_thousand_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(suite, "EPOCHS", 1000)
     monkeypatch.setattr(suite, "compare_times", lambda *args: asked.append(args[-1]))
-    example(own_loops.Device())
+    example(misbehaving.Device())
     assert asked == [17]
     assert 60 * 17 >= 1000
 
 
-def peak(framework: own_loops.Device, technique: str, folder: Path) -> Verdict:
+def peak(framework: misbehaving.Device, technique: str, folder: Path) -> Verdict:
     return run_of(suite.test_allocator_peak_matches_byte_count, folder, technique)(framework)
 
 
@@ -154,7 +154,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("technique", suite.TECHNIQUES)
 def test_peak_of_a_normal_device_passes(technique: str, tmp_path: Path) -> None:
-    result = peak(own_loops.Device(), technique, tmp_path)
+    result = peak(misbehaving.Device(), technique, tmp_path)
     assert [unit for unit, _, _ in result.measurements.values()] == ["B"] * 4
     assert result.checks[-1].bound is not None
     assert 0.1 < result.checks[-1].bound < 0.25
@@ -164,15 +164,15 @@ def test_peak_of_a_normal_device_passes(technique: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "technique", "signature"),
     [
-        (own_loops.KeepsFloat32, "O1-float16", "apart"),
-        (own_loops.KeepsFloat32, "O1-bfloat16", "apart"),
-        (own_loops.KeepsSegments, "recomputed", "apart"),
-        (own_loops.KeepsMicroBatches, "accumulated", "apart"),
-        (own_loops.NoPeak, "recomputed", "no-peak"),
+        (misbehaving.KeepsFloat32, "O1-float16", "apart"),
+        (misbehaving.KeepsFloat32, "O1-bfloat16", "apart"),
+        (misbehaving.KeepsSegments, "recomputed", "apart"),
+        (misbehaving.KeepsMicroBatches, "accumulated", "apart"),
+        (misbehaving.NoPeak, "recomputed", "no-peak"),
     ],
 )
 def test_peak_of_a_device_that_keeps_bytes_fails(
-    broken: type[own_loops.Device], technique: str, signature: str, tmp_path: Path
+    broken: type[misbehaving.Device], technique: str, signature: str, tmp_path: Path
 ) -> None:
     with pytest.raises(Violation) as caught:
         peak(broken(), technique, tmp_path)
@@ -180,7 +180,7 @@ def test_peak_of_a_device_that_keeps_bytes_fails(
 
 
 def test_peak_bytes_is_measured_in_another_process(tmp_path: Path) -> None:
-    subject, (model, batch) = Subject(own_loops.Device()), costs.equal_blocks(2, 4, 4)
+    subject, (model, batch) = Subject(misbehaving.Device()), costs.equal_blocks(2, 4, 4)
     result = subprocesses.peak_bytes(subject, model, costs.RECIPE, (batch,), tmp_path / "peak")
     run = subject.trainer(model, costs.RECIPE)
     run.update((batch,))
@@ -189,13 +189,13 @@ def test_peak_bytes_is_measured_in_another_process(tmp_path: Path) -> None:
 
 def test_need_device_on_a_cpu_is_refused() -> None:
     with pytest.raises(Unsupported) as caught:
-        need_device(Subject(own_loops.Device("cpu")))
+        need_device(Subject(misbehaving.Device("cpu")))
     assert (caught.value.capability, caught.value.reason) == (Capability.PEAK_BYTES, "no device")
-    need_device(Subject(own_loops.Device("cuda")))
+    need_device(Subject(misbehaving.Device("cuda")))
 
 
 def test_mixed_without_a_switch_times_the_default_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    framework = own_loops.Device()
+    framework = misbehaving.Device()
     refused = {Capability.PEAK_BYTES: Declaration(False, "none here"), Capability.TF32: Declaration(False, "no switch")}
     monkeypatch.setattr(framework, "declares", lambda capability: refused.get(capability, SUPPORTED))
     with pytest.raises(Unsupported, match="none here"):

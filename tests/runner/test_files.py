@@ -12,7 +12,7 @@ from frameworks.cache_folder import CACHE_FOLDER, cache_folder, prune
 from frameworks.installer import install
 from results.record.model import Outcome
 from results.record.reading import load
-from tests.support.suite_runs import WORKERS, by_case, checkout, judge
+from tests.support.suite_runs import WORKERS, copy_checkout, judge, outcomes_by_case
 
 ROOT = Path(__file__).parents[2]
 STEP = """
@@ -127,17 +127,17 @@ SAVING = (
 
 def test_run_removes_files_of_tests_and_of_a_killed_worker(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
-    root, record = checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "run.json"
+    root, record = copy_checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "run.json"
     arguments = ("--framework=reference", f"--record={record}", *WORKERS, "--numprocesses=1")
     completed = judge(*arguments, root=root, TMPDIR=str(tmp_path / "temporary"))
-    result = by_case(load(record))
+    result = outcomes_by_case(load(record))
     assert result["test_that_leaves_a_folder"] is Outcome.PASS, completed.lines
     assert result["test_that_dies"] is Outcome.CRASH, completed.lines
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_run_removes_the_directory_of_a_killed_run(tmp_path: Path) -> None:
-    root, temporary = checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "temporary"
+    root, temporary = copy_checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "temporary"
     temporary.mkdir()
     arguments = ("--framework=reference", "-p", "no:faulthandler")
     assert judge(*arguments, root=root, TMPDIR=str(temporary)).status == -signal.SIGABRT

@@ -20,15 +20,15 @@ from results.record.reading import load
 from tests.support.suite_runs import (
     TIMEOUTS,
     WORKERS,
-    Ended,
-    assert_gone,
-    by_case,
-    checkout,
+    CommandResult,
+    assert_ended,
     command,
     conformance,
+    copy_checkout,
     hang_limit,
-    heed_signals,
     judge,
+    outcomes_by_case,
+    reset_signal_handlers,
     running,
     wait_for,
 )
@@ -52,8 +52,8 @@ from frameworks.ranks import worker_group_of
 
 @clause("scaling.automaton")
 def test_with_ranks(subject: Subject) -> None:
-    crew = worker_group_of("tests.support.toy_ranks:Toy", 2, "cpu", "", {})
-    Path("writing").write_text(json.dumps([os.getpid(), os.getppid(), *crew.pids]))
+    group = worker_group_of("tests.support.toy_ranks:Toy", 2, "cpu", "", {})
+    Path("writing").write_text(json.dumps([os.getpid(), os.getppid(), *group.pids]))
     os.replace("writing", "processes")
     time.sleep(3600.0)
 """
@@ -97,7 +97,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkout(tmp_path_factory.mktemp("checkout"), steps=SUITE)
+    return copy_checkout(tmp_path_factory.mktemp("checkout"), steps=SUITE)
 
 
 def test_run_after_kill_9_has_every_printed_verdict(copied: Path, tmp_path: Path) -> None:
@@ -111,31 +111,33 @@ def test_run_after_kill_9_has_every_printed_verdict(copied: Path, tmp_path: Path
         process.kill()
         process.wait()
     printed, journal = dict(PRINTED.findall(log.read_text("utf-8"))), record.with_suffix(".jsonl")
-    saved = by_case(load(journal))
+    saved = outcomes_by_case(load(journal))
     expected = {case: Outcome.PASS if word == "PASSED" else Outcome.FAIL for case, word in printed.items()}
     assert expected.items() <= saved.items()
     assert len(saved) <= len(printed) + 2
     assert judge("-k", "3", f"--record={record}", root=copied).status == 1
     assert not journal.exists()
-    assert by_case(load(record)).keys() == {f"test_step[{n}]" for n in range(40) if "3" in str(n)}
+    assert outcomes_by_case(load(record)).keys() == {f"test_step[{n}]" for n in range(40) if "3" in str(n)}
     (path,) = tmp_path.glob("run.interrupted-*.json")
-    assert by_case(load(path)) == saved
+    assert outcomes_by_case(load(path)) == saved
     assert load(path).status == "interrupted"
 
 
 def test_run_of_a_killed_command_ends_pytest_and_ranks(tmp_path: Path) -> None:
-    root, record = checkout(tmp_path / "checkout", ranks=WITH_RANKS), tmp_path / "run.json"
+    root, record = copy_checkout(tmp_path / "checkout", ranks=WITH_RANKS), tmp_path / "run.json"
     argv = [sys.executable, "-m", "conformance", "run", "reference", *WORKERS, *TIMEOUTS, f"--record={record}"]
     with running(argv, root, tmp_path / "log") as process:
         wait_for(lambda: (root / "processes").is_file() or process.poll() is not None)
         processes = json.loads((root / "processes").read_text("utf-8"))
-    assert_gone(processes)
+    assert_ended(processes)
     wait_for(lambda: len([*tmp_path.glob("run.interrupted-*.json")]) == 1)
 
 
 def test_lost_workers_interrupts_workers() -> None:
     workers = LostWorkers()
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], preexec_fn=heed_signals) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], preexec_fn=reset_signal_handlers
+    ) as process:
         for popen in (process, None):
             workers.pytest_configure_node(SimpleNamespace(gateway=SimpleNamespace(_io=SimpleNamespace(popen=popen))))
         workers.pytest_keyboard_interrupt()
@@ -154,7 +156,7 @@ def test_run_that_stops_early_has_an_interrupted_record(
     assert result.status == 1, result.lines
     (path,) = tmp_path.glob("*.json")
     assert (path.name, load(path).status) == ("run.interrupted-1.json", "interrupted")
-    assert [outcome for outcome in by_case(load(path)).values() if outcome is not Outcome.PASS] == [bad]
+    assert [outcome for outcome in outcomes_by_case(load(path)).values() if outcome is not Outcome.PASS] == [bad]
 
 
 def test_run_after_a_crash_saves_its_journal(copied: Path, tmp_path: Path) -> None:
@@ -170,13 +172,13 @@ def test_run_after_a_crash_saves_its_journal(copied: Path, tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def dying(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = checkout(tmp_path_factory.mktemp("dying"), dying=DYING)
+    root = copy_checkout(tmp_path_factory.mktemp("dying"), dying=DYING)
     (root / "start").mkdir()
     (root / "start" / "sitecustomize.py").write_text(AT_THE_START, "utf-8")
     return root
 
 
-def with_workers(root: Path, record: Path, **changes: str) -> Ended:
+def with_workers(root: Path, record: Path, **changes: str) -> CommandResult:
     """A run by two workers, which are replaced as `conformance run` has it."""
     arguments = (
         f"--record={record}",
@@ -262,7 +264,7 @@ def test_run_that_gets_a_signal_ends_its_processes_and_leaves_a_record(
     record = load(path)
     assert (path.name.startswith("run.interrupted-1"), record.status) == (True, "interrupted")
     assert 2 <= len(record.verdicts) < 40
-    assert set(by_case(record).values()) <= {Outcome.PASS, Outcome.FAIL}
+    assert set(outcomes_by_case(record).values()) <= {Outcome.PASS, Outcome.FAIL}
     assert not [number for number in started if Path(f"/proc/{number}").exists()]
     assert log.read_text().rstrip().endswith("conformance: interrupted")
 
@@ -275,10 +277,10 @@ def test_run_whose_pytest_is_killed_names_the_signal_and_the_journal(copied: Pat
         (controller,) = (n for n in started if b"pytest" in Path(f"/proc/{n}/cmdline").read_bytes().split(b"\0"))
         os.kill(controller, signal.SIGKILL)
         assert process.wait(hang_limit()) == 2, log.read_text()
-    assert_gone([*started])
+    assert_ended([*started])
     (line,) = (line for line in log.read_text().splitlines() if line.startswith("conformance: "))
     told, _, how = line.partition("its verdicts so far are in its journal: ")
     assert told == "conformance: SIGKILL killed the run; "
     assert how == f"conformance table {tmp_path / 'run.jsonl'}"
     assert conformance(*how.split()[1:]).status == 0
-    assert Outcome.CRASH in by_case(load(tmp_path / "run.jsonl")).values()
+    assert Outcome.CRASH in outcomes_by_case(load(tmp_path / "run.jsonl")).values()

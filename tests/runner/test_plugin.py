@@ -19,15 +19,15 @@ from tests.support.suite_runs import (
     ROOT,
     TIMEOUTS,
     WORKERS,
-    Ended,
-    by_case,
-    checkout,
+    CommandResult,
     clauses_of,
-    expect,
+    copy_checkout,
     hang_limit,
     judge,
     outcomes,
+    outcomes_by_case,
     run,
+    write_expectations,
 )
 
 SUITE = """
@@ -76,7 +76,7 @@ def test_last(subject: Subject, verdict: Verdict) -> None:
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkout(tmp_path_factory.mktemp("checkout"), small=SUITE)
+    return copy_checkout(tmp_path_factory.mktemp("checkout"), small=SUITE)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def judge_small_suite(small: Path, *arguments: str) -> Record:
 )
 def test_run_that_cannot_start_is_refused_in_one_line(small: Path, argument: str, message: str) -> None:
     if not argument:
-        expect(small, ("scaling.no-such-clause/test_falls", "falls"))
+        write_expectations(small, ("scaling.no-such-clause/test_falls", "falls"))
     result = judge(*argument.split(), root=small)
     lines = [line for line in result.lines if line != "cpu None"]  # which builtins:print prints
     assert (result.status, len(lines)) == (2, 1), result.lines
@@ -133,7 +133,7 @@ def test_run_gives_every_test_its_outcome(small: Path) -> None:
     record = load(path)
     assert (completed.status, record.status) == (1, "complete")
     assert all(text in completed.output for text in ("1 unsupported", "1 misdeclared", "(of 10 verdicts)"))
-    result = by_case(record)
+    result = outcomes_by_case(record)
     assert result["test_holds[1]"] is result["every test"] is Outcome.PASS
     assert result["test_falls"] is Outcome.FAIL
     assert result["test_raises"] is Outcome.ERROR
@@ -150,7 +150,7 @@ def test_run_gives_every_test_its_outcome(small: Path) -> None:
 
 
 def test_run_with_expectations_confirms_or_refutes_them(small: Path) -> None:
-    expect(
+    write_expectations(
         small,
         ("scaling.stays-finite/test_falls", "falls"),
         ("scaling.automaton/test_holds[1]", "falls"),
@@ -176,12 +176,14 @@ def test_run_with_expectations_confirms_or_refutes_them(small: Path) -> None:
 
 def test_run_with_known_failures_alone_ends_with_0(small: Path) -> None:
     raised = ("master.levels/test_raises", "raises-ZeroDivisionError")
-    expect(small, ("scaling.stays-finite/test_falls", "falls"), raised, ("recompute.nested/test_gone", "falls"))
+    write_expectations(
+        small, ("scaling.stays-finite/test_falls", "falls"), raised, ("recompute.nested/test_gone", "falls")
+    )
     assert judge("-k", "not nested", root=small).status == 0
 
 
 def test_run_puts_timed_and_then_spoiling_tests_last(small: Path) -> None:
-    expect(small, ("scaling.stays-finite/test_falls", "falls"), spoiling=True)
+    write_expectations(small, ("scaling.stays-finite/test_falls", "falls"), spoiling=True)
     result = judge("-vv", root=small)
     run = [line.split()[0].rpartition("::")[2] for line in result.lines if "::" in line and "[" in line]
     assert (run[0], run[-2:]) == ("test_holds[1]", ["test_timed", "test_falls"]), result.lines
@@ -192,7 +194,7 @@ def test_run_with_leaked_settings_has_one_failure(small: Path) -> None:
     (leak,) = [verdict for verdict in record.verdicts if verdict.clause == "autocast.settings-restored"]
     assert (leak.outcome, leak.case, leak.signature) == (Outcome.FAIL, "every test", "settings-leaked")
     assert "trainers: 0 → 1 (4 tests, test_clips first)" in leak.message
-    assert by_case(record)["test_clips"] is Outcome.PASS
+    assert outcomes_by_case(record)["test_clips"] is Outcome.PASS
     leaks = {verdict.case: verdict.leaks for verdict in record.verdicts}
     assert leaks["test_clips"] == leaks["test_settings"] == ("trainers: 0 → 1",)
     assert leaks["test_last"] == ()
@@ -306,9 +308,9 @@ def test_recorded(verdict: Verdict, name: str) -> None:
 """
 
 
-def run_behaviours(folder: Path, which: str, *arguments: str) -> tuple[Ended, Record]:
+def run_behaviours(folder: Path, which: str, *arguments: str) -> tuple[CommandResult, Record]:
     """A run of the behaviours, each followed by a test that finds all as it was."""
-    root = checkout(folder, behaving=MISBEHAVING_SUITE.format(which=which))
+    root = copy_checkout(folder, behaving=MISBEHAVING_SUITE.format(which=which))
     record = root / "run.json"
     result = judge(*arguments, f"--record={record}", "-p", "no:randomly", root=root)
     assert record.is_file(), result.lines[-30:]

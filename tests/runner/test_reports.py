@@ -33,13 +33,13 @@ from results.record.model import Outcome, Record, RunSetup, TestVerdict
 from results.record.reading import write
 from tests.runner.test_plugin import SUITE
 from tests.support.recorded import BASE, CLAUSE, change_verdict
-from tests.support.suite_runs import WORKERS, checkout, conformance, expect, judge
+from tests.support.suite_runs import WORKERS, conformance, copy_checkout, judge, write_expectations
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = checkout(tmp_path_factory.mktemp("checkout"), small=SUITE)
-    expect(root, ("scaling.stays-finite/test_falls", "falls"))
+    root = copy_checkout(tmp_path_factory.mktemp("checkout"), small=SUITE)
+    write_expectations(root, ("scaling.stays-finite/test_falls", "falls"))
     return root
 
 
@@ -340,7 +340,7 @@ def test_output_of_a_hostile_record_has_no_command(arguments: tuple[str, ...], t
 
 
 def test_output_of_a_hostile_test_has_no_command(tmp_path: Path) -> None:
-    root = checkout(tmp_path / "checkout", printing=PRINTING)
+    root = copy_checkout(tmp_path / "checkout", printing=PRINTING)
     result = judge(root=root, GITHUB_ACTIONS="true")
     stopped = re.fullmatch(r"::stop-commands::([0-9a-f]{32})", result.output.splitlines()[0])
     assert stopped
@@ -351,7 +351,7 @@ def test_output_of_a_hostile_test_has_no_command(tmp_path: Path) -> None:
 
 
 def test_run_lists_warnings_on_request(tmp_path: Path) -> None:
-    root = checkout(tmp_path / "checkout", warning=WARNING)
+    root = copy_checkout(tmp_path / "checkout", warning=WARNING)
     result = judge(root=root)
     assert "1 warning" in result.lines[-1]
     assert "a framework's warning" not in result.output

@@ -12,7 +12,7 @@ from conformance.test_ids.inventory import inventory
 from results.record.model import Outcome, TestVerdict
 from results.record.reading import Record, load
 from tests.support.recorded import BASE
-from tests.support.suite_runs import checkout, conformance, hang_limit
+from tests.support.suite_runs import conformance, copy_checkout, hang_limit
 
 SUITE = """
 @clause("scaling.automaton")
@@ -60,7 +60,7 @@ SETTLED = {
 
 
 def test_run_repeats_what_got_worse(tmp_path: Path) -> None:
-    root = checkout(tmp_path / "checkout", some=SUITE)
+    root = copy_checkout(tmp_path / "checkout", some=SUITE)
     arguments = ("run", "--device=cpu", "tests.support.misbehaving:Flaky", f"--timeout={hang_limit(1.5):g}")
     result = conformance(*arguments, root=root, FLAKY=str(tmp_path / "first"), TMPDIR=str(tmp_path))
     assert (result.status, [*tmp_path.glob("conformance-*")]) == (1, [])
@@ -83,7 +83,7 @@ def test_run_repeats_what_got_worse(tmp_path: Path) -> None:
 
 def test_run_goes_on_after_more_deaths_than_xdist_allows(tmp_path: Path) -> None:
     arguments = ("reference", f"--record={tmp_path / 'r.json'}", "--profile=nightly", "--tests=all", "--numprocesses=1")
-    result = conformance("run", "--device=cpu", *arguments, root=checkout(tmp_path / "checkout", dying=DYING))
+    result = conformance("run", "--device=cpu", *arguments, root=copy_checkout(tmp_path / "checkout", dying=DYING))
     record = load(tmp_path / "r.json")
     assert (result.status, record.status) == (1, "complete"), result.lines
     assert [v.outcome for v in record.verdicts if v.case.startswith("test_dies")] == [Outcome.CRASH] * 5
@@ -138,9 +138,9 @@ def real() -> Record:
     """A record of tests that are there."""
     code = next(iter(inventory().values()))
     passed = TestVerdict(code.id, code.clause, Outcome.PASS, seed=0)
-    gone = replace(passed, test=f"{code.clause}/expectation: differs", outcome=Outcome.ERROR)
+    absent = replace(passed, test=f"{code.clause}/expectation: differs", outcome=Outcome.ERROR)
     clauses = {**BASE.clauses, code.clause: next(iter(BASE.clauses.values()))}
-    return replace(BASE, clauses=clauses, verdicts=(passed, gone, replace(gone, test=f"{code.clause}/every test")))
+    return replace(BASE, clauses=clauses, verdicts=(passed, absent, replace(absent, test=f"{code.clause}/every test")))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from conformance.runner.selection import Selection
 from results.record.model import Outcome, Record
 from results.record.reading import load
 from results.show.clauses import title
-from tests.support.suite_runs import WORKERS, by_case, checkout, judge, outcomes
+from tests.support.suite_runs import WORKERS, copy_checkout, judge, outcomes, outcomes_by_case
 
 TESTS = 11
 SUITE = f"""
@@ -34,7 +34,7 @@ def test_step(subject: Subject, verdict: Verdict, place: int) -> None:
 
 @pytest.mark.parametrize(("count", "dist"), [(2, "worksteal"), pytest.param(1, "load", marks=pytest.mark.slow)])
 def test_run_with_full_workers_replaces_them_and_loses_no_test(tmp_path: Path, count: int, dist: str) -> None:
-    root = checkout(tmp_path, filling=SUITE)
+    root = copy_checkout(tmp_path, filling=SUITE)
     record = root / "run.json"
     arguments = (*WORKERS, f"-n{count}", "--max-worker-restart=99", f"--dist={dist}", f"--record={record}")
     result = judge(*arguments, root=root)
@@ -48,7 +48,7 @@ def test_run_with_full_workers_replaces_them_and_loses_no_test(tmp_path: Path, c
 
 
 def test_run_by_loadscope_replaces_no_worker(tmp_path: Path) -> None:
-    root = checkout(tmp_path, filling=SUITE)
+    root = copy_checkout(tmp_path, filling=SUITE)
     record = root / "run.json"
     result = judge(*WORKERS, "-n1", "--dist=loadscope", f"--record={record}", root=root)
     assert result.status == 0, result.lines[-20:]
@@ -151,7 +151,7 @@ BROKEN = "raise ZeroDivisionError\n"
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = checkout(tmp_path_factory.mktemp("checkout"), first=FIRST, second=SECOND)
+    root = copy_checkout(tmp_path_factory.mktemp("checkout"), first=FIRST, second=SECOND)
     for name, source in (("dropping", DROPPING), ("stopping", STOPPING)):
         (root / f"{name}.py").write_text(source)
     selections, test = root / "conformance" / "runner" / "selections", "scaling.automaton/test_holds"
@@ -191,7 +191,7 @@ def test_run_of_all_tests_is_complete(copied: Path, folder: Path) -> None:
     result = judge(root=copied)
     record = the_record(folder)
     assert (result.status, record.status, record.notes) == (0, "complete", ()), result.lines
-    assert by_case(record).keys() == ALL
+    assert outcomes_by_case(record).keys() == ALL
 
 
 @pytest.mark.parametrize("arguments", SELECTIONS, ids=" ".join)
@@ -201,7 +201,7 @@ def test_run_of_a_selection_is_partial(arguments: list[str], copied: Path, tmp_p
     record = load(path)
     assert (result.status, record.status) == (0, "partial"), result.lines
     assert record.notes or "::" in record.selection
-    assert "every test" not in by_case(record)
+    assert "every test" not in outcomes_by_case(record)
 
 
 @pytest.mark.parametrize("arguments", SELECTIONS[1:3], ids=" ".join)
@@ -218,8 +218,8 @@ def test_run_of_core_and_quick_writes_two_records(workers: tuple[str, ...], copi
     paths = {path.name: path for path in folder.glob("*")}
     assert paths.keys() == {"reference-1-cpu-emulated.json", "reference-1-cpu-emulated.quick.json"}
     core, quick = load(paths["reference-1-cpu-emulated.json"]), load(paths["reference-1-cpu-emulated.quick.json"])
-    assert by_case(core).keys() == {"every test", "test_holds[1]", "test_stands"}
-    assert by_case(quick).keys() == {"test_holds[1]"}
+    assert outcomes_by_case(core).keys() == {"every test", "test_holds[1]", "test_stands"}
+    assert outcomes_by_case(quick).keys() == {"test_holds[1]"}
     assert (core.status, core.selection) == ("partial", "--tests=core")
     assert core.notes == ("--tests=core: 2 of 3 tests",)
     assert title(core)[-1] == "core"
@@ -244,7 +244,7 @@ def test_run_that_exits_before_its_tests_is_interrupted(workers: tuple[str, ...]
 
 @pytest.mark.parametrize("arguments", [(), (*WORKERS, "-n1"), ("--continue-on-collection-errors",)])
 def test_run_of_a_suite_that_cannot_be_imported_is_not_complete(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    root = checkout(tmp_path, first=FIRST, second=BROKEN + SECOND)
+    root = copy_checkout(tmp_path, first=FIRST, second=BROKEN + SECOND)
     result = judge(*arguments, root=root)
     record = the_record(root / "results" / "records")
     assert result.status != 0, result.lines

@@ -25,7 +25,7 @@ from frameworks.registry import adapter_file, built_in
 from results.record.folders import list_records
 from results.record.reading import Record, load
 from tests.support.recorded import BASE
-from tests.support.suite_runs import ROOT, Ended, run
+from tests.support.suite_runs import ROOT, CommandResult, run
 from tools import limits
 from tools.baselines import default_baselines, stale
 from tools.commands import TOOLS, WITH_FRAMEWORKS
@@ -194,7 +194,7 @@ class Narrow(ReferenceFramework):
         return super().trainer(model, recipe, weights)
 
 
-def steps(framework: str, *arguments: str | Path) -> Ended:
+def steps(framework: str, *arguments: str | Path) -> CommandResult:
     few = ("-p", "pytest_benchmark.plugin", "--benchmark-max-time=0.01", "--benchmark-min-rounds=2")
     suite = ("tools/benchmarks", "-rs", f"--framework={framework}")
     return run([sys.executable, "-m", "pytest", *suite, *few, *map(str, arguments)])
