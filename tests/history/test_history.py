@@ -1,4 +1,4 @@
-"""Lines of versions, change points of clauses in them and what explains these, as data and as a table."""
+"""Histories: lines of versions, change points of clauses, their explanations, and the command."""
 
 import json
 import re
@@ -30,33 +30,50 @@ from results.record.reading import ClauseText, Outcome, Record, RecordError, Ser
 from tests.support.recorded import DATE, HOSTILE, make_infected_record
 from tests.support.suite_runs import run_refused
 
+Planned = Sequence[tuple[PlannedCell, JudgedVersion | None]]
 CLAUSE = "scaling.skip"
+CELL = {
+    "framework": "torch",
+    "framework_version": "2.0",
+    "version": "2.0",
+    "released": "2025-01-29",
+    "package": "torch",
+    "companions": {},
+    "mode": "eager",
+    "ways": [],
+    "device": "cpu",
+    "python": "3.11",
+    "outcome": "judged",
+    "reason": "",
+    "record": "a.json.gz",
+}
+ENTRY = Explanation("torch", "torch", ("scaling.*",), ("2.0", "2.1"), "It was fixed", "https://example.org/1")
+RELEASES = ("2.10.0", "2.9.1", "2.10.0rc2", "2.10.0rc10", "2.10.0.post1")
+PASS, FAIL = {"test_a": "pass"}, {"test_a": "fail"}
+BOTH, OLD_A = {"test_a": "pass", "test_b": "pass"}, ("2.0", PASS)
 
 
 def record(version: str, tests: Mapping[str, str], revision: int = 1, **changes: Any) -> Record:
     """A record of a version; `tests` are outcomes, or "fail: SIGNATURE", by test of the clause or CLAUSE/TEST."""
     named = {(name if "/" in name else f"{CLAUSE}/{name}"): outcome for name, outcome in tests.items()}
     verdicts = []
-    for name, said in named.items():
-        outcome, _, signature = said.partition(": ")
+    for name, text in named.items():
+        outcome, _, signature = text.partition(": ")
         verdicts.append(TestVerdict(name, name.partition("/")[0], Outcome(outcome), signature))
     clauses = {v.clause: ClauseText("MUST", "…", "", (), v.clause.partition(".")[0], revision) for v in verdicts}
     variant = Variant(version, {"libc": "glibc 2.36", "machine": "x86_64", "python": "3.11.7"})
     series = Series("torch", "cpu", "cpu", "eager")
     suite = Suite("1", areas={"judging": "0"})
-    whole = Record(suite, series, variant, DATE, 0, "", clauses, DATE, 1.0, "complete", tuple(verdicts))
-    return replace(whole, **changes).sort_parts()
+    result = Record(suite, series, variant, DATE, 0, "", clauses, DATE, 1.0, "complete", tuple(verdicts))
+    return replace(result, **changes).sort_parts()
 
 
 def make_judged_version(version: str, tests: Mapping[str, str], revision: int = 1, **changes: Any) -> JudgedVersion:
     return condense(record(version, tests, revision, **changes))
 
 
-Planned = Sequence[tuple[PlannedCell, JudgedVersion | None]]
-
-
-def planned_cell(version: str, outcome: str = "judged", package: str = "torch", **more: Any) -> PlannedCell:
-    return PlannedCell("torch", version, package, "eager", outcome, **more)
+def planned_cell(version: str, outcome: str = "judged", package: str = "torch", **fields: Any) -> PlannedCell:
+    return PlannedCell("torch", version, package, "eager", outcome, **fields)
 
 
 def lines_of(*members: JudgedVersion, planned: Planned = ()) -> tuple[JudgedLine, ...]:
@@ -72,13 +89,8 @@ def history_of(*versions: tuple[str, Mapping[str, str]]) -> LineHistory:
     return history(only_line(*(make_judged_version(version, tests) for version, tests in versions)))
 
 
-def said(one: LineHistory, clause: str = CLAUSE) -> str:
-    return statement(one.line, one.clauses[clause])
-
-
-PASS, FAIL = {"test_a": "pass"}, {"test_a": "fail"}
-BOTH, OLD_A = {"test_a": "pass", "test_b": "pass"}, ("2.0", PASS)
-RELEASES = ("2.10.0", "2.9.1", "2.10.0rc2", "2.10.0rc10", "2.10.0.post1")
+def statement_of(history_: LineHistory, clause: str = CLAUSE) -> str:
+    return statement(history_.line, history_.clauses[clause])
 
 
 @pytest.mark.parametrize(
@@ -119,7 +131,7 @@ def test_statement_of_a_history_has_runs_of_equal_words_and_the_changes_between_
         outcomes = [word.replace("-", " ").replace(":", ": ") for word in versions.split()]
         versions = [(f"2.{number}", {"test_a": outcome}) for number, outcome in enumerate(outcomes)]
     one = history_of(*versions)
-    assert want in (None, said(one))
+    assert want in (None, statement_of(one))
     assert [interval(one.line, point) for point in one.points] == points
 
 
@@ -140,7 +152,7 @@ def test_change_of_a_history_has_its_tests_signatures_columns_and_revision() -> 
     assert names == ["2.9.1", "2.10.0rc2", "2.10.0rc10", "2.10.0", "2.10.0.post1"]
     for revision in (2, 0):
         one = history(only_line(make_judged_version("2.0", PASS), make_judged_version("2.1", FAIL, revision=revision)))
-        assert (one.points, said(one)) == ((), "≤2.0 pass · 2.1 fail (by other tests)")
+        assert (one.points, statement_of(one)) == ((), "≤2.0 pass · 2.1 fail (by other tests)")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +181,7 @@ def test_statement_across_a_gap_leaves_it_out() -> None:
         (planned_cell("2.2", released="2025-03-04", record="x.json"), make_judged_version("2.2", FAIL)),
     ]
     one = history(only_line(make_judged_version("2.0", FAIL), planned=planned))
-    assert said(one) == "≤2.0 fail · 2.2 fail (from 2025-03-04)"
+    assert statement_of(one) == "≤2.0 fail · 2.2 fail (from 2025-03-04)"
     assert one.points == ()
     assert "Not judged: 2.1 (no wheel: none for cp311)." in markdown([one]).splitlines()
 
@@ -195,15 +207,13 @@ def versions_by_line(*members: Any, planned: Any = ()) -> dict[str, list[str]]:
 
 
 def test_lines_of_other_platforms_modes_and_seeds_are_separate() -> None:
-    here, gpu = (
-        make_judged_version("2.0", PASS),
-        replace(make_judged_version("2.1", FAIL), platform="x86_64 linux NVIDIA H100"),
-    )
+    cpu = make_judged_version("2.0", PASS)
+    gpu = replace(make_judged_version("2.1", FAIL), platform="x86_64 linux NVIDIA H100")
     arm = replace(make_judged_version("2.1", FAIL), platform="aarch64 linux cpu")
-    result = lines_of(here, gpu, arm)
+    result = lines_of(cpu, gpu, arm)
     assert [len(line.columns) for line in result] == [1, 1, 1]
     assert all(history(line).points == () for line in result)
-    assert len(lines_of(here, replace(here, mode="compile"), replace(here, seed=1))) == 3
+    assert len(lines_of(cpu, replace(cpu, mode="compile"), replace(cpu, seed=1))) == 3
     builds = (make_judged_version(version, PASS) for version in ("2.6.0+cpu", "2.6.0+cu124", "2.7.0+cu126"))
     assert versions_by_line(*builds) == {"torch, eager, x86_64 linux cpu": ["2.6.0", "2.7.0"]}
 
@@ -220,7 +230,7 @@ def test_lines_of_a_companion_are_not_those_of_the_framework() -> None:
     members = [make_judged_version(f"2.13.0+cpu.accelerate.{version}", PASS) for version in ("1.12.0", "1.15.0")]
     assert versions_by_line(*members) == {
         "torch accelerate (torch 2.13.0), eager, x86_64 linux cpu": ["1.12.0", "1.15.0"]
-    }, "a library alone has no line of the framework"
+    }, "a library that varies has its own line"
 
 
 def test_lines_of_a_plan_have_versions_without_a_record() -> None:
@@ -245,7 +255,7 @@ def keras(version: str, framework: str, record: bool = True) -> Any:
 def test_lines_of_a_companion_are_one_for_each_framework_or_one_with_those_of_its_time() -> None:
     name = "torch keras (torch {}), eager, x86_64 linux cpu".format
     names = versions_by_line(make_judged_version("2.19.1+keras.3.15.1", PASS), planned=[keras("3.8.0", "2.19.1")])
-    assert names[name("2.19.1")] == ["3.8.0", "3.15.1"], "the pinned record"
+    assert names[name("2.19.1")] == ["3.8.0", "3.15.1"]
     cells = [keras(version, framework) for framework in ("2.19.1", "2.21.0") for version in ("3.10.0", "3.11.0")]
     assert versions_by_line(planned=[*cells, keras("3.12.0", "2.21.0", record=False)]) == {
         name("2.19.1"): ["3.10.0", "3.11.0"],
@@ -259,9 +269,9 @@ def test_lines_of_a_companion_are_one_for_each_framework_or_one_with_those_of_it
 
 def test_lines_of_ways_are_separate_and_no_mode_is_the_default_one() -> None:
     plain = PlannedCell("torch", "2.1", "", "", "timeout"), None
-    by = PlannedCell("torch", "2.2", "", "", "timeout", ways=("x",)), None
+    by_way = PlannedCell("torch", "2.2", "", "", "timeout", ways=("x",)), None
     one = make_judged_version("2.0", PASS)
-    result = versions_by_line(one, replace(one, mode="eager by x"), planned=[plain, by])
+    result = versions_by_line(one, replace(one, mode="eager by x"), planned=[plain, by_way])
     assert result == {
         "torch, eager, x86_64 linux cpu": ["2.0", "2.1"],
         "torch, eager by x, x86_64 linux cpu": ["2.0", "2.2"],
@@ -276,23 +286,6 @@ def sweep_folder(folder: Path, document: Any) -> Path:
     return folder
 
 
-CELL = {
-    "framework": "torch",
-    "framework_version": "2.0",
-    "version": "2.0",
-    "released": "2025-01-29",
-    "package": "torch",
-    "companions": {},
-    "mode": "eager",
-    "ways": [],
-    "device": "cpu",
-    "python": "3.11",
-    "outcome": "judged",
-    "reason": "",
-    "record": "a.json.gz",
-}
-
-
 def test_gather_of_a_sweep_has_its_cells_and_other_records(tmp_path: Path) -> None:
     cells = [
         CELL,
@@ -305,7 +298,7 @@ def test_gather_of_a_sweep_has_its_cells_and_other_records(tmp_path: Path) -> No
     assert len(one.points) == 1
     (tmp_path / "other").mkdir()
     folder = sweep_folder(tmp_path / "other", {"version": 1, "cells": [CELL]})
-    assert len(gather([folder]).plain) == 1, "a record that no cell names counts as well"
+    assert len(gather([folder]).plain) == 1, "a record without a cell"
 
 
 @pytest.mark.parametrize(
@@ -337,23 +330,25 @@ def test_gather_of_a_list_opens_no_record_outside_its_folder(tmp_path: Path) -> 
 def two_lines() -> tuple[LineHistory, ...]:
     """Three versions in two modes, in which one clause changes twice and another does not."""
     outcomes = enumerate(("pass", "fail", "pass"))
-    members = [make_judged_version(f"2.{n}", {"test_a": said, "resume.state/test_b": "pass"}) for n, said in outcomes]
+    members = [
+        make_judged_version(f"2.{n}", {"test_a": outcome, "resume.state/test_b": "pass"}) for n, outcome in outcomes
+    ]
     return tuple(map(history, lines_of(*members, *(replace(one, mode="slow") for one in members))))
 
 
 def test_markdown_of_hostile_records_has_no_markup() -> None:
     versions = []
     for text in HOSTILE:
-        whole = make_infected_record(text)
-        clauses = {"a.b": next(iter(whole.clauses.values()))}
+        infected = make_infected_record(text)
+        clauses = {"a.b": next(iter(infected.clauses.values()))}
         for version, ending in (("1", ""), ("2", "2")):
             verdicts = tuple(
                 replace(v, clause="a.b", test=f"a.b/{v.test}", signature=f"{text}2" if ending else v.signature)
-                for v in whole.verdicts
+                for v in infected.verdicts
             )
-            variant = replace(whole.variant, framework_version=f"{text}{version}")
+            variant = replace(infected.variant, framework_version=f"{text}{version}")
             parts = {"clauses": clauses, "findings": {}, "variant": variant, "verdicts": verdicts}
-            versions.append(condense(replace(whole, **parts)))
+            versions.append(condense(replace(infected, **parts)))
     result = [history(line) for line in lines_of(*versions)]
     assert sum(len(one.points) for one in result) >= len(HOSTILE) - 1
     assert re.search(r"(?<!\\)<[a-z/!]", markdown(result), re.IGNORECASE) is None
@@ -421,9 +416,6 @@ def test_history_of_a_damaged_file_or_of_none_is_refused(
     assert message in run_refused(capsys, "history", *argv)
 
 
-ENTRY = Explanation("torch", "torch", ("scaling.*",), ("2.0", "2.1"), "It was mended", "https://example.org/1")
-
-
 @pytest.mark.parametrize(
     ("changes", "explains"),
     [
@@ -440,7 +432,7 @@ ENTRY = Explanation("torch", "torch", ("scaling.*",), ("2.0", "2.1"), "It was me
 def test_find_explanations_matches_versions_and_clauses(changes: dict[str, Any], explains: bool) -> None:
     one = history_of(("2.0", FAIL), ("2.1", PASS))
     result = find_explanations(one.line, one.points[0], [structs.replace(ENTRY, **changes)])
-    assert result == ((("It was mended", "https://example.org/1"),) if explains else ())
+    assert result == ((("It was fixed", "https://example.org/1"),) if explains else ())
 
 
 def test_find_explanations_of_a_companion_matches_its_versions() -> None:
@@ -456,9 +448,9 @@ def test_history_of_a_folder_joins_histories_and_records(tmp_path: Path, written
     write(tmp_path / "record.json.gz", record("2.0", PASS))
     out = tmp_path / "out" / "all.json"
     out.parent.mkdir()
-    for path, lines_ in ((str(written), 2), (str(tmp_path), 3)):
+    for path, count in ((str(written), 2), (str(tmp_path), 3)):
         assert main(["history", path, "--format", "json", "--output", str(out)]) == 0
-        assert len(load(out)) == lines_
+        assert len(load(out)) == count
     assert main(["history", str(written), "--format", "markdown", "--output", str(out)]) == 0
     assert out.read_text("utf-8").startswith("## torch, eager")
 
@@ -470,9 +462,9 @@ def test_history_into_a_pipe_prints_a_line_for_each_clause_that_changed(
     assert main(["history", str(written)]) == 0
     entries = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert len(entries) == sum(bool(clause.points) for line in two_lines() for clause in line.clauses.values())
-    name, clause, said, why = entries[0]
-    assert (name, why) == (one.line.name, "unexplained")
-    assert said == statement(one.line, one.clauses[clause])
+    name, clause, text, cause = entries[0]
+    assert (name, cause) == (one.line.name, "unexplained")
+    assert text == statement_of(one, clause)
     assert main(["history", str(written), "--clause", "resume.state"]) == 0
     assert "\tresume.state\t≤2.0–2.2 pass\t" in capsys.readouterr().out.splitlines()[0]
     assert "no clause 'a.b'" in run_refused(capsys, "history", str(written), "--clause", "a.b")

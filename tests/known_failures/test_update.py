@@ -1,4 +1,4 @@
-"""`conformance accept` writes the snapshot of a record's series: what fails, and what the record cannot tell."""
+"""Snapshots of known failures: made from a record by `conformance accept`, read, and applied to results."""
 
 import re
 import sys
@@ -43,6 +43,48 @@ LINES = (
     "scaling.stays-positive/test_c  second  zero  [-avx2]",
 )
 HERE = "twin-2.0-cpu-eager.txt"
+CLAUSES = ("scaling.stays-positive", "recompute.statistics-once")
+NAME = "torch-2.13.0-cpu-eager.txt"
+FINDING = """
+[[finding]]
+id = "scale-zero"
+class = "defect"
+consequence = "silent-corruption"
+reason = "The scale reaches zero."
+link = "https://example.org/1"
+link_shows = "That it does."
+"""
+WORKAROUND = """
+[finding.workaround]
+kind = "call"
+module = "trainer.py"
+does = "It stops before zero."
+"""
+EXCLUSION = """
+[[finding.exclusion]]
+versions = ">=2.4,<3"
+when = ["clip"]
+"""
+LINE = "scaling.stays-positive/overflows 400  scale-zero  not-finite|differs  [avx2, -avx512f, seed]"
+
+TEXT = FindingText(
+    FindingKind.DEFECT,
+    Consequence.SILENT_CORRUPTION,
+    "The scale reaches zero.",
+    "https://example.org/1",
+    "That it does.",
+)
+ENTRY = Expectation(
+    clause="scaling.stays-positive",
+    cases=("overflows 400",),
+    signature="not-finite|differs",
+    finding=Finding("scale-zero", "torch", TEXT),
+    series=VersionSeries("2.13.0", "cpu", "eager"),
+    file=f"torch/{SNAPSHOTS}/{NAME}",
+)
+SNAPSHOT = f"torch/{SNAPSHOTS}/{NAME}: line "
+OTHER = replace(ENTRY, signature="raises")
+UNSETTLED = replace(ENTRY, may_pass=True)
 
 
 @pytest.fixture
@@ -58,8 +100,8 @@ def verdict(
     case: str, outcome: Outcome = Outcome.KNOWN, signature: str = "differs", clause: str = CLAUSE
 ) -> TestVerdict:
     """A verdict about a test."""
-    shown = "" if outcome in (Outcome.PASS, Outcome.ABSTAIN) else signature
-    return TestVerdict(f"{clause}/{case}", clause, outcome, shown, seed=0)
+    own_signature = "" if outcome in (Outcome.PASS, Outcome.ABSTAIN) else signature
+    return TestVerdict(f"{clause}/{case}", clause, outcome, own_signature, seed=0)
 
 
 A, B, C = verdict("test_a[x]"), verdict("test_b"), verdict("test_c", Outcome.PASS, clause="scaling.stays-positive")
@@ -91,7 +133,7 @@ def test_update_of_the_same_failures_changes_nothing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "kept"),
+    ("run", "indices"),
     [
         (record("2.0", A, verdict("test_b", Outcome.FIXED), C), [0, 2]),
         (record("2.0", A, verdict("test_b", Outcome.NOT_OFFERED), C), [0, 1, 2]),
@@ -107,8 +149,8 @@ def test_update_of_the_same_failures_changes_nothing(folder: Path) -> None:
         (record("2.0", A, verdict("test_b", Outcome.ABSTAIN), C, device="cuda"), [0]),
     ],
 )
-def test_update_keeps_lines_that_the_record_shows_or_cannot_tell(folder: Path, run: Record, kept: list[int]) -> None:
-    assert lines(folder, run) == [LINES[index] for index in kept]
+def test_update_keeps_lines_that_the_record_shows_or_cannot_tell(folder: Path, run: Record, indices: list[int]) -> None:
+    assert lines(folder, run) == [LINES[index] for index in indices]
     unexplained = [one.case for one in run.verdicts if one.signature == "otherwise"]
     assert [one.case for one in make_update(folder, run).unexplained] == unexplained
 
@@ -180,7 +222,7 @@ def test_update_by_the_committed_baselines_changes_nothing_and_by_a_new_version_
         assert not update(newer, known).unexplained, path.name
 
 
-# ---------------------------------------------------------------- the command
+# ---------------------------------------------------------------- `conformance accept`
 @pytest.fixture
 def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command that accepts a run with a failure that no line names."""
@@ -260,7 +302,7 @@ def test_accept_of_a_wrong_finding_is_refused_and_changes_nothing(
 
 
 @pytest.fixture
-def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def unregistered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A record of an adapter that can be imported and is not registered."""
     package = tmp_path / "elsewhere"
     package.mkdir()
@@ -275,71 +317,31 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("arguments", [(), ("--framework", "torch")])
 def test_accept_of_a_record_imports_nothing_and_takes_no_folder_from_it(
-    arguments: tuple[str, ...], stranger: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], unregistered: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = sorted(stranger.iterdir())
-    line = run_refused(capsys, "accept", str(stranger.parent / "run.json"), *arguments)
+    before = sorted(unregistered.iterdir())
+    line = run_refused(capsys, "accept", str(unregistered.parent / "run.json"), *arguments)
     assert "is of 'elsewhere.adapter:Adapter', " in line
-    assert sorted(stranger.iterdir()) == before
+    assert sorted(unregistered.iterdir()) == before
     assert "elsewhere" not in sys.modules
 
 
 def test_accept_for_an_adapter_that_the_user_names_writes_its_files(
-    stranger: Path, capsys: pytest.CaptureFixture[str]
+    unregistered: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["accept", str(stranger.parent / "run.json"), "--framework", "elsewhere.adapter:Adapter"]
+    arguments = ["accept", str(unregistered.parent / "run.json"), "--framework", "elsewhere.adapter:Adapter"]
     assert main(arguments) == 1
     assert "1 failures need a finding" in capsys.readouterr().out
     assert main([*arguments, "--finding", "a", "--text", "documented", "cost", "It does."]) == 0
-    (path,) = (stranger / SNAPSHOTS).iterdir()
+    (path,) = (unregistered / SNAPSHOTS).iterdir()
     assert path.name == "elsewhere.adapter.Adapter-3.0-cpu-eager.txt"
     assert path.read_text("utf-8") == "scaling.skip-is-atomic/test_d  a  raises-ValueError\n"
-    assert len(read_known(stranger, "elsewhere.adapter:Adapter").expectations) == 1
+    assert len(read_known(unregistered, "elsewhere.adapter:Adapter").expectations) == 1
 
 
-CLAUSES = ("scaling.stays-positive", "recompute.statistics-once")
-NAME = "torch-2.13.0-cpu-eager.txt"
-FINDING = """
-[[finding]]
-id = "scale-zero"
-class = "defect"
-consequence = "silent-corruption"
-reason = "The scale reaches zero."
-link = "https://example.org/1"
-link_shows = "That it does."
-"""
-AROUND = """
-[finding.workaround]
-kind = "call"
-module = "trainer.py"
-does = "It stops before zero."
-"""
-LEFT_OUT = """
-[[finding.exclusion]]
-versions = ">=2.4,<3"
-when = ["clip"]
-"""
-LINE = "scaling.stays-positive/overflows 400  scale-zero  not-finite|differs  [avx2, -avx512f, seed]"
-
-TEXT = FindingText(
-    FindingKind.DEFECT,
-    Consequence.SILENT_CORRUPTION,
-    "The scale reaches zero.",
-    "https://example.org/1",
-    "That it does.",
-)
-ENTRY = Expectation(
-    clause="scaling.stays-positive",
-    cases=("overflows 400",),
-    signature="not-finite|differs",
-    finding=Finding("scale-zero", "torch", TEXT),
-    series=VersionSeries("2.13.0", "cpu", "eager"),
-    file=f"torch/{SNAPSHOTS}/{NAME}",
-)
-
-
+# ---------------------------------------------------------------- files of an adapter
 def make_known(folder: Path, findings: str = FINDING, lines: str = LINE, name: str = NAME) -> Known:
-    """The content of files of these texts, beside the program of the finding."""
+    """The content of an adapter's folder with these texts and the program of the finding."""
     for inner in ("findings", SNAPSHOTS):
         (folder / "torch" / inner).mkdir(parents=True, exist_ok=True)
     for path in ("trainer.py", "findings/scale_zero.py"):
@@ -363,11 +365,11 @@ def test_read_known_of_comments_or_of_no_files_is_nothing(tmp_path: Path) -> Non
 
 
 def test_read_known_of_a_workaround_and_an_exclusion_has_their_finding(tmp_path: Path) -> None:
-    content = make_known(tmp_path, FINDING.replace('"defect"', '"defect"\ndevice = "cuda"') + AROUND + LEFT_OUT)
-    (around,), (left_out,) = content.workarounds, content.exclusions
-    assert (around.kind, around.module, around.mode) == ("call", "trainer.py", "")
-    assert around.finding == left_out.finding == content.findings[0]
-    assert (left_out.versions, left_out.device, left_out.when) == (">=2.4,<3", "cuda", ("clip",))
+    content = make_known(tmp_path, FINDING.replace('"defect"', '"defect"\ndevice = "cuda"') + WORKAROUND + EXCLUSION)
+    (workaround,), (exclusion,) = content.workarounds, content.exclusions
+    assert (workaround.kind, workaround.module, workaround.mode) == ("call", "trainer.py", "")
+    assert workaround.finding == exclusion.finding == content.findings[0]
+    assert (exclusion.versions, exclusion.device, exclusion.when) == (">=2.4,<3", "cuda", ("clip",))
 
 
 def test_load_known_of_the_committed_files_has_no_idle_finding_and_sorted_snapshots() -> None:
@@ -406,7 +408,7 @@ def test_load_known_of_the_committed_files_has_no_idle_finding_and_sorted_snapsh
     ],
 )
 def test_read_known_of_a_wrong_finding_is_refused_in_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
-    text = FINDING + AROUND + LEFT_OUT
+    text = FINDING + WORKAROUND + EXCLUSION
     assert old in text
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         make_known(tmp_path, text.replace(old, new))
@@ -414,11 +416,8 @@ def test_read_known_of_a_wrong_finding_is_refused_in_one_line(tmp_path: Path, ol
     assert "\n" not in str(caught.value)
 
 
-SNAPSHOT = f"torch/{SNAPSHOTS}/{NAME}: line "
-
-
 @pytest.mark.parametrize(
-    ("files", "place", "message"),
+    ("files", "start", "message"),
     [
         ({"lines": "scaling.automaton f s"}, SNAPSHOT, "line 1: got 'scaling.automaton f s', want "),
         ({"lines": LINE.replace("positive", "put")}, SNAPSHOT, "line 1: unknown clause 'scaling.stays-put'"),
@@ -430,16 +429,16 @@ SNAPSHOT = f"torch/{SNAPSHOTS}/{NAME}: line "
     ],
 )
 def test_read_known_of_a_wrong_line_or_name_is_refused_in_one_line(
-    tmp_path: Path, files: dict[str, str], place: str, message: str
+    tmp_path: Path, files: dict[str, str], start: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         make_known(tmp_path, **files)
-    assert str(caught.value).startswith(place)
+    assert str(caught.value).startswith(start)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("processor", "instructions", "meant"),
+    ("processor", "instructions", "applies"),
     [
         ("avx2", ("avx", "avx512f"), False),
         ("avx2, -avx512f", ("avx2",), True),
@@ -448,10 +447,10 @@ def test_read_known_of_a_wrong_line_or_name_is_refused_in_one_line(
         ("-avx512f", ("asimd",), True),
     ],
 )
-def test_applying_compares_instruction_sets(processor: str, instructions: tuple[str, ...], meant: bool) -> None:
+def test_applying_compares_instruction_sets(processor: str, instructions: tuple[str, ...], applies: bool) -> None:
     entry = replace(ENTRY, processor=processor)
     content = Known(expectations=(entry,), judged={"torch": (entry.series,)})
-    assert content.applying("torch", entry.series, 0, instructions).expectations == ((entry,) if meant else ())
+    assert content.applying("torch", entry.series, 0, instructions).expectations == ((entry,) if applies else ())
 
 
 def test_applying_of_a_version_that_cannot_be_compared_is_an_error() -> None:
@@ -459,10 +458,7 @@ def test_applying_of_a_version_that_cannot_be_compared_is_an_error() -> None:
         Known().applying("torch", VersionSeries("nightly build", "cpu", "eager"))
 
 
-OTHER = replace(ENTRY, signature="raises")
-UNSETTLED = replace(ENTRY, may_pass=True)
-
-
+# ---------------------------------------------------------------- results and entries
 @pytest.mark.parametrize(
     ("failed", "signature", "matching", "verdict"),
     [

@@ -1,4 +1,4 @@
-"""The comparison of records: what counts as worse, what cannot be compared, numbers, arrays and costs."""
+"""Comparisons of records: kinds of changes, refusals, numbers, arrays, and the ratio of two series of times."""
 
 import math
 import warnings
@@ -73,7 +73,7 @@ def test_compare_of_two_outcomes_has_their_kind_of_change(old: Outcome, new: Out
     assert all(change.subject == TESTS[1] for change in result.changes)
 
 
-def _on(record: Record, *instruction_sets: str) -> Record:
+def on_processor(record: Record, *instruction_sets: str) -> Record:
     return replace(record, variant=replace(record.variant, instruction_sets=instruction_sets))
 
 
@@ -82,7 +82,7 @@ def loss(curves: Curves) -> Trace:
 
 
 REFUSED = {"outcome": Outcome.UNSUPPORTED, "reason": "it wants avx512f"}
-KNOWN_THERE = {"outcome": Outcome.KNOWN, "signature": "inaccurate", "reason": "without avx512f it is cut off"}
+KNOWN_ON_NARROW = {"outcome": Outcome.KNOWN, "signature": "inaccurate", "reason": "without avx512f it is cut off"}
 WIDE, NARROW = ("avx2", "avx512f"), ("avx2",)
 
 
@@ -90,22 +90,22 @@ WIDE, NARROW = ("avx2", "avx512f"), ("avx2",)
     ("before", "changes", "after", "kind", "status"),
     [
         (WIDE, REFUSED, NARROW, ChangeKind.NOT_COMPARABLE, 0),
-        (WIDE, KNOWN_THERE, NARROW, ChangeKind.NOT_COMPARABLE, 0),
-        (NARROW, KNOWN_THERE, WIDE, ChangeKind.NOT_COMPARABLE, 0),
+        (WIDE, KNOWN_ON_NARROW, NARROW, ChangeKind.NOT_COMPARABLE, 0),
+        (NARROW, KNOWN_ON_NARROW, WIDE, ChangeKind.NOT_COMPARABLE, 0),
         (WIDE, REFUSED | {"reason": "it is not offered"}, NARROW, ChangeKind.NEWLY_UNJUDGED, 1),
         (WIDE, REFUSED, WIDE, ChangeKind.NEWLY_UNJUDGED, 1),
         (WIDE, REFUSED | {"reason": "it wants avx512fp16"}, NARROW, ChangeKind.NEWLY_UNJUDGED, 1),
         (WIDE, REFUSED, (), ChangeKind.NEWLY_UNJUDGED, 1),
-        (WIDE, KNOWN_THERE | {"outcome": Outcome.FAIL}, NARROW, ChangeKind.NEWLY_FAILING, 1),
-        (WIDE, KNOWN_THERE | {"reason": "it is cut off"}, NARROW, ChangeKind.NEWLY_FAILING, 1),
-        (WIDE, KNOWN_THERE, WIDE, ChangeKind.NEWLY_FAILING, 1),
-        (NARROW, KNOWN_THERE, NARROW, ChangeKind.NEWLY_FAILING, 1),
+        (WIDE, KNOWN_ON_NARROW | {"outcome": Outcome.FAIL}, NARROW, ChangeKind.NEWLY_FAILING, 1),
+        (WIDE, KNOWN_ON_NARROW | {"reason": "it is cut off"}, NARROW, ChangeKind.NEWLY_FAILING, 1),
+        (WIDE, KNOWN_ON_NARROW, WIDE, ChangeKind.NEWLY_FAILING, 1),
+        (NARROW, KNOWN_ON_NARROW, NARROW, ChangeKind.NEWLY_FAILING, 1),
     ],
 )
 def test_compare_of_a_refusal_for_an_instruction_set_is_not_worse(
     before: tuple[str, ...], changes: dict[str, Any], after: tuple[str, ...], kind: ChangeKind, status: int
 ) -> None:
-    result = compare(_on(BASE, *before), _on(change_verdict(BASE, 1, **changes), *after))
+    result = compare(on_processor(BASE, *before), on_processor(change_verdict(BASE, 1, **changes), *after))
     assert (result.status, [change.kind for change in result.changes]) == (status, [kind])
     if kind is ChangeKind.NOT_COMPARABLE:
         verb = "has" if after == WIDE else "lacks"
@@ -113,23 +113,23 @@ def test_compare_of_a_refusal_for_an_instruction_set_is_not_worse(
 
 
 def test_compare_of_an_observation_of_another_processor_is_left_out() -> None:
-    old, new = _on(BASE, *WIDE), replace_observations(**{"rule/test_b[1]": "none"})
-    assert compare(old, _on(new, *WIDE)).changes[0].kind is ChangeKind.OBSERVATION_CHANGED
-    assert compare(old, _on(new, *NARROW)).changes[0].kind is ChangeKind.NOT_COMPARABLE
+    old, new = on_processor(BASE, *WIDE), replace_observations(**{"rule/test_b[1]": "none"})
+    assert compare(old, on_processor(new, *WIDE)).changes[0].kind is ChangeKind.OBSERVATION_CHANGED
+    assert compare(old, on_processor(new, *NARROW)).changes[0].kind is ChangeKind.NOT_COMPARABLE
 
 
 def test_compare_of_a_refusal_of_the_processor_excuses_its_observations_and_no_other_test() -> None:
-    old = _on(BASE, *WIDE, "gfni")
-    refusing = _on(change_verdict(replace_observations(**{"rule/test_b[1]": "none"}), 1, **REFUSED), *NARROW)
+    old = on_processor(BASE, *WIDE, "gfni")
+    refusing = on_processor(change_verdict(replace_observations(**{"rule/test_b[1]": "none"}), 1, **REFUSED), *NARROW)
     result = compare(old, refusing)
     assert (result.status, {change.kind for change in result.changes}) == (0, {ChangeKind.NOT_COMPARABLE})
     assert "2: the new machine lacks avx512f" in " ".join(to_text(Comparisons((result,))).split())
-    silent = change_verdict(refusing, 2, outcome=Outcome.UNSUPPORTED, reason="it is gone")
-    without = replace(refusing, verdicts=refusing.verdicts[1:])
-    less = replace(refusing, observations=refusing.observations[1:])
+    unrelated = change_verdict(refusing, 2, outcome=Outcome.UNSUPPORTED, reason="it is not offered")
+    fewer_tests = replace(refusing, verdicts=refusing.verdicts[1:])
+    fewer_observations = replace(refusing, observations=refusing.observations[1:])
     failing = change_verdict(refusing, 0, outcome=Outcome.FAIL)
     kinds = (ChangeKind.NEWLY_UNJUDGED, ChangeKind.REMOVED, ChangeKind.REMOVED, ChangeKind.NEWLY_FAILING)
-    for new, kind in zip((silent, without, less, failing), kinds, strict=True):
+    for new, kind in zip((unrelated, fewer_tests, fewer_observations, failing), kinds, strict=True):
         result = compare(old, new)
         assert (result.status, kind in {change.kind for change in result.changes}) == (1, True)
 
@@ -151,7 +151,7 @@ def test_compare_of_a_bound_of_the_same_version_on_another_processor_is_left_out
         change_verdict(BASE, 0, checks=(CheckResult("an error", 0.001, bound, None, True),))
         for bound in (0.0138, 0.1446)
     )
-    old = _on(replace(narrow, variant=replace(BASE.variant, packages={"numpy": "2.3"})), *WIDE)
+    old = on_processor(replace(narrow, variant=replace(BASE.variant, packages={"numpy": "2.3"})), *WIDE)
     new = replace(wide, variant=replace(old.variant, instruction_sets=sets, **changes))
     assert [change.kind for change in compare(old, new).changes] == [ChangeKind.BOUND_WIDER] * compared
 
@@ -279,7 +279,7 @@ def test_compare_of_another_reference_compares_errors() -> None:
 
 
 REVISED = "3: different revisions of the clause: 1 and 7"
-LEFT = "1 of 3 tests were not compared; the suite itself differs: judging"
+UNCOMPARED = "1 of 3 tests were not compared; the suite itself differs: judging"
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ LEFT = "1 of 3 tests were not compared; the suite itself differs: judging"
         (change_every(setup_hash="other"), 2, "3: different training setups"),
         (change_clause(revision=7), 2, REVISED),
         (replace(FULL, verdicts=FULL.verdicts[:1]), 2, "33% of the tests that the old record judged are comparable"),
-        (replace(change_areas("judging"), verdicts=FULL.verdicts[1:]), 0, LEFT),
+        (replace(change_areas("judging"), verdicts=FULL.verdicts[1:]), 0, UNCOMPARED),
         (change_areas("adapter", "judging"), 0, "the suite differs: adapter, judging suite commit: aaaaaaaaaaaa → bb"),
         (replace(FULL, suite=replace(FULL.suite, areas={})), 0, "the suite may differ: an older record does not name"),
         (replace(FULL, suite=replace(FULL.suite, version="9.9")), 0, "suite version: 0.1 → 9.9"),
@@ -368,11 +368,11 @@ def test_compare_with_fail_on_gives_the_status(fail_on: str, statuses: tuple[int
 
 
 def test_compare_of_another_setup_leaves_out_its_observations_and_costs() -> None:
-    seen = change_verdict(replace_observations(**{"rule/test_b[1]": "keep"}), 1, setup_hash="d")
+    observed = change_verdict(replace_observations(**{"rule/test_b[1]": "keep"}), 1, setup_hash="d")
     counted = change_verdict(make_measured_record({"bytes/test_a": (101.0,)}), 0, setup_hash="d")
     failing = change_verdict(BASE, 0, outcome=Outcome.FAIL, setup_hash="d")
     for new, subjects in (
-        (seen, {TESTS[1], f"{CLAUSE}/rule/test_b[1]"}),
+        (observed, {TESTS[1], f"{CLAUSE}/rule/test_b[1]"}),
         (counted, {TESTS[0], "bytes/test_a"}),
         (failing, {TESTS[0]}),
     ):
@@ -383,12 +383,14 @@ def test_compare_of_another_setup_leaves_out_its_observations_and_costs() -> Non
 
 @pytest.mark.parametrize("key", ["reason", "instead"])
 def test_compare_of_the_words_of_a_reason_is_no_change(key: str) -> None:
-    old, new, other = (
+    old, reworded, supported = (
         replace_observations(**{"optimizer.clip/test_a": {"declared": declared, key: reason}})
         for declared, reason in ((False, "there is no clipping"), (False, "no clipping"), (True, ""))
     )
-    assert compare(old, new).changes == ()
-    assert [change.subject for change in compare(old, other).changes] == [f"{CLAUSE}/optimizer.clip/test_a › declared"]
+    assert compare(old, reworded).changes == ()
+    assert [change.subject for change in compare(old, supported).changes] == [
+        f"{CLAUSE}/optimizer.clip/test_a › declared"
+    ]
 
 
 NEAR = (replace(BOUND, what="distance of the accuracy", measured=0.0, bound=0.05),)
@@ -400,7 +402,7 @@ NEAR = (replace(BOUND, what="distance of the accuracy", measured=0.0, bound=0.05
         (0.906, 0.91, NEAR, 0),
         (0.906, 0.7, NEAR, 1),
         *((0.906, new, (), int(new != 0.906)) for new in (0.906, 0.91, 0.7)),
-        *(({"measured": 6.78025}, {"measured": 6.78025 * (1 + by)}, (), by > 1e-6) for by in (5e-7, 5e-6)),
+        *(({"measured": 6.78025}, {"measured": 6.78025 * (1 + share)}, (), share > 1e-6) for share in (5e-7, 5e-6)),
     ],
 )
 def test_compare_of_observed_numbers_allows_their_bound_or_last_digits(
@@ -416,13 +418,13 @@ def test_compare_of_bounds_allows_another_draw_of_the_ensemble() -> None:
     derivation = {"method": "ensemble", "origin": "abc"}
     old = change_verdict(BASE, 0, checks=(replace(BOUND, bound=1.0, derivation=derivation),))
 
-    def is_reported(bound: float, **more: str) -> bool:
-        new = change_verdict(BASE, 0, checks=(replace(BOUND, bound=bound, derivation={**derivation, **more}),))
+    def is_reported(bound: float, **fields: str) -> bool:
+        new = change_verdict(BASE, 0, checks=(replace(BOUND, bound=bound, derivation={**derivation, **fields}),))
         return bool(compare(old, new).changes)
 
     assert not is_reported(1.3)
     assert is_reported(2.5)
-    assert not is_reported(9.0, parameter="0.bias"), "the bound of what is furthest out now"
+    assert not is_reported(9.0, parameter="0.bias"), "the bound of another parameter"
     assert is_reported(1.3, origin="def")
     assert not is_reported(1.0 + 1e-9, origin="def")
 
@@ -473,13 +475,13 @@ def test_compare_sets_pairs_records_by_series() -> None:
     result = compare_sets([BASE, tf], [change_verdict(tf, 0, outcome=Outcome.FAIL), BASE])
     assert [pair.status for pair in result.pairs] == [1, 0]
     assert result.status == 1
-    lonely = compare_sets([BASE, tf], [BASE, paddle])
-    assert lonely.status == 2
-    assert lonely.unmatched == (
+    unmatched = compare_sets([BASE, tf], [BASE, paddle])
+    assert unmatched.status == 2
+    assert unmatched.unmatched == (
         "paddle eager cpu: only among the new records",
         "tf graph cpu: only among the old records",
     )
-    for text in (markdown(lonely), to_text(lonely)):
+    for text in (markdown(unmatched), to_text(unmatched)):
         assert "tf graph cpu: only among the old records" in text
         assert "cannot be judged: records without a partner: 2" in text
     with pytest.raises(RecordError, match=r"include two records of torch eager cpu \(2.13.0 and 2.13.0\)"):
@@ -514,29 +516,32 @@ def records(draw: st.DrawFn) -> Record:
 def test_compare_of_any_numbers_classes_and_prints_them(old: Record, new: Record) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        alone, pair = compare(old, old), compare(old, new)
-        assert {one.movement for one in alone.numbers} <= {Movement.IDENTICAL}
-        assert alone.identical
+        same, pair = compare(old, old), compare(old, new)
+        assert {one.movement for one in same.numbers} <= {Movement.IDENTICAL}
+        assert same.identical
         assert sum(one.movement is Movement.DRIFT for one in pair.numbers) == pair.drifted
         for form in (to_text, markdown, document):
             form(Comparisons((pair,)))  # type: ignore[operator]
 
 
 def test_compare_of_an_update_that_judges_nothing_has_no_drift() -> None:
-    unjudged = [replace(BASE, traces=(loss({"loss": (1.0, late), "bound": (0.1, math.inf)}),)) for late in (2.0, 9.0)]
+    curves = ({"loss": (1.0, second), "bound": (0.1, math.inf)} for second in (2.0, 9.0))
+    unjudged = [replace(BASE, traces=(loss(curve),)) for curve in curves]
     assert not compare(*unjudged).changes
     chaotic = change_verdict(BASE, 0, checks=(CheckResult("e", 0.1, 1.0, None, True, {"multiplier": 4.0}),))
-    traces = [loss({"loss": (1.0, late), "exact": (1.0, 1.0), "spread": (1e-3, 0.2)}) for late in (1.0, 9.0)]
+    traces = [loss({"loss": (1.0, second), "exact": (1.0, 1.0), "spread": (1e-3, 0.2)}) for second in (1.0, 9.0)]
     assert not compare(*(replace(chaotic, traces=(trace,)) for trace in traces)).changes
-    late = change_curves("bound", loss=(1.0, 2.5, 3.0))
-    assert [change.kind for change in compare(change_curves("bound"), late).changes] == [ChangeKind.DRIFT], "by spread"
+    without_bound = change_curves("bound", loss=(1.0, 2.5, 3.0))
+    assert [change.kind for change in compare(change_curves("bound"), without_bound).changes] == [ChangeKind.DRIFT], (
+        "the spread is the bound"
+    )
     timing = replace(BASE, clauses={CLAUSE: replace(BASE.clauses[CLAUSE], level="MEASUREMENT")})
     errors = [change_verdict(timing, 0, checks=(CheckResult("times", error, 1.0, None, True),)) for error in (0.1, 0.9)]
     result = compare(*errors)
-    assert (result.changes, result.numbers) == ((), ()), "costs are no numbers of this kind"
+    assert (result.changes, result.numbers) == ((), ()), "errors of costs are not compared"
 
 
-def later(**changes: Any) -> tuple[Fingerprint, ...]:
+def change_second_array(**changes: Any) -> tuple[Fingerprint, ...]:
     return ARRAYS[0], replace(ARRAYS[1], **changes)
 
 
@@ -551,12 +556,20 @@ WHOLE, OTHER_WHOLE = (fingerprint("output/a", np.array([value])) for value in (1
     [
         (ARRAYS, ARRAYS, ""),
         (ARRAYS, (LOW, DOUBLE), "output/a (float32), by 1 unit in the last place of its sampled values"),
-        (ARRAYS, later(digest="0" * 16), "gradient/a (float32), outside the sampled values"),
-        (ARRAYS, later(format="float16"), "gradient/a, float32[5] before and float16[5] now"),
-        (ARRAYS, later(shape=(1, 5)), "gradient/a, float32[5] before and float32[1, 5] now"),
-        (ARRAYS, later(digest="0" * 16, sample="AAAA"), "gradient/a (float32), with unreadable sampled values"),
-        (ARRAYS, later(digest="0" * 16, sample="A"), "gradient/a (float32), with unreadable sampled values"),
-        (ARRAYS, later(name="gradient/b"), "gradient/b (float32), only in the new record"),
+        (ARRAYS, change_second_array(digest="0" * 16), "gradient/a (float32), outside the sampled values"),
+        (ARRAYS, change_second_array(format="float16"), "gradient/a, float32[5] before and float16[5] now"),
+        (ARRAYS, change_second_array(shape=(1, 5)), "gradient/a, float32[5] before and float32[1, 5] now"),
+        (
+            ARRAYS,
+            change_second_array(digest="0" * 16, sample="AAAA"),
+            "gradient/a (float32), with unreadable sampled values",
+        ),
+        (
+            ARRAYS,
+            change_second_array(digest="0" * 16, sample="A"),
+            "gradient/a (float32), with unreadable sampled values",
+        ),
+        (ARRAYS, change_second_array(name="gradient/b"), "gradient/b (float32), only in the new record"),
         (ARRAYS, ARRAYS[:1], "gradient/a (float32), only in the old record"),
         (ARRAYS, ARRAYS[::-1], "the order of the same arrays"),
         ((BRAIN,), (LATER_BRAIN,), "output/a (bfloat16), by 2 units in the last place of its sampled values"),
@@ -634,7 +647,7 @@ def test_ratio_of_noise_seldom_grew_and_of_five_percent_mostly_did() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "why"),
+    ("old", "new", "reason"),
     [
         ((), (1.0,), "no samples"),
         ((0.0,), (1.0,), "not a positive number"),
@@ -644,22 +657,22 @@ def test_ratio_of_noise_seldom_grew_and_of_five_percent_mostly_did() -> None:
         *((samples, samples, "ratio 1, without any spread") for samples in ((0.0,), (math.nan, 1.0), (1.0, 2.0))),
     ],
 )
-def test_ratio_without_comparable_samples_says_why(old: tuple[float, ...], new: tuple[float, ...], why: str) -> None:
+def test_ratio_without_comparable_samples_says_why(old: tuple[float, ...], new: tuple[float, ...], reason: str) -> None:
     result = ratio(old, new)
-    assert result.summary == why if old is new else why in result.summary
+    assert result.summary == reason if old is new else reason in result.summary
     assert not any((result.judged and old is not new, result.grew, result.shrank))
 
 
 @pytest.mark.filterwarnings("error")
 def test_ratio_of_disturbed_or_negligible_samples_did_not_grow() -> None:
-    slow = TIMES[1].copy()
-    slow[: FEWEST // 8] *= 10.0
-    quiet, disturbed = ratio(TIMES[0], TIMES[1]), ratio(TIMES[0], slow)
+    outliers = TIMES[1].copy()
+    outliers[: FEWEST // 8] *= 10.0
+    quiet, disturbed = ratio(TIMES[0], TIMES[1]), ratio(TIMES[0], outliers)
     assert disturbed.low == pytest.approx(quiet.low, abs=0.01)
     assert not disturbed.grew
     slower = ratio(TIMES[0], (1.0 + 0.9 * SMALLEST) * TIMES[0] * np.tile([0.9999, 1.0001], FEWEST // 2))
     assert slower.low > 1.0
     assert not slower.grew
     assert ratio((4.0,), (5.0,)).low == ratio((4.0,), (5.0,)).high == 1.25
-    assert ratio((1.0, 1.0, 1.0), (2.0,)).pairs == 1, "what one side has more of is left out"
+    assert ratio((1.0, 1.0, 1.0), (2.0,)).pairs == 1, "only pairs count"
     assert ratio(TIMES[0], np.append(TIMES[1], 100.0)).high == quiet.high

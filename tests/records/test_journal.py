@@ -1,4 +1,4 @@
-"""Journals, whole to the last line that was written, and folders of records, of which few are kept."""
+"""Journals, which keep every line that was written, and comparisons of folders of records."""
 
 import json
 import os
@@ -131,6 +131,7 @@ def test_journal_of_wrong_arguments_raises(tmp_path: Path) -> None:
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
+    """Limits the size in bytes of every file that this process writes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -206,6 +207,7 @@ def test_outlines_of_records_share_texts_and_have_no_parts() -> None:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Folders of four records each, three of the same series."""
     for name, kinds in (("old", "abcx"), ("new", "abcy")):
         (tmp_path / name).mkdir()
         for kind in kinds:
@@ -226,9 +228,9 @@ def test_compare_files_has_the_result_of_compare_sets(folders: tuple[Path, Path]
 
 def test_compare_files_of_a_broken_record_is_refused(folders: tuple[Path, Path]) -> None:
     old, new = folders
-    alone = new / "y.json.gz"
-    record = load(alone)
-    alone.unlink()
+    unmatched = new / "y.json.gz"
+    record = load(unmatched)
+    unmatched.unlink()
     broken = new / "y.json"
     write(broken, record)
     broken.write_text(broken.read_text("utf-8").replace('"duration_s"', '"lasted"', 1), "utf-8")

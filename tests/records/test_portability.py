@@ -1,4 +1,4 @@
-"""One word a clause across frameworks, whose a failure is, and what is said of two environments."""
+"""Portability of clauses across frameworks, owners of failures, and differences of two environments."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,6 +15,7 @@ from tests.support.recorded import BASE, record
 
 P, F, K, U, N = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED
 CLAUSE = "s.x"
+KERAS = {"tf": "2.21.0+keras.3.15.1", "jax": "0.10.2+keras.3.15.1", "torch": "2.13.0+cpu.keras.3.15.1"}
 
 
 def run(framework: str, *outcomes: Outcome, version: str = "1", mode: str = "m", revision: int = 1) -> Record:
@@ -29,7 +30,7 @@ def word(*records: Record) -> str:
 
 
 @pytest.mark.parametrize(
-    ("torch", "tf", "said"),
+    ("torch", "tf", "expected"),
     [
         ((P,), (P,), "portable"),
         ((P, U), (P,), "portable"),
@@ -52,13 +53,13 @@ def word(*records: Record) -> str:
     ],
 )
 def test_words_of_two_frameworks_say_how_portable_a_clause_is(
-    torch: tuple[Outcome, ...], tf: tuple[Outcome, ...], said: str
+    torch: tuple[Outcome, ...], tf: tuple[Outcome, ...], expected: str
 ) -> None:
-    assert word(run("torch", *torch), run("tf", *tf)) == said
+    assert word(run("torch", *torch), run("tf", *tf)) == expected
 
 
 @pytest.mark.parametrize(
-    ("older", "said"),
+    ("older", "expected"),
     [
         ({"1.0": (P,)}, "since 2.0"),
         ({"0.9": (P,), "1.0": (F,)}, "since 1.0"),
@@ -71,11 +72,11 @@ def test_words_of_two_frameworks_say_how_portable_a_clause_is(
 )
 @pytest.mark.parametrize("forward", [True, False])
 def test_words_since_names_the_first_broken_version_after_a_good_one(
-    older: dict[str, tuple[Outcome, ...]], said: str, forward: bool
+    older: dict[str, tuple[Outcome, ...]], expected: str, forward: bool
 ) -> None:
     records = [run("torch", *outcomes, version=version) for version, outcomes in older.items()]
     records = [*records, run("torch", K, version="2.0")]
-    assert word(*(records if forward else records[::-1])) == f"broken in torch {said}"
+    assert word(*(records if forward else records[::-1])) == f"broken in torch {expected}"
 
 
 def run_tf(version: str, eager: Outcome, graph: Outcome) -> list[Record]:
@@ -87,38 +88,38 @@ EAGER, STATIC = run("paddle", P, mode="eager"), run("paddle", K, mode="static")
 
 
 @pytest.mark.parametrize(
-    ("records", "said"),
+    ("records", "expected"),
     [
-        # the reference counts only where nothing else is there
+        # The reference counts only without other frameworks.
         ([run("torch", P), run("tf", P), run("reference", F)], "portable"),
         ([run("torch", P), run("reference", P)], "held"),
         ([run("reference", F)], "broken in reference 1"),
-        # runs of one version are taken together
+        # Runs of one version are combined.
         ([EAGER, STATIC, run("torch", P)], "broken in paddle 1 (static cpu)"),
         ([EAGER, run("paddle", U, mode="static"), run("torch", P)], "portable"),
         ([run("paddle", U, mode="eager"), STATIC, run("torch", P)], "broken in paddle 1"),
         ([run("paddle", N, mode="eager"), STATIC, run("torch", P)], "broken in paddle 1"),
-        # only the newest version of a framework is judged
+        # Only the newest version of a framework is judged.
         ([run("torch", F, version="2.9.0+cpu"), run("torch", P, version="2.10.0"), run("tf", P)], "portable"),
         ([run("torch", F, version="2.9.0+cpu"), run("torch", P, version="main")], "broken in torch 2.9.0+cpu"),
-        # what was not the same test tells nothing of the beginning
+        # Other tests say nothing about the first broken version.
         ([run("torch", P, P, version="1.0"), BROKEN], "broken in torch since 2.0"),
         ([run("torch", P, version="1.0"), BROKEN], "broken in torch 2.0"),
         ([run("torch", P, P, version="1.0", revision=2), BROKEN], "broken in torch 2.0"),
         ([run("torch", P, P, version="1.0", mode="other"), BROKEN], "broken in torch 2.0"),
         ([run("torch", F, P, version="1.0"), BROKEN], "broken in torch 2.0"),
         ([run("tf", P, P, version="1.0"), BROKEN], "broken in torch 2.0"),
-        # runs that began apart give the oldest, and one unknown gives none
+        # Of several first broken versions the oldest is named, and none if one is unknown.
         ([*run_tf("1", P, P), *run_tf("2", F, P), *run_tf("3", F, F)], "broken in tf since 2"),
         ([*run_tf("1", P, F), *run_tf("2", F, F)], "broken in tf 2"),
     ],
 )
-def test_words_of_several_runs_combine_them(records: list[Record], said: str) -> None:
-    assert word(*records) == said
+def test_words_of_several_runs_combine_them(records: list[Record], expected: str) -> None:
+    assert word(*records) == expected
 
 
 @pytest.mark.parametrize(
-    ("level", "torch", "tf", "said"),
+    ("level", "torch", "tf", "expected"),
     [
         ("OBSERVATION", {"k": 1}, {"k": 1}, "portable"),
         ("OBSERVATION", {"k": 1}, {"k": 2}, "differs"),
@@ -129,14 +130,14 @@ def test_words_of_several_runs_combine_them(records: list[Record], said: str) ->
     ],
 )
 def test_words_of_observations_differ_where_values_do(
-    level: str, torch: dict[str, Any], tf: dict[str, Any], said: str
+    level: str, torch: dict[str, Any], tf: dict[str, Any], expected: str
 ) -> None:
     def record_of(framework: str, values: dict[str, Any]) -> Record:
         observations = tuple(Observation(CLAUSE, key, "", value) for key, value in values.items())
         clauses = {CLAUSE: ClauseText(level, "…", "", (), "s")}
         return replace(run(framework, P), observations=observations, clauses=clauses)
 
-    assert word(record_of("torch", torch), record_of("tf", tf), record_of("reference", {"k": 7})) == said
+    assert word(record_of("torch", torch), record_of("tf", tf), record_of("reference", {"k": 7})) == expected
 
 
 def test_list_clauses_explains_the_words_that_it_has() -> None:
@@ -144,9 +145,6 @@ def test_list_clauses_explains_the_words_that_it_has() -> None:
     lines = list(list_clauses([run("torch", P), run("tf", U)]))
     assert lines == ["s.x  differs", "", "1 clause: 1 differs", f"differs: {Portability.DIFFERS.meaning}"]
     assert list(list_clauses([]))[-1] == "0 clauses: none judged"
-
-
-KERAS = {"tf": "2.21.0+keras.3.15.1", "jax": "0.10.2+keras.3.15.1", "torch": "2.13.0+cpu.keras.3.15.1"}
 
 
 def keras_run(framework: str, *outcomes: Outcome) -> Record:
@@ -193,9 +191,10 @@ def test_words_of_a_clause_name_the_version_and_the_owner() -> None:
     assert str(words([eager, keras])[CLAUSE]) == "broken in torch 2.13.0+cpu (eager cpu)"
 
 
-def make_record(framework: str, version: str, packages: dict[str, str] | None = None, **more: object) -> Record:
-    device = str(more.pop("device", "cpu"))
-    variant = replace(Variant(version, packages=packages or {}), **more)  # type: ignore[arg-type]
+# ---------------------------------------------------------------- environments
+def make_record(framework: str, version: str, packages: dict[str, str] | None = None, **fields: object) -> Record:
+    device = str(fields.pop("device", "cpu"))
+    variant = replace(Variant(version, packages=packages or {}), **fields)  # type: ignore[arg-type]
     return replace(BASE, series=Series(framework, device, device, "m"), variant=variant)
 
 
@@ -280,7 +279,7 @@ def test_environment_lines_have_variables_and_instruction_sets() -> None:
         "other kernels may run, which round differently",
     ]
     unknown = make_record("torch", "2", packages, variables={"OMP_NUM_THREADS": "1"})
-    assert environment(old, unknown).same, "a platform that does not tell is no difference"
+    assert environment(old, unknown).same, "unknown instruction sets are no difference"
 
 
 @pytest.mark.parametrize("version", ["1; touch pwned", "$(id)", "1 2", "", "-x", "１"])

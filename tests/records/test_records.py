@@ -1,4 +1,4 @@
-"""Records: byte-stable, valid by the published schema, and read or refused in one line within bounds."""
+"""Records: stable bytes, the published schema, refusals in one line, and bounds of what reading costs."""
 
 import gzip
 import json
@@ -113,11 +113,12 @@ Change = Callable[[bytes], bytes]
 
 
 def change(**parts: Any) -> Change:
+    """Replaces fields of a record."""
     return lambda content: json.dumps(json.loads(content) | parts).encode()
 
 
 def change_at(path: str, **parts: Any) -> Change:
-    """Replace fields of a part of a record, such as "verdicts.0"."""
+    """Replaces fields of a part of a record, such as "verdicts.0"."""
 
     def damage(content: bytes) -> bytes:
         document = part = json.loads(content)
@@ -130,6 +131,7 @@ def change_at(path: str, **parts: Any) -> Change:
 
 
 def put(value: bytes) -> Change:
+    """Replaces the first infinite number."""
     return lambda content: content.replace(b'"inf"', value, 1)
 
 
@@ -259,6 +261,7 @@ def test_committed_records_are_small_and_name_no_folder() -> None:
         assert not re.search(rb'"/(tmp|home|root|work)/|pytest-of-', content), path
 
 
+# ---------------------------------------------------------------- mutated and oversized files
 VALUES: tuple[Any, ...] = (
     *(None, True, False, [], {}, [[]], {"": {}}, [None] * 40, 0, 1, -1, 0.5, 1e308, 2**63, 2**1023 - 1, 10**400),
     *("", " ", "1", "null", "inf", "nan", "complete", "interrupted", "pass", "crash", "MUST", "a/b", "x" * 20_000),
@@ -297,8 +300,8 @@ def change_nodes(document: Any, rng: random.Random) -> Any:
     for _ in range(rng.choice((1, 1, 2))):
         nodes = list(list_nodes(document))
         parent, key = rng.choice(nodes)
-        alike = [value for value in VALUES if type(value) is type(parent[key])]
-        value = rng.choice(alike if alike and rng.random() < 0.7 else VALUES)
+        same_type = [value for value in VALUES if type(value) is type(parent[key])]
+        value = rng.choice(same_type if same_type and rng.random() < 0.7 else VALUES)
         match rng.randrange(5):
             case 0:
                 del parent[key]
@@ -318,12 +321,12 @@ def list_nodes(parent: Any) -> Iterator[tuple[Any, Any]]:
             yield from list_nodes(parent[key])
 
 
-def fill_template(template: str, piece: str, count: int = MAX_BYTES, around: str = "[]") -> bytes:
+def fill_template(template: str, piece: str, count: int = MAX_BYTES, brackets: str = "[]") -> bytes:
     """A record with up to `count` pieces in place of HOLE, as many as a file has room for; "#" becomes a number."""
     before, after = template.split('"HOLE"')
     count = min(count, (MAX_BYTES - len(template)) // (len(piece.replace("#", "0" * 8)) + 1))
     pieces = ",".join(piece.replace("#", f"{number:08d}") for number in range(count))
-    return f"{before}{around[:1]}{pieces}{around[1:]}{after}".encode()
+    return f"{before}{brackets[:1]}{pieces}{brackets[1:]}{after}".encode()
 
 
 DOCUMENT = json.loads(to_json(BASE))
@@ -388,10 +391,10 @@ def test_commands_of_a_mutated_record_read_or_refuse_it(tmp_path: Path) -> None:
             assert "clauses" in assert_visible(plain([record], 20 + number % 150))
             assert "clause" in assert_visible("\n".join(portability.list_clauses([record, load(good)])))
             assert "## Conformance" in assert_visible(digest([record]))
-        for path_left in folder.iterdir():
-            path_left.unlink()
-    assert min(counts.values()) > MUTANTS // 10, "too few are read, or refused, to show anything"
-    assert sorted(tmp_path.rglob("*")) == before, "no file but the one that a command names is written"
+        for damaged_path in folder.iterdir():
+            damaged_path.unlink()
+    assert min(counts.values()) > MUTANTS // 10, "the mutants are too often read, or refused"
+    assert sorted(tmp_path.rglob("*")) == before, "a command wrote a file"
     assert {name.partition(".")[0] for name in set(sys.modules) - imported} <= OWN_MODULES
 
 

@@ -1,4 +1,4 @@
-"""What is shown of records: tables, findings, Markdown, times, and nothing that acts on a page or a terminal."""
+"""Views of records: tables, findings, digests in Markdown, comparisons and times; hostile texts stay texts."""
 
 import json
 import math
@@ -30,6 +30,16 @@ from tests.support.recorded import BASE, CLAUSE, change_verdict, make_infected_r
 from tests.support.suite_runs import ROOT
 
 FAMILIES = ("accumulation", "autocast", "quantization", "recompute", "scaling")
+HOSTILE_TEXT = (
+    "<img src=x onerror=alert(1)> </details> | `a` **b** [c](javascript:x) @everyone\n# d\n::error::e \x1b[2J \u202e"
+)
+ELEMENTS = "table thead tbody tr th td h2 h3 p ul li strong code br details summary"
+ADDRESSES = "https://example.org/x HTTP://example.org ftp://example.org www.example.org mailto:a@example.org"
+THREADS = "#1 owner/name#23 GH-1 gh-77 @name owner/name@a1b2c3d a1b2c3d 0123456789abcdef"
+REFERENCES = (*ADDRESSES.split(), *THREADS.split(), "deadbeef" * 5)
+LINKED = re.compile(
+    r"(?i)(?:https?|ftp|mailto|xmpp):[^\s\u200b]|www\.|@\w|#\d|\bGH-\d|(?<![`>])\b(?=[0-9]*[a-f])[0-9a-f]{7,40}\b"
+)
 
 
 def record(framework: str, version: str, mode: str, *outcomes: Outcome, interrupted: bool = False) -> Record:
@@ -83,12 +93,14 @@ def test_plain_at_any_width_has_every_count(width: int) -> None:
         tests = sum(verdict.outcome is one for result in FOUR for verdict in result.verdicts)
         clauses = sum(total(result).clauses[one] for result in FOUR)
         assert counted[one.replace(" ", "-")] == 2 * clauses + tests, (
-            "clauses in their family and in the total, tests once"
+            "clauses are counted in their family and in the total, tests once"
         )
     tests = sum(len(result.verdicts) for result in FOUR)
-    assert (counted["clause"], counted["clauses"], counted["tests"]) == (20, 20, 3 * tests), "by family, and in all"
+    assert (counted["clause"], counted["clauses"], counted["tests"]) == (20, 20, 3 * tests), (
+        "clauses are counted by family and in the total"
+    )
     assert "…" not in text
-    assert (len(layout(FOUR, width)) == 1) is (width >= 80), "four frameworks fit an ordinary terminal"
+    assert (len(layout(FOUR, width)) == 1) is (width >= 80), "four frameworks fit into 80 characters"
 
 
 @pytest.mark.parametrize(
@@ -121,11 +133,11 @@ def test_plain_of_inferred_failures_notes_them() -> None:
     def mark_inferred(verdict: TestVerdict) -> TestVerdict:
         return replace(verdict, inferred_from="2.13.0" if verdict.outcome is K else "")
 
-    later = replace(FOUR[0], verdicts=tuple(map(mark_inferred, FOUR[0].verdicts)))
+    inferred = replace(FOUR[0], verdicts=tuple(map(mark_inferred, FOUR[0].verdicts)))
     note = "torch 2.13.0+cpu eager cpu: known failures judged in 2.13.0, not confirmed here: 10 tests"
-    assert note in plain([later], 160)
+    assert note in plain([inferred], 160)
     assert note not in plain([FOUR[0]], 160)
-    assert note in digest([later]).replace("\\", "")
+    assert note in digest([inferred]).replace("\\", "")
 
 
 def test_troubles_of_an_interrupted_record_say_so() -> None:
@@ -136,35 +148,35 @@ def test_troubles_of_an_interrupted_record_say_so() -> None:
 
 
 def test_plain_of_a_missing_family_is_a_dash() -> None:
-    some = replace(FOUR[0], verdicts=tuple(v for v in FOUR[0].verdicts if v.clause == "scaling.slug"))
-    assert re.search(r"autocast +– +\d+ pass  \(1 clause, 100 tests\)", plain([some, FOUR[3]], 160))
-    assert set(tally(some)) == {"scaling"}
+    only_scaling = replace(FOUR[0], verdicts=tuple(v for v in FOUR[0].verdicts if v.clause == "scaling.slug"))
+    assert re.search(r"autocast +– +\d+ pass  \(1 clause, 100 tests\)", plain([only_scaling, FOUR[3]], 160))
+    assert set(tally(only_scaling)) == {"scaling"}
 
 
 def test_plain_of_hostile_text_shows_it() -> None:
-    evil = record("[red]x[/red]\x1b[2J", "1\n2", "m" * 300, P)
-    text = plain([evil], 80)
+    hostile = record("[red]x[/red]\x1b[2J", "1\n2", "m" * 300, P)
+    text = plain([hostile], 80)
     assert "[red]x[/red]" in text
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 80
 
 
 def test_findings_of_a_record_group_cases() -> None:
-    (only,) = findings(FOUR[0])
-    assert (only.reason, only.link, only.text) == ("because", "https://a.org/1", None)
-    assert only.cases["accumulation.slug"] == ("case-21", "case-22")
-    assert len(only.cases) == 5
+    (finding,) = findings(FOUR[0])
+    assert (finding.reason, finding.link, finding.text) == ("because", "https://a.org/1", None)
+    assert finding.cases["accumulation.slug"] == ("case-21", "case-22")
+    assert len(finding.cases) == 5
 
 
 def test_list_by_class_escapes_texts_and_links_sources() -> None:
-    evil = replace(
+    hostile = replace(
         FOUR[0],
         verdicts=(
             TestVerdict("scaling.slug/`", "scaling.slug", K, reason="*a* <b> [c](d)\n# e", link="javascript:alert(1)"),
             TestVerdict("scaling.slug/", "scaling.slug", K, reason="f", link="https://a.org/x_(y)"),
         ),
     )
-    assert list(list_by_class(findings(evil))) == [
+    assert list(list_by_class(findings(hostile))) == [
         "**Unclassified**",
         "",
         r"- \*a\* \<b\> \[c\](d) \# e `scaling.slug` (1 tests) (javascript:alert(1))",
@@ -242,12 +254,6 @@ def test_table_into_a_full_device_is_refused_in_one_line(folder: Path) -> None:
     assert re.fullmatch(rb"conformance: .+\n", done.stderr)
 
 
-EVIL = "<img src=x onerror=alert(1)> </details> | `a` **b** [c](javascript:x) @everyone\n# d\n::error::e \x1b[2J \u202e"
-
-
-ELEMENTS = "table thead tbody tr th td h2 h3 p ul li strong code br details summary"
-
-
 def test_digest_counts_outcomes_and_lists_actions() -> None:
     verdict = replace(
         BASE.verdicts[0], outcome=Outcome.FAIL, message="the scale is inf", repro="python -m pytest 'a b'"
@@ -272,7 +278,9 @@ def test_digest_without_failures_needs_no_action() -> None:
     assert digest([unfinished]).startswith("## Conformance: 1 of 1 runs did not finish\n")
 
 
-@pytest.mark.parametrize("text", [EVIL, "<b>", "|" * 50, "`" * 50, "\\", "--- \n\n---", "</summary></details><script>"])
+@pytest.mark.parametrize(
+    "text", [HOSTILE_TEXT, "<b>", "|" * 50, "`" * 50, "\\", "--- \n\n---", "</summary></details><script>"]
+)
 def test_digest_of_hostile_text_adds_no_element(text: str) -> None:
     one = make_infected_record(text)
     verdicts = tuple(replace(verdict, seed=2**1000, duration_s=1e308) for verdict in one.verdicts)
@@ -283,7 +291,7 @@ def test_digest_of_hostile_text_adds_no_element(text: str) -> None:
     assert html.count("<details>") == html.count("</details>") == 1
     assert html.count("<table>") == 1
     assert {row.count("<td") + row.count("<th") for row in html.split("<tr>")[1:]} == {2}
-    assert "@everyone" not in re.sub(r"<code>.*?</code>", "", html), "nobody is called, for code calls nobody"
+    assert "@everyone" not in re.sub(r"<code>.*?</code>", "", html), "a name outside of code notifies somebody"
     assert "\x1b" not in html
 
 
@@ -318,17 +326,9 @@ def test_source_of_an_address_with_a_password_is_no_link(login: str) -> None:
     assert not re.search(r"\]\(|https?://", source(f"https://{login}example.org/a"))
 
 
-ADDRESSES = "https://example.org/x HTTP://example.org ftp://example.org www.example.org mailto:a@example.org"
-THREADS = "#1 owner/name#23 GH-1 gh-77 @name owner/name@a1b2c3d a1b2c3d 0123456789abcdef"
-REFERENCES = (*ADDRESSES.split(), *THREADS.split(), "deadbeef" * 5)
-LINKED = re.compile(
-    r"(?i)(?:https?|ftp|mailto|xmpp):[^\s\u200b]|www\.|@\w|#\d|\bGH-\d|(?<![`>])\b(?=[0-9]*[a-f])[0-9a-f]{7,40}\b"
-)
-
-
 @pytest.mark.parametrize("text", REFERENCES)
 def test_words_and_html_of_a_reference_are_no_link(text: str) -> None:
-    assert LINKED.search(text), "it is one that would"
+    assert LINKED.search(text), "GitHub links it"
     for result in (unlinked(text), html(text)):
         assert not LINKED.search(result.replace("\\", ""))
         assert re.sub(r"[\u200b\\`]|</?code>", "", result) == text
@@ -339,9 +339,9 @@ def test_draw_brief_leaves_out_what_is_not_worse() -> None:
     result = compare_sets([old], [change_verdict(change_verdict(BASE, 0), 2, outcome=Outcome.FAIL)])
     console = Console(width=100, record=True, file=StringIO())
     draw(result, console, brief=True)
-    brief, whole = console.export_text(), to_text(result)
-    assert ("test_a" in whole, "test_a" in brief) == (True, False)
-    assert ("test_b[2]" in whole, "test_b[2]" in brief) == (True, True)
+    brief, full = console.export_text(), to_text(result)
+    assert ("test_a" in full, "test_a" in brief) == (True, False)
+    assert ("test_b[2]" in full, "test_b[2]" in brief) == (True, True)
 
 
 def test_group_changes_counts_equal_ones() -> None:
