@@ -1,4 +1,4 @@
-"""What is trained: weights, batches, data and curves of the rate are what they say, and the same every time."""
+"""Fixtures: weights, batches, formats, MNIST and sentence pairs, stored weights, and schedules of the rate."""
 
 import gzip
 import math
@@ -33,6 +33,10 @@ from fixtures.schedules import (
 )
 from frameworks.reference.training.optimizers import optimizer_of
 
+IMAGES = np.arange(5 * 28 * 28).reshape(5, 28, 28) % 256
+LABELS = np.array([3, 1, 4, 1, 5])
+HALF = Steps((), (0.5,))
+
 
 @pytest.fixture(params=MODELS)
 def model(request: pytest.FixtureRequest) -> Model:
@@ -61,7 +65,7 @@ def test_weights_and_buffers_are_as_the_model_says(model: Model) -> None:
     for name, value in weights.items():
         assert (value.shape, value.dtype.name) == (model.parameter_shapes()[name], model.parameter_format(name))
         assert np.isfinite(value).all()
-        assert np.array_equal(value, value.astype(np.float32)), "a start that every framework can hold"
+        assert np.array_equal(value, value.astype(np.float32)), "initial weights are float32 numbers"
         assert (value.dtype.name == "float64") == (model.name == "sincos" and name.startswith(("4.sin", "4.cos")))
     assert {name: value.shape for name, value in buffers.items()} == model.buffer_shapes()
     assert all((value == name.endswith("variance")).all() for name, value in buffers.items())
@@ -75,25 +79,25 @@ def test_exact_models_and_batches_have_few_bits(make: Callable[[], Model]) -> No
     assert significant_bits(batch.targets["output"]) <= 4
 
 
-def batch() -> Batch:
+def make_batch() -> Batch:
     return Batch(np.arange(12.0, dtype=np.float32).reshape(6, 2), {"output": np.arange(6.0).reshape(6, 1)})
 
 
 def test_split_keeps_every_sample_in_order() -> None:
-    parts = batch().split(1, 3, 2)
+    parts = make_batch().split(1, 3, 2)
     assert [len(part) for part in parts] == [1, 3, 2]
     assert [part.items for part in parts] == [1, 3, 2]
-    assert np.array_equal(np.concatenate([part.inputs for part in parts]), batch().inputs)
-    assert np.array_equal(np.concatenate([part.targets["output"] for part in parts]), batch().targets["output"])
+    assert np.array_equal(np.concatenate([part.inputs for part in parts]), make_batch().inputs)
+    assert np.array_equal(np.concatenate([part.targets["output"] for part in parts]), make_batch().targets["output"])
 
 
 def test_split_and_into_of_sizes_that_do_not_add_up_are_refused() -> None:
-    assert [len(part) for part in batch().into(3)] == [2, 2, 2]
+    assert [len(part) for part in make_batch().into(3)] == [2, 2, 2]
     for sizes in ((1, 2), (4, 4), ()):
         with pytest.raises(ValueError, match="do not add up to 6"):
-            batch().split(*sizes)
+            make_batch().split(*sizes)
     with pytest.raises(ValueError, match="do not add up to 6"):
-        batch().into(4)
+        make_batch().into(4)
 
 
 def test_items_of_a_batch_count_samples_or_tokens_of_the_mask() -> None:
@@ -155,16 +159,14 @@ def test_token_batch_has_ids_that_float16_does_not_hold() -> None:
 
 
 def idx(values: Array) -> bytes:
+    """The content of a file in the format of MNIST."""
     header = bytes([0, 0, 8, values.ndim]) + b"".join(size.to_bytes(4, "big") for size in values.shape)
     return header + values.astype(np.uint8).tobytes()
 
 
-IMAGES = np.arange(5 * 28 * 28).reshape(5, 28, 28) % 256
-LABELS = np.array([3, 1, 4, 1, 5])
-
-
 @pytest.fixture
 def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder in which files of MNIST are looked for."""
     monkeypatch.setenv(MNIST_FOLDER, str(tmp_path))
     digits.cache_clear()
     yield tmp_path
@@ -244,17 +246,14 @@ def test_starts_of_stored_weights_transposes_and_joins_them() -> None:
     stored = {f"{name}.weight": rng.standard_normal(shape) for name, shape in shapes.items()}
     stored |= {f"{name}.bias": rng.standard_normal(shape[0]) for name, shape in shapes.items()}
     result = pretrained.starts(stored, blocks=1)
-    wanted = {name for name in model.parameter_shapes() if int(name.split(".")[0]) < 7}
-    assert result.keys() == wanted
+    names = {name for name in model.parameter_shapes() if int(name.split(".")[0]) < 7}
+    assert result.keys() == names
     assert result["5.body.0.weight"].shape == (width, 6)
     np.testing.assert_array_equal(result["3.body.0.key.weight"], stored[f"{block}attention.self.key.weight"].T)
     types = stored["embeddings.token_type_embeddings.weight"]
-    places = stored["embeddings.position_embeddings.weight"]
-    np.testing.assert_array_equal(result["1.weight"][data.FIRST_LENGTH], places[data.FIRST_LENGTH] + types[1])
-    np.testing.assert_array_equal(result["1.weight"][0], places[0] + types[0])
-
-
-HALF = Steps((), (0.5,))
+    positions = stored["embeddings.position_embeddings.weight"]
+    np.testing.assert_array_equal(result["1.weight"][data.FIRST_LENGTH], positions[data.FIRST_LENGTH] + types[1])
+    np.testing.assert_array_equal(result["1.weight"][0], positions[0] + types[0])
 
 
 @pytest.mark.parametrize(
@@ -300,7 +299,7 @@ def test_joined_with_wrong_boundaries_is_refused(boundaries: tuple[int, ...]) ->
 
 
 @pytest.mark.parametrize(
-    ("plateau", "own", "metrics", "rates"),
+    ("plateau", "options", "metrics", "rates"),
     [
         (Plateau(patience=1), {}, [4, 4, 3, 3], [1, 0.5, 0.5, 0.25]),
         (Plateau(), {}, [math.nan, 4, 3, 3, 3], [1, 1, 1, 1, 0.5]),
@@ -315,6 +314,6 @@ def test_joined_with_wrong_boundaries_is_refused(boundaries: tuple[int, ...]) ->
     ids=str,
 )
 def test_plateau_rule_of_metrics_lowers_the_rate(
-    plateau: Plateau, own: dict[str, bool], metrics: list[float], rates: list[float]
+    plateau: Plateau, options: dict[str, bool], metrics: list[float], rates: list[float]
 ) -> None:
-    assert list(map(PlateauRule(plateau, **own).take, metrics)) == rates
+    assert list(map(PlateauRule(plateau, **options).take, metrics)) == rates

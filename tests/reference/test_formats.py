@@ -1,4 +1,4 @@
-"""Rounding, narrow formats, quantizers, moments of eight bits and small weights, against apart implementations."""
+"""Rounding, narrow formats, scales of quantizers, their table in the docs, 8-bit moments, and quantized layers."""
 
 import math
 from dataclasses import replace
@@ -30,6 +30,15 @@ from tools.docs.formats import ROWS, blocks
 
 each_narrow = pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
 values = arrays(np.float64, st.integers(1, 20), elements=st.floats(width=64))
+each_signed_format = pytest.mark.parametrize(
+    "name", sorted(name for name, number_format in NARROW.items() if number_format.signed)
+)
+P, K, U, N, F = Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED, Outcome.FAIL
+ENTRIES = 4300
+ENTRY_MODEL = exact_linear(1, ENTRIES)
+RECIPE = Recipe(Adam(state_bits=8))
+FEWEST = 1024
+RULE = replace(RULES["dynamic-int8"], smallest=FEWEST)
 
 
 class TestRounding:
@@ -123,11 +132,7 @@ class TestProducts:
         assert 0.5 * unit < np.sqrt(np.mean(error**2)) < 16 * unit
 
 
-each_rounding_format = pytest.mark.parametrize(
-    "name", sorted(name for name, number_format in NARROW.items() if number_format.signed)
-)
-
-
+# ---------------------------------------------------------------- narrow formats and scales
 @pytest.mark.parametrize("name", sorted(NARROW))
 def test_values_of_a_format_are_those_of_ml_dtypes(name: str) -> None:
     known = CODES.view(getattr(ml_dtypes, name)).astype(np.float64)
@@ -137,7 +142,7 @@ def test_values_of_a_format_are_those_of_ml_dtypes(name: str) -> None:
     assert np.array_equal(np.signbit(values[numbers]), np.signbit(known[numbers]))
 
 
-@each_rounding_format
+@each_signed_format
 @pytest.mark.parametrize("source", ["float32", "float16", "bfloat16"])
 def test_nearest_of_hard_values_is_that_of_ml_dtypes(name: str, source: str) -> None:
     values = formats.hard_values(NARROW[name], source)
@@ -151,7 +156,7 @@ def test_nearest_of_a_float64_just_above_half_way_rounds_up() -> None:
     assert value.astype(np.float32).astype(ml_dtypes.float8_e4m3fn).astype(float) == 1.0
 
 
-@each_rounding_format
+@each_signed_format
 def test_hard_values_have_every_middle(name: str) -> None:
     narrow = NARROW[name]
     middles = (narrow.positive[:-1] + narrow.positive[1:]) / 2
@@ -182,17 +187,15 @@ def test_scale_of_a_rule_is_that_by_hand(rule: QuantRule, scales: list[float]) -
     assert formats.scale_of(values, rule).ravel().tolist() == scales
 
 
+# ---------------------------------------------------------------- the table of the docs
 def test_rows_have_every_technique() -> None:
     declared = {str(capability).partition(".")[2] for capability in Capability if str(capability).startswith("quant")}
     narrow = {str(capability).partition(".")[2] for capability in Capability if str(capability).startswith("formats.")}
     assert declared | {"adam-8bit"} | narrow - {"int8"} == set(ROWS)
 
 
-P, K, U, N, F = Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED, Outcome.FAIL
-
-
 def cells(framework: str, *outcomes: tuple[str, Outcome, str]) -> dict[str, str]:
-    """The table of one record, by the technique, outcome and reason of each of its tests."""
+    """The cells of a record's table by row; a test has a technique, an outcome and a reason."""
     verdicts = [
         TestVerdict(f"quantization.codes/test[{name}-{i}]", "quantization.codes", outcome, reason=reason)
         for i, (name, outcome, reason) in enumerate((("int8-row", P, ""), *outcomes))
@@ -202,7 +205,7 @@ def cells(framework: str, *outcomes: tuple[str, Outcome, str]) -> dict[str, str]
 
 
 @pytest.mark.parametrize(
-    ("framework", "row", "outcomes", "said"),
+    ("framework", "row", "outcomes", "expected"),
     [
         ("tf", "8-bit Adam", [("adam-8bit", U, "there are no such moments")], "unsupported"),
         ("tf", "8-bit Adam", [("adam-8bit", U, "bits is not installed: pip install bits")], "needs bits"),
@@ -215,16 +218,12 @@ def cells(framework: str, *outcomes: tuple[str, Outcome, str]) -> dict[str, str]
     ],
 )
 def test_blocks_of_formats_say_what_was_judged(
-    framework: str, row: str, outcomes: list[tuple[str, Outcome, str]], said: str
+    framework: str, row: str, outcomes: list[tuple[str, Outcome, str]], expected: str
 ) -> None:
-    assert cells(framework, *outcomes)[row] == said
+    assert cells(framework, *outcomes)[row] == expected
 
 
-ENTRIES = 4300
-ENTRY_MODEL = exact_linear(1, ENTRIES)
-RECIPE = Recipe(Adam(state_bits=8))
-
-
+# ---------------------------------------------------------------- 8-bit moments
 def gradients(seed: int) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     return {
@@ -240,9 +239,9 @@ def state_after(recipe: Recipe, updates: int = 3) -> dict[str, Array]:
 
 
 def test_adam_of_other_bits_or_blocks_is_refused() -> None:
-    for wrong in ({"state_bits": 4}, {"state_bits": 8, "block": 0}):
+    for settings in ({"state_bits": 4}, {"state_bits": 8, "block": 0}):
         with pytest.raises(ValueError, match="8 or 32 bits"):
-            Adam(**wrong)  # type: ignore[arg-type]
+            Adam(**settings)  # type: ignore[arg-type]
     assert needs(RECIPE) == (Capability.ADAM_8BIT,)
     assert needs(Recipe(Adam())) == ()
 
@@ -283,10 +282,7 @@ def test_off_of_codes_next_to_the_nearest_is_above_one() -> None:
     assert not zeros.largest_off(largest, 2) <= 1.0
 
 
-FEWEST = 1024
-RULE = replace(RULES["dynamic-int8"], smallest=FEWEST)
-
-
+# ---------------------------------------------------------------- quantized layers
 @pytest.mark.parametrize("fewest", [1, 33, 1024, 1000, 5000])
 def test_make_mixed_model_has_quantized_layers_and_a_small_one(fewest: int) -> None:
     assert make_mixed_model(RULES["dynamic-int8"]) is MIXED

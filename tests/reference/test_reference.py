@@ -41,6 +41,17 @@ from frameworks.reference.core.network import CARRIERS, TENSORS
 from frameworks.reference.core.rounding import Exact
 from frameworks.reference.training.trainer import ReferenceTrainer
 
+ROWS, LOW = 16, (FLOAT16, BFLOAT16)
+FILTERS = 4
+# Values of a sample behind the first convolution, behind the pooling and behind the second convolution.
+LARGE, POOLED, SECOND = 28 * 28 * FILTERS, 14 * 14 * FILTERS, 7 * 7 * 2 * FILTERS
+# A byte for each pooled value, the targets, and mean and variance of each channel.
+CONVOLUTION = digits_convolution(0.0, FILTERS), digits_batch(ROWS, image=True), ROWS * (POOLED + 40) + 24 * FILTERS
+WIDTH, HEADS, LENGTH = 16, 2, 16
+VALUES, SHARES = LENGTH * WIDTH, HEADS * LENGTH * LENGTH
+# Statistics of three layer norms, and probabilities.
+ENCODER = encoder(width=WIDTH, heads=HEADS, blocks=1, length=LENGTH), token_batch(ROWS, LENGTH), ROWS * LENGTH * 40
+
 
 def make_trainer(model: Model, recipe: Recipe, **choices: object) -> ReferenceTrainer:
     return ReferenceFramework(**choices).trainer(model, recipe)
@@ -179,17 +190,17 @@ class TestConventions:
         assert update.scale_after == 2.0**9
         assert run.parameters()["0.output.bias"][0] == (0.0 if rule == "drop-window" else -0.5)
 
-    @pytest.mark.parametrize(("rule", "applied", "left"), [("flush", True, 0), ("carry", False, 1), ("drop", False, 0)])
-    def test_apply_of_an_incomplete_window_follows_the_rule(self, rule: str, applied: bool, left: int) -> None:
+    @pytest.mark.parametrize(
+        ("rule", "applied", "micro_batches"), [("flush", True, 0), ("carry", False, 1), ("drop", False, 0)]
+    )
+    def test_apply_of_an_incomplete_window_follows_the_rule(self, rule: str, applied: bool, micro_batches: int) -> None:
         run = make_trainer(exact_linear(), Recipe(SGD(0.5), accumulation=2), conventions=Conventions(remainder=rule))
         run.accumulate(exact_batch(4), 8)
         assert run.apply().skipped is not applied
-        assert run.window.micro_batches == left
+        assert run.window.micro_batches == micro_batches
 
 
-ROWS, LOW = 16, (FLOAT16, BFLOAT16)
-
-
+# ---------------------------------------------------------------- bytes for the backward pass
 @pytest.mark.parametrize(("precision", "size"), [(FLOAT32, 4), (FLOAT16, 2), (BFLOAT16, 2)])
 @pytest.mark.parametrize("segments", [0, 1, 2, 4, 8])
 def test_saved_bytes_of_blocks_are_those_by_hand(precision: Precision, size: int, segments: int) -> None:
@@ -201,24 +212,13 @@ def test_saved_bytes_of_blocks_are_those_by_hand(precision: Precision, size: int
     assert saved == (inner + 1) * ROWS * width * size + ROWS * 10 * 4
 
 
-FILTERS = 4
-# Values of a sample behind the first convolution, behind the pooling and behind the second convolution.
-LARGE, POOLED, BEHIND = 28 * 28 * FILTERS, 14 * 14 * FILTERS, 7 * 7 * 2 * FILTERS
-# A byte for each pooled value, the targets, and mean and variance of each channel.
-CONVOLUTION = digits_convolution(0.0, FILTERS), digits_batch(ROWS, image=True), ROWS * (POOLED + 40) + 24 * FILTERS
-WIDTH, HEADS, LENGTH = 16, 2, 16
-VALUES, SHARES = LENGTH * WIDTH, HEADS * LENGTH * LENGTH
-# Statistics of three layer norms, and probabilities.
-ENCODER = encoder(width=WIDTH, heads=HEADS, blocks=1, length=LENGTH), token_batch(ROWS, LENGTH), ROWS * LENGTH * 40
-
-
 @pytest.mark.parametrize(
     ("fixture", "precision", "wide", "low"),
     [
         # Batch norm's inputs and ReLU's results, the input of the second convolution and of the head.
-        (CONVOLUTION, FLOAT32, 2 * LARGE + 2 * BEHIND + POOLED + 32, 0),
+        (CONVOLUTION, FLOAT32, 2 * LARGE + 2 * SECOND + POOLED + 32, 0),
         # Batch norm computes in float32 and hands it on to ReLU; products take casts.
-        *((CONVOLUTION, precision, 2 * LARGE + 2 * BEHIND, POOLED + BEHIND + 32) for precision in LOW),
+        *((CONVOLUTION, precision, 2 * LARGE + 2 * SECOND, POOLED + SECOND + 32) for precision in LOW),
         # Residuals; input, queries, keys, values and context; three activations, two of them twice as wide; the head.
         (ENCODER, FLOAT32, (3 + 5 + 5 + 1) * VALUES + SHARES, 0),
         # Layer norms take the residuals in float32, and each of three projections casts its input for itself.

@@ -1,4 +1,4 @@
-"""The report's page: what it derives from records, and that nothing in a record or a comparison can act in it."""
+"""The report: its page as HTML, its matrix, sentences, values and changes; hostile records add nothing to it."""
 
 import base64
 import gzip
@@ -45,6 +45,10 @@ from tests.support.recorded import (
 from tools.browser import Reader
 
 P, F, K, U = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED
+on_both_pages = pytest.mark.parametrize("name", ["baselines", "infected"])
+KNOWN_AND_NEW = record("torch", {"s.known": K, "s.new": F, "s.all": P, "s.some": P})
+OTHER = record("tf", {"s.known": P, "s.new": K, "s.all": P, "s.some": U})
+OLD, NEW = record("torch", {"s.x": P, "s.y": K}), record("torch", {"s.x": F, "s.y": P})
 
 
 @cache
@@ -52,16 +56,13 @@ def parse_page(name: str) -> Reader:
     return Reader({"baselines": page, "infected": infected_page}[name]())
 
 
-BOTH = pytest.mark.parametrize("name", ["baselines", "infected"])
-
-
-def data_behind(name: str) -> dict[str, Any]:
+def read_test_data(name: str) -> dict[str, Any]:
     (text,) = (text for attributes, text in parse_page(name).all("script") if attributes.get("id") == "tests-data")
     result: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(text, validate=True)))
     return result
 
 
-@BOTH
+@on_both_pages
 def test_page_is_well_formed_and_its_links_have_targets(name: str) -> None:
     result = parse_page(name)
     assert result.wrong == []
@@ -77,7 +78,7 @@ def test_page_is_well_formed_and_its_links_have_targets(name: str) -> None:
             assert value in options
 
 
-@BOTH
+@on_both_pages
 def test_page_requests_nothing_and_runs_its_own_scripts_alone(name: str) -> None:
     result = parse_page(name)
     for tag, attributes in result.elements:
@@ -111,13 +112,13 @@ def test_page_of_hostile_records_has_no_other_elements() -> None:
     assert hostile - benign <= {"strong", "ul"}, "interrupted runs are emphasised, and have notes"
     assert len(parse_page("infected").all("script")) == len(parse_page("baselines").all("script"))
     assert len(infected_page()) < 8 * 2**20
-    texts = json.dumps(data_behind("infected"), ensure_ascii=False)
+    texts = json.dumps(read_test_data("infected"), ensure_ascii=False)
     notices = re.findall(r"… \[([\d,]+) more characters are left out\]", texts)
     assert max(int(notice.replace(",", "")) for notice in notices) > (MEGABYTES - 1) * 2**20
 
 
 def test_page_has_every_test_once_with_reasons_and_links() -> None:
-    data = data_behind("baselines")
+    data = read_test_data("baselines")
     verdicts = [
         (int(run), test["verdict"]) for row in data["rows"] for run, tests in row["tests"].items() for test in tests
     ]
@@ -202,10 +203,8 @@ def test_changes_of_hostile_records_only_show_themselves() -> None:
         other = Variant(text, {text: f"{text}2"}, {"numpy": f"{text}2", text: f"{text}2"}, {text: "2"}, ("avx2",))
         changes = tuple(Change(kind, text, text, text, text, text, text) for kind in ChangeKind)
         moved = tuple(MovedNumbers(text, text, movement, text, text, text, text, text) for movement in Movement)
-        old, new = (
-            replace(make_infected_record(text), variant=variant),
-            replace(make_infected_record(f"{text}2"), variant=other),
-        )
+        old = replace(make_infected_record(text), variant=variant)
+        new = replace(make_infected_record(f"{text}2"), variant=other)
         pairs.append(Comparison(old, new, changes, 1, numbers=moved))
     assert Reader(render([], Comparisons(tuple(pairs)))).wrong == []
     prose = re.sub("`[^`]*`", "", markdown(Comparisons(tuple(pairs))))
@@ -213,7 +212,7 @@ def test_changes_of_hostile_records_only_show_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("link", "good"),
+    ("link", "is_address"),
     [
         ("https://example.org/a?b=c#d", True),
         ("http://example.org", True),
@@ -231,8 +230,8 @@ def test_changes_of_hostile_records_only_show_themselves() -> None:
         ("https://example.org/" + "x" * 3000, False),
     ],
 )
-def test_href_takes_web_addresses_alone(link: str, good: bool) -> None:
-    assert href(link) == (link if good else "")
+def test_href_takes_web_addresses_alone(link: str, is_address: bool) -> None:
+    assert href(link) == (link if is_address else "")
 
 
 def test_clean_and_linked_make_a_text_visible() -> None:
@@ -269,8 +268,8 @@ def test_matrix_of_frameworks_with_several_runs_has_a_column_for_each_and_folded
     ]
     x, y = page.rows
     cells = [cell and (cell.outcome, dict(cell.runs), dict(cell.tests)) for cell in x.cells]
-    one, known = (P, {P: 1}, {P: 1}), (K, {K: 1}, {K: 1})
-    assert cells == [(K, {P: 1, K: 1}, {P: 1, K: 1}), one, known, one]
+    passed, known = (P, {P: 1}, {P: 1}), (K, {K: 1}, {K: 1})
+    assert cells == [(K, {P: 1, K: 1}, {P: 1, K: 1}), passed, known, passed]
     assert y.cells[1] is y.cells[3] is None
     assert page.families[0].totals == ({K: 1, P: 1}, {P: 1}, {K: 1, P: 1}, {P: 1})
 
@@ -296,7 +295,7 @@ def test_matrix_choice_of_a_sole_failure_needs_another_framework_that_passes() -
         record("reference", dict.fromkeys(names, P)),
     ]
     assert clauses_of(matrix(records), ALONE) == ["s.one"]
-    assert clauses_of(matrix([records[0], records[-1]]), ALONE) == list(names), "as there is no other framework"
+    assert clauses_of(matrix([records[0], records[-1]]), ALONE) == list(names), "there is no other framework"
     assert clauses_of(matrix([record("torch", {"s.x": K}), record("torch", {"s.x": P})]), ALONE) == []
 
 
@@ -326,11 +325,6 @@ def test_runs_of_a_matrix_have_unique_names() -> None:
     assert labels[0] == f"torch 1 m cpu, {DATE}"
     assert labels[-1] == "tf 1 m cpu"
     assert len(set(labels)) == 4
-
-
-KNOWN_AND_NEW = record("torch", {"s.known": K, "s.new": F, "s.all": P, "s.some": P})
-OTHER = record("tf", {"s.known": P, "s.new": K, "s.all": P, "s.some": U})
-OLD, NEW = record("torch", {"s.x": P, "s.y": K}), record("torch", {"s.x": F, "s.y": P})
 
 
 @pytest.mark.parametrize(
