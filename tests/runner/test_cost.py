@@ -23,7 +23,7 @@ from conformance.checks.evidence import Abstention, Verdict, Violation
 from conformance.checks.subject import Subject, need_device
 from conformance.runner import cost
 from conformance.runner.plugin import TIMED as TIMED_CLAUSES
-from conformance.suites.cost import test_cost as brief
+from conformance.suites.cost import test_cost as cpu_suite
 from conformance.suites.cost import test_cost_device as suite
 from conformance.test_ids.inventory import SUITES, inventory
 from conformance.timing import costs
@@ -38,11 +38,14 @@ from results.record.reading import load
 from tests.support import misbehaving
 from tests.support.suite_runs import hang_limit, judge, outcomes
 
+PROCESSES = multiprocessing.get_context("spawn")
+TESTS = 12
 Run = Callable[[misbehaving.Device], Verdict]
+needs_locks = pytest.mark.skipif(costs.fcntl is None, reason="POSIX locks only")
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_fixtures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fixtures that the reference trains in no time, in the proportions of those that fill a device."""
     monkeypatch.setattr(suite, "products", lambda: costs.equal_blocks(4, 4, 4, inputs=2))
     monkeypatch.setattr(suite, "transformer_block", lambda: (encoder(4, 2, 1, 4), token_batch(2, 4, ragged=False)))
@@ -66,8 +69,8 @@ def run_of(test: Callable[..., None], *args: object) -> Run:
 
 recomputation = run_of(suite.test_recomputation_costs_one_forward_pass, None)
 example = run_of(suite.test_time_of_sine_and_cosine_example, FLOAT16)
-brief_recomputed = run_of(brief.test_time_of_recomputed_steps, None)
-brief_mixed = run_of(brief.test_time_of_mixed_precision_steps, FLOAT16)
+cpu_recomputed = run_of(cpu_suite.test_time_of_recomputed_steps, None)
+cpu_mixed = run_of(cpu_suite.test_time_of_mixed_precision_steps, FLOAT16)
 mixed, block = (
     {tf32: run_of(test, tf32, FLOAT16) for tf32 in ("default", "off", "on")}
     for test in (suite.test_mixed_precision_is_no_slower, suite.test_mixed_precision_speeds_up_transformer_block)
@@ -81,8 +84,8 @@ TIMED = {
     "block, off": (block["off"], 0.5, 1.0, [False]),
     "block, on": (block["on"], 0.5 / 0.6, 0.6, [True]),
     "example": (example, 0.5, 1.0, []),
-    "brief, recomputed": (brief_recomputed, 1.33, 1.0, []),
-    "brief, mixed": (brief_mixed, 0.5, 1.0, []),
+    "on a CPU, recomputed": (cpu_recomputed, 1.33, 1.0, []),
+    "on a CPU, mixed": (cpu_mixed, 0.5, 1.0, []),
 }
 
 
@@ -114,7 +117,7 @@ def test_cost_tests_of_a_slow_device_fail(run: Run, times: dict[str, float], sig
     assert caught.value.signature == signature
 
 
-@pytest.mark.parametrize("run", [block["on"], block["default"], example, brief_recomputed, brief_mixed])
+@pytest.mark.parametrize("run", [block["on"], block["default"], example, cpu_recomputed, cpu_mixed])
 def test_cost_tests_without_a_bound_do_not_judge(run: Run) -> None:
     assert run(misbehaving.Device(times={"mixed": 1.1, "recomputed": 9.0})).checks == []
 
@@ -126,20 +129,20 @@ def test_cost_tests_of_a_drifting_device_abstain(name: str) -> None:
 
 
 def test_example_times_a_thousand_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    counts: list[int] = []
     monkeypatch.setattr(suite, "EPOCHS", 1000)
-    monkeypatch.setattr(suite, "compare_times", lambda *args: asked.append(args[-1]))
+    monkeypatch.setattr(suite, "compare_times", lambda *args: counts.append(args[-1]))
     example(misbehaving.Device())
-    assert asked == [17]
+    assert counts == [17]
     assert 60 * 17 >= 1000
 
 
-def peak(framework: misbehaving.Device, technique: str, folder: Path) -> Verdict:
+def judge_peak(framework: misbehaving.Device, technique: str, folder: Path) -> Verdict:
     return run_of(suite.test_allocator_peak_matches_byte_count, folder, technique)(framework)
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def peaks_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes peaks in this process."""
 
     def measure_peak(subject: Subject, model: object, recipe: object, window: object, path: Path) -> int:
@@ -151,16 +154,16 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocesses, "peak_bytes", measure_peak)
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("peaks_in_this_process")
 @pytest.mark.parametrize("technique", suite.TECHNIQUES)
 def test_peak_of_a_normal_device_passes(technique: str, tmp_path: Path) -> None:
-    result = peak(misbehaving.Device(), technique, tmp_path)
+    result = judge_peak(misbehaving.Device(), technique, tmp_path)
     assert [unit for unit, _, _ in result.measurements.values()] == ["B"] * 4
     assert result.checks[-1].bound is not None
     assert 0.1 < result.checks[-1].bound < 0.25
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("peaks_in_this_process")
 @pytest.mark.parametrize(
     ("broken", "technique", "signature"),
     [
@@ -175,7 +178,7 @@ def test_peak_of_a_device_that_keeps_bytes_fails(
     broken: type[misbehaving.Device], technique: str, signature: str, tmp_path: Path
 ) -> None:
     with pytest.raises(Violation) as caught:
-        peak(broken(), technique, tmp_path)
+        judge_peak(broken(), technique, tmp_path)
     assert caught.value.signature == signature
 
 
@@ -228,13 +231,13 @@ def test_measure_time_on_a_cpu_takes_processor_time(monkeypatch: pytest.MonkeyPa
 
 def test_slack_on_a_device_allows_the_allocation_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     framework = ReferenceFramework("cpu")
-    assert brief.slack(Subject(framework), 3) == 8
+    assert cpu_suite.slack(Subject(framework), 3) == 8
     monkeypatch.setattr(framework, "device", "cuda")
-    assert brief.slack(Subject(framework), 3) == 8 + 3 * 512
+    assert cpu_suite.slack(Subject(framework), 3) == 8 + 3 * 512
 
 
 def test_timed_clauses_are_those_of_tests_that_measure_times() -> None:
-    """Other workers wait for the tests whose names lead to `time_interleaved`; the plugin puts those clauses last."""
+    """The plugin puts the clauses of every test that calls `time_interleaved` last."""
     timing, timed = {"time_interleaved", "compare_times"}, set[str]()
     for path in sorted(SUITES.rglob("test_*.py")):
         functions = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
@@ -242,8 +245,8 @@ def test_timed_clauses_are_those_of_tests_that_measure_times() -> None:
             function.name: {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
             for function in functions
         }
-        own = {name for name, names in named.items() if names & timing}
-        tests = {name for name in named if name.startswith("test_") and (named[name] & (own | timing))}
+        helpers = {name for name, names in named.items() if names & timing}
+        tests = {name for name in named if name.startswith("test_") and (named[name] & (helpers | timing))}
         timed |= {
             code.clause for code in inventory().values() if code.file.endswith(path.name) and code.function in tests
         }
@@ -278,13 +281,8 @@ def test_committed_cost_limits_are_positive() -> None:
     assert 0.001 < cost.Yardstick().stop() < 10
 
 
-locks = pytest.mark.skipif(costs.fcntl is None, reason="POSIX locks only")
-PROCESSES = multiprocessing.get_context("spawn")
-TESTS = 12
-
-
-def worker(folder: Path, name: str, queue: Queue[tuple[str, str, float, float]]) -> None:
-    """Tests of 5 ms each, in every third of which 20 ms of times are taken by all workers but c."""
+def run_worker(folder: Path, name: str, queue: Queue[tuple[str, str, float, float]]) -> None:
+    """Runs tests of 5 ms each; after every third, all workers but c take times for 20 ms."""
     costs.join(folder)
     for number in range(TESTS):
         with costs.share_machine():
@@ -299,37 +297,37 @@ def worker(folder: Path, name: str, queue: Queue[tuple[str, str, float, float]])
                     queue.put((name, "alone", begin, time.monotonic()))
 
 
-@locks
+@needs_locks
 def test_alone_runs_while_no_other_worker_tests(tmp_path: Path) -> None:
     queue: Queue[tuple[str, str, float, float]] = PROCESSES.Queue()
-    workers = [PROCESSES.Process(target=worker, args=(tmp_path, name, queue)) for name in "abc"]
-    for one in workers:
-        one.start()
+    workers = [PROCESSES.Process(target=run_worker, args=(tmp_path, name, queue)) for name in "abc"]
+    for process in workers:
+        process.start()
     entries = [queue.get(timeout=hang_limit()) for _ in range(3 * TESTS + 2 * TESTS // 3)]
-    for one in workers:
-        one.join(hang_limit())
-        assert one.exitcode == 0
-    for name, what, begin, end in entries:
-        if what == "alone":
-            beside = [(n, b, e) for n, _, b, e in entries if n != name and b < end and e > begin]
-            assert beside == []
+    for process in workers:
+        process.join(hang_limit())
+        assert process.exitcode == 0
+    for name, kind, begin, end in entries:
+        if kind == "alone":
+            overlapping = [(n, b, e) for n, _, b, e in entries if n != name and b < end and e > begin]
+            assert overlapping == []
 
 
-@locks
+@needs_locks
 def test_alone_after_a_killed_worker_does_not_wait(tmp_path: Path) -> None:
     ready = PROCESSES.Event()
-    holder = PROCESSES.Process(target=holding, args=(tmp_path, ready))
+    holder = PROCESSES.Process(target=hold_machine, args=(tmp_path, ready))
     holder.start()
     assert ready.wait(hang_limit())
     holder.kill()
-    company_of_one = costs.Workers(tmp_path)
-    with company_of_one.share_machine(), company_of_one.alone():
+    workers = costs.Workers(tmp_path)
+    with workers.share_machine(), workers.alone():
         pass
     holder.join(hang_limit())
 
 
-def holding(folder: Path, ready: Event) -> None:
-    """A test that does not end."""
+def hold_machine(folder: Path, ready: Event) -> None:
+    """Holds the machine in a test that does not end."""
     costs.join(folder)
     with costs.share_machine(), costs.alone():
         ready.set()
@@ -343,10 +341,10 @@ def test_time_interleaved_runs_every_work_once_a_round() -> None:
     times = time_interleaved(works, 40, np.random.default_rng(0), lambda work: work() or len(called))
     rounds = [tuple(called[i : i + 3]) for i in range(0, len(called), 3)]
     assert len(rounds) == WARM_UP + 40
-    assert all(sorted(one) == sorted(names) for one in rounds)
+    assert all(sorted(called_once) == sorted(names) for called_once in rounds)
     assert len(Counter(rounds)) == 6
     assert {name: len(result) for name, result in times.items()} == dict.fromkeys(names, 40)
-    assert sorted(at for result in times.values() for at in result) == [*range(3 * WARM_UP + 1, len(called) + 1)]
+    assert sorted(count for result in times.values() for count in result) == [*range(3 * WARM_UP + 1, len(called) + 1)]
 
 
 def test_time_interleaved_has_nanoseconds_of_each_work() -> None:

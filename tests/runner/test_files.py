@@ -29,9 +29,25 @@ digest = hashlib.sha256(b"".join(array.tobytes() for array in run.parameters().v
 print(losses, digest, jax.config.jax_compilation_cache_dir)
 print(PROGRAMS.asked, PROGRAMS.hits)
 """
+SUITE = """
+@clause("scaling.automaton")
+def test_that_leaves_a_folder() -> None:
+    tempfile.mkdtemp()
 
 
-def write(path: Path, size: int, used: int) -> Path:
+@clause("scaling.automaton")
+def test_that_dies() -> None:
+    tempfile.mkstemp()
+    os.abort()
+"""
+SAVING = (
+    "conformance/suites/resume/test_resume.py::test_run_resumes_in_new_process",
+    "conformance/suites/resume/test_resume.py::test_dropout_stream_resumes",
+    "conformance/suites/formats/test_post_training_saving.py::test_quantized_model_survives_saving",
+)
+
+
+def write_file(path: Path, size: int, used: int) -> Path:
     """A file of so many bytes that was last used at a time in seconds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(bytes(size))
@@ -47,15 +63,15 @@ def test_cache_folder_is_that_of_the_variable(tmp_path: Path, monkeypatch: pytes
 
 
 def test_prune_removes_the_least_recently_used_files(tmp_path: Path) -> None:
-    paths = [write(tmp_path / str(used % 2) / str(used), 100, used) for used in (5, 1, 4, 2, 3)]
+    paths = [write_file(tmp_path / str(used % 2) / str(used), 100, used) for used in (5, 1, 4, 2, 3)]
     prune(tmp_path, 500)
     assert all(path.is_file() for path in paths)
     prune(tmp_path, 499)
     assert sorted(int(path.name) for path in paths if path.is_file()) == [4, 5]
 
 
-def steps(cache: Path, **variables: str) -> tuple[str, str, list[int]]:
-    """What three updates print in a new process: numbers, the folder of programs, and how many were asked and found."""
+def run_steps(cache: Path, **variables: str) -> tuple[str, str, list[int]]:
+    """Runs three updates in a new process: what they print, the folder of programs, requests and hits."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     environment = {**inherited, CACHE_FOLDER: str(cache), "PYTHONPATH": str(ROOT), **variables}
     done = subprocess.run([sys.executable, "-c", STEP], env=environment, capture_output=True, text=True, check=True)
@@ -66,34 +82,34 @@ def steps(cache: Path, **variables: str) -> tuple[str, str, list[int]]:
 
 def test_stored_programs_give_the_same_bits(tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    cold, folder, (asked, _) = steps(tmp_path)
+    cold, folder, (requests, _) = run_steps(tmp_path)
     programs = sorted(Path(folder).glob("*-cache"))
     assert Path(folder).parent == tmp_path / "jax"
     assert programs
-    assert steps(tmp_path) == (cold, folder, [asked, asked])
-    assert asked > 0
+    assert run_steps(tmp_path) == (cold, folder, [requests, requests])
+    assert requests > 0
     assert sorted(Path(folder).glob("*-cache")) == programs
     for number, path in enumerate(programs):
-        whole = path.read_bytes()
-        path.write_bytes((b"", whole[: len(whole) // 2], whole[:-9] + bytes(9))[number % 3])
-    assert steps(tmp_path)[:2] == (cold, folder)
+        content = path.read_bytes()
+        path.write_bytes((b"", content[: len(content) // 2], content[:-9] + bytes(9))[number % 3])
+    assert run_steps(tmp_path)[:2] == (cold, folder)
 
 
 def test_stored_programs_in_the_users_folder_or_none_give_the_same_bits(tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    own = tmp_path / "own"
-    numbers, folder, _ = steps(tmp_path / "cache", JAX_COMPILATION_CACHE_DIR=str(own))
-    assert folder == str(own)
+    users_folder = tmp_path / "own"
+    numbers, folder, _ = run_steps(tmp_path / "cache", JAX_COMPILATION_CACHE_DIR=str(users_folder))
+    assert folder == str(users_folder)
     assert not (tmp_path / "cache" / "jax").exists()
-    write(tmp_path / "file", 1, 1)
-    assert steps(tmp_path / "file")[:2] == (numbers, "None")
+    write_file(tmp_path / "file", 1, 1)
+    assert run_steps(tmp_path / "file")[:2] == (numbers, "None")
 
 
 def test_build_of_another_compiler_has_another_name(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     from frameworks.jax.core.settings import build, libraries
 
-    first, second = write(tmp_path / "a.so", 9, 5), write(tmp_path / "b.so", 9, 5)
+    first, second = write_file(tmp_path / "a.so", 9, 5), write_file(tmp_path / "b.so", 9, 5)
     known = tmp_path / "builds"
     name = build([first, second], known)
     assert build([first, second], known) == name
@@ -103,26 +119,6 @@ def test_build_of_another_compiler_has_another_name(tmp_path: Path) -> None:
     second.write_bytes(b"of the size")
     assert build([first, second], known) != name
     assert any(path.stat().st_size > 2**26 for path in libraries())
-
-
-SUITE = """
-@clause("scaling.automaton")
-def test_that_leaves_a_folder() -> None:
-    tempfile.mkdtemp()
-
-
-@clause("scaling.automaton")
-def test_that_dies() -> None:
-    tempfile.mkstemp()
-    os.abort()
-"""
-
-
-SAVING = (
-    "conformance/suites/resume/test_resume.py::test_run_resumes_in_new_process",
-    "conformance/suites/resume/test_resume.py::test_dropout_stream_resumes",
-    "conformance/suites/formats/test_post_training_saving.py::test_quantized_model_survives_saving",
-)
 
 
 def test_run_removes_files_of_tests_and_of_a_killed_worker(tmp_path: Path) -> None:
@@ -141,9 +137,9 @@ def test_run_removes_the_directory_of_a_killed_run(tmp_path: Path) -> None:
     temporary.mkdir()
     arguments = ("--framework=reference", "-p", "no:faulthandler")
     assert judge(*arguments, root=root, TMPDIR=str(temporary)).status == -signal.SIGABRT
-    (left,) = temporary.iterdir()
+    (remaining,) = temporary.iterdir()
     judge(*arguments, "-k", "folder", root=root, TMPDIR=str(temporary))
-    assert list(temporary.iterdir()) == [], left
+    assert list(temporary.iterdir()) == [], remaining
 
 
 @pytest.mark.parametrize("framework", ["reference", *install.DISTRIBUTIONS])

@@ -18,6 +18,7 @@ from conformance.runner.workers import MOST, LostWorkers
 from results.record.model import Outcome
 from results.record.reading import load
 from tests.support.suite_runs import (
+    ROOT,
     TIMEOUTS,
     WORKERS,
     CommandResult,
@@ -71,11 +72,22 @@ import os
 import signal
 import sys
 
-if any("sys.stdin.readline" in word for word in sys.orig_argv):
+if any("sys.stdin.readline" in argument for argument in sys.orig_argv):
     os.kill(os.getpid(), signal.SIGKILL)
+"""
+PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+CHILD = """
+import os, time
+from conformance.runner.isolation import end_with_parent
+
+end_with_parent()
+print(os.getpid(), flush=True)
+time.sleep(600.0)
 """
 ABORTING = "--framework=tests.support.misbehaving:AbortingAtOnce"
 PRINTED = re.compile(r"::(test_step\[\d+\]) (PASSED|FAILED)")
+REFUSED = "pytest refuses its arguments"
+needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked for in /proc")
 
 
 def children(process: int) -> set[int]:
@@ -90,9 +102,6 @@ def children(process: int) -> set[int]:
             if int(fields[1]) == process or int(fields[2]) in result:
                 result.add(int(folder.name))
     return result
-
-
-needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked for in /proc")
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +121,7 @@ def test_run_after_kill_9_has_every_printed_verdict(copied: Path, tmp_path: Path
         process.wait()
     printed, journal = dict(PRINTED.findall(log.read_text("utf-8"))), record.with_suffix(".jsonl")
     saved = outcomes_by_case(load(journal))
-    expected = {case: Outcome.PASS if word == "PASSED" else Outcome.FAIL for case, word in printed.items()}
+    expected = {case: Outcome.PASS if text == "PASSED" else Outcome.FAIL for case, text in printed.items()}
     assert expected.items() <= saved.items()
     assert len(saved) <= len(printed) + 2
     assert judge("-k", "3", f"--record={record}", root=copied).status == 1
@@ -133,11 +142,18 @@ def test_run_of_a_killed_command_ends_pytest_and_ranks(tmp_path: Path) -> None:
     wait_for(lambda: len([*tmp_path.glob("run.interrupted-*.json")]) == 1)
 
 
+def test_end_with_parent_of_a_killed_parent_ends_the_process(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running([sys.executable, "-c", PARENT, CHILD], ROOT, log):
+        wait_for(lambda: log.read_text().endswith("\n"))
+        pid = int(log.read_text())
+    assert_ended([pid])
+
+
 def test_lost_workers_interrupts_workers() -> None:
     workers = LostWorkers()
-    with subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(600)"], preexec_fn=reset_signal_handlers
-    ) as process:
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(sleep, preexec_fn=reset_signal_handlers) as process:
         for popen in (process, None):
             workers.pytest_configure_node(SimpleNamespace(gateway=SimpleNamespace(_io=SimpleNamespace(popen=popen))))
         workers.pytest_keyboard_interrupt()
@@ -145,18 +161,18 @@ def test_lost_workers_interrupts_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "bad"),
+    ("arguments", "failure"),
     [(["-x"], Outcome.FAIL), ([ABORTING, *WORKERS, "--numprocesses=1", "--max-worker-restart=0"], Outcome.CRASH)],
     ids=["stops at the first failure", "gives up on its workers"],
 )
 def test_run_that_stops_early_has_an_interrupted_record(
-    copied: Path, tmp_path: Path, arguments: list[str], bad: Outcome
+    copied: Path, tmp_path: Path, arguments: list[str], failure: Outcome
 ) -> None:
     result = judge(*arguments, f"--record={tmp_path / 'run.json'}", root=copied)
     assert result.status == 1, result.lines
     (path,) = tmp_path.glob("*.json")
     assert (path.name, load(path).status) == ("run.interrupted-1.json", "interrupted")
-    assert [outcome for outcome in outcomes_by_case(load(path)).values() if outcome is not Outcome.PASS] == [bad]
+    assert [outcome for outcome in outcomes_by_case(load(path)).values() if outcome is not Outcome.PASS] == [failure]
 
 
 def test_run_after_a_crash_saves_its_journal(copied: Path, tmp_path: Path) -> None:
@@ -212,9 +228,6 @@ def test_run_with_all_workers_killed_ends_in_one_line(
     assert {text in line for line in result.lines if "find out what kills them" in line} == {True}
     assert "INTERNALERROR" not in result.output + result.errors
     assert [load(path).status for path in tmp_path.glob("run.*")] == ["interrupted"]
-
-
-REFUSED = "pytest refuses its arguments"
 
 
 @pytest.mark.parametrize(
@@ -279,8 +292,8 @@ def test_run_whose_pytest_is_killed_names_the_signal_and_the_journal(copied: Pat
         assert process.wait(hang_limit()) == 2, log.read_text()
     assert_ended([*started])
     (line,) = (line for line in log.read_text().splitlines() if line.startswith("conformance: "))
-    told, _, how = line.partition("its verdicts so far are in its journal: ")
-    assert told == "conformance: SIGKILL killed the run; "
-    assert how == f"conformance table {tmp_path / 'run.jsonl'}"
-    assert conformance(*how.split()[1:]).status == 0
-    assert Outcome.CRASH in outcomes_by_case(load(tmp_path / "run.jsonl")).values()
+    journal = tmp_path / "run.jsonl"
+    advice = f"its verdicts so far are in its journal: conformance table {journal}"
+    assert line == f"conformance: SIGKILL killed the run; {advice}"
+    assert conformance("table", journal).status == 0
+    assert Outcome.CRASH in outcomes_by_case(load(journal)).values()

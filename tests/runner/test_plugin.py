@@ -72,6 +72,40 @@ def test_settings(subject: Subject) -> None:
 def test_last(subject: Subject, verdict: Verdict) -> None:
     verdict.equal(subject.framework.global_state(), {**subject.framework.global_state()}, "settings")
 """
+IMPORT_BLOCKED = """
+import sys
+optional = ("sklearn", "xdist", "pytest_timeout", "pytest_benchmark")
+sys.modules.update(dict.fromkeys(optional))
+import pytest
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
+"""
+MISBEHAVING_SUITE = """
+from tests.support import behaviours
+
+BEGINNING = behaviours.surroundings()
+STEPS = [step for name in behaviours.{which} for step in (name, f"after {{name}}")]
+VALUES = {{"text_without_a_form": object(), "long_text": "x" * behaviours.BIG, "too_deep": [[]]}}
+for _ in range(100):
+    VALUES["too_deep"] = [VALUES["too_deep"]]
+
+
+@clause("scaling.automaton")
+@pytest.mark.parametrize("step", STEPS)
+def test_step(subject: Subject, verdict: Verdict, step: str) -> None:
+    if step in behaviours.{which}:
+        verdict.equal(behaviours.{which}[step].act(), 1.0, "what it returned")
+        return
+    print("a line")
+    verdict.equal(behaviours.surroundings(), BEGINNING, "surroundings")
+    verdict.holds(bool(subject.trainer(scalar()).parameters()), "it trains")
+
+
+@clause("scaling.automaton")
+@pytest.mark.parametrize("name", VALUES)
+def test_recorded(verdict: Verdict, name: str) -> None:
+    verdict.observe("value", VALUES[name])
+"""
+RUNS: dict[str, tuple[str, ...]] = {"one process": (), "a worker": (*WORKERS, "-n1", "--dist=load")}
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +131,6 @@ def judge_small_suite(small: Path, *arguments: str) -> Record:
     return load(record)
 
 
-# ---------------------------------------------------------------- refusals
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
@@ -126,7 +159,6 @@ def test_run_that_cannot_start_is_refused_in_one_line(small: Path, argument: str
     assert message in lines[0]
 
 
-# ---------------------------------------------------------------- outcomes
 def test_run_gives_every_test_its_outcome(small: Path) -> None:
     completed = judge("--framework=tests.support.misbehaving:Refusing", root=small)
     (path,) = (small / "results" / "records").glob("*Refusing*cpu*.json")
@@ -139,11 +171,11 @@ def test_run_gives_every_test_its_outcome(small: Path) -> None:
     assert result["test_raises"] is Outcome.ERROR
     assert result["test_clips"] is Outcome.UNSUPPORTED
     assert result["test_schedules"] is Outcome.MISDECLARED
-    said = {verdict.case: (verdict.signature, verdict.reason) for verdict in record.verdicts}
-    assert said["test_falls"][0] == "falls"
-    assert said["test_raises"][0] == "raises-ZeroDivisionError"
-    assert said["test_clips"] == ("optimizer.clip", "gradients are never clipped here")
-    assert said["test_schedules"] == ("optimizer.schedule", "schedules are not followed after all")
+    reasons = {verdict.case: (verdict.signature, verdict.reason) for verdict in record.verdicts}
+    assert reasons["test_falls"][0] == "falls"
+    assert reasons["test_raises"][0] == "raises-ZeroDivisionError"
+    assert reasons["test_clips"] == ("optimizer.clip", "gradients are never clipped here")
+    assert reasons["test_schedules"] == ("optimizer.schedule", "schedules are not followed after all")
     assert record.measurements == tuple(
         Measurement("scaling.automaton", "time", f"test_holds[{n}]", "s", (n, 2.0 * n), (0.5, 1.0)) for n in (1, 2)
     )
@@ -165,13 +197,13 @@ def test_run_with_expectations_confirms_or_refutes_them(small: Path) -> None:
     assert outcomes(record, "master.levels") == [Outcome.ERROR]
     assert outcomes(record, "recompute.nested") == [Outcome.ERROR]
     assert outcomes(record, "autocast.settings-restored") == [Outcome.KNOWN]
-    said = {verdict.clause: verdict for verdict in record.verdicts}
-    assert (said["scaling.stays-finite"].reason, said["scaling.stays-finite"].link) == (
+    verdicts = {verdict.clause: verdict for verdict in record.verdicts}
+    assert (verdicts["scaling.stays-finite"].reason, verdicts["scaling.stays-finite"].link) == (
         "It does.",
         "https://example.org/1",
     )
-    assert "signature differs" in said["master.levels"].message
-    assert "matched no test" in said["recompute.nested"].message
+    assert "signature differs" in verdicts["master.levels"].message
+    assert "matched no test" in verdicts["recompute.nested"].message
 
 
 def test_run_with_known_failures_alone_ends_with_0(small: Path) -> None:
@@ -207,16 +239,6 @@ def test_run_of_a_framework_that_wavers_abstains(tmp_path: Path) -> None:
     assert set(outcomes(load(path), "recompute.replays-dropout")) == {Outcome.ABSTAIN}
 
 
-# ---------------------------------------------------------------- what must be installed
-BARE = """
-import sys
-optional = ("sklearn", "xdist", "pytest_timeout", "pytest_benchmark")
-sys.modules.update(dict.fromkeys(optional))
-import pytest
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
-"""
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -226,11 +248,10 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
     ids=["some", "all"],
 )
 def test_run_of_scaling_needs_the_first_requirements_alone(arguments: list[str]) -> None:
-    result = run([sys.executable, "-c", BARE, *arguments], PYTHONPATH=str(ROOT))
+    result = run([sys.executable, "-c", IMPORT_BLOCKED, *arguments], PYTHONPATH=str(ROOT))
     assert result.status == 0, result.lines[-12:]
 
 
-# ---------------------------------------------------------------- repetition
 def without_times(value: Any) -> Any:
     """A document without dates and durations."""
     if isinstance(value, dict):
@@ -258,9 +279,9 @@ def test_run_of_a_broken_twin_fails_its_family_alone(tmp_path: Path) -> None:
     assert result.status == 1, result.output
     record = load(tmp_path / "twin.json")
     assert record.status == "partial"
-    bad = clauses_of(record, {outcome for outcome in Outcome if outcome.bad})
-    assert {name.partition(".")[0] for name in bad} == {"scaling"}
-    holding = clauses_of(record, {Outcome.PASS}) - bad
+    failing = clauses_of(record, {outcome for outcome in Outcome if outcome.bad})
+    assert {name.partition(".")[0] for name in failing} == {"scaling"}
+    holding = clauses_of(record, {Outcome.PASS}) - failing
     assert len([name for name in holding if name.startswith("resume.")]) >= 5
     failures = [v for v in record.verdicts if v.clause == "scaling.skip-is-atomic" and v.outcome is Outcome.FAIL]
     assert failures
@@ -280,34 +301,6 @@ def test_run_of_a_broken_twin_fails_its_family_alone(tmp_path: Path) -> None:
     assert failures[0].message[:60] in again.output
 
 
-MISBEHAVING_SUITE = """
-from tests.support import behaviours
-
-BEGINNING = behaviours.surroundings()
-STEPS = [step for name in behaviours.{which} for step in (name, f"after {{name}}")]
-VALUES = {{"text_without_a_form": object(), "long_text": "x" * behaviours.BIG, "too_deep": [[]]}}
-for _ in range(100):
-    VALUES["too_deep"] = [VALUES["too_deep"]]
-
-
-@clause("scaling.automaton")
-@pytest.mark.parametrize("step", STEPS)
-def test_step(subject: Subject, verdict: Verdict, step: str) -> None:
-    if step in behaviours.{which}:
-        verdict.equal(behaviours.{which}[step].act(), 1.0, "what it returned")
-        return
-    print("a line")
-    verdict.equal(behaviours.surroundings(), BEGINNING, "surroundings")
-    verdict.holds(bool(subject.trainer(scalar()).parameters()), "it trains")
-
-
-@clause("scaling.automaton")
-@pytest.mark.parametrize("name", VALUES)
-def test_recorded(verdict: Verdict, name: str) -> None:
-    verdict.observe("value", VALUES[name])
-"""
-
-
 def run_behaviours(folder: Path, which: str, *arguments: str) -> tuple[CommandResult, Record]:
     """A run of the behaviours, each followed by a test that finds all as it was."""
     root = copy_checkout(folder, behaving=MISBEHAVING_SUITE.format(which=which))
@@ -317,17 +310,15 @@ def run_behaviours(folder: Path, which: str, *arguments: str) -> tuple[CommandRe
     return result, load(record)
 
 
-RUNS: dict[str, tuple[str, ...]] = {"one process": (), "a worker": (*WORKERS, "-n1", "--dist=load")}
-
-
 def check_steps(record: Record, behaviours: dict[str, Behaviour]) -> None:
     """Asserts the outcome of each behaviour, and that the test after it passes."""
     verdicts = {verdict.case: verdict for verdict in record.verdicts}
     for name, behaviour in behaviours.items():
-        own, after = verdicts[f"test_step[{name}]"], verdicts[f"test_step[after {name}]"]
-        assert (own.outcome, after.outcome) == (behaviour.outcome, Outcome.PASS), (name, own.message, after.message)
-        assert own.case in own.repro
-        assert own.message or own.outcome is Outcome.PASS
+        verdict, after = (verdicts[f"test_step[{case}]"] for case in (name, f"after {name}"))
+        outcomes = (verdict.outcome, after.outcome)
+        assert outcomes == (behaviour.outcome, Outcome.PASS), (name, verdict.message, after.message)
+        assert verdict.case in verdict.repro
+        assert verdict.message or verdict.outcome is Outcome.PASS
 
 
 @pytest.mark.parametrize("name", ["one process", pytest.param("a worker", marks=pytest.mark.slow)])
@@ -336,7 +327,7 @@ def test_run_of_a_behaviour_costs_its_own_test(tmp_path: Path, name: str) -> Non
     check_steps(record, BEHAVIOURS)
     assert (result.status, record.status) == (1, "complete"), result.lines[-10:]
     assert len(record.verdicts) == 2 * len(BEHAVIOURS) + 4
-    assert sum(map(len, result.lines)) < 3_000_000, "what is too long is cut"
+    assert sum(map(len, result.lines)) < 3_000_000
     recorded = [verdict for verdict in record.verdicts if verdict.case.startswith("test_recorded")]
     assert [(verdict.outcome, verdict.signature) for verdict in recorded] == [(Outcome.ERROR, "cannot-be-stored")] * 3
 
@@ -344,5 +335,5 @@ def test_run_of_a_behaviour_costs_its_own_test(tmp_path: Path, name: str) -> Non
 def test_run_of_a_deadly_behaviour_costs_its_own_test(tmp_path: Path) -> None:
     arguments = (*WORKERS, "-n2", "--max-worker-restart=99", *TIMEOUTS, f"--timeout={hang_limit(1.5):g}", "-k", "step")
     result, record = run_behaviours(tmp_path, "DEADLY", *arguments)
-    assert result.status == 1, "a death is never a success"
+    assert result.status == 1
     check_steps(record, DEADLY)

@@ -35,6 +35,34 @@ from tests.runner.test_plugin import SUITE
 from tests.support.recorded import BASE, CLAUSE, change_verdict
 from tests.support.suite_runs import WORKERS, conformance, copy_checkout, judge, write_expectations
 
+RECIPE = Recipe(Adam(0.5), BFLOAT16, DynamicScaling(initial=8.0), accumulation=2, recompute=Recompute(2))
+FAILING = change_verdict(BASE, 0, outcome=Outcome.FAIL)
+CLIP = "scaling.unscales-before-clipping"
+HOSTILE = "::error file=x::taken in"
+COMMAND = re.compile(r"^\s*::|##\[")
+"""What the runner of GitHub takes for a command."""
+
+WARNING = """
+@clause("scaling.stays-finite")
+def test_warns(verdict: Verdict) -> None:
+    warnings.warn("a framework's warning")
+    verdict.equal(1, 1, "number", "differs")
+"""
+PRINTING = """
+import sys
+
+
+print("::error::as it is imported")
+os.write(2, b"::error::past Python\\n")
+
+
+@clause("scaling.automaton")
+def test_that_prints(subject: Subject) -> None:
+    print("::error::printed")
+    print("\N{NO-BREAK SPACE}::warning::printed", file=sys.stderr)
+    raise ValueError("a message\\n::error::raised")
+"""
+
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -43,7 +71,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("workers", [(), (*WORKERS, "--numprocesses=1")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), (*WORKERS, "--numprocesses=1")], ids=["one process", "workers"])
 def test_junit_report_has_properties_of_every_test(small: Path, tmp_path: Path, workers: Sequence[str]) -> None:
     path = tmp_path / "junit.xml"
     judge("--framework=tests.support.misbehaving:Refusing", f"--junitxml={path}", *workers, root=small)
@@ -90,17 +118,14 @@ def test_job_of_several_modes_has_a_report_for_each(
 ) -> None:
     calls: list[list[str]] = []
 
-    def stub_judge(*asked: Any) -> int:
-        calls.append(asked[-1])
+    def stub_judge(*arguments: Any) -> int:
+        calls.append(arguments[-1])
         return 2
 
     monkeypatch.setattr(jobs, "_find_refusal", lambda *_: "")
     monkeypatch.setattr(jobs, "judge", stub_judge)
     assert jobs.job("reference", modes, "cpu", arguments) == 2
     assert calls == expected
-
-
-FAILING = change_verdict(BASE, 0, outcome=Outcome.FAIL)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +148,7 @@ def test_job_of_an_own_loop_has_no_conclusion(
     status = int(record is not BASE)
 
     def stub_judge(*_: object) -> int:
-        time.sleep(0.05)  # a file's time is some milliseconds coarse
+        time.sleep(0.05)  # the times of files have a resolution of milliseconds
         if record:
             write(tmp_path / "run.json", record)
         return status
@@ -135,10 +160,6 @@ def test_job_of_an_own_loop_has_no_conclusion(
     assert jobs.job(framework, [""], "cpu", []) == status
     printed = capsys.readouterr().out
     assert [text for text in ("baseline", "1 test needs action", "nothing is worse") if text in printed] == conclusions
-
-
-# ---------------------------------------------------------------- the end of a run
-CLIP = "scaling.unscales-before-clipping"
 
 
 def verdict(case: str, outcome: Outcome, message: str = "", reason: str = "") -> TestVerdict:
@@ -153,8 +174,8 @@ def test_closing_lines_of_a_failure_quote_its_clause() -> None:
         verdict("test_c", Outcome.FAIL, "step: got 7, want 1"),
         verdict("test_d", Outcome.UNSUPPORTED, reason="the loop ignores recipe.clip"),
     ]
-    first, _, clause, rule, source, difference, repeat, _, counts = closing_lines(judged, "torch")
-    assert first == "clauses that fail: 1"
+    summary, _, clause, rule, source, difference, repeat, _, counts = closing_lines(judged, "torch")
+    assert summary == "clauses that fail: 1"
     assert clause == f"{CLIP}: 2 of 3 tests fail"
     assert rule.strip() == f"rule: {' '.join(load_clauses()[CLIP].requirement.split())}"
     assert source.strip() == "source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
@@ -166,12 +187,12 @@ def test_closing_lines_of_a_failure_quote_its_clause() -> None:
 
 def test_closing_lines_of_equal_failures_are_one_paragraph() -> None:
     failed = verdict("test_a", Outcome.ERROR, "TypeError: no 2")
-    others = ("scaling.automaton", "scaling.skip-is-atomic")
-    judged = [
-        failed,
-        *(replace(failed, clause=clause, message=f"TypeError: no {n}") for n, clause in enumerate(others)),
+    equal = [
+        replace(failed, clause=clause, message=f"TypeError: no {n}")
+        for n, clause in enumerate(("scaling.automaton", "scaling.skip-is-atomic"))
     ]
-    lines = closing_lines([*judged, replace(failed, clause="cost.state", message="ValueError: no")], "torch")
+    different = replace(failed, clause="cost.state", message="ValueError: no")
+    lines = closing_lines([failed, *equal, different], "torch")
     assert lines[0] == "clauses that fail: 4"
     assert [line for line in lines if line.endswith("tests fail")] == [
         f"{CLIP}: 1 of 1 tests fail",
@@ -191,10 +212,10 @@ def test_source_for_a_framework_is_its_own_or_the_first() -> None:
 
 
 def test_conclusion_counts_failures_on_a_foreign_processor() -> None:
-    there = replace(BASE, verdicts=(verdict("test_a", Outcome.FAIL, f"{FOREIGN} (avx2; they have avx512): got 1"),))
-    here = replace(BASE, verdicts=(verdict("test_b", Outcome.FAIL, "got 1"), verdict("test_c", Outcome.PASS)))
-    assert jobs.conclusion([here], []) == "1 test needs action"
-    assert jobs.conclusion([here, there], []) == f"2 tests need action, 1 of them {FOREIGN}"
+    foreign = replace(BASE, verdicts=(verdict("test_a", Outcome.FAIL, f"{FOREIGN} (avx2; they have avx512): got 1"),))
+    native = replace(BASE, verdicts=(verdict("test_b", Outcome.FAIL, "got 1"), verdict("test_c", Outcome.PASS)))
+    assert jobs.conclusion([native], []) == "1 test needs action"
+    assert jobs.conclusion([native, foreign], []) == f"2 tests need action, 1 of them {FOREIGN}"
 
 
 def test_conclusion_names_what_is_worse() -> None:
@@ -203,9 +224,6 @@ def test_conclusion_names_what_is_worse() -> None:
     weaker = compare_sets([BASE], [replace(BASE, clauses={**BASE.clauses, CLAUSE: lowered})])
     assert jobs.conclusion([BASE], [weaker]) == "worse than in the baseline: 1 level lowered"
     assert jobs.conclusion([BASE], [compare_sets([BASE], [BASE])]) == "nothing is worse"
-
-
-RECIPE = Recipe(Adam(0.5), BFLOAT16, DynamicScaling(initial=8.0), accumulation=2, recompute=Recompute(2))
 
 
 def test_run_of_a_recipe_has_what_differs_from_the_default() -> None:
@@ -262,33 +280,6 @@ def test_recorded_runs_leaves_out_the_default_way() -> None:
     assert [run.fixture for run in runs] == ["exact-linear"]
 
 
-# ---------------------------------------------------------------- in a job of GitHub Actions
-EVIL = "::error file=x::taken in"
-COMMAND = re.compile(r"^\s*::|##\[")
-"""What the runner of GitHub takes for a command."""
-
-WARNING = """
-@clause("scaling.stays-finite")
-def test_warns(verdict: Verdict) -> None:
-    warnings.warn("a framework's warning")
-    verdict.equal(1, 1, "number", "differs")
-"""
-PRINTING = """
-import sys
-
-
-print("::error::as it is imported")
-os.write(2, b"::error::past Python\\n")
-
-
-@clause("scaling.automaton")
-def test_that_prints(subject: Subject) -> None:
-    print("::error::printed")
-    print("\N{NO-BREAK SPACE}::warning::printed", file=sys.stderr)
-    raise ValueError("a message\\n::error::raised")
-"""
-
-
 def capture_output(*pieces: str, monkeypatch: pytest.MonkeyPatch, job: str = "true") -> str:
     """What comes out where the pieces are printed and flushed one after the other."""
     monkeypatch.setenv("GITHUB_ACTIONS", job)
@@ -305,12 +296,12 @@ def capture_output(*pieces: str, monkeypatch: pytest.MonkeyPatch, job: str = "tr
 @pytest.mark.parametrize(
     "pieces",
     [
-        (EVIL,),
-        (f"a\n  {EVIL}\n",),
-        (f"a\r{EVIL}\n",),
-        (f"\N{NO-BREAK SPACE}\N{EM SPACE}{EVIL}\n",),
+        (HOSTILE,),
+        (f"a\n  {HOSTILE}\n",),
+        (f"a\r{HOSTILE}\n",),
+        (f"\N{NO-BREAK SPACE}\N{EM SPACE}{HOSTILE}\n",),
         ("a ##[error]b\n",),
-        tuple(EVIL),
+        tuple(HOSTILE),
         tuple("a\n ##[error]b"),
         (":", ":", "error::"),
     ],
@@ -329,10 +320,12 @@ def test_harmless_leaves_other_text_as_it_is(text: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("arguments", [("table",), ("compare",), ("table", "--format", "markdown")])
 def test_output_of_a_hostile_record_has_no_command(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    changed = change_verdict(BASE, 0, test=f"{BASE.verdicts[0].clause}/{EVIL}", message=f"a\n{EVIL}", reason=EVIL)
-    series = replace(BASE.series, framework=EVIL, mode=f"\n{EVIL}")
+    changed = change_verdict(
+        BASE, 0, test=f"{BASE.verdicts[0].clause}/{HOSTILE}", message=f"a\n{HOSTILE}", reason=HOSTILE
+    )
+    series = replace(BASE.series, framework=HOSTILE, mode=f"\n{HOSTILE}")
     path = tmp_path / "run.json"
-    write(path, replace(changed, series=series, notes=(EVIL, f"##[error]{EVIL}")))
+    write(path, replace(changed, series=series, notes=(HOSTILE, f"##[error]{HOSTILE}")))
     paths = [path, path] if arguments == ("compare",) else [path]
     result = conformance(*arguments, *paths, GITHUB_ACTIONS="true")
     assert "taken in" in result.output

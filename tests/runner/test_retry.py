@@ -38,16 +38,17 @@ def test_sleeps_at_first(subject: Subject, verdict: Verdict) -> None:
         time.sleep(3600.0)
     verdict.observe("sleeps", False)
 """
-
-
 DYING = """
 @clause("scaling.automaton")
 @pytest.mark.parametrize("number", range(5))
 def test_dies(number: int) -> None:
     os.abort()
 """
-
-
+FAILED = TestVerdict("c/t", "c", Outcome.FAIL, signature="differs", message="numbers")
+KNOWN = replace(FAILED, outcome=Outcome.KNOWN)
+TIMED_OUT = replace(FAILED, outcome=Outcome.TIMEOUT, signature="timeout")
+PASSED = replace(FAILED, outcome=Outcome.PASS, signature="", message="")
+REFUSED = replace(FAILED, outcome=Outcome.UNSUPPORTED, signature="precision.O1-float16")
 NEW = "fail (restless) in the run, pass and pass when repeated in a new process: steadiness"
 SETTLED = {
     "test_flaky": (Outcome.UNSTABLE, ("pass", "pass"), NEW),
@@ -73,7 +74,8 @@ def test_run_repeats_what_got_worse(tmp_path: Path) -> None:
         assert line in result.output, result.output
     (path,) = (root / "results" / "records").iterdir()
     record = load(path)
-    assert [(one.case, one.value) for one in record.observations] == [("test_sleeps_at_first", False)]
+    (observation,) = record.observations
+    assert (observation.case, observation.value) == ("test_sleeps_at_first", False)
     verdicts = {verdict.case: verdict for verdict in record.verdicts}
     for case, (outcome, repeats, message) in SETTLED.items():
         assert (verdicts[case].outcome, verdicts[case].repeats) == (outcome, repeats), case
@@ -90,52 +92,45 @@ def test_run_goes_on_after_more_deaths_than_xdist_allows(tmp_path: Path) -> None
     assert "repeat" not in result.output.replace("repeat: ", "")
 
 
-FAILED = TestVerdict("c/t", "c", Outcome.FAIL, signature="differs", message="numbers")
-CALM = replace(FAILED, outcome=Outcome.KNOWN)
-LATE = replace(FAILED, outcome=Outcome.TIMEOUT, signature="timeout")
-PASSED = replace(FAILED, outcome=Outcome.PASS, signature="", message="")
-REFUSED = replace(FAILED, outcome=Outcome.UNSUPPORTED, signature="precision.O1-float16")
-
-
 @pytest.mark.parametrize(
-    ("first", "repeats", "wanted"),
+    ("verdict", "repeats", "expected"),
     [
         (FAILED, (FAILED, FAILED), FAILED),
         (FAILED, (FAILED, PASSED), Outcome.UNSTABLE),
         (FAILED, (FAILED, replace(FAILED, outcome=Outcome.ERROR, signature="raises-ValueError")), FAILED),
-        (FAILED, (CALM, FAILED), Outcome.UNSTABLE),
+        (FAILED, (KNOWN, FAILED), Outcome.UNSTABLE),
         (FAILED, (None, FAILED), FAILED),
         (FAILED, (None, None), FAILED),
-        (CALM, (CALM, CALM), CALM),
-        (CALM, (CALM, replace(CALM, signature="other")), Outcome.UNSTABLE),
-        (CALM, (PASSED, CALM), Outcome.UNSTABLE),
+        (KNOWN, (KNOWN, KNOWN), KNOWN),
+        (KNOWN, (KNOWN, replace(KNOWN, signature="other")), Outcome.UNSTABLE),
+        (KNOWN, (PASSED, KNOWN), Outcome.UNSTABLE),
         (REFUSED, (replace(REFUSED, signature="precision.O1-bfloat16"), REFUSED), REFUSED),
         (REFUSED, (replace(REFUSED, outcome=Outcome.NOT_OFFERED), REFUSED), REFUSED),
         (REFUSED, (PASSED, REFUSED), Outcome.UNSTABLE),
         (replace(REFUSED, outcome=Outcome.PASS), (REFUSED, REFUSED), Outcome.UNSTABLE),
-        (LATE, (LATE, LATE), LATE),
-        (LATE, (None, None), LATE),
-        (LATE, (PASSED, PASSED), PASSED),
-        (LATE, (CALM, CALM), CALM),
-        (LATE, (FAILED, replace(FAILED, message="others")), replace(FAILED, message="others")),
-        (LATE, (LATE, PASSED), Outcome.UNSTABLE),
-        (LATE, (CALM, PASSED), Outcome.UNSTABLE),
+        (TIMED_OUT, (TIMED_OUT, TIMED_OUT), TIMED_OUT),
+        (TIMED_OUT, (None, None), TIMED_OUT),
+        (TIMED_OUT, (PASSED, PASSED), PASSED),
+        (TIMED_OUT, (KNOWN, KNOWN), KNOWN),
+        (TIMED_OUT, (FAILED, replace(FAILED, message="others")), replace(FAILED, message="others")),
+        (TIMED_OUT, (TIMED_OUT, PASSED), Outcome.UNSTABLE),
+        (TIMED_OUT, (KNOWN, PASSED), Outcome.UNSTABLE),
     ],
 )
 def test_settle_of_repeats_keeps_or_replaces_the_verdict(
-    first: TestVerdict, repeats: tuple[TestVerdict | None, ...], wanted: TestVerdict | Outcome
+    verdict: TestVerdict, repeats: tuple[TestVerdict | None, ...], expected: TestVerdict | Outcome
 ) -> None:
-    settled = settle(first, repeats)
-    there = [repeat for repeat in repeats if repeat is not None]
-    assert settled.repeats == tuple(f"{v.outcome} ({v.signature})" if v.signature else v.outcome for v in there)
-    if isinstance(wanted, Outcome):
-        wanted = replace(first, outcome=wanted, message=settled.message)
-    assert replace(settled, repeats=()) == wanted
+    settled = settle(verdict, repeats)
+    finished = [repeat for repeat in repeats if repeat is not None]
+    assert settled.repeats == tuple(f"{v.outcome} ({v.signature})" if v.signature else v.outcome for v in finished)
+    if isinstance(expected, Outcome):
+        expected = replace(verdict, outcome=expected, message=settled.message)
+    assert replace(settled, repeats=()) == expected
 
 
 @pytest.fixture
-def real() -> Record:
-    """A record of tests that are there."""
+def record() -> Record:
+    """A record of tests of the inventory."""
     code = next(iter(inventory().values()))
     passed = TestVerdict(code.id, code.clause, Outcome.PASS, seed=0)
     absent = replace(passed, test=f"{code.clause}/expectation: differs", outcome=Outcome.ERROR)
@@ -144,7 +139,7 @@ def real() -> Record:
 
 
 @pytest.mark.parametrize(
-    ("former", "changes", "asked"),
+    ("former", "changes", "is_due"),
     [
         (Outcome.PASS, {"outcome": Outcome.PASS}, False),
         (Outcome.PASS, {"outcome": Outcome.FAIL, "signature": "differs"}, True),
@@ -156,12 +151,14 @@ def real() -> Record:
     ],
 )
 def test_due_has_what_is_worse_than_the_baseline(
-    monkeypatch: pytest.MonkeyPatch, real: Record, former: Outcome, changes: dict[str, Any], asked: bool
+    monkeypatch: pytest.MonkeyPatch, record: Record, former: Outcome, changes: dict[str, Any], is_due: bool
 ) -> None:
-    *others, verdict = sorted(real.verdicts, key=lambda v: "/test_" in v.test)
-    old, new = (replace(real, verdicts=(replace(verdict, **own), *others)) for own in ({"outcome": former}, changes))
+    *unchanged, verdict = sorted(record.verdicts, key=lambda v: "/test_" in v.test)
+    old, new = (
+        replace(record, verdicts=(replace(verdict, **fields), *unchanged)) for fields in ({"outcome": former}, changes)
+    )
     monkeypatch.setattr(retry, "former", lambda _: (Path("baseline.json"), old))
-    assert due(new) == ([verdict.test] if asked else [])
+    assert due(new) == ([verdict.test] if is_due else [])
     assert due(replace(new, status="interrupted")) == []
     monkeypatch.setattr(retry, "former", lambda _: None)
     assert len(due(new)) == new.verdicts[0].outcome.bad

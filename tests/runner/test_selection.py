@@ -19,6 +19,15 @@ from tests.support.suite_runs import judge
 
 TEST = "scaling.stays-finite/test_holds"
 CHOSEN = Selection(quick={TEST: ["1"]}, left_out={TEST: ["0"]})
+THREAD = Thread()
+LINK = "https://example.org"
+PATHS = {
+    ("torch", "eager"): "torch-eager",
+    ("torch", "compile"): "torch-eager",
+    ("paddle", "dygraph"): "paddle-static",
+    ("MyLoop", "loop"): "torch-loop",
+    ("mine", "fast"): "reference-emulated",
+}
 
 
 def test_selection_has_its_tests_and_core_has_unknown_ones(tmp_path: Path) -> None:
@@ -39,17 +48,7 @@ def test_path_of_a_mode_without_a_file_is_the_frameworks_first(tmp_path: Path) -
     assert path_of("torch", "eager", tmp_path) is None
     for name in ("paddle-static", "reference-emulated", "torch-eager", "torch-loop"):
         (tmp_path / f"{name}.json").touch()
-    found = {case: getattr(path_of(*case, tmp_path), "stem", "") for case in CASES}
-    assert found == CASES
-
-
-CASES = {
-    ("torch", "eager"): "torch-eager",
-    ("torch", "compile"): "torch-eager",
-    ("paddle", "dygraph"): "paddle-static",
-    ("MyLoop", "loop"): "torch-loop",
-    ("mine", "fast"): "reference-emulated",
-}
+    assert {case: getattr(path_of(*case, tmp_path), "stem", "") for case in PATHS} == PATHS
 
 
 def test_selects_of_arguments_that_select_tests_is_true(tmp_path: Path) -> None:
@@ -63,9 +62,6 @@ def test_durations_of_a_mode_are_of_the_nearest_baseline(tmp_path: Path) -> None
     assert forced != durations("paddle", "dygraph", "cpu") != durations("paddle", "nothing", "cpu")
     assert durations("of-somebody-else", "eager", "cpu") == durations("reference", "emulated", "cpu")
     assert durations("torch", "eager", "cpu", tmp_path) == {}
-
-
-LINK = "https://example.org"
 
 
 def way(name: str, **calls: dict[str, object]) -> Way:
@@ -116,9 +112,6 @@ def test_watch_calls_compares_arguments() -> None:
     assert calls.missing == ()
 
 
-THREAD = Thread()
-
-
 @pytest.mark.parametrize(
     ("calls", "act", "missing"),
     [
@@ -158,7 +151,7 @@ def test_find_installed_ways_leaves_out_missing_calls(tmp_path: Path, monkeypatc
         for name, call in (("gone", "a"), ("here", "dumps"))
     )
     text = "\n".join(('modes = ["m"]', *tables))
-    adapter = _adapter(tmp_path, monkeypatch, text)
+    adapter = write_adapter(tmp_path, monkeypatch, text)
     assert [str(item) for item in load_ways(adapter)] == ["clip.gone", "clip.here"]
     assert [str(item) for item in find_installed_ways(adapter, "m")] == ["clip.here"]
     assert find_installed_ways(adapter, "other") == ()
@@ -180,12 +173,12 @@ def test_load_ways_of_a_bad_file_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str
 ) -> None:
     with pytest.raises(UnknownFramework) as error:
-        load_ways(_adapter(tmp_path, monkeypatch, text))
+        load_ways(write_adapter(tmp_path, monkeypatch, text))
     assert problem in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def _adapter(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
+def write_adapter(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
     module = f"ways_{abs(hash(text))}"
     (folder / f"{module}.py").write_text("")
     (folder / FILE).write_text(text)
@@ -207,15 +200,15 @@ def test_chosen_ways_of_wrong_names_are_refused(names: list[str], problem: str) 
 
 
 def test_may_use_follows_the_runs_of_a_test() -> None:
-    clipped = _verdict("composition.pairs/a", {"clip": 0.5})
-    saved = _verdict("resume.bit-identical/test_a_saved_run_goes_on", {})
+    clipped = run_verdict("composition.pairs/a", {"clip": 0.5})
+    saved = run_verdict("resume.bit-identical/test_a_saved_run_goes_on", {})
     assert (may_use(clipped, "clip"), may_use(saved, "clip")) == (True, False)
     assert (may_use(clipped, "save"), may_use(saved, "save")) == (False, True)
-    assert may_use(_verdict("a.b/c", {"precision": {"level": "O1"}}), "autocast")
+    assert may_use(run_verdict("a.b/c", {"precision": {"level": "O1"}}), "autocast")
     assert may_use(saved, "backward")
 
 
-def _verdict(test: str, recipe: dict[str, object]) -> TestVerdict:
+def run_verdict(test: str, recipe: dict[str, object]) -> TestVerdict:
     return TestVerdict(test, test.partition("/")[0], Outcome.PASS, runs=(RunSetup("model", recipe),))
 
 
@@ -239,7 +232,7 @@ def test_run_with_a_way_records_it(tmp_path: Path) -> None:
 
 def test_require_calls_of_a_way_that_is_not_called_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'modes = ["m"]\n[sharding.sorted]\ncalls = {"json.dumps" = {sort_keys = true}}\nlink = "x"'
-    adapter, recipe = _adapter(tmp_path, monkeypatch, text), Recipe(ways=("sharding.sorted",))
+    adapter, recipe = write_adapter(tmp_path, monkeypatch, text), Recipe(ways=("sharding.sorted",))
     with require_calls(adapter, recipe, "sharding"):
         resolve("json.dumps")({}, sort_keys=True)
     with require_calls(adapter, recipe, "data-parallel"):

@@ -16,26 +16,26 @@ from tests.support.suite_runs import ROOT, environment
 from tools.commands import style
 from tools.style import Phrase, hits, texts
 
-ROOMS = ("fixtures", "frameworks", "conformance", "results")
+PACKAGES = ("fixtures", "frameworks", "conformance", "results")
 ADAPTERS = tuple(built_in())
-OWN = {name: {*adapter_file(name).imports} for name in ADAPTERS}
+IMPORTS_OF = {name: {*adapter_file(name).imports} for name in ADAPTERS}
 SHARED = {"keras_common": {"keras"}}
-"""Packages of what adapters share that have a library, and it."""
-FRAMEWORKS = frozenset().union(*OWN.values(), {"torchvision", "jaxlib", "mlx", "mindspore"})
+"""Libraries that code shared by adapters imports."""
+FRAMEWORKS = frozenset().union(*IMPORTS_OF.values(), {"torchvision", "jaxlib", "mlx", "mindspore"})
 TESTED = {code.clause for code in inventory().values()}
-"""Clauses with a test in the suites, each test of which has a name of its own."""
+"""Clauses with a test in the suites."""
 
 
-def sources(*rooms: str) -> list[Path]:
-    """Every module of these packages; PyTorch's compiler writes others to the cache."""
-    result = [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
+def sources(*packages: str) -> list[Path]:
+    """Every module of these packages, without those that PyTorch's compiler writes to the cache."""
+    result = [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
     return [
         path for path in result if "__pycache__" not in path.parts and ROOT / "results" / "cache" not in path.parents
     ]
 
 
 def find_imports(path: Path) -> set[str]:
-    """Every absolute module that a module names in an import, wherever the import stands."""
+    """Every module that a file imports by its absolute name."""
     return set(re.findall(r"^[ \t]*(?:from|import)[ \t]+([a-z][\w.]*)", path.read_text("utf-8"), re.MULTILINE))
 
 
@@ -44,15 +44,15 @@ def test_native_loops_import_the_fixtures_alone() -> None:
     assert len(paths) > 2
     for path in paths:
         named = {name for name in find_imports(path) if not name.startswith("frameworks.native_loop")}
-        rooms = {name.split(".")[0] for name in named} & {*ROOMS, "tests", "benchmarks"}
-        assert rooms <= {"fixtures"}, f"{path.relative_to(ROOT)} imports {sorted(rooms)}"
+        packages = {name.split(".")[0] for name in named} & {*PACKAGES, "tests", "benchmarks"}
+        assert packages <= {"fixtures"}, f"{path.relative_to(ROOT)} imports {sorted(packages)}"
 
 
 def test_modules_outside_an_adapter_import_no_framework() -> None:
-    assert {name for name in ADAPTERS if not OWN[name]} == {"reference"}
-    for path in sources(*ROOMS):
-        room, part, *_ = path.relative_to(ROOT).parts
-        allowed = (OWN | SHARED).get(part, set()) if room == "frameworks" else set()
+    assert {name for name in ADAPTERS if not IMPORTS_OF[name]} == {"reference"}
+    for path in sources(*PACKAGES):
+        package, part, *_ = path.relative_to(ROOT).parts
+        allowed = (IMPORTS_OF | SHARED).get(part, set()) if package == "frameworks" else set()
         result = {name.split(".")[0] for name in find_imports(path)} & FRAMEWORKS
         assert result <= allowed, f"{path.relative_to(ROOT)} imports {sorted(result - allowed)}"
 
@@ -89,8 +89,8 @@ def test_suites_have_no_skip() -> None:
 
 
 def test_must_clauses_have_a_test() -> None:
-    binding = {clause.id for clause in load_clauses().values() if clause.level is Level.MUST}
-    assert binding - TESTED - {SETTINGS} == set()
+    must_clauses = {clause.id for clause in load_clauses().values() if clause.level is Level.MUST}
+    assert must_clauses - TESTED - {SETTINGS} == set()
 
 
 def test_files_of_the_checkout_have_portable_names() -> None:

@@ -176,8 +176,8 @@ class Device(ReferenceFramework):
         width, recompute = run.masters["0.bias"].size, run.recipe.recompute
         if recompute is not None:
             equal = blocks((len(run.model.layers) - 1) // 2 // recompute.segments, width, run.model.sample[0])
-            apart = [run.recipe.replace(recompute=None), run.recipe.replace(recompute=type(recompute)(1))]
-            segment = [ReferenceFramework("cpu").trainer(equal, recipe).saved_bytes(batch) for recipe in apart]
+            recipes = [run.recipe.replace(recompute=None), run.recipe.replace(recompute=type(recompute)(1))]
+            segment = [ReferenceFramework("cpu").trainer(equal, recipe).saved_bytes(batch) for recipe in recipes]
             count += segment[0] - segment[1]
         return round(count * self.peaks.get(technique_of(run.recipe), 1.0)) + 2 * 4 * len(batch) * width
 

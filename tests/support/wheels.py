@@ -31,10 +31,10 @@ def write_wheel(
     folder.mkdir(parents=True, exist_ok=True)
     module = name.replace("-", "_")
     path, info = folder / f"{module}-{version}-{tag}.whl", f"{module}-{version}.dist-info"
-    needed = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    requirements = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     files = {
         f"{module}.py": f"VERSION = {version!r}\n" if source is None else source,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needed}",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requirements}",
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: toy\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
     with ZipFile(path, "w") as wheel:
@@ -61,7 +61,7 @@ def only_index(folder: Path, *versions: str) -> Iterator[None]:
     for version in versions:
         write_wheel(folder, PACKAGE, version)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**offline(folder), "CONFORMANCE_SUITE_PACKAGES": here()}.items():
+        for name, value in {**offline(folder), "CONFORMANCE_SUITE_PACKAGES": site_packages()}.items():
             patch.setenv(name, value)
         for function in (plan.releases, plan._settings_of_pip):
             function.cache_clear()
@@ -93,6 +93,6 @@ def serve_index(folder: Path, packages: Mapping[str, Sequence[Mapping[str, objec
         server.shutdown()
 
 
-def here() -> str:
+def site_packages() -> str:
     """The site-packages of this environment, on which environments of toys are built."""
     return sysconfig.get_path("purelib")

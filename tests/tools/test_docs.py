@@ -22,6 +22,8 @@ from tools.docs.upgrades import SWEEPS, example, histories
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = (*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *DOCS)
+UNEXPLAINED = {"jax composition.shipped-gradients"}
+"""Changes whose cause is not known: the gradient of gelu at -5 in JAX 0.4.38."""
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +38,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_pages_have_every_block_once() -> None:
-    places = Counter(name for page in generate.pages() for name in generate.markers(page.read_text("utf-8")))
-    assert places == Counter({name for names in generate.SOURCES.values() for name in names} | generate.MEASURED)
+    counts = Counter(name for page in generate.pages() for name in generate.markers(page.read_text("utf-8")))
+    assert counts == Counter({name for names in generate.SOURCES.values() for name in names} | generate.MEASURED)
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
@@ -50,7 +52,7 @@ def test_committed_pages_have_placeholders(page: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("source", sorted(generate.SOURCES.keys() - {"tools.docs.clauses:blocks"}))
 def test_sources_make_their_blocks(source: str) -> None:
-    """Left out is what takes minutes; tests of laws check parts of it, and `tox -e docs` makes the page of mutation."""
+    """The blocks of clauses take minutes and are left out; `tox -e docs` makes them."""
     assert {*generate.resolve(source)()} == {*generate.SOURCES[source]}
 
 
@@ -103,9 +105,6 @@ def test_docs_page_prints_it_with_its_blocks(capsys: pytest.CaptureFixture[str])
     assert main(["docs", "--page", "../README"], commands) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "there is no page '../README'; there are adapters, " in line
-
-
-# ---------------------------------------------------------------- README and the text of pages
 
 
 def test_index_names_every_page() -> None:
@@ -175,9 +174,6 @@ def test_place_of_a_block_leaves_placeholders(tmp_path: Path, monkeypatch: pytes
         generate.place({"such a block": ""})
 
 
-# ---------------------------------------------------------------- the page of findings
-
-
 def test_page_of_findings_has_every_finding_clause_and_workaround() -> None:
     known = load_known()
     page, _, workarounds = findings.page().partition("## Workarounds")
@@ -186,9 +182,6 @@ def test_page_of_findings_has_every_finding_clause_and_workaround() -> None:
     _, *rows = (line for line in workarounds.splitlines() if line.startswith("| "))
     assert len(rows) == len(known.workarounds)
     assert all(workaround.does in "\n".join(rows) for workaround in known.workarounds)
-
-
-# ---------------------------------------------------------------- what holds, and what fails where
 
 
 def test_techniques_are_the_families() -> None:
@@ -200,23 +193,17 @@ def test_outcomes_have_a_row_for_every_series() -> None:
     assert len(summaries.blocks()["outcomes"].splitlines()) == 2 + len(series)
 
 
-# ---------------------------------------------------------------- the committed histories of sweeps
-
-OPEN = {"jax composition.shipped-gradients"}
-"""Changes whose cause is not known: the gradient of gelu at -5 in JAX 0.4.38."""
-
-
 @pytest.mark.parametrize("path", sorted(SWEEPS.glob("*.json")), ids=lambda path: path.stem)
 def test_committed_histories_have_a_plan(path: Path) -> None:
     assert path.with_suffix(".toml").is_file()
-    versions = sum(column.judged for one in load(path) for column in one.line.columns)
-    assert versions
+    assert sum(column.judged for history in load(path) for column in history.line.columns)
 
 
-@pytest.mark.parametrize("one", histories(), ids=lambda one: one.line.name)
-def test_changes_of_histories_have_an_explanation(one: LineHistory) -> None:
-    open_ = {f"{one.line.framework} {point.clause}" for point in one.points if not find_explanations(one.line, point)}
-    assert open_ <= OPEN
+@pytest.mark.parametrize("history", histories(), ids=lambda history: history.line.name)
+def test_changes_of_histories_have_an_explanation(history: LineHistory) -> None:
+    line = history.line
+    result = {f"{line.framework} {point.clause}" for point in history.points if not find_explanations(line, point)}
+    assert result <= UNEXPLAINED
 
 
 def test_example_compares_nearly_all_tests() -> None:

@@ -24,7 +24,7 @@ from tools.faults.catalogue import Fault, faults
 from tools.faults.engine import Baseline, Engine, Fate, RunError
 from tools.faults.score import Score, alone, must_clauses
 
-EVERY = faults()
+FAULTS = faults()
 RESERVED = frozenset({"example", "invalid", "localhost", "test"})
 WITHOUT_LINK = 27
 """Faults of the rounds of held-out faults, half of which were not drawn from real bugs."""
@@ -33,31 +33,34 @@ BASELINE = Baseline(
     {"scaling.a": [("s.py::test_slow", 2.0), ("s.py::test_quick", 1.0)], "scaling.b": [("s.py::test_b", 0.5)]}
 )
 WHOLE = Baseline({**BASELINE.passed, "resume.c": [("r.py::test_c", 0.1)]})
+LAW_BASELINE = Baseline({"laws.programs": [("l.py::test_law", 3.0)]})
+A, B, C = "scaling.a", "scaling.b", "resume.c"
+ENDS = (Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH)
+LEAK = TestVerdict(f"{A}/test", A, Outcome.PASS, leaks=("scope: off → on",))
+SILENT = (Outcome.FIXED, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED, Outcome.ABSTAIN)
+MODULES = [path.relative_to(ROOT) for path in sorted((ROOT / "tools" / "faults" / "adapters").rglob("*.py"))]
 
 
-LAWS = Baseline({"laws.programs": [("l.py::test_law", 3.0)]})
-
-
-class Scripted:
-    """Baselines as they are told."""
+class StubBaselines:
+    """Constant baselines."""
 
     needed = BASELINE
 
     def laws(self) -> Baseline:
-        return LAWS
+        return LAW_BASELINE
 
     def whole(self) -> Baseline:
         return WHOLE
 
 
-class Script(Engine):
-    """An engine whose runs find what they are told to."""
+class StubEngine(Engine):
+    """An engine whose runs give these verdicts, one list a run."""
 
     def __init__(self, *runs: Iterable[TestVerdict]) -> None:
-        self.runs, self.asked = list(runs), []
+        self.runs, self.selections = list(runs), []
 
     def run(self, *args: Any, **_: Any) -> tuple[TestVerdict, ...]:
-        self.asked.append(list(args[2]))
+        self.selections.append(list(args[2]))
         return tuple(self.runs.pop(0))
 
 
@@ -65,9 +68,9 @@ def verdict(clause: str, outcome: Outcome = Outcome.FAIL) -> TestVerdict:
     return TestVerdict(f"{clause}/test", clause, outcome)
 
 
-def fate(*runs: Iterable[TestVerdict], fault: Fault = FAULT) -> tuple[Fate, Script]:
-    engine = Script(*runs)
-    return engine.fate(fault, Scripted()), engine
+def fate(*runs: Iterable[TestVerdict], fault: Fault = FAULT) -> tuple[Fate, StubEngine]:
+    engine = StubEngine(*runs)
+    return engine.fate(fault, StubBaselines()), engine
 
 
 def is_placeholder(link: str) -> bool:
@@ -78,29 +81,23 @@ def is_placeholder(link: str) -> bool:
 
 def test_faults_have_a_link_and_clauses() -> None:
     clauses = load_clauses()
-    assert sum(not fault.link for fault in EVERY) <= WITHOUT_LINK, "a new fault has the link of a real bug"
-    for fault in EVERY:
+    assert sum(not fault.link for fault in FAULTS) <= WITHOUT_LINK, "a new fault has the link of a real bug"
+    for fault in FAULTS:
         assert not fault.link or (fault.link.startswith("https://") and not is_placeholder(fault.link)), fault.name
         assert fault.clauses, fault.name
         assert not set(fault.clauses) - clauses.keys(), fault.name
         assert all(clauses[clause].level is not Level.OBSERVATION for clause in fault.clauses), fault.name
-    names = [f"{fault.framework} {fault.label}" for fault in EVERY]
+    names = [f"{fault.framework} {fault.label}" for fault in FAULTS]
     assert sorted(names) == sorted(set(names))
-    assert {fault.framework for fault in EVERY} == {*built_in()}
+    assert {fault.framework for fault in FAULTS} == {*built_in()}
 
 
-@pytest.mark.parametrize("fault", [m for m in EVERY if m.framework == "reference"], ids=lambda m: m.label)
+@pytest.mark.parametrize("fault", [m for m in FAULTS if m.framework == "reference"], ids=lambda m: m.label)
 def test_load_of_a_fault_of_the_reference_works(fault: Fault) -> None:
     framework: Framework = load(fault.name, "cpu", fault.mode or None)
     assert framework.name == "reference"
     module, _, name = fault.name.partition(":")
     assert getattr(import_module(module), name).__doc__
-
-
-A, B, C = "scaling.a", "scaling.b", "resume.c"
-ENDS = (Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH)
-LEAK = replace(verdict(A, Outcome.PASS), leaks=("scope: off → on",))
-SILENT = (Outcome.FIXED, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED, Outcome.ABSTAIN)
 
 
 @pytest.mark.parametrize(
@@ -127,15 +124,15 @@ def test_fate_of_a_fault_follows_its_clauses(
     if "clauses" in changes:
         assert result.broken == ("autocast.settings-restored",)
     else:
-        assert engine.asked[0] == ["s.py::test_b", "s.py::test_quick", "s.py::test_slow"]
-        assert engine.asked[1:] == [["l.py::test_law"], ["r.py::test_c"]][: len(engine.asked) - 1]
+        assert engine.selections[0] == ["s.py::test_b", "s.py::test_quick", "s.py::test_slow"]
+        assert engine.selections[1:] == [["l.py::test_law"], ["r.py::test_c"]][: len(engine.selections) - 1]
 
 
 @pytest.mark.parametrize(("message", "word"), [("…: 2 (LayerNorm), output", "caught"), ("…: nothing", "not named")])
 def test_fate_of_a_failure_without_its_name_is_a_problem(message: str, word: str) -> None:
     named = replace(FAULT, names="(LayerNorm), output")
-    said = [replace(verdict(clause), message=message) for clause in FAULT.clauses]
-    result, _ = fate([*said, replace(verdict(C), message="…")], fault=named)
+    verdicts = [replace(verdict(clause), message=message) for clause in FAULT.clauses]
+    result, _ = fate([*verdicts, replace(verdict(C), message="…")], fault=named)
     assert result.word == word
     problems = Score((result,), FAULT.clauses).problems()
     assert [line.split(":")[0] for line in problems] == ["not named"] * (word == "not named")
@@ -153,18 +150,18 @@ def test_fate_of_a_failure_without_its_name_is_a_problem(message: str, word: str
     ids=["every law holds", "a clause about the fault", "another clause", "an exception"],
 )
 def test_alone_of_a_fault_has_the_clause_of_a_law(verdicts: list[TestVerdict], breaks: str, named: bool) -> None:
-    result = alone(Script(verdicts), FAULT)
+    result = alone(StubEngine(verdicts), FAULT)
     assert (result.breaks, result.named) == (breaks, named)
 
 
 def test_score_problems_name_uncaught_faults_and_unproven_clauses() -> None:
-    good = Fate(FAULT, FAULT.clauses)
-    bad = Fate(replace(FAULT, name="tools.faults.m:Sly"), (), ("resume.c",))
-    perfect = Score((good,), FAULT.clauses)
+    caught = Fate(FAULT, FAULT.clauses)
+    missed = Fate(replace(FAULT, name="tools.faults.m:Sly"), (), ("resume.c",))
+    perfect = Score((caught,), FAULT.clauses)
     assert perfect.problems() == []
     assert "score 100 %: 1 of 1 faults" in perfect.table(1.0)
     assert "2 of 2 MUST clauses proven" in perfect.table(1.0)
-    marred = Score((good, bad), (*FAULT.clauses, "scaling.z"))
+    marred = Score((caught, missed), (*FAULT.clauses, "scaling.z"))
     assert marred.problems() == [
         "by accident: tools.faults.m:Sly was not caught by scaling.a, scaling.b; resume.c failed",
         "unproven: no fault breaks scaling.z",
@@ -174,7 +171,7 @@ def test_score_problems_name_uncaught_faults_and_unproven_clauses() -> None:
 
 
 def test_must_clauses_have_a_fault() -> None:
-    named = {clause for fault in EVERY for clause in fault.clauses}
+    named = {clause for fault in FAULTS for clause in fault.clauses}
     assert set(must_clauses(load_clauses().values())) - named == set()
 
 
@@ -243,11 +240,8 @@ def test_find_dominated_has_faults_that_are_easier_to_catch(tmp_path: Path) -> N
 
 def test_kills_are_of_existing_faults() -> None:
     known = engine.read()
-    assert known.keys() <= {fault.id for fault in EVERY if fault.framework == "reference"}
+    assert known.keys() <= {fault.id for fault in FAULTS if fault.framework == "reference"}
     assert all(known.values())
-
-
-MODULES = [path.relative_to(ROOT) for path in sorted((ROOT / "tools" / "faults" / "adapters").rglob("*.py"))]
 
 
 def file_of(module: str) -> Path | None:
@@ -269,7 +263,7 @@ def names_of(file: Path) -> frozenset[str]:
     return frozenset(known)
 
 
-def missing(tree: ast.AST) -> Iterator[str]:
+def find_missing_names(tree: ast.AST) -> Iterator[str]:
     """Names of this checkout's modules that a module imports or patches, and that are not there."""
     modules: dict[str, Path] = {}
     for node in ast.walk(tree):
@@ -290,4 +284,4 @@ def missing(tree: ast.AST) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=str)
 def test_faults_of_adapters_import_and_patch_existing_names(path: Path) -> None:
-    assert [*missing(ast.parse((ROOT / path).read_text("utf-8")))] == []
+    assert [*find_missing_names(ast.parse((ROOT / path).read_text("utf-8")))] == []

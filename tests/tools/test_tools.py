@@ -46,6 +46,8 @@ from tools.selections import (
     quick_of,
 )
 
+LIMITS = '[python]\na = 2\n"." = 1\nall = 3\n[all]\nfiles = 2\ntoml = 100\nweb = 1\n'
+
 
 def test_baselines_of_default_modes_are_not_stale() -> None:
     areas = suite_areas()
@@ -53,7 +55,7 @@ def test_baselines_of_default_modes_are_not_stale() -> None:
         f"{record.series.framework} {record.series.mode}": stale(record, areas, DEMANDS)
         for record in default_baselines()
     }
-    assert {name: names for name, names in old.items() if names} == {}, "judge by all tests and accept the records"
+    assert {name: names for name, names in old.items() if names} == {}
     assert len(old) == 7
     record = replace(BASE, suite=replace(BASE.suite, areas={"tests": "1", "fixtures": "2"}))
     assert stale(record, {"tests": "1", "fixtures": "3"}, ("tests", "fixtures")) == ["fixtures"]
@@ -69,9 +71,6 @@ def test_tests_that_need_a_framework_are_run_with_frameworks() -> None:
     assert skips
     assert skips <= {*WITH_FRAMEWORKS}
     assert [path for path in WITH_FRAMEWORKS if not (ROOT / path).is_file()] == []
-
-
-LIMITS = '[python]\na = 2\n"." = 1\nall = 3\n[all]\nfiles = 2\ntoml = 100\nweb = 1\n'
 
 
 @pytest.mark.parametrize(
@@ -117,9 +116,9 @@ def test_levels_without_a_switch_are_the_processors() -> None:
 
 
 def test_nightly_uses_existing_options_of_tools() -> None:
-    asked = re.findall(r"-m tools (\w+)(.*)", (ROOT / ".ci" / "nightly").read_text())
-    assert asked
-    for name, arguments in asked:
+    commands = re.findall(r"-m tools (\w+)(.*)", (ROOT / ".ci" / "nightly").read_text())
+    assert commands
+    for name, arguments in commands:
         source = (ROOT / TOOLS[name].words[0].replace(".", "/")).with_suffix(".py").read_text()
         assert all(f'"{option}"' in source for option in re.findall("--[a-z-]+", arguments)), (name, arguments)
 
@@ -133,12 +132,12 @@ def test_table_has_every_quantity_of_a_promise(name: str) -> None:
         assert f"| {scenario}, " in table(replace(promise, scenarios=(scenario,)), baselines(), load_scenarios())
 
 
-def one(test: str, seconds: float, faults: str = "", *, must: bool = False, judged: bool = True) -> Candidate:
+def candidate(test: str, seconds: float, faults: str = "", *, must: bool = False, judged: bool = True) -> Candidate:
     return Candidate(test, seconds, frozenset(faults), test.partition("/")[0] if must else "", judged)
 
 
 def test_core_of_and_quick_of_fill_their_time() -> None:
-    tests = [one(f"a.a/t[{i}]", 1) for i in range(9)] + [one("a.a/refused", 0.1, judged=False)]
+    tests = [candidate(f"a.a/t[{i}]", 1) for i in range(9)] + [candidate("a.a/refused", 0.1, judged=False)]
     assert len(core_of(tests, 5)) == 5
     assert len(quick_of(tests, 5)) == 5
     assert "a.a/refused" not in quick_of(tests, 50)
@@ -178,8 +177,8 @@ def test_kills_name_existing_tests() -> None:
     assert named - recorded == set()
 
 
-class Narrow(ReferenceFramework):
-    """A twin of the reference that declares no bfloat16 and raises where a recipe recomputes, or does nothing."""
+class WithoutRecomputation(ReferenceFramework):
+    """Declares no bfloat16, and raises for recomputation and for a recipe without any technique."""
 
     def declares(self, capability: Capability) -> Declaration:
         if capability is Capability.O1_BFLOAT16:
@@ -195,9 +194,9 @@ class Narrow(ReferenceFramework):
 
 
 def steps(framework: str, *arguments: str | Path) -> CommandResult:
-    few = ("-p", "pytest_benchmark.plugin", "--benchmark-max-time=0.01", "--benchmark-min-rounds=2")
+    options = ("-p", "pytest_benchmark.plugin", "--benchmark-max-time=0.01", "--benchmark-min-rounds=2")
     suite = ("tools/benchmarks", "-rs", f"--framework={framework}")
-    return run([sys.executable, "-m", "pytest", *suite, *few, *map(str, arguments)])
+    return run([sys.executable, "-m", "pytest", *suite, *options, *map(str, arguments)])
 
 
 def test_bench_json_has_framework_fixture_and_technique(tmp_path: Path) -> None:
@@ -220,7 +219,9 @@ def test_bench_json_has_framework_fixture_and_technique(tmp_path: Path) -> None:
 
 
 def test_bench_skips_what_cannot_be_timed() -> None:
-    result = steps("tests.tools.test_tools:Narrow", "-k", "digits-mlp and (bfloat16 or recomputation or plain)")
+    result = steps(
+        "tests.tools.test_tools:WithoutRecomputation", "-k", "digits-mlp and (bfloat16 or recomputation or plain)"
+    )
     assert result.status == 1, result.lines
     skipped = "\n".join(line for line in result.lines if line.startswith("SKIPPED"))
     assert "precision.O1-bfloat16: this twin has no such format" in skipped
