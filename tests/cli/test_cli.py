@@ -146,7 +146,7 @@ def test_tools_from_any_folder_pass_arguments_and_status_on(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_tools_are_modules_of_the_checkout_or_pytest(name: str) -> None:
-    module, *arguments = TOOLS[name].words
+    module, *arguments = TOOLS[name].arguments
     assert module == "pytest" or find_spec(module) is not None
     assert all((ROOT / word).exists() for word in arguments if not word.startswith("-"))
 

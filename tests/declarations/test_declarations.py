@@ -135,7 +135,7 @@ def test_has_effect_of_an_attempt_that_warns_fails_or_raises_is_false() -> None:
 
 
 def test_compare_of_a_supported_capability_whose_attempt_does_nothing_fails() -> None:
-    compare(Subject(ReferenceFramework()), Verdict(), Capability.PEAK_BYTES)
+    compare(Subject(ReferenceFramework()), Verdict(), Capability.CLIP)
     with pytest.raises(Misdeclared, match="a direct call had no effect"):
         compare(Subject(ClipIsTakenAndNeverUsed("cpu")), Verdict(), Capability.CLIP)
 

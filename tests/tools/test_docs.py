@@ -91,7 +91,7 @@ def test_docs_with_dead_links_is_refused_in_one_line(
     (tmp_path / "docs" / "README.md").write_text("# Documentation\n\n**Use it**\n\n- [Other](other.md): a page\n")
     (tmp_path / "docs" / "other.md").write_text(f"# Other\n\n{links}\n")
     monkeypatch.setattr(generate, "ROOT", tmp_path)
-    monkeypatch.setattr(site, "WHOLE", {})
+    monkeypatch.setattr(site, "LISTS", {})
     assert main(["docs", str(tmp_path / "site")], commands) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert all(problem in line for problem in ("nowhere.md", "#nothing", "lost.png")), line

@@ -22,7 +22,7 @@ from tools.faults import engine
 from tools.faults.__main__ import main
 from tools.faults.catalogue import Fault, faults
 from tools.faults.engine import Baseline, Engine, Fate, RunError
-from tools.faults.score import Score, alone, must_clauses
+from tools.faults.score import Score, judge_by_laws, must_clauses
 
 FAULTS = faults()
 RESERVED = frozenset({"example", "invalid", "localhost", "test"})
@@ -32,7 +32,7 @@ FAULT = Fault("tools.faults.m:Broken", "reference", "It is.", "https://a.org/1",
 BASELINE = Baseline(
     {"scaling.a": [("s.py::test_slow", 2.0), ("s.py::test_quick", 1.0)], "scaling.b": [("s.py::test_b", 0.5)]}
 )
-WHOLE = Baseline({**BASELINE.passed, "resume.c": [("r.py::test_c", 0.1)]})
+ALL_BASELINE = Baseline({**BASELINE.passed, "resume.c": [("r.py::test_c", 0.1)]})
 LAW_BASELINE = Baseline({"laws.programs": [("l.py::test_law", 3.0)]})
 A, B, C = "scaling.a", "scaling.b", "resume.c"
 ENDS = (Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH)
@@ -49,8 +49,8 @@ class StubBaselines:
     def laws(self) -> Baseline:
         return LAW_BASELINE
 
-    def whole(self) -> Baseline:
-        return WHOLE
+    def all_tests(self) -> Baseline:
+        return ALL_BASELINE
 
 
 class StubEngine(Engine):
@@ -101,7 +101,7 @@ def test_load_of_a_fault_of_the_reference_works(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize(
-    ("runs", "changes", "word", "clauses"),
+    ("runs", "changes", "status", "clauses"),
     [
         ([[verdict(A), verdict(B)]], {}, "caught", {"broken": (A, B)}),
         ([[verdict(A), verdict(B, Outcome.PASS)], [], []], {}, "missed by", {"missed": (B,)}),
@@ -116,10 +116,10 @@ def test_load_of_a_fault_of_the_reference_works(fault: Fault) -> None:
     ],
 )
 def test_fate_of_a_fault_follows_its_clauses(
-    runs: list[list[TestVerdict]], changes: dict[str, Any], word: str, clauses: dict[str, tuple[str, ...]]
+    runs: list[list[TestVerdict]], changes: dict[str, Any], status: str, clauses: dict[str, tuple[str, ...]]
 ) -> None:
     result, engine = fate(*runs, fault=replace(FAULT, **changes))
-    assert result.word == word
+    assert result.status == status
     assert {name: getattr(result, name) for name in clauses} == clauses
     if "clauses" in changes:
         assert result.broken == ("autocast.settings-restored",)
@@ -128,14 +128,14 @@ def test_fate_of_a_fault_follows_its_clauses(
         assert engine.selections[1:] == [["l.py::test_law"], ["r.py::test_c"]][: len(engine.selections) - 1]
 
 
-@pytest.mark.parametrize(("message", "word"), [("…: 2 (LayerNorm), output", "caught"), ("…: nothing", "not named")])
-def test_fate_of_a_failure_without_its_name_is_a_problem(message: str, word: str) -> None:
+@pytest.mark.parametrize(("message", "status"), [("…: 2 (LayerNorm), output", "caught"), ("…: nothing", "not named")])
+def test_fate_of_a_failure_without_its_name_is_a_problem(message: str, status: str) -> None:
     named = replace(FAULT, names="(LayerNorm), output")
     verdicts = [replace(verdict(clause), message=message) for clause in FAULT.clauses]
     result, _ = fate([*verdicts, replace(verdict(C), message="…")], fault=named)
-    assert result.word == word
+    assert result.status == status
     problems = Score((result,), FAULT.clauses).problems()
-    assert [line.split(":")[0] for line in problems] == ["not named"] * (word == "not named")
+    assert [line.split(":")[0] for line in problems] == ["not named"] * (status == "not named")
     assert all("scaling.a/test, scaling.b/test failed" in line for line in problems)
 
 
@@ -149,8 +149,10 @@ def test_fate_of_a_failure_without_its_name_is_a_problem(message: str, word: str
     ],
     ids=["every law holds", "a clause about the fault", "another clause", "an exception"],
 )
-def test_alone_of_a_fault_has_the_clause_of_a_law(verdicts: list[TestVerdict], breaks: str, named: bool) -> None:
-    result = alone(StubEngine(verdicts), FAULT)
+def test_judge_by_laws_of_a_fault_has_the_clause_of_a_law(
+    verdicts: list[TestVerdict], breaks: str, named: bool
+) -> None:
+    result = judge_by_laws(StubEngine(verdicts), FAULT)
     assert (result.breaks, result.named) == (breaks, named)
 
 
@@ -166,7 +168,7 @@ def test_score_problems_name_uncaught_faults_and_unproven_clauses() -> None:
         "by accident: tools.faults.m:Sly was not caught by scaling.a, scaling.b; resume.c failed",
         "unproven: no fault breaks scaling.z",
     ]
-    assert marred.problems(whole=False) == marred.problems()[:1]
+    assert marred.problems(complete=False) == marred.problems()[:1]
     assert "score 50 %: 1 of 2 faults" in marred.table(1.0)
 
 

@@ -119,7 +119,7 @@ def test_nightly_uses_existing_options_of_tools() -> None:
     commands = re.findall(r"-m tools (\w+)(.*)", (ROOT / ".ci" / "nightly").read_text())
     assert commands
     for name, arguments in commands:
-        source = (ROOT / TOOLS[name].words[0].replace(".", "/")).with_suffix(".py").read_text()
+        source = (ROOT / TOOLS[name].arguments[0].replace(".", "/")).with_suffix(".py").read_text()
         assert all(f'"{option}"' in source for option in re.findall("--[a-z-]+", arguments)), (name, arguments)
 
 
