@@ -103,14 +103,14 @@ class EachWorkerNormalisesByItsOwnItems(ReferenceTrainer):
 class WindowOfOneIsNormalisedAgain(ReferenceTrainer):
     """With k = 1 a window counts one item more than a whole update."""
 
+    _is_whole_update = False
+
     def accumulate(self, batch: Batch, items: int) -> float:
-        return super().accumulate(batch, items + (self.recipe.accumulation == 1 and not self._whole))
+        return super().accumulate(batch, items + (self.recipe.accumulation == 1 and not self._is_whole_update))
 
     def update(self, window: Window) -> Update:
-        self._whole = True
+        self._is_whole_update = True
         return super().update(window)
-
-    _whole = False
 
 
 @fault("https://github.com/karpathy/nanochat/pull/623", "accumulation.weighs-items")

@@ -156,10 +156,10 @@ class FilterGradientIsTransposed(Operations):
     """The filter gradient of a low convolution has height and width in each other's place."""
 
     def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
-        first, weight, *others = operands
-        if len(weight.shape) == 4 and low_here([x.format for x in operands]) is not None:
+        x, weight, *rest = operands
+        if len(weight.shape) == 4 and low_here([operand.format for operand in operands]) is not None:
             weight = replace(weight, value=apply_changes(weight.value, same, lambda g: g.swapaxes(0, 1)))
-        return super()._product(op, function, first, weight, *others)
+        return super()._product(op, function, x, weight, *rest)
 
 
 @fault("https://github.com/keras-team/keras/issues/15479", "autocast.fp16-parity")
@@ -194,8 +194,8 @@ class SubnormalsLostInCast(Operations):
 class _Scopes(ReferenceFramework):
     """A framework whose scopes are opened by `_open`."""
 
-    def _open(self, wanted: Scope) -> AbstractContextManager[None]:
-        return scope.open_scope(wanted)
+    def _open(self, requested: Scope) -> AbstractContextManager[None]:
+        return scope.open_scope(requested)
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
@@ -224,8 +224,8 @@ class ScopesOfOneSettingAreOneObject(_Scopes):
 
     scopes: ClassVar[dict[Scope, _ReusedScope]] = {}
 
-    def _open(self, wanted: Scope) -> AbstractContextManager[None]:
-        return self.scopes.setdefault(wanted, _ReusedScope(wanted))
+    def _open(self, requested: Scope) -> AbstractContextManager[None]:
+        return self.scopes.setdefault(requested, _ReusedScope(requested))
 
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/7883", "autocast.scope-nests", "laws.operations")
@@ -233,10 +233,10 @@ class OuterListsStay(_Scopes):
     """An inner scope adds its user lists to those of the outer scope instead of replacing them."""
 
     @contextmanager
-    def _open(self, wanted: Scope) -> Iterator[None]:
-        around = scope.current()
-        lists = replace(wanted, wide=wanted.wide | around.wide, low=wanted.low | around.low)
-        with scope.open_scope(wanted if wanted == Scope() else lists):
+    def _open(self, requested: Scope) -> Iterator[None]:
+        outer = scope.current()
+        lists = replace(requested, wide=requested.wide | outer.wide, low=requested.low | outer.low)
+        with scope.open_scope(requested if requested == Scope() else lists):
             yield
 
 
@@ -439,8 +439,8 @@ class DropoutFailsInHalf(Operations):
 class UserListIsIntersected(_Scopes):
     """Names on the user's lists count only where they are on the built-in ones."""
 
-    def _open(self, wanted: Scope) -> AbstractContextManager[None]:
-        return super()._open(replace(wanted, wide=wanted.wide - LOW, low=wanted.low & LOW))
+    def _open(self, requested: Scope) -> AbstractContextManager[None]:
+        return super()._open(replace(requested, wide=requested.wide - LOW, low=requested.low & LOW))
 
 
 @fault(
@@ -497,8 +497,8 @@ class ScopeStaysOpen(_Scopes):
     """The end of a scope does not restore the former setting."""
 
     @contextmanager
-    def _open(self, wanted: Scope) -> Iterator[None]:
-        scope.enter(wanted)
+    def _open(self, requested: Scope) -> Iterator[None]:
+        scope.enter(requested)
         yield
 
 
@@ -509,9 +509,9 @@ class FormatStaysBehind(_Scopes):
     latest = "float32"
 
     @contextmanager
-    def _open(self, wanted: Scope) -> Iterator[None]:
-        self.latest = wanted.precision.format
-        with super()._open(wanted):
+    def _open(self, requested: Scope) -> Iterator[None]:
+        self.latest = requested.precision.format
+        with super()._open(requested):
             yield
 
     def global_state(self) -> dict[str, str]:
@@ -527,9 +527,9 @@ class InnerFormatIsIgnored(_Scopes):
     """A scope inside another keeps the outer one's format."""
 
     @contextmanager
-    def _open(self, wanted: Scope) -> Iterator[None]:
+    def _open(self, requested: Scope) -> Iterator[None]:
         outer = scope.current()
-        with super()._open(outer if outer.active and wanted.active else wanted):
+        with super()._open(outer if outer.active and requested.active else requested):
             yield
 
 
@@ -538,8 +538,8 @@ class EndSwitchesOff(_Scopes):
     """The end of an inner scope disables mixed precision instead of restoring the outer setting."""
 
     @contextmanager
-    def _open(self, wanted: Scope) -> Iterator[None]:
-        with super()._open(wanted):
+    def _open(self, requested: Scope) -> Iterator[None]:
+        with super()._open(requested):
             yield
         scope.enter(Scope())
 

@@ -190,18 +190,18 @@ class SkipIsReportedForGood(ReferenceTrainer):
 class MasksOfTheFirstMicroBatch(ReferenceTrainer):
     """The random state is captured once a window, so later micro-batches replay the masks of the first one."""
 
-    _first: int | None = None
-    _begun = 0
+    _draws_of_first: int | None = None
+    _draws_at_start = 0
 
     def accumulate(self, batch: Batch, items: int) -> float:
-        self._begun = self.draws
-        if self._first is None or not self.window.micro_batches:
-            self._first = self.draws
+        self._draws_at_start = self.draws
+        if self._draws_of_first is None or not self.window.micro_batches:
+            self._draws_of_first = self.draws
         return super().accumulate(batch, items)
 
     def recompute_segment(self, moment: Moment) -> AbstractContextManager[Any]:
-        first = self._begun if self._first is None else self._first
-        return super().recompute_segment(replace(moment, draws=moment.draws - self._begun + first))
+        draws = self._draws_at_start if self._draws_of_first is None else self._draws_of_first
+        return super().recompute_segment(replace(moment, draws=moment.draws - self._draws_at_start + draws))
 
 
 @fault("https://github.com/tensorflow/tensorflow/pull/55310", "laws.scales")
@@ -250,16 +250,16 @@ class EveryRunScalesTheRate(ReferenceTrainer):
 class ItemsCountedInWholeBatches(ReferenceTrainer):
     """A micro-batch has the weight of the first one of its window, however many items it holds."""
 
-    _first = 1
+    _items_of_first = 1
 
     def accumulate(self, batch: Batch, items: int) -> float:
         if not self.window.micro_batches:
-            self._first = max(1, batch.items)
+            self._items_of_first = max(1, batch.items)
         return super().accumulate(batch, items)
 
     def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
         result = super().normalise(loss, batch_items, window_items)
-        return Tensor(result.value * self._first / max(1, batch_items), result.format)
+        return Tensor(result.value * self._items_of_first / max(1, batch_items), result.format)
 
 
 @fault("https://github.com/pytorch/pytorch/issues/37874", "laws.calls")
@@ -451,8 +451,8 @@ class RepeatedRowsCountOnce(Operations):
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
         flat = ids.value.reshape(-1)
-        last = {int(row): index for index, row in enumerate(flat)}
-        counts = np.array([last[int(row)] == index for index, row in enumerate(flat)]).reshape(ids.value.shape)
+        last_uses = {int(row): index for index, row in enumerate(flat)}
+        counts = np.array([last_uses[int(row)] == index for index, row in enumerate(flat)]).reshape(ids.value.shape)
 
         def rows(i: Array, t: Any, _: Any) -> Any:
             return anp.where(counts[..., None], t[i], plain(t)[i])
@@ -467,8 +467,8 @@ class ShowsWhatTheActivationLeft(ReferenceTrainer):
     def trace(self, batch: Batch) -> LayerTrace:
         trace = super().trace(batch)
         layers = list(enumerate(self.model.layers))
-        behind = {str(i): str(i - 1) for i, layer in layers if isinstance(layer, Activation)}
-        overwritten = {before: trace.outputs[path] for path, before in behind.items()}
+        activations = {str(i): str(i - 1) for i, layer in layers if isinstance(layer, Activation)}
+        overwritten = {before: trace.outputs[path] for path, before in activations.items()}
         return replace(trace, outputs=trace.outputs | overwritten)
 
 

@@ -23,6 +23,7 @@ from frameworks.reference.quantization.float8 import (
 )
 from frameworks.reference.quantization.formats import ReferenceFormats
 from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
+from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.scaler import LossScale
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
@@ -107,8 +108,8 @@ class BlocksOfTwiceTheLength(EightBitState):
     def largest(self, blocks: Array) -> Array:
         largest = super().largest(blocks)
         first, second = largest[: len(largest) // 2 * 2 : 2], largest[1::2]
-        both = np.repeat(np.maximum(first, second), 2)
-        return np.append(both, largest[len(both) :]).astype(np.float32)
+        scales = np.repeat(np.maximum(first, second), 2)
+        return np.append(scales, largest[len(scales) :]).astype(np.float32)
 
 
 @fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-encoding")
@@ -193,9 +194,6 @@ def _encode_anew(trainer: ReferenceTrainer) -> None:
             moments[name] = moments[name]
 
 
-Arrays = dict[str, Array]
-
-
 @fault("https://github.com/marin-community/marin/issues/7659", "formats.float8-memory-follows")
 class LastMicroBatchIsRemembered(ReferenceTrainer):
     """The amax of a window is that of its last micro-batch."""
@@ -244,15 +242,15 @@ class EveryPassIsRemembered(ReferenceTrainer):
     """Gradients that are computed without an update move the amax history."""
 
     def gradients(self, window):  # type: ignore[no-untyped-def]
-        taken: dict[str, float] = {}
+        magnitudes_of_window: dict[str, float] = {}
         before = self.take_magnitudes
-        self.take_magnitudes = lambda magnitudes: taken.update(magnitudes)  # type: ignore[method-assign]
+        self.take_magnitudes = lambda magnitudes: magnitudes_of_window.update(magnitudes)  # type: ignore[method-assign]
         try:
             return super().gradients(window)
         finally:
             self.take_magnitudes = before  # type: ignore[method-assign]
             if self.float8 is not None:
-                self.float8.move(self.statistics, taken)
+                self.float8.move(self.statistics, magnitudes_of_window)
 
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/825", "formats.float8-skips")
@@ -351,12 +349,12 @@ class MemoryIsAveragedToo(ReferenceTrainer):
             self.mean = {name: decay * former[name] + (1 - decay) * value for name, value in self.statistics.items()}
 
     def predict_averaged(self, inputs: Array) -> Arrays:
-        own = self.statistics
-        self.statistics = dict(self.mean or own)
+        statistics = self.statistics
+        self.statistics = dict(self.mean or statistics)
         try:
             return super().predict_averaged(inputs)
         finally:
-            self.statistics = own
+            self.statistics = statistics
 
 
 @fault("https://github.com/keras-team/keras/pull/19488", "formats.float8-values")
@@ -439,8 +437,8 @@ class NegativeZeroLosesItsSign(ReferenceFormats):
 class NanBecomesANumber(ReferenceFormats):
     """NaN is cast to the largest value."""
 
-    def special(self, narrow: NarrowFormat, what: str) -> int:
-        return super().special(narrow, "saturate" if what == "nan" and narrow.specials == "ieee" else what)
+    def special(self, narrow: NarrowFormat, kind: str) -> int:
+        return super().special(narrow, "saturate" if kind == "nan" and narrow.specials == "ieee" else kind)
 
 
 @fault("https://github.com/jax-ml/ml_dtypes/issues/400", "formats.overflow-as-declared")
@@ -453,8 +451,8 @@ class InfinityIsDeclaredAndNotKept(ReferenceFormats):
             name: CastRule(rule.overflow, "inf" if rule.infinity == "nan" else "nan") for name, rule in rules.items()
         }
 
-    def special(self, narrow: NarrowFormat, what: str) -> int:
-        return super().special(narrow, super().casts()[narrow.name].infinity if what != "saturate" else what)
+    def special(self, narrow: NarrowFormat, kind: str) -> int:
+        return super().special(narrow, super().casts()[narrow.name].infinity if kind != "saturate" else kind)
 
 
 @fault("https://github.com/microsoft/onnxruntime/issues/6004", "quantization.integer-products")
@@ -533,8 +531,8 @@ class SkippedUpdatesFreezeRanges(ReferenceTrainer):
         self.attempts = self.steps
 
     def observes(self) -> bool:
-        asked = self.recipe.quantization
-        freeze = asked.freeze if isinstance(asked, Qat) else None
+        quantization = self.recipe.quantization
+        freeze = quantization.freeze if isinstance(quantization, Qat) else None
         return super().observes() and (freeze is None or self.attempts < freeze)
 
 

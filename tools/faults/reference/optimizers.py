@@ -168,17 +168,17 @@ class SecondGroupFollowsTheFirstPart(ReferenceTrainer):
     """Of a join or product of schedules, the rate of a second group with a rate of its own follows the first part."""
 
     def rate_of(self, name: str, rate: float) -> float:
-        own, schedule = self.recipe.of_groups[self.group_of(name)].learning_rate, self.recipe.schedule
-        if own == self.recipe.optimizer.learning_rate or not isinstance(schedule, Joined | Chained):
+        group_rate, schedule = self.recipe.of_groups[self.group_of(name)].learning_rate, self.recipe.schedule
+        if group_rate == self.recipe.optimizer.learning_rate or not isinstance(schedule, Joined | Chained):
             return super().rate_of(name, rate)
-        return own * schedule.parts[0].factor(self.schedule)
+        return group_rate * schedule.parts[0].factor(self.schedule)
 
 
 class _DampeningFromTheRunsStart(SGDRule):
-    late = False
+    after_first_update = False
 
     def joining(self, g: Array, count: int) -> Array:
-        return super().joining(g, 2 if self.late else count)
+        return super().joining(g, 2 if self.after_first_update else count)
 
 
 @fault("", "optimizer.options")
@@ -190,7 +190,7 @@ class LateParametersAreDampenedAtOnce(ReferenceTrainer):
     def rule_of(self, name: str) -> UpdateRule:
         rule = super().rule_of(name)
         if isinstance(rule, _DampeningFromTheRunsStart):
-            rule.late = self.steps > 0
+            rule.after_first_update = self.steps > 0
         return rule
 
 
@@ -480,8 +480,8 @@ class WholeVectorsStay(ReferenceTrainer):
         for name in gradients:
             if self.master_formats[name] in ("float16", "bfloat16"):
                 after = self.masters[name].copy()
-                whole = after.size // 16 * 16
-                after.reshape(-1)[:whole] = before[name].reshape(-1)[:whole]
+                size = after.size // 16 * 16
+                after.reshape(-1)[:size] = before[name].reshape(-1)[:size]
                 self.masters[name] = after
 
 
@@ -535,8 +535,8 @@ class RestartsForgetTheChain(ReferenceTrainer):
     def factor(self) -> float:
         match self.recipe.schedule:
             case Chained(parts=(CosineRestarts() as restarts, other)) if self.schedule:
-                last = other.factor(self.schedule) / other.factor(self.schedule - 1)
-                return restarts.factor(self.schedule) * last
+                ratio = other.factor(self.schedule) / other.factor(self.schedule - 1)
+                return restarts.factor(self.schedule) * ratio
             case _:
                 return super().factor()
 
@@ -708,9 +708,9 @@ class MovesBeforeTheUpdate(ReferenceTrainer):
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         former = dict(self.masters)
         super().apply_update(gradients, rate)
-        later, self.masters = self.masters, former
+        updated, self.masters = self.masters, former
         super().move_average()
-        self.masters = later
+        self.masters = updated
 
     def move_average(self) -> None:
         pass

@@ -27,6 +27,9 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 _LANES = 16
+_SAMPLES = 64
+"""Samples of a batch that calibration uses."""
+_SMALLEST = 1024
 
 
 @fault("https://github.com/microsoft/onnxruntime/pull/28606", "quantization.ties")
@@ -38,15 +41,11 @@ class TailOfARowRoundsTiesAway(ReferenceQuantizers):
         tail = values.shape[-1] % _LANES
         if tail:
             quotient = values / scale
-            away = np.copysign(np.floor(np.abs(quotient) + 0.5), quotient)
+            rounded = np.copysign(np.floor(np.abs(quotient) + 0.5), quotient)
             half = np.abs(quotient - np.trunc(quotient)) == 0.5
-            clipped = np.clip(away + zero_point, rule.low, rule.high)
+            clipped = np.clip(rounded + zero_point, rule.low, rule.high)
             codes[..., -tail:] = np.where(half, clipped, codes)[..., -tail:]
         return codes
-
-
-_SAMPLES = 64
-"""Samples of a batch that calibration looks at."""
 
 
 @fault("https://github.com/apache/mxnet/pull/21008", "quantization.calibrated-range")
@@ -217,8 +216,8 @@ class AveragesBatches(ReferenceQuantizedModel):
     def code_range(self, batches: Sequence[Array], rule: QuantRule | None) -> tuple[float, float]:
         ranges = [ReferenceQuantizedModel.code_range(self, (batch,), rule) for batch in batches]
         scale = ranges[0][0]
-        for later, _ in ranges[1:]:
-            scale += 0.1 * (later - scale)
+        for batch_scale, _ in ranges[1:]:
+            scale += 0.1 * (batch_scale - scale)
         return scale, ranges[0][1]
 
 
@@ -571,14 +570,11 @@ class RestoredInHalf(ReferenceQuantizers):
             return replace(quantized, values=quantized.values.astype(np.float16).astype(np.float32))
 
 
-FEWEST = 1024
-
-
 class LeavesSmallWeights(ReferencePostTraining):
     """Dynamic quantization declares a minimum of 1024 entries and leaves smaller weights in float32."""
 
     def rules(self) -> Mapping[str, LinearRule]:
-        return {**RULES, "dynamic-int8": replace(RULES["dynamic-int8"], smallest=FEWEST)}
+        return {**RULES, "dynamic-int8": replace(RULES["dynamic-int8"], smallest=_SMALLEST)}
 
 
 class _TakesLargerLayers(ReferenceQuantizedModel):
@@ -601,4 +597,4 @@ class SmallWeightsStay(ReferenceQuantizedModel):
     """Weights of fewer than 1024 entries stay in float32 without a declaration."""
 
     def choose_layers(self, skip: Collection[str]) -> list[str]:
-        return [name for name in super().choose_layers(skip) if math.prod(self._shapes[name]) >= FEWEST]
+        return [name for name in super().choose_layers(skip) if math.prod(self._shapes[name]) >= _SMALLEST]

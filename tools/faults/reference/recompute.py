@@ -20,6 +20,9 @@ from frameworks.reference.training.forward import Layers, Moment
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
+Parameters = Mapping[str, Tensor]
+_LOW = ("float16", "bfloat16")
+
 
 @fault("", "cost.bytes-repeat")
 class CastsPileUp(ReferenceTrainer):
@@ -131,9 +134,6 @@ class WeightsDonated(ReferenceTrainer):
         return super().recompute_segment(moment)
 
 
-Parameters = Mapping[str, Tensor]
-
-
 def read_as(x: Tensor, value: Array) -> Tensor:
     """A tensor on the tape of x that holds another value."""
     return Tensor(x.value + (value - plain(x.value)), x.format, x.owned)
@@ -195,9 +195,9 @@ class FreshDraws(ReferenceTrainer):
 
     @contextmanager
     def replay_random(self, draws: int) -> Iterator[None]:
-        later, self.draws = self.draws, draws + 2**20
+        position, self.draws = self.draws, draws + 2**20
         yield
-        self.draws = later
+        self.draws = position
 
 
 @fault("https://github.com/tensorflow/tensorflow/issues/30265", "recompute.random-stream-unmoved")
@@ -206,9 +206,9 @@ class StreamLeftAdvanced(ReferenceTrainer):
 
     @contextmanager
     def replay_random(self, draws: int) -> Iterator[None]:
-        later, self.draws = self.draws, draws
+        position, self.draws = self.draws, draws
         yield
-        self.draws += later - draws
+        self.draws += position - draws
 
 
 @fault("https://github.com/pytorch/pytorch/issues/190717", "recompute.nested")
@@ -307,16 +307,13 @@ class OverflowUnseen(Recomputing):
         return super().has_nonfinite({n: g for n, g in gradients.items() if not self.inside(n)})
 
 
-LOW = ("float16", "bfloat16")
-
-
 @fault("https://github.com/pytorch/tutorials/issues/1267", "cost.mixed-bytes")
 class Float32CopiesKept(Operations):
     """The float32 value of each 16-bit product is saved too."""
 
     def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
         y = super()._product(op, function, *operands)
-        if self.tape and y.format in LOW:
+        if self.tape and y.format in _LOW:
             self.tape.keep(Tensor(y.value, "float32"))
         return y
 
@@ -327,7 +324,7 @@ class WeightsCopiedAtEveryUse(Operations):
 
     def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
         y = super()._product(op, function, *operands)
-        if self.tape and y.format in LOW:
+        if self.tape and y.format in _LOW:
             weight = Tensor(operands[1].value, y.format)
             self.tape.keep_bytes(2 * weight.bytes)
         return y

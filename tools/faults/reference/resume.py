@@ -33,10 +33,10 @@ class SecondOptimizerIsNotLoaded(ReferenceTrainer):
     """A load brings back the moments of the first optimizer only."""
 
     def load_state(self, arrays: Arrays) -> None:
-        kept = {slot: dict(values) for slot, values in self.slots.items()}
+        former = {slot: dict(values) for slot, values in self.slots.items()}
         super().load_state(arrays)
         for slot, values in self.slots.items():
-            values.update({name: kept[slot][name] for name in values if self.optimizer_of(name)})
+            values.update({name: former[slot][name] for name in values if self.optimizer_of(name)})
 
 
 @fault("https://github.com/EleutherAI/gpt-neox/pull/308", "resume.bit-identical")
@@ -61,15 +61,15 @@ class RandomStateFollowsUpdates(ReferenceTrainer):
 class PartOfTheRunStaysInTheProcess(ReferenceTrainer):
     """The counters of a checkpoint are kept in the process that saved it, not in the file."""
 
-    kept: ClassVar[dict[str, Array]] = {}
+    counters: ClassVar[dict[str, Array]] = {}
 
     def save(self, path: Path) -> None:
         super().save(path)
-        self.kept[str(path)] = self.save_state()["counters"]
+        self.counters[str(path)] = self.save_state()["counters"]
 
     def restore(self, path: Path) -> None:
-        own = checkpoint.read(path, self._identity(), self.save_state())
-        self.load_state(own | {"counters": self.kept.get(str(path), np.zeros(6, np.int64))})
+        arrays = checkpoint.read(path, self._identity(), self.save_state())
+        self.load_state(arrays | {"counters": self.counters.get(str(path), np.zeros(6, np.int64))})
 
 
 @fault("https://github.com/google/flax/pull/1120", "resume.bit-identical")
@@ -88,10 +88,10 @@ class OpenWindowKeepsTheMoments(ReferenceTrainer):
     """A load into a run with accumulated gradients does not restore the optimizer's state."""
 
     def load_state(self, arrays: Arrays) -> None:
-        former, open_window = {slot: dict(held) for slot, held in self.slots.items()}, bool(self.window.gradients)
+        former, open_window = {slot: dict(moments) for slot, moments in self.slots.items()}, bool(self.window.gradients)
         super().load_state(arrays)
-        for slot, held in former.items() if open_window else ():
-            self.slots[slot].update(held)
+        for slot, moments in former.items() if open_window else ():
+            self.slots[slot].update(moments)
 
 
 @fault("https://github.com/Nerogar/OneTrainer/pull/1465", "resume.mid-window")
@@ -117,9 +117,9 @@ class DropsWhatHasNoReceiver(ReferenceTrainer):
     """A load ignores saved components that the run does not have, and keeps those that the save lacks."""
 
     def restore(self, path: Path) -> None:
-        own = self.save_state()
+        present = self.save_state()
         saved = checkpoint.read(path, "", {})
-        self.load_state({n: saved[n] if n in saved and saved[n].shape == v.shape else v for n, v in own.items()})
+        self.load_state({n: saved[n] if n in saved and saved[n].shape == v.shape else v for n, v in present.items()})
 
     def _identity(self) -> str:
         return ""
@@ -322,19 +322,19 @@ class SaveOfAnotherOptimizerIsTaken(ReferenceTrainer):
 class LateScheduleSetsItsFirstRate(ReferenceTrainer):
     """A schedule that is made after the load sets its first rate until it advances."""
 
-    _first = False
+    _is_new = False
 
     def make_schedule(self, applied: int = 0) -> None:
         super().make_schedule(applied)
-        self._first = True
+        self._is_new = True
 
     def advance_schedule(self) -> None:
         super().advance_schedule()
-        self._first = False
+        self._is_new = False
 
     def learning_rate(self) -> float:
         schedule = self.recipe.schedule
-        if schedule is None or not self._first:
+        if schedule is None or not self._is_new:
             return super().learning_rate()
         return self.recipe.optimizer.learning_rate * schedule.factor(0)
 
@@ -377,4 +377,4 @@ class LoadedModelGetsNewMoments(ReferenceTrainer):
     def load_part(self, part: str, arrays: Arrays) -> None:
         super().load_part(part, arrays)
         if part == "model":
-            self.slots = {slot: {n: np.zeros_like(v) for n, v in held.items()} for slot, held in self.slots.items()}
+            self.slots = {slot: {n: np.zeros_like(v) for n, v in old.items()} for slot, old in self.slots.items()}

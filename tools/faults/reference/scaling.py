@@ -444,9 +444,9 @@ class AccumulatorIsMultipliedByZero(ReferenceTrainer):
     def empty_accumulator(self) -> None:
         gradients = self.window.gradients
         super().empty_accumulator()
-        bad = {name: gradient for name, gradient in gradients.items() if not np.isfinite(gradient).all()}
+        nonfinite = {name: gradient for name, gradient in gradients.items() if not np.isfinite(gradient).all()}
         with np.errstate(invalid="ignore"):
-            self.window.gradients = {name: gradient * 0.0 for name, gradient in bad.items()}
+            self.window.gradients = {name: gradient * 0.0 for name, gradient in nonfinite.items()}
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/67895", "accumulation.nonfinite-micro-batch")

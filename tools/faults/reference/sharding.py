@@ -27,9 +27,9 @@ class SmallParametersCountOnEachRank(ReferenceRankGroup):
     """A parameter with fewer rows than ranks is replicated, and the norm counts it once for each rank."""
 
     def norm(self, rank: int, names: Sequence[str]) -> float:
-        whole = {name: self.gather_parameter(name, [own[name] for own in self.windows]) for name in names}
+        gradients = {name: self.gather_parameter(name, [window[name] for window in self.windows]) for name in names}
         shards = self.ranks.shards
-        counted = {n: g * math.sqrt(shards) if len(np.atleast_1d(g)) < shards else g for n, g in whole.items()}
+        counted = {n: g * math.sqrt(shards) if len(np.atleast_1d(g)) < shards else g for n, g in gradients.items()}
         return ReferenceTrainer.gradient_norm(self.first, counted)
 
 
@@ -62,7 +62,7 @@ class MissingGradientsAreNotZeros(ReferenceRankGroup):
     """The gradient of a parameter that only some ranks use is averaged over these ranks."""
 
     def reduce_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
-        users = {name: sum(name in own for own in gradients) for name in self.first.masters}
+        users = {name: sum(name in arrays for arrays in gradients) for name in self.first.masters}
         return {
             name: gradient * (self.count / users[name]) if users[name] else gradient
             for name, gradient in super().reduce_gradients(gradients).items()
@@ -93,8 +93,8 @@ class CopiesWhereItShouldAdd(ReferenceTrainer):
     """With offloaded optimizer state a window's last micro-batch overwrites the sum, from the second window on."""
 
     def accumulate_gradient(self, name: str, gradient: Array) -> None:
-        away = self.recipe.offload is not None and "optimizer" in self.recipe.offload.what
-        if away and self.steps > 0 and self.window.micro_batches == self.recipe.accumulation > 1:
+        offloaded = self.recipe.offload is not None and "optimizer" in self.recipe.offload.what
+        if offloaded and self.steps > 0 and self.window.micro_batches == self.recipe.accumulation > 1:
             self.window.gradients.pop(name, None)
         super().accumulate_gradient(name, gradient)
 
@@ -138,8 +138,8 @@ class SavesEmptyMoments(ReferenceTrainer):
 
     def save_state(self) -> Arrays:
         state = super().save_state()
-        away = self.recipe.offload is not None and "optimizer" in self.recipe.offload.what
-        return {n: np.zeros_like(a) if away and n.startswith("slot.") else a for n, a in state.items()}
+        offloaded = self.recipe.offload is not None and "optimizer" in self.recipe.offload.what
+        return {n: np.zeros_like(a) if offloaded and n.startswith("slot.") else a for n, a in state.items()}
 
 
 @fault("https://github.com/vllm-project/llm-compressor/pull/2605", "offload.gives-back")
@@ -256,14 +256,14 @@ class GoesOnWithoutTheRank(ReferenceRankGroup):
 class NextRanksFindWhatWasLeft(ReferenceRankGroup):
     """New ranks of a model start with the weights of a group in which a rank has stopped."""
 
-    _left: ClassVar[dict[str, Mapping[str, Array]]] = {}
+    _weights: ClassVar[dict[str, Mapping[str, Array]]] = {}
 
     def handle_missing_rank(self, rank: int) -> None:
-        self._left[self.model.name] = {name: value.copy() for name, value in self.first.masters.items()}
+        self._weights[self.model.name] = {name: value.copy() for name, value in self.first.masters.items()}
         super().handle_missing_rank(rank)
 
     def starting_weights(self, rank: int, weights: Mapping[str, Array]) -> Mapping[str, Array]:
-        return self._left.get(self.model.name, weights)
+        return self._weights.get(self.model.name, weights)
 
 
 @fault("https://github.com/pytorch/pytorch/issues/173909", "sharding.loopback")
@@ -281,8 +281,8 @@ class EachRankDividesByItsOwnItems(ReferenceRankGroup):
     """Each rank normalises by its own items, and the ranks' means are averaged."""
 
     def _backward(self, batches: Sequence[Batch], items: int) -> tuple[float, ...]:
-        own = [batch.items * self.count or items for batch in batches]
-        return tuple(t.accumulate(batch, n) for t, batch, n in zip(self.trainers, batches, own, strict=True))
+        counts = [batch.items * self.count or items for batch in batches]
+        return tuple(t.accumulate(batch, n) for t, batch, n in zip(self.trainers, batches, counts, strict=True))
 
 
 @fault("https://github.com/verl-project/verl/issues/7493", "sharding.equals-whole")
@@ -328,31 +328,31 @@ class SecondWindowIsCopied(ReferenceRankGroup):
 class FirstBackwardIsReduced(ReferenceRankGroup):
     """With a backward pass for each loss, half of the gradient is not reduced."""
 
-    own: tuple[Arrays, ...] = ()
+    local: tuple[Arrays, ...] = ()
 
     def reduce_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
-        self.own = tuple(gradients)
+        self.local = tuple(gradients)
         return super().reduce_gradients(gradients)
 
     def receive_gradients(self, rank: int, reduced: Arrays) -> Arrays:
         if not self.recipe.separate_losses:
             return dict(reduced)
-        return {name: (g + self.count * self.own[rank][name]) / 2.0 for name, g in reduced.items()}
+        return {name: (g + self.count * self.local[rank][name]) / 2.0 for name, g in reduced.items()}
 
 
 @fault("https://github.com/pytorch/pytorch/pull/174862", "sharding.missing-gradient")
 class UnusedIsKeptToItself(ReferenceRankGroup):
     """A parameter that some rank does not use is not reduced."""
 
-    own: tuple[Arrays, ...] = ()
+    local: tuple[Arrays, ...] = ()
 
     def reduce_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
         everywhere = set(gradients[0]).intersection(*gradients)
-        self.own = tuple({n: g for n, g in arrays.items() if n not in everywhere} for arrays in gradients)
+        self.local = tuple({n: g for n, g in arrays.items() if n not in everywhere} for arrays in gradients)
         return super().reduce_gradients([{n: g for n, g in arrays.items() if n in everywhere} for arrays in gradients])
 
     def receive_gradients(self, rank: int, reduced: Arrays) -> Arrays:
-        return dict(reduced) | self.own[rank]
+        return dict(reduced) | self.local[rank]
 
 
 @fault("https://github.com/pytorch/pytorch/issues/190626", "sharding.reduces-in-the-asked-format")
