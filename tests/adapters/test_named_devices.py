@@ -32,7 +32,7 @@ class OnNpu(ReferenceFramework):
 
 
 @pytest.mark.parametrize(
-    ("requested", "available", "want"),
+    ("requested", "available", "expected"),
     [
         ("auto", ("cpu",), "cpu"),
         ("auto", ("cpu", "xpu"), "xpu"),
@@ -44,8 +44,8 @@ class OnNpu(ReferenceFramework):
         ("tpu", ("cpu",), "tpu"),
     ],
 )
-def test_named_device_takes_names_of_the_framework(requested: str, available: tuple[str, ...], want: str) -> None:
-    assert named_device(requested, available) == want
+def test_named_device_takes_names_of_the_framework(requested: str, available: tuple[str, ...], expected: str) -> None:
+    assert named_device(requested, available) == expected
 
 
 def test_gpu_name_is_that_of_its_platform() -> None:
@@ -70,9 +70,6 @@ def test_load_on_a_missing_device_is_refused_with_those_there_are(requested: str
     assert load("tests.adapters.test_named_devices:OnNpu", "npu").device == "npu"
     with pytest.raises(MissingDevice, match=f"sees no device '{requested}' here; it sees cpu, npu"):
         load("tests.adapters.test_named_devices:OnNpu", requested)
-
-
-# ---------------------------------------------------------------- PyTorch
 
 
 class Clock:
@@ -138,11 +135,8 @@ def test_load_of_torch_on_an_accelerator_without_events_peak_and_model(monkeypat
         assert not framework.declares(capability).supported
 
 
-# ---------------------------------------------------------------- the others
-
-
 @pytest.mark.parametrize(
-    ("types", "cuda", "want"),
+    ("types", "cuda", "expected"),
     [
         (["CPU"], True, {"cpu": "/CPU:0"}),
         (["CPU", "GPU", "GPU"], True, {"cpu": "/CPU:0", "cuda": "/GPU:0"}),
@@ -151,7 +145,7 @@ def test_load_of_torch_on_an_accelerator_without_events_peak_and_model(monkeypat
     ],
 )
 def test_available_of_tensorflow_are_the_listed_types(
-    monkeypatch: pytest.MonkeyPatch, types: list[str], cuda: bool, want: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch, types: list[str], cuda: bool, expected: dict[str, str]
 ) -> None:
     tf = pytest.importorskip("tensorflow")
     from frameworks.tf.core import settings
@@ -160,11 +154,11 @@ def test_available_of_tensorflow_are_the_listed_types(
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda: listed)
     monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: cuda)
     monkeypatch.setattr(tf.test, "is_built_with_rocm", lambda: False)
-    assert {name: settings.place(name) for name in settings.available()} == want
+    assert {name: settings.place(name) for name in settings.available()} == expected
 
 
 @pytest.mark.parametrize(
-    ("backend", "present", "want"),
+    ("backend", "present", "expected"),
     [
         ("cpu", {"cpu"}, {"cpu": "cpu"}),
         ("gpu", {"cpu", "cuda"}, {"cpu": "cpu", "cuda": "cuda"}),
@@ -174,7 +168,7 @@ def test_available_of_tensorflow_are_the_listed_types(
     ],
 )
 def test_platforms_of_jax_are_the_present_backends(
-    monkeypatch: pytest.MonkeyPatch, backend: str, present: set[str], want: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch, backend: str, present: set[str], expected: dict[str, str]
 ) -> None:
     jax = pytest.importorskip("jax")
     from frameworks.jax.core import settings
@@ -186,11 +180,11 @@ def test_platforms_of_jax_are_the_present_backends(
 
     monkeypatch.setattr(jax, "devices", list_devices)
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    assert settings.platforms() == want
+    assert settings.platforms() == expected
 
 
 @pytest.mark.parametrize(
-    ("listed", "custom", "gpus", "rocm", "want"),
+    ("listed", "custom", "gpus", "rocm", "expected"),
     [
         ([], [], 0, False, {"cpu": "cpu"}),
         (["gpu:0", "gpu:1"], [], 2, False, {"cpu": "cpu", "cuda": "gpu"}),
@@ -200,7 +194,12 @@ def test_platforms_of_jax_are_the_present_backends(
     ],
 )
 def test_available_of_paddle_are_the_listed_devices(
-    monkeypatch: pytest.MonkeyPatch, listed: list[str], custom: list[str], gpus: int, rocm: bool, want: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch,
+    listed: list[str],
+    custom: list[str],
+    gpus: int,
+    rocm: bool,
+    expected: dict[str, str],
 ) -> None:
     paddle = pytest.importorskip("paddle")
     from frameworks.paddle.core import devices
@@ -210,17 +209,17 @@ def test_available_of_paddle_are_the_listed_devices(
     monkeypatch.setattr(paddle.device, "is_compiled_with_cuda", lambda: gpus > 0)
     monkeypatch.setattr(paddle.device, "is_compiled_with_rocm", lambda: rocm)
     monkeypatch.setattr(paddle.device.cuda, "device_count", lambda: gpus)
-    assert {name: devices.own_name(name) for name in devices.available()} == want
+    assert {name: devices.own_name(name) for name in devices.available()} == expected
 
 
 def test_variables_of_a_gpu_come_before_those_of_the_user(tmp_path: Path) -> None:
     preallocate, driver = "XLA_PYTHON_CLIENT_PREALLOCATE", tmp_path / "version"
     assert variables({"XLA_FLAGS": "--a"}, driver) == {preallocate: "false"}
     driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15\n")
-    own, user = variables({}, driver), "--xla_gpu_autotune_level=4"
-    assert own["XLA_FLAGS"] == KERNELS
-    assert variables({"XLA_FLAGS": user}, driver)["XLA_FLAGS"] == f"{KERNELS} {user}", "XLA takes the last of two flags"
-    assert variables(own, driver) == {preallocate: "false"}, "flags of a parent process are not added again"
+    adapters, user = variables({}, driver), "--xla_gpu_autotune_level=4"
+    assert adapters["XLA_FLAGS"] == KERNELS
+    assert variables({"XLA_FLAGS": user}, driver)["XLA_FLAGS"] == f"{KERNELS} {user}"
+    assert variables(adapters, driver) == {preallocate: "false"}
     assert variables({preallocate: "true"}, driver)[preallocate] == "true"
 
 

@@ -95,7 +95,6 @@ def worker_group() -> WorkerGroup:
     return toy_group()
 
 
-# ---------------------------------------------------------------- answers of ranks
 def test_ask_answers_in_the_order_of_ranks() -> None:
     run = rank_group(toy_group(4), 10)
     assert run.ask("add", for_each_rank(1, 2, 3, 4)) == ((0, 11), (1, 12), (2, 13), (3, 14))
@@ -157,7 +156,6 @@ def test_save_and_restore_pass_absolute_paths(worker_group: WorkerGroup, monkeyp
     assert calls == [("save", (Path("file").absolute(),)), ("restore", (Path("file").absolute(),))]
 
 
-# ---------------------------------------------------------------- exceptions of ranks
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [
@@ -224,7 +222,6 @@ def test_ask_of_a_rank_that_raises_alone_ends_the_group(worker_group: WorkerGrou
         run.all("add", 1)
 
 
-# ---------------------------------------------------------------- start of a group
 @pytest.mark.parametrize(
     ("kind", "device", "answers", "error", "text"),
     [
@@ -267,7 +264,6 @@ def test_worker_group_of_a_fifth_size_ends_the_oldest_unused_one() -> None:
         runs[1].all("add", 1)
 
 
-# ---------------------------------------------------------------- end of a group
 def test_close_all_leaves_nothing() -> None:
     worker_group = toy_group()
     pids = (*worker_group.pids, worker_group._guardian.pid, *rank_group(worker_group).all("start_child", "popen"))
@@ -336,7 +332,6 @@ def test_worker_group_folder_removes_folders_of_dead_processes(tmp_path: Path, m
         folder.remove()
 
 
-# ---------------------------------------------------------------- ranks that end, stop or hang
 def misbehave(worker_group: WorkerGroup, verb: str, arguments: Mapping[int, Any]) -> None:
     """Calls a method on some ranks, with an argument for each, while the others sleep."""
     run = rank_group(worker_group)
@@ -467,7 +462,6 @@ def test_all_interrupted_ends_the_ranks(worker_group: WorkerGroup) -> None:
     assert_clean(worker_group, pids)
 
 
-# ---------------------------------------------------------------- sockets, and Paddle's rendezvous
 @pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="sockets are read in /proc")
 @pytest.mark.parametrize(
     ("address", "inside"), [("127.0.0.1", True), ("127.1.2.3", True), ("0.0.0.0", False), ("::1", True), ("::", False)]
@@ -483,9 +477,9 @@ def test_listeners_below_finds_a_child(address: str, inside: bool) -> None:
     ):
         port = int(child.stdout.readline())
         assert listeners(child.pid) == {Listener(child.pid, address, port)}
-        wait_for(lambda: any(one.pid == child.pid for one in set(below)))
+        wait_for(lambda: any(process.pid == child.pid for process in set(below)))
         child.communicate()
-    assert [(one.address, one.inside) for one in below if one.pid == child.pid] == [(address, inside)]
+    assert [(process.address, process.inside) for process in below if process.pid == child.pid] == [(address, inside)]
 
 
 def test_inside_of_a_mapped_address_is_that_of_its_ipv4_address() -> None:

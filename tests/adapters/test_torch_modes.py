@@ -34,7 +34,6 @@ SIZES = ((3, 5), (4, 7), (6, 9), (2, 5))
 FOLDER = "deepspeed_shm_comm"
 
 
-# ---------------------------------------------------------------- compiled programs
 def count_programs() -> int:
     """The number of graphs that this process has compiled."""
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
@@ -59,7 +58,6 @@ def test_compile_function_that_depends_on_the_size_raises() -> None:
         call(torch.ones(7, 2))
 
 
-# ---------------------------------------------------------------- the build of DeepSpeed's communication
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
     """Replaces the compiler by one that writes the files of a build."""
@@ -102,7 +100,6 @@ def test_require_without_deepspeed_says_what_to_install(monkeypatch: pytest.Monk
         deepspeed_start.problem.cache_clear()
 
 
-# ---------------------------------------------------------------- models that transformers loads in 8 bits
 def uninstall(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Makes all libraries but these look installed."""
     make_spec = importlib.util.spec_from_loader

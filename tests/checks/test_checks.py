@@ -52,7 +52,6 @@ DIFFERENCES: dict[str, Callable[[Array], Array]] = {
 """Changes of an array that are more than rounding in the last place."""
 
 
-# ---------------------------------------------------------------- covering arrays
 class Plain(ReferenceFramework):
     """Declares neither low precision nor scaling, accumulation, recomputation or clipping."""
 
@@ -83,7 +82,6 @@ def test_list_factors_leaves_out_refused_values() -> None:
     assert all(row.recipe.accumulation == 1 and row.recipe.recompute is None for row in rows(Plain()))
 
 
-# ---------------------------------------------------------------- the first wrong layer
 def subject(framework_type: Any = ReferenceFramework, seed: int = 0) -> Subject:
     return Subject(framework_type("cpu"), seed)
 
@@ -215,7 +213,6 @@ def test_run_of_parity_records_tensors_bounds_and_numbers(tmp_path: Path) -> Non
     assert all(isinstance(check.measured, float) for verdict in result.verdicts for check in verdict.checks)
 
 
-# ---------------------------------------------------------------- values of recomputation
 class Compiled(ReferenceFramework):
     """Says that a compiler may fuse operations."""
 
@@ -254,7 +251,6 @@ def test_same_values_of_a_compiled_framework_refuses_larger_differences(name: st
         run_comparison(Compiled("cpu"), name, DIFFERENCES[difference])
 
 
-# ---------------------------------------------------------------- equal bits
 def of_bits(bits: list[int], format_name: str) -> Array:
     dtype = np.dtype(getattr(ml_dtypes, format_name, format_name))
     return np.array(bits, f"uint{8 * dtype.itemsize}").view(dtype)

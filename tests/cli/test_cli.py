@@ -148,7 +148,7 @@ def test_tools_from_any_folder_pass_arguments_and_status_on(tmp_path: Path) -> N
 def test_tools_are_modules_of_the_checkout_or_pytest(name: str) -> None:
     module, *arguments = TOOLS[name].arguments
     assert module == "pytest" or find_spec(module) is not None
-    assert all((ROOT / word).exists() for word in arguments if not word.startswith("-"))
+    assert all((ROOT / argument).exists() for argument in arguments if not argument.startswith("-"))
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
@@ -226,7 +226,7 @@ def test_lists_into_a_pipe_print_one_line_for_each_entry(capsys: pytest.CaptureF
         assert main([*arguments]) == 0
         return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
 
-    assert entries("spec", "list") == [[one.id, one.level, one.requirement] for one in load_clauses().values()]
+    assert entries("spec", "list") == [[c.id, c.level, c.requirement] for c in load_clauses().values()]
     names = [(name, str(way), [*way.calls]) for name in sorted(built_in()) for way in load_ways(name)]
     ways = [(name, way, calls.split("; ")) for name, way, calls, _ in entries("ways")]
     assert [(name, way, [call.partition("(")[0] for call in calls]) for name, way, calls in ways] == names
@@ -350,7 +350,6 @@ def test_accept_of_a_record_without_a_test_is_refused(complete_record: Record, t
         baselines.accept(tmp_path / "run.json", "no", tmp_path / "baselines")
 
 
-# ---------------------------------------------------------------- doctor
 @pytest.fixture
 def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
     """Runs the command where a toy adapter can be imported: status, conclusion, and state and text by step."""
@@ -450,7 +449,6 @@ def test_doctor_without_click_is_refused_in_one_line(tmp_path: Path) -> None:
     ]
 
 
-# ---------------------------------------------------------------- files that commands write
 @pytest.fixture
 def good_record(tmp_path: Path) -> Path:
     write(tmp_path / "good.json", BASE)

@@ -301,7 +301,6 @@ def test_install_from_another_source_prints_no_password(
     assert "ter2" not in text
 
 
-# ---------------------------------------------------------------- drivers
 @pytest.mark.parametrize(
     ("script", "cuda"),
     [
@@ -365,7 +364,6 @@ def test_install_on_a_driver_selects_build_and_index(
     assert ("--extra-index-url" in pip.installed[0][0]) is (bool(index) and not by_backend)
 
 
-# ---------------------------------------------------------------- refusals
 @pytest.mark.parametrize("name", REFUSALS)
 def test_install_refuses_in_one_line(
     name: str, pip: Installers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -423,7 +421,6 @@ def test_companions_of_a_version_are_of_its_time() -> None:
         resolve(["frame==1.0", "mate==9"], {}, {})
 
 
-# ---------------------------------------------------------------- locks
 def pins_of(name: str, python: str) -> dict[str, str]:
     environment = {
         "python_version": python,
@@ -519,7 +516,6 @@ def test_tox_names_every_lock() -> None:
     assert [*groups["suite"], *groups["run"]] == PROJECT["project"]["dependencies"]
 
 
-# ---------------------------------------------------------------- the wheel
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder, which cannot be written, with the installed wheel of the suite."""

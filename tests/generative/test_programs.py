@@ -231,7 +231,7 @@ def test_draw_cases_counts_drawn_and_missing_pairs(monkeypatch: pytest.MonkeyPat
     assert coverage.never(counts, framework)["pairs"]
     assert "| verbs |" in coverage.table(counts, framework)
     kinds = {term.partition("=")[0] for entry in load_known().exclusions for term in entry.when}
-    assert kinds - {word.partition("=")[0] for word in counts.features} == set(), "kinds of words of exclusions"
+    assert kinds - {feature.partition("=")[0] for feature in counts.features} == set()
 
 
 def test_reachable_and_beyond_drawing_name_existing_clauses() -> None:

@@ -94,7 +94,7 @@ def statement_of(history_: LineHistory, clause: str = CLAUSE) -> str:
 
 
 @pytest.mark.parametrize(
-    ("versions", "want", "points"),
+    ("versions", "expected", "points"),
     [
         ("fail pass pass fail", "≤2.0 fail · 2.1–2.2 pass · 2.3 fail", ["2.2 → 2.3", "2.0 → 2.1"]),
         ("pass", "≤2.0 pass", []),
@@ -124,21 +124,21 @@ def statement_of(history_: LineHistory, clause: str = CLAUSE) -> str:
     ],
 )
 def test_statement_of_a_history_has_runs_of_equal_words_and_the_changes_between_them(
-    versions: Any, want: str | None, points: list[str]
+    versions: Any, expected: str | None, points: list[str]
 ) -> None:
     """`versions` are outcomes of one test in versions 2.0, 2.1, ..., or tests by version."""
     if isinstance(versions, str):
         outcomes = [word.replace("-", " ").replace(":", ": ") for word in versions.split()]
         versions = [(f"2.{number}", {"test_a": outcome}) for number, outcome in enumerate(outcomes)]
-    one = history_of(*versions)
-    assert want in (None, statement_of(one))
-    assert [interval(one.line, point) for point in one.points] == points
+    found = history_of(*versions)
+    assert expected in (None, statement_of(found))
+    assert [interval(found.line, point) for point in found.points] == points
 
 
 def test_change_of_a_history_has_its_tests_signatures_columns_and_revision() -> None:
-    one = history_of(("2.0", FAIL), ("2.1", {"test_a": "unstable"}), ("2.2", PASS))
-    (point,) = one.points
-    assert "(versions between that cannot decide: 2.1)" in markdown([one]).splitlines()
+    found = history_of(("2.0", FAIL), ("2.1", {"test_a": "unstable"}), ("2.2", PASS))
+    (point,) = found.points
+    assert "(versions between that cannot decide: 2.1)" in markdown([found]).splitlines()
     assert change(point) == "fail → pass: 1 newly passing of 1 test"
     assert not point.worse
     (point,) = history_of(("2.0", {"test_a": "fail: raises"}), ("2.1", {"test_a": "fail: differs"})).points
@@ -151,12 +151,14 @@ def test_change_of_a_history_has_its_tests_signatures_columns_and_revision() -> 
     names = [column.version for column in ordered.line.columns]
     assert names == ["2.9.1", "2.10.0rc2", "2.10.0rc10", "2.10.0", "2.10.0.post1"]
     for revision in (2, 0):
-        one = history(only_line(make_judged_version("2.0", PASS), make_judged_version("2.1", FAIL, revision=revision)))
-        assert (one.points, statement_of(one)) == ((), "≤2.0 pass · 2.1 fail (by other tests)")
+        found = history(
+            only_line(make_judged_version("2.0", PASS), make_judged_version("2.1", FAIL, revision=revision))
+        )
+        assert (found.points, statement_of(found)) == ((), "≤2.0 pass · 2.1 fail (by other tests)")
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "want"),
+    ("before", "after", "expected"),
     [
         (("fail", "pass"), ("fail", "fail"), "fails in more tests: 1 newly failing"),
         (("fail", "fail"), ("fail", "pass"), "fails in fewer tests: 1 newly"),
@@ -166,12 +168,12 @@ def test_change_of_a_history_has_its_tests_signatures_columns_and_revision() -> 
     ],
 )
 def test_change_within_an_equal_outcome_counts_its_tests(
-    before: Sequence[str], after: Sequence[str], want: str
+    before: Sequence[str], after: Sequence[str], expected: str
 ) -> None:
     sides = (dict(zip(("test_a", "test_b"), outcomes, strict=True)) for outcomes in (before, after))
-    one = history_of(*zip(("2.0", "2.1"), sides, strict=True))
-    (point,) = one.points
-    assert change(point).startswith(want)
+    found = history_of(*zip(("2.0", "2.1"), sides, strict=True))
+    (point,) = found.points
+    assert change(point).startswith(expected)
     assert point.worse is ("newly failing" in change(point) or "newly unsupported" in change(point))
 
 
@@ -180,10 +182,10 @@ def test_statement_across_a_gap_leaves_it_out() -> None:
         (planned_cell("2.1", "no wheel", released="2025-01-02", reason="none for cp311"), None),
         (planned_cell("2.2", released="2025-03-04", record="x.json"), make_judged_version("2.2", FAIL)),
     ]
-    one = history(only_line(make_judged_version("2.0", FAIL), planned=planned))
-    assert statement_of(one) == "≤2.0 fail · 2.2 fail (from 2025-03-04)"
-    assert one.points == ()
-    assert "Not judged: 2.1 (no wheel: none for cp311)." in markdown([one]).splitlines()
+    found = history(only_line(make_judged_version("2.0", FAIL), planned=planned))
+    assert statement_of(found) == "≤2.0 fail · 2.2 fail (from 2025-03-04)"
+    assert found.points == ()
+    assert "Not judged: 2.1 (no wheel: none for cp311)." in markdown([found]).splitlines()
 
 
 def test_history_of_refusals_for_an_instruction_set_has_no_point() -> None:
@@ -197,8 +199,8 @@ def test_history_of_refusals_for_an_instruction_set_has_no_point() -> None:
 
 
 def test_alongside_names_companions_that_changed() -> None:
-    one = history_of(("0.6.2+flax.0.10.7.optax.0.2.5", FAIL), ("0.9.2+flax.0.10.7.optax.0.2.8", PASS))
-    assert alongside(one.line, one.points[0]) == ("optax 0.2.5 → 0.2.8",)
+    found = history_of(("0.6.2+flax.0.10.7.optax.0.2.5", FAIL), ("0.9.2+flax.0.10.7.optax.0.2.8", PASS))
+    assert alongside(found.line, found.points[0]) == ("optax 0.2.5 → 0.2.8",)
 
 
 def versions_by_line(*members: Any, planned: Any = ()) -> dict[str, list[str]]:
@@ -248,8 +250,8 @@ def test_lines_of_a_plan_have_versions_without_a_record() -> None:
 
 
 def keras(version: str, framework: str, record: bool = True) -> Any:
-    one = planned_cell(version, "judged" if record else "timeout", "keras", framework_version=framework)
-    return one, make_judged_version(f"{framework}+keras.{version}", PASS) if record else None
+    cell = planned_cell(version, "judged" if record else "timeout", "keras", framework_version=framework)
+    return cell, make_judged_version(f"{framework}+keras.{version}", PASS) if record else None
 
 
 def test_lines_of_a_companion_are_one_for_each_framework_or_one_with_those_of_its_time() -> None:
@@ -270,8 +272,8 @@ def test_lines_of_a_companion_are_one_for_each_framework_or_one_with_those_of_it
 def test_lines_of_ways_are_separate_and_no_mode_is_the_default_one() -> None:
     plain = PlannedCell("torch", "2.1", "", "", "timeout"), None
     by_way = PlannedCell("torch", "2.2", "", "", "timeout", ways=("x",)), None
-    one = make_judged_version("2.0", PASS)
-    result = versions_by_line(one, replace(one, mode="eager by x"), planned=[plain, by_way])
+    judged = make_judged_version("2.0", PASS)
+    result = versions_by_line(judged, replace(judged, mode="eager by x"), planned=[plain, by_way])
     assert result == {
         "torch, eager, x86_64 linux cpu": ["2.0", "2.1"],
         "torch, eager by x, x86_64 linux cpu": ["2.0", "2.2"],
@@ -293,9 +295,9 @@ def test_gather_of_a_sweep_has_its_cells_and_other_records(tmp_path: Path) -> No
         CELL | {"version": "2.2", "record": "b.json.gz", "released": "2025-08-06"},
     ]
     (line,) = lines(gather([sweep_folder(tmp_path, {"version": 1, "cells": cells})]))
-    one = history(line)
-    assert statement(line, one.clauses[CLAUSE]) == "≤2.0 pass · 2.2 fail (from 2025-08-06)"
-    assert len(one.points) == 1
+    found = history(line)
+    assert statement(line, found.clauses[CLAUSE]) == "≤2.0 pass · 2.2 fail (from 2025-08-06)"
+    assert len(found.points) == 1
     (tmp_path / "other").mkdir()
     folder = sweep_folder(tmp_path / "other", {"version": 1, "cells": [CELL]})
     assert len(gather([folder]).plain) == 1, "a record without a cell"
@@ -324,7 +326,7 @@ def test_gather_of_a_list_opens_no_record_outside_its_folder(tmp_path: Path) -> 
     write(outside, record("9.9", PASS))
     cells = [CELL, CELL | {"version": "9.9", "record": "../../outside.json"}]
     result = gather([sweep_folder(tmp_path / "s", {"version": 1, "cells": cells})])
-    assert [one.version if one else None for _, one in result.planned] == ["2.0", None]
+    assert [cell.version if cell else None for _, cell in result.planned] == ["2.0", None]
 
 
 def two_lines() -> tuple[LineHistory, ...]:
@@ -333,7 +335,7 @@ def two_lines() -> tuple[LineHistory, ...]:
     members = [
         make_judged_version(f"2.{n}", {"test_a": outcome, "resume.state/test_b": "pass"}) for n, outcome in outcomes
     ]
-    return tuple(map(history, lines_of(*members, *(replace(one, mode="slow") for one in members))))
+    return tuple(map(history, lines_of(*members, *(replace(judged, mode="slow") for judged in members))))
 
 
 def test_markdown_of_hostile_records_has_no_markup() -> None:
@@ -350,14 +352,14 @@ def test_markdown_of_hostile_records_has_no_markup() -> None:
             parts = {"clauses": clauses, "findings": {}, "variant": variant, "verdicts": verdicts}
             versions.append(condense(replace(infected, **parts)))
     result = [history(line) for line in lines_of(*versions)]
-    assert sum(len(one.points) for one in result) >= len(HOSTILE) - 1
+    assert sum(len(changes.points) for changes in result) >= len(HOSTILE) - 1
     assert re.search(r"(?<!\\)<[a-z/!]", markdown(result), re.IGNORECASE) is None
     json.loads(compact(result))
 
 
 def test_compact_has_the_content_of_markdown() -> None:
-    one = history_of(("2.0", {"test_a": "fail: x"}), ("2.1", PASS), ("2.2", PASS))
-    (line,) = json.loads(compact([one]))["lines"]
+    found = history_of(("2.0", {"test_a": "fail: x"}), ("2.1", PASS), ("2.2", PASS))
+    (line,) = json.loads(compact([found]))["lines"]
     assert [entry["version"] for entry in line["versions"]] == ["2.0", "2.1", "2.2"]
     clause = line["clauses"]["scaling.skip"]
     assert clause["runs"] == [[0, 0, "f"], [1, 2, "p"]]
@@ -373,7 +375,7 @@ def test_compact_has_the_content_of_markdown() -> None:
     ]
     assert (
         "- `scaling.skip` fail → pass: 1 newly passing of 1 test. History: ≤2.0 fail · 2.1–2.2 pass. *unexplained*"
-        in (markdown([one]).splitlines())
+        in (markdown([found]).splitlines())
     )
 
 
@@ -430,8 +432,8 @@ def test_history_of_a_damaged_file_or_of_none_is_refused(
     ],
 )
 def test_find_explanations_matches_versions_and_clauses(changes: dict[str, Any], explains: bool) -> None:
-    one = history_of(("2.0", FAIL), ("2.1", PASS))
-    result = find_explanations(one.line, one.points[0], [structs.replace(ENTRY, **changes)])
+    found = history_of(("2.0", FAIL), ("2.1", PASS))
+    result = find_explanations(found.line, found.points[0], [structs.replace(ENTRY, **changes)])
     assert result == ((("It was fixed", "https://example.org/1"),) if explains else ())
 
 
@@ -458,13 +460,13 @@ def test_history_of_a_folder_joins_histories_and_records(tmp_path: Path, written
 def test_history_into_a_pipe_prints_a_line_for_each_clause_that_changed(
     written: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (one, *_) = two_lines()
+    (found, *_) = two_lines()
     assert main(["history", str(written)]) == 0
     entries = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert len(entries) == sum(bool(clause.points) for line in two_lines() for clause in line.clauses.values())
     name, clause, text, cause = entries[0]
-    assert (name, cause) == (one.line.name, "unexplained")
-    assert text == statement_of(one, clause)
+    assert (name, cause) == (found.line.name, "unexplained")
+    assert text == statement_of(found, clause)
     assert main(["history", str(written), "--clause", "resume.state"]) == 0
     assert "\tresume.state\t≤2.0–2.2 pass\t" in capsys.readouterr().out.splitlines()[0]
     assert "no clause 'a.b'" in run_refused(capsys, "history", str(written), "--clause", "a.b")

@@ -36,9 +36,6 @@ def write_program(folder: Path, source: str) -> Path:
     return path
 
 
-# ---------------------------------------------------------------- programs
-
-
 def test_programs_import_their_framework_alone() -> None:
     for finding in PROGRAMS:
         tree = ast.parse(finding.program.read_text("utf-8"))
@@ -140,9 +137,6 @@ def test_run_of_a_program_that_hangs_ends_it(tmp_path: Path, monkeypatch: pytest
         reproducers.run(write_program(tmp_path, "import time; time.sleep(3600)"))
 
 
-# ---------------------------------------------------------------- refusals
-
-
 def test_conclude_restores_settings_that_an_attempt_changed() -> None:
     framework = ReferenceFramework("cpu")
     opened = framework.autocast(FLOAT16)
@@ -171,9 +165,6 @@ def test_conclude_of_a_declared_capability_believes_the_attempt_of_the_refusal(
     result = conclude(ReferenceFramework("cpu"), refusal, ())
     assert (result.outcome, result.signature) == (outcome, "optimizer.schedule")
     assert result.message.endswith(message)
-
-
-# ---------------------------------------------------------------- reports
 
 
 @pytest.mark.parametrize(

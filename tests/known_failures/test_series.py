@@ -155,7 +155,7 @@ def test_known_of_an_unjudged_mode_has_exclusions_and_workarounds_of_the_nearest
     (folder / FILE).write_text(text, encoding="utf-8")
     snapshot(folder, "1-cuda-eager")
     known = known_of(Twin("cpu"))
-    assert [one.mode for one in (*known.exclusions, *known.workarounds)] == ["eager", "eager"]
+    assert [entry.mode for entry in (*known.exclusions, *known.workarounds)] == ["eager", "eager"]
 
 
 def test_known_of_a_workaround_without_a_mode_is_of_the_default_mode_alone(folder: Path) -> None:

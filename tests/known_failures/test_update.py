@@ -111,7 +111,7 @@ NEW = verdict("test_d", Outcome.FAIL, "raises-ValueError", "scaling.skip-is-atom
 def record(version: str, *verdicts: TestVerdict, device: str = "cpu", mode: str = "eager") -> Record:
     """A whole run of the twin on a processor with AVX2."""
     (text,) = BASE.clauses.values()
-    clauses = {one.clause: text for one in verdicts}
+    clauses = {verdict.clause: text for verdict in verdicts}
     series = replace(BASE.series, framework="twin", device=device, mode=mode)
     variant = Variant(version, instruction_sets=("avx2",))
     return replace(BASE, series=series, variant=variant, verdicts=verdicts, clauses=clauses).sort_parts()
@@ -151,8 +151,8 @@ def test_update_of_the_same_failures_changes_nothing(folder: Path) -> None:
 )
 def test_update_keeps_lines_that_the_record_shows_or_cannot_tell(folder: Path, run: Record, indices: list[int]) -> None:
     assert lines(folder, run) == [LINES[index] for index in indices]
-    unexplained = [one.case for one in run.verdicts if one.signature == "otherwise"]
-    assert [one.case for one in make_update(folder, run).unexplained] == unexplained
+    unexplained = [verdict.case for verdict in run.verdicts if verdict.signature == "otherwise"]
+    assert [verdict.case for verdict in make_update(folder, run).unexplained] == unexplained
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,6 @@ def test_update_by_the_committed_baselines_changes_nothing_and_by_a_new_version_
         assert not update(newer, known).unexplained, path.name
 
 
-# ---------------------------------------------------------------- `conformance accept`
 @pytest.fixture
 def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command that accepts a run with a failure that no line names."""
@@ -339,7 +338,6 @@ def test_accept_for_an_adapter_that_the_user_names_writes_its_files(
     assert len(read_known(unregistered, "elsewhere.adapter:Adapter").expectations) == 1
 
 
-# ---------------------------------------------------------------- files of an adapter
 def make_known(folder: Path, findings: str = FINDING, lines: str = LINE, name: str = NAME) -> Known:
     """The content of an adapter's folder with these texts and the program of the finding."""
     for inner in ("findings", SNAPSHOTS):
@@ -377,11 +375,11 @@ def test_load_known_of_the_committed_files_has_no_idle_finding_and_sorted_snapsh
     assert {entry.clause for entry in loaded.expectations} <= load_clauses().keys()
     assert {finding.framework for finding in loaded.findings} == built_in().keys() - {"reference"}
     failing = {entry.finding for entry in loaded.expectations}
-    named = {one.finding for one in (*loaded.workarounds, *loaded.exclusions)}
+    named = {entry.finding for entry in (*loaded.workarounds, *loaded.exclusions)}
     assert all(finding in failing | named or finding.causes for finding in loaded.findings)
     assert all(finding in failing or finding.program for finding in loaded.findings)
     sets = {finding.id: set(re.findall(r"\w+", finding.processor)) for finding in loaded.findings}
-    assert [one.id for one in loaded.findings if sets[one.id] - set(re.findall(r"\w+", one.text.reason))] == []
+    assert [f.id for f in loaded.findings if sets[f.id] - set(re.findall(r"\w+", f.text.reason))] == []
     lines: dict[str, list[str]] = {}
     for entry in loaded.expectations:
         lines.setdefault(entry.file, []).append(entry.line)
@@ -458,7 +456,6 @@ def test_applying_of_a_version_that_cannot_be_compared_is_an_error() -> None:
         Known().applying("torch", VersionSeries("nightly build", "cpu", "eager"))
 
 
-# ---------------------------------------------------------------- results and entries
 @pytest.mark.parametrize(
     ("failed", "signature", "matching", "verdict"),
     [

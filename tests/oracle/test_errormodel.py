@@ -136,7 +136,6 @@ def beyond(case: Case, measured: Run) -> list[str]:
     return [name for name, (value, limit) in pairs.items() if not value <= limit.value]
 
 
-# ---------------------------------------------------------------- envelopes
 @each_precision
 @pytest.mark.parametrize("make", [digits_case, exact_case])
 def test_envelope_includes_random_rounding(make: Callable[[Precision], Case], precision: Precision) -> None:
@@ -192,7 +191,6 @@ def test_worst_loss_ignores_updates_that_are_not_judged() -> None:
         with_spread(1.0, 1.0, 1.0, 1.0).worst_loss(losses)
 
 
-# ---------------------------------------------------------------- the cache of envelopes
 def are_equal(a: Envelope, b: Envelope) -> bool:
     arrays = ((a.exact.losses, b.exact.losses), (a.exact.gradient, b.exact.gradient), (a.loss_spread, b.loss_spread))
     spreads = (a.gradient_spread, a.parameter_spread) == (b.gradient_spread, b.parameter_spread)
@@ -244,7 +242,6 @@ def test_envelope_is_read_from_the_cache_unless_it_is_damaged(
     assert list(empty_cache.iterdir()) == [file]
 
 
-# ---------------------------------------------------------------- quantized models
 @each_case
 @pytest.mark.parametrize("seed", range(5))
 def test_cases_have_their_outlying_columns(case: str, seed: int) -> None:

@@ -141,8 +141,8 @@ def test_judge_of_noisy_processes_is_too_noisy_unless_only_the_import_is() -> No
     assert (noisy.status, noisy.verdicts[0].outcome) == (2, RaceOutcome.NOISY)
     samples, noise = samples_of({}), samples_of({}, spread=0.5)
     pairs = tuple(
-        {side: replace(own, once={**own.once, "import": other[side].once["import"]}) for side, own in pair.items()}
-        for pair, other in zip(samples.pairs, noise.pairs, strict=True)
+        {side: replace(old, once={**old.once, "import": noisy[side].once["import"]}) for side, old in pair.items()}
+        for pair, noisy in zip(samples.pairs, noise.pairs, strict=True)
     )
     assert outcomes(replace(samples, pairs=pairs))["import"] == "too noisy"
     assert judge(replace(samples, pairs=pairs)).status == 0
@@ -199,8 +199,8 @@ def replays(name: str, times: float) -> Iterator[RaceJudgement]:
     for _ in range(100):
         sets = [samples.pairs[index] for index in rng.choice(len(samples.pairs), PAIRS, replace=False)]
         pairs = []
-        for own in sets:
-            pair = {side: own[SIDES[index]] for side, index in zip(SIDES, rng.permutation(3), strict=True)}
+        for times_by_side in sets:
+            pair = {side: times_by_side[SIDES[index]] for side, index in zip(SIDES, rng.permutation(3), strict=True)}
             pairs.append({**pair, NEW: slow_down(pair[NEW])})
         yield judge(replace(samples, pairs=tuple(pairs)))
 
@@ -237,7 +237,7 @@ def test_race_has_rounds_of_every_side() -> None:
     samples = race(make_racer(), slow, FEWEST_PAIRS, 6)
     assert (samples.old, samples.new, samples.place, len(samples.pairs)) == ("1.0", "1.1", "cpu eager", FEWEST_PAIRS)
     for pair in samples.pairs:
-        lengths = {side: [len(times) for times in own.rounds.values()] for side, own in pair.items()}
+        lengths = {side: [len(rounds) for rounds in times.rounds.values()] for side, times in pair.items()}
         assert lengths == {side: [6, 2, 2] for side in SIDES}
         assert set(pair[NEW].once) == {cost.key for cost in COSTS if not cost.rounds}
         assert set(pair[NEW].rounds["step"]) == {10**8}

@@ -306,7 +306,7 @@ def test_compare_of_a_changed_suite_names_the_change(new: Record, status: int, t
 
 def test_compare_of_identical_and_of_rounded_numbers_has_no_change() -> None:
     same = compare(FULL, FULL)
-    assert {one.movement for one in same.numbers} == {Movement.IDENTICAL}
+    assert {number.movement for number in same.numbers} == {Movement.IDENTICAL}
     assert ": identical (3 of 3 tests compared)" in headline(same)
     assert "**Conformance: nothing is worse: identical.**" in markdown(Comparisons((same,)))
     curves = {"loss": (1.0, math.nextafter(2.0, 3.0), 3.0)}
@@ -351,7 +351,7 @@ def test_compare_of_an_error_drifts_if_it_tripled_and_passes_half_of_its_bound(
 ) -> None:
     result = compare(change_check(measured=before), change_check(measured=after))
     assert [change.kind for change in result.changes] == [ChangeKind.DRIFT] * drifts
-    movements = {one.test: one.movement for one in result.numbers}
+    movements = {number.test: number.movement for number in result.numbers}
     assert (movements[TESTS[0]] is Movement.IDENTICAL) is (before == after)
 
 
@@ -517,9 +517,9 @@ def test_compare_of_any_numbers_classes_and_prints_them(old: Record, new: Record
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         same, pair = compare(old, old), compare(old, new)
-        assert {one.movement for one in same.numbers} <= {Movement.IDENTICAL}
+        assert {number.movement for number in same.numbers} <= {Movement.IDENTICAL}
         assert same.identical
-        assert sum(one.movement is Movement.DRIFT for one in pair.numbers) == pair.drifted
+        assert sum(number.movement is Movement.DRIFT for number in pair.numbers) == pair.drifted
         for form in (to_text, markdown, document):
             form(Comparisons((pair,)))  # type: ignore[operator]
 

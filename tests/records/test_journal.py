@@ -201,7 +201,7 @@ def test_outlines_of_records_share_texts_and_have_no_parts() -> None:
     (first, second) = map(Outlines(), [load(path), load(path)])
     assert (first.measurements, first.traces, first.tensors) == ((), (), ())
     assert not any(verdict.checks or verdict.runs for verdict in first.verdicts)
-    assert all(one.repro is other.repro for one, other in zip(first.verdicts, second.verdicts, strict=True))
+    assert all(verdict.repro is same.repro for verdict, same in zip(first.verdicts, second.verdicts, strict=True))
     assert table.plain([first]) == table.plain([load(path)])
 
 

@@ -20,12 +20,12 @@ KERAS = {"tf": "2.21.0+keras.3.15.1", "jax": "0.10.2+keras.3.15.1", "torch": "2.
 
 def run(framework: str, *outcomes: Outcome, version: str = "1", mode: str = "m", revision: int = 1) -> Record:
     clauses = {CLAUSE: ClauseText("MUST", "…", "", (), "s", revision)}
-    verdicts = tuple(TestVerdict(f"{CLAUSE}/t{i}", CLAUSE, one) for i, one in enumerate(outcomes))
-    one = record(framework, {}, clauses=clauses, verdicts=verdicts, variant=Variant(version))
-    return replace(one, series=replace(one.series, mode=mode))
+    verdicts = tuple(TestVerdict(f"{CLAUSE}/t{i}", CLAUSE, outcome) for i, outcome in enumerate(outcomes))
+    result = record(framework, {}, clauses=clauses, verdicts=verdicts, variant=Variant(version))
+    return replace(result, series=replace(result.series, mode=mode))
 
 
-def word(*records: Record) -> str:
+def label(*records: Record) -> str:
     return str(words(records)[CLAUSE])
 
 
@@ -55,7 +55,7 @@ def word(*records: Record) -> str:
 def test_words_of_two_frameworks_say_how_portable_a_clause_is(
     torch: tuple[Outcome, ...], tf: tuple[Outcome, ...], expected: str
 ) -> None:
-    assert word(run("torch", *torch), run("tf", *tf)) == expected
+    assert label(run("torch", *torch), run("tf", *tf)) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_words_since_names_the_first_broken_version_after_a_good_one(
 ) -> None:
     records = [run("torch", *outcomes, version=version) for version, outcomes in older.items()]
     records = [*records, run("torch", K, version="2.0")]
-    assert word(*(records if forward else records[::-1])) == f"broken in torch {expected}"
+    assert label(*(records if forward else records[::-1])) == f"broken in torch {expected}"
 
 
 def run_tf(version: str, eager: Outcome, graph: Outcome) -> list[Record]:
@@ -115,7 +115,7 @@ EAGER, STATIC = run("paddle", P, mode="eager"), run("paddle", K, mode="static")
     ],
 )
 def test_words_of_several_runs_combine_them(records: list[Record], expected: str) -> None:
-    assert word(*records) == expected
+    assert label(*records) == expected
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_words_of_observations_differ_where_values_do(
         clauses = {CLAUSE: ClauseText(level, "…", "", (), "s")}
         return replace(run(framework, P), observations=observations, clauses=clauses)
 
-    assert word(record_of("torch", torch), record_of("tf", tf), record_of("reference", {"k": 7})) == expected
+    assert label(record_of("torch", torch), record_of("tf", tf), record_of("reference", {"k": 7})) == expected
 
 
 def test_list_clauses_explains_the_words_that_it_has() -> None:
@@ -185,13 +185,12 @@ def test_owners_of_a_failure_are_the_library_or_its_backends(records: list[Recor
 
 
 def test_words_of_a_clause_name_the_version_and_the_owner() -> None:
-    word = words([keras_run("tf", P), keras_run("torch", F), TORCH_EAGER])[CLAUSE]
-    assert str(word) == "broken in torch 2.13.0+cpu.keras.3.15.1 (keras cpu); keras on torch"
+    label = words([keras_run("tf", P), keras_run("torch", F), TORCH_EAGER])[CLAUSE]
+    assert str(label) == "broken in torch 2.13.0+cpu.keras.3.15.1 (keras cpu); keras on torch"
     eager, keras = run("torch", F, version="2.13.0+cpu", mode="eager"), keras_run("torch", P)
     assert str(words([eager, keras])[CLAUSE]) == "broken in torch 2.13.0+cpu (eager cpu)"
 
 
-# ---------------------------------------------------------------- environments
 def make_record(framework: str, version: str, packages: dict[str, str] | None = None, **fields: object) -> Record:
     device = str(fields.pop("device", "cpu"))
     variant = replace(Variant(version, packages=packages or {}), **fields)  # type: ignore[arg-type]

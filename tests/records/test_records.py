@@ -261,7 +261,6 @@ def test_committed_records_are_small_and_name_no_folder() -> None:
         assert not re.search(rb'"/(tmp|home|root|work)/|pytest-of-', content), path
 
 
-# ---------------------------------------------------------------- mutated and oversized files
 VALUES: tuple[Any, ...] = (
     *(None, True, False, [], {}, [[]], {"": {}}, [None] * 40, 0, 1, -1, 0.5, 1e308, 2**63, 2**1023 - 1, 10**400),
     *("", " ", "1", "null", "inf", "nan", "complete", "interrupted", "pass", "crash", "MUST", "a/b", "x" * 20_000),

@@ -86,15 +86,13 @@ def test_plain_at_any_width_has_every_count(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     tokens = re.sub(r"[·(),─]", " ", text).replace("not offered", "not-offered").split()
     counted = Counter(dict.fromkeys(("clause", "clauses", "tests"), 0))
-    for count, word in pairwise(tokens):
+    for count, label in pairwise(tokens):
         if count.isdigit():
-            counted[word] += int(count)
-    for one in Outcome:
-        tests = sum(verdict.outcome is one for result in FOUR for verdict in result.verdicts)
-        clauses = sum(total(result).clauses[one] for result in FOUR)
-        assert counted[one.replace(" ", "-")] == 2 * clauses + tests, (
-            "clauses are counted in their family and in the total, tests once"
-        )
+            counted[label] += int(count)
+    for kind in Outcome:
+        tests = sum(verdict.outcome is kind for result in FOUR for verdict in result.verdicts)
+        clauses = sum(total(result).clauses[kind] for result in FOUR)
+        assert counted[kind.replace(" ", "-")] == 2 * clauses + tests
     tests = sum(len(result.verdicts) for result in FOUR)
     assert (counted["clause"], counted["clauses"], counted["tests"]) == (20, 20, 3 * tests), (
         "clauses are counted by family and in the total"
@@ -104,7 +102,7 @@ def test_plain_at_any_width_has_every_count(width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "word"),
+    ("outcomes", "expected"),
     [
         ((P, P), P),
         ((P, U), P),
@@ -122,11 +120,11 @@ def test_plain_at_any_width_has_every_count(width: int) -> None:
         (tuple(Outcome), Outcome.CRASH),
     ],
 )
-def test_outcome_of_a_clause_is_its_gravest_one(outcomes: tuple[Outcome, ...], word: Outcome) -> None:
-    one = record("torch", "1", "m", *outcomes)
-    assert outcome([verdict for verdict in one.verdicts if verdict.clause == "scaling.slug"]) is word
-    assert total(one).clauses == {word: len(FAMILIES)}
-    assert total(one).tests.total() == len(FAMILIES) * len(outcomes)
+def test_outcome_of_a_clause_is_its_gravest_one(outcomes: tuple[Outcome, ...], expected: Outcome) -> None:
+    judged = record("torch", "1", "m", *outcomes)
+    assert outcome([verdict for verdict in judged.verdicts if verdict.clause == "scaling.slug"]) is expected
+    assert total(judged).clauses == {expected: len(FAMILIES)}
+    assert total(judged).tests.total() == len(FAMILIES) * len(outcomes)
 
 
 def test_plain_of_inferred_failures_notes_them() -> None:
@@ -282,9 +280,9 @@ def test_digest_without_failures_needs_no_action() -> None:
     "text", [HOSTILE_TEXT, "<b>", "|" * 50, "`" * 50, "\\", "--- \n\n---", "</summary></details><script>"]
 )
 def test_digest_of_hostile_text_adds_no_element(text: str) -> None:
-    one = make_infected_record(text)
-    verdicts = tuple(replace(verdict, seed=2**1000, duration_s=1e308) for verdict in one.verdicts)
-    hostile_record = replace(one, started=BASE.started, finished=BASE.finished, verdicts=verdicts, observations=())
+    infected = make_infected_record(text)
+    verdicts = tuple(replace(verdict, seed=2**1000, duration_s=1e308) for verdict in infected.verdicts)
+    hostile_record = replace(infected, started=BASE.started, finished=BASE.finished, verdicts=verdicts, observations=())
     html = str(MarkdownIt("commonmark", {"html": True}).enable("table").render(digest([hostile_record])))
     tags = set(re.findall(r"</?([a-zA-Z0-9]+)", html))
     assert tags == {*ELEMENTS.split()}

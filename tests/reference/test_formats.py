@@ -132,7 +132,6 @@ class TestProducts:
         assert 0.5 * unit < np.sqrt(np.mean(error**2)) < 16 * unit
 
 
-# ---------------------------------------------------------------- narrow formats and scales
 @pytest.mark.parametrize("name", sorted(NARROW))
 def test_values_of_a_format_are_those_of_ml_dtypes(name: str) -> None:
     known = CODES.view(getattr(ml_dtypes, name)).astype(np.float64)
@@ -187,7 +186,6 @@ def test_scale_of_a_rule_is_that_by_hand(rule: QuantRule, scales: list[float]) -
     assert formats.scale_of(values, rule).ravel().tolist() == scales
 
 
-# ---------------------------------------------------------------- the table of the docs
 def test_rows_have_every_technique() -> None:
     declared = {str(capability).partition(".")[2] for capability in Capability if str(capability).startswith("quant")}
     narrow = {str(capability).partition(".")[2] for capability in Capability if str(capability).startswith("formats.")}
@@ -223,7 +221,6 @@ def test_blocks_of_formats_say_what_was_judged(
     assert cells(framework, *outcomes)[row] == expected
 
 
-# ---------------------------------------------------------------- 8-bit moments
 def gradients(seed: int) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     return {
@@ -282,7 +279,6 @@ def test_off_of_codes_next_to_the_nearest_is_above_one() -> None:
     assert not zeros.largest_off(largest, 2) <= 1.0
 
 
-# ---------------------------------------------------------------- quantized layers
 @pytest.mark.parametrize("fewest", [1, 33, 1024, 1000, 5000])
 def test_make_mixed_model_has_quantized_layers_and_a_small_one(fewest: int) -> None:
     assert make_mixed_model(RULES["dynamic-int8"]) is MIXED

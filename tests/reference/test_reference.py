@@ -200,7 +200,6 @@ class TestConventions:
         assert run.window.micro_batches == micro_batches
 
 
-# ---------------------------------------------------------------- bytes for the backward pass
 @pytest.mark.parametrize(("precision", "size"), [(FLOAT32, 4), (FLOAT16, 2), (BFLOAT16, 2)])
 @pytest.mark.parametrize("segments", [0, 1, 2, 4, 8])
 def test_saved_bytes_of_blocks_are_those_by_hand(precision: Precision, size: int, segments: int) -> None:

@@ -59,7 +59,7 @@ def read_dialog(browser: Browser) -> str:
 
 def known_clauses(framework: str) -> set[str]:
     records = [record for record in baselines() if record.series.framework == framework]
-    return {v.clause for one in records for v in one.verdicts if v.outcome is Outcome.KNOWN}
+    return {v.clause for record in records for v in record.verdicts if v.outcome is Outcome.KNOWN}
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -112,15 +112,16 @@ def test_search_shows_clauses_of_matching_tests(view: Browser) -> None:
     text = "test_float32_sgd_parity[digits-mlp] grad"
     view.driver.find_element("id", "search").send_keys(text)
     view.wait("!document.getElementById('filters').ariaBusy && !document.querySelector('#filters[aria-busy]')")
-    named = {v.clause for one in baselines() for v in one.verdicts if "test_float32_sgd_parity[digits-mlp]" in v.test}
+    text = "test_float32_sgd_parity[digits-mlp]"
+    named = {v.clause for record in baselines() for v in record.verdicts if text in v.test}
     assert list_clauses(view)
     assert list_clauses(view) <= named
     view.wait("location.hash.startsWith('#?search=test_float32')")
 
 
 def test_cell_opens_its_tests_at_an_address(view: Browser, folder: Path) -> None:
-    one = baselines()[-1]
-    verdict = next(v for v in one.verdicts if v.outcome is Outcome.KNOWN and v.checks and "://" in v.link)
+    record = baselines()[-1]
+    verdict = next(v for v in record.verdicts if v.outcome is Outcome.KNOWN and v.checks and "://" in v.link)
     view.choose("outcome", "known")
     view.run(
         "document.getElementById(`clause-${arguments[0]}`).lastElementChild.firstElementChild.click()", verdict.clause

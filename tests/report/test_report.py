@@ -123,9 +123,9 @@ def test_page_has_every_test_once_with_reasons_and_links() -> None:
         (int(run), test["verdict"]) for row in data["rows"] for run, tests in row["tests"].items() for test in tests
     ]
     result = Counter((run, data["verdicts"][number]["outcome"]) for run, number in verdicts)
-    for run, one in enumerate(baselines()):
+    for run, baseline in enumerate(baselines()):
         assert {o: result[run, o.value] for o in Outcome} == {
-            o: sum(v.outcome is o for v in one.verdicts) for o in Outcome
+            o: sum(v.outcome is o for v in baseline.verdicts) for o in Outcome
         }
     text = json.dumps(data)
     for finding in findings(baselines()[-1]):
@@ -309,19 +309,19 @@ def test_matrix_has_the_word_of_a_clause_and_its_choices() -> None:
 
 
 def test_runs_of_a_matrix_have_unique_names() -> None:
-    one = record("torch", {})
-    later, newer = replace(one, started="2027-01-01"), replace(one, variant=Variant("2+cu1"))
-    on_gpu = replace(one, series=replace(one.series, device="cuda"))
+    base = record("torch", {})
+    later, newer = replace(base, started="2027-01-01"), replace(base, variant=Variant("2+cu1"))
+    on_gpu = replace(base, series=replace(base.series, device="cuda"))
 
     def slugs(*records: Record) -> list[str]:
         return [run.slug for run in matrix(records).runs]
 
-    assert slugs(one, record("tf", {})) == ["torch-m", "tf-m"]
-    assert slugs(one, on_gpu) == ["torch-m-cpu", "torch-m-cuda"]
-    assert slugs(one, newer, on_gpu) == ["torch-m-cpu-1", "torch-m-cpu-2+cu1", "torch-m-cuda"]
-    assert slugs(one, one) == ["~1", "~2"]
+    assert slugs(base, record("tf", {})) == ["torch-m", "tf-m"]
+    assert slugs(base, on_gpu) == ["torch-m-cpu", "torch-m-cuda"]
+    assert slugs(base, newer, on_gpu) == ["torch-m-cpu-1", "torch-m-cpu-2+cu1", "torch-m-cuda"]
+    assert slugs(base, base) == ["~1", "~2"]
     assert slugs(record("a b/<", {})) == ["a_b__-m"]
-    labels = [run.label for run in matrix([one, later, later, record("tf", {})]).runs]
+    labels = [run.label for run in matrix([base, later, later, record("tf", {})]).runs]
     assert labels[0] == f"torch 1 m cpu, {DATE}"
     assert labels[-1] == "tf 1 m cpu"
     assert len(set(labels)) == 4
@@ -417,8 +417,8 @@ def test_costs_have_bytes_and_intervals() -> None:
     traces = Trace("loss", "a", {"loss": (1.0,) * 6000}), Trace("scale", "b", {"scale": (2.0,) * 5000})
     records = [record("torch", {}, traces=traces)]
     curves = values.curves(matrix(records), records)
-    assert [one["name"] for one in curves["losses"]] == ["a (the first 5000 of 6000 updates)"]
-    assert [(one["name"], len(one["lines"][0]["points"])) for one in curves["scales"]] == [("b", 5000)]
+    assert [curve["name"] for curve in curves["losses"]] == ["a (the first 5000 of 6000 updates)"]
+    assert [(curve["name"], len(curve["lines"][0]["points"])) for curve in curves["scales"]] == [("b", 5000)]
 
 
 def test_page_of_an_interrupted_run_shows_status_notes_and_environment() -> None:

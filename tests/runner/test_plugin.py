@@ -83,7 +83,7 @@ MISBEHAVING_SUITE = """
 from tests.support import behaviours
 
 BEGINNING = behaviours.surroundings()
-STEPS = [step for name in behaviours.{which} for step in (name, f"after {{name}}")]
+STEPS = [step for name in behaviours.{name} for step in (name, f"after {{name}}")]
 VALUES = {{"text_without_a_form": object(), "long_text": "x" * behaviours.BIG, "too_deep": [[]]}}
 for _ in range(100):
     VALUES["too_deep"] = [VALUES["too_deep"]]
@@ -92,8 +92,8 @@ for _ in range(100):
 @clause("scaling.automaton")
 @pytest.mark.parametrize("step", STEPS)
 def test_step(subject: Subject, verdict: Verdict, step: str) -> None:
-    if step in behaviours.{which}:
-        verdict.equal(behaviours.{which}[step].act(), 1.0, "what it returned")
+    if step in behaviours.{name}:
+        verdict.equal(behaviours.{name}[step].act(), 1.0, "what it returned")
         return
     print("a line")
     verdict.equal(behaviours.surroundings(), BEGINNING, "surroundings")
@@ -301,9 +301,9 @@ def test_run_of_a_broken_twin_fails_its_family_alone(tmp_path: Path) -> None:
     assert failures[0].message[:60] in again.output
 
 
-def run_behaviours(folder: Path, which: str, *arguments: str) -> tuple[CommandResult, Record]:
+def run_behaviours(folder: Path, name: str, *arguments: str) -> tuple[CommandResult, Record]:
     """A run of the behaviours, each followed by a test that finds all as it was."""
-    root = copy_checkout(folder, behaving=MISBEHAVING_SUITE.format(which=which))
+    root = copy_checkout(folder, behaving=MISBEHAVING_SUITE.format(name=name))
     record = root / "run.json"
     result = judge(*arguments, f"--record={record}", "-p", "no:randomly", root=root)
     assert record.is_file(), result.lines[-30:]

@@ -428,7 +428,7 @@ def test_run_with_a_scenario_writes_a_record_and_shows_it(
 
 
 def test_rows_repeat_the_numbers_of_the_record() -> None:
-    record = next(own for own in load_committed_records("segments").values() if own.series.framework == "torch")
+    record = next(r for r in load_committed_records("segments").values() if r.series.framework == "torch")
     costs, scenario = by_name(record.measurements), SCENARIOS["segments"]
     saved = costs["saved bytes/two segments"]
     changed = tuple(replace(cost, samples=(12345.0,)) if cost is saved else cost for cost in record.measurements)

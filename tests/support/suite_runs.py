@@ -230,9 +230,9 @@ def outcomes_by_case(record: Record) -> dict[str, Outcome]:
     return {verdict.case: verdict.outcome for verdict in record.verdicts}
 
 
-def clauses_of(record: Record, wanted: Collection[Outcome]) -> set[str]:
+def clauses_of(record: Record, selected: Collection[Outcome]) -> set[str]:
     """Clauses with at least one verdict of these outcomes."""
-    return {verdict.clause for verdict in record.verdicts if verdict.outcome in wanted}
+    return {verdict.clause for verdict in record.verdicts if verdict.outcome in selected}
 
 
 def has_ended(pid: int) -> bool:
