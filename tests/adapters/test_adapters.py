@@ -189,7 +189,7 @@ def other_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def job_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    """The arguments of every job that a command starts; none of them runs."""
+    """The arguments of the jobs that a command would start."""
     calls: list[tuple[object, ...]] = []
     monkeypatch.setattr(jobs, "job", lambda *arguments: calls.append(arguments) or 0)
     monkeypatch.delenv("CONFORMANCE_MODES", raising=False)

@@ -67,7 +67,7 @@ class DrawsTwice(Network):
 
 
 class SavesNothingWithin(Network):
-    """No layer saves more than its input."""
+    """Layers save their input only."""
 
     def forward(self, x: Any) -> Any:
         return self.reduce(self.outer(self.inner(x)))

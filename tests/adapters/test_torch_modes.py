@@ -101,7 +101,7 @@ def test_require_without_deepspeed_says_what_to_install(monkeypatch: pytest.Monk
 
 
 def uninstall(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """Makes all libraries but these look installed."""
+    """Makes exactly these libraries look missing."""
     make_spec = importlib.util.spec_from_loader
     monkeypatch.setattr(transformers_models, "find_spec", lambda name: None if name in names else make_spec(name, None))
 

@@ -430,7 +430,7 @@ def pins_of(name: str, python: str) -> dict[str, str]:
     }
     lines = [Requirement(line) for line in lock_text(name).splitlines() if not line.startswith("#")]
     pins = [line for line in lines if line.marker is None or line.marker.evaluate(environment)]
-    assert len({canonicalize_name(line.name) for line in pins}) == len(pins), "two versions of one package"
+    assert len({canonicalize_name(line.name) for line in pins}) == len(pins)
     return {canonicalize_name(line.name): str(line.specifier).removeprefix("==") for line in pins}
 
 
@@ -478,7 +478,7 @@ def test_deviations_are_those_of_installed_packages() -> None:
     versions = {"pytest": "0.1", "packaging": locks.installed_version("packaging") or "", "no-such-distribution": "1"}
     assert locks.deviations(versions) == [f"pytest {pytest.__version__}, not 0.1"]
     if "TOX_ENV_NAME" in os.environ:
-        assert locks.deviations(locks.read(locks.TOOLS)) == [], "an environment of tox is as its lock says"
+        assert locks.deviations(locks.read(locks.TOOLS)) == []
 
 
 def test_lock_without_uv_is_read_and_not_made(
@@ -489,7 +489,7 @@ def test_lock_without_uv_is_read_and_not_made(
     assert locks.read("x") == {"numpy": "2.4.6"}
     assert locks.examples("x") == {"numpy": "2.4.6", "new": "1"}
     versions = (("2.13.0", "2.13.0"), ("2.13.0+cpu", "2.13.0"), ("2.13.0", "2.13.0+cpu"), ("2.1", "2.0"))
-    assert [locks.same(*pair) for pair in versions] == [True, True, False, False], "a label counts only if it is pinned"
+    assert [locks.same(*pair) for pair in versions] == [True, True, False, False]
     monkeypatch.setattr(uv, "program", lambda: None)
     assert locks.main(["jax"]) == 2
     assert capsys.readouterr().err == "jax cannot be locked (uv is not installed)\n"
@@ -537,7 +537,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with packages of the same names as those of the suite, which cannot be imported."""
+    """A project whose packages have the names of those of the suite and cannot be imported."""
     for name in ("fixtures", "frameworks", "results", "locks"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('the project is imported')\n")

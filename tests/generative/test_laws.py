@@ -1,4 +1,4 @@
-"""The laws of masks and of operations in precision scopes: faults fail them, and the reference does not."""
+"""The laws of masks and of operations in precision scopes: faults fail them, and the reference passes."""
 
 import math
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def mask_failure(trainer: type, program: tuple[Verb, ...], recipe: Recipe) -> An
 
 
 class OppositeNext(ReferenceTrainer):
-    """Every second mask is the opposite of the one before."""
+    """Every second mask is the complement of the previous one."""
 
     def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
         odd = self.draws % 2
@@ -64,7 +64,7 @@ class OppositeNext(ReferenceTrainer):
 
 
 class SkipRewinds(ReferenceTrainer):
-    """A skipped update sets the random stream back to where its window began."""
+    """A skipped update rewinds the random stream to the start of its window."""
 
     def apply(self) -> Update:
         beginning = self.draws - self.window.micro_batches
@@ -112,7 +112,7 @@ def operation_failure(instance: ScopedOperation, framework: Any) -> Any:
 
 
 class LeavesEmptyOperandsOut(Operations):
-    """A concatenation with one operand that is not empty returns it, whatever the format."""
+    """A concatenation with a single non-empty operand returns that operand in its format."""
 
     def apply(self, op: str, function: Any, *operands: Tensor, keep: str = "") -> Tensor:
         filled = [x for x in operands if np.prod(x.shape)]
@@ -125,7 +125,7 @@ LeavesEmptyOut = type("LeavesEmptyOut", (ReferenceFramework,), {"operations_clas
 
 
 class ListsAreWide(ReferenceFramework):
-    """A scope that names any operation has all of them in float32."""
+    """A scope with user lists runs every operation in float32."""
 
     def autocast(self, precision: Any, *, enabled: bool = True, wide: Any = (), low: Any = ()) -> Any:
         return super().autocast(precision, enabled=enabled, wide=("matmul",) if wide else (), low=low)
@@ -138,7 +138,7 @@ def test_longest_sum_of_a_model_leaves_rows_of_tables_out() -> None:
 
 
 class OpensWhereItIsMade(ReferenceFramework):
-    """The end of a scope restores the scope that was open when it was created."""
+    """The end of a scope restores the scope that was open when the object was created."""
 
     def autocast(self, precision: Any, **settings: Any) -> Any:
         outer, opened = scope.current(), super().autocast(precision, **settings)

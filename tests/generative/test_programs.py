@@ -240,14 +240,14 @@ def test_reachable_and_beyond_drawing_name_existing_clauses() -> None:
 
 
 class LoadsOneUnitHigher(ReferenceTrainer):
-    """A load moves masters by one unit in the last place."""
+    """A load raises masters by one unit in the last place."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state({n: _higher(a) if n.startswith("master/") else a for n, a in arrays.items()})
 
 
 class EvaluationMovesMasters(ReferenceTrainer):
-    """An evaluation moves masters by one unit in the last place."""
+    """An evaluation raises masters by one unit in the last place."""
 
     def predict(self, inputs: Array) -> Arrays:
         outputs = super().predict(inputs)
@@ -256,7 +256,7 @@ class EvaluationMovesMasters(ReferenceTrainer):
 
 
 class EvaluationMovesTheStream(ReferenceTrainer):
-    """An evaluation takes a number from the random stream."""
+    """An evaluation draws a number from the random stream."""
 
     def predict(self, inputs: Array) -> Arrays:
         self.draws += 1
@@ -268,7 +268,7 @@ def _higher(values: Array) -> Array:
 
 
 class ShowsDoublesOnceTrained(ReferenceTrainer):
-    """Moments are shown in float64 from the second update on."""
+    """Moments are returned in float64 from the second update on."""
 
     def optimizer_state(self) -> dict[str, Array]:
         state = super().optimizer_state()

@@ -53,7 +53,7 @@ def run_exploration(
 @clause("recompute.same-loss")
 @explore(CASES, examples=60)
 def small(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:  # noqa: ARG001
-    """A law that cases of size `LIMIT` or more break."""
+    """A law that only cases smaller than `LIMIT` obey."""
     verdict.observe("variant", variant)
     verdict.holds(case.size < LIMIT, "the size is small", case.size, f"below {LIMIT}", "too-large")
 
@@ -140,7 +140,7 @@ def test_explore_of_a_failure_that_does_not_recur_reports_it() -> None:
 
 def test_explore_restores_settings_before_each_case() -> None:
     class Leaking(ReferenceFramework):
-        """Opens a trace in every case."""
+        """Leaves a trace open in every case."""
 
         opened = 0
 
@@ -159,7 +159,7 @@ def test_explore_restores_settings_before_each_case() -> None:
 
     law(leaking, Verdict())
     assert result == [{"opened": "0"}] * 10
-    assert leaking.framework.global_state() == {"opened": "1"}, "the plugin reports what the last case leaves"
+    assert leaking.framework.global_state() == {"opened": "1"}
 
 
 def test_explore_ends_shrinking_with_its_time() -> None:

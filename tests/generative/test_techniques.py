@@ -145,7 +145,7 @@ def test_quantized_case_with_a_broken_model_names_its_clause(drawn: QuantizedCas
 
 
 class _ClipsMost(ReferenceDelayedProduct):
-    """Values are cast by a small part of the stored scale, so that they are clipped."""
+    """Values are cast by a fraction of the stored scale, so that they saturate."""
 
     def cast(self, values: Array, operand: Operand, scale: float) -> Array:
         return super().cast(values, operand, 2.0**-8 * scale)

@@ -232,7 +232,7 @@ def test_lines_of_a_companion_are_not_those_of_the_framework() -> None:
     members = [make_judged_version(f"2.13.0+cpu.accelerate.{version}", PASS) for version in ("1.12.0", "1.15.0")]
     assert versions_by_line(*members) == {
         "torch accelerate (torch 2.13.0), eager, x86_64 linux cpu": ["1.12.0", "1.15.0"]
-    }, "a library that varies has its own line"
+    }
 
 
 def test_lines_of_a_plan_have_versions_without_a_record() -> None:
@@ -300,7 +300,7 @@ def test_gather_of_a_sweep_has_its_cells_and_other_records(tmp_path: Path) -> No
     assert len(found.points) == 1
     (tmp_path / "other").mkdir()
     folder = sweep_folder(tmp_path / "other", {"version": 1, "cells": [CELL]})
-    assert len(gather([folder]).plain) == 1, "a record without a cell"
+    assert len(gather([folder]).plain) == 1
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_position_nearest_of_an_unknown_mode_is_of_the_mode_of_most_versions() -
 
 
 class Twin(ReferenceFramework):
-    """A reference of a chosen version."""
+    """The reference with a version of choice."""
 
     name = "reference"
     chosen = "1"

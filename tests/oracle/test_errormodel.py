@@ -128,7 +128,7 @@ def make_envelope(case: Case) -> Envelope:
 
 
 def beyond(case: Case, measured: Run) -> list[str]:
-    """The quantities of a run that lie outside its envelope."""
+    """The quantities of a run outside its envelope."""
     result = make_envelope(case)
     distance, bound, _ = result.worst_loss(measured.losses)
     gradient, parameters = result.gradient(measured.gradient), result.parameters(measured.parameters)
@@ -199,7 +199,7 @@ def are_equal(a: Envelope, b: Envelope) -> bool:
 
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The empty cache folder of one test."""
+    """An empty cache folder."""
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "own"))
     return tmp_path / "own"
 
@@ -235,7 +235,7 @@ def test_envelope_is_read_from_the_cache_unless_it_is_damaged(
     (file,) = empty_cache.iterdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(errormodel, "ReferenceFramework", None)
-        assert are_equal(make_envelope(exact_case(FLOAT16)), first), "the cache is read"
+        assert are_equal(make_envelope(exact_case(FLOAT16)), first)
     file.write_bytes(damage(file.read_bytes()))
     assert are_equal(make_envelope(exact_case(FLOAT16)), first)
     assert are_equal(make_envelope(exact_case(FLOAT16)), first)

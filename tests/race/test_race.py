@@ -284,7 +284,7 @@ def test_start_process_answers_for_the_reference() -> None:
 
 @pytest.fixture
 def environments(monkeypatch: pytest.MonkeyPatch) -> list[Requirements]:
-    """The environments that are made; nothing is installed, and torch 2.6.0 cannot be."""
+    """Environments that are made without installing anything; torch 2.6.0 cannot be made."""
     result: list[Requirements] = []
 
     def make(_: Path, requirements: Requirements, __: Commands) -> Path:

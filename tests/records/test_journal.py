@@ -1,4 +1,4 @@
-"""Journals, which keep every line that was written, and comparisons of folders of records."""
+"""Journals and comparisons of folders of records."""
 
 import json
 import os

@@ -71,7 +71,7 @@ def test_load_restores_values(complete: Path) -> None:
     assert (observation.clause, observation.key, observation.case) == ("autocast.op-dtypes", "matmul", "test[0]")
     assert observation.value == {"O1": ["float16", -math.inf, 1, None, True]}
     assert record.verdicts[0].runs == (RunSetup("sincos", {"seed": 3, "clip": math.inf}),)
-    assert set(record.clauses) == {CLAUSE, "autocast.op-dtypes", "cost.recompute-bytes"}, "only what was judged"
+    assert set(record.clauses) == {CLAUSE, "autocast.op-dtypes", "cost.recompute-bytes"}
     assert (record.status, record.seed, record.variant.environment["ä"]) == ("complete", 7, "ö")
 
 
@@ -203,7 +203,7 @@ def refuse(path: Path, message: str) -> None:
     text = str(refusal.value)
     assert str(path) in text
     assert text.isprintable()
-    assert ";" in text, "what to do"
+    assert ";" in text
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_write_of_a_compressed_record_gives_the_same_bytes(complete: Path) -> No
     assert len(content) < len(complete.read_bytes()) / 2
     assert load(packed) == load(complete)
     assert gzip.decompress(content) == complete.read_bytes()
-    assert content[4:8] == bytes(4), "no time of writing"
+    assert content[4:8] == bytes(4)
     complete.unlink()
     assert read([complete.parent]) == [load(packed)]
 
@@ -358,7 +358,7 @@ OWN_MODULES = {*sys.stdlib_module_names, "conformance", "frameworks", "results",
 
 
 def assert_visible(text: str) -> str:
-    """Asserts that a text has no character that acts on a terminal but the line break; returns the text."""
+    """Asserts that a text has no control character but the line break; returns the text."""
     assert text.replace("\n", "").replace("\u200b", "").isprintable(), "\u200b keeps Markdown from linking"
     return text
 
@@ -422,7 +422,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[subprocess.Popen[str]]:
-    """A process that reads each file in a copy of itself, which has nothing of the files before."""
+    """A process that reads each file in a fork of itself."""
     argv, pipe = [sys.executable, "-c", _READER], subprocess.PIPE
     with subprocess.Popen(argv, cwd=ROOT, env=environment(), stdin=pipe, stdout=pipe, text=True) as process:
         yield process

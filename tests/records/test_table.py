@@ -1,4 +1,4 @@
-"""Views of records: tables, findings, digests in Markdown, comparisons and times; hostile texts stay texts."""
+"""Views of records: tables, findings, digests in Markdown, comparisons and times, with hostile texts too."""
 
 import json
 import math

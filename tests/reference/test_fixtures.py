@@ -65,7 +65,7 @@ def test_weights_and_buffers_are_as_the_model_says(model: Model) -> None:
     for name, value in weights.items():
         assert (value.shape, value.dtype.name) == (model.parameter_shapes()[name], model.parameter_format(name))
         assert np.isfinite(value).all()
-        assert np.array_equal(value, value.astype(np.float32)), "initial weights are float32 numbers"
+        assert np.array_equal(value, value.astype(np.float32))
         assert (value.dtype.name == "float64") == (model.name == "sincos" and name.startswith(("4.sin", "4.cos")))
     assert {name: value.shape for name, value in buffers.items()} == model.buffer_shapes()
     assert all((value == name.endswith("variance")).all() for name, value in buffers.items())
@@ -143,7 +143,7 @@ def test_digits_are_scaled_and_shuffled() -> None:
     assert len(images) == len(labels) > 1000
     assert (images.min(), images.max()) == (0.0, 1.0)
     assert set(labels) == set(range(10))
-    assert not np.array_equal(labels[:10], np.arange(10)), "shuffled"
+    assert not np.array_equal(labels[:10], np.arange(10))
     digits.cache_clear()
     assert all(np.array_equal(a, b) for a, b in zip(digits(), (images, labels), strict=True))
 
@@ -166,7 +166,7 @@ def idx(values: Array) -> bytes:
 
 @pytest.fixture
 def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder in which files of MNIST are looked for."""
+    """The folder of the MNIST files."""
     monkeypatch.setenv(MNIST_FOLDER, str(tmp_path))
     digits.cache_clear()
     yield tmp_path

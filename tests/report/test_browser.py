@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def view(chromium: Browser, folder: Path) -> Iterator[Browser]:
-    """The baselines' report, newly opened; a message on the console or a request fails the test that caused it."""
+    """A browser with the baselines' report; messages on the console and requests fail the test."""
     chromium.resize(1280)
     chromium.prefer("light")
     chromium.open(folder / "baselines.html")
@@ -33,7 +33,7 @@ def view(chromium: Browser, folder: Path) -> Iterator[Browser]:
 
 
 def list_columns(browser: Browser) -> list[str]:
-    """The slugs of the columns in sight; every row has their cells alone."""
+    """The slugs of the visible columns, if every row has exactly their cells."""
     result: list[str] = browser.run(
         """
         const isShown = (cell) => cell.checkVisibility();
@@ -98,7 +98,7 @@ def test_filters_show_matching_rows_and_columns(view: Browser, folder: Path) -> 
     narrow = list_clauses(view)
     assert narrow == {name for name in known_clauses("paddle") if name.startswith("scaling.")}
     view.open(folder / "baselines.html", "#?family=no-such-family&outcome=known&run=paddle&family=scaling")
-    assert list_clauses(view) == known_clauses("paddle"), "a value that the page lacks is passed over"
+    assert list_clauses(view) == known_clauses("paddle")
     view.run("document.querySelector('#filters [type=reset]').click()")
     view.wait("location.hash === ''")
     assert len(list_columns(view)) == 5

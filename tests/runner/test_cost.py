@@ -46,7 +46,7 @@ needs_locks = pytest.mark.skipif(costs.fcntl is None, reason="POSIX locks only")
 
 @pytest.fixture(autouse=True)
 def small_fixtures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fixtures that the reference trains in no time, in the proportions of those that fill a device."""
+    """Replaces the fixtures that fill a device by small ones of the same proportions."""
     monkeypatch.setattr(suite, "products", lambda: costs.equal_blocks(4, 4, 4, inputs=2))
     monkeypatch.setattr(suite, "transformer_block", lambda: (encoder(4, 2, 1, 4), token_batch(2, 4, ragged=False)))
     monkeypatch.setattr(suite, "example", lambda: (sincos(4), sincos_batch(8)))

@@ -1,4 +1,4 @@
-"""A run that is killed, stopped, refused or in another run's way costs at most the test that it was in."""
+"""Runs that are killed, stopped, refused or interfere with each other."""
 
 import json
 import os
@@ -91,7 +91,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are
 
 
 def children(process: int) -> set[int]:
-    """Processes of the process group of any child of this one."""
+    """Processes in the process groups of the children of a process."""
     result = set()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -195,7 +195,7 @@ def dying(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_workers(root: Path, record: Path, **changes: str) -> CommandResult:
-    """A run by two workers, which are replaced as `conformance run` has it."""
+    """Runs the suites with two workers, which are replaced as `conformance run` does."""
     arguments = (
         f"--record={record}",
         *WORKERS,
@@ -253,7 +253,7 @@ def test_run_with_wrong_arguments_of_pytest_is_refused_in_one_line(
 
 @contextmanager
 def start_run(root: Path, folder: Path, **changes: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A run that stays in its ninth test; its record and output are in the folder."""
+    """A run that stays in its ninth test, with its record and output in the folder."""
     arguments = ("--device=cpu", "reference", "--numprocesses=1", f"--record={folder}/run.json")
     journal = folder / "run.jsonl"
     argv = [sys.executable, "-m", "conformance", "run", *arguments]

@@ -1,4 +1,4 @@
-"""What a record says of the machine and the process: everything that results depend on, nothing that is private."""
+"""The description of the machine and the process in a record: complete, and without private data."""
 
 import json
 import platform

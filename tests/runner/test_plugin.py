@@ -1,4 +1,4 @@
-"""The plugin ends in one line where it cannot begin, and gives every test the outcome that it deserves."""
+"""The plugin: refusals in one line, and the outcome of every test."""
 
 import json
 import re
@@ -302,7 +302,7 @@ def test_run_of_a_broken_twin_fails_its_family_alone(tmp_path: Path) -> None:
 
 
 def run_behaviours(folder: Path, name: str, *arguments: str) -> tuple[CommandResult, Record]:
-    """A run of the behaviours, each followed by a test that finds all as it was."""
+    """Runs the behaviours, each followed by a test of the process state."""
     root = copy_checkout(folder, behaving=MISBEHAVING_SUITE.format(name=name))
     record = root / "run.json"
     result = judge(*arguments, f"--record={record}", "-p", "no:randomly", root=root)

@@ -281,7 +281,7 @@ def test_recorded_runs_leaves_out_the_default_way() -> None:
 
 
 def capture_output(*pieces: str, monkeypatch: pytest.MonkeyPatch, job: str = "true") -> str:
-    """What comes out where the pieces are printed and flushed one after the other."""
+    """The output of writing and flushing the pieces one by one."""
     monkeypatch.setenv("GITHUB_ACTIONS", job)
     out = BytesIO()
     monkeypatch.setattr(sys, "stdout", TextIOWrapper(out, "utf-8"))

@@ -1,4 +1,4 @@
-"""What got worse is repeated in new processes before a run ends: what does not come out so again is unstable."""
+"""Repetition of tests that got worse, in new processes before a run ends."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Workers: the order of tests, memory mappings, and what is complete."""
+"""Workers: the order of tests, memory mappings, and the completeness of records."""
 
 import mmap
 from collections.abc import Iterator
@@ -169,7 +169,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(copied: Path) -> Iterator[Path]:
-    """Where runs write their records by default."""
+    """The default folder of records."""
     records = copied / "results" / "records"
     yield records
     for path in records.glob("*"):

@@ -185,7 +185,7 @@ class Raising(ReferenceFramework):
 
 
 class Restarting(ReferenceFramework):
-    """With recomputation or offload it starts from other weights."""
+    """Recomputation or offload changes the initial weights."""
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         changed = recipe.recompute is not None or recipe.offload is not None
@@ -279,7 +279,7 @@ def test_quality_constant_is_the_best_answer_without_inputs() -> None:
 
 
 class OneWorkerGroup(ReferenceRankGroup):
-    """Ranks that end when ranks of another number begin, as those of processes do."""
+    """Ranks that end when ranks of another number start, as processes do."""
 
     count_now: ClassVar[int] = 0
 

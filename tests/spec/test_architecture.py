@@ -1,4 +1,4 @@
-"""What import-linter and ruff do not see: imports, names of clauses in tests, and phrases."""
+"""Rules that import-linter and ruff do not check: imports, names of clauses in tests, and phrases."""
 
 import re
 import subprocess

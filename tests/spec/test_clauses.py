@@ -1,4 +1,4 @@
-"""The specification can be read and says what it must about every clause."""
+"""The specification: its files, the fields of a clause, and ids of tests."""
 
 import re
 from pathlib import Path

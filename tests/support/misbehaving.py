@@ -27,7 +27,7 @@ class Unnamed(ReferenceFramework):
 
 
 class Leaky(ReferenceFramework):
-    """Every new trainer leaves a process-wide counter changed."""
+    """Every new trainer changes a process-wide counter."""
 
     trainers: ClassVar[int] = 0
 
@@ -61,7 +61,7 @@ class Refusing(ReferenceFramework):
 
 
 class Restless(ReferenceFramework):
-    """No two of its runs begin with the same weights."""
+    """Every run starts with other weights."""
 
     _runs = 0
 
@@ -74,17 +74,17 @@ class Restless(ReferenceFramework):
 
 
 class AbortingAtOnce(ReferenceFramework):
-    """Making a trainer takes the interpreter with it."""
+    """Making a trainer aborts the process."""
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         os.abort()
 
 
 class Flaky(ReferenceFramework):
-    """Is wrong in the first run that asks it, and right in later ones; the file that FLAKY names remembers that one."""
+    """Is wrong in the first run and right in later ones; the file named by FLAKY stores the first one."""
 
     def steady(self) -> bool:
-        """Whether this process belongs to another run than the first."""
+        """Whether this process belongs to a later run than the first."""
         path = Path(os.environ["FLAKY"])
         if not path.exists():
             path.write_text(str(os.getppid()))
@@ -101,7 +101,7 @@ def technique_of(recipe: Recipe) -> str:
 
 
 class DeviceTrainer(ReferenceTrainer):
-    """A run whose updates take the device's time and whose micro-batches fill its memory; its first one is real."""
+    """A run that simulates the device's time and memory; only its first update is computed."""
 
     framework: Device
     pace = 1.0
@@ -122,7 +122,7 @@ TIMES = {"mixed": 0.5, "recomputed": 1.33}
 
 
 class Device(ReferenceFramework):
-    """Mixed precision is twice as fast, TensorFloat-32 nearly, and a recomputed forward pass costs a third."""
+    """A device on which mixed precision takes half the time, and recomputation a third more."""
 
     trainer_class = DeviceTrainer
     peaks: ClassVar[Mapping[str, float]] = {}
@@ -164,14 +164,14 @@ class Device(ReferenceFramework):
         return round(1e9 * (self.now - begin))
 
     def pass_time(self, pace: float, technique: str) -> None:
-        """One update, a millisecond in float32 with 0.1 % of noise."""
+        """Time of one update: a millisecond in float32 with 0.1 % of noise."""
         factor = (
             self.times.get(technique, 1.0) if technique == "mixed" else self.float32 * self.times.get(technique, 1.0)
         )
         self.now += 1e-3 * pace * factor * self.noise.normal(1.0, 0.001)
 
     def device_bytes(self, run: ReferenceTrainer, batch: Batch) -> int:
-        """Bytes at most of one micro-batch: what is counted, the largest segment's, and two activations to work in."""
+        """Peak bytes of one micro-batch: the counted ones, the largest segment and two activations."""
         count = run.saved_bytes(batch)
         width, recompute = run.masters["0.bias"].size, run.recipe.recompute
         if recompute is not None:
@@ -183,7 +183,7 @@ class Device(ReferenceFramework):
 
 
 class KeepsFloat32(Device):
-    """Beside what mixed precision holds, half of it is held in float32."""
+    """Under mixed precision half of the activations are saved in float32 too."""
 
     peaks: ClassVar[Mapping[str, float]] = {"mixed": 2.0}
 
@@ -195,13 +195,13 @@ class KeepsSegments(Device):
 
 
 class KeepsMicroBatches(Device):
-    """What a window's micro-batches hold is given back at its end."""
+    """Activations of micro-batches are freed at the end of the window."""
 
     peaks: ClassVar[Mapping[str, float]] = {"accumulated": 8.0}
 
 
 class NoPeak(Device):
-    """Its allocator tells the weights alone."""
+    """The reported peak is the bytes of the weights."""
 
     def device_bytes(self, run: ReferenceTrainer, batch: Batch) -> int:
         del run, batch

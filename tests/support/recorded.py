@@ -206,7 +206,7 @@ def _is_main(name: str) -> bool:
 
 @cache
 def page() -> str:
-    """Their report."""
+    """The report of the baselines."""
     return render(baselines())
 
 
@@ -220,7 +220,7 @@ def record(framework: str, outcomes: dict[str, Outcome], **changes: Any) -> Reco
 
 
 def make_infected_record(text: str, message: str | None = None) -> Record:
-    """A record every string of which is `text`, but for those that an enumeration limits."""
+    """A record with `text` in every string that is not of an enumeration."""
     clause = text or "empty"
     runs = (RunSetup(text, {text: [text]}),)
     derivation: dict[str, Json] = {text: text, "list": [text, {text: text}], "number": math.nan}

@@ -95,7 +95,7 @@ def hang_limit(seconds: float = 300.0) -> float:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process' environment without what pytest, its plugins and the suite's user put there."""
+    """This process's environment without the variables of pytest and the suite's user."""
     prefixes = ("PYTEST_", "CONFORMANCE_", "GITHUB_ACTIONS")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     return {**inherited, **ONE_THREAD, "COLUMNS": "160", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **changes}
@@ -115,7 +115,7 @@ def _starter() -> subprocess.Popen[str]:
 
 
 def run(argv: list[str], root: Path = ROOT, **changes: str) -> CommandResult:
-    """Runs a command to its end; a module of Python in a fork of a process that has imported what most need."""
+    """Runs a command to its end; a module of Python runs in a fork of a preloaded process."""
     variables = environment(**changes)
     if argv[:2] != [sys.executable, "-m"] or any(name.startswith("PYTHON") for name in changes):
         completed = subprocess.run(argv, cwd=root, env=variables, capture_output=True, text=True, timeout=hang_limit())
@@ -168,7 +168,7 @@ def judge(*arguments: str | Path, root: Path = ROOT, **changes: str) -> CommandR
 
 
 def reset_signal_handlers() -> None:
-    """Resets signals that a shell ignores for processes in the background, and nohup for all."""
+    """Resets the signals that shells ignore in background processes and under nohup."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 

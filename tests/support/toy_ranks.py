@@ -49,11 +49,11 @@ class ToyTrainer:
         return self.rank
 
     def hold(self, seconds: int) -> None:
-        """Sleeps with the interpreter's lock, so that no other thread runs."""
+        """Sleeps while holding the interpreter lock."""
         ctypes.PyDLL(None).sleep(seconds)
 
     def interrupt(self) -> None:
-        """Interrupts the process that asks, once, and does not answer."""
+        """Interrupts the parent process once, without an answer."""
         if self.rank == 0:
             os.kill(os.getppid(), signal.SIGALRM)
         time.sleep(3600)
@@ -100,7 +100,7 @@ class ToyTrainer:
         return subprocess.Popen(["sleep", "60"]).pid
 
     def chatter(self) -> str:
-        """Writes to standard output and error, which carry no answers, and returns standard input."""
+        """Writes to standard output and error, and returns standard input."""
         os.write(1, b"\x80garbage\n" * 1000)
         print("more of it", file=sys.stderr)
         return sys.stdin.read()

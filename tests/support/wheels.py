@@ -45,7 +45,7 @@ def write_wheel(
 
 
 def offline(folder: Path) -> dict[str, str]:
-    """Variables for pip and uv that know this folder alone."""
+    """Variables that limit pip and uv to this folder."""
     return {
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(folder),
@@ -70,7 +70,7 @@ def only_index(folder: Path, *versions: str) -> Iterator[None]:
 
 @contextmanager
 def serve_index(folder: Path, packages: Mapping[str, Sequence[Mapping[str, object]]]) -> Iterator[str]:
-    """The address of an index that has these files of each package; wheels lie in a folder of the package's name."""
+    """The address of an index with these files of each package, whose wheels are in the package's folder."""
 
     class Handler(SimpleHTTPRequestHandler):
         extensions_map = {".json": "application/vnd.pypi.simple.v1+json"}  # noqa: RUF012

@@ -88,7 +88,7 @@ def test_bisect_unstable_end_is_refused() -> None:
 def find_crossing(
     fails: Callable[[Versions], bool], impossible: Callable[[Versions], bool] = lambda _: False
 ) -> Crossing:
-    """The crossing where a function of the versions of JAX, Flax and Optax says what fails."""
+    """The crossing for a function of versions that says what fails."""
     good, bad = (SweepCell("jax", pins["jax"], "jax", pins["jax"]) for pins in (GOOD, BAD))
 
     def judge(cell: SweepCell) -> tuple[Side, str]:

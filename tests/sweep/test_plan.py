@@ -1,4 +1,4 @@
-"""Plans, their cells and releases: every key, combinations, versions, and one line for anything that is wrong."""
+"""Plans of sweeps: their keys, cells and releases, and refusals in one line."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -282,7 +282,7 @@ Commands().run(argv, Path({str(tmp_path / "log")!r}), 600, os.environ)
 
 
 class KilledDriver(BaseException):
-    """The end of the driver."""
+    """The end of the driver process."""
 
 
 @dataclass
@@ -422,7 +422,7 @@ def judge(request: CellRequest, _: Commands | None = None) -> CellResult:
 
 
 def check_answers(engine: CellEngine) -> None:
-    """One cell is judged, and the other one is lost."""
+    """Asserts that one cell is judged and the other one is lost."""
     judged, lost = engine.submit(CPU), engine.submit(GPU)
     assert judged.result() == judge(CPU)
     with pytest.raises(LostCell, match="ended"):
@@ -497,12 +497,12 @@ def test_engine_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPatch,
 
 
 class RefusedError(Exception):
-    """What submitit raises if sbatch refuses a job."""
+    """The error of submitit when sbatch refuses a job."""
 
 
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    """Slurm by a submitit whose jobs have ended when they are asked."""
+    """Slurm through a submitit whose jobs have already ended."""
     submitit = MagicMock()
     submitit.core.utils.FailedJobError = RefusedError
     monkeypatch.setitem(sys.modules, "submitit", submitit)

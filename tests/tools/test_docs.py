@@ -1,4 +1,4 @@
-"""README and docs are complete, generated blocks have a place and a source, and no link is dead."""
+"""README and docs: pages, generated blocks and links."""
 
 import re
 import time
@@ -28,7 +28,7 @@ UNEXPLAINED = {"jax composition.shipped-gradients"}
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, with the name of each block in its place."""
+    """The site, in which each block is its name."""
     pytest.importorskip("mkdocs")
     folder = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:

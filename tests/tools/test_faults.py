@@ -1,4 +1,4 @@
-"""The faults are declared whole, name what exists, and their score gates: survivors, accidents, unproven clauses."""
+"""The catalogue of faults, their runs and their score."""
 
 import ast
 import sys
@@ -266,7 +266,7 @@ def names_of(file: Path) -> frozenset[str]:
 
 
 def find_missing_names(tree: ast.AST) -> Iterator[str]:
-    """Names of this checkout's modules that a module imports or patches, and that are not there."""
+    """Names of this checkout that a module imports or patches and that do not exist."""
     modules: dict[str, Path] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and file_of(node.module.partition(".")[0]):
