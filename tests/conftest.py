@@ -18,7 +18,7 @@ settings.load_profile("without-time")
 
 @pytest.fixture(autouse=True, scope="session")
 def temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What tests and processes that they kill leave in the temporary directory goes with pytest's own files."""
+    """Puts the temporary directory of tests and their processes among pytest's own files."""
     folder = str(tmp_path_factory.mktemp("t"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)

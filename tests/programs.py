@@ -17,7 +17,7 @@ WITH_PROGRAM = [finding for finding in KNOWN.findings if finding.program is not 
 
 
 @pytest.mark.parametrize("finding", WITH_PROGRAM, ids=lambda finding: f"{finding.framework}-{finding.id}")
-def test_the_program_shows_what_its_finding_says(finding: Finding, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_of_a_program_shows_its_finding(finding: Finding, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproducers, "LIMIT_S", hang_limit())
     version = installed_version(finding.framework)
     assert finding.program is not None

@@ -35,7 +35,7 @@ def stale(record: Record, areas: Mapping[str, str], names: Sequence[str]) -> lis
 
 def main(arguments: Sequence[str]) -> int:
     """Prints one line for each baseline that is out of date; returns the exit status."""
-    if unknown := [word for word in arguments if word != "--release"]:
+    if unknown := [argument for argument in arguments if argument != "--release"]:
         print(f"got {unknown[0]!r}, want nothing or --release", file=sys.stderr)
         return 2
     result = 0

@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[1]
 
 
 class Tool(NamedTuple):
-    """What a program of the checkout does, in one line, and what Python is started with; the user's words follow."""
+    """The purpose of a program in one line, and the arguments of `python -m`, which the user's follow."""
 
     purpose: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
 
 
 WITH_FRAMEWORKS = (
@@ -29,7 +29,7 @@ WITH_FRAMEWORKS = (
     "tests/runner/test_files.py",
     "tests/runner/test_machine.py",
 )
-"""Tests of the suite's own that are skipped where a framework is not installed, as it is not in `tox -e self`."""
+"""The suite's own tests that need a framework, which `tox -e self` does not install."""
 
 TOOLS: Mapping[str, Tool] = {
     "test": Tool(
@@ -123,7 +123,7 @@ def _command(name: str, tool: Tool) -> click.Command:
     def start(arguments: tuple[str, ...]) -> None:
         sys.stdout.flush()
         os.chdir(ROOT)
-        os.execv(sys.executable, [sys.executable, "-m", *tool.words, *arguments])
+        os.execv(sys.executable, [sys.executable, "-m", *tool.arguments, *arguments])
 
     return click.Command(
         name,

@@ -44,7 +44,7 @@ STEPS: Mapping[str, tuple[str, ...]] = {
 }
 """Steps by what they add, with the beginnings of the names of their capabilities."""
 
-_LATER = ("optimizer.shipped", "optimizer.adam-8bit")
+_LAST = ("optimizer.shipped", "optimizer.adam-8bit")
 """Capabilities of the last step whose names begin as those of an earlier one."""
 
 JUDGED = (Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.ABSTAIN)
@@ -57,9 +57,9 @@ class Ladder(ReferenceFramework):
 
     def supported_capabilities(self) -> Collection[Capability]:
         names = [name for step in list(STEPS.values())[: int(self.mode)] for name in step]
-        later = () if int(self.mode) == len(STEPS) else _LATER
+        excluded = () if int(self.mode) == len(STEPS) else _LAST
         every = super().supported_capabilities()
-        return [name for name in every if name.startswith(tuple(names)) and name not in later]
+        return [name for name in every if name.startswith(tuple(names)) and name not in excluded]
 
     def refusals(self) -> Mapping[Capability, str]:
         return {}

@@ -45,7 +45,7 @@ LEVELS: Mapping[str, Mapping[str, str]] = {
 processor has AVX-512 VNNI or AVX-VNNI, whatever `ONEDNN_MAX_CPU_ISA` says, so both lower levels turn it off. Wheels of
 jaxlib need AVX; below it XLA cannot convert float16 (`__truncsfhf2`)."""
 
-APART = {("torch", "ONEDNN_MAX_CPU_ISA")}
+INCONSISTENT = {("torch", "ONEDNN_MAX_CPU_ISA")}
 """Switches that make a processor which does not exist. PyTorch asks the processor, not oneDNN, whether it has VNNI, and
 takes oneDNN's integer products by that. Limited to AVX2 on a processor with VNNI they are wrong (`torch._int_mm`)."""
 
@@ -61,7 +61,7 @@ def environment(level: str, framework: str) -> dict[str, str]:
     """The variables of a level for a framework, added to those of this process."""
     from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
-    switches = {name: value for name, value in LEVELS[level].items() if (framework, name) not in APART}
+    switches = {name: value for name, value in LEVELS[level].items() if (framework, name) not in INCONSISTENT}
     flags = [os.environ.get("XLA_FLAGS", "")] + ([f"{XLA}={switches.pop(XLA)}"] if XLA in switches else [])
     dispatch = (name for name in __cpu_dispatch__ if __cpu_features__.get(name))
     features = [name for name in dispatch if name.startswith(NUMPY.get(level, ()))]
@@ -69,9 +69,9 @@ def environment(level: str, framework: str) -> dict[str, str]:
     return {**os.environ, **switches, **numpy, "XLA_FLAGS": " ".join(filter(None, flags))}
 
 
-def levels(framework: str, wanted: Sequence[str] = ()) -> Sequence[str]:
+def levels(framework: str, requested: Sequence[str] = ()) -> Sequence[str]:
     """The levels at which a framework runs, among those requested, or among all."""
-    return ["as it is"] if framework in WITHOUT_SWITCH else wanted or [*LEVELS]
+    return ["as it is"] if framework in WITHOUT_SWITCH else requested or [*LEVELS]
 
 
 def judge(framework: str, mode: str, level: str, tests: str, folder: Path) -> tuple[float, Record]:
@@ -106,10 +106,10 @@ def main(arguments: Sequence[str]) -> int:
             for mode in adapter_file(framework).modes or info.modes[:1]:
                 for level in levels(framework, options.level or ()):
                     seconds, record = judge(framework, mode, level, options.tests, Path(folder))
-                    bad = [f"{verdict.test} ({verdict.outcome})" for verdict in record.verdicts if verdict.outcome.bad]
-                    failed = failed or bool(bad)
+                    failing = [f"{v.test} ({v.outcome})" for v in record.verdicts if v.outcome.bad]
+                    failed = failed or bool(failing)
                     cells = (framework, mode, level, f"{seconds:.0f}", f"{len(record.verdicts)}")
-                    print(f"| {' | '.join(cells)} | {', '.join(bad) or 'none'} |", flush=True)
+                    print(f"| {' | '.join(cells)} | {', '.join(failing) or 'none'} |", flush=True)
     return int(failed)
 
 

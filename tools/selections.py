@@ -94,25 +94,25 @@ class Candidate:
 def order_candidates(candidates: Iterable[Candidate]) -> list[Candidate]:
     """The candidates by what each adds per second to the ones before it (a greedy cover, lazily evaluated)."""
     caught: Counter[str] = Counter()
-    tried: set[str] = set()
+    judged_clauses: set[str] = set()
 
-    def worth(one: Candidate) -> float:
-        fresh = sum(AGAIN ** caught[fault] for fault in one.faults)
-        clause = CLAUSE_WEIGHT * bool(one.judged and one.must and one.must not in tried)
-        return ((ANY if one.judged else REFUSED) + fresh + clause) / one.seconds
+    def value_per_second(entry: Candidate) -> float:
+        fresh = sum(AGAIN ** caught[fault] for fault in entry.faults)
+        clause = CLAUSE_WEIGHT * bool(entry.judged and entry.must and entry.must not in judged_clauses)
+        return ((ANY if entry.judged else REFUSED) + fresh + clause) / entry.seconds
 
-    heap = [(-worth(one), one.test, one) for one in candidates]
+    heap = [(-value_per_second(entry), entry.test, entry) for entry in candidates]
     heapq.heapify(heap)
     order: list[Candidate] = []
     while heap:
         _, test, best = heapq.heappop(heap)
-        value = worth(best)
+        value = value_per_second(best)
         if heap and value < -heap[0][0]:
             heapq.heappush(heap, (-value, test, best))
             continue
         order.append(best)
         caught.update(best.faults)
-        tried.add(best.must)
+        judged_clauses.add(best.must)
     return order
 
 
@@ -168,18 +168,18 @@ def select_needed(candidates: Sequence[Candidate]) -> list[Candidate]:
     change, and all faults of the reference and of the adapter except a share `MISSED` of each with the longest tests.
     """
     first: dict[str, Candidate] = {}
-    for one in sorted(candidates, key=lambda one: (not one.judged, one.seconds)):
-        if one.must or one.seconds <= OPTIONAL_S:
-            first.setdefault(one.clause, one)
-    chosen = {one.test: one for one in first.values()}
-    every = {fault for one in candidates for fault in one.faults}
-    left = every - {fault for one in chosen.values() for fault in one.faults}
+    for entry in sorted(candidates, key=lambda entry: (not entry.judged, entry.seconds)):
+        if entry.must or entry.seconds <= OPTIONAL_S:
+            first.setdefault(entry.clause, entry)
+    chosen = {entry.test: entry for entry in first.values()}
+    every = {fault for entry in candidates for fault in entry.faults}
+    uncaught = every - {fault for entry in chosen.values() for fault in entry.faults}
     spare = {kind: int(MISSED * count) for kind, count in Counter(map(_kind, every)).items()}
     spare[CHANGE] = 0
-    while any(count > spare[kind] for kind, count in Counter(map(_kind, left)).items()):
-        best = max(candidates, key=lambda one: len(left & one.faults) / one.seconds)
+    while any(count > spare[kind] for kind, count in Counter(map(_kind, uncaught)).items()):
+        best = max(candidates, key=lambda entry: len(uncaught & entry.faults) / entry.seconds)
         chosen[best.test] = best
-        left -= best.faults
+        uncaught -= best.faults
     return list(chosen.values())
 
 
@@ -189,32 +189,32 @@ def _kind(fault: str) -> str:
 
 def core_of(candidates: Sequence[Candidate], limit: float) -> set[str]:
     """The tests of `core` within a time limit, which only the clauses and faults may exceed."""
-    chosen = {one.test: one for one in select_needed(candidates)}
-    order = [one for one in order_candidates(candidates) if one.test not in chosen]
-    generated = [one for one in order if one.clause.startswith(LAWS)]
-    others = [one for one in order if one.clause not in ELSEWHERE and one not in generated]
+    chosen = {entry.test: entry for entry in select_needed(candidates)}
+    order = [entry for entry in order_candidates(candidates) if entry.test not in chosen]
+    generated = [entry for entry in order if entry.clause.startswith(LAWS)]
+    rest = [entry for entry in order if entry.clause not in ELSEWHERE and entry not in generated]
 
     def spend(tests: Sequence[Candidate], seconds: float) -> None:
-        for one in tests:
-            if one.seconds <= seconds:
-                chosen[one.test] = one
-                seconds -= one.seconds
+        for entry in tests:
+            if entry.seconds <= seconds:
+                chosen[entry.test] = entry
+                seconds -= entry.seconds
 
     def sum_seconds(prefix: str = "") -> float:
-        return sum(one.seconds for one in chosen.values() if one.clause.startswith(prefix))
+        return sum(entry.seconds for entry in chosen.values() if entry.clause.startswith(prefix))
 
     spend(generated, MORE * GENERATED * limit - sum_seconds(LAWS))
-    spend(others, limit - sum_seconds())
+    spend(rest, limit - sum_seconds())
     return {*chosen}
 
 
 def quick_of(candidates: Sequence[Candidate], limit: float) -> set[str]:
     """The tests of `quick`."""
     chosen: set[str] = set()
-    for one in order_candidates(one for one in candidates if one.judged):
-        if one.seconds <= limit:
-            chosen.add(one.test)
-            limit -= one.seconds
+    for entry in order_candidates(entry for entry in candidates if entry.judged):
+        if entry.seconds <= limit:
+            chosen.add(entry.test)
+            limit -= entry.seconds
     return chosen
 
 
@@ -235,20 +235,20 @@ def make(record: Record, matrix: Mapping[str, Sequence[str]]) -> None:
     modes = 1 if loop else len(adapter_file(framework).modes) or 1
     candidates = candidates_of(record, caught_by(framework, matrix), changes_of(framework, record.series.mode))
     core, quick = core_of(candidates, CORE_S[name]), quick_of(candidates, QUICK_S / modes)
-    write(FOLDER / f"{name}.json", Selection(cases(quick), cases({one.test for one in candidates} - core)))
+    write(FOLDER / f"{name}.json", Selection(cases(quick), cases({entry.test for entry in candidates} - core)))
 
     def counts(tests: set[str]) -> str:
-        some = [one for one in candidates if one.test in tests]
-        every = {fault for one in candidates for fault in one.faults}
-        caught = {fault for one in some for fault in one.faults}
+        selected = [entry for entry in candidates if entry.test in tests]
+        every = {fault for entry in candidates for fault in entry.faults}
+        caught = {fault for entry in selected for fault in entry.faults}
         changes = [sum(fault.startswith(CHANGE) for fault in faults) for faults in (caught, every)]
-        must = {one.must for one in candidates if one.judged} - {""}
-        tried = {one.must for one in some if one.judged} - {""}
-        seconds = sum(one.seconds for one in some)
-        laws = sum(one.seconds for one in some if one.clause.startswith(LAWS)) / seconds
+        must = {entry.must for entry in candidates if entry.judged} - {""}
+        judged = {entry.must for entry in selected if entry.judged} - {""}
+        seconds = sum(entry.seconds for entry in selected)
+        laws = sum(entry.seconds for entry in selected if entry.clause.startswith(LAWS)) / seconds
         return (
-            f"{len(some)} of {len(candidates)} tests, {seconds:.0f} s ({laws:.0%} generated), "
-            f"{len(tried)} of {len(must)} MUST clauses, "
+            f"{len(selected)} of {len(candidates)} tests, {seconds:.0f} s ({laws:.0%} generated), "
+            f"{len(judged)} of {len(must)} MUST clauses, "
             f"{len(caught) - changes[0]} of {len(every) - changes[1]} faults, {changes[0]} of {changes[1]} changes"
         )
 

@@ -1,5 +1,4 @@
-"""Searches texts for phrases, and names for words, that readers would have to translate; `style.toml` lists these, and
-CONTRIBUTING.md says why.
+"""Searches texts for the phrases, and names for the words, of `style.toml`; CONTRIBUTING.md explains them.
 
 Searched are string literals and docstrings of Python, the prose of the documentation, TOML texts, and the report's
 templates and scripts. Not searched are the programs of findings, faults, code, and what pages have between markers:
@@ -34,18 +33,18 @@ class Phrase:
     """A phrase in a text.
 
     Attributes:
-        place: path of the file, relative to the checkout.
+        path: path of the file, relative to the checkout.
         line: its number, from 1.
         better: what to write instead.
     """
 
-    place: str
+    path: str
     line: int
     phrase: str
     better: str
 
     def __str__(self) -> str:
-        return f"{self.place}:{self.line}: {self.phrase!r}: write {self.better!r}"
+        return f"{self.path}:{self.line}: {self.phrase!r}: write {self.better!r}"
 
 
 @cache
@@ -96,20 +95,20 @@ def _find_in_names(file: str, tree: ast.Module) -> Iterator[Phrase]:
 
     Also participles in names of a module, its classes, functions and variables, except in tests.
     """
-    definitions, others = [(1, Path(file).stem)], []
+    definitions, variables = [(1, Path(file).stem)], []
     for node in ast.walk(tree):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
                 definitions.append((node.lineno, name))
             case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                others.append((node.lineno, name))
-    yield from _containing(file, [*definitions, *others], _tables()["word"])
+                variables.append((node.lineno, name))
+    yield from _find_words(file, [*definitions, *variables], _tables()["word"])
     for statement in tree.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign):
             names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
             definitions += [(node.lineno, node.id) for node in names if isinstance(node.ctx, ast.Store)]
-    own = [(line, name) for line, name in definitions if not name.startswith(("test_", "held_out_"))]
-    yield from _containing(file, own, _tables()["participle"])
+    names_of_code = [(line, name) for line, name in definitions if not name.startswith(("test_", "held_out_"))]
+    yield from _find_words(file, names_of_code, _tables()["participle"])
 
 
 def _find_poor_names(file: str, tree: ast.Module) -> Iterator[Phrase]:
@@ -130,7 +129,7 @@ def _targets(owner: ast.ClassDef) -> Iterator[ast.expr]:
             yield from statement.targets if isinstance(statement, ast.Assign) else [statement.target]
 
 
-def _containing(file: str, names: Iterable[tuple[int, str]], table: Mapping[str, str]) -> Iterator[Phrase]:
+def _find_words(file: str, names: Iterable[tuple[int, str]], table: Mapping[str, str]) -> Iterator[Phrase]:
     """The names that contain a word of a table."""
     for line, name in names:
         for word in _WORD.findall(name):

@@ -1,4 +1,4 @@
-"""What adapters share: files, tables, refusals, the window, segments, recomputation, contract version, short stacks."""
+"""The parts that adapters share: refusals, windows of micro-batches, recomputed calls, and adapter files."""
 
 import math
 import sys
@@ -27,23 +27,23 @@ from frameworks.base.trainer import AppliedMicroBatch
 from frameworks.contract import CONTRACT_VERSION, NOT_OFFERED, Capability, RecomputeCase, Unsupported
 from frameworks.installer import locks
 from frameworks.installer.distributions import DISTRIBUTIONS, read_distribution
-from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.core.calls import CARRIERS, TENSORS
 from frameworks.registry import FILE, GROUP, Absence, AdapterFile, UnknownFramework, adapter_file, built_in, load
 from results.record.model import Outcome
 from tests.support.suite_runs import ROOT, run_refused
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
 
 class WithoutAverage(ReferenceFramework):
-    """An adapter that says nothing about the average of the weights."""
+    """An adapter that neither supports nor refuses the average of the weights."""
 
     def supported_capabilities(self) -> Collection[Capability]:
         return {*super().supported_capabilities()} - {Capability.AVERAGE}
 
 
 class RefusesAverage(WithoutAverage):
-    """An adapter that refuses the average of the weights with a reason and has no try of it."""
+    """An adapter that refuses the average of the weights with a reason and without an attempt."""
 
     def refusals(self) -> Mapping[Capability, str]:
         return {**super().refusals(), Capability.AVERAGE: "it has none"}
@@ -56,8 +56,7 @@ def refusal_of(framework: ReferenceFramework) -> Judgement:
     return conclude(framework, refusal.value, ())
 
 
-def test_trainer_of_what_an_adapter_does_not_name_is_refused_by_default() -> None:
-    assert {*CARRIERS, *TENSORS} == set(CATALOGUE)
+def test_trainer_of_an_unnamed_capability_is_not_offered() -> None:
     framework = WithoutAverage()
     assert framework.declares(Capability.AVERAGE) == NOT_OFFERED
     judgement = refusal_of(framework)
@@ -83,20 +82,20 @@ def test_conclude_of_an_absent_feature_looks_for_its_name(
     assert (judgement.outcome, judgement.reason) == (outcome, "it has none")
 
 
-def test_an_absence_may_be_of_some_modes() -> None:
+def test_absence_of_some_modes_is_none_in_others() -> None:
     file = AdapterFile(absent=(Absence(("a",), "b", (), ("c",), modes=("eager",)),))
     assert file.absence("a", "eager") is not None
     assert (file.absence("a", "graph"), file.absence("b", "eager")) == (None, None)
 
 
-def test_compare_of_an_inherited_refusal_alone_holds_without_a_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    outsider = WithoutAverage()
+def test_compare_of_a_refusal_without_an_attempt_fails_unless_it_is_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = WithoutAverage()
     absence = Absence((Capability.AVERAGE,), "it has none", ("no_such_module",), ("average",))
-    monkeypatch.setattr(outsider, "_file", AdapterFile(absent=(absence,)))
-    assert refusal_of(outsider).outcome is Outcome.NOT_OFFERED
+    monkeypatch.setattr(lacking, "_file", AdapterFile(absent=(absence,)))
+    assert refusal_of(lacking).outcome is Outcome.NOT_OFFERED
     with pytest.raises(Unsupported):
         declarations.compare(Subject(WithoutAverage(), 0), Verdict(), Capability.AVERAGE)
-    for framework in (RefusesAverage(), outsider):
+    for framework in (RefusesAverage(), lacking):
         with pytest.raises(Violation, match="a refusal was tried"):
             declarations.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
 
@@ -115,28 +114,28 @@ def test_compare_of_an_inherited_refusal_alone_holds_without_a_try(monkeypatch: 
         ("raises", [((2, 3), {})]),
     ],
 )
-def test_recomputed_call_passes_arguments_as_the_case_is_named(case: RecomputeCase, arguments: list[Any]) -> None:
+def test_recomputed_call_of_a_case_passes_its_arguments(case: RecomputeCase, arguments: list[Any]) -> None:
     calls: list[Any] = []
 
-    def run(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    def record_call(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
         calls.append((args, named))
         return function(*args, **named)
 
     def multiply(x: int, w: int) -> int:
         return x * w
 
-    assert recomputed_call(case, run, multiply, multiply, 2, 3) == 6
+    assert recomputed_call(case, record_call, multiply, multiply, 2, 3) == 6
     assert calls == arguments
     assert (case in CLOSED_OVER) == (arguments == [((2,), {})])
 
 
-def test_a_window_gives_each_step_the_items_of_the_whole_window() -> None:
+def test_over_window_gives_each_step_the_items_of_the_window() -> None:
     window = exact_batch().into(4)
     total = sum(batch.items for batch in window)
     assert over_window(window, lambda batch, items: (batch, items)) == [(batch, total) for batch in window]
 
 
-def test_the_loss_of_a_window_weighs_micro_batches_by_their_items() -> None:
+def test_loss_ledger_weighs_micro_batches_by_their_items() -> None:
     ledger: LossLedger[MicroBatch] = LossLedger()
     assert math.isnan(ledger.loss())
     assert ledger.add(MicroBatch(6.0, 3), 4) == 2.0
@@ -147,7 +146,7 @@ def test_the_loss_of_a_window_weighs_micro_batches_by_their_items() -> None:
     assert ledger.losses() == ()
 
 
-def test_a_window_that_its_framework_ends_reports_the_update_that_was_made() -> None:
+def test_ending_of_an_applied_micro_batch_reports_its_update() -> None:
     first = AppliedMicroBatch(1.0, 1, 8.0, applied=True, rate=0.5)
     second = AppliedMicroBatch(1.0, 1, 4.0, rate=0.25)
     assert ending([first, second]) == (True, 8.0, 0.5)
@@ -156,7 +155,7 @@ def test_a_window_that_its_framework_ends_reports_the_update_that_was_made() -> 
         ending([])
 
 
-def test_load_adapter_of_this_contract_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_of_an_adapter_of_another_contract_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "import frameworks.reference as r\n\nclass Mine(r.ReferenceFramework):\n    contract = {}\n"
     monkeypatch.syspath_prepend(tmp_path)
     for version in range(CONTRACT_VERSION + 2):
@@ -168,10 +167,10 @@ def test_load_adapter_of_this_contract_only(tmp_path: Path, monkeypatch: pytest.
         assert len(str(refusal.value).splitlines()) == 1
 
 
-def test_stacks_are_short_within_and_whole_or_as_long_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_call_stacks_restores_the_former_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     with short_call_stacks():
         (frame,) = traceback.extract_stack()
-    assert frame.name == "test_stacks_are_short_within_and_whole_or_as_long_as_before_afterwards"
+    assert frame.name == "test_short_call_stacks_restores_the_former_limit"
     assert len(traceback.extract_stack()) > 1
     monkeypatch.setattr(sys, "tracebacklimit", 2, raising=False)
     with short_call_stacks():
@@ -179,12 +178,9 @@ def test_stacks_are_short_within_and_whole_or_as_long_as_before_afterwards(monke
     assert sys.tracebacklimit == 2
 
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-
-
 @pytest.fixture
-def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an adapter's module, `other_adapter:Other`, that nobody imports."""
+def other_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an adapter, `other_adapter:Other`, whose import fails."""
     (tmp_path / "other_adapter.py").write_text("raise RuntimeError('imported')", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     adapter_file.cache_clear()
@@ -192,27 +188,27 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    """The arguments of every job that a command starts; none of them runs."""
+def job_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """The arguments of the jobs that a command would start."""
     calls: list[tuple[object, ...]] = []
     monkeypatch.setattr(jobs, "job", lambda *arguments: calls.append(arguments) or 0)
     monkeypatch.delenv("CONFORMANCE_MODES", raising=False)
     return calls
 
 
-def test_built_in_adapters_are_the_entry_points() -> None:
+def test_built_in_adapters_are_the_entry_points_of_the_project() -> None:
     assert built_in() == PROJECT["project"]["entry-points"][GROUP]
     assert list(built_in()) == ["reference", "torch", "tf", "paddle", "jax"]
     assert suite_version() == PROJECT["project"]["version"]
 
 
 @pytest.mark.parametrize("name", [name for name in built_in() if name != "reference"])
-def test_a_built_in_adapter_is_complete(name: str) -> None:
+def test_built_in_adapter_has_every_file_and_entry(name: str) -> None:
     folder = ROOT / "frameworks" / name
     assert built_in()[name].startswith(f"frameworks.{name}:")
     assert {FILE, "native_loop.py", "findings.toml", "expected", "findings"} <= {path.name for path in folder.iterdir()}
     assert adapter_file(name).imports
-    assert all(map(Capability, (word for absence in adapter_file(name).absent for word in absence.capabilities)))
+    assert all(map(Capability, (text for absence in adapter_file(name).absent for text in absence.capabilities)))
     assert DISTRIBUTIONS[name].pinned in locks.examples(name).values()
     assert f"[testenv:{name}]" in (ROOT / "tox.ini").read_text("utf-8")
     contracts = {contract["id"]: contract for contract in PROJECT["tool"]["importlinter"]["contracts"]}
@@ -220,28 +216,28 @@ def test_a_built_in_adapter_is_complete(name: str) -> None:
     assert f"frameworks.{name}.*" in PROJECT["tool"]["mypy"]["overrides"][0]["module"]
 
 
-def test_run_without_a_mode_takes_those_of_the_adapter_file(judged: list[tuple[object, ...]]) -> None:
+def test_run_without_a_mode_takes_the_modes_of_the_adapter_file(job_calls: list[tuple[object, ...]]) -> None:
     assert [main(["run", name]) for name in ("paddle", "torch", "reference")] == [0, 0, 0]
-    assert [(name, modes) for name, modes, *_ in judged] == [
+    assert [(name, modes) for name, modes, *_ in job_calls] == [
         ("paddle", ["dygraph", "static", "dygraph-forced-scaler"]),
         ("torch", [""]),
         ("reference", [""]),
     ]
     assert [adapter_file(name).serial for name in ("paddle", "torch", "reference")] == [("static",), (), ()]
     assert main(["run", "reference", "--mode", "emulated,ranks,emulated"]) == 0
-    assert judged[-1][1] == ["emulated", "ranks"]
+    assert job_calls[-1][1] == ["emulated", "ranks"]
 
 
 def test_adapter_file_of_an_outside_adapter_is_read_without_its_import(
-    stranger: Path, judged: list[tuple[object, ...]]
+    other_adapter: Path, job_calls: list[tuple[object, ...]]
 ) -> None:
     for path in ("other_adapter:Other", "no_such_module:Other", "no_such_package.module:Other"):
         assert adapter_file(path) == AdapterFile()
     adapter_file.cache_clear()
-    (stranger / FILE).write_text('modes = ["a", "b"]\nserial = ["b"]\n', encoding="utf-8")
+    (other_adapter / FILE).write_text('modes = ["a", "b"]\nserial = ["b"]\n', encoding="utf-8")
     assert adapter_file("other_adapter:Other") == AdapterFile(modes=("a", "b"), serial=("b",))
     assert main(["run", "other_adapter:Other"]) == 0
-    assert judged[0][:2] == ("other_adapter:Other", ["a", "b"])
+    assert job_calls[0][:2] == ("other_adapter:Other", ["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -258,18 +254,18 @@ def test_adapter_file_of_an_outside_adapter_is_read_without_its_import(
     ],
 )
 def test_run_with_a_wrong_adapter_file_is_refused(
-    stranger: Path, text: str, problem: str, capsys: pytest.CaptureFixture[str]
+    other_adapter: Path, text: str, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (stranger / FILE).write_bytes(text.encode("utf-8", "surrogateescape"))
+    (other_adapter / FILE).write_bytes(text.encode("utf-8", "surrogateescape"))
     line = run_refused(capsys, "run", "other_adapter:Other")
     assert problem in line
-    assert str(stranger / FILE) in line
+    assert str(other_adapter / FILE) in line
 
 
 @pytest.mark.parametrize(
     "table", ['pin = "1"', 'pinned = "1"', 'pinned = "1"\ncpu = "a"\ngpu = "a"\nwheels = [{ version = "1" }]']
 )
-def test_a_distribution_of_other_keys_is_refused(stranger: Path, table: str) -> None:
-    (stranger / FILE).write_text(f"[distribution]\n{table}\n", encoding="utf-8")
+def test_read_distribution_of_other_keys_is_refused(other_adapter: Path, table: str) -> None:
+    (other_adapter / FILE).write_text(f"[distribution]\n{table}\n", encoding="utf-8")
     with pytest.raises(UnknownFramework, match="argument"):
         read_distribution("other_adapter:Other")

@@ -1,4 +1,4 @@
-"""New adapters: what `conformance new` writes, and one in a package of its own does all that a built-in one does."""
+"""New adapters and loops that `conformance new` writes, and the package with an adapter of the documentation."""
 
 import re
 import subprocess
@@ -47,7 +47,7 @@ def test_new_adapter_writes_a_package_with_an_entry(adapter: Path) -> None:
     ],
     ids=["one-file", "all"],
 )
-def test_run_of_the_new_adapter_is_offered_nothing(
+def test_run_of_a_new_adapter_is_not_offered(
     suites: str, status: str, tests: int, outcomes: set[Outcome], adapter: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "record.json"
@@ -57,8 +57,8 @@ def test_run_of_the_new_adapter_is_offered_nothing(
     record = load(path)
     assert (record.series.framework, record.status) == ("my_own_conformance.adapter.MyOwnAdapter", status)
     assert len(record.verdicts) > tests
-    others = {verdict.clause for verdict in record.verdicts if verdict.outcome is not Outcome.NOT_OFFERED}
-    assert others <= {"composition.coverage", "autocast.settings-restored", "cost.adapter-overhead"}
+    judged = {verdict.clause for verdict in record.verdicts if verdict.outcome is not Outcome.NOT_OFFERED}
+    assert judged <= {"composition.coverage", "autocast.settings-restored", "cost.adapter-overhead"}
     assert {verdict.outcome for verdict in record.verdicts} == outcomes
 
 
@@ -80,8 +80,8 @@ def test_new_adapter_without_a_name_takes_that_of_the_folder(
 def test_new_loop_writes_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", "loop", str(tmp_path / "mine")]) == 0
     path = tmp_path / "mine" / "my_training.py"
-    wrote, hint = capsys.readouterr().out.splitlines()
-    assert wrote == f"wrote {path}"
+    report, hint = capsys.readouterr().out.splitlines()
+    assert report == f"wrote {path}"
     assert hint == f"judge it: cd {path.parent} && python -m conformance run my_training:Loop --tests quick"
     assert path.read_text("utf-8") == SOURCE
     for folder in (path.parent, path):
@@ -149,10 +149,10 @@ def test_conformance_run_of_the_documented_package_meets_its_expectation(package
     assert len(clauses_of(result, {Outcome.PASS})) >= 3
 
 
-def test_known_adapters_of_one_name_are_the_built_in_or_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = [("mine", path) for path in ("b:M", "a:M", "a:M")]
-    claims = (("torch", "z:T"), ("torch", registry.built_in()["torch"]), *mine)
-    points = [EntryPoint(name, path, registry.GROUP) for name, path in claims]
+def test_find_adapters_of_one_name_takes_the_built_in_or_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [("torch", "z:T"), ("torch", registry.built_in()["torch"])]
+    entries += [("mine", path) for path in ("b:M", "a:M", "a:M")]
+    points = [EntryPoint(name, path, registry.GROUP) for name, path in entries]
     monkeypatch.setattr(registry, "_installed_points", lambda: sorted(points, key=lambda point: point.value))
     known = registry.find_adapters()
     assert (known["torch"], known["mine"]) == (registry.built_in()["torch"], "a:M")
@@ -169,6 +169,6 @@ def test_load_of_an_adapter_that_breaks_on_import_is_refused_in_one_line(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(
         registry.UnknownFramework, match=r"'awkward:Crooked' cannot be imported \(JSONDecodeError: "
-    ) as e:
+    ) as refusal:
         registry.load("awkward:Crooked")
-    assert len(str(e.value).splitlines()) == 1
+    assert len(str(refusal.value).splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Checks of models by PyTorch: plain modules with and without faults, and heads of transformers if it is installed."""
+"""`judge-model` on PyTorch: plain modules with and without faults, and heads of transformers where it is installed."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from frameworks.torch.stacks.heads import plain
 from frameworks.torch.stacks.heads.building import NotBuilt
 from frameworks.torch.stacks.heads.checks import KEEPS, quiet
 
-EQUAL, RESUME = "accumulation.equals-full-batch", "resume.bit-identical"
+EQUAL, RESUME, FREES = "accumulation.equals-full-batch", "resume.bit-identical", "recompute.frees-activations"
 
 
 class Network(nn.Module):
@@ -67,7 +67,7 @@ class DrawsTwice(Network):
 
 
 class SavesNothingWithin(Network):
-    """No layer saves more than its input."""
+    """Layers save their input only."""
 
     def forward(self, x: Any) -> Any:
         return self.reduce(self.outer(self.inner(x)))
@@ -84,64 +84,62 @@ def results(module: Any) -> dict[str, str]:
     return {check.clause: check.outcome for check in checks(module, "bfloat16")}
 
 
-def test_a_plain_module_passes_every_check() -> None:
+def test_checks_of_a_plain_module_pass() -> None:
     result = results(Network())
     assert set(result.values()) == {"pass"}
     assert len(result) == 10
 
 
 @pytest.mark.parametrize(
-    ("kind", "clauses"),
+    ("network", "clauses"),
     [
         (SumOfRows, {EQUAL, "accumulation.normalised-once"}),
         (LowLoss, {"autocast.loss-is-wide"}),
         (SpoiltByAutocast, {"autocast.bf16-parity"}),
     ],
 )
-def test_a_fault_fails_its_clauses_alone(kind: Any, clauses: set[str]) -> None:
-    assert {clause for clause, outcome in results(kind()).items() if outcome == "fail"} == clauses
+def test_checks_of_a_faulty_module_fail_its_clauses(network: Any, clauses: set[str]) -> None:
+    assert {clause for clause, outcome in results(network()).items() if outcome == "fail"} == clauses
 
 
-FREES = "recompute.frees-activations"
-
-
-def test_frees_activations_without_inner_tensors_is_not_judged_and_fails_if_nothing_is_freed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_checks_without_inner_tensors_do_not_judge_freed_activations() -> None:
     (check,) = (check for check in checks(SavesNothingWithin()) if check.clause == FREES)
     assert (check.outcome, check.got[:24]) == ("not judged", "nothing is to be freed: ")
+
+
+def test_checks_of_a_checkpoint_that_frees_nothing_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "checkpoint", lambda forward, *arguments, **_: forward(*arguments))
     assert results(Network())[FREES] == "fail"
 
 
-def test_checks_of_modules_with_hidden_state_or_draws_are_failed_or_not_judged() -> None:
+def test_checks_of_modules_with_hidden_state_fail_or_are_not_judged() -> None:
     assert results(CountsCalls())[RESUME] == "fail"
     result = results(DrawsTwice())
     assert {result[EQUAL], result["autocast.bf16-parity"]} == {"not judged"}
-    left = {check.clause: check.got for check in checks(KeepsMean(), "float16") if check.outcome == "not judged"}
-    assert left == dict.fromkeys((EQUAL, "accumulation.normalised-once", "autocast.fp16-parity"), KEEPS)
+    unjudged = {check.clause: check.got for check in checks(KeepsMean(), "float16") if check.outcome == "not judged"}
+    assert unjudged == dict.fromkeys((EQUAL, "accumulation.normalised-once", "autocast.fp16-parity"), KEEPS)
 
 
-def test_a_frozen_batch_norm_stays_in_evaluation() -> None:
+def test_quiet_keeps_batch_norm_in_evaluation() -> None:
     model = quiet(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))).train()
     assert not model[1].training
     assert model[2].p == 0.0
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("no_such_module:x", "cannot be imported: No module named 'no_such_module'; check its name"),
         ("tests.adapters.test_heads:nothing", "has no 'nothing'"),
-        ("tests.adapters.test_heads:makes_a_number", "returns int, want a torch.nn.Module"),
+        ("tests.adapters.test_heads:make_number", "returns int, want a torch.nn.Module"),
     ],
 )
-def test_what_is_no_model_is_refused(name: str, said: str) -> None:
-    with pytest.raises(NotBuilt, match=said):
+def test_call_factory_of_no_model_is_refused(name: str, message: str) -> None:
+    with pytest.raises(NotBuilt, match=message):
         plain.call_factory(*name.split(":"))
 
 
-def makes_a_number() -> int:
+def make_number() -> int:
     return 3
 
 
@@ -155,11 +153,11 @@ def check_head(name: str) -> dict[tuple[str, str], Any]:
     return {(check.clause, check.case): check for check in library_heads.checks(head_class(name))}
 
 
-def test_a_decoder_passes_every_check() -> None:
+def test_check_head_of_a_decoder_passes() -> None:
     assert {check.outcome for check in check_head("LlamaForCausalLM").values()} == {"pass"}
 
 
-def test_a_head_that_divides_by_its_own_mean_is_caught_with_its_cause() -> None:
+def test_check_head_that_divides_by_its_own_mean_fails_with_its_cause() -> None:
     check = check_head("LlamaForSequenceClassification")[EQUAL, ""]
     if check.outcome == "pass":
         pytest.skip("this transformers passes the count on")
@@ -167,7 +165,7 @@ def test_a_head_that_divides_by_its_own_mean_is_caught_with_its_cause() -> None:
     assert "without the count" in check.cause
 
 
-def test_an_unknown_head_is_refused_with_a_suggestion() -> None:
+def test_head_class_of_an_unknown_name_suggests_one() -> None:
     pytest.importorskip("transformers")
     from frameworks.torch.stacks.heads.building import head_class
 

@@ -1,4 +1,4 @@
-"""`--device` takes every device that a framework has; variables that JAX reads; mode keras without Keras."""
+"""Devices that a framework names, the variables that JAX reads for a GPU, and mode keras without Keras."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ from frameworks.registry import load
 from results.record.reading import load as read
 from tests.support.suite_runs import ROOT, judge
 
+# By its path: its package imports JAX, which the suite's own tests do without.
+_MODULE = run_path(str(ROOT / "frameworks" / "jax" / "core" / "gpu_variables.py"))
+KERNELS, variables = _MODULE["KERNELS"], _MODULE["variables"]
+
 
 class OnNpu(ReferenceFramework):
     """The reference on a machine that has an accelerator of another kind."""
@@ -28,7 +32,7 @@ class OnNpu(ReferenceFramework):
 
 
 @pytest.mark.parametrize(
-    ("asked", "available", "want"),
+    ("requested", "available", "expected"),
     [
         ("auto", ("cpu",), "cpu"),
         ("auto", ("cpu", "xpu"), "xpu"),
@@ -40,8 +44,8 @@ class OnNpu(ReferenceFramework):
         ("tpu", ("cpu",), "tpu"),
     ],
 )
-def test_named_device_takes_names_of_the_framework(asked: str, available: tuple[str, ...], want: str) -> None:
-    assert named_device(asked, available) == want
+def test_named_device_takes_names_of_the_framework(requested: str, available: tuple[str, ...], expected: str) -> None:
+    assert named_device(requested, available) == expected
 
 
 def test_gpu_name_is_that_of_its_platform() -> None:
@@ -61,18 +65,15 @@ def test_run_on_another_accelerator_records_its_name(tmp_path: Path) -> None:
     assert any("--device=npu" in verdict.repro for verdict in result.verdicts)
 
 
-@pytest.mark.parametrize("asked", ["gpu", "cuda", "xpu"])
-def test_load_on_a_missing_device_is_refused_with_those_there_are(asked: str) -> None:
+@pytest.mark.parametrize("requested", ["gpu", "cuda", "xpu"])
+def test_load_on_a_missing_device_is_refused_with_those_there_are(requested: str) -> None:
     assert load("tests.adapters.test_named_devices:OnNpu", "npu").device == "npu"
-    with pytest.raises(MissingDevice, match=f"sees no device '{asked}' here; it sees cpu, npu"):
-        load("tests.adapters.test_named_devices:OnNpu", asked)
-
-
-# ---------------------------------------------------------------- PyTorch
+    with pytest.raises(MissingDevice, match=f"sees no device '{requested}' here; it sees cpu, npu"):
+        load("tests.adapters.test_named_devices:OnNpu", requested)
 
 
 class Clock:
-    """An event of a device: a millisecond passes between two."""
+    """An event of a device; a millisecond passes between two of them."""
 
     now = 0.0
 
@@ -134,11 +135,8 @@ def test_load_of_torch_on_an_accelerator_without_events_peak_and_model(monkeypat
         assert not framework.declares(capability).supported
 
 
-# ---------------------------------------------------------------- the others
-
-
 @pytest.mark.parametrize(
-    ("types", "cuda", "want"),
+    ("types", "cuda", "expected"),
     [
         (["CPU"], True, {"cpu": "/CPU:0"}),
         (["CPU", "GPU", "GPU"], True, {"cpu": "/CPU:0", "cuda": "/GPU:0"}),
@@ -147,20 +145,20 @@ def test_load_of_torch_on_an_accelerator_without_events_peak_and_model(monkeypat
     ],
 )
 def test_available_of_tensorflow_are_the_listed_types(
-    monkeypatch: pytest.MonkeyPatch, types: list[str], cuda: bool, want: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch, types: list[str], cuda: bool, expected: dict[str, str]
 ) -> None:
     tf = pytest.importorskip("tensorflow")
     from frameworks.tf.core import settings
 
-    listed = [SimpleNamespace(device_type=kind) for kind in types]
+    listed = [SimpleNamespace(device_type=name) for name in types]
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda: listed)
     monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: cuda)
     monkeypatch.setattr(tf.test, "is_built_with_rocm", lambda: False)
-    assert {name: settings.place(name) for name in settings.available()} == want
+    assert {name: settings.place(name) for name in settings.available()} == expected
 
 
 @pytest.mark.parametrize(
-    ("backend", "there", "want"),
+    ("backend", "present", "expected"),
     [
         ("cpu", {"cpu"}, {"cpu": "cpu"}),
         ("gpu", {"cpu", "cuda"}, {"cpu": "cpu", "cuda": "cuda"}),
@@ -169,24 +167,24 @@ def test_available_of_tensorflow_are_the_listed_types(
         ("METAL", {"cpu", "METAL"}, {"cpu": "cpu", "metal": "METAL"}),
     ],
 )
-def test_platforms_of_jax_are_those_found(
-    monkeypatch: pytest.MonkeyPatch, backend: str, there: set[str], want: dict[str, str]
+def test_platforms_of_jax_are_the_present_backends(
+    monkeypatch: pytest.MonkeyPatch, backend: str, present: set[str], expected: dict[str, str]
 ) -> None:
     jax = pytest.importorskip("jax")
     from frameworks.jax.core import settings
 
-    def find(platform: str) -> list[str]:
-        if platform not in there:
+    def list_devices(platform: str) -> list[str]:
+        if platform not in present:
             raise RuntimeError(f"Unknown backend: '{platform}' requested")
         return [platform]
 
-    monkeypatch.setattr(jax, "devices", find)
+    monkeypatch.setattr(jax, "devices", list_devices)
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    assert settings.platforms() == want
+    assert settings.platforms() == expected
 
 
 @pytest.mark.parametrize(
-    ("listed", "custom", "gpus", "rocm", "want"),
+    ("listed", "custom", "gpus", "rocm", "expected"),
     [
         ([], [], 0, False, {"cpu": "cpu"}),
         (["gpu:0", "gpu:1"], [], 2, False, {"cpu": "cpu", "cuda": "gpu"}),
@@ -196,7 +194,12 @@ def test_platforms_of_jax_are_those_found(
     ],
 )
 def test_available_of_paddle_are_the_listed_devices(
-    monkeypatch: pytest.MonkeyPatch, listed: list[str], custom: list[str], gpus: int, rocm: bool, want: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch,
+    listed: list[str],
+    custom: list[str],
+    gpus: int,
+    rocm: bool,
+    expected: dict[str, str],
 ) -> None:
     paddle = pytest.importorskip("paddle")
     from frameworks.paddle.core import devices
@@ -206,27 +209,21 @@ def test_available_of_paddle_are_the_listed_devices(
     monkeypatch.setattr(paddle.device, "is_compiled_with_cuda", lambda: gpus > 0)
     monkeypatch.setattr(paddle.device, "is_compiled_with_rocm", lambda: rocm)
     monkeypatch.setattr(paddle.device.cuda, "device_count", lambda: gpus)
-    assert {name: devices.own_name(name) for name in devices.available()} == want
+    assert {name: devices.own_name(name) for name in devices.available()} == expected
 
 
-# By its path: its package imports JAX, which the suite's own tests do without.
-_MODULE = run_path(str(ROOT / "frameworks" / "jax" / "core" / "gpu_variables.py"))
-KERNELS, variables = _MODULE["KERNELS"], _MODULE["variables"]
-
-
-def test_variables_on_a_gpu_add_to_those_of_the_user_and_without_one_are_no_flags(tmp_path: Path) -> None:
-    none, driver = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, tmp_path / "version"
-    assert variables({"XLA_FLAGS": "--a"}, driver) == none
+def test_variables_of_a_gpu_come_before_those_of_the_user(tmp_path: Path) -> None:
+    preallocate, driver = "XLA_PYTHON_CLIENT_PREALLOCATE", tmp_path / "version"
+    assert variables({"XLA_FLAGS": "--a"}, driver) == {preallocate: "false"}
     driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15\n")
-    first = variables({}, driver)
-    assert first["XLA_FLAGS"] == KERNELS
-    user = "--xla_gpu_autotune_level=4"
-    assert variables({"XLA_FLAGS": user}, driver)["XLA_FLAGS"] == f"{KERNELS} {user}", "the last one counts"
-    assert variables(first, driver) == none, "a process of such a process"
-    assert variables({"XLA_PYTHON_CLIENT_PREALLOCATE": "true"}, driver)["XLA_PYTHON_CLIENT_PREALLOCATE"] == "true"
+    adapters, user = variables({}, driver), "--xla_gpu_autotune_level=4"
+    assert adapters["XLA_FLAGS"] == KERNELS
+    assert variables({"XLA_FLAGS": user}, driver)["XLA_FLAGS"] == f"{KERNELS} {user}"
+    assert variables(adapters, driver) == {preallocate: "false"}
+    assert variables({preallocate: "true"}, driver)[preallocate] == "true"
 
 
-ELSEWHERE = SimpleNamespace(config=SimpleNamespace(backend=lambda: "tensorflow"))
+KERAS_ON_TENSORFLOW = SimpleNamespace(config=SimpleNamespace(backend=lambda: "tensorflow"))
 
 
 @pytest.mark.parametrize(
@@ -248,7 +245,7 @@ def test_adapter_in_mode_keras_without_keras_on_the_framework_is_refused(
         libraries: Any = pytest.importorskip("frameworks.torch.libraries")
         monkeypatch.setattr(libraries, "version", lambda _: "3.15.1")
     if installed:
-        monkeypatch.setitem(sys.modules, "keras", ELSEWHERE)
+        monkeypatch.setitem(sys.modules, "keras", KERAS_ON_TENSORFLOW)
     with pytest.raises(ValueError, match=f"{reason}$"):
         module.adapter("cpu", "keras")
     assert module.adapter("cpu").mode == default

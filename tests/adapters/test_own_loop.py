@@ -1,4 +1,4 @@
-"""A user's training loop is judged as it is: right ones pass, and each mistake is named by a clause about it."""
+"""Runs of a user's training loop: right loops pass, and each mistake fails the clauses about it."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ import pytest
 from results.record.model import UNJUDGED, Outcome, Record
 from results.record.reading import load
 from tests.support.own_loops import MISTAKES, RIGHT, SOURCE, replace_lines
-from tests.support.suite_runs import ROOT, Ended, clauses_of, run
+from tests.support.suite_runs import ROOT, CommandResult, clauses_of, run
 
 pytest.importorskip("torch")
 
@@ -34,18 +34,18 @@ EXPECTED: dict[str, tuple[tuple[str, ...], set[str]]] = {
 """The suites that judge a mistake, and exactly the clauses that fail there."""
 
 
-def judge_loop(folder: Path, source: str, *suites: str) -> tuple[Ended, Record]:
+def judge_loop(folder: Path, source: str, *suites: str) -> tuple[CommandResult, Record]:
     """A loop judged by some suites from its own folder."""
     (folder / "my_training.py").write_text(source, encoding="utf-8")
     record = folder / "record.json"
-    places = [str(path) for name in suites for path in SUITES.glob(f"*/test_{name}.py")]
-    assert len(places) == len(suites)
+    paths = [str(path) for name in suites for path in SUITES.glob(f"*/test_{name}.py")]
+    assert len(paths) == len(suites)
     arguments = ["-q", "--device=cpu", "--framework=my_training:Loop", f"--record={record}", "--tb=no", "-rN"]
-    return run([sys.executable, "-m", "pytest", *arguments, *places], folder), load(record)
+    return run([sys.executable, "-m", "pytest", *arguments, *paths], folder), load(record)
 
 
 @pytest.mark.parametrize("mistake", EXPECTED)
-def test_a_mistake_is_named(mistake: str, tmp_path: Path) -> None:
+def test_run_of_a_loop_with_a_mistake_fails_its_clauses(mistake: str, tmp_path: Path) -> None:
     suites, clauses = EXPECTED[mistake]
     completed, record = judge_loop(tmp_path, replace_lines(MISTAKES[mistake]), *suites)
     assert completed.status == 1, completed.lines
@@ -53,7 +53,7 @@ def test_a_mistake_is_named(mistake: str, tmp_path: Path) -> None:
     assert clauses_of(record, {Outcome.ERROR}) == set()
 
 
-def test_gradients_that_are_zeroed_in_each_micro_batch_are_named(tmp_path: Path) -> None:
+def test_run_of_a_loop_that_zeroes_every_micro_batch_fails_accumulation(tmp_path: Path) -> None:
     _, record = judge_loop(tmp_path, replace_lines(MISTAKES["misplaced-zero-grad"]), "accumulation")
     failed = clauses_of(record, BAD)
     assert {"accumulation.each-counts-once", "accumulation.equals-full-batch"} <= failed
@@ -61,29 +61,29 @@ def test_gradients_that_are_zeroed_in_each_micro_batch_are_named(tmp_path: Path)
 
 
 @pytest.mark.parametrize("right", RIGHT)
-def test_a_right_loop_passes_all_that_applies(right: str, tmp_path: Path) -> None:
+def test_run_of_a_right_loop_passes(right: str, tmp_path: Path) -> None:
     suites = (*WINDOWS, *SCALING, "resume", "resume_refusals", "trace", "averages", "recompute")
     completed, record = judge_loop(tmp_path, replace_lines(RIGHT[right]), *suites)
     # The gradients of sums of losses are larger than those of means, and overflow float16 sooner.
     overflows = {"scaling.scale-is-float32"} if right == "divides-in-step" else set()
     assert clauses_of(record, BAD) == overflows, completed.lines
     assert len(clauses_of(record, {Outcome.PASS})) > 40
-    ignored = {verdict.reason for verdict in record.verdicts if verdict.outcome is Outcome.UNSUPPORTED}
-    unlike = {"step changes gradients, so that those inside a pass are not those of the update"}
+    reasons = {verdict.reason for verdict in record.verdicts if verdict.outcome is Outcome.UNSUPPORTED}
+    in_step = {"step changes gradients, so that those inside a pass are not those of the update"}
     attributes = ("average", "recompute", "static_scale") if right != "ignores-nothing" else ()
-    assert ignored - unlike == {f"the loop ignores recipe.{name}" for name in attributes}
-    assert bool(ignored & unlike) == (right == "divides-in-step")
+    assert reasons - in_step == {f"the loop ignores recipe.{name}" for name in attributes}
+    assert bool(reasons & in_step) == (right == "divides-in-step")
 
 
-def test_the_loop_of_the_template_passes_schedules_and_is_not_asked_for_a_momentum(tmp_path: Path) -> None:
+def test_run_of_the_template_passes_schedules_without_momentum(tmp_path: Path) -> None:
     completed, record = judge_loop(tmp_path, SOURCE, "schedules")
     assert completed.status == 0, completed.lines
-    asked = [v for v in record.verdicts if v.case.startswith("test_cyclic_schedule_changes_momentum[")]
-    cycled = {verdict.outcome: verdict.reason for verdict in asked}
-    assert cycled == {Outcome.UNSUPPORTED: "recipe.schedule has the rate's factor, and no momentum"}
+    cyclic = [v for v in record.verdicts if v.case.startswith("test_cyclic_schedule_changes_momentum[")]
+    reasons = {verdict.outcome: verdict.reason for verdict in cyclic}
+    assert reasons == {Outcome.UNSUPPORTED: "recipe.schedule has the rate's factor, and no momentum"}
 
 
-def test_the_end_names_clauses_with_their_rule_and_says_what_does_not_apply(tmp_path: Path) -> None:
+def test_run_of_a_loop_prints_failing_clauses_and_what_does_not_apply(tmp_path: Path) -> None:
     completed, record = judge_loop(
         tmp_path, replace_lines(MISTAKES["clip-before-unscale"]), "scaling_transparency", "recompute"
     )
@@ -99,11 +99,11 @@ def test_the_end_names_clauses_with_their_rule_and_says_what_does_not_apply(tmp_
     assert re.search(rf"\d+ tests pass, {refused} do not apply \(.*\d+: the loop ignores recipe\.recompute", text)
 
 
-def test_the_loop_of_the_tutorial_has_all_mistakes_and_each_is_named(tmp_path: Path) -> None:
+def test_run_of_the_tutorial_fails_every_clause_that_it_names(tmp_path: Path) -> None:
     tutorial = (ROOT / "docs" / "own-loop.md").read_text("utf-8").partition("\n## Libraries on top\n")[0]
     (source,) = re.findall(r"```python\n(.*?)```", tutorial, re.DOTALL)
-    apart = [changes for mistake, changes in MISTAKES.items() if mistake != "mean-of-means"]
-    assert source == replace_lines(*apart), "the division by k is a mean of means too"
+    changes = [lines for mistake, lines in MISTAKES.items() if mistake != "mean-of-means"]
+    assert source == replace_lines(*changes)
     _, record = judge_loop(tmp_path, source, *WINDOWS, *SCALING, "resume")
     named = set(re.findall(r"`((?:accumulation|scaling|resume)\.[a-z-]+)`", tutorial))
     assert len(named) == len(MISTAKES)
@@ -121,7 +121,9 @@ def test_the_loop_of_the_tutorial_has_all_mistakes_and_each_is_named(tmp_path: P
         (("def step(self)", "def step(self, other)"), "missing 1 required positional argument"),
     ],
 )
-def test_a_loop_that_cannot_train_ends_in_one_line(change: tuple[str, str], message: str, tmp_path: Path) -> None:
+def test_run_of_a_loop_that_cannot_train_is_refused_in_one_line(
+    change: tuple[str, str], message: str, tmp_path: Path
+) -> None:
     (tmp_path / "my_training.py").write_text(replace_lines((change,)), encoding="utf-8")
     arguments = ["-m", "pytest", "-q", "--framework=my_training:Loop", str(SUITES / "resume/test_resume.py")]
     completed = run([sys.executable, *arguments], tmp_path)

@@ -1,4 +1,4 @@
-"""Modes of PyTorch: programs for all sizes, the start of DeepSpeed's ranks, and models loaded in eight bits."""
+"""Modes of PyTorch that need more than PyTorch: compiled programs, the build of DeepSpeed, and models in 8 bits."""
 
 import importlib.util
 import subprocess
@@ -22,8 +22,6 @@ from frameworks.torch.core.settings import DYNAMIC, compile_function
 from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.quantization import transformers_models
 
-# compiled
-
 ATTENTION = Model(
     "attention",
     (Residual((LayerNorm(), SelfAttention(2))), Heads((Head("output", 4),))),
@@ -33,47 +31,42 @@ ATTENTION = Model(
 )
 SIZES = ((3, 5), (4, 7), (6, 9), (2, 5))
 """Batch sizes, and lengths of the sequences."""
+FOLDER = "deepspeed_shm_comm"
 
 
-def programs() -> int:
-    """Graphs that this process has compiled."""
+def count_programs() -> int:
+    """The number of graphs that this process has compiled."""
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
-def losses(mode: str) -> list[float]:
+def train_on_every_size(mode: str) -> list[float]:
     run = load("torch", "cpu", mode).trainer(ATTENTION, Recipe())
     return [run.update((vector_batch(size, length, 8),)).loss for size, length in SIZES]
 
 
-def test_one_program_trains_on_every_size() -> None:
-    before = programs()
-    result = losses(DYNAMIC)
-    assert programs() - before == 1
-    np.testing.assert_allclose(result, losses("eager"), rtol=1e-5)
+def test_update_in_dynamic_mode_compiles_one_program_for_every_size() -> None:
+    before = count_programs()
+    result = train_on_every_size(DYNAMIC)
+    assert count_programs() - before == 1
+    np.testing.assert_allclose(result, train_on_every_size("eager"), rtol=1e-5)
 
 
-def test_a_program_for_all_sizes_that_depends_on_the_size_is_an_error() -> None:
+def test_compile_function_that_depends_on_the_size_raises() -> None:
     call = compile_function(lambda x: x.exp() if x.shape[0] > 4 else x.neg(), DYNAMIC)
     assert call(torch.ones(3, 2)).equal(-torch.ones(3, 2))
     with pytest.raises(RuntimeError, match="recompile"):
         call(torch.ones(7, 2))
 
 
-# deepspeed: what ranks need is made ready once, before any test, whoever was killed in the middle of it
-
-
-FOLDER = "deepspeed_shm_comm"
-
-
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """Stands for the compiler, and leaves what a build leaves."""
+    """Replaces the compiler by one that writes the files of a build."""
 
-    def leave(*_: Any, **__: Any) -> None:
+    def write_build(*_: Any, **__: Any) -> None:
         (tmp_path / FOLDER).mkdir(exist_ok=True)
         (tmp_path / FOLDER / f"{FOLDER}.so").touch()
 
-    compiler = Mock(side_effect=leave)
+    compiler = Mock(side_effect=write_build)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setattr(deepspeed_start, "version", {"deepspeed": "1.0", "torch": "1.0"}.get)
     monkeypatch.setattr(subprocess, "run", compiler)
@@ -88,16 +81,16 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
     ],
     ids=["too-long", "fails"],
 )
-def test_a_build_that_fails_is_reported_and_tried_again(build: Mock, failure: Exception) -> None:
-    leave, build.side_effect = build.side_effect, failure
+def test_prepare_after_a_failed_build_builds_again(build: Mock, failure: Exception) -> None:
+    write_build, build.side_effect = build.side_effect, failure
     with pytest.raises(RuntimeError, match="could not be compiled"):
         deepspeed_start._prepare()
-    build.side_effect = leave
+    build.side_effect = write_build
     deepspeed_start._prepare()
     assert build.call_count == 2
 
 
-def test_where_deepspeed_is_missing_its_ranks_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_without_deepspeed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deepspeed_start, "is_installed", lambda: False)
     deepspeed_start.problem.cache_clear()
     try:
@@ -107,18 +100,15 @@ def test_where_deepspeed_is_missing_its_ranks_say_what_to_install(monkeypatch: p
         deepspeed_start.problem.cache_clear()
 
 
-# transformers: models loaded in eight bits, where the libraries for it are not installed, or one of them
-
-
-def remove(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """These libraries are not installed, all others are."""
+def uninstall(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Makes exactly these libraries look missing."""
     make_spec = importlib.util.spec_from_loader
     monkeypatch.setattr(transformers_models, "find_spec", lambda name: None if name in names else make_spec(name, None))
 
 
 @pytest.mark.parametrize("missing", [("bitsandbytes",), ("transformers", "accelerate", "bitsandbytes")], ids=len)
-def test_what_is_not_installed_is_named(missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    remove(monkeypatch, *missing)
+def test_declares_without_libraries_names_them(missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    uninstall(monkeypatch, *missing)
     framework = load("torch", "cpu", transformers_models.MODE)
     declared = framework.declares(Capability.LOAD_INT8)
     assert not declared.supported
@@ -126,8 +116,8 @@ def test_what_is_not_installed_is_named(missing: tuple[str, ...], monkeypatch: p
     assert not framework.rule(PostTraining).rules()
 
 
-def test_load_int8_is_offered_on_a_cpu_in_its_own_mode_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    remove(monkeypatch)
+def test_load_int8_outside_its_mode_or_a_cpu_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    uninstall(monkeypatch)
     assert transformers_models.TransformersPostTraining("cpu").rules()
     assert not transformers_models.TransformersPostTraining("cuda").rules()
     assert not transformers_models.find_refusals()

@@ -1,9 +1,5 @@
-"""Checks of the suites: covering arrays, recomputation, equal bits, failing layers and sockets."""
+"""Checks that suites share: covering arrays, the first wrong layer, values of recomputation, and equal bits."""
 
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +17,6 @@ from conformance.checks.outcome import conclude
 from conformance.oracle.bound import Bound
 from conformance.suites.recompute.test_recompute import probe_arrays
 from conformance.techniques import recompute
-from conformance.techniques.sharding import Listener, listeners, listeners_below
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, sincos_batch, token_batch
 from fixtures.model import Batch, Model
@@ -33,39 +28,8 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from results.record.arrays import fingerprint
 from results.record.reading import load
 from tests.support.recorded import by_name
-from tests.support.suite_runs import judge, wait_for
+from tests.support.suite_runs import judge
 from tools.faults.reference import composition as faults
-
-
-class Plain(ReferenceFramework):
-    """Declares neither low precision nor scaling, accumulation, recomputation or clipping."""
-
-    def declares(self, capability: Capability) -> Declaration:
-        bare = capability in (Capability.SCHEDULE, Capability.FEED)
-        return super().declares(capability) if bare else Declaration(False, "plain training only")
-
-    def recompute_variants(self) -> tuple[str, ...]:
-        return ()
-
-
-@pytest.mark.parametrize("framework", [ReferenceFramework(), Plain()], ids=["everything", "little"])
-def test_rows_cover_every_pair_of_declared_values(framework: Framework) -> None:
-    due = list_pairs(framework)
-    assert due
-    assert due == list_covered_pairs(rows(framework))
-    assert rows(framework) == rows(framework)
-    labels = [row.label for row in rows(framework)]
-    assert len(set(labels)) == len(labels)
-
-
-def test_declared_leaves_out_what_is_refused() -> None:
-    offered = list_factors(Plain())
-    assert list(offered["precision"]) == ["O0"]
-    assert list(offered["scaling"]) == ["unscaled"]
-    assert list(offered["schedule"]) == ["constant", "steps"]
-    assert {name for row in rows(Plain()) for _, name in row.values} >= {*FACTORS["optimizer"], "dropout", "norm"}
-    assert all(row.recipe.accumulation == 1 and row.recipe.recompute is None for row in rows(Plain()))
-
 
 FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
     "exact-linear": lambda: (exact_linear(), exact_batch(8)),
@@ -76,6 +40,46 @@ FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
 }
 RECIPE = Recipe(SGD(0.1))
 SCALED = Recipe(SGD(0.1), FLOAT16, DynamicScaling(initial=2.0**8))
+FAR = "distance: got 1.0, want at most 0.5"
+DIFFERENCES: dict[str, Callable[[Array], Array]] = {
+    "missing": np.zeros_like,
+    "not a number": lambda value: value * np.float32(np.nan),
+    "bfloat16": lambda value: value * np.float32(1 + 2.0**-8),
+    "half in float16": lambda value: value.astype(np.float16).astype(np.float32),
+    "transposed": lambda value: value[None],
+    "float64": lambda value: value.astype(np.float64),
+}
+"""Changes of an array that are more than rounding in the last place."""
+
+
+class Plain(ReferenceFramework):
+    """Declares neither low precision nor scaling, accumulation, recomputation or clipping."""
+
+    def declares(self, capability: Capability) -> Declaration:
+        is_plain = capability in (Capability.SCHEDULE, Capability.FEED)
+        return super().declares(capability) if is_plain else Declaration(False, "plain training only")
+
+    def recompute_variants(self) -> tuple[str, ...]:
+        return ()
+
+
+@pytest.mark.parametrize("framework", [ReferenceFramework(), Plain()], ids=["everything", "little"])
+def test_rows_cover_every_pair_of_declared_values(framework: Framework) -> None:
+    pairs = list_pairs(framework)
+    assert pairs
+    assert pairs == list_covered_pairs(rows(framework))
+    assert rows(framework) == rows(framework)
+    labels = [row.label for row in rows(framework)]
+    assert len(set(labels)) == len(labels)
+
+
+def test_list_factors_leaves_out_refused_values() -> None:
+    factors = list_factors(Plain())
+    assert list(factors["precision"]) == ["O0"]
+    assert list(factors["scaling"]) == ["unscaled"]
+    assert list(factors["schedule"]) == ["constant", "steps"]
+    assert {name for row in rows(Plain()) for _, name in row.values} >= {*FACTORS["optimizer"], "dropout", "norm"}
+    assert all(row.recipe.accumulation == 1 and row.recipe.recompute is None for row in rows(Plain()))
 
 
 def subject(framework_type: Any = ReferenceFramework, seed: int = 0) -> Subject:
@@ -94,7 +98,7 @@ def trace_of(model: Model, recipe: Recipe, batch: Batch, framework_type: Any = R
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16], ids=lambda p: p.label)
 @pytest.mark.parametrize("fixture", FIXTURES)
-def test_rounding_names_no_layer(fixture: str, precision: Precision, seed: int) -> None:
+def test_first_beyond_of_the_reference_is_none(fixture: str, precision: Precision, seed: int) -> None:
     (model, batch), recipe = FIXTURES[fixture](), Recipe(SGD(0.1), precision, seed=seed)
     assert bounds_of(model, recipe, batch).first_beyond(trace_of(model, recipe, batch)) is None
 
@@ -107,7 +111,7 @@ def test_rounding_names_no_layer(fixture: str, precision: Precision, seed: int) 
         (faults.FilterGradientHasItsSidesExchanged, "digits-convolution", "4 (Convolution), gradient of weight"),
     ],
 )
-def test_a_layer_that_is_slightly_wrong_is_named(framework_type: Any, fixture: str, where: str) -> None:
+def test_first_beyond_of_a_faulty_layer_names_it(framework_type: Any, fixture: str, where: str) -> None:
     model, batch = FIXTURES[fixture]()
     beyond = bounds_of(model, RECIPE, batch).first_beyond(trace_of(model, RECIPE, batch, framework_type))
     assert beyond.label == where
@@ -115,23 +119,23 @@ def test_a_layer_that_is_slightly_wrong_is_named(framework_type: Any, fixture: s
     assert str(beyond).startswith(f"{where}: relative distance ")
 
 
-@pytest.mark.parametrize("spoilt", ["missing", "nan", "shape", "exchanged"])
-def test_a_gradient_that_is_missing_or_no_number_or_another_ones_is_named(spoilt: str) -> None:
+@pytest.mark.parametrize("damage", ["missing", "nan", "shape", "exchanged"])
+def test_first_beyond_of_a_damaged_gradient_names_it(damage: str) -> None:
     model, batch = digits_mlp((8, 8), "tanh"), digits_batch(4)
     trace = trace_of(model, RECIPE, batch)
     parameters = dict(trace.parameters)
     value = parameters.pop("2.weight")
     replaced = {"nan": value * np.nan, "shape": value[:1], "exchanged": value.T}
-    parameters |= {"2.weight": replaced[spoilt]} if spoilt in replaced else {}
+    parameters |= {"2.weight": replaced[damage]} if damage in replaced else {}
     beyond = bounds_of(model, RECIPE, batch).first_beyond(replace(trace, parameters=parameters))
     assert (beyond.tensor, beyond.label) == ("parameter/2.weight", "2 (Dense), gradient of weight")
     messages = {"missing": "missing", "shape": "got shape [1, 8], want [8, 8]"}
     assert str(beyond) == f"{beyond.label}: " + messages.get(
-        spoilt, f"relative distance got {beyond.measured:.3g}, want at most {beyond.bound:.3g}"
+        damage, f"relative distance got {beyond.measured:.3g}, want at most {beyond.bound:.3g}"
     )
 
 
-def test_a_parameter_that_is_a_little_too_long_is_named_where_its_distance_does_not_show_it() -> None:
+def test_first_beyond_of_a_gradient_that_is_too_long_names_it() -> None:
     model, batch, recipe = digits_mlp((32,), "tanh"), digits_batch(32), Recipe(SGD(0.1), BFLOAT16)
     trace, bounds = trace_of(model, recipe, batch), bounds_of(model, recipe, batch)
     name = "parameter/0.weight"
@@ -142,13 +146,13 @@ def test_a_parameter_that_is_a_little_too_long_is_named_where_its_distance_does_
     assert beyond.label == "0 (Dense), gradient of weight"
 
 
-def test_what_is_zero_or_little_but_rounding_is_not_judged() -> None:
+def test_layer_bounds_of_a_zero_gradient_are_infinite() -> None:
     model, batch = encoder(blocks=1), token_batch(4)
     bounds = bounds_of(model, RECIPE, batch)
     assert [name for name, bound in bounds.distances.items() if bound == np.inf] == ["parameter/2.body.1.key.bias"]
 
 
-def failing(framework_type: Any, model: Model, batch: Batch, recipe: Recipe = RECIPE) -> str:
+def failure_message(framework_type: Any, model: Model, batch: Batch, recipe: Recipe = RECIPE) -> str:
     judged = subject(framework_type)
     with pytest.raises(Violation) as caught, naming_the_layer(judged, model, recipe, batch):
         Verdict().within(1.0, Bound(0.5, {}), "distance", "beyond")
@@ -157,19 +161,19 @@ def failing(framework_type: Any, model: Model, batch: Batch, recipe: Recipe = RE
     return judgement.message
 
 
-class Blind(ReferenceTrainer):
+class RefusesTraces(ReferenceTrainer):
     def trace(self, batch: Batch) -> LayerTrace:
-        raise Unsupported(Capability.TRACE, f"nothing to see of {len(batch)} samples")
+        raise Unsupported(Capability.TRACE, f"no trace of {len(batch)} samples")
 
 
-class BlindToSegments(ReferenceTrainer):
+class RefusesTracesOfSegments(ReferenceTrainer):
     def trace(self, batch: Batch) -> LayerTrace:
         if self.recipe.recompute is not None:
-            raise Unsupported(Capability.TRACE, "a segment shows nothing")
+            raise Unsupported(Capability.TRACE, "no trace of segments")
         return super().trace(batch)
 
 
-class Breaking(ReferenceTrainer):
+class RaisesInTraces(ReferenceTrainer):
     def trace(self, batch: Batch) -> LayerTrace:
         raise RuntimeError(f"no trace of {len(batch)} samples")
 
@@ -178,21 +182,18 @@ def framework_of(trainer: type[ReferenceTrainer]) -> type[ReferenceFramework]:
     return type("Other", (ReferenceFramework,), {"trainer_class": trainer})
 
 
-FAR = "distance: got 1.0, want at most 0.5"
-
-
-def test_message_of_a_violation_names_the_layer_or_says_that_all_are_right_or_shown_nowhere() -> None:
-    text = failing(faults.AttentionScaledByAnotherWidth, encoder(blocks=1), token_batch(4))
+def test_naming_the_layer_adds_the_first_wrong_layer_to_the_message() -> None:
+    text = failure_message(faults.AttentionScaledByAnotherWidth, encoder(blocks=1), token_batch(4))
     assert text.startswith(FAR)
     assert "first layer further from the reference than its rounding explains: 2.body.1 (SelfAttention), out" in text
-    assert failing(ReferenceFramework, exact_linear(), exact_batch(8)).endswith(WITHIN)
-    for trainer in (Blind, Breaking):
-        assert failing(framework_of(trainer), exact_linear(), exact_batch(8)) == FAR
+    assert failure_message(ReferenceFramework, exact_linear(), exact_batch(8)).endswith(WITHIN)
+    for trainer in (RefusesTraces, RaisesInTraces):
+        assert failure_message(framework_of(trainer), exact_linear(), exact_batch(8)) == FAR
     segments, model = RECIPE.replace(recompute=Recompute(1)), digits_mlp((8,), "tanh")
-    assert failing(framework_of(BlindToSegments), model, digits_batch(4), segments).endswith(WITHIN)
+    assert failure_message(framework_of(RefusesTracesOfSegments), model, digits_batch(4), segments).endswith(WITHIN)
 
 
-def test_a_record_of_parity_has_tensors_bounds_and_numbers(tmp_path: Path) -> None:
+def test_run_of_parity_records_tensors_bounds_and_numbers(tmp_path: Path) -> None:
     suite, record = "conformance/suites/autocast/test_autocast_parity.py", tmp_path / "run.json"
     completed = judge("-k", "exact-linear and (test_float32_sgd_parity or momentum)", f"--record={record}", suite)
     assert completed.status == 0, completed.lines
@@ -229,35 +230,25 @@ def run_comparison(framework: ReferenceFramework, name: str, change: Callable[[A
     return verdict
 
 
-def last_place(value: Array) -> Array:
-    """Every number moved to its neighbour."""
+def move_to_neighbour(value: Array) -> Array:
+    """The array with every number replaced by the next larger one."""
     return np.nextafter(value, np.float32(np.inf))
 
 
 @pytest.mark.parametrize("name", ["value", "x", "w"])
-def test_last_places_are_rounding_where_a_compiler_may_fuse(name: str) -> None:
-    *_, check = run_comparison(Compiled("cpu"), name, last_place).checks
+def test_same_values_of_a_compiled_framework_allows_the_last_place(name: str) -> None:
+    *_, check = run_comparison(Compiled("cpu"), name, move_to_neighbour).checks
     assert check.bound is not None
     assert check.derivation["runs"] == 2
     with pytest.raises(Violation):
-        run_comparison(ReferenceFramework("cpu"), name, last_place)
+        run_comparison(ReferenceFramework("cpu"), name, move_to_neighbour)
 
 
-FAULTS: dict[str, Callable[[Array], Array]] = {
-    "missing": np.zeros_like,
-    "not a number": lambda value: value * np.float32(np.nan),
-    "bfloat16": lambda value: value * np.float32(1 + 2.0**-8),
-    "half in float16": lambda value: value.astype(np.float16).astype(np.float32),
-    "transposed": lambda value: value[None],
-    "float64": lambda value: value.astype(np.float64),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("difference", DIFFERENCES)
 @pytest.mark.parametrize("name", ["value", "x", "w"])
-def test_nothing_else_is(name: str, fault: str) -> None:
+def test_same_values_of_a_compiled_framework_refuses_larger_differences(name: str, difference: str) -> None:
     with pytest.raises(Violation):
-        run_comparison(Compiled("cpu"), name, FAULTS[fault])
+        run_comparison(Compiled("cpu"), name, DIFFERENCES[difference])
 
 
 def of_bits(bits: list[int], format_name: str) -> Array:
@@ -274,51 +265,16 @@ def of_bits(bits: list[int], format_name: str) -> Array:
         ("float8_e5m2", 0x7E, 0xFF),
     ],
 )
-def test_same_bits_takes_any_nan_for_any_other(format_name: str, quiet: int, other: int) -> None:
-    """A processor and a GPU make NaN of other bits of the same operation."""
+def test_same_bits_of_two_nans_is_true(format_name: str, quiet: int, other: int) -> None:
+    """A CPU and a GPU give NaN of different bits for the same operation."""
     assert same_bits(of_bits([quiet, 1], format_name), of_bits([other, 1], format_name))
     assert not same_bits(of_bits([quiet, 1], format_name), of_bits([other, 2], format_name))
     assert not same_bits(of_bits([quiet, 1], format_name), of_bits([1, quiet], format_name))
 
 
-def test_same_bits_tells_signs_of_zero_and_integers_apart() -> None:
+def test_same_bits_of_signed_zeros_and_other_integers_is_false() -> None:
     for dtype in ("float32", "float64"):
         assert not same_bits(np.array([0.0, np.nan], dtype), np.array([-0.0, np.nan], dtype))
     assert same_bits(np.arange(3), np.arange(3))
     assert not same_bits(np.arange(3), np.arange(1, 4))
     assert not same_bits(np.arange(3, dtype=np.int8), np.arange(3, dtype=np.int16))
-
-
-needs_proc = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="sockets are read in /proc")
-CHILD = """
-import socket, sys
-family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
-server = socket.create_server((sys.argv[1], 0), family=family)
-print(server.getsockname()[1], flush=True)
-sys.stdin.read()
-"""
-
-
-@needs_proc
-@pytest.mark.parametrize(
-    ("address", "inside"), [("127.0.0.1", True), ("127.1.2.3", True), ("0.0.0.0", False), ("::1", True), ("::", False)]
-)
-def test_listeners_below_finds_a_child(address: str, inside: bool) -> None:
-    if ":" in address and not socket.has_ipv6:
-        pytest.skip("no IPv6 here")
-    with (
-        listeners_below(os.getpid()) as below,
-        subprocess.Popen(
-            [sys.executable, "-c", CHILD, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as child,
-    ):
-        port = int(child.stdout.readline())
-        assert listeners(child.pid) == {Listener(child.pid, address, port)}
-        wait_for(lambda: any(own.pid == child.pid for own in set(below)))
-        child.communicate()
-    assert [(own.address, own.inside) for own in below if own.pid == child.pid] == [(address, inside)]
-
-
-def test_inside_of_a_mapped_address_is_that_of_the_older_kind() -> None:
-    assert Listener(1, "::ffff:127.0.0.1", 1).inside
-    assert not Listener(1, "::ffff:10.0.0.1", 1).inside

@@ -1,4 +1,4 @@
-"""The GitHub action: its scripts as they are, with tox and gh played by small programs, and what the YAML says."""
+"""The GitHub action: its scripts with small programs in place of tox and gh, and the content of its YAML."""
 
 import json
 import os
@@ -18,16 +18,48 @@ from tests.support.recorded import BASE, BOUND, change_verdict
 from tests.support.suite_runs import ROOT, environment, hang_limit
 
 ACTION = ROOT / ".github" / "actions" / "conformance"
+WORKFLOW = ROOT / ".github" / "workflows" / "conformance.yml"
+WORSE = change_verdict(BASE, 0, outcome=Outcome.FAIL)
+WITHOUT_REPORT = f"""#!/bin/sh
+[ "$3" != report ] || exec touch "$6"
+exec {sys.executable} "$@"
+"""
+"""Python for the command, but for the report, which takes seconds."""
+
+TOX = f"""#!{sys.executable}
+import json, os, shutil, sys
+chosen = {{name: value for name, value in os.environ.items() if name.endswith("_VERSION") or "CONFORMANCE" in name}}
+with open(os.environ["FAKE_LOG"], "a") as log:
+    log.write(json.dumps([sys.argv[1:], chosen]) + "\\n")
+print("::error::from a framework", flush=True)
+if "run" in sys.argv and os.environ.get("FAKE_RECORD"):
+    os.makedirs("results/records", exist_ok=True)
+    shutil.copy(os.environ["FAKE_RECORD"], "results/records/new.json")
+sys.exit(int(os.environ.get("FAKE_STATUS", "0")))
+"""
+"""`python -m tox`: writes a record as a run would, and what it was asked."""
+
+GH = """#!/bin/sh
+echo "$*" > "$FAKE_LOG"
+cat > "$FAKE_COMMENTS"
+[ -z "$FAKE_DENIED" ] || { echo "gh: Resource not accessible by integration" >&2; echo "(HTTP 403)" >&2; exit 1; }
+"""
+"""`gh`: keeps its arguments and the comment's text."""
 
 
 @dataclass
 class Runner:
-    """A runner's folders and variables, and what a step wrote."""
+    """A runner of GitHub Actions in a folder.
+
+    Attributes:
+        status, log: exit status and output of the last step.
+        inputs: variables of every step.
+    """
 
     folder: Path
     status: int = 0
     log: str = ""
-    given: dict[str, str] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
 
     def step(self, script: str, **variables: str | Path) -> dict[str, str]:
         """Runs a script of the action; returns its outputs."""
@@ -47,8 +79,8 @@ class Runner:
             "OUT": str(self.folder / "out"),
             "PYTHON": sys.executable,
         }
-        changes |= {name: str(value) for name, value in (self.given | variables).items()}
-        done = subprocess.run(
+        changes |= {name: str(value) for name, value in (self.inputs | variables).items()}
+        completed = subprocess.run(
             ["bash", str(ACTION / script)],
             env=environment(**changes),
             cwd=self.folder,
@@ -57,126 +89,24 @@ class Runner:
             timeout=hang_limit(),
             check=False,
         )
-        self.status, self.log = done.returncode, done.stdout + done.stderr
+        self.status, self.log = completed.returncode, completed.stdout + completed.stderr
         return dict(line.split("=", 1) for line in output.read_text().splitlines())
 
-    def play(self, name: str, program: str) -> None:
+    def install(self, name: str, program: str) -> None:
+        """Writes a program that is first on the path."""
         path = self.folder / "bin" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(program)
         path.chmod(0o755)
 
     @property
-    def asked(self) -> list[Any]:
+    def calls(self) -> list[Any]:
+        """Arguments and variables of each call of tox."""
         return [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]
 
     @property
     def summary(self) -> str:
         return (self.folder / "summary").read_text("utf-8")
-
-
-WORKFLOW = ROOT / ".github" / "workflows" / "conformance.yml"
-WORSE = change_verdict(BASE, 0, outcome=Outcome.FAIL)
-WITHOUT_REPORT = f"""#!/bin/sh
-[ "$3" != report ] || exec touch "$6"
-exec {sys.executable} "$@"
-"""
-"""Python for the command, but for the report, which takes seconds."""
-
-TOX = f"""#!{sys.executable}
-import json, os, shutil, sys
-kept = {{name: value for name, value in os.environ.items() if name.endswith("_VERSION") or "CONFORMANCE" in name}}
-with open(os.environ["FAKE_LOG"], "a") as log:
-    log.write(json.dumps([sys.argv[1:], kept]) + "\\n")
-print("::error::from a framework", flush=True)
-if "run" in sys.argv and os.environ.get("FAKE_RECORD"):
-    os.makedirs("results/records", exist_ok=True)
-    shutil.copy(os.environ["FAKE_RECORD"], "results/records/new.json")
-sys.exit(int(os.environ.get("FAKE_STATUS", "0")))
-"""
-"""`python -m tox`: writes a record as a run would, and what it was asked."""
-
-
-@pytest.mark.parametrize(
-    ("inputs", "name"),
-    [
-        (("torch", "", "auto", "", ""), "conformance-torch-auto"),
-        (("tf", "2.21.0", "cpu", "graph,xla", ""), "conformance-tf-2.21.0-cpu-graph-xla"),
-        (("tf", "", "cpu", "", "mine"), "mine"),
-        (("$(touch pwned)", "\nname=x", "`id`", "", ""), "conformance-touch-pwned"),
-    ],
-)
-def test_prepare_makes_environment_and_name(runner: Runner, inputs: tuple[str, ...], name: str) -> None:
-    runner.play("python", TOX)
-    names = ("FRAMEWORK", "VERSION", "DEVICE", "MODES", "NAME")
-    result = runner.step("prepare.sh", **dict(zip(names, inputs, strict=True)))
-    assert runner.status == 0, runner.log
-    assert result["name"] == name
-    assert result["suite"] == str(ROOT)
-    assert Path(result["folder"]).is_dir()
-    assert ["-m", "tox", "run", "--notest", "-e", "report"] in [arguments for arguments, _ in runner.asked]
-    assert not list(runner.folder.rglob("pwned"))
-
-
-def run_judge(runner: Runner, **changes: str | Path) -> dict[str, str]:
-    inputs = {"FRAMEWORK": "torch", "VERSION": "", "DEVICE": "auto", "MODES": "", "TESTS": "", "RECORDS": ""}
-    return runner.step("judge.sh", **(inputs | changes))
-
-
-def test_judge_passes_inputs_to_tox_and_gathers_the_new_record(runner: Runner) -> None:
-    runner.play("python", TOX)
-    records = runner.folder / "suite" / "results" / "records"
-    write(records / "earlier.json", BASE)
-    os.utime(records / "earlier.json", (1, 1))
-    write(runner.folder / "record.json", WORSE)
-    changes: dict[str, str | Path] = {"FAKE_RECORD": runner.folder / "record.json", "FAKE_STATUS": "1"}
-    result = run_judge(runner, VERSION="2.14.0", DEVICE="cuda", MODES="eager,compile", TESTS="quick", **changes)
-    assert (runner.status, result) == (0, {"run": "1"}), runner.log
-    assert [path.name for path in (runner.folder / "out" / "records").iterdir()] == ["new.json"]
-    ((arguments, variables),) = runner.asked
-    assert arguments[:5] == ["-m", "tox", "run", "-e", "torch"]
-    assert arguments[5:] == ["--", f"--junitxml={runner.folder}/out/junit.xml"]
-    assert variables["TORCH_VERSION"] == "2.14.0"
-    assert (variables["CONFORMANCE_DEVICE"], variables["CONFORMANCE_MODES"]) == ("cuda", "eager,compile")
-    assert variables["CONFORMANCE_TESTS"] == "quick"
-
-
-def test_judge_sets_no_empty_variable_and_stops_commands_of_the_framework(runner: Runner) -> None:
-    runner.play("python", TOX)
-    write(runner.folder / "record.json", BASE)
-    assert run_judge(runner, FAKE_RECORD=runner.folder / "record.json") == {"run": "0"}
-    ((_, variables),) = runner.asked
-    assert not {"TORCH_VERSION", "CONFORMANCE_MODES", "CONFORMANCE_TESTS"} & variables.keys()
-    assert re.fullmatch(r"::stop-commands::([0-9a-f]{32})\n::error::from a framework\n::\1::\n", runner.log), runner.log
-
-
-@pytest.mark.parametrize("status", ["0", "1", "2", "127"])
-def test_judge_without_a_record_is_status_2(runner: Runner, status: str) -> None:
-    runner.play("python", TOX)
-    assert run_judge(runner, FAKE_STATUS=status) == {"run": "2"}
-
-
-@pytest.mark.parametrize("name", ["FRAMEWORK", "VERSION", "DEVICE", "MODES", "TESTS"])
-def test_judge_refuses_what_is_no_name_and_never_runs_it(runner: Runner, name: str) -> None:
-    runner.play("python", TOX)
-    for text in ("a; touch pwned", "$(touch pwned)", "-x\ny", "`touch pwned`", "A=1 b"):
-        run_judge(runner, **{name: text})
-        assert runner.status == 2
-        assert runner.log.startswith("::error::conformance: ")
-        assert runner.log.count("\n") == 1
-    assert runner.asked == []
-    assert not list(runner.folder.rglob("pwned"))
-
-
-def test_judge_gathers_records_without_a_run(runner: Runner) -> None:
-    runner.play("python", TOX)
-    (runner.folder / "given").mkdir()
-    write(runner.folder / "given" / "a.json", BASE)
-    assert run_judge(runner, FRAMEWORK="", RECORDS=runner.folder / "given") == {"run": "0"}
-    assert (runner.folder / "out" / "records" / "a.json").is_file()
-    assert runner.asked == []
-    run_judge(runner, FRAMEWORK="", RECORDS=runner.folder / "nowhere")
-    assert (runner.status, runner.log) == (2, "::error::conformance: the records are not there\n")
 
 
 @pytest.fixture
@@ -192,9 +122,91 @@ def compared_runner(runner: Runner) -> Runner:
     (runner.folder / "base").mkdir()
     write(runner.folder / "out" / "records" / "new.json", WORSE)
     write(runner.folder / "base" / "old.json", BASE)
-    runner.play("quick", WITHOUT_REPORT)
-    runner.given = {"SUITE": str(ROOT), "PYTHON": "quick", "BASELINE": "base", "FAIL_ON": "failures"}
+    runner.install("quick", WITHOUT_REPORT)
+    runner.inputs = {"SUITE": str(ROOT), "PYTHON": "quick", "BASELINE": "base", "FAIL_ON": "failures"}
     return runner
+
+
+@pytest.mark.parametrize(
+    ("inputs", "name"),
+    [
+        (("torch", "", "auto", "", ""), "conformance-torch-auto"),
+        (("tf", "2.21.0", "cpu", "graph,xla", ""), "conformance-tf-2.21.0-cpu-graph-xla"),
+        (("tf", "", "cpu", "", "mine"), "mine"),
+        (("$(touch pwned)", "\nname=x", "`id`", "", ""), "conformance-touch-pwned"),
+    ],
+)
+def test_prepare_makes_environment_and_name(runner: Runner, inputs: tuple[str, ...], name: str) -> None:
+    runner.install("python", TOX)
+    names = ("FRAMEWORK", "VERSION", "DEVICE", "MODES", "NAME")
+    result = runner.step("prepare.sh", **dict(zip(names, inputs, strict=True)))
+    assert runner.status == 0, runner.log
+    assert result["name"] == name
+    assert result["suite"] == str(ROOT)
+    assert Path(result["folder"]).is_dir()
+    assert ["-m", "tox", "run", "--notest", "-e", "report"] in [arguments for arguments, _ in runner.calls]
+    assert not list(runner.folder.rglob("pwned"))
+
+
+def run_judge(runner: Runner, **changes: str | Path) -> dict[str, str]:
+    inputs = {"FRAMEWORK": "torch", "VERSION": "", "DEVICE": "auto", "MODES": "", "TESTS": "", "RECORDS": ""}
+    return runner.step("judge.sh", **(inputs | changes))
+
+
+def test_judge_passes_inputs_to_tox_and_gathers_the_new_record(runner: Runner) -> None:
+    runner.install("python", TOX)
+    records = runner.folder / "suite" / "results" / "records"
+    write(records / "earlier.json", BASE)
+    os.utime(records / "earlier.json", (1, 1))
+    write(runner.folder / "record.json", WORSE)
+    changes: dict[str, str | Path] = {"FAKE_RECORD": runner.folder / "record.json", "FAKE_STATUS": "1"}
+    result = run_judge(runner, VERSION="2.14.0", DEVICE="cuda", MODES="eager,compile", TESTS="quick", **changes)
+    assert (runner.status, result) == (0, {"run": "1"}), runner.log
+    assert [path.name for path in (runner.folder / "out" / "records").iterdir()] == ["new.json"]
+    ((arguments, variables),) = runner.calls
+    assert arguments[:5] == ["-m", "tox", "run", "-e", "torch"]
+    assert arguments[5:] == ["--", f"--junitxml={runner.folder}/out/junit.xml"]
+    assert variables["TORCH_VERSION"] == "2.14.0"
+    assert (variables["CONFORMANCE_DEVICE"], variables["CONFORMANCE_MODES"]) == ("cuda", "eager,compile")
+    assert variables["CONFORMANCE_TESTS"] == "quick"
+
+
+def test_judge_sets_no_empty_variable_and_stops_commands_of_the_framework(runner: Runner) -> None:
+    runner.install("python", TOX)
+    write(runner.folder / "record.json", BASE)
+    assert run_judge(runner, FAKE_RECORD=runner.folder / "record.json") == {"run": "0"}
+    ((_, variables),) = runner.calls
+    assert not {"TORCH_VERSION", "CONFORMANCE_MODES", "CONFORMANCE_TESTS"} & variables.keys()
+    assert re.fullmatch(r"::stop-commands::([0-9a-f]{32})\n::error::from a framework\n::\1::\n", runner.log), runner.log
+
+
+@pytest.mark.parametrize("status", ["0", "1", "2", "127"])
+def test_judge_without_a_record_is_status_2(runner: Runner, status: str) -> None:
+    runner.install("python", TOX)
+    assert run_judge(runner, FAKE_STATUS=status) == {"run": "2"}
+
+
+@pytest.mark.parametrize("name", ["FRAMEWORK", "VERSION", "DEVICE", "MODES", "TESTS"])
+def test_judge_of_a_shell_command_as_a_name_is_refused(runner: Runner, name: str) -> None:
+    runner.install("python", TOX)
+    for text in ("a; touch pwned", "$(touch pwned)", "-x\ny", "`touch pwned`", "A=1 b"):
+        run_judge(runner, **{name: text})
+        assert runner.status == 2
+        assert runner.log.startswith("::error::conformance: ")
+        assert runner.log.count("\n") == 1
+    assert runner.calls == []
+    assert not list(runner.folder.rglob("pwned"))
+
+
+def test_judge_gathers_records_without_a_run(runner: Runner) -> None:
+    runner.install("python", TOX)
+    (runner.folder / "given").mkdir()
+    write(runner.folder / "given" / "a.json", BASE)
+    assert run_judge(runner, FRAMEWORK="", RECORDS=runner.folder / "given") == {"run": "0"}
+    assert (runner.folder / "out" / "records" / "a.json").is_file()
+    assert runner.calls == []
+    run_judge(runner, FRAMEWORK="", RECORDS=runner.folder / "nowhere")
+    assert (runner.status, runner.log) == (2, "::error::conformance: the records are not there\n")
 
 
 def test_tell_worse_run_writes_all_pages(compared_runner: Runner) -> None:
@@ -247,17 +259,9 @@ def test_tell_unreadable_record_is_a_warning(compared_runner: Runner) -> None:
     assert not re.search(r"^::error::", compared_runner.log, re.MULTILINE)
 
 
-GH = """#!/bin/sh
-echo "$*" > "$FAKE_LOG"
-cat > "$FAKE_COMMENTS"
-[ -z "$FAKE_DENIED" ] || { echo "gh: Resource not accessible by integration" >&2; echo "(HTTP 403)" >&2; exit 1; }
-"""
-"""`gh`: keeps its arguments and the comment's text."""
-
-
 @pytest.mark.parametrize("denied", ["", "1"])
 def test_comment_is_cut_and_a_refused_token_is_a_notice(runner: Runner, denied: str) -> None:
-    runner.play("gh", GH)
+    runner.install("gh", GH)
     (runner.folder / "out").mkdir()
     (runner.folder / "out" / "comparison.md").write_text("**worse**\n" * 10_000)
     runner.step("comment.sh", PULL="7", FAKE_DENIED=denied)
@@ -286,26 +290,26 @@ def test_comment_is_cut_and_a_refused_token_is_a_notice(runner: Runner, denied: 
         ("sometimes", "0", "0", 2),
     ],
 )
-def test_conclude_fails_the_job_when_it_was_asked_to(
+def test_conclude_of_a_fail_on_gives_the_status(
     runner: Runner, fail_on: str, run: str, comparison: str, status: int
 ) -> None:
     runner.step("conclude.sh", FAIL_ON=fail_on, RUN=run, COMPARISON=comparison)
     assert runner.status == status, runner.log
 
 
-def steps() -> list[tuple[str, dict[str, Any]]]:
+def list_steps() -> list[tuple[str, dict[str, Any]]]:
     result = [("action", step) for step in yaml.safe_load((ACTION / "action.yml").read_text())["runs"]["steps"]]
     for name, job in yaml.safe_load(WORKFLOW.read_text())["jobs"].items():
         result += [(name, step) for step in job["steps"]]
     return result
 
 
-def test_every_script_gets_every_variable_that_it_reads() -> None:
+def test_scripts_get_every_variable_that_they_read() -> None:
     scripts = {}
-    for where, step in steps():
+    for where, step in list_steps():
         if where == "action" and "run" in step:
-            (name,) = re.fullmatch(r'bash "\$GITHUB_ACTION_PATH/(\w+\.sh)"', step["run"]).groups()
-            scripts[name] = step["env"].keys()
+            (script,) = re.fullmatch(r'bash "\$GITHUB_ACTION_PATH/(\w+\.sh)"', step["run"]).groups()
+            scripts[script] = step["env"].keys()
     assert scripts.keys() == {path.name for path in ACTION.glob("*.sh")}
     for name, variables in scripts.items():
         source = (ACTION / name).read_text()
@@ -313,21 +317,24 @@ def test_every_script_gets_every_variable_that_it_reads() -> None:
         assert read - {"RUNNER_TEMP"} == set(variables) - {"GH_TOKEN"}, name
 
 
-def test_no_text_of_others_gets_into_a_shell() -> None:
-    for where, step in steps():
+def test_steps_have_no_expression_in_a_shell_command() -> None:
+    for where, step in list_steps():
         assert "${{" not in step.get("run", ""), where
 
 
-def test_actions_of_others_are_pinned() -> None:
+def test_uses_of_other_actions_are_pinned() -> None:
     for path in (ACTION / "action.yml", WORKFLOW):
         for line in path.read_text().splitlines():
             if "uses:" in line and "uses: ./" not in line:
                 assert re.search(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
 
 
-def test_workflow_has_one_right_to_write() -> None:
+def test_workflow_has_one_permission_to_write() -> None:
     workflow = yaml.safe_load(WORKFLOW.read_text())
-    rights = {name: job["permissions"] for name, job in workflow["jobs"].items()}
-    assert (workflow["permissions"], rights.pop("together")) == ({}, {"contents": "read", "pull-requests": "write"})
+    permissions = {name: job["permissions"] for name, job in workflow["jobs"].items()}
+    assert (workflow["permissions"], permissions.pop("together")) == (
+        {},
+        {"contents": "read", "pull-requests": "write"},
+    )
     assert "pull_request_target" not in WORKFLOW.read_text()
-    assert all(right == {"contents": "read"} for right in rights.values())
+    assert all(permission == {"contents": "read"} for permission in permissions.values())

@@ -1,9 +1,8 @@
-"""The command `conformance`: what it prints, how it refuses, `doctor`, and what its outputs replace."""
+"""The command `conformance`: help, refusals, lists, comparisons, baselines, `doctor`, and files that it writes."""
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,25 +24,53 @@ from conformance.test_ids.inventory import inventory
 from frameworks.registry import built_in
 from frameworks.ways import load_ways
 from results.record.files import RecordError
-from results.record.reading import Outcome, TestVerdict, Variant, load, write
-from tests.support.misbehaving import assert_refused
+from results.record.reading import Outcome, Record, TestVerdict, Variant, load, write
 from tests.support.recorded import BASE, change_verdict
-from tests.support.suite_runs import ROOT, call_command, environment, hang_limit, run
+from tests.support.suite_runs import ROOT, assert_refused, call_command, environment, hang_limit, run
 from tools.commands import TOOLS
 from tools.commands import commands as tools
 
 COMMANDS = [entry for entries in SECTIONS.values() for entry in entries]
 NAMES = {"conformance": {entry.name for entry in COMMANDS}, "tools": set(tools.commands)}
-HELPED = (*(entry.name for entry in COMMANDS), "new adapter", "spec show")
+WITH_HELP = (*(entry.name for entry in COMMANDS), "new adapter", "spec show")
+TITLE = "**Conformance: nothing is worse: identical.**"
+TOY = "toy_adapter:Toy"
+ADAPTER = """
+import os, signal, time
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.training.trainer import ReferenceTrainer
+
+FAULT = os.environ.get("TOY_BREAKS", "")
+print("output of a framework")
+if FAULT == "crash":
+    os.kill(os.getpid(), signal.SIGSEGV)
+if FAULT == "hang":
+    time.sleep(600)
+
+class ToyTrainer(ReferenceTrainer):
+    def predict(self, inputs):
+        if FAULT == "error":
+            raise RuntimeError("toy: out of memory")
+        return super().predict(inputs)
+
+    def gradients(self, window):
+        return {name: array * (2 if FAULT == "wrong" else 1) for name, array in super().gradients(window).items()}
+
+class Toy(ReferenceFramework):
+    trainer_class = ToyTrainer
+"""
+SMI = "#!/bin/sh\necho '| NVIDIA-SMI 580.1  Driver Version: 580.1  CUDA Version: 13.0 |'\n"
+
+Doctor = Callable[..., tuple[int, str, dict[str, tuple[str, str]]]]
 
 
-@pytest.mark.parametrize("arguments", [(), *(tuple(name.split()) for name in HELPED)])
-def test_help_shows_how(arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [(), *(tuple(name.split()) for name in WITH_HELP)])
+def test_help_of_a_command_shows_its_use(arguments: tuple[str, ...]) -> None:
     completed = call_command(*arguments, "--help")
     assert completed.status == 0
     assert "conformance " in completed.output
     assert not re.search(r"(?m)^  (?!conformance|python|-)[^\n]*\w[;,]? {5}[a-z]", completed.output), (
-        "an indented line of a docstring is joined to the one before"
+        "click joined an indented line of a docstring to the one before"
     )
     assert not completed.errors
 
@@ -81,17 +108,17 @@ def test_help_shows_how(arguments: tuple[str, ...]) -> None:
         (("doctor", "--limit", "0"), "0 is not in the range"),
     ],
 )
-def test_what_cannot_be_done_ends_in_one_line(arguments: tuple[str, ...], message: str) -> None:
+def test_command_that_cannot_run_is_refused_in_one_line(arguments: tuple[str, ...], message: str) -> None:
     completed = call_command(*arguments)
     assert completed.status == 2, completed.lines
     assert len(completed.lines) == 1, completed.lines
     assert message in completed.lines[0]
 
 
-def test_help_lists_every_command_in_the_order_of_the_work() -> None:
+def test_help_lists_every_command_in_the_order_of_its_sections() -> None:
     lines = call_command("--help").output.splitlines()
-    places = [lines.index(next(line for line in lines if line.startswith(f"  {entry.name} "))) for entry in COMMANDS]
-    assert places == sorted(places)
+    indices = [lines.index(next(line for line in lines if line.startswith(f"  {entry.name} "))) for entry in COMMANDS]
+    assert indices == sorted(indices)
     assert set(commands.list_commands(click.Context(commands))) == {entry.name for entry in COMMANDS}
 
 
@@ -105,30 +132,30 @@ def test_help_and_lists_start_without_numpy_and_adapters() -> None:
     ]
     calls += [[name, "--help"] for name in NAMES["conformance"]]
     program = (
-        f"import sys\nfrom conformance.cli import main\nfor words in {calls}: main(words)\n"
+        f"import sys\nfrom conformance.cli import main\nfor argv in {calls}: main(argv)\n"
         f"print(sorted({slow} & set(sys.modules)), file=sys.stderr)"
     )
     assert run([sys.executable, "-c", program]).errors.splitlines()[-1] == "[]"
 
 
-def test_tools_pass_words_and_status_on_from_any_folder(tmp_path: Path) -> None:
+def test_tools_from_any_folder_pass_arguments_and_status_on(tmp_path: Path) -> None:
     completed = run([sys.executable, "-m", "tools", "faults", "NoSuchFault"], tmp_path, PYTHONPATH=str(ROOT))
     assert (completed.status, len(completed.lines)) == (2, 1)
     assert "NoSuchFault" in completed.lines[0]
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_every_tool_is_a_module_of_the_checkout_or_pytest(name: str) -> None:
-    module, *arguments = TOOLS[name].words
+def test_tools_are_modules_of_the_checkout_or_pytest(name: str) -> None:
+    module, *arguments = TOOLS[name].arguments
     assert module == "pytest" or find_spec(module) is not None
-    assert all((ROOT / word).exists() for word in arguments if not word.startswith("-"))
+    assert all((ROOT / argument).exists() for argument in arguments if not argument.startswith("-"))
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
 def test_pages_name_commands_that_exist(page: str) -> None:
     text = (ROOT / page).read_text("utf-8")
-    spoken = re.findall(r"(?:python -m|bin/|`|tox -e dev --)\s*(conformance|tools) ([a-z][\w-]*)", text)
-    assert [command for command in spoken if command[1] not in NAMES[command[0]]] == []
+    commands_of_page = re.findall(r"(?:python -m|bin/|`|tox -e dev --)\s*(conformance|tools) ([a-z][\w-]*)", text)
+    assert [name for program, name in commands_of_page if name not in NAMES[program]] == []
 
 
 def test_compare_prints_markdown_and_writes_json(tmp_path: Path) -> None:
@@ -137,16 +164,16 @@ def test_compare_prints_markdown_and_writes_json(tmp_path: Path) -> None:
     write(new, change_verdict(BASE, 0, outcome=Outcome.FAIL))
     row = "| newly failing | `scaling.stays-finite` | `test_a` | pass | fail |"
     assert row in call_command("compare", old, new, "--format", "markdown").output
-    assert call_command("compare", old, new, "--format", "json", "--output", tmp_path / "told.json").status == 1
-    assert '"status": 1' in (tmp_path / "told.json").read_text("utf-8")
+    assert call_command("compare", old, new, "--format", "json", "--output", tmp_path / "out.json").status == 1
+    assert '"status": 1' in (tmp_path / "out.json").read_text("utf-8")
 
 
-def test_options_of_run_may_follow_framework_and_modes_come_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_takes_options_after_the_framework_and_modes_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(jobs, "job", lambda *args: calls.append(args) or 0)
     assert main(["run", "torch", "-k", "a and b", "--ways", "clip.two-calls", "--mode=x,y", "--seed", "1"]) == 0
     assert main(["run", "reference", "--", "--mode", "z"]) == 0
-    (framework, modes, _, arguments, ways), (_, _, _, others, _) = calls
+    (framework, modes, _, arguments, ways), (_, _, _, reference_arguments, _) = calls
     monkeypatch.setenv("CONFORMANCE_MODES", "a,b")
     assert main(["run", "reference"]) == main(["run", "--mode", "c", "reference"]) == 0
     assert [modes for _, modes, *_ in calls[2:]] == [["a", "b"], ["c"]]
@@ -156,50 +183,50 @@ def test_options_of_run_may_follow_framework_and_modes_come_from_environment(mon
         ["--tests=all", "-k", "a and b", "--seed=1"],
         [("clip.two-calls",)],
     )
-    assert others == ["--tests=core", "--mode", "z"]
+    assert reference_arguments == ["--tests=core", "--mode", "z"]
 
 
-def test_a_part_is_compared_with_what_it_has_partners_of(tmp_path: Path) -> None:
+def test_compare_partial_leaves_out_old_records_without_a_partner(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
-    other = replace(BASE, series=replace(BASE.series, mode="compile"))
-    for name, record in (("old/a", BASE), ("old/b", other), ("new", BASE)):
+    compiled = replace(BASE, series=replace(BASE.series, mode="compile"))
+    for name, record in (("old/a", BASE), ("old/b", compiled), ("new", BASE)):
         write(tmp_path / f"{name}.json", record)
     assert call_command("compare", tmp_path / "old", tmp_path / "new.json").status == 2
     assert call_command("compare", "--partial", tmp_path / "old", tmp_path / "new.json").status == 0
-    alone = call_command("compare", "--partial", tmp_path / "old" / "b.json", tmp_path / "new.json")
-    assert alone.status == 2
-    assert "only among the new records" in alone.output
+    unmatched = call_command("compare", "--partial", tmp_path / "old" / "b.json", tmp_path / "new.json")
+    assert unmatched.status == 2
+    assert "only among the new records" in unmatched.output
 
 
-def test_a_clause_is_shown_with_its_bugs_its_tests_and_its_known_failures(
+def test_spec_show_has_bugs_tests_and_known_failures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("conformance.cli.specifying.load", lambda path: pytest.fail(f"{path} is read"))
     assert main(["spec", "show", "scaling.stays-positive"]) == 0
-    shown = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for text in ("MUST", "https://github.com/NVIDIA/apex/issues/834", "test_scaling.py::", "scale-reaches-zero"):
-        assert text in shown
+        assert text in printed
     assert re.search(
-        r"^  torch \(.*\beager\b.*\) · defect, silent-corruption · scale-reaches-zero$", shown, re.MULTILINE
+        r"^  torch \(.*\beager\b.*\) · defect, silent-corruption · scale-reaches-zero$", printed, re.MULTILINE
     )
     assert main(["spec", "show", "scaling.detects-nan"]) == 0
     assert capsys.readouterr().out.endswith("Known failures:\n  none\n")
 
 
-def test_an_issue_reads_the_records_of_its_framework_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Path] = []
-    monkeypatch.setattr("conformance.cli.specifying.load", lambda path: read.append(path) or load(path))
+def test_issue_reads_the_records_of_its_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths: list[Path] = []
+    monkeypatch.setattr("conformance.cli.specifying.load", lambda path: paths.append(path) or load(path))
     monkeypatch.setattr("conformance.cli.specifying._run_program", lambda _: "not run in this test")
     assert main(["issue", "scaling.automaton", "--framework", "jax"]) == 0
-    assert {path.name.partition("-")[0] for path in read} == {"jax"}
+    assert {path.name.partition("-")[0] for path in paths} == {"jax"}
 
 
-def test_a_pipe_gets_one_line_for_each_entry(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_into_a_pipe_print_one_line_for_each_entry(capsys: pytest.CaptureFixture[str]) -> None:
     def entries(*arguments: str) -> list[list[str]]:
         assert main([*arguments]) == 0
         return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
 
-    assert entries("spec", "list") == [[one.id, one.level, one.requirement] for one in load_clauses().values()]
+    assert entries("spec", "list") == [[c.id, c.level, c.requirement] for c in load_clauses().values()]
     names = [(name, str(way), [*way.calls]) for name in sorted(built_in()) for way in load_ways(name)]
     ways = [(name, way, calls.split("; ")) for name, way, calls, _ in entries("ways")]
     assert [(name, way, [call.partition("(")[0] for call in calls]) for name, way, calls in ways] == names
@@ -208,13 +235,13 @@ def test_a_pipe_gets_one_line_for_each_entry(capsys: pytest.CaptureFixture[str])
     assert listed == {(finding.text.kind, finding.id, finding.text.reason, finding.text.link) for finding in known}
 
 
-def test_a_terminal_gets_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_in_a_terminal_print_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     for arguments in (["spec", "list"], ["ways", "torch"], ["findings", "torch"]):
         assert main(arguments) == 0
-        shown = capsys.readouterr().out
-        assert "\t" not in shown
-        assert "\x1b[" in shown
+        printed = capsys.readouterr().out
+        assert "\t" not in printed
+        assert "\x1b[" in printed
 
 
 @pytest.mark.parametrize(
@@ -224,20 +251,20 @@ def test_a_terminal_gets_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         (["--class", "numerics"], lambda entry: entry[0] == "numerics"),
         (["gradscaler", "fused"], lambda entry: all(word in str(entry).lower() for word in ("gradscaler", "fused"))),
     ],
-    ids=["clause", "class", "words"],
+    ids=["clause", "class", "text"],
 )
-def test_findings_are_filtered_and_counted(
+def test_findings_with_a_filter_prints_matches_and_their_count(
     arguments: list[str], condition: Callable[[list[str]], bool], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["findings", "torch"]) == 0
-    every = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    entries = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert main(["findings", "torch", *arguments]) == 0
-    shown, count = capsys.readouterr()
-    assert [line.split("\t") for line in shown.splitlines()] == [entry for entry in every if condition(entry)] != []
-    assert count == f"{len(shown.splitlines())} findings\n"
+    printed, count = capsys.readouterr()
+    assert [line.split("\t") for line in printed.splitlines()] == [entry for entry in entries if condition(entry)] != []
+    assert count == f"{len(printed.splitlines())} findings\n"
 
 
-def test_clauses_are_found_by_their_words() -> None:
+def test_spec_search_finds_clauses_by_their_words() -> None:
     completed = call_command("spec", "search", "bias", "DeepSpeed")
     assert "master.counts-every-update" in completed.output
     assert "accumulation.evaluation-changes-nothing" in call_command("spec", "search", "predict").output
@@ -247,83 +274,80 @@ def test_clauses_are_found_by_their_words() -> None:
     assert call_command("spec", "list", "--family", "scaling", "--level", "may").status == 2
 
 
-def test_nothing_is_compared_with_an_interrupted_run(tmp_path: Path) -> None:
+def test_former_leaves_out_an_interrupted_run(tmp_path: Path) -> None:
     write(tmp_path / "torch-2.13.0.interrupted-1.json.gz", replace(BASE, status="interrupted"))
     assert baselines.former(BASE, tmp_path) is None
     write(tmp_path / "torch-2.12.0.json.gz", BASE)
     assert baselines.former(BASE, tmp_path) == (tmp_path / "torch-2.12.0.json.gz", BASE)
 
 
-def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
+def with_series(**changes: str) -> dict[str, Any]:
+    return {"series": replace(BASE.series, **changes)}
+
+
+@pytest.fixture
+def complete_record() -> Record:
+    """A record with a passing verdict of every test of the suites."""
+    tests = inventory().values()
+    clauses = dict.fromkeys({*BASE.clauses, *(code.clause for code in tests)}, next(iter(BASE.clauses.values())))
+    verdicts = tuple(TestVerdict(code.id, code.clause, Outcome.PASS) for code in tests)
+    return replace(BASE, clauses=clauses, verdicts=verdicts).sort_parts()
+
+
+def test_accept_of_an_upgrade_replaces_the_baseline(complete_record: Record, tmp_path: Path) -> None:
     folder = tmp_path / "baselines"
     first, second = tmp_path / "torch-2.13.0-cpu-eager.json", tmp_path / "torch-2.14.0-cpu-eager.json"
-    codes = inventory().values()
-    clauses = dict.fromkeys({*BASE.clauses, *(code.clause for code in codes)}, next(iter(BASE.clauses.values())))
-    passed = tuple(TestVerdict(code.id, code.clause, Outcome.PASS) for code in codes)
-    whole = replace(BASE, clauses=clauses, verdicts=passed).sort_parts()
-    write(first, whole)
-    write(second, replace(change_verdict(whole, 0, outcome=Outcome.FAIL), variant=Variant("2.14.0")))
+    write(first, complete_record)
+    write(second, replace(change_verdict(complete_record, 0, outcome=Outcome.FAIL), variant=Variant("2.14.0")))
     assert baselines.accept(first, "the first", folder) == folder / f"{first.name}.gz"
     assert baselines.accept(second, "an upgrade", folder) == folder / f"{second.name}.gz"
-    assert [path.name for path in folder.iterdir()] == [f"{second.name}.gz"]
-    assert load(folder / f"{second.name}.gz").notes == ("accepted as the baseline: an upgrade",)
-    assert baselines.former(whole, folder) == (folder / f"{second.name}.gz", load(folder / f"{second.name}.gz"))
-    shutil.copy(first, tmp_path / "part.json")
-    series, torch_modes = whole.series, "got mode 'nosuchmode', want a mode of torch, such as eager, compile"
-    parts: tuple[tuple[dict[str, Any], str], ...] = (
+    (path,) = folder.iterdir()
+    assert load(path).notes == ("accepted as the baseline: an upgrade",)
+    assert baselines.former(complete_record, folder) == (path, load(path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
         ({"selection": "-k scaling"}, "of selected tests only"),
         ({"status": "interrupted"}, "of an interrupted run"),
         ({"status": "partial", "notes": ("1 tests were deselected",)}, "of selected tests only .1 tests"),
         ({"status": "partial"}, "of selected tests only; run all"),
-        ({"verdicts": whole.verdicts[1:]}, r"lacks 1 of the suites.* test functions \([^,]*\); "),
         ({"seed": 5}, "is of seed 5, and baselines are of seed 0; run with --seed=0"),
-        ({"series": replace(series, framework="nosuch")}, "no adapter is called 'nosuch': one of jax, "),
-        ({"series": replace(series, framework="../../evil")}, "no adapter is called '../../evil'"),
-        ({"series": replace(series, mode="../x")}, "got mode '../x', want a mode of torch"),
-        ({"series": replace(series, mode="nosuchmode")}, torch_modes),
-        ({"series": replace(series, mode="eager+clip.nosuch")}, "torch has no way 'clip.nosuch'"),
+        (with_series(framework="nosuch"), "no adapter is called 'nosuch': one of jax, "),
+        (with_series(framework="../../evil"), "no adapter is called '../../evil'"),
+        (with_series(mode="../x"), "got mode '../x', want a mode of torch"),
+        (
+            {"series": replace(BASE.series, mode="nosuchmode")},
+            "got mode 'nosuchmode', want a mode of torch, such as eager, compile",
+        ),
+        (with_series(mode="eager+clip.nosuch"), "torch has no way 'clip.nosuch'"),
         ({"variant": Variant("../../zz")}, "framework_version: got '../../zz', want a name without path separators"),
         (
-            {"series": replace(series, device="/../../zz")},
+            {"series": replace(BASE.series, device="/../../zz")},
             "device: got '/../../zz', want a name without path separators",
         ),
-        ({"series": replace(series, device_kind="other")}, f"{second.name}.gz: is the baseline of another series"),
-    )
-    for part, message in parts:
-        write(tmp_path / "part.json", replace(whole, **{"variant": Variant("2.14.0"), **part}))
-        with pytest.raises(RecordError, match=message):
-            baselines.accept(tmp_path / "part.json", "no", folder)
-    assert [path.name for path in folder.iterdir()] == [f"{second.name}.gz"]
+        (
+            {"series": replace(BASE.series, device_kind="other")},
+            r"2\.13\.0-cpu-eager\.json\.gz: is the baseline of another series",
+        ),
+    ],
+)
+def test_accept_of_another_run_is_refused(
+    complete_record: Record, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "whole.json", complete_record)
+    path = baselines.accept(tmp_path / "whole.json", "the first", tmp_path / "baselines")
+    write(tmp_path / "other.json", replace(complete_record, **changes))
+    with pytest.raises(RecordError, match=message):
+        baselines.accept(tmp_path / "other.json", "no", path.parent)
+    assert [*path.parent.iterdir()] == [path]
 
 
-TOY = "toy_adapter:Toy"
-ADAPTER = """
-import os, signal, time
-from frameworks.reference import ReferenceFramework
-from frameworks.reference.training.trainer import ReferenceTrainer
-
-WHAT = os.environ.get("TOY_BREAKS", "")
-print("a framework that talks")
-if WHAT == "crash":
-    os.kill(os.getpid(), signal.SIGSEGV)
-if WHAT == "hang":
-    time.sleep(600)
-
-class ToyTrainer(ReferenceTrainer):
-    def predict(self, inputs):
-        if WHAT == "error":
-            raise RuntimeError("toy: out of memory")
-        return super().predict(inputs)
-
-    def gradients(self, window):
-        return {name: array * (2 if WHAT == "wrong" else 1) for name, array in super().gradients(window).items()}
-
-class Toy(ReferenceFramework):
-    trainer_class = ToyTrainer
-"""
-SMI = "#!/bin/sh\necho '| NVIDIA-SMI 580.1  Driver Version: 580.1  CUDA Version: 13.0 |'\n"
-
-Doctor = Callable[..., tuple[int, str, dict[str, tuple[str, str]]]]
+def test_accept_of_a_record_without_a_test_is_refused(complete_record: Record, tmp_path: Path) -> None:
+    write(tmp_path / "run.json", replace(complete_record, verdicts=complete_record.verdicts[1:]))
+    with pytest.raises(RecordError, match=r"lacks 1 of the suites.* test functions \([^,]*\); "):
+        baselines.accept(tmp_path / "run.json", "no", tmp_path / "baselines")
 
 
 @pytest.fixture
@@ -416,7 +440,7 @@ def test_doctor_compares_versions_with_the_lock(
     assert steps["versions"][1].startswith(text)
 
 
-def test_a_missing_requirement_of_the_command_is_one_line(tmp_path: Path) -> None:
+def test_doctor_without_click_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError(\"No module named 'click'\", name='click')\n")
     completed = run([sys.executable, "-m", "conformance", "doctor"], PYTHONPATH=str(tmp_path))
     assert completed.status == 2
@@ -425,16 +449,13 @@ def test_a_missing_requirement_of_the_command_is_one_line(tmp_path: Path) -> Non
     ]
 
 
-TITLE = "**Conformance: nothing is worse: identical.**"
-
-
 @pytest.fixture
 def good_record(tmp_path: Path) -> Path:
     write(tmp_path / "good.json", BASE)
     return tmp_path / "good.json"
 
 
-def test_a_fifo_passes_the_output_on(good_record: Path, tmp_path: Path) -> None:
+def test_compare_into_a_fifo_writes_to_its_reader(good_record: Path, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
@@ -444,7 +465,7 @@ def test_a_fifo_passes_the_output_on(good_record: Path, tmp_path: Path) -> None:
     os.close(reader)
 
 
-def test_output_to_stream_of_its_own_goes_to_its_pipe_or_the_end_of_its_file(good_record: Path, tmp_path: Path) -> None:
+def test_compare_into_its_own_stdout_writes_to_the_pipe_or_appends(good_record: Path, tmp_path: Path) -> None:
     output = ("--format", "markdown", "--output", "/proc/self/fd/1")
     argv = [sys.executable, "-m", "conformance", "compare", good_record, good_record, *output]
     compare_into = partial(subprocess.run, argv, cwd=ROOT, env=environment(), text=True, timeout=hang_limit())
@@ -458,11 +479,11 @@ def test_output_to_stream_of_its_own_goes_to_its_pipe_or_the_end_of_its_file(goo
     assert summary.read_text("utf-8").startswith(f"before\n{TITLE}")
 
 
-def test_a_link_is_followed_to_the_file_that_it_leads_to(tmp_path: Path) -> None:
+def test_write_to_a_link_replaces_its_target(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     link = tmp_path / "link"
     link.symlink_to("folder/page")
-    for text in ("there is no page", "there is one"):
+    for text in ("first", "second"):
         write(link, replace(BASE, notes=(text,)))
         assert load(tmp_path / "folder" / "page").notes == (text,)
     assert link.is_symlink()
@@ -470,7 +491,7 @@ def test_a_link_is_followed_to_the_file_that_it_leads_to(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("output", ["folder", "no/such/folder/page", "", "/dev/full/x", "x" * 300])
-def test_output_that_cannot_be_written_is_refused(output: str, good_record: Path, tmp_path: Path) -> None:
+def test_compare_into_a_file_that_cannot_be_written_is_refused(output: str, good_record: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     target = tmp_path / output if output else Path()
     before = sorted(tmp_path.rglob("*"))

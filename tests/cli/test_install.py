@@ -1,4 +1,4 @@
-"""Installing frameworks and the suite: how uv and pip are called, locks, the wheel, and what cannot be done."""
+"""Installing frameworks and the suite: calls of uv and pip, refusals, locks, and the wheel."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from frameworks.installer import install, locks, request, uv
 from frameworks.installer.distributions import DISTRIBUTIONS, Unavailable, bare, variable_of
 from frameworks.installer.uv import INSTALLER
 from results.record.reading import load
-from tests.support.suite_runs import ROOT, Ended, run
+from tests.support.suite_runs import ROOT, CommandResult, run
 from tests.support.wheels import serve_index, write_wheel
 
 NUMPY, OLDER = "numpy==2.4.6", "numpy==2.3.5"
@@ -37,6 +37,34 @@ LOCKS = {
 JAX = ["flax", "optax", "jmp", "orbax-checkpoint"]
 TORCH_INDEX, PADDLE_INDEX = "https://download.pytorch.org/whl/", "https://www.paddlepaddle.org.cn/packages/stable/"
 SMI = "#!/bin/sh\necho '| NVIDIA-SMI 570.86.15    Driver Version: 570.86.15    CUDA Version: {}     |'\n"
+REFUSALS = {
+    "version": ({"TORCH_VERSION": "latest"}, "TORCH_VERSION='latest' is not a version; write one such as 2.13.0"),
+    "package": ({"NUMPY_VERSION": "-r x"}, "NUMPY_VERSION='-r x' is not a version; write one such as 2.4.6"),
+    "option": ({"TORCH_INDEX": " -e."}, "TORCH_INDEX begins with '-', as an option does; write an address"),
+    "installer": ({INSTALLER: "conda"}, "'conda' is no installer; write pip or uv"),
+    "no uv": ({INSTALLER: "uv", "UV": ""}, "uv is not installed: pip install uv"),
+    "old driver": ({"CUDA": "11.8", INSTALLER: "pip"}, "torch 2.13.0 cannot be installed (the driver runs CUDA 11.8, "),
+    "pip": (
+        {"ERRORS": "WARNING: x\nERROR: Cannot install a and b\nERROR: ResolutionImpossible: for help\n"},
+        "torch 2.13.0 cannot be installed (Cannot install a and b); set TORCH_VERSION to another version",
+    ),
+    "uv": (
+        {"ERRORS": "Using Python 3.11\nerror: No solution\n  cause: no torch==99\n"},
+        "(No solution cause: no torch==99); set TORCH_VERSION",
+    ),
+    "silence": ({"ERRORS": " "}, "(the installer ended with status 1); set TORCH_VERSION"),
+    "extra": ({"EXTRA": "warning: The package `torch` does not have an extra named `x`\n"}, "does not have an extra"),
+}
+UPLOADS = {
+    "frame": {"1.0": "2026-01-01", "2.0": "2026-03-01"},
+    "mate": {"1.0": "2026-02-01", "2.0": "2026-04-01", "3.0": "2026-05-01"},
+    "numpy": {"1.0": "2025-01-01", "2.0": "2026-05-01"},
+}
+DECLARED = {"frame": ["numpy>=1", "mate"], "mate": [], "numpy": []}
+NAMES = [locks.SUITE, locks.TOOLS, locks.ALL, *DISTRIBUTIONS]
+PYTHONS = ("3.11", "3.12", "3.13")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+CLAUSE = "scaling.skip-is-atomic"
 REAL_RUN = subprocess.run
 
 
@@ -49,9 +77,9 @@ class Installers:
         resolved: what `uv pip compile` finds, None for no solution.
         release: the pylock.toml of the next release, "" for none.
         incompatible: a pin under which no installation succeeds.
-        installed: the words of each installation, from the constraints on, and its pins.
+        installed: arguments of each installation behind its constraints, and its pins.
         compiled: the options and the requirements of each resolution.
-        programs: the words of each installation before the constraints.
+        programs: the command of each installation before its constraints.
     """
 
     status: int = 0
@@ -73,16 +101,17 @@ class Installers:
             return subprocess.CompletedProcess(command, 0 if text else 1, "", "" if text else "error: No solution\n")
         if "pip" not in command[1:3]:
             return REAL_RUN(command, **options)  # type: ignore[call-overload]
-        at = command.index("--constraint")
-        pins_of_run = Path(command[at + 1]).read_text().splitlines()
-        self.programs.append(" ".join(command[:at]))
-        self.installed.append((command[at + 2 :], pins_of_run))
+        index = command.index("--constraint")
+        pins_of_run = Path(command[index + 1]).read_text().splitlines()
+        self.programs.append(" ".join(command[:index]))
+        self.installed.append((command[index + 2 :], pins_of_run))
         status = 1 if self.incompatible in pins_of_run else self.status
         return subprocess.CompletedProcess(command, status, "", self.errors)
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def present(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Versions of the packages that are installed, none at first."""
     packages: dict[str, str] = {}
     monkeypatch.setattr(locks, "installed_version", packages.get)
     monkeypatch.setattr(install, "installed", packages.get)
@@ -90,7 +119,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.fixture
-def pip(here: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Installers:  # noqa: ARG001
+def pip(present: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Installers:  # noqa: ARG001
     """A machine without GPU and without any framework, whose locks are `LOCKS`."""
     installers = Installers()
     for variable in list(os.environ):
@@ -127,12 +156,12 @@ def test_install_takes_locked_versions_by_uv(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(("variable", "there"), [("pip", True), ("", False)])
+@pytest.mark.parametrize(("variable", "has_uv"), [("pip", True), ("", False)])
 def test_install_falls_back_to_pip(
-    pip: Installers, variable: str, there: bool, monkeypatch: pytest.MonkeyPatch
+    pip: Installers, variable: str, has_uv: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(INSTALLER, variable)
-    monkeypatch.setattr(uv, "program", lambda: "uv" if there else None)
+    monkeypatch.setattr(uv, "program", lambda: "uv" if has_uv else None)
     assert install.main(["torch"]) == 0
     assert pip.programs == [f"{sys.executable} -m pip install --no-compile"]
 
@@ -150,14 +179,14 @@ def test_install_falls_back_to_pip(
 )
 def test_install_replaces_other_versions_alone(
     pip: Installers,
-    here: dict[str, str],
+    present: dict[str, str],
     version: str,
     packages: dict[str, str],
     installed: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TORCH_VERSION", version)
-    here.update(packages)
+    present.update(packages)
     assert install.main(["torch"]) == 0
     assert [requirements for requirements, _ in pip.installed] == [["torch==2.13.0"]] * installed
 
@@ -170,9 +199,9 @@ def test_install_replaces_other_versions_alone(
         (["torch"], {"torch": "2.12.1"}, ["eager", "accelerate"], "not installed: accelerate; pip install accelerate"),
     ],
 )
-def test_run_names_what_is_missing_and_installs_nothing(
+def test_run_without_packages_names_them_and_installs_nothing(
     pip: Installers,
-    here: dict[str, str],
+    present: dict[str, str],
     modules: list[str],
     packages: dict[str, str],
     modes: list[str],
@@ -180,7 +209,7 @@ def test_run_names_what_is_missing_and_installs_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    here |= packages
+    present |= packages
     monkeypatch.setattr(install, "find_spec", lambda name: name if name in modules else None)
     monkeypatch.setattr(jobs, "judge", lambda *_: 2)
     monkeypatch.setattr(jobs, "_find_refusal", lambda *_: "")
@@ -189,7 +218,7 @@ def test_run_names_what_is_missing_and_installs_nothing(
     assert not pip.installed
 
 
-def test_another_version_has_companions_of_its_time(
+def test_install_of_another_version_takes_companions_of_its_time(
     pip: Installers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("JAX_VERSION", "0.9.2")
@@ -208,21 +237,21 @@ def test_another_version_has_companions_of_its_time(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_without_a_resolution_declared_requirements_decide(
-    pip: Installers, there: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("has_uv", [True, False])
+def test_install_without_a_resolution_takes_declared_requirements(
+    pip: Installers, has_uv: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("JAX_VERSION", "0.9.2")
     monkeypatch.setenv("FLAX_VERSION", "0.12.6")
-    if not there:
+    if not has_uv:
         monkeypatch.setattr(uv, "program", lambda: None)
     assert install.main(["jax"]) == 0
     assert pip.installed == [(["jax==0.9.2", "flax==0.12.6", *JAX[1:]], ["flax==0.12.6"])]
-    why = "No solution" if there else "uv is not installed"
-    assert capsys.readouterr().err == f"jax: {install.NEWEST} ({why})\n"
+    reason = "No solution" if has_uv else "uv is not installed"
+    assert capsys.readouterr().err == f"jax: {install.NEWEST} ({reason})\n"
 
 
-def test_every_package_of_a_lock_can_be_overridden(
+def test_install_with_version_variables_overrides_the_lock(
     pip: Installers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert variable_of("orbax-checkpoint") == variable_of("Orbax_Checkpoint") == "ORBAX_CHECKPOINT_VERSION"
@@ -242,11 +271,11 @@ def test_every_package_of_a_lock_can_be_overridden(
     ("framework", "version", "limit"),
     [("paddle", "2.6.2", "numpy<2"), ("paddle", "3.0.0rc1", "numpy<2.4"), ("torch", "2.2.2", "numpy<2")],
 )
-def test_undeclared_limits_are_required_and_old_numpy_takes_scipy_along(
-    pip: Installers, here: dict[str, str], framework: str, version: str, limit: str, monkeypatch: pytest.MonkeyPatch
+def test_install_of_an_old_version_requires_undeclared_limits(
+    pip: Installers, present: dict[str, str], framework: str, version: str, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"{framework.upper()}_VERSION", version)
-    here["scipy"] = "1.17.1"
+    present["scipy"] = "1.17.1"
     package = DISTRIBUTIONS[framework].cpu
     pip.resolved = {package: version, "numpy": "1.26.4"}
     assert install.main([framework]) == 0
@@ -257,7 +286,7 @@ def test_undeclared_limits_are_required_and_old_numpy_takes_scipy_along(
 @pytest.mark.parametrize(
     "requirement", ["https://name:hunter2@example.org/torch.whl", "torch @ https://name:hun@ter2@example.org/torch.zip"]
 )
-def test_passwords_of_another_source_are_not_printed(
+def test_install_from_another_source_prints_no_password(
     pip: Installers, requirement: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TORCH_REQUIREMENT", requirement)
@@ -283,7 +312,7 @@ def test_passwords_of_another_source_are_not_printed(
     ],
     ids=["driver", "newer-words", "says-nothing", "no-driver", "no-command"],
 )
-def test_driver_is_read_from_nvidia_smi(
+def test_driver_is_the_cuda_version_of_nvidia_smi(
     script: str | None, cuda: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if script is not None:
@@ -312,7 +341,7 @@ def test_driver_is_read_from_nvidia_smi(
     ],
 )
 @pytest.mark.parametrize("installer", ["pip", "uv"])
-def test_a_driver_selects_build_and_index(
+def test_install_on_a_driver_selects_build_and_index(
     pip: Installers,
     framework: str,
     version: str,
@@ -335,26 +364,6 @@ def test_a_driver_selects_build_and_index(
     assert ("--extra-index-url" in pip.installed[0][0]) is (bool(index) and not by_backend)
 
 
-REFUSALS = {
-    "version": ({"TORCH_VERSION": "latest"}, "TORCH_VERSION='latest' is not a version; write one such as 2.13.0"),
-    "package": ({"NUMPY_VERSION": "-r x"}, "NUMPY_VERSION='-r x' is not a version; write one such as 2.4.6"),
-    "option": ({"TORCH_INDEX": " -e."}, "TORCH_INDEX begins with '-', as an option does; write an address"),
-    "installer": ({INSTALLER: "conda"}, "'conda' is no installer; write pip or uv"),
-    "no uv": ({INSTALLER: "uv", "UV": ""}, "uv is not installed: pip install uv"),
-    "old driver": ({"CUDA": "11.8", INSTALLER: "pip"}, "torch 2.13.0 cannot be installed (the driver runs CUDA 11.8, "),
-    "pip": (
-        {"ERRORS": "WARNING: x\nERROR: Cannot install a and b\nERROR: ResolutionImpossible: for help\n"},
-        "torch 2.13.0 cannot be installed (Cannot install a and b); set TORCH_VERSION to another version",
-    ),
-    "uv": (
-        {"ERRORS": "Using Python 3.11\nerror: No solution\n  cause: no torch==99\n"},
-        "(No solution cause: no torch==99); set TORCH_VERSION",
-    ),
-    "silence": ({"ERRORS": " "}, "(the installer ended with status 1); set TORCH_VERSION"),
-    "extra": ({"EXTRA": "warning: The package `torch` does not have an extra named `x`\n"}, "does not have an extra"),
-}
-
-
 @pytest.mark.parametrize("name", REFUSALS)
 def test_install_refuses_in_one_line(
     name: str, pip: Installers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -372,20 +381,12 @@ def test_install_refuses_in_one_line(
 
 
 @pytest.mark.parametrize("installer", ["pip", "uv"])
-def test_a_version_that_no_index_has_is_refused(installer: str) -> None:
+def test_install_of_a_version_that_no_index_has_is_refused(installer: str) -> None:
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull, "UV_OFFLINE": "1"}
     command = [sys.executable, "-m", "conformance", "install", "tf"]
     completed = run(command, TF_VERSION="0.0.99", **offline, **{INSTALLER: installer})
     assert (completed.status, len(completed.lines)) == (2, 1), completed.lines
     assert "0.0.99 cannot be installed" in completed.lines[0]
-
-
-UPLOADS = {
-    "frame": {"1.0": "2026-01-01", "2.0": "2026-03-01"},
-    "mate": {"1.0": "2026-02-01", "2.0": "2026-04-01", "3.0": "2026-05-01"},
-    "numpy": {"1.0": "2025-01-01", "2.0": "2026-05-01"},
-}
-DECLARED = {"frame": ["numpy>=1", "mate"], "mate": [], "numpy": []}
 
 
 @pytest.fixture
@@ -409,7 +410,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.skipif(uv.program() is None, reason="uv is not installed")
 @pytest.mark.usefixtures("index")
-def test_companions_are_of_the_time_and_keep_what_the_suite_computes_with() -> None:
+def test_companions_of_a_version_are_of_its_time() -> None:
     resolve = partial(uv.companions, "frame", "1.0")
     assert resolve(["frame==1.0"], {}, {"numpy": "2.0"}) == {"frame": "1.0", "mate": "1.0", "numpy": "2.0"}
     assert resolve(["frame==1.0"], {"mate": "2.0"}, {}) == {"frame": "1.0", "mate": "2.0", "numpy": "1.0"}
@@ -420,22 +421,17 @@ def test_companions_are_of_the_time_and_keep_what_the_suite_computes_with() -> N
         resolve(["frame==1.0", "mate==9"], {}, {})
 
 
-NAMES = [locks.SUITE, locks.TOOLS, locks.ALL, *DISTRIBUTIONS]
-PYTHONS = ("3.11", "3.12", "3.13")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-
-
 def pins_of(name: str, python: str) -> dict[str, str]:
-    where = {
+    environment = {
         "python_version": python,
         "python_full_version": f"{python}.0",
         "sys_platform": "linux",
         "platform_machine": "x86_64",
     }
     lines = [Requirement(line) for line in lock_text(name).splitlines() if not line.startswith("#")]
-    wanted = [line for line in lines if line.marker is None or line.marker.evaluate(where)]
-    assert len({canonicalize_name(line.name) for line in wanted}) == len(wanted), "two versions of one package"
-    return {canonicalize_name(line.name): str(line.specifier).removeprefix("==") for line in wanted}
+    pins = [line for line in lines if line.marker is None or line.marker.evaluate(environment)]
+    assert len({canonicalize_name(line.name) for line in pins}) == len(pins)
+    return {canonicalize_name(line.name): str(line.specifier).removeprefix("==") for line in pins}
 
 
 def lock_text(name: str) -> str:
@@ -443,7 +439,7 @@ def lock_text(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_lock_has_versions_and_nothing_of_the_machine_that_made_it(name: str) -> None:
+def test_lock_has_versions_alone(name: str) -> None:
     generated, command, *lines = lock_text(name).splitlines()
     assert generated.startswith("# This file was autogenerated by uv")
     assert command == "#    python -m tools lock"
@@ -453,7 +449,7 @@ def test_a_lock_has_versions_and_nothing_of_the_machine_that_made_it(name: str) 
 
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("framework", DISTRIBUTIONS)
-def test_locks_agree_with_the_pins(framework: str, python: str) -> None:
+def test_locks_of_a_framework_have_its_pinned_version(framework: str, python: str) -> None:
     chosen = DISTRIBUTIONS[framework]
     for name in (framework, locks.ALL):
         versions = pins_of(name, python)
@@ -464,12 +460,12 @@ def test_locks_agree_with_the_pins(framework: str, python: str) -> None:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_locks_meet_the_suites_requirements_and_agree_on_them(python: str) -> None:
+def test_locks_meet_the_requirements_of_the_suite(python: str) -> None:
     suite = pins_of(locks.SUITE, python)
     for name in NAMES:
         versions = pins_of(name, python)
-        apart = {package for package, version in versions.items() if suite.get(package, version) != version}
-        assert apart <= ({"numpy"} if name in ("paddle", locks.ALL) else set()), name
+        different = {package for package, version in versions.items() if suite.get(package, version) != version}
+        assert different <= ({"numpy"} if name in ("paddle", locks.ALL) else set()), name
     groups = PROJECT["dependency-groups"]
     for name in (locks.SUITE, locks.TOOLS):
         versions = pins_of(name, python)
@@ -482,52 +478,50 @@ def test_deviations_are_those_of_installed_packages() -> None:
     versions = {"pytest": "0.1", "packaging": locks.installed_version("packaging") or "", "no-such-distribution": "1"}
     assert locks.deviations(versions) == [f"pytest {pytest.__version__}, not 0.1"]
     if "TOX_ENV_NAME" in os.environ:
-        assert locks.deviations(locks.read(locks.TOOLS)) == [], "an environment of tox is as its lock says"
+        assert locks.deviations(locks.read(locks.TOOLS)) == []
 
 
-def test_a_lock_is_read_where_it_holds_and_made_by_uv_alone(
+def test_lock_without_uv_is_read_and_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(locks, "FOLDER", tmp_path)
-    (tmp_path / "x.txt").write_text("# made\nNumPy==2.4.6\nnew==1 ; python_version < '3'\n")
+    (tmp_path / "x.txt").write_text("# comment\nNumPy==2.4.6\nnew==1 ; python_version < '3'\n")
     assert locks.read("x") == {"numpy": "2.4.6"}
     assert locks.examples("x") == {"numpy": "2.4.6", "new": "1"}
     versions = (("2.13.0", "2.13.0"), ("2.13.0+cpu", "2.13.0"), ("2.13.0", "2.13.0+cpu"), ("2.1", "2.0"))
-    assert [locks.same(*pair) for pair in versions] == [True, True, False, False], "a label counts only if it is pinned"
+    assert [locks.same(*pair) for pair in versions] == [True, True, False, False]
     monkeypatch.setattr(uv, "program", lambda: None)
     assert locks.main(["jax"]) == 2
     assert capsys.readouterr().err == "jax cannot be locked (uv is not installed)\n"
     assert [path.name for path in tmp_path.iterdir()] == ["x.txt"]
 
 
-def test_a_lock_is_resolved_for_processors_and_gpus_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[list[str], Path, Path, list[str]]] = []
+def test_lock_of_a_framework_resolves_cpu_and_gpu_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[list[str], Path, Path, list[str]]] = []
     monkeypatch.setattr(locks, "FOLDER", tmp_path / "locks")
     monkeypatch.setattr(
-        uv, "solve", lambda wanted, to, *options, folder: asked.append((wanted, to, folder, [*options]))
+        uv, "solve", lambda requirements, path, *options, folder: calls.append((requirements, path, folder, [*options]))
     )
     assert locks.main(["--upgrade", "jax"]) == 0
-    ((wanted, to, folder, options),) = asked
-    assert wanted == ["jax==0.10.2", "jax[cuda12]==0.10.2", *DISTRIBUTIONS["jax"].companions]
-    assert (to, folder) == (tmp_path / "locks" / "jax.txt", tmp_path)
+    ((requirements, path, folder, options),) = calls
+    assert requirements == ["jax==0.10.2", "jax[cuda12]==0.10.2", *DISTRIBUTIONS["jax"].companions]
+    assert (path, folder) == (tmp_path / "locks" / "jax.txt", tmp_path)
     assert {"--universal", "--upgrade", "--group=run", "pyproject.toml"} <= set(options)
 
 
-def test_tox_installs_under_locks_that_are_there() -> None:
+def test_tox_names_every_lock() -> None:
     named = set(re.findall(r"-c locks/(\S+)\.txt", (ROOT / "tox.ini").read_text("utf-8")))
     assert named == set(NAMES) - {locks.SUITE}
     groups = PROJECT["dependency-groups"]
     assert [*groups["suite"], *groups["run"]] == PROJECT["project"]["dependencies"]
 
 
-CLAUSE = "scaling.skip-is-atomic"
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder, which cannot be written, with the installed wheel of the suite."""
     folder = tmp_path_factory.mktemp("site")
-    built = "from hatchling.build import build_wheel; import sys; build_wheel(sys.argv[1])"
-    run([sys.executable, "-c", built, str(folder)])
+    build = "from hatchling.build import build_wheel; import sys; build_wheel(sys.argv[1])"
+    run([sys.executable, "-c", build, str(folder)])
     (wheel,) = folder.iterdir()
     with ZipFile(wheel) as archive:
         archive.extractall(folder)
@@ -543,18 +537,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
+    """A project whose packages have the names of those of the suite and cannot be imported."""
     for name in ("fixtures", "frameworks", "results", "locks"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('the project is imported')\n")
     return tmp_path
 
 
-def call_wheel(site: Path, project: Path, *arguments: str) -> Ended:
-    where = {"PYTHONPATH": str(site), "XDG_CACHE_HOME": str(project / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-    return run([sys.executable, *arguments], project, PYTEST_DISABLE_PLUGIN_AUTOLOAD="", **where)
+def call_wheel(site: Path, project: Path, *arguments: str) -> CommandResult:
+    variables = {"PYTHONPATH": str(site), "XDG_CACHE_HOME": str(project / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return run([sys.executable, *arguments], project, PYTEST_DISABLE_PLUGIN_AUTOLOAD="", **variables)
 
 
-def test_installation_has_one_importable_name_and_knows_the_suite_from_any_folder(site: Path, project: Path) -> None:
+def test_wheel_has_one_importable_name_and_knows_the_suite(site: Path, project: Path) -> None:
     names = {path.name for path in site.iterdir()}
     assert {name for name in names if not name.endswith(".dist-info")} == {"conformance"}
     program = (
@@ -565,11 +560,11 @@ def test_installation_has_one_importable_name_and_knows_the_suite_from_any_folde
     assert (completed.status, completed.errors) == (0, "")
     assert CLAUSE in completed.output
     assert completed.output.endswith(f"\n{identity.suite('torch', (), ()).areas}\n")
-    asked = "import importlib.util as u; print(*[n for n in ('fixtures', 'frameworks', 'results') if u.find_spec(n)])"
-    assert call_wheel(site, project / "locks", "-c", asked).output == "\n"
+    program = "import importlib.util as u; print(*[n for n in ('fixtures', 'frameworks', 'results') if u.find_spec(n)])"
+    assert call_wheel(site, project / "locks", "-c", program).output == "\n"
 
 
-def test_run_in_any_folder_writes_there_alone(site: Path, project: Path) -> None:
+def test_run_of_the_wheel_writes_into_its_folder_alone(site: Path, project: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in site.rglob("*")}
     arguments = ("-m", "conformance", "run", "reference", "--record=mine/record.json", "conformance/suites/scaling")
     completed = call_wheel(site, project, *arguments, "--numprocesses=0", "-k", f"{CLAUSE} and nan")

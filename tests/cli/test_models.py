@@ -1,6 +1,7 @@
-"""Models without an adapter: workers that judge them, their record, its table, and the command.
+"""`conformance judge-model`: workers that judge models, their record, its table, and refusals.
 
-`names` and `checks` judge models that crash, hang and fail as their names say, without PyTorch.
+This module is itself the judge: `names` and `checks` take the place of those of PyTorch, and the name of a model says
+whether it crashes, hangs or fails.
 """
 
 import os
@@ -31,8 +32,8 @@ class StubCheck:
 
 
 def names() -> list[str]:
-    own = ("AForMaskedLM", "BForMaskedLM", "CForMaskedLM", "ClvpForCausalLM", "CrashForCTC", "DForCTC", "EForCTC")
-    return [f"transformers:{name}" for name in (*own, "SlowForCTC")]
+    classes = ("AForMaskedLM", "BForMaskedLM", "CForMaskedLM", "ClvpForCausalLM", "CrashForCTC", "DForCTC", "EForCTC")
+    return [f"transformers:{name}" for name in (*classes, "SlowForCTC")]
 
 
 def checks(model: str, formats: list[str]) -> Iterator[StubCheck]:
@@ -65,12 +66,12 @@ def test_judge_model_of_a_library_writes_a_record_and_a_table(tmp_path: Path) ->
     verdicts = {verdict.test: verdict for verdict in record.verdicts}
     failure = verdicts[f"{EQUAL}/transformers:AForMaskedLM[k]"]
     assert (failure.outcome, failure.signature, failure.finding) == (Outcome.KNOWN, IGNORED, "head-ignores-the-count")
-    alone = (verdicts[f"{RESUME}/transformers:{name}"] for name in ("CForMaskedLM", "ClvpForCausalLM"))
-    assert [(one.outcome, one.finding) for one in alone] == [
+    resumed = (verdicts[f"{RESUME}/transformers:{name}"] for name in ("CForMaskedLM", "ClvpForCausalLM"))
+    assert [(verdict.outcome, verdict.finding) for verdict in resumed] == [
         (Outcome.FAIL, ""),
         (Outcome.KNOWN, "checkpointing-of-clvp-is-off"),
     ]
-    untrained = {one.case.partition(":")[2]: one.reason for one in record.verdicts if one.reason not in ("", "why")}
+    untrained = {v.case.partition(":")[2]: v.reason for v in record.verdicts if v.reason not in ("", "why")}
     assert untrained.keys() == {"CrashForCTC", "DForCTC", "EForCTC", "SlowForCTC"}
     assert untrained["CrashForCTC"] == "its process ended"
     assert untrained["SlowForCTC"] == "took more than 6 s"
@@ -102,7 +103,7 @@ def test_compare_of_committed_records_names_the_classes_that_changed() -> None:
     assert "transformers:AriaTextForCausalLM" in completed.output
 
 
-def test_clauses_that_only_models_have_are_not_those_of_the_suite() -> None:
+def test_clauses_of_models_include_those_of_no_suite() -> None:
     assert judging.clauses()["accumulation.normalised-once"].level == "MUST"
     assert judging.clauses()["accumulation.switch-decides"].level == "SHOULD"
 

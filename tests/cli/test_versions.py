@@ -1,4 +1,4 @@
-"""`conformance bisect` and `conformance sweep` on a toy framework: cells, the guilty package, and what is refused."""
+"""`conformance bisect`, `sweep` and `compare` of versions of a toy framework: cells, results, and refusals."""
 
 import json
 import shlex
@@ -24,11 +24,22 @@ CLAUSE = "scaling.skip-is-atomic"
 TEST = f"{CLAUSE}/test_skipped_update_keeps_average"
 OTHER = f"{CLAUSE}/test_overflow_can_be_discarded"
 BISECT = ("bisect", TOY, "--mode", "emulated", "--clause", TEST)
+NAME = TOY.replace(":", ".")
+PLAN = f"""
+selection = "--tests quick"
+[[cells]]
+framework = "{TOY}"
+versions = ["1.0", "2.0", "3.0", "9.0"]
+modes = ["emulated"]
+"""
+FAILED: dict[str, CellResult] = {}
+"""Results of the versions that are not judged."""
 Verdicts = Callable[[SweepCell], Outcome | str]
 
 
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with wheels of the toy, the only index of pip and uv."""
     folder = tmp_path_factory.mktemp("index")
     with only_index(folder, "1.0", "2.0", "3.0", "4.0", "4.1rc1", "5.0"):
         yield folder
@@ -43,12 +54,12 @@ def judged_cells(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     record = replace(record, clauses={**record.clauses, CLAUSE: record.clauses[RECORDED]})
 
     def use(outcome: Verdicts) -> list[str]:
-        asked: list[str] = []
+        versions: list[str] = []
 
         def judge(request: CellRequest) -> CellResult:
             cell, selection = request.cell, request.plan.selection
             assert selection == ("conformance/suites/scaling/test_scaling_skip.py::" + TEST.partition("/")[2],)
-            asked.append(cell.version)
+            versions.append(cell.version)
             result = outcome(cell)
             if not isinstance(result, Outcome):
                 if result == "lost":
@@ -59,12 +70,12 @@ def judged_cells(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 replace(verdict(OTHER, Outcome.KNOWN), clause=CLAUSE),
             )
             variant = replace(record.variant, packages={PACKAGE: cell.version, "other": "1"})
-            whole = replace(record, verdicts=verdicts, traces=(), tensors=(), measurements=(), observations=())
-            whole = replace(whole, variant=variant, selection=selection[0], seed=0)
-            return CellResult("judged", record=compress_content(Path("r.json.gz"), to_json(whole)))
+            run = replace(record, verdicts=verdicts, traces=(), tensors=(), measurements=(), observations=())
+            run = replace(run, variant=variant, selection=selection[0], seed=0)
+            return CellResult("judged", record=compress_content(Path("r.json.gz"), to_json(run)))
 
         monkeypatch.setattr("conformance.sweep.bisection.run_cell", judge)
-        return asked
+        return versions
 
     return use
 
@@ -73,16 +84,16 @@ def bisect(*arguments: str) -> int:
     return main([*BISECT, *arguments])
 
 
-def from_4(cell: SweepCell) -> Outcome:
+def fail_from_4(cell: SweepCell) -> Outcome:
     return Outcome.FAIL if cell.version[0] in "45" else Outcome.PASS
 
 
 def test_bisect_names_the_first_bad_release_and_judges_both_again(
     judged_cells: Callable[[Verdicts], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = judged_cells(from_4)
+    versions = judged_cells(fail_from_4)
     assert bisect("--good", "1.0", "--bad", "5.0", "--output", str(tmp_path / "f")) == 0
-    assert asked == ["1.0", "5.0", "3.0", "4.0", "4.0", "3.0"]
+    assert versions == ["1.0", "5.0", "3.0", "4.0", "4.0", "3.0"]
     out, errors = capsys.readouterr()
     assert errors.splitlines()[0] == "5 releases, at most 3 of them to judge next to the ends"
     lines = out.splitlines()
@@ -106,7 +117,7 @@ def test_bisect_good_is_newer_finds_the_fix(
 
 
 @pytest.mark.parametrize(
-    ("hole", "reason"),
+    ("result", "reason"),
     [
         ("import failed: no module named x", "import failed: no module named x"),
         ("lost", "crash: the cell's process ended with status -9"),
@@ -115,9 +126,12 @@ def test_bisect_good_is_newer_finds_the_fix(
     ],
 )
 def test_bisect_release_that_cannot_be_judged_gives_a_range(
-    judged_cells: Callable[[Verdicts], list[str]], capsys: pytest.CaptureFixture[str], hole: Outcome | str, reason: str
+    judged_cells: Callable[[Verdicts], list[str]],
+    capsys: pytest.CaptureFixture[str],
+    result: Outcome | str,
+    reason: str,
 ) -> None:
-    judged_cells(lambda cell: hole if cell.version in ("3.0", "4.0") else from_4(cell))
+    judged_cells(lambda cell: result if cell.version in ("3.0", "4.0") else fail_from_4(cell))
     assert bisect("--good", "1.0", "--bad", "5.0") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [f"last good  {PACKAGE} 2.0", f"first bad  {PACKAGE} 5.0"]
@@ -193,20 +207,6 @@ def test_select_clause_has_all_its_tests() -> None:
     assert bisecting.select("scaling.skip-is-atomic/test_skipped_update_is_atomic[inf-sgd]")[1] == (node,)
 
 
-NAME = TOY.replace(":", ".")
-PLAN = f"""
-selection = "--tests quick"
-[[cells]]
-framework = "{TOY}"
-versions = ["1.0", "2.0", "3.0", "9.0"]
-modes = ["emulated"]
-"""
-
-
-FAILED: dict[str, CellResult] = {}
-"""Results of the versions that are not judged."""
-
-
 @pytest.fixture
 def toy_plan(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A plan of a toy's versions, of which 9.0 does not exist; pip and uv know the wheels alone."""
@@ -220,14 +220,13 @@ def toy_plan(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return tmp_path / "toys.toml"
 
 
-def sweep(toy_plan: Path, *arguments: str) -> list[str]:
-    output = [] if any(word.startswith("--output") for word in arguments) else [f"--output={toy_plan.parent / 'sweep'}"]
-    return ["sweep", str(toy_plan), *output, *arguments]
+def sweep_arguments(toy_plan: Path, *arguments: str) -> list[str]:
+    return ["sweep", str(toy_plan), f"--output={toy_plan.parent / 'sweep'}", *arguments]
 
 
 def test_sweep_plan_lists_cells_and_runs_none(toy_plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     only = [f"--only={NAME}-{version}.0-cpu-emulated" for version in (2, 9, 2)]
-    assert main(sweep(toy_plan, "--plan", "--engine=ray", *only)) == 0
+    assert main(sweep_arguments(toy_plan, "--plan", "--engine=ray", *only)) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"{NAME}-2.0-cpu-emulated\t\tdue",
         f"{NAME}-9.0-cpu-emulated\t\tno solution: no index has {PACKAGE} 9.0",
@@ -239,14 +238,14 @@ def test_sweep_reports_cells_and_says_whether_one_failed(
     toy_plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(FAILED, "2.0", CellResult("out of time", "it did not"))
-    assert main(sweep(toy_plan)) == 1
+    assert main(sweep_arguments(toy_plan)) == 1
     output = capsys.readouterr().out
     assert f"{NAME}-2.0-cpu-emulated: out of time (it did not)" in output
     assert f"{NAME}-9.0-cpu-emulated: no solution (no index has {PACKAGE} 9.0)" in output
     assert "2 judged · 1 out of time · 1 no solution" in output
-    assert main(sweep(toy_plan, f"--only={NAME}-1.0-cpu-emulated")) == 0
+    assert main(sweep_arguments(toy_plan, f"--only={NAME}-1.0-cpu-emulated")) == 0
     monkeypatch.delitem(FAILED, "2.0")
-    assert main(sweep(toy_plan)) == 0
+    assert main(sweep_arguments(toy_plan)) == 0
     document = json.loads((toy_plan.parent / "sweep" / "outcomes.json").read_bytes())
     assert [cell["outcome"] for cell in document["cells"]] == ["judged", "judged", "judged", "no solution"]
 
@@ -274,7 +273,7 @@ def test_sweep_refuses_in_one_line(
     monkeypatch.setattr(sweeping, "find_spec", lambda _: None)
     if not arguments:
         monkeypatch.setenv("CONFORMANCE_SUITE_PACKAGES", "/nowhere")
-    assert problem in run_refused(capsys, *sweep(toy_plan, *arguments))
+    assert problem in run_refused(capsys, *sweep_arguments(toy_plan, *arguments))
 
 
 def test_compare_two_versions_judges_each_once(

@@ -1,7 +1,6 @@
-"""Declarations: what asks for a capability, attempts, and the comparison of both with what an adapter declares."""
+"""Declarations: requests for a capability, attempts, and their comparison with what an adapter declares."""
 
 import warnings
-from collections.abc import Mapping
 
 import pytest
 
@@ -26,7 +25,6 @@ from frameworks.base import (
 )
 from frameworks.contract import (
     SUPPORTED,
-    Attempt,
     Capability,
     Declaration,
     DelayedProducts,
@@ -38,8 +36,9 @@ from frameworks.contract import (
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
 from frameworks.registry import Absence, AdapterFile
+from tools.faults.reference.composition import ClipIsTakenAndNeverUsed
 
-LEFT_OUT = {
+REFUSING_METHODS = {
     Capability.PLATEAU: "plateau",
     Capability.SCHEDULE_FREQUENCY: "count_schedule_steps",
     Capability.FUNCTION_USES: "function_used",
@@ -64,12 +63,12 @@ LEFT_OUT = {
 """Methods of a framework, or of a run, whose inherited version refuses the capability."""
 
 
-def without(capability: Capability) -> ReferenceFramework:
+def reference_without(capability: Capability) -> ReferenceFramework:
     """The reference, which refuses what needs this capability."""
 
     class Refusing(ReferenceFramework):
-        def declares(self, asked: Capability) -> Declaration:
-            return Declaration(False, "not here") if asked is capability else super().declares(asked)
+        def declares(self, requested: Capability) -> Declaration:
+            return Declaration(False, "not here") if requested is capability else super().declares(requested)
 
         def trainer(self, model, recipe, weights=None):  # type: ignore[no-untyped-def]
             if capability in needs(recipe):
@@ -79,7 +78,7 @@ def without(capability: Capability) -> ReferenceFramework:
     return Refusing("cpu")
 
 
-@pytest.mark.parametrize(("capability", "method"), LEFT_OUT.items(), ids=str)
+@pytest.mark.parametrize(("capability", "method"), REFUSING_METHODS.items(), ids=str)
 def test_request_of_a_method_that_an_adapter_lacks_is_refused(capability: Capability, method: str) -> None:
     if hasattr(BaseFramework, method):
         parts = {method: getattr(BaseFramework, method)}
@@ -103,12 +102,12 @@ def test_request_of_a_method_that_an_adapter_lacks_is_refused(capability: Capabi
     ids=str,
 )
 def test_request_of_a_technique_asks_without_its_options(technique: Capability, option: Capability) -> None:
-    request(without(option), technique)
+    request(reference_without(option), technique)
     with pytest.raises(Unsupported, match="not here"):
-        request(without(option), option)
+        request(reference_without(option), option)
 
 
-def test_a_format_or_quantizer_without_the_name_is_noticed() -> None:
+def test_request_of_a_missing_quantizer_is_refused() -> None:
     quantizers = ReferenceFramework.quantizers_class
 
     class Fewer(quantizers):  # type: ignore[misc, valid-type]
@@ -126,7 +125,7 @@ def warn(category: type[Warning]) -> bool:
     return True
 
 
-def test_observed_of_an_attempt_is_false_where_it_warns_fails_or_raises() -> None:
+def test_has_effect_of_an_attempt_that_warns_fails_or_raises_is_false() -> None:
     for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
         assert has_effect(lambda category=category: warn(category))
     for category in (UserWarning, RuntimeWarning):
@@ -135,19 +134,10 @@ def test_observed_of_an_attempt_is_false_where_it_warns_fails_or_raises() -> Non
     assert not has_effect(lambda: bool(1 // 0))
 
 
-class Clipping(ReferenceFramework):
-    """It has an attempt of clipping, which takes effect or does not."""
-
-    acts = True
-
-    def attempts(self) -> Mapping[Capability, Attempt]:
-        return {Capability.CLIP: lambda: self.acts}
-
-
 def test_compare_of_a_supported_capability_whose_attempt_does_nothing_fails() -> None:
-    compare(Subject(Clipping()), Verdict(), Capability.CLIP)
+    compare(Subject(ReferenceFramework()), Verdict(), Capability.CLIP)
     with pytest.raises(Misdeclared, match="a direct call had no effect"):
-        compare(Subject(type("Idle", (Clipping,), {"acts": False})()), Verdict(), Capability.CLIP)
+        compare(Subject(ClipIsTakenAndNeverUsed("cpu")), Verdict(), Capability.CLIP)
 
 
 def test_compare_of_a_supported_capability_whose_absence_the_adapter_declares_fails(
@@ -162,19 +152,19 @@ def test_compare_of_a_supported_capability_whose_absence_the_adapter_declares_fa
 
 
 def test_shared_attempts_of_the_reference_take_effect() -> None:
-    own = ReferenceFramework()
-    away = [Offload(("activations", "parameters", "optimizer"), to) for to in ("host", "disk")]
+    framework = ReferenceFramework()
+    offloads = [Offload(("activations", "parameters", "optimizer"), to) for to in ("host", "disk")]
     attempts = (
-        delayed_attempts(lambda: own.rule(DelayedProducts)(KERNEL, history=4))
-        | quantizer_attempts(own.rule(Quantizers))
-        | technique_attempts(own.rule(PostTraining))
-        | float8_attempts(own.run)
-        | optimizer_attempts(own.run, *capability_attempts._ATTEMPTS)
-        | shipped_attempts(own.parts())
-        | offload_attempts(own.run, away)
-        | with_ranks({}, own.rank_group, None)
+        delayed_attempts(lambda: framework.rule(DelayedProducts)(KERNEL, history=4))
+        | quantizer_attempts(framework.rule(Quantizers))
+        | technique_attempts(framework.rule(PostTraining))
+        | float8_attempts(framework.run)
+        | optimizer_attempts(framework.run, *capability_attempts._ATTEMPTS)
+        | shipped_attempts(framework.parts())
+        | offload_attempts(framework.run, offloads)
+        | with_ranks({}, framework.rank_group, None)
     )
     assert len(attempts) > 24
     assert [capability for capability, attempt in attempts.items() if not has_effect(attempt)] == []
     with pytest.raises(ValueError, match=r"optimizer\.nesterov: no shared attempt"):
-        optimizer_attempts(own.run, Capability.MUON, Capability.NESTEROV)
+        optimizer_attempts(framework.run, Capability.MUON, Capability.NESTEROV)

@@ -1,4 +1,4 @@
-"""The laws of masks, operations and moved runs: what tells two apart, and what each failure says."""
+"""The laws of masks and of operations in precision scopes: faults fail them, and the reference passes."""
 
 import math
 from collections.abc import Iterator
@@ -28,12 +28,23 @@ from tools.faults.reference.accumulation import OneMaskForTheWholeWindow
 
 WIDE = RevealingModel((Dense(47), Dropout(0.5), Heads((Head("a", 2),))), (32,), (("a", "squared_error"),))
 PASSES = (StartAgain(), Train((GeneratedBatch(4),)), Gradients((GeneratedBatch(4, 4),)))
+SKIPPED = (StartAgain(), Train((GeneratedBatch(4, spoilt=math.inf),)), Gradients((GeneratedBatch(4),)))
+TWICE_DRAWN = (StartAgain(), Gradients((GeneratedBatch(4),), times=2))
+SCOPE = NestedScope("bfloat16")
+JOINED = ScopedOperation("concatenate", (4, 4), "bfloat16", (), False, (SCOPE,), 0, second="float32", empty=True)
+NAMED = ScopedOperation("matmul", (4, 4), "float32", (), False, (replace(SCOPE, wide=("tanh",)),), 0)
+POINTWISE = ScopedOperation("conv2d", (9, 4), "float32", (), False, (SCOPE,), 0)
+FAR = ScopedOperation("softmax", (5, 7), "float32", (), False, (SCOPE,), 0, offset=-200.0)
+UNPREPARED = ScopedOperation("matmul", (4, 4), "float32", (), False, (SCOPE,), 0, left=(NestedScope("float16"),))
+PREPARED = replace(UNPREPARED, prepared=True)
 
 
 def make_subject(part: type = ReferenceTrainer) -> Subject:
-    """The reference with these trainers, or a framework of its own."""
-    trains = issubclass(part, ReferenceTrainer)
-    return Subject((type("Broken", (ReferenceFramework,), {"trainer_class": part}) if trains else part)("cpu"))
+    """The reference with these trainers, or another framework."""
+    framework = part
+    if issubclass(part, ReferenceTrainer):
+        framework = type("Broken", (ReferenceFramework,), {"trainer_class": part})
+    return Subject(framework("cpu"))
 
 
 def mask_failure(trainer: type, program: tuple[Verb, ...], recipe: Recipe) -> Any:
@@ -42,7 +53,7 @@ def mask_failure(trainer: type, program: tuple[Verb, ...], recipe: Recipe) -> An
 
 
 class OppositeNext(ReferenceTrainer):
-    """Every second mask keeps what the one before dropped."""
+    """Every second mask is the complement of the previous one."""
 
     def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
         odd = self.draws % 2
@@ -53,15 +64,13 @@ class OppositeNext(ReferenceTrainer):
 
 
 class SkipRewinds(ReferenceTrainer):
+    """A skipped update rewinds the random stream to the start of its window."""
+
     def apply(self) -> Update:
-        began = self.draws - self.window.micro_batches
+        beginning = self.draws - self.window.micro_batches
         update = super().apply()
-        self.draws = began if update.skipped else self.draws
+        self.draws = beginning if update.skipped else self.draws
         return update
-
-
-SKIPPED = (StartAgain(), Train((GeneratedBatch(4, spoilt=math.inf),)), Gradients((GeneratedBatch(4),)))
-TWICE_DRAWN = (StartAgain(), Gradients((GeneratedBatch(4),), times=2))
 
 
 @pytest.mark.parametrize(
@@ -98,22 +107,13 @@ def test_shares_off_beyond_chance_only() -> None:
     assert "deviation of the number of kept values" in str(shares.off())
 
 
-SCOPE = NestedScope("bfloat16")
-JOINED = ScopedOperation("concatenate", (4, 4), "bfloat16", (), False, (SCOPE,), 0, second="float32", empty=True)
-NAMED = ScopedOperation("matmul", (4, 4), "float32", (), False, (replace(SCOPE, wide=("tanh",)),), 0)
-
-
 def operation_failure(instance: ScopedOperation, framework: Any) -> Any:
     return instance.failure(Subject(framework), generative_settings(framework))
 
 
-POINTWISE = ScopedOperation("conv2d", (9, 4), "float32", (), False, (SCOPE,), 0)
-FAR = ScopedOperation("softmax", (5, 7), "float32", (), False, (SCOPE,), 0, offset=-200.0)
-MADE = ScopedOperation("matmul", (4, 4), "float32", (), False, (SCOPE,), 0, left=(NestedScope("float16"),))
-PREPARED = replace(MADE, prepared=True)
-
-
 class LeavesEmptyOperandsOut(Operations):
+    """A concatenation with a single non-empty operand returns that operand in its format."""
+
     def apply(self, op: str, function: Any, *operands: Tensor, keep: str = "") -> Tensor:
         filled = [x for x in operands if np.prod(x.shape)]
         if op == "concatenate" and len(filled) == 1:
@@ -125,7 +125,7 @@ LeavesEmptyOut = type("LeavesEmptyOut", (ReferenceFramework,), {"operations_clas
 
 
 class ListsAreWide(ReferenceFramework):
-    """A scope that names any operation has all of them in float32."""
+    """A scope with user lists runs every operation in float32."""
 
     def autocast(self, precision: Any, *, enabled: bool = True, wide: Any = (), low: Any = ()) -> Any:
         return super().autocast(precision, enabled=enabled, wide=("matmul",) if wide else (), low=low)
@@ -138,16 +138,16 @@ def test_longest_sum_of_a_model_leaves_rows_of_tables_out() -> None:
 
 
 class OpensWhereItIsMade(ReferenceFramework):
-    """A scope puts back, when it is left, what was open when it was made."""
+    """The end of a scope restores the scope that was open when the object was created."""
 
     def autocast(self, precision: Any, **settings: Any) -> Any:
-        made_in, opened = scope.current(), super().autocast(precision, **settings)
+        outer, opened = scope.current(), super().autocast(precision, **settings)
 
         @contextmanager
         def region() -> Iterator[None]:
             with opened:
                 yield
-            scope.enter(made_in)
+            scope.enter(outer)
 
         return region()
 
@@ -157,7 +157,7 @@ class OpensWhereItIsMade(ReferenceFramework):
     [
         (LeavesEmptyOut, JOINED, None, "order", "with an empty second operand"),
         (ListsAreWide, NAMED, None, "lists", ""),
-        (OpensWhereItIsMade, PREPARED, MADE, "format", ""),
+        (OpensWhereItIsMade, PREPARED, UNPREPARED, "format", ""),
         (autocast.PointwiseConvolutionsStayWide, POINTWISE, replace(POINTWISE, sizes=(4, 4)), "shape", ""),
         (autocast.SoftmaxMaximumStartsAtZero, FAR, replace(FAR, offset=0.0), "value", ""),
     ],
@@ -166,7 +166,7 @@ class OpensWhereItIsMade(ReferenceFramework):
 def test_scoped_operation_with_a_fault_fails(
     framework: Any, instance: ScopedOperation, without: ScopedOperation | None, name: str, text: str
 ) -> None:
-    """`without`: the operation without what shows the fault."""
+    """`without`: the operation without the feature that shows the fault."""
     assert operation_failure(instance, ReferenceFramework("cpu")) is None
     failed = operation_failure(instance, framework("cpu"))
     assert failed.name == name
@@ -175,7 +175,7 @@ def test_scoped_operation_with_a_fault_fails(
 
 
 @pytest.mark.parametrize("layout", ["rows", "columns", "strided"])
-def test_arrays_of_any_layout_have_the_same_values(layout: Layout) -> None:
-    lying = replace(NAMED, layout=layout)
-    assert all((a == b).all() for a, b in zip(lying.arrays(), NAMED.arrays(), strict=True))
-    assert operation_failure(lying, ReferenceFramework("cpu")) is None
+def test_scoped_operation_in_any_layout_has_the_same_values(layout: Layout) -> None:
+    operation = replace(NAMED, layout=layout)
+    assert all((a == b).all() for a, b in zip(operation.arrays(), NAMED.arrays(), strict=True))
+    assert operation_failure(operation, ReferenceFramework("cpu")) is None

@@ -1,4 +1,4 @@
-"""The laws over programs: silent on the reference, failures that name a clause, bounds, and what is drawn."""
+"""The laws of programs: passes on the reference, failures with their clause, bounds, and what is drawn."""
 
 import re
 from dataclasses import replace
@@ -40,7 +40,7 @@ from conformance.search.properties import Search, distance, generative_settings
 from conformance.spec.clauses import load_clauses
 from fixtures.arrays import Array
 from fixtures.model import Dense, Embedding, Head, Heads
-from fixtures.recipe import SGD, DynamicScaling, Offload, Ranks, Recipe
+from fixtures.recipe import SGD, Adam, DynamicScaling, Offload, Ranks, Recipe
 from frameworks.contract import Framework
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Nearest
@@ -69,17 +69,26 @@ MOMENTUM = Recipe(SGD(2.0**-4, 0.5), accumulation=2)
 FILES = MOMENTUM.replace(offload=Offload(("parameters", "optimizer"), "disk"))
 TO_FILES = Restore(under=RestoreOverrides(offload=FILES.offload))
 TO_FOUR = Restore(under=RestoreOverrides(Ranks(4, "optimizer")))
+NO_SHRINKING = Profile(shrinking_s=0.0)
+FAULTS = {fault.label: fault.name for fault in faults() if fault.framework == "reference"}
+TOKENS = GeneratedModel((Embedding(17, 4), Heads((Head("a", 2),))), (67,), (("a", "cross_entropy"),), True, exact=False)
+TIED = replace(TOKENS, layers=(Embedding(17, 4), Heads((Head("a", 17, tied=0),))))
+SPARSE = Recipe(SGD(0.03))
+MODEL_INEXACT = replace(MODEL, exact=False)
+MICRO = GeneratedBatch(3)
+SAVED = GeneratedCase(
+    MODEL_INEXACT, Recipe(SGD(2.0**-4, 0.5)), (StartAgain(), Train((MICRO,)), Save(), Restore(), Train((MICRO,)))
+)
+EVALUATED = replace(SAVED, program=(StartAgain(), Train((MICRO,)), Predict(MICRO), Train((MICRO,))))
 
 
 def train_and(recipe: Recipe, *verbs: Any) -> GeneratedCase:
-    """A case that trains before these verbs."""
+    """A case that trains once before these verbs."""
     return GeneratedCase(MODEL, recipe, (StartAgain(), TRAIN, *verbs))
 
 
 OPEN_WINDOW = (Accumulate(GeneratedBatch(2), 4), Save(), Restore(), Accumulate(GeneratedBatch(2, seed=5), 4), Apply())
 RESHAPED = train_and(MOMENTUM.replace(ranks=Ranks(2, "optimizer")), *OPEN_WINDOW, Save(), TO_FOUR, TRAIN)
-NO_SHRINKING = Profile(shrinking_s=0.0)
-FAULTS = {fault.label: fault.name for fault in faults() if fault.framework == "reference"}
 
 
 def subject(name: str = "reference", seed: int = 0) -> Subject:
@@ -116,7 +125,7 @@ def test_explore_of_the_reference_at_another_seed_passes(clause: str, monkeypatc
         ("FilesAreTrusted", train_and(FILES, DamageOffloaded(0.3, 0.9)), "offload.disk-fault"),
     ],
 )
-def test_triaged_names_the_clause_that_a_fault_breaks(fault: str, case: GeneratedCase, clause: str) -> None:
+def test_find_broken_clause_of_a_fault_names_its_clause(fault: str, case: GeneratedCase, clause: str) -> None:
     broken = subject(fault)
     laws = generative_settings(broken.framework)
     assert against_the_oracle(subject(), laws, case) is None
@@ -154,19 +163,14 @@ def test_explore_of_a_failure_gives_a_test_to_paste_and_the_same_one_for_a_seed(
     [([1.0, 2.0**-20], True), ([1.0, 0.0], False), ([1.0, 0.5], False), ([np.inf, 1.0], False)],
     ids=["next to nothing", "zero", "ordinary", "infinite"],
 )
-def test_a_rectifier_whose_operand_is_all_rounding_is_noted(values: list[float], kinked: bool) -> None:
+def test_activation_of_rounding_errors_is_a_kink(values: list[float], kinked: bool) -> None:
     ops = NotesKinks(Nearest())
     record_pullbacks(lambda x: [ops.activation("relu", Tensor(x["a"], "float32")).value.sum()], {"a": np.array(values)})
     assert ops.kinked == kinked
 
 
-TOKENS = GeneratedModel((Embedding(17, 4), Heads((Head("a", 2),))), (67,), (("a", "cross_entropy"),), True, exact=False)
-TIED = replace(TOKENS, layers=(Embedding(17, 4), Heads((Head("a", 17, tied=0),))))
-SPARSE = Recipe(SGD(0.03))
-
-
 @pytest.mark.parametrize(
-    ("drawn", "recipe", "apart"),
+    ("drawn", "recipe", "one_by_one"),
     [
         (TOKENS, SPARSE, True),
         (TOKENS, SPARSE.replace(scaling=DynamicScaling(initial=2.0)), True),
@@ -176,18 +180,20 @@ SPARSE = Recipe(SGD(0.03))
     ],
     ids=["plain", "scaled", "momentum", "clip", "tied"],
 )
-def test_a_member_subtracts_rows_of_an_embedding_one_by_one(drawn: GeneratedModel, recipe: Recipe, apart: bool) -> None:
+def test_ensemble_subtracts_rows_of_an_embedding_one_by_one(
+    drawn: GeneratedModel, recipe: Recipe, one_by_one: bool
+) -> None:
     rows = GeneratedBatch(64, constant=True)
     program = (StartAgain(), Accumulate(rows, 64 * 67), Gradients((GeneratedBatch(2),)), Apply())
     ensemble = Ensemble(subject().conventions, GeneratedCase(drawn, recipe, program), frozenset(), 0)
     plays = (ensemble.nearest, *ensemble.play_rounded(2))
     nearest, *others = ((play.observations[-1] or {})["master/0.weight"] for play in plays)
     units = [distance(table, nearest) / np.spacing(np.abs(nearest).max()) for table in others]
-    assert [count > 8.0 for count in units] == [False, apart]
+    assert [count > 8.0 for count in units] == [False, one_by_one]
 
 
 @pytest.mark.parametrize(("value", "overflowed"), [(70_000.0, True), (60_000.0, False), (np.inf, False)])
-def test_what_only_float16_would_not_hold_is_noted(value: float, overflowed: bool) -> None:
+def test_other_range_notes_overflows_of_float16(value: float, overflowed: bool) -> None:
     rounding = OtherRange(Nearest(), np.inf)
     assert rounding.round(np.array([value]), "float16")[0] == pytest.approx(value, rel=1e-3)
     assert rounding.overflowed == overflowed
@@ -199,7 +205,7 @@ def test_float64_rounding_moves_an_exact_sum_of_many_terms_only(terms: int, equa
     assert (rounding.round(np.array(1.5), "float32", terms) == 1.5) == equal
 
 
-def test_values_that_need_no_rounding_are_asked_for_to_the_bit() -> None:
+def test_ensemble_of_exact_values_has_equal_members() -> None:
     exact = GeneratedCase(MODEL, Recipe(SGD(2.0**-4)), (StartAgain(), Train((GeneratedBatch(2),))))
     ensemble = Ensemble(subject().conventions, exact, frozenset(), 0)
     for member in ensemble.members:
@@ -207,13 +213,22 @@ def test_values_that_need_no_rounding_are_asked_for_to_the_bit() -> None:
             assert all(np.array_equal(mine[name], other[name]) for name in other if name.startswith("parameter/"))
 
 
+@pytest.mark.parametrize("clause", LAWS)
+def test_words_of_an_instance_are_not_empty(clause: str) -> None:
+    counts: list[int] = []
+    search: Search[Any, None] = Search(lambda instance: counts.append(len(instance.words())))
+    search.run(LAWS[clause].instances(subject().framework, ()), 5, 0, 0.0)
+    assert counts
+    assert all(counts)
+
+
 def test_instances_leave_out_what_an_exclusion_names() -> None:
     entry = Exclusion(load_known(["torch"]).findings[0], ("optimizer=Adam", "clip"))
-    result: list[frozenset[str]] = []
-    search: Search[Program, None] = Search(lambda program: result.append(program.words()))
+    recipes: list[Recipe] = []
+    search: Search[Program, None] = Search(lambda program: recipes.append(program.case.recipe))
     search.run(LAWS["laws.programs"].instances(subject().framework, (entry,)), 60, 0, 0.0)
-    assert result
-    assert not any({"optimizer=Adam", "clip"} <= features for features in result)
+    assert recipes
+    assert not any(type(recipe.optimizer) is Adam and recipe.clip is not None for recipe in recipes)
 
 
 def test_explore_with_nothing_left_to_draw_abstains() -> None:
@@ -222,34 +237,31 @@ def test_explore_with_nothing_left_to_draw_abstains() -> None:
         explore(subject(), Verdict(), (entry,), LAWS["laws.processes"])
 
 
-def test_what_is_drawn_and_what_never_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draw_cases_counts_drawn_and_missing_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     framework: Framework = ReferenceFramework("cpu")
     monkeypatch.setattr(coverage, "generative_settings", lambda f: replace(generative_settings(f), programs=8))
-    few = coverage.draw_cases(framework)
-    assert few.programs > 8
-    assert sum(few.steps.values()) > 0
-    assert coverage.never(few, framework)["pairs"]
-    assert "| verbs |" in coverage.table(few, framework)
+    counts = coverage.draw_cases(framework)
+    assert counts.programs > 8
+    assert sum(counts.steps.values()) > 0
+    assert coverage.never(counts, framework)["pairs"]
+    assert "| verbs |" in coverage.table(counts, framework)
 
 
-def test_every_clause_of_an_attribution_exists() -> None:
+def test_reachable_and_beyond_drawing_name_existing_clauses() -> None:
     assert reachable() <= load_clauses().keys()
     assert set(coverage.beyond_drawing()) <= load_clauses().keys() - reachable()
 
 
-MODEL_INEXACT = replace(MODEL, exact=False)
-MICRO = GeneratedBatch(3)
-SAVED = GeneratedCase(
-    MODEL_INEXACT, Recipe(SGD(2.0**-4, 0.5)), (StartAgain(), Train((MICRO,)), Save(), Restore(), Train((MICRO,)))
-)
-
-
 class LoadsOneUnitHigher(ReferenceTrainer):
+    """A load raises masters by one unit in the last place."""
+
     def load_state(self, arrays: Arrays) -> None:
         super().load_state({n: _higher(a) if n.startswith("master/") else a for n, a in arrays.items()})
 
 
 class EvaluationMovesMasters(ReferenceTrainer):
+    """An evaluation raises masters by one unit in the last place."""
+
     def predict(self, inputs: Array) -> Arrays:
         outputs = super().predict(inputs)
         self.masters = {name: _higher(values) for name, values in self.masters.items()}
@@ -257,7 +269,7 @@ class EvaluationMovesMasters(ReferenceTrainer):
 
 
 class EvaluationMovesTheStream(ReferenceTrainer):
-    """An evaluation moves the random stream, that no oracle's is set against, on."""
+    """An evaluation draws a number from the random stream."""
 
     def predict(self, inputs: Array) -> Arrays:
         self.draws += 1
@@ -269,7 +281,7 @@ def _higher(values: Array) -> Array:
 
 
 class ShowsDoublesOnceTrained(ReferenceTrainer):
-    """Moments are shown in float64 from the second update on."""
+    """Moments are returned in float64 from the second update on."""
 
     def optimizer_state(self) -> dict[str, Array]:
         state = super().optimizer_state()
@@ -280,19 +292,16 @@ def subject_with(trainer: type[ReferenceTrainer] = ReferenceTrainer) -> Subject:
     return Subject(type("Changed", (ReferenceFramework,), {"trainer_class": trainer})("cpu"), 0)
 
 
-LOOKED = replace(SAVED, program=(StartAgain(), Train((MICRO,)), Predict(MICRO), Train((MICRO,))))
-
-
 @pytest.mark.parametrize(
     ("trainer", "case", "name", "text"),
     [
         (LoadsOneUnitHigher, SAVED, "loaded", ""),
-        (EvaluationMovesMasters, LOOKED, "master/", "which only reads"),
-        (EvaluationMovesTheStream, LOOKED, "random/", "which only reads"),
+        (EvaluationMovesMasters, EVALUATED, "master/", "which only reads"),
+        (EvaluationMovesTheStream, EVALUATED, "random/", "which only reads"),
         (ShowsDoublesOnceTrained, SAVED, "optimizer/momentum/", "got float64, want float32 as before"),
     ],
 )
-def test_against_the_oracle_sees_what_rounding_would_hide(
+def test_against_the_oracle_of_a_change_below_rounding_fails(
     trainer: type[ReferenceTrainer], case: GeneratedCase, name: str, text: str
 ) -> None:
     laws = generative_settings(ReferenceFramework("cpu"))
@@ -307,10 +316,10 @@ def test_search_stops_at_the_smallest_case_or_at_the_end_of_its_time() -> None:
     search.run(st.integers(0, 1000), 200, 0, 5.0)
     assert search.smallest == (11, "large")
     drawn: list[int] = []
-    late: Search[int, str] = Search(lambda _: "wrong")
-    late.run(st.integers(0, 1000).map(lambda number: drawn.append(number) or number), 200, 0, 1e-9)
-    assert late.smallest is not None
-    assert (late.judged, len(drawn)) == (1, 2)
+    limited: Search[int, str] = Search(lambda _: "wrong")
+    limited.run(st.integers(0, 1000).map(lambda number: drawn.append(number) or number), 200, 0, 1e-9)
+    assert limited.smallest is not None
+    assert (limited.judged, len(drawn)) == (1, 2)
 
 
 def test_search_draws_do_not_depend_on_loaded_modules(monkeypatch: pytest.MonkeyPatch) -> None:

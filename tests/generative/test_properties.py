@@ -1,4 +1,4 @@
-"""Laws over drawn cases: what is drawn, how a failure is told, and that what is told can be pasted."""
+"""`explore`: the cases that it draws, and the failures that it reports as tests to paste."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ LIMIT = 17
 
 @dataclass(frozen=True)
 class Case:
-    """Two numbers whose `repr` makes them again."""
+    """Numbers whose `repr` is their source."""
 
     size: int
     items: tuple[int, ...] = ()
@@ -30,13 +30,13 @@ CASES = st.builds(Case, st.integers(0, 1000), st.lists(st.integers(0, 9), max_si
 Act = Callable[[Verdict, Case], None]
 
 
-def subject(at: int = 0, **profile: Any) -> Subject:
-    """The reference at a seed, explored as a profile says, with all the time that making a case smaller takes."""
-    return Subject(ReferenceFramework("cpu"), at, Profile(**{"shrinking_s": hang_limit(), **profile}))
+def subject(seed: int = 0, **profile: Any) -> Subject:
+    """The reference at a seed and with a profile, by default without a limit of the time for shrinking."""
+    return Subject(ReferenceFramework("cpu"), seed, Profile(**{"shrinking_s": hang_limit(), **profile}))
 
 
 def run_exploration(
-    of: Subject, act: Act = lambda _verdict, _case: None, examples: int = 25
+    explored: Subject, act: Act = lambda _verdict, _case: None, examples: int = 25
 ) -> tuple[list[Case], Verdict]:
     drawn: list[Case] = []
 
@@ -46,14 +46,14 @@ def run_exploration(
         act(verdict, case)
 
     verdict = Verdict()
-    law(of, verdict)
+    law(explored, verdict)
     return drawn, verdict
 
 
 @clause("recompute.same-loss")
 @explore(CASES, examples=60)
 def small(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:  # noqa: ARG001
-    """A law that no case of `LIMIT` or more keeps."""
+    """A law that only cases smaller than `LIMIT` obey."""
     verdict.observe("variant", variant)
     verdict.holds(case.size < LIMIT, "the size is small", case.size, f"below {LIMIT}", "too-large")
 
@@ -140,7 +140,7 @@ def test_explore_of_a_failure_that_does_not_recur_reports_it() -> None:
 
 def test_explore_restores_settings_before_each_case() -> None:
     class Leaking(ReferenceFramework):
-        """Opens a trace in every case."""
+        """Leaves a trace open in every case."""
 
         opened = 0
 
@@ -150,16 +150,16 @@ def test_explore_restores_settings_before_each_case() -> None:
         def restore_global_state(self, state: Any) -> None:
             self.opened = int(state["opened"])
 
-    of, result = Subject(Leaking("cpu")), []
+    leaking, result = Subject(Leaking("cpu")), []
 
     @explore(CASES, 10)
     def law(subject: Subject, verdict: Verdict, case: Case) -> None:  # noqa: ARG001
         result.append(subject.framework.global_state())
-        of.framework.opened += 1
+        leaking.framework.opened += 1
 
-    law(of, Verdict())
+    law(leaking, Verdict())
     assert result == [{"opened": "0"}] * 10
-    assert of.framework.global_state() == {"opened": "1"}, "what the last case left is left to be seen"
+    assert leaking.framework.global_state() == {"opened": "1"}
 
 
 def test_explore_ends_shrinking_with_its_time() -> None:

@@ -1,4 +1,4 @@
-"""The laws of codes, quantized models, delayed scales and aware training: each check fails where it should."""
+"""The laws of codes, quantized models, delayed scales and QAT: each fault fails the clause about it."""
 
 from typing import Any
 
@@ -41,6 +41,13 @@ PRODUCT = CodeProduct(("int8", "int8"), (2, 4097, 3), extreme=True, seed=4)
 FLOAT_PRODUCT = CodeProduct(("float8_e4m3fn", "float8_e5m2"), (2, 33, 3), extreme=False, seed=4)
 PACKED = Packing(5, 3, 0, seed=5)
 CALLS = (MATRIX, ZEROS, SPOILT, GROUPED, FAKE, CAST, CASTS, SCALES, PRODUCT, FLOAT_PRODUCT, PACKED)
+SPOILT_STEP = DelayedStep(((0, 0), (1, 0)), special=np.inf)
+LONG = tuple(DelayedStep(((power, power),)) for power in [6] + [-3] * 18)
+ZERO, TWO = DelayedStep(((0, 0),)), DelayedStep(((2, 2),))
+QAT_MODEL = Model(
+    "aware", (Dense(5), Activation("relu"), Heads((Head("output", 3),))), (8,), (("output", "squared_error"),)
+)
+TRAIN_QAT, LARGE = TrainQat((4, 3), (0, 1)), TrainQat((5, 2), (3, 2))
 
 
 def with_parts(**parts: type) -> type[ReferenceFramework]:
@@ -65,7 +72,7 @@ class _QuantizesInPlace(ReferenceQuantizers):
 
 
 @pytest.mark.parametrize("call", CALLS, ids=str)
-def test_coded_calls_on_the_reference_hold(call: Any) -> None:
+def test_coded_calls_of_the_reference_pass(call: Any) -> None:
     assert clause(CodedCalls((call,))) is None
 
 
@@ -94,8 +101,8 @@ def test_coded_calls_of_a_cast_in_the_order_of_memory_fail_in_columns() -> None:
     assert clause(CodedCalls((CASTS,), "columns"), formats.CastsInTheOrderOfMemory) == "formats.round-to-nearest"
 
 
-class _RemembersRanges(ReferenceQuantizers):
-    """A range takes in those of all calls before."""
+class _WidensRanges(ReferenceQuantizers):
+    """A range includes those of all earlier calls."""
 
     amax: list[float]
 
@@ -107,7 +114,7 @@ class _RemembersRanges(ReferenceQuantizers):
 def test_coded_calls_that_depend_on_earlier_ones_fail() -> None:
     larger = QuantizerCall("int8-row", Matrix(3, 5, (9,), 0, "one", 1))
     smaller = QuantizerCall("int8-tensor", Matrix(3, 5, (0,), 0, "one", 1))
-    broken = type("Remembers", (_RemembersRanges,), {"amax": []})
+    broken = type("Widens", (_WidensRanges,), {"amax": []})
     assert clause(CodedCalls((smaller, larger)), with_parts(quantizers_class=broken)) == "laws.codes"
 
 
@@ -138,15 +145,10 @@ def test_quantized_case_with_a_broken_model_names_its_clause(drawn: QuantizedCas
 
 
 class _ClipsMost(ReferenceDelayedProduct):
-    """Values are cast by a small share of the scale that is remembered, so that they are clipped."""
+    """Values are cast by a fraction of the stored scale, so that they saturate."""
 
     def cast(self, values: Array, operand: Operand, scale: float) -> Array:
         return super().cast(values, operand, 2.0**-8 * scale)
-
-
-SPOILT_STEP = DelayedStep(((0, 0), (1, 0)), special=np.inf)
-LONG = tuple(DelayedStep(((power, power),)) for power in [6] + [-3] * 18)
-ZERO, TWO = DelayedStep(((0, 0),)), DelayedStep(((2, 2),))
 
 
 @pytest.mark.parametrize(
@@ -165,12 +167,6 @@ def test_delayed_case_with_a_broken_scale_fails(
     drawn = DelayedCase((3, 7, 2), history, micro_batches, 0, steps, 1)
     assert failure(drawn) is None
     assert failure(drawn, broken).text.startswith(text)
-
-
-QAT_MODEL = Model(
-    "aware", (Dense(5), Activation("relu"), Heads((Head("output", 3),))), (8,), (("output", "squared_error"),)
-)
-TRAIN_QAT, LARGE = TrainQat((4, 3), (0, 1)), TrainQat((5, 2), (3, 2))
 
 
 def qat_failure(framework: Any, *verbs: QatVerb, freeze: int | None = None, **fields: Any) -> Any:

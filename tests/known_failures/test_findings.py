@@ -1,4 +1,4 @@
-"""Findings: programs are small and import their framework alone, refusals are believed when a try bears them out."""
+"""Findings: their programs, refusals that an attempt confirms or refutes, and reports of issues."""
 
 import ast
 import sys
@@ -26,19 +26,17 @@ from tests.support.suite_runs import ROOT, run_refused
 KNOWN = load_known()
 PROGRAMS = [finding for finding in KNOWN.findings if finding.program is not None]
 OWN = {name: {*adapter_file(name).imports} for name in built_in()}
-_THERE = "import sys; print('expected: 0'); print('seen: 1'); sys.exit(1)"
+TEXT = FindingText(FindingKind.DEFECT, Consequence.ERROR, "The scale falls.", "https://example.org/1", "That it falls.")
+_PRESENT = "import sys; print('expected: 0'); print('seen: 1'); sys.exit(1)"
 
 
-def program(folder: Path, source: str) -> Path:
-    path = folder / "shown.py"
+def write_program(folder: Path, source: str) -> Path:
+    path = folder / "program.py"
     path.write_text(source, encoding="utf-8")
     return path
 
 
-# ---------------------------------------------------------------- programs
-
-
-def test_programs_of_findings_import_their_framework_alone() -> None:
+def test_programs_import_their_framework_alone() -> None:
     for finding in PROGRAMS:
         tree = ast.parse(finding.program.read_text("utf-8"))
         assert ast.get_docstring(tree)
@@ -48,10 +46,10 @@ def test_programs_of_findings_import_their_framework_alone() -> None:
         assert roots <= OWN[finding.framework], finding.program
 
 
-def test_findings_run_leaves_out_programs_that_show_nothing_here(
+def test_findings_run_skips_programs_that_need_something_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text, source = KNOWN.findings[0].text, program(tmp_path, _THERE)
+    text, source = KNOWN.findings[0].text, write_program(tmp_path, _PRESENT)
     findings = (
         Finding("needs-more", "torch", text, source, ("json", "no_such_module")),
         Finding("of-a-processor", "torch", text, source, processor="avx2, -avx512f"),
@@ -76,27 +74,27 @@ def test_findings_run_leaves_out_programs_that_show_nothing_here(
     assert printed.count("present: got 1, want 0") == 1
 
 
-def test_findings_have_a_program_each_and_reasons_of_their_own() -> None:
-    there = set((ROOT / "frameworks").glob("*/findings/*/*.py"))
-    assert {Path(str(finding.program)) for finding in PROGRAMS} == there
+def test_findings_have_their_own_programs_and_reasons() -> None:
+    programs = set((ROOT / "frameworks").glob("*/findings/*/*.py"))
+    assert {Path(str(finding.program)) for finding in PROGRAMS} == programs
     assert all({*finding.needs} <= OWN[finding.framework] for finding in KNOWN.findings)
     reasons = [(finding.framework, finding.text.reason) for finding in KNOWN.findings]
     assert len(set(reasons)) == len(reasons)
 
 
-def test_one_cause_has_one_class_and_one_consequence_in_every_framework() -> None:
-    """One of Keras on JAX is called `keras-` and as on TensorFlow, and one of XLA there `xla-keeps-` and as on JAX."""
+def test_findings_of_one_cause_have_one_class_and_consequence() -> None:
+    """Findings of one cause have one id, with the prefix `keras-` on JAX and `xla-keeps-` on TensorFlow."""
     shared: dict[str, set[tuple[str, str]]] = {}
     for finding in KNOWN.findings:
-        says = (finding.text.kind, finding.text.consequence)
-        shared.setdefault(finding.id.removeprefix("keras-").removeprefix("xla-keeps-"), set()).add(says)
-    assert {name: says for name, says in shared.items() if len(says) > 1} == {}
+        text = (finding.text.kind, finding.text.consequence)
+        shared.setdefault(finding.id.removeprefix("keras-").removeprefix("xla-keeps-"), set()).add(text)
+    assert {name: texts for name, texts in shared.items() if len(texts) > 1} == {}
 
 
-@pytest.mark.parametrize(("status", "there"), [(1, True), (0, False)])
-def test_run_of_a_program_reads_what_it_shows(tmp_path: Path, status: int, there: bool) -> None:
+@pytest.mark.parametrize(("status", "present"), [(1, True), (0, False)])
+def test_run_of_a_program_reads_its_result(tmp_path: Path, status: int, present: bool) -> None:
     source = f"import sys\nprint('expected: 1')\nprint('noise')\nprint('seen: 2')\nsys.exit({status})"
-    assert reproducers.run(program(tmp_path, source)) == ProgramResult("1", "2", there)
+    assert reproducers.run(write_program(tmp_path, source)) == ProgramResult("1", "2", present)
 
 
 @pytest.mark.parametrize(
@@ -112,16 +110,14 @@ def test_run_of_a_program_reads_what_it_shows(tmp_path: Path, status: int, there
         ("import os; os.abort()", "exited with -6"),
     ],
 )
-def test_another_end_of_a_program_is_no_finding(tmp_path: Path, source: str, message: str) -> None:
+def test_run_of_a_program_that_ends_otherwise_is_refused(tmp_path: Path, source: str, message: str) -> None:
     with pytest.raises(ProgramError) as caught:
-        reproducers.run(program(tmp_path, source))
+        reproducers.run(write_program(tmp_path, source))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_run_of_a_program_that_dies_once_tries_again_without_the_suite_on_its_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_of_a_program_that_dies_once_runs_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = str(tmp_path / "died")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     source = f"""
@@ -132,19 +128,16 @@ def test_run_of_a_program_that_dies_once_tries_again_without_the_suite_on_its_pa
         print("expected: False")
         print("seen:", {str(ROOT)!r} in sys.path)
     """
-    assert reproducers.run(program(tmp_path, textwrap.dedent(source))) == ProgramResult("False", "False", False)
+    assert reproducers.run(write_program(tmp_path, textwrap.dedent(source))) == ProgramResult("False", "False", False)
 
 
-def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_of_a_program_that_hangs_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproducers, "LIMIT_S", 0.5)
     with pytest.raises(ProgramError, match=r"did not end within 0\.5 s"):
-        reproducers.run(program(tmp_path, "import time; time.sleep(3600)"))
+        reproducers.run(write_program(tmp_path, "import time; time.sleep(3600)"))
 
 
-# ---------------------------------------------------------------- refusals
-
-
-def test_a_try_leaves_no_setting_behind() -> None:
+def test_conclude_restores_settings_that_an_attempt_changed() -> None:
     framework = ReferenceFramework("cpu")
     opened = framework.autocast(FLOAT16)
 
@@ -174,26 +167,18 @@ def test_conclude_of_a_declared_capability_believes_the_attempt_of_the_refusal(
     assert result.message.endswith(message)
 
 
-# ---------------------------------------------------------------- reports
-
-
-TEXT = FindingText(FindingKind.DEFECT, Consequence.ERROR, "The scale falls.", "https://example.org/1", "That it falls.")
-
-
 @pytest.mark.parametrize(
-    ("shown", "message"),
+    ("result", "message"),
     [
         (ProgramResult("1.0", "0.0", True), "it shows the failure:"),
         (ProgramResult("1.0", "1.0", False), "it does not show the failure:"),
         ("there is no torch here", "Not run just now: there is no torch here"),
     ],
 )
-def test_a_report_has_program_clause_and_what_was_shown(
-    tmp_path: Path, shown: ProgramResult | str, message: str
-) -> None:
+def test_report_has_program_clause_and_result(tmp_path: Path, result: ProgramResult | str, message: str) -> None:
     clause = load_clauses()["scaling.stays-positive"]
-    finding = Finding("falls", "torch", TEXT, program(tmp_path, "print('a program')"))
-    text = specifying.report(clause, [Evidence(finding, (), shown)], None)
+    finding = Finding("falls", "torch", TEXT, write_program(tmp_path, "print('a program')"))
+    text = specifying.report(clause, [Evidence(finding, (), result)], None)
     for part in ("# The scale falls.", "print('a program')", clause.requirement, clause.source, TEXT.link, message):
         assert part in text
 
@@ -212,13 +197,15 @@ def test_a_report_has_program_clause_and_what_was_shown(
         (("findings", "caffe"), "no built-in adapter 'caffe'"),
     ],
 )
-def test_a_wrong_name_is_refused_in_one_line(
+def test_issue_and_findings_of_a_wrong_name_are_refused_in_one_line(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in run_refused(capsys, *arguments)
 
 
 @pytest.mark.parametrize("arguments", [("findings", "reference"), ("findings", "reference", "--run")])
-def test_a_framework_without_findings_has_none(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_of_a_framework_without_any_says_so(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 0
     assert capsys.readouterr().out == "reference has no findings\n"

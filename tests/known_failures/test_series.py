@@ -1,4 +1,4 @@
-"""In a series that nobody has judged the snapshot of the nearest judged one applies, and its failures are marked."""
+"""Known failures of a series without a snapshot: those of the nearest judged series, marked as inferred."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from conformance.known_failures.reading import FILE, SNAPSHOTS, Position, Versio
 from frameworks.reference import ReferenceFramework
 from results.record.model import Outcome
 from results.record.reading import load
-from tests.support.suite_runs import checkout, judge
+from tests.support.suite_runs import copy_checkout, judge
 
 TORCH = tuple(VersionSeries(version, "cpu", "eager") for version in ("2.6.0", "2.13.0", "2.15.0"))
 KERAS = tuple(VersionSeries(f"2.{version}", "cpu", "eager") for version in ("20.0+keras.3.11.3", "21.0+keras.3.15.1"))
@@ -25,6 +25,20 @@ SERIES = tuple(
         "2.14.0 xpu compile",
     )
 )
+FINDING = (
+    '[[finding]]\nid = "f"\nclass = "documented"\nconsequence = "error"\nreason = "It does."\nlink = "none found"\n'
+)
+SUITE = """
+from conformance.checks.api import Subject, Verdict, clause
+
+@clause("scaling.automaton")
+def test_it_fails(subject: Subject, verdict: Verdict) -> None:
+    verdict.equal(1, 2, "numbers")
+
+@clause("scaling.automaton")
+def test_it_passes(subject: Subject, verdict: Verdict) -> None:
+    verdict.equal(1, 1, "numbers")
+"""
 
 
 @pytest.mark.parametrize(
@@ -55,17 +69,12 @@ def test_position_nearest_is_the_closest_judged(judged: tuple[VersionSeries, ...
     assert position.confirmed or position.nearest == nearest
 
 
-def test_position_nearest_without_a_mode_of_its_own_is_of_the_mode_judged_in_most_versions() -> None:
+def test_position_nearest_of_an_unknown_mode_is_of_the_mode_of_most_versions() -> None:
     assert Position(Version("2.13.0"), "cpu", "loop", SERIES, ("loop",)).nearest == "2.13.0 cpu eager"
 
 
-FINDING = (
-    '[[finding]]\nid = "f"\nclass = "documented"\nconsequence = "error"\nreason = "It does."\nlink = "none found"\n'
-)
-
-
 class Twin(ReferenceFramework):
-    """A reference of a chosen version."""
+    """The reference with a version of choice."""
 
     name = "reference"
     chosen = "1"
@@ -87,9 +96,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def snapshot(folder: Path, series: str, *tests: str, more: str = "") -> None:
+def snapshot(folder: Path, series: str, *tests: str, suffix: str = "") -> None:
     """Writes the snapshot of a series in which these tests of a clause fail."""
-    lines = "".join(f"scaling.automaton/{test}  f  differs{more}\n" for test in tests)
+    lines = "".join(f"scaling.automaton/{test}  f  differs{suffix}\n" for test in tests)
     (folder / SNAPSHOTS / f"reference-{series}.txt").write_text(lines, encoding="utf-8")
 
 
@@ -116,8 +125,8 @@ def test_known_of_an_unjudged_version_is_inferred(folder: Path) -> None:
 def test_known_of_an_unjudged_series_has_the_findings_of_its_device_or_version(
     folder: Path, condition: str, series: str
 ) -> None:
-    other, text = FINDING.replace('"f"', '"g"'), FINDING.replace('"error"', f'"error"\n{condition}')
-    (folder / FILE).write_text(other + text, encoding="utf-8")
+    other, conditional = FINDING.replace('"f"', '"g"'), FINDING.replace('"error"', f'"error"\n{condition}')
+    (folder / FILE).write_text(other + conditional, encoding="utf-8")
     (folder / SNAPSHOTS / "reference-1-cpu-ranks.txt").write_text("scaling.automaton/b  g  differs\n")
     snapshot(folder, series, "a")
     assert applying("2", mode="ranks") == [("b", "1", False), ("a", series.replace("-", " "), True)]
@@ -146,7 +155,7 @@ def test_known_of_an_unjudged_mode_has_exclusions_and_workarounds_of_the_nearest
     (folder / FILE).write_text(text, encoding="utf-8")
     snapshot(folder, "1-cuda-eager")
     known = known_of(Twin("cpu"))
-    assert [one.mode for one in (*known.exclusions, *known.workarounds)] == ["eager", "eager"]
+    assert [entry.mode for entry in (*known.exclusions, *known.workarounds)] == ["eager", "eager"]
 
 
 def test_known_of_a_workaround_without_a_mode_is_of_the_default_mode_alone(folder: Path) -> None:
@@ -171,7 +180,7 @@ def test_known_of_a_workaround_without_a_mode_is_of_the_default_mode_alone(folde
 def test_known_of_an_entry_that_depends_on_seeds_or_kernels_may_pass(
     folder: Path, depends_on: str, at_0: list[tuple[str, str, bool]], at_3: list[tuple[str, str, bool]]
 ) -> None:
-    snapshot(folder, "1-cpu-emulated", "a", more=f"  [{depends_on}]")
+    snapshot(folder, "1-cpu-emulated", "a", suffix=f"  [{depends_on}]")
     assert (applying("1", 0), applying("1", 3)) == (at_0, at_3)
 
 
@@ -185,21 +194,8 @@ def test_known_expected_of_a_version_follows_the_judged_modes(folder: Path, vers
     assert known.is_expected(known.findings[0], version) is expected
 
 
-SUITE = """
-from conformance.checks.api import Subject, Verdict, clause
-
-@clause("scaling.automaton")
-def test_it_fails(subject: Subject, verdict: Verdict) -> None:
-    verdict.equal(1, 2, "numbers")
-
-@clause("scaling.automaton")
-def test_it_passes(subject: Subject, verdict: Verdict) -> None:
-    verdict.equal(1, 1, "numbers")
-"""
-
-
 def test_run_of_an_unjudged_version_marks_inferred_failures_and_ends_in_0(tmp_path: Path) -> None:
-    root = checkout(tmp_path, some=SUITE)
+    root = copy_checkout(tmp_path, some=SUITE)
     folder = root / "frameworks" / "reference"
     (folder / SNAPSHOTS).mkdir(exist_ok=True)
     (folder / FILE).write_text(FINDING, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`conformance accept` writes the snapshot of a record's series: what fails, and what the record cannot tell."""
+"""Snapshots of known failures: made from a record by `conformance accept`, read, and applied to results."""
 
 import re
 import sys
@@ -43,6 +43,48 @@ LINES = (
     "scaling.stays-positive/test_c  second  zero  [-avx2]",
 )
 HERE = "twin-2.0-cpu-eager.txt"
+CLAUSES = ("scaling.stays-positive", "recompute.statistics-once")
+NAME = "torch-2.13.0-cpu-eager.txt"
+FINDING = """
+[[finding]]
+id = "scale-zero"
+class = "defect"
+consequence = "silent-corruption"
+reason = "The scale reaches zero."
+link = "https://example.org/1"
+link_shows = "That it does."
+"""
+WORKAROUND = """
+[finding.workaround]
+kind = "call"
+module = "trainer.py"
+does = "It stops before zero."
+"""
+EXCLUSION = """
+[[finding.exclusion]]
+versions = ">=2.4,<3"
+when = ["clip"]
+"""
+LINE = "scaling.stays-positive/overflows 400  scale-zero  not-finite|differs  [avx2, -avx512f, seed]"
+
+TEXT = FindingText(
+    FindingKind.DEFECT,
+    Consequence.SILENT_CORRUPTION,
+    "The scale reaches zero.",
+    "https://example.org/1",
+    "That it does.",
+)
+ENTRY = Expectation(
+    clause="scaling.stays-positive",
+    cases=("overflows 400",),
+    signature="not-finite|differs",
+    finding=Finding("scale-zero", "torch", TEXT),
+    series=VersionSeries("2.13.0", "cpu", "eager"),
+    file=f"torch/{SNAPSHOTS}/{NAME}",
+)
+SNAPSHOT = f"torch/{SNAPSHOTS}/{NAME}: line "
+OTHER = replace(ENTRY, signature="raises")
+UNSETTLED = replace(ENTRY, may_pass=True)
 
 
 @pytest.fixture
@@ -58,8 +100,8 @@ def verdict(
     case: str, outcome: Outcome = Outcome.KNOWN, signature: str = "differs", clause: str = CLAUSE
 ) -> TestVerdict:
     """A verdict about a test."""
-    shown = "" if outcome in (Outcome.PASS, Outcome.ABSTAIN) else signature
-    return TestVerdict(f"{clause}/{case}", clause, outcome, shown, seed=0)
+    own_signature = "" if outcome in (Outcome.PASS, Outcome.ABSTAIN) else signature
+    return TestVerdict(f"{clause}/{case}", clause, outcome, own_signature, seed=0)
 
 
 A, B, C = verdict("test_a[x]"), verdict("test_b"), verdict("test_c", Outcome.PASS, clause="scaling.stays-positive")
@@ -69,7 +111,7 @@ NEW = verdict("test_d", Outcome.FAIL, "raises-ValueError", "scaling.skip-is-atom
 def record(version: str, *verdicts: TestVerdict, device: str = "cpu", mode: str = "eager") -> Record:
     """A whole run of the twin on a processor with AVX2."""
     (text,) = BASE.clauses.values()
-    clauses = {one.clause: text for one in verdicts}
+    clauses = {verdict.clause: text for verdict in verdicts}
     series = replace(BASE.series, framework="twin", device=device, mode=mode)
     variant = Variant(version, instruction_sets=("avx2",))
     return replace(BASE, series=series, variant=variant, verdicts=verdicts, clauses=clauses).sort_parts()
@@ -91,7 +133,7 @@ def test_update_of_the_same_failures_changes_nothing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "kept"),
+    ("run", "indices"),
     [
         (record("2.0", A, verdict("test_b", Outcome.FIXED), C), [0, 2]),
         (record("2.0", A, verdict("test_b", Outcome.NOT_OFFERED), C), [0, 1, 2]),
@@ -107,10 +149,10 @@ def test_update_of_the_same_failures_changes_nothing(folder: Path) -> None:
         (record("2.0", A, verdict("test_b", Outcome.ABSTAIN), C, device="cuda"), [0]),
     ],
 )
-def test_update_keeps_lines_that_the_record_shows_or_cannot_tell(folder: Path, run: Record, kept: list[int]) -> None:
-    assert lines(folder, run) == [LINES[index] for index in kept]
-    unexplained = [one.case for one in run.verdicts if one.signature == "otherwise"]
-    assert [one.case for one in make_update(folder, run).unexplained] == unexplained
+def test_update_keeps_lines_that_the_record_shows_or_cannot_tell(folder: Path, run: Record, indices: list[int]) -> None:
+    assert lines(folder, run) == [LINES[index] for index in indices]
+    unexplained = [verdict.case for verdict in run.verdicts if verdict.signature == "otherwise"]
+    assert [verdict.case for verdict in make_update(folder, run).unexplained] == unexplained
 
 
 @pytest.mark.parametrize(
@@ -180,7 +222,6 @@ def test_update_by_the_committed_baselines_changes_nothing_and_by_a_new_version_
         assert not update(newer, known).unexplained, path.name
 
 
-# ---------------------------------------------------------------- the command
 @pytest.fixture
 def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command that accepts a run with a failure that no line names."""
@@ -189,7 +230,7 @@ def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["accept", str(folder / "run.json")]
 
 
-def test_accept_writes_the_snapshot_and_lists_what_needs_a_finding(
+def test_accept_writes_the_snapshot_and_lists_failures_without_a_finding(
     folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command) == 1
@@ -222,7 +263,7 @@ def test_accept_of_a_new_finding_appends_it_and_a_dry_run_writes_nothing(
     assert [entry.series.version for entry in known.expectations if entry.finding == known.findings[-1]] == ["3.0"]
 
 
-def test_accept_of_repairs_names_findings_that_nothing_rests_on(
+def test_accept_of_repairs_names_unused_findings(
     folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     repaired = [verdict(case, Outcome.FIXED) for case in ("test_a[x]", "test_b")]
@@ -251,7 +292,7 @@ def test_accept_of_repairs_names_findings_that_nothing_rests_on(
         (("--finding", "first", "--clause", "scaling.automaton"), "no failure needs this finding; omit --finding"),
     ],
 )
-def test_accept_of_what_cannot_be_written_is_one_line_and_changes_nothing(
+def test_accept_of_a_wrong_finding_is_refused_and_changes_nothing(
     arguments: tuple[str, ...], problem: str, folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert problem in run_refused(capsys, *command, *arguments)
@@ -260,7 +301,7 @@ def test_accept_of_what_cannot_be_written_is_one_line_and_changes_nothing(
 
 
 @pytest.fixture
-def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def unregistered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A record of an adapter that can be imported and is not registered."""
     package = tmp_path / "elsewhere"
     package.mkdir()
@@ -275,71 +316,30 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("arguments", [(), ("--framework", "torch")])
 def test_accept_of_a_record_imports_nothing_and_takes_no_folder_from_it(
-    arguments: tuple[str, ...], stranger: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], unregistered: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = sorted(stranger.iterdir())
-    line = run_refused(capsys, "accept", str(stranger.parent / "run.json"), *arguments)
+    before = sorted(unregistered.iterdir())
+    line = run_refused(capsys, "accept", str(unregistered.parent / "run.json"), *arguments)
     assert "is of 'elsewhere.adapter:Adapter', " in line
-    assert sorted(stranger.iterdir()) == before
+    assert sorted(unregistered.iterdir()) == before
     assert "elsewhere" not in sys.modules
 
 
 def test_accept_for_an_adapter_that_the_user_names_writes_its_files(
-    stranger: Path, capsys: pytest.CaptureFixture[str]
+    unregistered: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["accept", str(stranger.parent / "run.json"), "--framework", "elsewhere.adapter:Adapter"]
+    arguments = ["accept", str(unregistered.parent / "run.json"), "--framework", "elsewhere.adapter:Adapter"]
     assert main(arguments) == 1
     assert "1 failures need a finding" in capsys.readouterr().out
     assert main([*arguments, "--finding", "a", "--text", "documented", "cost", "It does."]) == 0
-    (path,) = (stranger / SNAPSHOTS).iterdir()
+    (path,) = (unregistered / SNAPSHOTS).iterdir()
     assert path.name == "elsewhere.adapter.Adapter-3.0-cpu-eager.txt"
     assert path.read_text("utf-8") == "scaling.skip-is-atomic/test_d  a  raises-ValueError\n"
-    assert len(read_known(stranger, "elsewhere.adapter:Adapter").expectations) == 1
-
-
-CLAUSES = ("scaling.stays-positive", "recompute.statistics-once")
-NAME = "torch-2.13.0-cpu-eager.txt"
-FINDING = """
-[[finding]]
-id = "scale-zero"
-class = "defect"
-consequence = "silent-corruption"
-reason = "The scale reaches zero."
-link = "https://example.org/1"
-link_shows = "That it does."
-"""
-AROUND = """
-[finding.workaround]
-kind = "call"
-module = "trainer.py"
-does = "It stops before zero."
-"""
-LEFT_OUT = """
-[[finding.exclusion]]
-versions = ">=2.4,<3"
-when = ["clip"]
-"""
-LINE = "scaling.stays-positive/overflows 400  scale-zero  not-finite|differs  [avx2, -avx512f, seed]"
-
-TEXT = FindingText(
-    FindingKind.DEFECT,
-    Consequence.SILENT_CORRUPTION,
-    "The scale reaches zero.",
-    "https://example.org/1",
-    "That it does.",
-)
-ENTRY = Expectation(
-    clause="scaling.stays-positive",
-    cases=("overflows 400",),
-    signature="not-finite|differs",
-    finding=Finding("scale-zero", "torch", TEXT),
-    series=VersionSeries("2.13.0", "cpu", "eager"),
-    file=f"torch/{SNAPSHOTS}/{NAME}",
-)
+    assert len(read_known(unregistered, "elsewhere.adapter:Adapter").expectations) == 1
 
 
 def make_known(folder: Path, findings: str = FINDING, lines: str = LINE, name: str = NAME) -> Known:
-    """The content of files of these texts, beside the program of the finding."""
+    """The content of an adapter's folder with these texts and the program of the finding."""
     for inner in ("findings", SNAPSHOTS):
         (folder / "torch" / inner).mkdir(parents=True, exist_ok=True)
     for path in ("trainer.py", "findings/scale_zero.py"):
@@ -363,11 +363,11 @@ def test_read_known_of_comments_or_of_no_files_is_nothing(tmp_path: Path) -> Non
 
 
 def test_read_known_of_a_workaround_and_an_exclusion_has_their_finding(tmp_path: Path) -> None:
-    content = make_known(tmp_path, FINDING.replace('"defect"', '"defect"\ndevice = "cuda"') + AROUND + LEFT_OUT)
-    (around,), (left_out,) = content.workarounds, content.exclusions
-    assert (around.kind, around.module, around.mode) == ("call", "trainer.py", "")
-    assert around.finding == left_out.finding == content.findings[0]
-    assert (left_out.versions, left_out.device, left_out.when) == (">=2.4,<3", "cuda", ("clip",))
+    content = make_known(tmp_path, FINDING.replace('"defect"', '"defect"\ndevice = "cuda"') + WORKAROUND + EXCLUSION)
+    (workaround,), (exclusion,) = content.workarounds, content.exclusions
+    assert (workaround.kind, workaround.module, workaround.mode) == ("call", "trainer.py", "")
+    assert workaround.finding == exclusion.finding == content.findings[0]
+    assert (exclusion.versions, exclusion.device, exclusion.when) == (">=2.4,<3", "cuda", ("clip",))
 
 
 def test_load_known_of_the_committed_files_has_no_idle_finding_and_sorted_snapshots() -> None:
@@ -375,11 +375,11 @@ def test_load_known_of_the_committed_files_has_no_idle_finding_and_sorted_snapsh
     assert {entry.clause for entry in loaded.expectations} <= load_clauses().keys()
     assert {finding.framework for finding in loaded.findings} == built_in().keys() - {"reference"}
     failing = {entry.finding for entry in loaded.expectations}
-    named = {one.finding for one in (*loaded.workarounds, *loaded.exclusions)}
+    named = {entry.finding for entry in (*loaded.workarounds, *loaded.exclusions)}
     assert all(finding in failing | named or finding.causes for finding in loaded.findings)
     assert all(finding in failing or finding.program for finding in loaded.findings)
     sets = {finding.id: set(re.findall(r"\w+", finding.processor)) for finding in loaded.findings}
-    assert [one.id for one in loaded.findings if sets[one.id] - set(re.findall(r"\w+", one.text.reason))] == []
+    assert [f.id for f in loaded.findings if sets[f.id] - set(re.findall(r"\w+", f.text.reason))] == []
     lines: dict[str, list[str]] = {}
     for entry in loaded.expectations:
         lines.setdefault(entry.file, []).append(entry.line)
@@ -406,7 +406,7 @@ def test_load_known_of_the_committed_files_has_no_idle_finding_and_sorted_snapsh
     ],
 )
 def test_read_known_of_a_wrong_finding_is_refused_in_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
-    text = FINDING + AROUND + LEFT_OUT
+    text = FINDING + WORKAROUND + EXCLUSION
     assert old in text
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         make_known(tmp_path, text.replace(old, new))
@@ -414,11 +414,8 @@ def test_read_known_of_a_wrong_finding_is_refused_in_one_line(tmp_path: Path, ol
     assert "\n" not in str(caught.value)
 
 
-SNAPSHOT = f"torch/{SNAPSHOTS}/{NAME}: line "
-
-
 @pytest.mark.parametrize(
-    ("files", "place", "message"),
+    ("files", "start", "message"),
     [
         ({"lines": "scaling.automaton f s"}, SNAPSHOT, "line 1: got 'scaling.automaton f s', want "),
         ({"lines": LINE.replace("positive", "put")}, SNAPSHOT, "line 1: unknown clause 'scaling.stays-put'"),
@@ -430,16 +427,16 @@ SNAPSHOT = f"torch/{SNAPSHOTS}/{NAME}: line "
     ],
 )
 def test_read_known_of_a_wrong_line_or_name_is_refused_in_one_line(
-    tmp_path: Path, files: dict[str, str], place: str, message: str
+    tmp_path: Path, files: dict[str, str], start: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         make_known(tmp_path, **files)
-    assert str(caught.value).startswith(place)
+    assert str(caught.value).startswith(start)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("processor", "instructions", "meant"),
+    ("processor", "instructions", "applies"),
     [
         ("avx2", ("avx", "avx512f"), False),
         ("avx2, -avx512f", ("avx2",), True),
@@ -448,19 +445,15 @@ def test_read_known_of_a_wrong_line_or_name_is_refused_in_one_line(
         ("-avx512f", ("asimd",), True),
     ],
 )
-def test_applying_compares_instruction_sets(processor: str, instructions: tuple[str, ...], meant: bool) -> None:
+def test_applying_compares_instruction_sets(processor: str, instructions: tuple[str, ...], applies: bool) -> None:
     entry = replace(ENTRY, processor=processor)
     content = Known(expectations=(entry,), judged={"torch": (entry.series,)})
-    assert content.applying("torch", entry.series, 0, instructions).expectations == ((entry,) if meant else ())
+    assert content.applying("torch", entry.series, 0, instructions).expectations == ((entry,) if applies else ())
 
 
 def test_applying_of_a_version_that_cannot_be_compared_is_an_error() -> None:
     with pytest.raises(ValueError, match="torch: version 'nightly build' is not a PEP 440 version"):
         Known().applying("torch", VersionSeries("nightly build", "cpu", "eager"))
-
-
-OTHER = replace(ENTRY, signature="raises")
-UNSETTLED = replace(ENTRY, may_pass=True)
 
 
 @pytest.mark.parametrize(
@@ -476,7 +469,7 @@ UNSETTLED = replace(ENTRY, may_pass=True)
         (False, "", (), ("pass", None)),
     ],
 )
-def test_judge_of_a_result_and_its_entries(
+def test_judge_of_a_result_and_its_entries_gives_an_outcome(
     failed: bool, signature: str, matching: tuple[Expectation, ...], verdict: tuple[str, Expectation | None]
 ) -> None:
     assert judge(failed, signature, matching) == verdict
@@ -491,7 +484,7 @@ def test_explain_names_signature_reason_or_remedy() -> None:
     assert "did not occur, unlike in 2.12.0; " in explain_repair([inferred])
 
 
-def test_unmatched_are_entries_without_a_test() -> None:
+def test_find_unmatched_has_entries_without_a_test() -> None:
     assert find_unmatched([ENTRY], [("scaling.stays-positive", "overflows 400")]) == ()
     assert find_unmatched([ENTRY], [("scaling.stays-positive", "overflows 40")]) == (ENTRY,)
     assert find_unmatched([ENTRY], [("scaling.stays-finite", "overflows 400")]) == (ENTRY,)

@@ -1,4 +1,4 @@
-"""The oracle: the scaler's automaton, envelopes of correct runs, and models quantized by rules."""
+"""The oracle: the automaton of the scale, envelopes of correct runs, and bounds of quantized models."""
 
 import math
 from collections.abc import Callable
@@ -31,10 +31,18 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 
 G, B = True, False
 """A finite update, and a non-finite one."""
+PRECISIONS = [FLOAT32, FLOAT16, BFLOAT16]
+each_precision = pytest.mark.parametrize("precision", PRECISIONS, ids=lambda p: p.label)
+ROWS, WIDTH = 8, 96
+COLUMNS = RULES["load-int8"]
+VALUES = replace(COLUMNS, without="values")
+OUTLYING = {"none": [], "below": [], "at": [20], "one": [20], "negative": [20], "all": list(range(WIDTH))}
+each_case = pytest.mark.parametrize("case", post_training.CASES)
+NORMED = Model("normed", (Dense(2, bias=False), LayerNorm(), Heads((Head("a", 2),))), (2,), (("a", "squared_error"),))
 
 
 @pytest.mark.parametrize(
-    ("start", "schedule", "scales", "good"),
+    ("start", "schedule", "scales", "good_steps"),
     [
         (Scale(1024.0, interval=3), [G, G, G, G], [1024.0, 1024.0, 2048.0, 2048.0], [1, 2, 0, 1]),
         (Scale(64.0, interval=3), [G, G, B, G, G, G], [64.0, 64.0, 32.0, 32.0, 32.0, 64.0], [1, 2, 0, 1, 2, 0]),
@@ -50,17 +58,17 @@ G, B = True, False
         (Scale(3.0, growth=1.1, interval=1), [G], [float(np.float32(3.0) * np.float32(1.1))], [0]),
     ],
 )
-def test_trace_follows_hand_worked_states(
-    start: Scale, schedule: list[bool], scales: list[float], good: list[int]
+def test_trace_of_a_schedule_has_the_states_by_hand(
+    start: Scale, schedule: list[bool], scales: list[float], good_steps: list[int]
 ) -> None:
     before, states = replace(start), list(start.trace(schedule))
     assert [state.scale for state in states] == scales
-    assert [state.good for state in states] == good
+    assert [state.good for state in states] == good_steps
     assert start == before
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 5))
-def test_the_scale_counts_growths_and_backoffs(schedule: list[bool], interval: int) -> None:
+def test_trace_of_any_schedule_counts_growths_and_backoffs(schedule: list[bool], interval: int) -> None:
     growths, run = 0, 0
     for finite in schedule:
         run = run + 1 if finite else 0
@@ -68,10 +76,6 @@ def test_the_scale_counts_growths_and_backoffs(schedule: list[bool], interval: i
     *_, last = Scale(1.0, interval=interval), *Scale(1.0, interval=interval).trace(schedule)
     assert last.scale == 2.0 ** (growths - schedule.count(B))
     assert last.good == run % interval
-
-
-PRECISIONS = [FLOAT32, FLOAT16, BFLOAT16]
-each_precision = pytest.mark.parametrize("precision", PRECISIONS, ids=lambda p: p.label)
 
 
 class FastTrainer(ReferenceTrainer):
@@ -90,7 +94,7 @@ class SteepTrainer(ReferenceTrainer):
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of this module's own, the same for its tests."""
+    """A cache folder that the tests of this module share."""
     folder = tmp_path_factory.getbasetemp() / "envelopes"
     monkeypatch.setenv(CACHE_FOLDER, str(folder))
     return folder
@@ -112,7 +116,7 @@ def exact_case(precision: Precision) -> Case:
     return exact_linear(), Recipe(SGD(2.0**-4), precision, scaling), [(exact_batch(seed=i),) for i in range(3)]
 
 
-def ran(
+def run_case(
     case: Case, framework: Callable[..., ReferenceFramework] = ReferenceFramework, rounding: Rounding | None = None
 ) -> Run:
     model, recipe, windows = case
@@ -124,7 +128,7 @@ def make_envelope(case: Case) -> Envelope:
 
 
 def beyond(case: Case, measured: Run) -> list[str]:
-    """The quantities of a run that lie outside its envelope."""
+    """The quantities of a run outside its envelope."""
     result = make_envelope(case)
     distance, bound, _ = result.worst_loss(measured.losses)
     gradient, parameters = result.gradient(measured.gradient), result.parameters(measured.parameters)
@@ -132,13 +136,12 @@ def beyond(case: Case, measured: Run) -> list[str]:
     return [name for name, (value, limit) in pairs.items() if not value <= limit.value]
 
 
-# ---------------------------------------------------------------- silent and caught
 @each_precision
 @pytest.mark.parametrize("make", [digits_case, exact_case])
-def test_envelope_holds_rounding_at_random(make: Callable[[Precision], Case], precision: Precision) -> None:
-    """20 fresh members of the ensemble; one in a hundred outside would show in some of the six cases."""
+def test_envelope_includes_random_rounding(make: Callable[[Precision], Case], precision: Precision) -> None:
+    """None of 40 other members of each ensemble lies outside."""
     case = make(precision)
-    runs = {seed: ran(case, rounding=Stochastic(np.random.default_rng([seed, 99]))) for seed in range(40)}
+    runs = {seed: run_case(case, rounding=Stochastic(np.random.default_rng([seed, 99]))) for seed in range(40)}
     assert {seed: result for seed, measured in runs.items() if (result := beyond(case, measured))} == {}
 
 
@@ -148,20 +151,19 @@ def test_envelope_holds_rounding_at_random(make: Callable[[Precision], Case], pr
 def test_envelope_excludes_a_small_fault(trainer: type[ReferenceTrainer], quantities: set[str]) -> None:
     for case in (digits_case(FLOAT32), exact_case(FLOAT32), exact_case(FLOAT16)):
         twin = type("Twin", (ReferenceFramework,), {"trainer_class": trainer})
-        assert quantities <= set(beyond(case, ran(case, twin)))
+        assert quantities <= set(beyond(case, run_case(case, twin)))
 
 
 def test_envelope_excludes_nan() -> None:
     case = digits_case(FLOAT16)
-    good = ran(case)
-    losses = good.losses.copy()
+    run = run_case(case)
+    losses = run.losses.copy()
     losses[2] = math.nan
-    spoilt = Run(losses, math.nan * good.gradient, math.nan * good.parameters)
-    assert beyond(case, spoilt) == ["loss", "gradient", "parameters"]
+    damaged = Run(losses, math.nan * run.gradient, math.nan * run.parameters)
+    assert beyond(case, damaged) == ["loss", "gradient", "parameters"]
     assert make_envelope(case).worst_loss(losses)[2] == 2
 
 
-# ---------------------------------------------------------------- shape of the envelope
 def test_envelope_widens_with_the_format_and_names_its_derivation() -> None:
     envelopes = [make_envelope(digits_case(precision)) for precision in PRECISIONS]
     for a, b in pairwise(envelopes):
@@ -175,35 +177,34 @@ def test_envelope_widens_with_the_format_and_names_its_derivation() -> None:
         assert {"method", "samples", "multiplier", "seed", "origin"} <= result.derivation.keys()
 
 
-def test_worst_loss_looks_at_judged_updates_alone() -> None:
+def test_worst_loss_ignores_updates_that_are_not_judged() -> None:
     losses = np.array([2.0, 2.0, 2.0, 2.0])
 
-    def of(*spread: float) -> Envelope:
+    def with_spread(*spread: float) -> Envelope:
         return Envelope(Run(losses, losses, losses), np.array(spread), 0.0, np.zeros(1), 0.0, {}, {})
 
-    result = of(0.01, 0.1, 0.3, 0.4)
+    result = with_spread(0.01, 0.1, 0.3, 0.4)
     assert result.count_judged() == 2
     assert result.worst_loss(losses + np.array([0.0, 0.1, 50.0, math.nan]))[2] == 1
-    assert of(1.0, 1.0, 1.0, 1.0).count_judged() == 0
+    assert with_spread(1.0, 1.0, 1.0, 1.0).count_judged() == 0
     with pytest.raises(ValueError, match="first update"):
-        of(1.0, 1.0, 1.0, 1.0).worst_loss(losses)
+        with_spread(1.0, 1.0, 1.0, 1.0).worst_loss(losses)
 
 
-# ---------------------------------------------------------------- cache
-def same(a: Envelope, b: Envelope) -> bool:
+def are_equal(a: Envelope, b: Envelope) -> bool:
     arrays = ((a.exact.losses, b.exact.losses), (a.exact.gradient, b.exact.gradient), (a.loss_spread, b.loss_spread))
     spreads = (a.gradient_spread, a.parameter_spread) == (b.gradient_spread, b.parameter_spread)
     return spreads and all(np.array_equal(x, y) for x, y in arrays) and a.derivation == b.derivation
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of one test's own."""
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder."""
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "own"))
     return tmp_path / "own"
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("empty_cache")
 def test_envelope_origin_differs_with_what_it_derives_from() -> None:
     model, recipe, windows = exact_case(FLOAT16)
     changes = [
@@ -227,28 +228,23 @@ def test_envelope_origin_differs_with_what_it_derives_from() -> None:
     ],
     ids=["foreign", "cut", "zeros", "renamed"],
 )
-def test_envelope_is_read_from_the_cache_unless_it_is_damaged(own: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_envelope_is_read_from_the_cache_unless_it_is_damaged(
+    empty_cache: Path, damage: Callable[[bytes], bytes]
+) -> None:
     first = make_envelope(exact_case(FLOAT16))
-    (file,) = own.iterdir()
+    (file,) = empty_cache.iterdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(errormodel, "ReferenceFramework", None)
-        assert same(make_envelope(exact_case(FLOAT16)), first), "the cache is read"
+        assert are_equal(make_envelope(exact_case(FLOAT16)), first)
     file.write_bytes(damage(file.read_bytes()))
-    assert same(make_envelope(exact_case(FLOAT16)), first)
-    assert same(make_envelope(exact_case(FLOAT16)), first)
-    assert list(own.iterdir()) == [file]
-
-
-ROWS, WIDTH = 8, 96
-COLUMNS = RULES["load-int8"]
-VALUES = replace(COLUMNS, without="values")
-OUTLYING = {"none": [], "below": [], "at": [20], "one": [20], "negative": [20], "all": list(range(WIDTH))}
-each_case = pytest.mark.parametrize("case", post_training.CASES)
+    assert are_equal(make_envelope(exact_case(FLOAT16)), first)
+    assert are_equal(make_envelope(exact_case(FLOAT16)), first)
+    assert list(empty_cache.iterdir()) == [file]
 
 
 @each_case
 @pytest.mark.parametrize("seed", range(5))
-def test_the_columns_of_a_case_have_outliers(case: str, seed: int) -> None:
+def test_cases_have_their_outlying_columns(case: str, seed: int) -> None:
     inputs = post_training.CASES[case](ROWS, WIDTH, COLUMNS, seed)
     assert inputs.shape == (ROWS, WIDTH)
     assert np.flatnonzero(outlying(inputs, COLUMNS)).tolist() == OUTLYING[case]
@@ -259,7 +255,7 @@ def test_the_columns_of_a_case_have_outliers(case: str, seed: int) -> None:
 @each_case
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("rule", [COLUMNS, VALUES], ids=["columns", "values"])
-def test_no_code_is_near_to_another(rule, case: str, seed: int) -> None:  # type: ignore[no-untyped-def]
+def test_cases_have_no_value_near_a_rounding_boundary(rule, case: str, seed: int) -> None:  # type: ignore[no-untyped-def]
     inputs = post_training.CASES[case](ROWS, WIDTH, rule, seed)
     coded = cast(inputs, rule)[:, ~outlying(inputs, rule)].astype(np.float64)
     scale = scale_of(zero_outliers(inputs, rule), rule.inputs)[:, :1]
@@ -267,7 +263,7 @@ def test_no_code_is_near_to_another(rule, case: str, seed: int) -> None:  # type
     assert np.abs(coded / scale).max(initial=0.0) < 127.5
 
 
-def test_the_bound_is_that_of_half_a_code_and_a_cast() -> None:
+def test_from_float_bound_is_half_a_code_and_a_cast() -> None:
     """An input of 1 and a weight of 1 in a column whose largest is 127: half a code each, and no cast."""
     weight = np.array([[1.0], [127.0]], np.float32)
     inputs = np.array([[1.0, 0.0]], np.float32)
@@ -276,11 +272,8 @@ def test_the_bound_is_that_of_half_a_code_and_a_cast() -> None:
     assert 0.5 <= bound[0, 0] < 0.5 + 1e-5
 
 
-NORMED = Model("normed", (Dense(2, bias=False), LayerNorm(), Heads((Head("a", 2),))), (2,), (("a", "squared_error"),))
-
-
 @pytest.mark.parametrize(("row", "magnified"), [([1.0, -3.0], False), ([1000.0, 1000.002], True)])
-def test_a_norm_of_values_that_are_nearly_equal_magnifies_what_they_are_off(row: list[float], magnified: bool) -> None:
+def test_conditions_of_a_norm_of_nearly_equal_values_are_large(row: list[float], magnified: bool) -> None:
     weights = {name: np.zeros(shape, np.float32) for name, shape in NORMED.parameter_shapes().items()}
     weights |= {"0.weight": np.eye(2, dtype=np.float32), "1.scale": np.ones(2, np.float32)}
     weights |= {"2.a.weight": np.eye(2, dtype=np.float32)}

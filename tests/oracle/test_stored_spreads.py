@@ -1,4 +1,4 @@
-"""Spreads that come with the suite: used where code and inputs are the same, and what would be derived anew."""
+"""Stored spreads: used for the code and the inputs that they were derived from, collected, and kept."""
 
 import json
 from pathlib import Path
@@ -15,8 +15,8 @@ from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, Precision, Recipe
 from frameworks.cache_folder import CACHE_FOLDER
 from frameworks.contract import Conventions
 from frameworks.reference.framework import CONVENTIONS
+from tests.support.suite_runs import ROOT
 
-ROOT = Path(__file__).parents[2]
 RECIPE = Recipe(SGD(2.0**-4), precision=FLOAT16)
 SPREADS = ("loss_spread", "gain_spread", "gradient_spread", "parameter_spread")
 
@@ -34,8 +34,8 @@ def compute_evaluation_bound() -> float:
 
 
 @pytest.fixture
-def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file of spreads, in whose place the suite's own is; the cache folder is empty."""
+def spreads_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of spreads in place of the suite's own one; the cache folder is empty."""
     file = tmp_path / "spreads.json"
     monkeypatch.setattr(stored_spreads.load_spreads, "__defaults__", (file,), raising=False)
     monkeypatch.setattr(bounds_cache, "load_spreads", lambda: stored_spreads.load_spreads(file))
@@ -47,8 +47,8 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-@pytest.mark.usefixtures("filled")
-def test_stored_spreads_give_the_same_envelope_from_the_exact_run_alone(
+@pytest.mark.usefixtures("spreads_file")
+def test_envelope_of_stored_spreads_is_the_same_without_an_ensemble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(errormodel, "Stochastic", None)
@@ -66,40 +66,40 @@ def test_stored_spreads_give_the_same_envelope_from_the_exact_run_alone(
     assert stored.derivation == fresh.derivation
 
 
-def test_entries_of_other_code_are_not_used_and_go(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = json.loads(filled.read_text())
-    filled.write_text(json.dumps({**before, "code": "0" * 64}))
+def test_collect_drops_entries_of_other_code(spreads_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = json.loads(spreads_file.read_text())
+    spreads_file.write_text(json.dumps({**before, "code": "0" * 64}))
     stored_spreads.load_spreads.cache_clear()
-    assert stored_spreads.load_spreads(filled) == {}
+    assert stored_spreads.load_spreads(spreads_file) == {}
     with monkeypatch.context() as patched:
         patched.setattr(errormodel, "Stochastic", None)
         with pytest.raises(TypeError):
             make_envelope()
     make_envelope()
-    folder = filled.parent / "second"
-    assert stored_spreads.collect([folder], filled) == 1
-    assert json.loads(filled.read_text())["entries"].keys() < before["entries"].keys()
+    folder = spreads_file.parent / "second"
+    assert stored_spreads.collect([folder], spreads_file) == 1
+    assert json.loads(spreads_file.read_text())["entries"].keys() < before["entries"].keys()
 
 
-def test_entries_stay_after_a_change_that_moves_no_number(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    former = json.loads(filled.read_text())
-    filled.write_text(json.dumps({**former, "code": "0" * 64}))
+def test_keep_after_a_change_without_effect_keeps_entries(spreads_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    former = json.loads(spreads_file.read_text())
+    spreads_file.write_text(json.dumps({**former, "code": "0" * 64}))
     stored_spreads.load_spreads.cache_clear()
-    folder = filled.parent / "second"
+    folder = spreads_file.parent / "second"
     make_envelope()
     with pytest.raises(ValueError, match="got 1 entries that were derived again, want 20"):
-        stored_spreads.keep([folder], filled)
+        stored_spreads.keep([folder], spreads_file)
     monkeypatch.setattr(stored_spreads, "SAMPLE", 1)
-    assert stored_spreads.keep([folder], filled) == 2
-    assert json.loads(filled.read_text()) == former
+    assert stored_spreads.keep([folder], spreads_file) == 2
+    assert json.loads(spreads_file.read_text()) == former
     (name,) = {stored_spreads.entry_name(str(np.load(path)["inputs"]), path) for path in folder.glob("*.npz")}
     former["entries"][name]["loss_spread"] = "1.0 2.0 3.0"
-    filled.write_text(json.dumps(former))
+    spreads_file.write_text(json.dumps(former))
     with pytest.raises(ValueError, match=f"1 of 1 entries differ, such as {name}: "):
-        stored_spreads.keep([folder], filled)
+        stored_spreads.keep([folder], spreads_file)
 
 
-def test_a_folder_without_spreads_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_of_a_folder_without_spreads_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "other.npz", spread=np.zeros(2), code=np.array("0" * 64))
     (tmp_path / "broken.npz").write_bytes(b"no archive")
     assert stored_spreads.main([str(tmp_path)]) == 2
@@ -107,7 +107,7 @@ def test_a_folder_without_spreads_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert stored_spreads.main([]) == 2
 
 
-def test_code_hash_follows_the_code_and_neither_comments_nor_messages(tmp_path: Path) -> None:
+def test_code_hash_ignores_comments_and_messages(tmp_path: Path) -> None:
     package = tmp_path / "frameworks" / "reference"
     package.mkdir(parents=True)
     source = 'def take(x):\n    if x:\n        raise ValueError("one")\n    return 16\n'
@@ -124,14 +124,14 @@ def test_code_hash_follows_the_code_and_neither_comments_nor_messages(tmp_path: 
     assert hashes[0] == hashes[1] == hashes[2] != hashes[3]
 
 
-def test_modules_of_a_derivation_are_without_those_of_attempts() -> None:
+def test_modules_leave_out_attempts() -> None:
     assert (ROOT / "frameworks" / "base" / "capability_attempts.py").is_file()
     names = derivation_hash.modules()
     assert "frameworks.base.trainer" in names
     assert "frameworks.base.capability_attempts" not in names
 
 
-def test_own_file_of_spreads_has_entries_of_known_arrays() -> None:
+def test_committed_spreads_have_known_arrays() -> None:
     content = json.loads(stored_spreads.FILE.read_text("utf-8"))
     assert content["entries"]
     assert all(arrays.keys() <= stored_spreads.SPREADS for arrays in content["entries"].values())
@@ -141,7 +141,7 @@ def test_own_file_of_spreads_has_entries_of_known_arrays() -> None:
     ("fixture", "optimizer", "precision"),
     [("exact-linear", "adam", FLOAT32), ("exact-linear", "sgd", BFLOAT16), ("sincos", "sgd", FLOAT32)],
 )
-def test_stored_spreads_are_those_that_are_derived_anew(
+def test_envelope_of_committed_spreads_agrees_with_a_fresh_one(
     fixture: str, optimizer: str, precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spreads of two draws of eight members differ; those of the same NumPy are the same numbers."""
@@ -160,5 +160,6 @@ def test_stored_spreads_are_those_that_are_derived_anew(
     fresh = errormodel.envelope(*arguments)
     assert np.array_equal(ours.exact.parameters, fresh.exact.parameters)
     for name in SPREADS:
-        one, other = np.array(getattr(ours, name)), np.array(getattr(fresh, name))
-        assert np.all((one == other) | ((one < 4.0 * other) & (other < 4.0 * one))), name
+        stored, derived = np.array(getattr(ours, name)), np.array(getattr(fresh, name))
+        is_close = (stored < 4.0 * derived) & (derived < 4.0 * stored)
+        assert np.all((stored == derived) | is_close), name

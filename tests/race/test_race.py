@@ -1,4 +1,4 @@
-"""Races: the statistic, recorded processes replayed, the racing processes, and the command.
+"""`conformance race`: its statistic, replays of recorded processes, racing processes, and the command.
 
 The recordings are of the reference (small-mlp, 4 updates in a sample), made by `conformance race` on a machine of two
 cores that others used: three equal processes in each set. `quiet`: 16 sets of 240 rounds at a load of 3. `shared`: 24
@@ -42,8 +42,29 @@ from conformance.sweep.plan import Release
 from results.record.files import RecordError
 from tests.support.suite_runs import run_refused
 
-HERE = Path(sys.executable)
+PYTHON = Path(sys.executable)
 SIDES = (OLD, NEW, TWIN)
+SCRIPT = """
+import json, sys
+facts = json.loads(sys.argv[1])
+print(json.dumps({"ready": 1}), flush=True)
+for line in sys.stdin:
+    work, _, count = line.strip().partition(" ")
+    answer = facts.get(work, {"value": 1000 * int(count)})
+    if answer == "die":
+        sys.exit("the interpreter died")
+    if answer == "hang":
+        import time; time.sleep(60)
+    print(json.dumps(answer), flush=True)
+"""
+"""A racing process with scripted answers; other work takes a thousand nanoseconds."""
+
+FACTS: dict[str, Any] = {
+    "load": {"value": 10**9, "version": "1.0", "numpy": "2.4.6", "place": "cpu eager"},
+    "first": {"value": 10**8},
+    "kinds": {"kinds": ["step", "optimizer", "yardstick"]},
+    "memory": {"value": 2**28},
+}
 
 
 def samples_of(
@@ -79,21 +100,21 @@ def outcomes(samples: RaceSamples) -> dict[str, str]:
 
 def test_estimate_has_the_interval_of_student_over_pairs() -> None:
     logs = [0.00, 0.01, 0.02, 0.03, 0.04]
-    few, many = (estimate([[1.0] * rounds] * 5, [[math.exp(log)] * rounds for log in logs]) for rounds in (10, 1000))
-    assert few == many
-    assert math.isclose(few.estimate, math.exp(0.02), rel_tol=1e-12)
+    short, long = (estimate([[1.0] * rounds] * 5, [[math.exp(log)] * rounds for log in logs]) for rounds in (10, 1000))
+    assert short == long
+    assert math.isclose(short.estimate, math.exp(0.02), rel_tol=1e-12)
     reach = 4.604094871415897 * np.std(logs, ddof=1) / math.sqrt(5)
-    assert math.isclose(few.high, math.exp(0.02 + reach), rel_tol=1e-9)
-    assert math.isclose(few.low, math.exp(0.02 - reach), rel_tol=1e-9)
+    assert math.isclose(short.high, math.exp(0.02 + reach), rel_tol=1e-9)
+    assert math.isclose(short.low, math.exp(0.02 - reach), rel_tol=1e-9)
     assert estimate([[1.0] * 10] * 5, [[1.0] * 8 + [50.0, 0.01]] * 5).estimate == 1.0  # disturbed rounds are trimmed
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "why"),
+    ("old", "new", "reason"),
     [([1.0] * 4, [1.0] * 4, "4 pairs"), ([1.0] * 5, [0.0] * 5, "positive"), ([math.nan] * 5, [1.0] * 5, "positive")],
 )
-def test_estimate_refuses_with_a_reason(old: list[float], new: list[float], why: str) -> None:
-    assert why in estimate([[value] for value in old], [[value] for value in new]).refusal
+def test_estimate_refuses_with_a_reason(old: list[float], new: list[float], reason: str) -> None:
+    assert reason in estimate([[value] for value in old], [[value] for value in new]).refusal
 
 
 @pytest.mark.parametrize(
@@ -118,10 +139,10 @@ def test_judge_gives_each_cost_its_outcome(cost: str, times: float, outcome: str
 def test_judge_of_noisy_processes_is_too_noisy_unless_only_the_import_is() -> None:
     noisy = judge(samples_of({}, spread=0.06))
     assert (noisy.status, noisy.verdicts[0].outcome) == (2, RaceOutcome.NOISY)
-    samples, other = samples_of({}), samples_of({}, spread=0.5)
+    samples, noise = samples_of({}), samples_of({}, spread=0.5)
     pairs = tuple(
-        {side: replace(own, once={**own.once, "import": noise[side].once["import"]}) for side, own in pair.items()}
-        for pair, noise in zip(samples.pairs, other.pairs, strict=True)
+        {side: replace(old, once={**old.once, "import": noisy[side].once["import"]}) for side, old in pair.items()}
+        for pair, noisy in zip(samples.pairs, noise.pairs, strict=True)
     )
     assert outcomes(replace(samples, pairs=pairs))["import"] == "too noisy"
     assert judge(replace(samples, pairs=pairs)).status == 0
@@ -137,13 +158,13 @@ def test_judge_refuses_a_race_that_contradicts_itself() -> None:
     assert yardstick.verdicts[-1].outcome is RaceOutcome.EQUAL
 
 
-def test_judge_takes_another_numpy_for_no_yardstick() -> None:
+def test_judge_of_another_numpy_ignores_the_yardstick() -> None:
     result = judge(samples_of({"yardstick": 1.3}, numpy=("1.26.4", "2.4.6")))
     assert result.status == 0
     assert result.notes == ("NumPy differs (1.26.4 and 2.4.6): its work is no yardstick",)
 
 
-def test_stored_samples_are_judged_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_race_of_stored_samples_prints_their_judgement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     samples, path = samples_of({"step": 1.05}), tmp_path / "race.json.gz"
     write(path, samples)
     assert judge(load(path)) == judge(samples)
@@ -164,7 +185,7 @@ def test_race_of_damaged_samples_is_refused(tmp_path: Path, content: bytes, caps
 
 
 def replays(name: str, times: float) -> Iterator[RaceJudgement]:
-    """A hundred races of recorded processes in which the new version takes so many times as long."""
+    """A hundred races of recorded processes; `times` multiplies the times of the new version."""
     rng, samples = np.random.default_rng(7), load(Path(__file__).parent / f"{name}.json.gz")
 
     def slow_down(side: SideSamples) -> SideSamples:
@@ -178,46 +199,23 @@ def replays(name: str, times: float) -> Iterator[RaceJudgement]:
     for _ in range(100):
         sets = [samples.pairs[index] for index in rng.choice(len(samples.pairs), PAIRS, replace=False)]
         pairs = []
-        for own in sets:
-            pair = {side: own[SIDES[index]] for side, index in zip(SIDES, rng.permutation(3), strict=True)}
+        for times_by_side in sets:
+            pair = {side: times_by_side[SIDES[index]] for side, index in zip(SIDES, rng.permutation(3), strict=True)}
             pairs.append({**pair, NEW: slow_down(pair[NEW])})
         yield judge(replace(samples, pairs=tuple(pairs)))
 
 
 @pytest.mark.parametrize("name", ["quiet", "shared", "busy"])
-def test_equal_versions_raise_at_most_one_false_alarm(name: str) -> None:
+def test_judge_of_equal_versions_gives_at_most_one_false_alarm(name: str) -> None:
     statuses = Counter(result.status for result in replays(name, 1.0))
     assert statuses[1] <= 1
     assert name != "shared" or statuses[0] >= 90
 
 
 @pytest.mark.parametrize("name", ["quiet", "shared"])
-def test_five_percent_are_found(name: str) -> None:
+def test_judge_of_five_percent_finds_them(name: str) -> None:
     result = [replay.verdicts[0].outcome for replay in replays(name, 1.05)]
     assert result.count(RaceOutcome.GREW) >= 95
-
-
-SCRIPT = """
-import json, sys
-facts = json.loads(sys.argv[1])
-print(json.dumps({"ready": 1}), flush=True)
-for line in sys.stdin:
-    what, _, count = line.strip().partition(" ")
-    said = facts.get(what, {"value": 1000 * int(count)})
-    if said == "die":
-        sys.exit("the interpreter died")
-    if said == "hang":
-        import time; time.sleep(60)
-    print(json.dumps(said), flush=True)
-"""
-"""A racing process whose answers are given; a work without one takes a thousand nanoseconds."""
-
-FACTS: dict[str, Any] = {
-    "load": {"value": 10**9, "version": "1.0", "numpy": "2.4.6", "place": "cpu eager"},
-    "first": {"value": 10**8},
-    "kinds": {"kinds": ["step", "optimizer", "yardstick"]},
-    "memory": {"value": 2**28},
-}
 
 
 @dataclass(frozen=True)
@@ -230,8 +228,8 @@ class ScriptedRacer(Racer):
 
 
 def make_racer(**changes: Any) -> ScriptedRacer:
-    """A side with these answers besides the usual ones."""
-    return ScriptedRacer(HERE, "x", answers=json.dumps(FACTS | changes))
+    """A side with these answers in addition to the usual ones."""
+    return ScriptedRacer(PYTHON, "x", answers=json.dumps(FACTS | changes))
 
 
 def test_race_has_rounds_of_every_side() -> None:
@@ -239,7 +237,7 @@ def test_race_has_rounds_of_every_side() -> None:
     samples = race(make_racer(), slow, FEWEST_PAIRS, 6)
     assert (samples.old, samples.new, samples.place, len(samples.pairs)) == ("1.0", "1.1", "cpu eager", FEWEST_PAIRS)
     for pair in samples.pairs:
-        lengths = {side: [len(times) for times in own.rounds.values()] for side, own in pair.items()}
+        lengths = {side: [len(rounds) for rounds in times.rounds.values()] for side, times in pair.items()}
         assert lengths == {side: [6, 2, 2] for side in SIDES}
         assert set(pair[NEW].once) == {cost.key for cost in COSTS if not cost.rounds}
         assert set(pair[NEW].rounds["step"]) == {10**8}
@@ -253,20 +251,20 @@ def test_race_leaves_out_a_work_that_one_side_lacks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         ({"load": {"refused": "x cannot be imported"}}, "new: load: x cannot be imported"),
         ({"first": "die"}, "new: its process ended: the interpreter died"),
         ({"load": FACTS["load"] | {"place": "cuda eager"}}, "the sides run on cpu eager and cuda eager"),
     ],
 )
-def test_race_ends_with_a_side_that_cannot_be_measured(changes: dict[str, Any], why: str) -> None:
+def test_race_ends_with_a_side_that_cannot_be_measured(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(RaceError) as caught:
         race(make_racer(), make_racer(**changes), FEWEST_PAIRS, 6)
-    assert str(caught.value).startswith(why)
+    assert str(caught.value).startswith(reason)
 
 
-def test_started_ends_a_process_that_hangs() -> None:
+def test_start_process_ends_a_process_that_hangs() -> None:
     with start_process("old", make_racer(step="hang")) as process:
         with pytest.raises(RaceError, match="no answer within 0 s"):
             process.ask("step", limit_s=0.05)
@@ -275,8 +273,8 @@ def test_started_ends_a_process_that_hangs() -> None:
         os.kill(number, 0)
 
 
-def test_started_serves_a_real_framework() -> None:
-    with start_process("old", Racer(HERE, "reference", "cpu", "", "small-mlp")) as process:
+def test_start_process_answers_for_the_reference() -> None:
+    with start_process("old", Racer(PYTHON, "reference", "cpu", "", "small-mlp")) as process:
         assert process.ask("load")["place"] == "cpu emulated"
         assert process.value("first") > 0
         assert process.ask("kinds")["kinds"] == ["step", "optimizer", "yardstick"]
@@ -286,14 +284,14 @@ def test_started_serves_a_real_framework() -> None:
 
 @pytest.fixture
 def environments(monkeypatch: pytest.MonkeyPatch) -> list[Requirements]:
-    """The environments that are made; nothing is installed, and torch 2.6.0 cannot be."""
+    """Environments that are made without installing anything; torch 2.6.0 cannot be made."""
     result: list[Requirements] = []
 
-    def make(_: Path, wanted: Requirements, __: Commands) -> Path:
-        if wanted.names[0] == "torch==2.6.0":
+    def make(_: Path, requirements: Requirements, __: Commands) -> Path:
+        if requirements.names[0] == "torch==2.6.0":
             raise NotJudged("no solution", "there is no torch 2.6.0")
-        result.append(wanted)
-        return Path(wanted.names[0])
+        result.append(requirements)
+        return Path(requirements.names[0])
 
     def list_releases(package: str) -> dict[Version, Release]:
         if package != "torch":
@@ -306,13 +304,13 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> list[Requirements]:
 
 
 def test_interpreter_of_a_version_is_of_an_environment(environments: list[Requirements]) -> None:
-    for text, device, mode, wanted in (
+    for text, device, mode, interpreter in (
         ("torch==2.12.1", "cpu", "accelerate", Path("torch==2.12.1")),
-        (f"reference@{HERE}", "auto", "", HERE),
-        ("torch", "auto", "compile", HERE),
+        (f"reference@{PYTHON}", "auto", "", PYTHON),
+        ("torch", "auto", "compile", PYTHON),
     ):
         with racing.interpreter(OLD, racing.side_of(OLD, text, device, mode)) as python:
-            assert python == wanted
+            assert python == interpreter
     assert environments[0].names[:2] == ("torch==2.12.1", "accelerate")
     refused_side = racing.side_of(OLD, "torch==2.6.0", "cpu", "")
     with pytest.raises(RaceError, match=r"^old: torch-2.6.0-cpu-\w+: there is no torch 2.6.0"):
@@ -321,7 +319,7 @@ def test_interpreter_of_a_version_is_of_an_environment(environments: list[Requir
 
 
 @pytest.mark.parametrize(
-    ("argv", "why"),
+    ("argv", "reason"),
     [
         ((), "name two versions, such as torch==2.12.1 torch==2.13.0, or samples by --samples"),
         (("nothing", "nothing"), "unknown framework 'nothing'"),
@@ -329,7 +327,7 @@ def test_interpreter_of_a_version_is_of_an_environment(environments: list[Requir
         (("torch==2.12.1", "reference"), "got torch==2.12.1 and reference, want two versions of one framework"),
         (("reference@/x/python", "reference"), "old: /x/python: no such program; name a Python that has"),
         (("torch==2.12.1", "torch@/x/python"), "new: /x/python: no such program; name a Python that has"),
-        ((f"torch==2.6.0@{HERE}", "torch"), "old: got a version and a Python, want one of them"),
+        ((f"torch==2.6.0@{PYTHON}", "torch"), "old: got a version and a Python, want one of them"),
         (("torch==2.5", "torch"), "old: no index has torch 2.5"),
         (("torch==abc", "torch"), "old: torch: got 'abc', want"),
         (("jax==0.9", "jax"), "jax: its releases cannot be listed"),
@@ -342,7 +340,7 @@ def test_interpreter_of_a_version_is_of_an_environment(environments: list[Requir
     ],
 )
 def test_race_refuses_in_one_line(
-    argv: tuple[str, ...], why: str, environments: list[Requirements], capsys: pytest.CaptureFixture[str]
+    argv: tuple[str, ...], reason: str, environments: list[Requirements], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert why in run_refused(capsys, "race", *argv)
+    assert reason in run_refused(capsys, "race", *argv)
     assert environments == []

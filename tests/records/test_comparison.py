@@ -1,4 +1,4 @@
-"""The comparison of records: what counts as worse, what cannot be compared, numbers, arrays and costs."""
+"""Comparisons of records: kinds of changes, refusals, numbers, arrays, and the ratio of two series of times."""
 
 import math
 import warnings
@@ -66,14 +66,14 @@ from tests.support.suite_runs import call_command
         (Outcome.NOT_OFFERED, Outcome.UNSUPPORTED, None),
     ],
 )
-def test_what_the_framework_did_decides(old: Outcome, new: Outcome, kind: ChangeKind | None) -> None:
+def test_compare_of_two_outcomes_has_their_kind_of_change(old: Outcome, new: Outcome, kind: ChangeKind | None) -> None:
     result = compare(change_verdict(BASE, 1, outcome=old), change_verdict(BASE, 1, outcome=new))
     assert [change.kind for change in result.changes] == ([] if kind is None else [kind])
     assert result.status == (1 if kind is not None and kind.worse else 0)
     assert all(change.subject == TESTS[1] for change in result.changes)
 
 
-def _on(record: Record, *instruction_sets: str) -> Record:
+def on_processor(record: Record, *instruction_sets: str) -> Record:
     return replace(record, variant=replace(record.variant, instruction_sets=instruction_sets))
 
 
@@ -82,7 +82,7 @@ def loss(curves: Curves) -> Trace:
 
 
 REFUSED = {"outcome": Outcome.UNSUPPORTED, "reason": "it wants avx512f"}
-KNOWN_THERE = {"outcome": Outcome.KNOWN, "signature": "inaccurate", "reason": "without avx512f it is cut off"}
+KNOWN_ON_NARROW = {"outcome": Outcome.KNOWN, "signature": "inaccurate", "reason": "without avx512f it is cut off"}
 WIDE, NARROW = ("avx2", "avx512f"), ("avx2",)
 
 
@@ -90,22 +90,22 @@ WIDE, NARROW = ("avx2", "avx512f"), ("avx2",)
     ("before", "changes", "after", "kind", "status"),
     [
         (WIDE, REFUSED, NARROW, ChangeKind.NOT_COMPARABLE, 0),
-        (WIDE, KNOWN_THERE, NARROW, ChangeKind.NOT_COMPARABLE, 0),
-        (NARROW, KNOWN_THERE, WIDE, ChangeKind.NOT_COMPARABLE, 0),
+        (WIDE, KNOWN_ON_NARROW, NARROW, ChangeKind.NOT_COMPARABLE, 0),
+        (NARROW, KNOWN_ON_NARROW, WIDE, ChangeKind.NOT_COMPARABLE, 0),
         (WIDE, REFUSED | {"reason": "it is not offered"}, NARROW, ChangeKind.NEWLY_UNJUDGED, 1),
         (WIDE, REFUSED, WIDE, ChangeKind.NEWLY_UNJUDGED, 1),
         (WIDE, REFUSED | {"reason": "it wants avx512fp16"}, NARROW, ChangeKind.NEWLY_UNJUDGED, 1),
         (WIDE, REFUSED, (), ChangeKind.NEWLY_UNJUDGED, 1),
-        (WIDE, KNOWN_THERE | {"outcome": Outcome.FAIL}, NARROW, ChangeKind.NEWLY_FAILING, 1),
-        (WIDE, KNOWN_THERE | {"reason": "it is cut off"}, NARROW, ChangeKind.NEWLY_FAILING, 1),
-        (WIDE, KNOWN_THERE, WIDE, ChangeKind.NEWLY_FAILING, 1),
-        (NARROW, KNOWN_THERE, NARROW, ChangeKind.NEWLY_FAILING, 1),
+        (WIDE, KNOWN_ON_NARROW | {"outcome": Outcome.FAIL}, NARROW, ChangeKind.NEWLY_FAILING, 1),
+        (WIDE, KNOWN_ON_NARROW | {"reason": "it is cut off"}, NARROW, ChangeKind.NEWLY_FAILING, 1),
+        (WIDE, KNOWN_ON_NARROW, WIDE, ChangeKind.NEWLY_FAILING, 1),
+        (NARROW, KNOWN_ON_NARROW, NARROW, ChangeKind.NEWLY_FAILING, 1),
     ],
 )
-def test_compare_of_what_a_processor_lacks_is_not_worse(
+def test_compare_of_a_refusal_for_an_instruction_set_is_not_worse(
     before: tuple[str, ...], changes: dict[str, Any], after: tuple[str, ...], kind: ChangeKind, status: int
 ) -> None:
-    result = compare(_on(BASE, *before), _on(change_verdict(BASE, 1, **changes), *after))
+    result = compare(on_processor(BASE, *before), on_processor(change_verdict(BASE, 1, **changes), *after))
     assert (result.status, [change.kind for change in result.changes]) == (status, [kind])
     if kind is ChangeKind.NOT_COMPARABLE:
         verb = "has" if after == WIDE else "lacks"
@@ -113,23 +113,23 @@ def test_compare_of_what_a_processor_lacks_is_not_worse(
 
 
 def test_compare_of_an_observation_of_another_processor_is_left_out() -> None:
-    old, new = _on(BASE, *WIDE), replace_observations(**{"rule/test_b[1]": "none"})
-    assert compare(old, _on(new, *WIDE)).changes[0].kind is ChangeKind.OBSERVATION_CHANGED
-    assert compare(old, _on(new, *NARROW)).changes[0].kind is ChangeKind.NOT_COMPARABLE
+    old, new = on_processor(BASE, *WIDE), replace_observations(**{"rule/test_b[1]": "none"})
+    assert compare(old, on_processor(new, *WIDE)).changes[0].kind is ChangeKind.OBSERVATION_CHANGED
+    assert compare(old, on_processor(new, *NARROW)).changes[0].kind is ChangeKind.NOT_COMPARABLE
 
 
 def test_compare_of_a_refusal_of_the_processor_excuses_its_observations_and_no_other_test() -> None:
-    old = _on(BASE, *WIDE, "gfni")
-    refusing = _on(change_verdict(replace_observations(**{"rule/test_b[1]": "none"}), 1, **REFUSED), *NARROW)
+    old = on_processor(BASE, *WIDE, "gfni")
+    refusing = on_processor(change_verdict(replace_observations(**{"rule/test_b[1]": "none"}), 1, **REFUSED), *NARROW)
     result = compare(old, refusing)
     assert (result.status, {change.kind for change in result.changes}) == (0, {ChangeKind.NOT_COMPARABLE})
     assert "2: the new machine lacks avx512f" in " ".join(to_text(Comparisons((result,))).split())
-    silent = change_verdict(refusing, 2, outcome=Outcome.UNSUPPORTED, reason="it is gone")
-    without = replace(refusing, verdicts=refusing.verdicts[1:])
-    less = replace(refusing, observations=refusing.observations[1:])
+    unrelated = change_verdict(refusing, 2, outcome=Outcome.UNSUPPORTED, reason="it is not offered")
+    fewer_tests = replace(refusing, verdicts=refusing.verdicts[1:])
+    fewer_observations = replace(refusing, observations=refusing.observations[1:])
     failing = change_verdict(refusing, 0, outcome=Outcome.FAIL)
     kinds = (ChangeKind.NEWLY_UNJUDGED, ChangeKind.REMOVED, ChangeKind.REMOVED, ChangeKind.NEWLY_FAILING)
-    for new, kind in zip((silent, without, less, failing), kinds, strict=True):
+    for new, kind in zip((unrelated, fewer_tests, fewer_observations, failing), kinds, strict=True):
         result = compare(old, new)
         assert (result.status, kind in {change.kind for change in result.changes}) == (1, True)
 
@@ -151,7 +151,7 @@ def test_compare_of_a_bound_of_the_same_version_on_another_processor_is_left_out
         change_verdict(BASE, 0, checks=(CheckResult("an error", 0.001, bound, None, True),))
         for bound in (0.0138, 0.1446)
     )
-    old = _on(replace(narrow, variant=replace(BASE.variant, packages={"numpy": "2.3"})), *WIDE)
+    old = on_processor(replace(narrow, variant=replace(BASE.variant, packages={"numpy": "2.3"})), *WIDE)
     new = replace(wide, variant=replace(old.variant, instruction_sets=sets, **changes))
     assert [change.kind for change in compare(old, new).changes] == [ChangeKind.BOUND_WIDER] * compared
 
@@ -279,7 +279,7 @@ def test_compare_of_another_reference_compares_errors() -> None:
 
 
 REVISED = "3: different revisions of the clause: 1 and 7"
-LEFT = "1 of 3 tests were not compared; the suite itself differs: judging"
+UNCOMPARED = "1 of 3 tests were not compared; the suite itself differs: judging"
 
 
 @pytest.mark.parametrize(
@@ -291,22 +291,22 @@ LEFT = "1 of 3 tests were not compared; the suite itself differs: judging"
         (change_every(setup_hash="other"), 2, "3: different training setups"),
         (change_clause(revision=7), 2, REVISED),
         (replace(FULL, verdicts=FULL.verdicts[:1]), 2, "33% of the tests that the old record judged are comparable"),
-        (replace(change_areas("judging"), verdicts=FULL.verdicts[1:]), 0, LEFT),
+        (replace(change_areas("judging"), verdicts=FULL.verdicts[1:]), 0, UNCOMPARED),
         (change_areas("adapter", "judging"), 0, "the suite differs: adapter, judging suite commit: aaaaaaaaaaaa → bb"),
         (replace(FULL, suite=replace(FULL.suite, areas={})), 0, "the suite may differ: an older record does not name"),
         (replace(FULL, suite=replace(FULL.suite, version="9.9")), 0, "suite version: 0.1 → 9.9"),
         (replace(FULL, observations=()), 1, "3 removed: formats/test_a › add"),
     ],
 )
-def test_compare_of_a_changed_suite_tells_it_for_what_it_is(new: Record, status: int, text: str) -> None:
+def test_compare_of_a_changed_suite_names_the_change(new: Record, status: int, text: str) -> None:
     result = compare(FULL, new)
     assert result.status == status
     assert text in " ".join(to_text(Comparisons((result,))).split())
 
 
-def test_compare_of_identical_and_of_rounded_numbers_says_so() -> None:
+def test_compare_of_identical_and_of_rounded_numbers_has_no_change() -> None:
     same = compare(FULL, FULL)
-    assert {one.movement for one in same.numbers} == {Movement.IDENTICAL}
+    assert {number.movement for number in same.numbers} == {Movement.IDENTICAL}
     assert ": identical (3 of 3 tests compared)" in headline(same)
     assert "**Conformance: nothing is worse: identical.**" in markdown(Comparisons((same,)))
     curves = {"loss": (1.0, math.nextafter(2.0, 3.0), 3.0)}
@@ -320,7 +320,7 @@ def test_compare_of_identical_and_of_rounded_numbers_says_so() -> None:
     assert {**names, "movement": "rounding", "detail": detail, "tensor": tensor} in pair["numbers"]["tests"]
     text = markdown(Comparisons((moved,)))
     assert "output/a (float32), by 1 unit" in text[text.index("<details><summary>Numbers: ") :]
-    assert "output/a" not in to_text(Comparisons((moved,))), "rounding is counted, not listed"
+    assert "output/a" not in to_text(Comparisons((moved,)))
 
 
 def test_compare_of_a_drift_or_a_failure_names_the_first_tensor_that_differs() -> None:
@@ -346,17 +346,19 @@ def test_compare_of_a_drift_or_a_failure_names_the_first_tensor_that_differs() -
         (0.99, 0.01, False),
     ],
 )
-def test_an_error_drifts_if_it_tripled_and_passes_half_of_its_bound(before: float, after: float, drifts: bool) -> None:
+def test_compare_of_an_error_drifts_if_it_tripled_and_passes_half_of_its_bound(
+    before: float, after: float, drifts: bool
+) -> None:
     result = compare(change_check(measured=before), change_check(measured=after))
     assert [change.kind for change in result.changes] == [ChangeKind.DRIFT] * drifts
-    movements = {one.test: one.movement for one in result.numbers}
+    movements = {number.test: number.movement for number in result.numbers}
     assert (movements[TESTS[0]] is Movement.IDENTICAL) is (before == after)
 
 
 @pytest.mark.parametrize(
     ("fail_on", "statuses"), [("worse", (0, 0, 1, 2)), ("drift", (0, 1, 1, 2)), ("never", (0, 0, 0, 2))]
 )
-def test_compare_fails_on_what_is_chosen(fail_on: str, statuses: tuple[int, ...], tmp_path: Path) -> None:
+def test_compare_with_fail_on_gives_the_status(fail_on: str, statuses: tuple[int, ...], tmp_path: Path) -> None:
     write(tmp_path / "old.json", FULL)
     grown = replace(FULL, measurements=bytes_of(101.0).measurements)
     for new, status in zip((FULL, change_check(measured=0.9), grown, replace(FULL, seed=1)), statuses, strict=True):
@@ -366,11 +368,11 @@ def test_compare_fails_on_what_is_chosen(fail_on: str, statuses: tuple[int, ...]
 
 
 def test_compare_of_another_setup_leaves_out_its_observations_and_costs() -> None:
-    seen = change_verdict(replace_observations(**{"rule/test_b[1]": "keep"}), 1, setup_hash="d")
+    observed = change_verdict(replace_observations(**{"rule/test_b[1]": "keep"}), 1, setup_hash="d")
     counted = change_verdict(make_measured_record({"bytes/test_a": (101.0,)}), 0, setup_hash="d")
     failing = change_verdict(BASE, 0, outcome=Outcome.FAIL, setup_hash="d")
     for new, subjects in (
-        (seen, {TESTS[1], f"{CLAUSE}/rule/test_b[1]"}),
+        (observed, {TESTS[1], f"{CLAUSE}/rule/test_b[1]"}),
         (counted, {TESTS[0], "bytes/test_a"}),
         (failing, {TESTS[0]}),
     ):
@@ -381,12 +383,14 @@ def test_compare_of_another_setup_leaves_out_its_observations_and_costs() -> Non
 
 @pytest.mark.parametrize("key", ["reason", "instead"])
 def test_compare_of_the_words_of_a_reason_is_no_change(key: str) -> None:
-    old, new, other = (
+    old, reworded, supported = (
         replace_observations(**{"optimizer.clip/test_a": {"declared": declared, key: reason}})
         for declared, reason in ((False, "there is no clipping"), (False, "no clipping"), (True, ""))
     )
-    assert compare(old, new).changes == ()
-    assert [change.subject for change in compare(old, other).changes] == [f"{CLAUSE}/optimizer.clip/test_a › declared"]
+    assert compare(old, reworded).changes == ()
+    assert [change.subject for change in compare(old, supported).changes] == [
+        f"{CLAUSE}/optimizer.clip/test_a › declared"
+    ]
 
 
 NEAR = (replace(BOUND, what="distance of the accuracy", measured=0.0, bound=0.05),)
@@ -398,10 +402,10 @@ NEAR = (replace(BOUND, what="distance of the accuracy", measured=0.0, bound=0.05
         (0.906, 0.91, NEAR, 0),
         (0.906, 0.7, NEAR, 1),
         *((0.906, new, (), int(new != 0.906)) for new in (0.906, 0.91, 0.7)),
-        *(({"measured": 6.78025}, {"measured": 6.78025 * (1 + by)}, (), by > 1e-6) for by in (5e-7, 5e-6)),
+        *(({"measured": 6.78025}, {"measured": 6.78025 * (1 + share)}, (), share > 1e-6) for share in (5e-7, 5e-6)),
     ],
 )
-def test_an_observed_number_is_judged_by_the_bound_of_its_test_or_by_all_but_its_last_digits(
+def test_compare_of_observed_numbers_allows_their_bound_or_last_digits(
     old: object, new: object, checks: tuple[CheckResult, ...], changes: int
 ) -> None:
     sides = [
@@ -410,17 +414,17 @@ def test_an_observed_number_is_judged_by_the_bound_of_its_test_or_by_all_but_its
     assert [change.kind for change in compare(*sides).changes] == [ChangeKind.OBSERVATION_CHANGED] * changes
 
 
-def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
+def test_compare_of_bounds_allows_another_draw_of_the_ensemble() -> None:
     derivation = {"method": "ensemble", "origin": "abc"}
     old = change_verdict(BASE, 0, checks=(replace(BOUND, bound=1.0, derivation=derivation),))
 
-    def is_reported(bound: float, **more: str) -> bool:
-        new = change_verdict(BASE, 0, checks=(replace(BOUND, bound=bound, derivation={**derivation, **more}),))
+    def is_reported(bound: float, **fields: str) -> bool:
+        new = change_verdict(BASE, 0, checks=(replace(BOUND, bound=bound, derivation={**derivation, **fields}),))
         return bool(compare(old, new).changes)
 
     assert not is_reported(1.3)
     assert is_reported(2.5)
-    assert not is_reported(9.0, parameter="0.bias"), "the bound of what is furthest out now"
+    assert not is_reported(9.0, parameter="0.bias")
     assert is_reported(1.3, origin="def")
     assert not is_reported(1.0 + 1e-9, origin="def")
 
@@ -436,7 +440,7 @@ def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
         (replace(BASE, verdicts=()), ""),
     ],
 )
-def test_what_cannot_be_compared_reliably_is_refused(new: Record, message: str) -> None:
+def test_compare_of_runs_that_differ_is_refused(new: Record, message: str) -> None:
     result = compare(BASE, new)
     assert result.status == 2
     assert message in " ".join(result.refusals)
@@ -457,7 +461,7 @@ PART = replace(BASE.only(TESTS[1:]), status="partial", selection="--tests=quick"
     ],
     ids=["part", "then whole", "worse", "not selected", "nothing", "two parts"],
 )
-def test_a_part_is_compared_with_those_tests_of_the_whole(old: Record, new: Record, status: int) -> None:
+def test_compare_of_a_part_takes_its_tests(old: Record, new: Record, status: int) -> None:
     result = compare(old, new)
     assert result.status == status
     assert bool(result.refusals) is (old.selection == "--tests=quick" and new.selection == "-k scaling")
@@ -465,19 +469,19 @@ def test_a_part_is_compared_with_those_tests_of_the_whole(old: Record, new: Reco
     assert result.of == (0 if result.refusals else len(new.verdicts) if new.selection else len(old.verdicts))
 
 
-def test_sets_are_paired_by_series() -> None:
+def test_compare_sets_pairs_records_by_series() -> None:
     tf = replace(BASE, series=replace(BASE.series, framework="tf", mode="graph"))
     paddle = replace(BASE, series=replace(BASE.series, framework="paddle"))
     result = compare_sets([BASE, tf], [change_verdict(tf, 0, outcome=Outcome.FAIL), BASE])
     assert [pair.status for pair in result.pairs] == [1, 0]
     assert result.status == 1
-    lonely = compare_sets([BASE, tf], [BASE, paddle])
-    assert lonely.status == 2
-    assert lonely.unmatched == (
+    unmatched = compare_sets([BASE, tf], [BASE, paddle])
+    assert unmatched.status == 2
+    assert unmatched.unmatched == (
         "paddle eager cpu: only among the new records",
         "tf graph cpu: only among the old records",
     )
-    for text in (markdown(lonely), to_text(lonely)):
+    for text in (markdown(unmatched), to_text(unmatched)):
         assert "tf graph cpu: only among the old records" in text
         assert "cannot be judged: records without a partner: 2" in text
     with pytest.raises(RecordError, match=r"include two records of torch eager cpu \(2.13.0 and 2.13.0\)"):
@@ -509,32 +513,35 @@ def records(draw: st.DrawFn) -> Record:
 
 @given(records(), records())
 @settings(max_examples=150)
-def test_whatever_the_numbers_are_they_are_classed_and_told(old: Record, new: Record) -> None:
+def test_compare_of_any_numbers_classes_and_prints_them(old: Record, new: Record) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        alone, pair = compare(old, old), compare(old, new)
-        assert {one.movement for one in alone.numbers} <= {Movement.IDENTICAL}
-        assert alone.identical
-        assert sum(one.movement is Movement.DRIFT for one in pair.numbers) == pair.drifted
+        same, pair = compare(old, old), compare(old, new)
+        assert {number.movement for number in same.numbers} <= {Movement.IDENTICAL}
+        assert same.identical
+        assert sum(number.movement is Movement.DRIFT for number in pair.numbers) == pair.drifted
         for form in (to_text, markdown, document):
             form(Comparisons((pair,)))  # type: ignore[operator]
 
 
 def test_compare_of_an_update_that_judges_nothing_has_no_drift() -> None:
-    unjudged = [replace(BASE, traces=(loss({"loss": (1.0, late), "bound": (0.1, math.inf)}),)) for late in (2.0, 9.0)]
+    curves = ({"loss": (1.0, second), "bound": (0.1, math.inf)} for second in (2.0, 9.0))
+    unjudged = [replace(BASE, traces=(loss(curve),)) for curve in curves]
     assert not compare(*unjudged).changes
     chaotic = change_verdict(BASE, 0, checks=(CheckResult("e", 0.1, 1.0, None, True, {"multiplier": 4.0}),))
-    traces = [loss({"loss": (1.0, late), "exact": (1.0, 1.0), "spread": (1e-3, 0.2)}) for late in (1.0, 9.0)]
+    traces = [loss({"loss": (1.0, second), "exact": (1.0, 1.0), "spread": (1e-3, 0.2)}) for second in (1.0, 9.0)]
     assert not compare(*(replace(chaotic, traces=(trace,)) for trace in traces)).changes
-    late = change_curves("bound", loss=(1.0, 2.5, 3.0))
-    assert [change.kind for change in compare(change_curves("bound"), late).changes] == [ChangeKind.DRIFT], "by spread"
+    without_bound = change_curves("bound", loss=(1.0, 2.5, 3.0))
+    assert [change.kind for change in compare(change_curves("bound"), without_bound).changes] == [ChangeKind.DRIFT], (
+        "the spread is the bound"
+    )
     timing = replace(BASE, clauses={CLAUSE: replace(BASE.clauses[CLAUSE], level="MEASUREMENT")})
     errors = [change_verdict(timing, 0, checks=(CheckResult("times", error, 1.0, None, True),)) for error in (0.1, 0.9)]
     result = compare(*errors)
-    assert (result.changes, result.numbers) == ((), ()), "costs are no numbers of this kind"
+    assert (result.changes, result.numbers) == ((), ())
 
 
-def later(**changes: Any) -> tuple[Fingerprint, ...]:
+def change_second_array(**changes: Any) -> tuple[Fingerprint, ...]:
     return ARRAYS[0], replace(ARRAYS[1], **changes)
 
 
@@ -549,19 +556,27 @@ WHOLE, OTHER_WHOLE = (fingerprint("output/a", np.array([value])) for value in (1
     [
         (ARRAYS, ARRAYS, ""),
         (ARRAYS, (LOW, DOUBLE), "output/a (float32), by 1 unit in the last place of its sampled values"),
-        (ARRAYS, later(digest="0" * 16), "gradient/a (float32), outside the sampled values"),
-        (ARRAYS, later(format="float16"), "gradient/a, float32[5] before and float16[5] now"),
-        (ARRAYS, later(shape=(1, 5)), "gradient/a, float32[5] before and float32[1, 5] now"),
-        (ARRAYS, later(digest="0" * 16, sample="AAAA"), "gradient/a (float32), with unreadable sampled values"),
-        (ARRAYS, later(digest="0" * 16, sample="A"), "gradient/a (float32), with unreadable sampled values"),
-        (ARRAYS, later(name="gradient/b"), "gradient/b (float32), only in the new record"),
+        (ARRAYS, change_second_array(digest="0" * 16), "gradient/a (float32), outside the sampled values"),
+        (ARRAYS, change_second_array(format="float16"), "gradient/a, float32[5] before and float16[5] now"),
+        (ARRAYS, change_second_array(shape=(1, 5)), "gradient/a, float32[5] before and float32[1, 5] now"),
+        (
+            ARRAYS,
+            change_second_array(digest="0" * 16, sample="AAAA"),
+            "gradient/a (float32), with unreadable sampled values",
+        ),
+        (
+            ARRAYS,
+            change_second_array(digest="0" * 16, sample="A"),
+            "gradient/a (float32), with unreadable sampled values",
+        ),
+        (ARRAYS, change_second_array(name="gradient/b"), "gradient/b (float32), only in the new record"),
         (ARRAYS, ARRAYS[:1], "gradient/a (float32), only in the old record"),
         (ARRAYS, ARRAYS[::-1], "the order of the same arrays"),
         ((BRAIN,), (LATER_BRAIN,), "output/a (bfloat16), by 2 units in the last place of its sampled values"),
         ((WHOLE,), (OTHER_WHOLE,), "output/a (int64), with unreadable sampled values"),
     ],
 )
-def test_first_difference_of_arrays_is_told(
+def test_first_difference_of_arrays_names_it(
     old: tuple[Fingerprint, ...], new: tuple[Fingerprint, ...], message: str
 ) -> None:
     assert first_difference(old, new) == message
@@ -570,7 +585,7 @@ def test_first_difference_of_arrays_is_told(
 
 
 @pytest.mark.parametrize(("times", "controlled"), [(2.0, True), (0.5, False)])
-def test_times_of_two_records_are_never_judged(times: float, controlled: bool) -> None:
+def test_compare_of_times_does_not_judge_them(times: float, controlled: bool) -> None:
     new = make_timed_record(2, times, controlled=controlled)
     for old in (make_timed_record(1, 1.0, controlled=controlled), BASE):
         result = compare(old, new)
@@ -590,7 +605,7 @@ def test_times_of_two_records_are_never_judged(times: float, controlled: bool) -
         ("MUST", Outcome.PASS, Outcome.ABSTAIN, ChangeKind.NEWLY_UNJUDGED, (ChangeKind.REMOVED,)),
     ],
 )
-def test_a_cost_whose_control_failed_is_not_judged(
+def test_compare_of_a_cost_without_its_control_does_not_judge_it(
     level: str, old: Outcome, new: Outcome, kind: ChangeKind, measures: tuple[ChangeKind, ...]
 ) -> None:
     leveled = replace(BASE, clauses={CLAUSE: replace(BASE.clauses[CLAUSE], level=level)})
@@ -608,7 +623,7 @@ def test_a_cost_whose_control_failed_is_not_judged(
 TIMES = 1.0 + np.random.default_rng(3).gamma(2.0, 0.02, (4, FEWEST))
 
 
-def test_the_interval_of_pairs_is_students_of_the_trimmed_mean() -> None:
+def test_ratio_has_the_interval_of_student_of_the_trimmed_mean() -> None:
     logs = np.sort(np.log(TIMES[1] / TIMES[0]))
     cut = int(TRIMMED * FEWEST)
     winsorized = np.clip(logs, logs[cut], logs[-cut - 1])
@@ -619,7 +634,7 @@ def test_the_interval_of_pairs_is_students_of_the_trimmed_mean() -> None:
     assert (math.log(result.low), math.log(result.high)) == pytest.approx((middle - reach, middle + reach))
 
 
-def test_noise_alone_is_seldom_called_a_change_and_five_percent_mostly_is() -> None:
+def test_ratio_of_noise_seldom_grew_and_of_five_percent_mostly_did() -> None:
     rng = np.random.default_rng(4)
     alarms = result = 0
     for _ in range(300):
@@ -632,7 +647,7 @@ def test_noise_alone_is_seldom_called_a_change_and_five_percent_mostly_is() -> N
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "why"),
+    ("old", "new", "reason"),
     [
         ((), (1.0,), "no samples"),
         ((0.0,), (1.0,), "not a positive number"),
@@ -642,22 +657,22 @@ def test_noise_alone_is_seldom_called_a_change_and_five_percent_mostly_is() -> N
         *((samples, samples, "ratio 1, without any spread") for samples in ((0.0,), (math.nan, 1.0), (1.0, 2.0))),
     ],
 )
-def test_ratio_of_what_cannot_be_compared_says_why(old: tuple[float, ...], new: tuple[float, ...], why: str) -> None:
+def test_ratio_without_comparable_samples_says_why(old: tuple[float, ...], new: tuple[float, ...], reason: str) -> None:
     result = ratio(old, new)
-    assert result.summary == why if old is new else why in result.summary
+    assert result.summary == reason if old is new else reason in result.summary
     assert not any((result.judged and old is not new, result.grew, result.shrank))
 
 
 @pytest.mark.filterwarnings("error")
-def test_ratio_of_disturbed_negligible_and_constant_samples() -> None:
-    slow = TIMES[1].copy()
-    slow[: FEWEST // 8] *= 10.0
-    quiet, disturbed = ratio(TIMES[0], TIMES[1]), ratio(TIMES[0], slow)
+def test_ratio_of_disturbed_or_negligible_samples_did_not_grow() -> None:
+    outliers = TIMES[1].copy()
+    outliers[: FEWEST // 8] *= 10.0
+    quiet, disturbed = ratio(TIMES[0], TIMES[1]), ratio(TIMES[0], outliers)
     assert disturbed.low == pytest.approx(quiet.low, abs=0.01)
     assert not disturbed.grew
     slower = ratio(TIMES[0], (1.0 + 0.9 * SMALLEST) * TIMES[0] * np.tile([0.9999, 1.0001], FEWEST // 2))
     assert slower.low > 1.0
     assert not slower.grew
     assert ratio((4.0,), (5.0,)).low == ratio((4.0,), (5.0,)).high == 1.25
-    assert ratio((1.0, 1.0, 1.0), (2.0,)).pairs == 1, "what one side has more of is left out"
+    assert ratio((1.0, 1.0, 1.0), (2.0,)).pairs == 1
     assert ratio(TIMES[0], np.append(TIMES[1], 100.0)).high == quiet.high

@@ -1,4 +1,4 @@
-"""Journals, whole to the last line that was written, and folders of records, of which few are kept."""
+"""Journals and comparisons of folders of records."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def test_create_over_a_pipe_or_a_folder_is_refused(make: Callable[[Path], object
     assert len(str(refusal.value).splitlines()) == 1
 
 
-def test_journal_refuses_mistakes(tmp_path: Path) -> None:
+def test_journal_of_wrong_arguments_raises(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="started"):
         Journal.create(tmp_path / "x.json", replace(header(), started="yesterday"))
     with pytest.raises(ValueError, match=r"ends in \.json"):
@@ -131,6 +131,7 @@ def test_journal_refuses_mistakes(tmp_path: Path) -> None:
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
+    """Limits the size in bytes of every file that this process writes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -177,7 +178,7 @@ for run in range(10**6):
 """
 
 
-def test_kill_9_loses_no_printed_verdict(tmp_path: Path) -> None:
+def test_journal_after_kill_9_has_every_printed_verdict(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     command = [sys.executable, "-c", WRITER, str(path)]
     rng = random.Random(1)
@@ -195,17 +196,18 @@ def test_kill_9_loses_no_printed_verdict(tmp_path: Path) -> None:
             assert load(path).status == "complete"
 
 
-def test_outlines_have_no_parts_and_share_texts() -> None:
+def test_outlines_of_records_share_texts_and_have_no_parts() -> None:
     path = list_records(ROOT / "results" / "baselines")[0]
     (first, second) = map(Outlines(), [load(path), load(path)])
     assert (first.measurements, first.traces, first.tensors) == ((), (), ())
     assert not any(verdict.checks or verdict.runs for verdict in first.verdicts)
-    assert all(one.repro is other.repro for one, other in zip(first.verdicts, second.verdicts, strict=True))
+    assert all(verdict.repro is same.repro for verdict, same in zip(first.verdicts, second.verdicts, strict=True))
     assert table.plain([first]) == table.plain([load(path)])
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Folders of four records each, three of the same series."""
     for name, kinds in (("old", "abcx"), ("new", "abcy")):
         (tmp_path / name).mkdir()
         for kind in kinds:
@@ -214,7 +216,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "old", tmp_path / "new"
 
 
-def test_folders_are_compared_as_their_records_are_and_only_two_are_kept(folders: tuple[Path, Path]) -> None:
+def test_compare_files_has_the_result_of_compare_sets(folders: tuple[Path, Path]) -> None:
     old, new = folders
     result, expected = compare_files(find([old]), find([new])), compare_sets(read([old]), read([new]))
     assert (result.status, result.unmatched) == (expected.status, expected.unmatched)
@@ -224,11 +226,11 @@ def test_folders_are_compared_as_their_records_are_and_only_two_are_kept(folders
     assert [line[:11] for line in compare_files(find([old]), find([new]), partial=True).unmatched] == ["torch eager"]
 
 
-def test_a_broken_record_without_a_partner_is_refused(folders: tuple[Path, Path]) -> None:
+def test_compare_files_of_a_broken_record_is_refused(folders: tuple[Path, Path]) -> None:
     old, new = folders
-    alone = new / "y.json.gz"
-    record = load(alone)
-    alone.unlink()
+    unmatched = new / "y.json.gz"
+    record = load(unmatched)
+    unmatched.unlink()
     broken = new / "y.json"
     write(broken, record)
     broken.write_text(broken.read_text("utf-8").replace('"duration_s"', '"lasted"', 1), "utf-8")

@@ -1,4 +1,4 @@
-"""One word a clause across frameworks, whose a failure is, and what is said of two environments."""
+"""Portability of clauses across frameworks, owners of failures, and differences of two environments."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,21 +15,22 @@ from tests.support.recorded import BASE, record
 
 P, F, K, U, N = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED
 CLAUSE = "s.x"
+KERAS = {"tf": "2.21.0+keras.3.15.1", "jax": "0.10.2+keras.3.15.1", "torch": "2.13.0+cpu.keras.3.15.1"}
 
 
 def run(framework: str, *outcomes: Outcome, version: str = "1", mode: str = "m", revision: int = 1) -> Record:
     clauses = {CLAUSE: ClauseText("MUST", "…", "", (), "s", revision)}
-    verdicts = tuple(TestVerdict(f"{CLAUSE}/t{i}", CLAUSE, one) for i, one in enumerate(outcomes))
-    one = record(framework, {}, clauses=clauses, verdicts=verdicts, variant=Variant(version))
-    return replace(one, series=replace(one.series, mode=mode))
+    verdicts = tuple(TestVerdict(f"{CLAUSE}/t{i}", CLAUSE, outcome) for i, outcome in enumerate(outcomes))
+    result = record(framework, {}, clauses=clauses, verdicts=verdicts, variant=Variant(version))
+    return replace(result, series=replace(result.series, mode=mode))
 
 
-def word(*records: Record) -> str:
+def label(*records: Record) -> str:
     return str(words(records)[CLAUSE])
 
 
 @pytest.mark.parametrize(
-    ("torch", "tf", "said"),
+    ("torch", "tf", "expected"),
     [
         ((P,), (P,), "portable"),
         ((P, U), (P,), "portable"),
@@ -51,12 +52,14 @@ def word(*records: Record) -> str:
         ((P,), (), "held"),
     ],
 )
-def test_two_frameworks_give_a_word(torch: tuple[Outcome, ...], tf: tuple[Outcome, ...], said: str) -> None:
-    assert word(run("torch", *torch), run("tf", *tf)) == said
+def test_words_of_two_frameworks_say_how_portable_a_clause_is(
+    torch: tuple[Outcome, ...], tf: tuple[Outcome, ...], expected: str
+) -> None:
+    assert label(run("torch", *torch), run("tf", *tf)) == expected
 
 
 @pytest.mark.parametrize(
-    ("older", "said"),
+    ("older", "expected"),
     [
         ({"1.0": (P,)}, "since 2.0"),
         ({"0.9": (P,), "1.0": (F,)}, "since 1.0"),
@@ -68,12 +71,12 @@ def test_two_frameworks_give_a_word(torch: tuple[Outcome, ...], tf: tuple[Outcom
     ],
 )
 @pytest.mark.parametrize("forward", [True, False])
-def test_it_began_with_the_first_record_that_breaks_after_one_that_held(
-    older: dict[str, tuple[Outcome, ...]], said: str, forward: bool
+def test_words_since_names_the_first_broken_version_after_a_good_one(
+    older: dict[str, tuple[Outcome, ...]], expected: str, forward: bool
 ) -> None:
     records = [run("torch", *outcomes, version=version) for version, outcomes in older.items()]
     records = [*records, run("torch", K, version="2.0")]
-    assert word(*(records if forward else records[::-1])) == f"broken in torch {said}"
+    assert label(*(records if forward else records[::-1])) == f"broken in torch {expected}"
 
 
 def run_tf(version: str, eager: Outcome, graph: Outcome) -> list[Record]:
@@ -85,38 +88,38 @@ EAGER, STATIC = run("paddle", P, mode="eager"), run("paddle", K, mode="static")
 
 
 @pytest.mark.parametrize(
-    ("records", "said"),
+    ("records", "expected"),
     [
-        # the reference counts only where nothing else is there
+        # The reference counts only without other frameworks.
         ([run("torch", P), run("tf", P), run("reference", F)], "portable"),
         ([run("torch", P), run("reference", P)], "held"),
         ([run("reference", F)], "broken in reference 1"),
-        # runs of one version are taken together
+        # Runs of one version are combined.
         ([EAGER, STATIC, run("torch", P)], "broken in paddle 1 (static cpu)"),
         ([EAGER, run("paddle", U, mode="static"), run("torch", P)], "portable"),
         ([run("paddle", U, mode="eager"), STATIC, run("torch", P)], "broken in paddle 1"),
         ([run("paddle", N, mode="eager"), STATIC, run("torch", P)], "broken in paddle 1"),
-        # only the newest version of a framework is judged
+        # Only the newest version of a framework is judged.
         ([run("torch", F, version="2.9.0+cpu"), run("torch", P, version="2.10.0"), run("tf", P)], "portable"),
         ([run("torch", F, version="2.9.0+cpu"), run("torch", P, version="main")], "broken in torch 2.9.0+cpu"),
-        # what was not the same test tells nothing of the beginning
+        # Other tests say nothing about the first broken version.
         ([run("torch", P, P, version="1.0"), BROKEN], "broken in torch since 2.0"),
         ([run("torch", P, version="1.0"), BROKEN], "broken in torch 2.0"),
         ([run("torch", P, P, version="1.0", revision=2), BROKEN], "broken in torch 2.0"),
         ([run("torch", P, P, version="1.0", mode="other"), BROKEN], "broken in torch 2.0"),
         ([run("torch", F, P, version="1.0"), BROKEN], "broken in torch 2.0"),
         ([run("tf", P, P, version="1.0"), BROKEN], "broken in torch 2.0"),
-        # runs that began apart give the oldest, and one unknown gives none
+        # Of several first broken versions the oldest is named, and none if one is unknown.
         ([*run_tf("1", P, P), *run_tf("2", F, P), *run_tf("3", F, F)], "broken in tf since 2"),
         ([*run_tf("1", P, F), *run_tf("2", F, F)], "broken in tf 2"),
     ],
 )
-def test_word_of_several_runs(records: list[Record], said: str) -> None:
-    assert word(*records) == said
+def test_words_of_several_runs_combine_them(records: list[Record], expected: str) -> None:
+    assert label(*records) == expected
 
 
 @pytest.mark.parametrize(
-    ("level", "torch", "tf", "said"),
+    ("level", "torch", "tf", "expected"),
     [
         ("OBSERVATION", {"k": 1}, {"k": 1}, "portable"),
         ("OBSERVATION", {"k": 1}, {"k": 2}, "differs"),
@@ -126,25 +129,22 @@ def test_word_of_several_runs(records: list[Record], said: str) -> None:
         ("MUST", {"k": 1}, {"k": 2}, "portable"),
     ],
 )
-def test_an_observation_differs_where_the_same_thing_was_seen_to_be_another(
-    level: str, torch: dict[str, Any], tf: dict[str, Any], said: str
+def test_words_of_observations_differ_where_values_do(
+    level: str, torch: dict[str, Any], tf: dict[str, Any], expected: str
 ) -> None:
     def record_of(framework: str, values: dict[str, Any]) -> Record:
         observations = tuple(Observation(CLAUSE, key, "", value) for key, value in values.items())
         clauses = {CLAUSE: ClauseText(level, "…", "", (), "s")}
         return replace(run(framework, P), observations=observations, clauses=clauses)
 
-    assert word(record_of("torch", torch), record_of("tf", tf), record_of("reference", {"k": 7})) == said
+    assert label(record_of("torch", torch), record_of("tf", tf), record_of("reference", {"k": 7})) == expected
 
 
-def test_every_kind_has_a_meaning_and_the_list_says_what_it_uses() -> None:
+def test_list_clauses_explains_the_words_that_it_has() -> None:
     assert all(kind.meaning for kind in Portability)
     lines = list(list_clauses([run("torch", P), run("tf", U)]))
     assert lines == ["s.x  differs", "", "1 clause: 1 differs", f"differs: {Portability.DIFFERS.meaning}"]
     assert list(list_clauses([]))[-1] == "0 clauses: none judged"
-
-
-KERAS = {"tf": "2.21.0+keras.3.15.1", "jax": "0.10.2+keras.3.15.1", "torch": "2.13.0+cpu.keras.3.15.1"}
 
 
 def keras_run(framework: str, *outcomes: Outcome) -> Record:
@@ -185,19 +185,19 @@ def test_owners_of_a_failure_are_the_library_or_its_backends(records: list[Recor
 
 
 def test_words_of_a_clause_name_the_version_and_the_owner() -> None:
-    word = words([keras_run("tf", P), keras_run("torch", F), TORCH_EAGER])[CLAUSE]
-    assert str(word) == "broken in torch 2.13.0+cpu.keras.3.15.1 (keras cpu); keras on torch"
+    label = words([keras_run("tf", P), keras_run("torch", F), TORCH_EAGER])[CLAUSE]
+    assert str(label) == "broken in torch 2.13.0+cpu.keras.3.15.1 (keras cpu); keras on torch"
     eager, keras = run("torch", F, version="2.13.0+cpu", mode="eager"), keras_run("torch", P)
     assert str(words([eager, keras])[CLAUSE]) == "broken in torch 2.13.0+cpu (eager cpu)"
 
 
-def make_record(framework: str, version: str, packages: dict[str, str] | None = None, **more: object) -> Record:
-    device = str(more.pop("device", "cpu"))
-    variant = replace(Variant(version, packages=packages or {}), **more)  # type: ignore[arg-type]
+def make_record(framework: str, version: str, packages: dict[str, str] | None = None, **fields: object) -> Record:
+    device = str(fields.pop("device", "cpu"))
+    variant = replace(Variant(version, packages=packages or {}), **fields)  # type: ignore[arg-type]
     return replace(BASE, series=Series(framework, device, device, "m"), variant=variant)
 
 
-def test_companions_are_told_apart_from_packages_that_compute_nothing() -> None:
+def test_environment_has_companions_and_other_packages() -> None:
     before = {"numpy": "2.3", "Flax": "0.12.6", "protobuf": "6", "jax": "0.10.1", "jaxlib": "0.10.1"}
     after = {"numpy": "2.4", "flax": "0.12.8", "protobuf": "7", "jax": "0.10.2", "jaxlib": "0.10.2"}
     old, new = make_record("jax", "0.10.1", before), make_record("jax", "0.10.2", after)
@@ -239,7 +239,7 @@ BY_ACCELERATE = "CONFORMANCE_MODES=m TORCH_VERSION=2.13.0 ACCELERATE_VERSION=1.1
     ],
     ids=["wheel", "other wheel", "gpu on a cpu", "version names it", "mode trains by it", "no mode trains by it"],
 )
-def test_companions_are_those_that_compute_in_the_run(
+def test_environment_has_companions_that_compute_in_the_run(
     old: Record, new: Record, companions: list[str], crossing: str
 ) -> None:
     changes = environment(old, new)
@@ -247,7 +247,7 @@ def test_companions_are_those_that_compute_in_the_run(
     assert environment(old, old).same
 
 
-def test_builds_are_versions_and_a_flag_of_a_companions_name_is_a_switch() -> None:
+def test_environment_has_builds_as_versions_and_flags_as_switches() -> None:
     builds = environment(make_torch("2.13+cpu"), make_torch("2.13+cu130"))
     assert builds.framework == ChangedSetting("torch", "2.13+cpu", "2.13+cu130")
     old, new = (make_record("torch", "2.13.0", environment={"mkl": value}) for value in ("True", "False"))
@@ -255,7 +255,7 @@ def test_builds_are_versions_and_a_flag_of_a_companions_name_is_a_switch() -> No
     assert environment(old, new).companions == ()
 
 
-def test_switches_that_one_record_alone_tells_are_one_line() -> None:
+def test_environment_lines_join_switches_of_one_record() -> None:
     packages = {"numpy": "2.4"}
     switches = {f"switch-{i}": "on" for i in range(6)}
     old = make_record("torch", "2", packages, environment={"threads": "1"})
@@ -267,7 +267,7 @@ def test_switches_that_one_record_alone_tells_are_one_line() -> None:
     assert list(environment(new, old).lines())[1].startswith("only the old record names: switch-0")
 
 
-def test_variables_and_instruction_sets_are_told() -> None:
+def test_environment_lines_have_variables_and_instruction_sets() -> None:
     packages = {"numpy": "2.4"}
     old = make_record("torch", "2", packages, variables={"OMP_NUM_THREADS": "1"}, instruction_sets=("avx2", "fma"))
     new = make_record("torch", "2", packages, variables={"TF32": "1"}, instruction_sets=("avx2", "avx512f"))
@@ -278,25 +278,25 @@ def test_variables_and_instruction_sets_are_told() -> None:
         "other kernels may run, which round differently",
     ]
     unknown = make_record("torch", "2", packages, variables={"OMP_NUM_THREADS": "1"})
-    assert environment(old, unknown).same, "a platform that does not tell is no difference"
+    assert environment(old, unknown).same
 
 
 @pytest.mark.parametrize("version", ["1; touch pwned", "$(id)", "1 2", "", "-x", "１"])
-def test_a_version_that_is_none_gets_into_no_command(version: str) -> None:
+def test_environment_of_a_wrong_version_has_no_command(version: str) -> None:
     old, new = make_record("torch", "2.13.0", {"numpy": version}), make_record("torch", "2.13.0", {"numpy": "2.4"})
     other = make_record("torch", version, {"numpy": "2.3"})
     assert environment(old, new).crossing == environment(new, other).crossing == ""
 
 
 @pytest.mark.parametrize("name", ["package.module.Class", "reference", "$(id)"])
-def test_what_the_suite_does_not_install_has_no_command(name: str) -> None:
+def test_environment_of_an_uninstalled_framework_has_no_command(name: str) -> None:
     old, new = (make_record(name, "1", {"numpy": version}) for version in ("2.3", "2.4"))
     assert environment(old, new).companions
     assert environment(old, new).crossing == ""
 
 
 @pytest.mark.parametrize("name", sorted(DISTRIBUTIONS))
-def test_commands_name_what_the_installer_understands(name: str) -> None:
+def test_variables_of_commands_are_those_of_the_installer(name: str) -> None:
     chosen = DISTRIBUTIONS[name]
     assert OWN[name] == {canonicalize_name(bare(chosen.cpu)), canonicalize_name(bare(chosen.gpu))}
     computing = {canonicalize_name(bare(package)) for package in chosen.companions} - {"setuptools"}

@@ -1,4 +1,4 @@
-"""What is shown of records: tables, findings, Markdown, times, and nothing that acts on a page or a terminal."""
+"""Views of records: tables, findings, digests in Markdown, comparisons and times, with hostile texts too."""
 
 import json
 import math
@@ -30,6 +30,16 @@ from tests.support.recorded import BASE, CLAUSE, change_verdict, make_infected_r
 from tests.support.suite_runs import ROOT
 
 FAMILIES = ("accumulation", "autocast", "quantization", "recompute", "scaling")
+HOSTILE_TEXT = (
+    "<img src=x onerror=alert(1)> </details> | `a` **b** [c](javascript:x) @everyone\n# d\n::error::e \x1b[2J \u202e"
+)
+ELEMENTS = "table thead tbody tr th td h2 h3 p ul li strong code br details summary"
+ADDRESSES = "https://example.org/x HTTP://example.org ftp://example.org www.example.org mailto:a@example.org"
+THREADS = "#1 owner/name#23 GH-1 gh-77 @name owner/name@a1b2c3d a1b2c3d 0123456789abcdef"
+REFERENCES = (*ADDRESSES.split(), *THREADS.split(), "deadbeef" * 5)
+LINKED = re.compile(
+    r"(?i)(?:https?|ftp|mailto|xmpp):[^\s\u200b]|www\.|@\w|#\d|\bGH-\d|(?<![`>])\b(?=[0-9]*[a-f])[0-9a-f]{7,40}\b"
+)
 
 
 def record(framework: str, version: str, mode: str, *outcomes: Outcome, interrupted: bool = False) -> Record:
@@ -60,7 +70,7 @@ FOUR = (
 )
 
 
-def test_a_cell_counts_clauses_and_its_denominators_are_clauses_and_tests() -> None:
+def test_plain_counts_clauses_and_tests() -> None:
     text = plain(FOUR[:1], 160)
     assert re.search(r"scaling +1 known  \(1 clause, 26 tests\)\n", text)
     assert re.search(r"total +5 known  \(5 clauses, 130 tests\)\n", text)
@@ -71,28 +81,28 @@ def test_a_cell_counts_clauses_and_its_denominators_are_clauses_and_tests() -> N
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 160, 240])
-def test_nothing_is_lost_at_any_width(width: int) -> None:
+def test_plain_at_any_width_has_every_count(width: int) -> None:
     text = plain(FOUR, width)
     assert max(map(len, text.splitlines())) <= width
     tokens = re.sub(r"[·(),─]", " ", text).replace("not offered", "not-offered").split()
     counted = Counter(dict.fromkeys(("clause", "clauses", "tests"), 0))
-    for count, word in pairwise(tokens):
+    for count, label in pairwise(tokens):
         if count.isdigit():
-            counted[word] += int(count)
-    for one in Outcome:
-        tests = sum(verdict.outcome is one for result in FOUR for verdict in result.verdicts)
-        clauses = sum(total(result).clauses[one] for result in FOUR)
-        assert counted[one.replace(" ", "-")] == 2 * clauses + tests, (
-            "clauses in their family and in the total, tests once"
-        )
+            counted[label] += int(count)
+    for kind in Outcome:
+        tests = sum(verdict.outcome is kind for result in FOUR for verdict in result.verdicts)
+        clauses = sum(total(result).clauses[kind] for result in FOUR)
+        assert counted[kind.replace(" ", "-")] == 2 * clauses + tests
     tests = sum(len(result.verdicts) for result in FOUR)
-    assert (counted["clause"], counted["clauses"], counted["tests"]) == (20, 20, 3 * tests), "by family, and in all"
+    assert (counted["clause"], counted["clauses"], counted["tests"]) == (20, 20, 3 * tests), (
+        "clauses are counted by family and in the total"
+    )
     assert "…" not in text
-    assert (len(layout(FOUR, width)) == 1) is (width >= 80), "four frameworks fit an ordinary terminal"
+    assert (len(layout(FOUR, width)) == 1) is (width >= 80), "four frameworks fit into 80 characters"
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "word"),
+    ("outcomes", "expected"),
     [
         ((P, P), P),
         ((P, U), P),
@@ -110,63 +120,61 @@ def test_nothing_is_lost_at_any_width(width: int) -> None:
         (tuple(Outcome), Outcome.CRASH),
     ],
 )
-def test_a_clause_comes_to_its_gravest_outcome_and_is_refused_only_as_a_whole(
-    outcomes: tuple[Outcome, ...], word: Outcome
-) -> None:
-    one = record("torch", "1", "m", *outcomes)
-    assert outcome([verdict for verdict in one.verdicts if verdict.clause == "scaling.slug"]) is word
-    assert total(one).clauses == {word: len(FAMILIES)}
-    assert total(one).tests.total() == len(FAMILIES) * len(outcomes)
+def test_outcome_of_a_clause_is_its_gravest_one(outcomes: tuple[Outcome, ...], expected: Outcome) -> None:
+    judged = record("torch", "1", "m", *outcomes)
+    assert outcome([verdict for verdict in judged.verdicts if verdict.clause == "scaling.slug"]) is expected
+    assert total(judged).clauses == {expected: len(FAMILIES)}
+    assert total(judged).tests.total() == len(FAMILIES) * len(outcomes)
 
 
-def test_known_failures_that_nobody_confirmed_are_noted() -> None:
+def test_plain_of_inferred_failures_notes_them() -> None:
     def mark_inferred(verdict: TestVerdict) -> TestVerdict:
         return replace(verdict, inferred_from="2.13.0" if verdict.outcome is K else "")
 
-    later = replace(FOUR[0], verdicts=tuple(map(mark_inferred, FOUR[0].verdicts)))
+    inferred = replace(FOUR[0], verdicts=tuple(map(mark_inferred, FOUR[0].verdicts)))
     note = "torch 2.13.0+cpu eager cpu: known failures judged in 2.13.0, not confirmed here: 10 tests"
-    assert note in plain([later], 160)
+    assert note in plain([inferred], 160)
     assert note not in plain([FOUR[0]], 160)
-    assert note in digest([later]).replace("\\", "")
+    assert note in digest([inferred]).replace("\\", "")
 
 
-def test_an_interrupted_record_is_marked() -> None:
+def test_troubles_of_an_interrupted_record_say_so() -> None:
     assert plain(FOUR).count("interrupted") == 1
     assert troubles(FOUR[2]) == ("5 crash", "interrupted")
     assert troubles(FOUR[0]) == ()
     assert troubles(replace(FOUR[0], verdicts=())) == ("no verdict",)
 
 
-def test_a_family_that_was_not_run_is_a_dash() -> None:
-    some = replace(FOUR[0], verdicts=tuple(v for v in FOUR[0].verdicts if v.clause == "scaling.slug"))
-    assert re.search(r"autocast +– +\d+ pass  \(1 clause, 100 tests\)", plain([some, FOUR[3]], 160))
-    assert set(tally(some)) == {"scaling"}
+def test_plain_of_a_missing_family_is_a_dash() -> None:
+    only_scaling = replace(FOUR[0], verdicts=tuple(v for v in FOUR[0].verdicts if v.clause == "scaling.slug"))
+    assert re.search(r"autocast +– +\d+ pass  \(1 clause, 100 tests\)", plain([only_scaling, FOUR[3]], 160))
+    assert set(tally(only_scaling)) == {"scaling"}
 
 
-def test_hostile_text_stays_text() -> None:
-    evil = record("[red]x[/red]\x1b[2J", "1\n2", "m" * 300, P)
-    text = plain([evil], 80)
+def test_plain_of_hostile_text_shows_it() -> None:
+    hostile = record("[red]x[/red]\x1b[2J", "1\n2", "m" * 300, P)
+    text = plain([hostile], 80)
     assert "[red]x[/red]" in text
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_findings_group_cases() -> None:
-    (only,) = findings(FOUR[0])
-    assert (only.reason, only.link, only.text) == ("because", "https://a.org/1", None)
-    assert only.cases["accumulation.slug"] == ("case-21", "case-22")
-    assert len(only.cases) == 5
+def test_findings_of_a_record_group_cases() -> None:
+    (finding,) = findings(FOUR[0])
+    assert (finding.reason, finding.link, finding.text) == ("because", "https://a.org/1", None)
+    assert finding.cases["accumulation.slug"] == ("case-21", "case-22")
+    assert len(finding.cases) == 5
 
 
-def test_markdown_is_a_list_with_links_and_escapes() -> None:
-    evil = replace(
+def test_list_by_class_escapes_texts_and_links_sources() -> None:
+    hostile = replace(
         FOUR[0],
         verdicts=(
             TestVerdict("scaling.slug/`", "scaling.slug", K, reason="*a* <b> [c](d)\n# e", link="javascript:alert(1)"),
             TestVerdict("scaling.slug/", "scaling.slug", K, reason="f", link="https://a.org/x_(y)"),
         ),
     )
-    assert list(list_by_class(findings(evil))) == [
+    assert list(list_by_class(findings(hostile))) == [
         "**Unclassified**",
         "",
         r"- \*a\* \<b\> \[c\](d) \# e `scaling.slug` (1 tests) (javascript:alert(1))",
@@ -181,12 +189,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_table_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_prints_the_records_of_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table", str(folder), "--width", "160"]) == 0
     assert capsys.readouterr().out.split() == plain([FOUR[2], FOUR[3], FOUR[1], FOUR[0]], 160).split()
 
 
-def test_the_word_of_every_clause_is_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_clauses_lists_the_word_of_every_clause(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table", "--clauses", str(folder / "torch.json"), str(folder / "tf.json")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[: len(FAMILIES)] == [
@@ -197,7 +205,7 @@ def test_the_word_of_every_clause_is_listed(folder: Path, capsys: pytest.Capture
     assert "crash" in capsys.readouterr().err
 
 
-def test_strict_tells_of_bad_outcomes_and_interrupted_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_strict_names_bad_outcomes_and_interrupted_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table", "--strict", str(folder / "torch.json"), str(folder / "reference.json")]) == 0
     assert main(["table", "--strict", str(folder)]) == 1
     assert capsys.readouterr().err.splitlines() == [
@@ -206,7 +214,7 @@ def test_strict_tells_of_bad_outcomes_and_interrupted_runs(folder: Path, capsys:
     ]
 
 
-def test_a_folder_shows_what_is_newest(folder: Path) -> None:
+def test_find_in_a_folder_leaves_out_interrupted_runs_of_complete_ones(folder: Path) -> None:
     write(folder / "torch.interrupted-1.json", replace(FOUR[0], status="interrupted"))
     write(folder / "jax.interrupted-1.json", replace(FOUR[0], status="interrupted"))
     (folder / ".torch.json.1.tmp").write_bytes(b"half")
@@ -215,7 +223,7 @@ def test_a_folder_shows_what_is_newest(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["nowhere.json", "empty", "--format markdown good.json broken.json", ""])
-def test_bad_input_is_one_line_and_status_2(
+def test_table_of_bad_input_is_refused_in_one_line(
     arguments: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -227,7 +235,7 @@ def test_bad_input_is_one_line_and_status_2(
     assert re.fullmatch(r"conformance: .+\n", capsys.readouterr().err)
 
 
-def test_table_reader_that_goes_away_is_met_with_silence(folder: Path) -> None:
+def test_table_into_a_closed_pipe_prints_no_error(folder: Path) -> None:
     arguments = [sys.executable, "-m", "conformance", "table", str(folder)]
     with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
@@ -236,7 +244,7 @@ def test_table_reader_that_goes_away_is_met_with_silence(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_table_output_that_cannot_be_written_is_one_line(folder: Path) -> None:
+def test_table_into_a_full_device_is_refused_in_one_line(folder: Path) -> None:
     command = [sys.executable, "-m", "conformance", "table", "--format", "markdown", str(folder)]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE)
@@ -244,13 +252,7 @@ def test_table_output_that_cannot_be_written_is_one_line(folder: Path) -> None:
     assert re.fullmatch(rb"conformance: .+\n", done.stderr)
 
 
-EVIL = "<img src=x onerror=alert(1)> </details> | `a` **b** [c](javascript:x) @everyone\n# d\n::error::e \x1b[2J \u202e"
-
-
-ELEMENTS = "table thead tbody tr th td h2 h3 p ul li strong code br details summary"
-
-
-def test_the_digest_counts_every_outcome_and_tells_what_to_do() -> None:
+def test_digest_counts_outcomes_and_lists_actions() -> None:
     verdict = replace(
         BASE.verdicts[0], outcome=Outcome.FAIL, message="the scale is inf", repro="python -m pytest 'a b'"
     )
@@ -267,30 +269,32 @@ def test_the_digest_counts_every_outcome_and_tells_what_to_do() -> None:
     assert "<summary>torch 2.13.0+cpu eager cpu: 10 known failures, findings: 1</summary>" in text
 
 
-def test_the_digest_says_when_there_is_nothing_to_do() -> None:
+def test_digest_without_failures_needs_no_action() -> None:
     assert digest(FOUR[:1]).startswith("## Conformance: no action needed in 5 clauses (130 tests)\n")
     assert "Needs action" not in digest(FOUR[:1])
     unfinished = replace(FOUR[0], status="interrupted")
     assert digest([unfinished]).startswith("## Conformance: 1 of 1 runs did not finish\n")
 
 
-@pytest.mark.parametrize("text", [EVIL, "<b>", "|" * 50, "`" * 50, "\\", "--- \n\n---", "</summary></details><script>"])
-def test_hostile_text_only_shows_itself(text: str) -> None:
-    one = make_infected_record(text)
-    verdicts = tuple(replace(verdict, seed=2**1000, duration_s=1e308) for verdict in one.verdicts)
-    hostile_record = replace(one, started=BASE.started, finished=BASE.finished, verdicts=verdicts, observations=())
+@pytest.mark.parametrize(
+    "text", [HOSTILE_TEXT, "<b>", "|" * 50, "`" * 50, "\\", "--- \n\n---", "</summary></details><script>"]
+)
+def test_digest_of_hostile_text_adds_no_element(text: str) -> None:
+    infected = make_infected_record(text)
+    verdicts = tuple(replace(verdict, seed=2**1000, duration_s=1e308) for verdict in infected.verdicts)
+    hostile_record = replace(infected, started=BASE.started, finished=BASE.finished, verdicts=verdicts, observations=())
     html = str(MarkdownIt("commonmark", {"html": True}).enable("table").render(digest([hostile_record])))
     tags = set(re.findall(r"</?([a-zA-Z0-9]+)", html))
     assert tags == {*ELEMENTS.split()}
     assert html.count("<details>") == html.count("</details>") == 1
     assert html.count("<table>") == 1
     assert {row.count("<td") + row.count("<th") for row in html.split("<tr>")[1:]} == {2}
-    assert "@everyone" not in re.sub(r"<code>.*?</code>", "", html), "nobody is called, for code calls nobody"
+    assert "@everyone" not in re.sub(r"<code>.*?</code>", "", html), "a name outside of code notifies somebody"
     assert "\x1b" not in html
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, K], ids=["in the list", "in a fold"])
-def test_a_long_digest_is_cut_and_says_so(outcome: Outcome) -> None:
+def test_digest_that_is_too_long_is_cut(outcome: Outcome) -> None:
     first = BASE.verdicts[0]
     tests = {number: f"{CLAUSE}/{number:04}" for number in range(2000)}
     verdicts = (
@@ -303,7 +307,7 @@ def test_a_long_digest_is_cut_and_says_so(outcome: Outcome) -> None:
     assert text.count("<details>") == text.count("</details>") == (outcome is K)
 
 
-def test_the_command_writes_a_file_or_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_markdown_writes_a_file_or_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "torch.json"
     write(path, BASE)
     assert main(["table", str(path), "--format", "markdown", "--output", str(tmp_path / "out.md")]) == 0
@@ -315,44 +319,36 @@ def test_the_command_writes_a_file_or_prints(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("login", ["name:hunter2@", "name@", ":@"])
-def test_an_address_with_a_password_is_no_link(login: str) -> None:
+def test_source_of_an_address_with_a_password_is_no_link(login: str) -> None:
     assert source("https://example.org/@a") == " ([source](https://example.org/@a))"
     assert not re.search(r"\]\(|https?://", source(f"https://{login}example.org/a"))
 
 
-ADDRESSES = "https://example.org/x HTTP://example.org ftp://example.org www.example.org mailto:a@example.org"
-THREADS = "#1 owner/name#23 GH-1 gh-77 @name owner/name@a1b2c3d a1b2c3d 0123456789abcdef"
-REFERENCES = (*ADDRESSES.split(), *THREADS.split(), "deadbeef" * 5)
-LINKED = re.compile(
-    r"(?i)(?:https?|ftp|mailto|xmpp):[^\s\u200b]|www\.|@\w|#\d|\bGH-\d|(?<![`>])\b(?=[0-9]*[a-f])[0-9a-f]{7,40}\b"
-)
-
-
 @pytest.mark.parametrize("text", REFERENCES)
-def test_nothing_in_a_text_becomes_a_link(text: str) -> None:
-    assert LINKED.search(text), "it is one that would"
+def test_words_and_html_of_a_reference_are_no_link(text: str) -> None:
+    assert LINKED.search(text), "GitHub links it"
     for result in (unlinked(text), html(text)):
         assert not LINKED.search(result.replace("\\", ""))
         assert re.sub(r"[\u200b\\`]|</?code>", "", result) == text
 
 
-def test_a_brief_table_leaves_out_what_is_not_worse() -> None:
+def test_draw_brief_leaves_out_what_is_not_worse() -> None:
     old = change_verdict(BASE, 0, outcome=Outcome.FAIL)
     result = compare_sets([old], [change_verdict(change_verdict(BASE, 0), 2, outcome=Outcome.FAIL)])
     console = Console(width=100, record=True, file=StringIO())
     draw(result, console, brief=True)
-    brief, whole = console.export_text(), to_text(result)
-    assert ("test_a" in whole, "test_a" in brief) == (True, False)
-    assert ("test_b[2]" in whole, "test_b[2]" in brief) == (True, True)
+    brief, full = console.export_text(), to_text(result)
+    assert ("test_a" in full, "test_a" in brief) == (True, False)
+    assert ("test_b[2]" in full, "test_b[2]" in brief) == (True, True)
 
 
-def test_many_changes_that_are_alike_are_counted() -> None:
+def test_group_changes_counts_equal_ones() -> None:
     changes = [Change(ChangeKind.NEWLY_FAILING, CLAUSE, f"{CLAUSE}/test_c[{i}]", "pass", "fail") for i in range(6)]
     (group,) = group_changes(changes)
     assert group.subjects == "test_c[0], test_c[1], test_c[2], test_c[3] and 2 more"
 
 
-def test_the_forms_say_the_same() -> None:
+def test_comparison_in_each_format_has_the_same_content() -> None:
     new = change_verdict(BASE, 0, outcome=Outcome.FAIL, message="a | <b>@you</b> `c`", link="javascript:alert(1)")
     result = compare_sets([BASE], [replace(new, variant=Variant("2.14.0", {"numpy": "2.4"}))])
     for text in (to_text(result), markdown(result)):
@@ -368,7 +364,7 @@ def test_the_forms_say_the_same() -> None:
     assert (parsed["status"], parsed["pairs"][0]["changes"][0]["worse"]) == (1, True)
 
 
-def test_the_headline_says_why_tests_are_not_comparable() -> None:
+def test_headline_counts_tests_that_are_not_comparable() -> None:
     result = compare(BASE, change_verdict(BASE, 0, setup_hash="d"))
     assert "1 not comparable" in headline(result)
     assert "1: different training setups" in to_text(compare_sets([BASE], [result.new]))
@@ -390,7 +386,7 @@ def timed_run(**durations: float) -> Record:
 RUNS = timed_run(scaling_a=0.5, scaling_b=0.25, resume_a=2.0), timed_run(scaling_a=3.0)
 
 
-def test_the_command_tells_times_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_times_prints_the_slowest_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [str(tmp_path / f"{number}.json") for number in range(2)]
     for path, run, mode in zip(paths, RUNS, "ab", strict=True):
         write(Path(path), replace(run, series=replace(run.series, mode=mode)))
@@ -403,12 +399,12 @@ def test_the_command_tells_times_when_asked(tmp_path: Path, capsys: pytest.Captu
     assert lines[start + 1 : start + 3] == ["2.00 resume.slug/resume_a", "0.50 scaling.slug/scaling_a"]
 
 
-def test_the_slowest_tests_are_no_more_than_ten() -> None:
+def test_slowest_has_at_most_ten_tests() -> None:
     result = times.slowest(timed_run(**{f"scaling_{n}": float(n % 7) for n in range(12)}))
     assert [verdict.duration_s for verdict in result] == [6.0, 5.0, 4.0, 4.0, 3.0, 3.0, 2.0, 2.0, 1.0, 1.0]
 
 
-def test_a_page_has_what_took_longest_first_and_all_sums() -> None:
+def test_list_times_has_the_longest_first_and_all_sums() -> None:
     assert times.list_times(RUNS, times.seconds_by_clause, most=1).splitlines() == [
         "| seconds | some eager | some eager |",
         "|---|--:|--:|",
@@ -419,7 +415,7 @@ def test_a_page_has_what_took_longest_first_and_all_sums() -> None:
     assert "| resume | 2.00 | – |" in times.list_times(RUNS, times.seconds)
 
 
-def test_a_record_in_a_comment_links_to_nothing() -> None:
+def test_digest_of_references_has_no_link() -> None:
     text = " ".join(REFERENCES)
     comment = digest([change_verdict(BASE, 0, outcome=Outcome.FAIL, message=text)])
     without_code = re.sub(r"`[^`]*`", "", comment).replace("\\", "")

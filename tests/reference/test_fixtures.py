@@ -1,4 +1,4 @@
-"""What is trained: weights, batches, data and curves of the rate are what they say, and the same every time."""
+"""Fixtures: weights, batches, formats, MNIST and sentence pairs, stored weights, and schedules of the rate."""
 
 import gzip
 import math
@@ -33,6 +33,10 @@ from fixtures.schedules import (
 )
 from frameworks.reference.training.optimizers import optimizer_of
 
+IMAGES = np.arange(5 * 28 * 28).reshape(5, 28, 28) % 256
+LABELS = np.array([3, 1, 4, 1, 5])
+HALF = Steps((), (0.5,))
+
 
 @pytest.fixture(params=MODELS)
 def model(request: pytest.FixtureRequest) -> Model:
@@ -61,7 +65,7 @@ def test_weights_and_buffers_are_as_the_model_says(model: Model) -> None:
     for name, value in weights.items():
         assert (value.shape, value.dtype.name) == (model.parameter_shapes()[name], model.parameter_format(name))
         assert np.isfinite(value).all()
-        assert np.array_equal(value, value.astype(np.float32)), "a start that every framework can hold"
+        assert np.array_equal(value, value.astype(np.float32))
         assert (value.dtype.name == "float64") == (model.name == "sincos" and name.startswith(("4.sin", "4.cos")))
     assert {name: value.shape for name, value in buffers.items()} == model.buffer_shapes()
     assert all((value == name.endswith("variance")).all() for name, value in buffers.items())
@@ -75,28 +79,28 @@ def test_exact_models_and_batches_have_few_bits(make: Callable[[], Model]) -> No
     assert significant_bits(batch.targets["output"]) <= 4
 
 
-def batch() -> Batch:
+def make_batch() -> Batch:
     return Batch(np.arange(12.0, dtype=np.float32).reshape(6, 2), {"output": np.arange(6.0).reshape(6, 1)})
 
 
 def test_split_keeps_every_sample_in_order() -> None:
-    parts = batch().split(1, 3, 2)
+    parts = make_batch().split(1, 3, 2)
     assert [len(part) for part in parts] == [1, 3, 2]
     assert [part.items for part in parts] == [1, 3, 2]
-    assert np.array_equal(np.concatenate([part.inputs for part in parts]), batch().inputs)
-    assert np.array_equal(np.concatenate([part.targets["output"] for part in parts]), batch().targets["output"])
+    assert np.array_equal(np.concatenate([part.inputs for part in parts]), make_batch().inputs)
+    assert np.array_equal(np.concatenate([part.targets["output"] for part in parts]), make_batch().targets["output"])
 
 
 def test_split_and_into_of_sizes_that_do_not_add_up_are_refused() -> None:
-    assert [len(part) for part in batch().into(3)] == [2, 2, 2]
+    assert [len(part) for part in make_batch().into(3)] == [2, 2, 2]
     for sizes in ((1, 2), (4, 4), ()):
         with pytest.raises(ValueError, match="do not add up to 6"):
-            batch().split(*sizes)
+            make_batch().split(*sizes)
     with pytest.raises(ValueError, match="do not add up to 6"):
-        batch().into(4)
+        make_batch().into(4)
 
 
-def test_items_count_samples_tokens_or_what_the_mask_keeps() -> None:
+def test_items_of_a_batch_count_samples_or_tokens_of_the_mask() -> None:
     tokens = token_batch(5, 8)
     parts = tokens.split(2, 3)
     assert [part.items for part in parts] == [int(tokens.mask[:2].sum()), int(tokens.mask[2:].sum())]
@@ -139,7 +143,7 @@ def test_digits_are_scaled_and_shuffled() -> None:
     assert len(images) == len(labels) > 1000
     assert (images.min(), images.max()) == (0.0, 1.0)
     assert set(labels) == set(range(10))
-    assert not np.array_equal(labels[:10], np.arange(10)), "shuffled"
+    assert not np.array_equal(labels[:10], np.arange(10))
     digits.cache_clear()
     assert all(np.array_equal(a, b) for a, b in zip(digits(), (images, labels), strict=True))
 
@@ -155,16 +159,14 @@ def test_token_batch_has_ids_that_float16_does_not_hold() -> None:
 
 
 def idx(values: Array) -> bytes:
+    """The content of a file in the format of MNIST."""
     header = bytes([0, 0, 8, values.ndim]) + b"".join(size.to_bytes(4, "big") for size in values.shape)
     return header + values.astype(np.uint8).tobytes()
 
 
-IMAGES = np.arange(5 * 28 * 28).reshape(5, 28, 28) % 256
-LABELS = np.array([3, 1, 4, 1, 5])
-
-
 @pytest.fixture
 def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the MNIST files."""
     monkeypatch.setenv(MNIST_FOLDER, str(tmp_path))
     digits.cache_clear()
     yield tmp_path
@@ -215,14 +217,14 @@ def test_digits_of_wrong_mnist_files_are_refused(mnist: Path, images: Array | No
         digits()
 
 
-def test_pairs_are_balanced_and_of_one_length() -> None:
+def test_pair_batch_is_balanced_and_of_one_length() -> None:
     pairs = data.pairs(400)
     assert 150 < sum(pair.same for pair in pairs) < 250
     batch = data.pair_batch(400)
     assert batch.inputs.shape == (400, data.LENGTH)
     assert batch.items == 400
     assert batch.targets["output"][:, 0].tolist() == [int(pair.same) for pair in pairs]
-    index = {word: number for number, word in enumerate(data.vocabulary())}
+    index = {text: number for number, text in enumerate(data.vocabulary())}
     assert (batch.inputs[:, data.FIRST_LENGTH - 1] == index["[SEP]"]).all()
     for pair in pairs:
         agent, thing = pair.first.split()[1], pair.first.split()[4]
@@ -231,7 +233,7 @@ def test_pairs_are_balanced_and_of_one_length() -> None:
         data.pair_batch(2, lambda *pair: range(len(pair)))
 
 
-def test_stored_products_are_turned_and_tables_joined() -> None:
+def test_starts_of_stored_weights_transposes_and_joins_them() -> None:
     width, rng = 4, np.random.default_rng(0)
     model = use_fp16(real=False).setting().model
     shapes = {"embeddings.word_embeddings": (9, width), "embeddings.position_embeddings": (20, width)}
@@ -244,17 +246,14 @@ def test_stored_products_are_turned_and_tables_joined() -> None:
     stored = {f"{name}.weight": rng.standard_normal(shape) for name, shape in shapes.items()}
     stored |= {f"{name}.bias": rng.standard_normal(shape[0]) for name, shape in shapes.items()}
     result = pretrained.starts(stored, blocks=1)
-    wanted = {name for name in model.parameter_shapes() if int(name.split(".")[0]) < 7}
-    assert result.keys() == wanted
+    names = {name for name in model.parameter_shapes() if int(name.split(".")[0]) < 7}
+    assert result.keys() == names
     assert result["5.body.0.weight"].shape == (width, 6)
     np.testing.assert_array_equal(result["3.body.0.key.weight"], stored[f"{block}attention.self.key.weight"].T)
     types = stored["embeddings.token_type_embeddings.weight"]
-    places = stored["embeddings.position_embeddings.weight"]
-    np.testing.assert_array_equal(result["1.weight"][data.FIRST_LENGTH], places[data.FIRST_LENGTH] + types[1])
-    np.testing.assert_array_equal(result["1.weight"][0], places[0] + types[0])
-
-
-HALF = Steps((), (0.5,))
+    positions = stored["embeddings.position_embeddings.weight"]
+    np.testing.assert_array_equal(result["1.weight"][data.FIRST_LENGTH], positions[data.FIRST_LENGTH] + types[1])
+    np.testing.assert_array_equal(result["1.weight"][0], positions[0] + types[0])
 
 
 @pytest.mark.parametrize(
@@ -287,20 +286,20 @@ def test_factor_of_a_curve_is_that_by_hand(curve: Curve, factors: list[float]) -
     assert [curve.factor(applied) for applied in range(len(factors))] == pytest.approx(factors, abs=1e-12)
 
 
-def test_a_curve_is_printed_as_it_is_written_and_a_cycle_gives_the_first_beta() -> None:
+def test_optimizer_of_a_cycle_has_its_first_beta() -> None:
     assert str(Exponential(0.5, every=3)) == "Exponential(ratio=0.5, every=3, staircase=False)"
     recipe = Recipe(Adam(), schedule=OneCycle(3.0, 1, 3, 0.5, momenta=(0.75, 0.25)))
     assert [vars(optimizer_of(recipe, 0, applied))["beta1"] for applied in range(4)] == [0.75, 0.25, 0.5, 0.75]
 
 
 @pytest.mark.parametrize("boundaries", [(), (3, 1), (1, 2, 3)], ids=str)
-def test_a_join_has_one_boundary_fewer_than_parts_in_order(boundaries: tuple[int, ...]) -> None:
+def test_joined_with_wrong_boundaries_is_refused(boundaries: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="boundaries between 3 parts"):
         Joined((HALF, HALF, HALF), boundaries)
 
 
 @pytest.mark.parametrize(
-    ("plateau", "own", "metrics", "rates"),
+    ("plateau", "options", "metrics", "rates"),
     [
         (Plateau(patience=1), {}, [4, 4, 3, 3], [1, 0.5, 0.5, 0.25]),
         (Plateau(), {}, [math.nan, 4, 3, 3, 3], [1, 1, 1, 1, 0.5]),
@@ -314,5 +313,7 @@ def test_a_join_has_one_boundary_fewer_than_parts_in_order(boundaries: tuple[int
     ],
     ids=str,
 )
-def test_plateau_lowers_rate(plateau: Plateau, own: dict[str, bool], metrics: list[float], rates: list[float]) -> None:
-    assert list(map(PlateauRule(plateau, **own).take, metrics)) == rates
+def test_plateau_rule_of_metrics_lowers_the_rate(
+    plateau: Plateau, options: dict[str, bool], metrics: list[float], rates: list[float]
+) -> None:
+    assert list(map(PlateauRule(plateau, **options).take, metrics)) == rates

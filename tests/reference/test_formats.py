@@ -1,4 +1,4 @@
-"""Rounding, narrow formats, quantizers, moments of eight bits and small weights, against apart implementations."""
+"""Rounding, narrow formats, scales of quantizers, their table in the docs, 8-bit moments, and quantized layers."""
 
 import math
 from dataclasses import replace
@@ -30,6 +30,15 @@ from tools.docs.formats import ROWS, blocks
 
 each_narrow = pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
 values = arrays(np.float64, st.integers(1, 20), elements=st.floats(width=64))
+each_signed_format = pytest.mark.parametrize(
+    "name", sorted(name for name, number_format in NARROW.items() if number_format.signed)
+)
+P, K, U, N, F = Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED, Outcome.FAIL
+ENTRIES = 4300
+ENTRY_MODEL = exact_linear(1, ENTRIES)
+RECIPE = Recipe(Adam(state_bits=8))
+FEWEST = 1024
+RULE = replace(RULES["dynamic-int8"], smallest=FEWEST)
 
 
 class TestRounding:
@@ -42,7 +51,7 @@ class TestRounding:
 
     @each_narrow
     @given(values, st.integers(0, 2**32))
-    def test_random_rounding_takes_a_neighbour(self, name: str, x: Array, seed: int) -> None:
+    def test_stochastic_takes_a_neighbour(self, name: str, x: Array, seed: int) -> None:
         rounded = Stochastic(np.random.default_rng(seed)).round(x, name)
         nearest = Nearest().round(rounded, name)
         np.testing.assert_array_equal(rounded, nearest, "the result is a number of the format")
@@ -55,25 +64,25 @@ class TestRounding:
 
     @each_narrow
     @given(values, st.integers(0, 2**32))
-    def test_numbers_of_the_format_stay(self, name: str, x: Array, seed: int) -> None:
+    def test_round_of_numbers_of_the_format_is_the_identity(self, name: str, x: Array, seed: int) -> None:
         given_values = Nearest().round(x, name)
         for rounding in (Nearest(), Stochastic(np.random.default_rng(seed)), Exact()):
             np.testing.assert_array_equal(rounding.round(given_values, name), given_values)
 
-    def test_equal_values_are_rounded_alike_within_a_call_and_anew_in_the_next(self) -> None:
+    def test_stochastic_rounds_equal_values_of_a_call_alike(self) -> None:
         rounding = Stochastic(np.random.default_rng(5))
         calls = [rounding.round(np.full(100, 1.0 + 2.0**-24), "float32") for _ in range(50)]
         assert all(len(np.unique(call)) == 1 for call in calls)
         assert {call[0] for call in calls} == {1.0, 1.0 + 2.0**-23}
 
-    def test_unequal_values_are_rounded_independently(self) -> None:
+    def test_stochastic_rounds_unequal_values_independently(self) -> None:
         values = 1.0 + np.arange(1, 20_001) * 2.0**-44
         errors = Stochastic(np.random.default_rng(6)).round(values, "float32") - values
         assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(values.size)
 
     @each_narrow
     @pytest.mark.parametrize("where", ["normal", "subnormal"])
-    def test_random_rounding_has_no_bias(self, name: str, where: str) -> None:
+    def test_stochastic_has_no_bias(self, name: str, where: str) -> None:
         target = FORMATS[name]
         low, step = (1.0, 2.0 ** (1 - target.bits)) if where == "normal" else (0.0, target.smallest_subnormal)
         count = 10_000
@@ -85,7 +94,7 @@ class TestRounding:
             assert abs(up - share) < 5 * math.sqrt(share * (1 - share) / count)
 
     @each_narrow
-    def test_beyond_the_largest_value(self, name: str) -> None:
+    def test_stochastic_beyond_the_largest_value_is_infinite(self, name: str) -> None:
         largest = FORMATS[name].largest
         beyond = np.array([largest, -largest, 2.0 * largest, largest * (1 + 2.0 ** -(FORMATS[name].bits + 1))])
         rounded = np.array([Stochastic(np.random.default_rng(s)).round(beyond, name) for s in range(200)])
@@ -94,7 +103,7 @@ class TestRounding:
         assert np.isinf(rounded[:, 2]).all()
         assert set(rounded[:, 3]) == {largest, math.inf}
 
-    def test_float64_and_exact_are_the_identity(self) -> None:
+    def test_round_to_float64_is_the_identity(self) -> None:
         x = np.array([1 / 3, 1e300, 5e-324])
         for rounding in (Nearest(), Stochastic(np.random.default_rng(0))):
             assert rounding.round(x, "float64") is x
@@ -104,7 +113,7 @@ class TestRounding:
 
 
 class TestProducts:
-    def test_dyadic_products_are_exact_in_float32(self) -> None:
+    def test_contract_of_dyadic_numbers_is_exact(self) -> None:
         rng = np.random.default_rng(0)
         a, b = (rng.integers(-8, 9, shape) / 8.0 for shape in ((3, 100), (100, 4)))
         for rounding in (Nearest(), Stochastic(rng)):
@@ -112,7 +121,7 @@ class TestProducts:
             empty = contract(np.zeros((2, 0)), np.zeros((0, 3)), rounding, "float32")
             np.testing.assert_array_equal(empty, np.zeros((2, 3)))
 
-    def test_the_ensemble_spreads_as_accumulation_does(self) -> None:
+    def test_contract_of_an_ensemble_spreads_as_accumulation_does(self) -> None:
         rng = np.random.default_rng(1)
         a, b = (
             Nearest().round(rng.standard_normal((1, 2048)), "float32"),
@@ -121,11 +130,6 @@ class TestProducts:
         error = contract(a, b, Stochastic(rng), "float32") - a @ b
         unit = 2.0**-24 * np.sqrt(2048)
         assert 0.5 * unit < np.sqrt(np.mean(error**2)) < 16 * unit
-
-
-each_rounding_format = pytest.mark.parametrize(
-    "name", sorted(name for name, number_format in NARROW.items() if number_format.signed)
-)
 
 
 @pytest.mark.parametrize("name", sorted(NARROW))
@@ -137,9 +141,9 @@ def test_values_of_a_format_are_those_of_ml_dtypes(name: str) -> None:
     assert np.array_equal(np.signbit(values[numbers]), np.signbit(known[numbers]))
 
 
-@each_rounding_format
+@each_signed_format
 @pytest.mark.parametrize("source", ["float32", "float16", "bfloat16"])
-def test_nearest_is_that_of_ml_dtypes(name: str, source: str) -> None:
+def test_nearest_of_hard_values_is_that_of_ml_dtypes(name: str, source: str) -> None:
     values = formats.hard_values(NARROW[name], source)
     known = values.astype(getattr(ml_dtypes, name)).astype(np.float64)
     np.testing.assert_array_equal(formats.nearest(values, NARROW[name]), known)
@@ -151,7 +155,7 @@ def test_nearest_of_a_float64_just_above_half_way_rounds_up() -> None:
     assert value.astype(np.float32).astype(ml_dtypes.float8_e4m3fn).astype(float) == 1.0
 
 
-@each_rounding_format
+@each_signed_format
 def test_hard_values_have_every_middle(name: str) -> None:
     narrow = NARROW[name]
     middles = (narrow.positive[:-1] + narrow.positive[1:]) / 2
@@ -182,17 +186,14 @@ def test_scale_of_a_rule_is_that_by_hand(rule: QuantRule, scales: list[float]) -
     assert formats.scale_of(values, rule).ravel().tolist() == scales
 
 
-def test_every_technique_is_a_row_of_the_page() -> None:
+def test_rows_have_every_technique() -> None:
     declared = {str(capability).partition(".")[2] for capability in Capability if str(capability).startswith("quant")}
     narrow = {str(capability).partition(".")[2] for capability in Capability if str(capability).startswith("formats.")}
     assert declared | {"adam-8bit"} | narrow - {"int8"} == set(ROWS)
 
 
-P, K, U, N, F = Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED, Outcome.FAIL
-
-
 def cells(framework: str, *outcomes: tuple[str, Outcome, str]) -> dict[str, str]:
-    """The table of one record, by the technique, outcome and reason of each of its tests."""
+    """The cells of a record's table by row; a test has a technique, an outcome and a reason."""
     verdicts = [
         TestVerdict(f"quantization.codes/test[{name}-{i}]", "quantization.codes", outcome, reason=reason)
         for i, (name, outcome, reason) in enumerate((("int8-row", P, ""), *outcomes))
@@ -202,7 +203,7 @@ def cells(framework: str, *outcomes: tuple[str, Outcome, str]) -> dict[str, str]
 
 
 @pytest.mark.parametrize(
-    ("framework", "row", "outcomes", "said"),
+    ("framework", "row", "outcomes", "expected"),
     [
         ("tf", "8-bit Adam", [("adam-8bit", U, "there are no such moments")], "unsupported"),
         ("tf", "8-bit Adam", [("adam-8bit", U, "bits is not installed: pip install bits")], "needs bits"),
@@ -214,15 +215,10 @@ def cells(framework: str, *outcomes: tuple[str, Outcome, str]) -> dict[str, str]
         ("jax", "weight-only int8", [("weight-int8", K, ""), ("weight-int8", P, "")], "1 of 2 known not to"),
     ],
 )
-def test_blocks_cell_says_what_was_judged_or_why_not(
-    framework: str, row: str, outcomes: list[tuple[str, Outcome, str]], said: str
+def test_blocks_of_formats_say_what_was_judged(
+    framework: str, row: str, outcomes: list[tuple[str, Outcome, str]], expected: str
 ) -> None:
-    assert cells(framework, *outcomes)[row] == said
-
-
-ENTRIES = 4300
-ENTRY_MODEL = exact_linear(1, ENTRIES)
-RECIPE = Recipe(Adam(state_bits=8))
+    assert cells(framework, *outcomes)[row] == expected
 
 
 def gradients(seed: int) -> dict[str, Array]:
@@ -239,10 +235,10 @@ def state_after(recipe: Recipe, updates: int = 3) -> dict[str, Array]:
     return trainer.optimizer_state()
 
 
-def test_adam_of_other_bits_or_blocks_is_refused_and_eight_need_a_capability() -> None:
-    for wrong in ({"state_bits": 4}, {"state_bits": 8, "block": 0}):
+def test_adam_of_other_bits_or_blocks_is_refused() -> None:
+    for settings in ({"state_bits": 4}, {"state_bits": 8, "block": 0}):
         with pytest.raises(ValueError, match="8 or 32 bits"):
-            Adam(**wrong)  # type: ignore[arg-type]
+            Adam(**settings)  # type: ignore[arg-type]
     assert needs(RECIPE) == (Capability.ADAM_8BIT,)
     assert needs(Recipe(Adam())) == ()
 
@@ -252,7 +248,7 @@ def test_adam_of_other_bits_or_blocks_is_refused_and_eight_need_a_capability() -
     [{"groups": 2}, {"optimizers": 2}, {"offload": Offload(("optimizer",), "disk")}, {"ranks": Ranks(2)}],
     ids=["groups", "optimizers", "disk", "ranks"],
 )
-def test_codes_of_a_combination_are_those_without_it(changes: dict[str, Any]) -> None:
+def test_eight_bit_codes_of_a_combination_are_those_without_it(changes: dict[str, Any]) -> None:
     measured, expected = state_after(RECIPE.replace(**changes)), state_after(RECIPE)
     names = [name for name in expected if name.startswith(("codes/", "absmax/"))]
     assert len(names) == 8
@@ -260,7 +256,7 @@ def test_codes_of_a_combination_are_those_without_it(changes: dict[str, Any]) ->
         np.testing.assert_array_equal(measured[name], expected[name], name)
 
 
-def test_the_paper_s_values_are_those_of_the_reference() -> None:
+def test_paper_values_are_those_of_the_reference() -> None:
     assert block_maxima(np.array([1.0, -3.0, 2.0, 0.0, -5.0]), 2).tolist() == [3.0, 2.0, 5.0]
     rule = ReferenceFramework("cpu").rule(EightBitRule)
     for values, signed in ((rule.first_codes, True), (rule.second_codes, False)):
@@ -269,7 +265,7 @@ def test_the_paper_s_values_are_those_of_the_reference() -> None:
         np.testing.assert_allclose(values, expected, rtol=2.0**-23)
 
 
-def test_off_of_codes_is_above_one_beside_the_nearest_and_zero_in_a_block_of_zeros() -> None:
+def test_off_of_codes_next_to_the_nearest_is_above_one() -> None:
     values = np.array([-1.0, 0.0, 0.5, 1.0], np.float32)
     moment = MomentBeforeEncoding(np.array([1.0, 0.25, 0.4, 0.0]), np.array([1.0, 0.25, 0.4, 0.0]))
     largest = np.ones(1, np.float32)
@@ -283,12 +279,8 @@ def test_off_of_codes_is_above_one_beside_the_nearest_and_zero_in_a_block_of_zer
     assert not zeros.largest_off(largest, 2) <= 1.0
 
 
-FEWEST = 1024
-RULE = replace(RULES["dynamic-int8"], smallest=FEWEST)
-
-
 @pytest.mark.parametrize("fewest", [1, 33, 1024, 1000, 5000])
-def test_the_model_of_the_suite_has_codes_and_a_layer_without(fewest: int) -> None:
+def test_make_mixed_model_has_quantized_layers_and_a_small_one(fewest: int) -> None:
     assert make_mixed_model(RULES["dynamic-int8"]) is MIXED
     rule = replace(RULE, smallest=fewest)
     model = make_mixed_model(rule)

@@ -1,4 +1,4 @@
-"""The reference against what it stands for: finite differences, closed forms, its plainest self, sums by hand."""
+"""The reference against finite differences, closed forms, its own float64 results, and sums by hand."""
 
 import math
 from collections.abc import Callable
@@ -37,8 +37,20 @@ from fixtures.recipe import (
 from frameworks.contract import Conventions, ScalerRule
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
+from frameworks.reference.core.network import CARRIERS, TENSORS
 from frameworks.reference.core.rounding import Exact
 from frameworks.reference.training.trainer import ReferenceTrainer
+
+ROWS, LOW = 16, (FLOAT16, BFLOAT16)
+FILTERS = 4
+# Values of a sample behind the first convolution, behind the pooling and behind the second convolution.
+LARGE, POOLED, SECOND = 28 * 28 * FILTERS, 14 * 14 * FILTERS, 7 * 7 * 2 * FILTERS
+# A byte for each pooled value, the targets, and mean and variance of each channel.
+CONVOLUTION = digits_convolution(0.0, FILTERS), digits_batch(ROWS, image=True), ROWS * (POOLED + 40) + 24 * FILTERS
+WIDTH, HEADS, LENGTH = 16, 2, 16
+VALUES, SHARES = LENGTH * WIDTH, HEADS * LENGTH * LENGTH
+# Statistics of three layer norms, and probabilities.
+ENCODER = encoder(width=WIDTH, heads=HEADS, blocks=1, length=LENGTH), token_batch(ROWS, LENGTH), ROWS * LENGTH * 40
 
 
 def make_trainer(model: Model, recipe: Recipe, **choices: object) -> ReferenceTrainer:
@@ -96,7 +108,7 @@ def test_gradients_are_finite_differences(fixture: str, recompute: Recompute | N
 class TestPrecision:
     @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
     @pytest.mark.parametrize("name", ["float16", "bfloat16"])
-    def test_formats_of_a_level(self, level: str, name: str) -> None:
+    def test_update_at_a_level_has_its_formats(self, level: str, name: str) -> None:
         precision = Precision(level, name)
         run = make_trainer(digits_convolution(0.0, 2), Recipe(Adam(), precision))
         run.update((digits_batch(4, image=True),))
@@ -108,7 +120,7 @@ class TestPrecision:
         rounded = {n: v.astype(run.parameters()[n].dtype) for n, v in run.master_parameters().items()}
         np.testing.assert_equal(rounded, run.parameters())
 
-    def test_exact_rounding_ignores_the_recipes_precision(self) -> None:
+    def test_update_with_exact_rounding_ignores_the_precision(self) -> None:
         batch = digits_batch(4)
         runs = [
             make_trainer(digits_mlp((8,)), Recipe(Adam(), p, DynamicScaling(2.0**4)), rounding=Exact())
@@ -117,8 +129,11 @@ class TestPrecision:
         losses = [[run.update((batch,)).loss for _ in range(3)] for run in runs]
         assert losses[1] == losses[2] == pytest.approx(losses[0], rel=1e-12)
 
+    def test_operations_are_those_of_the_catalogue(self) -> None:
+        assert {*CARRIERS, *TENSORS} == set(CATALOGUE)
+
     @pytest.mark.parametrize("op", CATALOGUE)
-    def test_an_operation_is_its_float64_self_rounded(self, op: str) -> None:
+    def test_run_op_is_the_float64_result_rounded(self, op: str) -> None:
         operands = CATALOGUE[op]()
         plain = ReferenceFramework(rounding=Exact()).run_op(op, *operands)
         result = ReferenceFramework().run_op(op, *operands)
@@ -131,14 +146,14 @@ class TestPrecision:
 
 class TestScaler:
     @pytest.mark.parametrize("latched", [False, True])
-    def test_poison_after_unscaling_is_judged_by_the_rule(self, latched: bool) -> None:
+    def test_apply_of_nan_after_unscaling_follows_the_rule(self, latched: bool) -> None:
         rule = ScalerRule(minimum=2.0**-126, maximum=2.0**127, latched=latched)
         recipe = Recipe(SGD(0.5), scaling=DynamicScaling(2.0**10))
         run = make_trainer(scalar(), recipe, conventions=Conventions(scaler=rule))
         update = run.apply_gradients({"0.output.bias": np.ones(1)}, inject={"0.output.bias": np.array([math.nan])})
         assert update.skipped == (not latched)
 
-    def test_settings_that_cannot_work_are_refused(self) -> None:
+    def test_scaling_with_wrong_settings_is_refused(self) -> None:
         refused = DynamicScaling(0.0), DynamicScaling(2.0**200), DynamicScaling(interval=0), StaticScaling(math.inf)
         for scaling in refused:
             with pytest.raises(ValueError, match=r"scale|needed"):
@@ -152,7 +167,7 @@ class TestConventions:
             run.apply_gradients({"0.output.bias": np.array([g])})
         return float(run.parameters()["0.output.bias"][0])
 
-    def test_where_epsilon_joins(self) -> None:
+    def test_adam_epsilon_follows_the_convention(self) -> None:
         adam = Adam(0.1, epsilon=0.5)
         first, second, t = 0.1 * 2.0, 0.001 * 4.0, 1
         outside = first / (1 - 0.9**t) / (math.sqrt(second / (1 - 0.999**t)) + 0.5)
@@ -160,13 +175,13 @@ class TestConventions:
         assert self.run_updates(adam, [2.0], adam_epsilon="outside") == pytest.approx(-0.1 * outside, rel=1e-12)
         assert self.run_updates(adam, [2.0], adam_epsilon="inside") == pytest.approx(-0.1 * inside, rel=1e-12)
 
-    def test_decay_is_decoupled(self) -> None:
+    def test_adamw_decay_is_decoupled(self) -> None:
         run = make_trainer(scalar(1.0), Recipe(AdamW(0.5, weight_decay=0.25)), rounding=Exact())
         run.apply_gradients({"0.output.weight": np.zeros((1, 1))})
         assert run.parameters()["0.output.weight"][0, 0] == 1.0 - 0.5 * 0.25
 
     @pytest.mark.parametrize("rule", ["drop-window", "drop-micro-batch"])
-    def test_what_a_non_finite_micro_batch_costs(self, rule: str) -> None:
+    def test_apply_of_a_nonfinite_micro_batch_follows_the_rule(self, rule: str) -> None:
         recipe = Recipe(SGD(0.5), accumulation=2, scaling=DynamicScaling(2.0**10))
         conventions = Conventions(nonfinite_micro_batch=rule)
         run = make_trainer(scalar(), recipe, conventions=conventions)
@@ -175,15 +190,14 @@ class TestConventions:
         assert update.scale_after == 2.0**9
         assert run.parameters()["0.output.bias"][0] == (0.0 if rule == "drop-window" else -0.5)
 
-    @pytest.mark.parametrize(("rule", "applied", "left"), [("flush", True, 0), ("carry", False, 1), ("drop", False, 0)])
-    def test_an_incomplete_window(self, rule: str, applied: bool, left: int) -> None:
+    @pytest.mark.parametrize(
+        ("rule", "applied", "micro_batches"), [("flush", True, 0), ("carry", False, 1), ("drop", False, 0)]
+    )
+    def test_apply_of_an_incomplete_window_follows_the_rule(self, rule: str, applied: bool, micro_batches: int) -> None:
         run = make_trainer(exact_linear(), Recipe(SGD(0.5), accumulation=2), conventions=Conventions(remainder=rule))
         run.accumulate(exact_batch(4), 8)
         assert run.apply().skipped is not applied
-        assert run.window.micro_batches == left
-
-
-ROWS, LOW = 16, (FLOAT16, BFLOAT16)
+        assert run.window.micro_batches == micro_batches
 
 
 @pytest.mark.parametrize(("precision", "size"), [(FLOAT32, 4), (FLOAT16, 2), (BFLOAT16, 2)])
@@ -197,24 +211,13 @@ def test_saved_bytes_of_blocks_are_those_by_hand(precision: Precision, size: int
     assert saved == (inner + 1) * ROWS * width * size + ROWS * 10 * 4
 
 
-FILTERS = 4
-# Values of a sample behind the first convolution, behind the pooling and behind the second convolution.
-LARGE, POOLED, BEHIND = 28 * 28 * FILTERS, 14 * 14 * FILTERS, 7 * 7 * 2 * FILTERS
-# A byte for each pooled value, the targets, and mean and variance of each channel.
-CONVOLUTION = digits_convolution(0.0, FILTERS), digits_batch(ROWS, image=True), ROWS * (POOLED + 40) + 24 * FILTERS
-WIDTH, HEADS, LENGTH = 16, 2, 16
-VALUES, SHARES = LENGTH * WIDTH, HEADS * LENGTH * LENGTH
-# Statistics of three layer norms, and probabilities.
-ENCODER = encoder(width=WIDTH, heads=HEADS, blocks=1, length=LENGTH), token_batch(ROWS, LENGTH), ROWS * LENGTH * 40
-
-
 @pytest.mark.parametrize(
     ("fixture", "precision", "wide", "low"),
     [
         # Batch norm's inputs and ReLU's results, the input of the second convolution and of the head.
-        (CONVOLUTION, FLOAT32, 2 * LARGE + 2 * BEHIND + POOLED + 32, 0),
+        (CONVOLUTION, FLOAT32, 2 * LARGE + 2 * SECOND + POOLED + 32, 0),
         # Batch norm computes in float32 and hands it on to ReLU; products take casts.
-        *((CONVOLUTION, precision, 2 * LARGE + 2 * BEHIND, POOLED + BEHIND + 32) for precision in LOW),
+        *((CONVOLUTION, precision, 2 * LARGE + 2 * SECOND, POOLED + SECOND + 32) for precision in LOW),
         # Residuals; input, queries, keys, values and context; three activations, two of them twice as wide; the head.
         (ENCODER, FLOAT32, (3 + 5 + 5 + 1) * VALUES + SHARES, 0),
         # Layer norms take the residuals in float32, and each of three projections casts its input for itself.

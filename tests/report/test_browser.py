@@ -1,4 +1,4 @@
-"""The report in a browser: columns in sight, filters, addresses, cells, curves; hostile records run nothing."""
+"""The report in a browser: columns, filters, search, addresses of cells, curves, and hostile records."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +22,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shown(chromium: Browser, folder: Path) -> Iterator[Browser]:
-    """The baselines' report, newly opened; a message on the console or a request fails the test that caused it."""
+def view(chromium: Browser, folder: Path) -> Iterator[Browser]:
+    """A browser with the baselines' report; messages on the console and requests fail the test."""
     chromium.resize(1280)
     chromium.prefer("light")
     chromium.open(folder / "baselines.html")
@@ -32,8 +32,8 @@ def shown(chromium: Browser, folder: Path) -> Iterator[Browser]:
     assert chromium.requests() == []
 
 
-def heads(browser: Browser) -> list[str]:
-    """The slugs of the columns in sight; every row has their cells alone."""
+def list_columns(browser: Browser) -> list[str]:
+    """The slugs of the visible columns, if every row has exactly their cells."""
     result: list[str] = browser.run(
         """
         const isShown = (cell) => cell.checkVisibility();
@@ -47,105 +47,108 @@ def heads(browser: Browser) -> list[str]:
     return result
 
 
-def clauses(browser: Browser) -> set[str]:
-    shown = "[...document.querySelectorAll('.clause')].filter((row) => row.checkVisibility())"
-    return set(browser.run(f"return {shown}.map((row) => row.querySelector('code').textContent)"))
+def list_clauses(browser: Browser) -> set[str]:
+    rows = "[...document.querySelectorAll('.clause')].filter((row) => row.checkVisibility())"
+    return set(browser.run(f"return {rows}.map((row) => row.querySelector('code').textContent)"))
 
 
-def dialog(browser: Browser) -> str:
+def read_dialog(browser: Browser) -> str:
     browser.wait("document.getElementById('cell').open")
     return " ".join(browser.run("return document.getElementById('cell').innerText").split())
 
 
-def failing(framework: str) -> set[str]:
-    records = [one for one in baselines() if one.series.framework == framework]
-    return {v.clause for one in records for v in one.verdicts if v.outcome is Outcome.KNOWN}
+def known_clauses(framework: str) -> set[str]:
+    records = [record for record in baselines() if record.series.framework == framework]
+    return {v.clause for record in records for v in record.verdicts if v.outcome is Outcome.KNOWN}
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_first_look_has_every_framework_in_sight(shown: Browser, width: int) -> None:
-    shown.resize(width)
-    assert [slug.partition("-")[0] for slug in heads(shown)] == ["jax", "paddle", "reference", "tf", "torch"]
+def test_page_at_first_shows_a_column_for_each_framework(view: Browser, width: int) -> None:
+    view.resize(width)
+    assert [slug.partition("-")[0] for slug in list_columns(view)] == ["jax", "paddle", "reference", "tf", "torch"]
     right = "[...document.querySelectorAll('.matrix tr:not([hidden]) > *')].map((c) => c.getBoundingClientRect().right)"
-    assert shown.run(f"return Math.max(...{right})") <= width
-    shown.run("for (const fold of document.querySelectorAll('details')) fold.open = true")
-    assert shown.run("return document.documentElement.scrollWidth") <= width
-    assert clauses(shown) == set()
-    shown.run("document.querySelector('.family .open').click()")
-    assert {name.partition(".")[0] for name in clauses(shown)} == {"accumulation"}
-    shown.run("document.querySelector('[data-slug=paddle] .open').click()")
-    assert [slug for slug in heads(shown) if slug.startswith("paddle-")] == [
+    assert view.run(f"return Math.max(...{right})") <= width
+    view.run("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    assert view.run("return document.documentElement.scrollWidth") <= width
+    assert list_clauses(view) == set()
+    view.run("document.querySelector('.family .open').click()")
+    assert {name.partition(".")[0] for name in list_clauses(view)} == {"accumulation"}
+    view.run("document.querySelector('[data-slug=paddle] .open').click()")
+    assert [slug for slug in list_columns(view) if slug.startswith("paddle-")] == [
         "paddle-dygraph-forced-scaler",
         "paddle-dygraph",
         "paddle-static",
     ]
-    shown.wait("location.hash === '#?open=paddle'")
+    view.wait("location.hash === '#?open=paddle'")
 
 
-def test_filters_leave_matching_rows_and_columns(shown: Browser, folder: Path) -> None:
-    shown.choose("outcome", "known")
+def test_filters_show_matching_rows_and_columns(view: Browser, folder: Path) -> None:
+    view.choose("outcome", "known")
     frameworks = ("jax", "paddle", "tf", "torch")
-    assert [slug.partition("-")[0] for slug in heads(shown)] == list(frameworks), "the reference has no known failure"
-    assert clauses(shown) == set.union(*map(failing, frameworks))
-    shown.choose("run", "any paddle run")
-    assert clauses(shown) == failing("paddle")
-    assert heads(shown)[0] == "paddle"
-    assert all(slug.startswith("paddle") for slug in heads(shown))
-    shown.choose("family", "scaling")
-    shown.wait("location.hash === '#?outcome=known&run=paddle&family=scaling'")
-    narrow = clauses(shown)
-    assert narrow == {name for name in failing("paddle") if name.startswith("scaling.")}
-    shown.open(folder / "baselines.html", "#?family=no-such-family&outcome=known&run=paddle&family=scaling")
-    assert clauses(shown) == failing("paddle"), "a value that the page lacks is passed over"
-    shown.run("document.querySelector('#filters [type=reset]').click()")
-    shown.wait("location.hash === ''")
-    assert len(heads(shown)) == 5
-    for address, text in shown.run("return [...document.querySelectorAll('.lead a')].map((a) => [a.hash, a.text])"):
-        shown.run("document.querySelector(`.lead a[href='${arguments[0]}']`).click()", address)
-        shown.wait("location.hash === arguments[0]".replace("arguments[0]", f"'{address}'"))
-        assert len(clauses(shown)) == int(text.split()[0]), address
+    assert [slug.partition("-")[0] for slug in list_columns(view)] == list(frameworks), (
+        "the reference has no known failure"
+    )
+    assert list_clauses(view) == set.union(*map(known_clauses, frameworks))
+    view.choose("run", "any paddle run")
+    assert list_clauses(view) == known_clauses("paddle")
+    assert list_columns(view)[0] == "paddle"
+    assert all(slug.startswith("paddle") for slug in list_columns(view))
+    view.choose("family", "scaling")
+    view.wait("location.hash === '#?outcome=known&run=paddle&family=scaling'")
+    narrow = list_clauses(view)
+    assert narrow == {name for name in known_clauses("paddle") if name.startswith("scaling.")}
+    view.open(folder / "baselines.html", "#?family=no-such-family&outcome=known&run=paddle&family=scaling")
+    assert list_clauses(view) == known_clauses("paddle")
+    view.run("document.querySelector('#filters [type=reset]').click()")
+    view.wait("location.hash === ''")
+    assert len(list_columns(view)) == 5
+    for address, text in view.run("return [...document.querySelectorAll('.lead a')].map((a) => [a.hash, a.text])"):
+        view.run("document.querySelector(`.lead a[href='${arguments[0]}']`).click()", address)
+        view.wait("location.hash === arguments[0]".replace("arguments[0]", f"'{address}'"))
+        assert len(list_clauses(view)) == int(text.split()[0]), address
 
 
-def test_search_looks_through_texts_sources_and_tests(shown: Browser) -> None:
+def test_search_shows_clauses_of_matching_tests(view: Browser) -> None:
     text = "test_float32_sgd_parity[digits-mlp] grad"
-    shown.driver.find_element("id", "search").send_keys(text)
-    shown.wait("!document.getElementById('filters').ariaBusy && !document.querySelector('#filters[aria-busy]')")
-    named = {v.clause for one in baselines() for v in one.verdicts if "test_float32_sgd_parity[digits-mlp]" in v.test}
-    assert clauses(shown)
-    assert clauses(shown) <= named
-    shown.wait("location.hash.startsWith('#?search=test_float32')")
+    view.driver.find_element("id", "search").send_keys(text)
+    view.wait("!document.getElementById('filters').ariaBusy && !document.querySelector('#filters[aria-busy]')")
+    text = "test_float32_sgd_parity[digits-mlp]"
+    named = {v.clause for record in baselines() for v in record.verdicts if text in v.test}
+    assert list_clauses(view)
+    assert list_clauses(view) <= named
+    view.wait("location.hash.startsWith('#?search=test_float32')")
 
 
-def test_cell_shows_its_tests_and_has_an_address(shown: Browser, folder: Path) -> None:
-    one = baselines()[-1]
-    verdict = next(v for v in one.verdicts if v.outcome is Outcome.KNOWN and v.checks and "://" in v.link)
-    shown.choose("outcome", "known")
-    shown.run(
+def test_cell_opens_its_tests_at_an_address(view: Browser, folder: Path) -> None:
+    record = baselines()[-1]
+    verdict = next(v for v in record.verdicts if v.outcome is Outcome.KNOWN and v.checks and "://" in v.link)
+    view.choose("outcome", "known")
+    view.run(
         "document.getElementById(`clause-${arguments[0]}`).lastElementChild.firstElementChild.click()", verdict.clause
     )
-    text = dialog(shown)
+    text = read_dialog(view)
     parts = (verdict.clause, "known", verdict.reason, verdict.repro, "source", "seed 0", verdict.checks[0].what)
     for part in (*parts, f"finding {verdict.finding}"):
         assert " ".join(part.split()) in text
-    assert shown.run("return location.hash") == f"#{verdict.clause}@torch-eager?outcome=known"
-    assert shown.run("return document.getElementById('cell').contains(document.activeElement)")
-    shown.run("document.querySelector('#cell form button').click()")
-    shown.wait("location.hash === '#?outcome=known'")
-    assert shown.run("return document.activeElement.closest('tr').id") == f"clause-{verdict.clause}"
-    shown.open(folder / "baselines.html", "#accumulation.equals-full-batch@paddle")
-    assert "3 runs of paddle" in dialog(shown)
+    assert view.run("return location.hash") == f"#{verdict.clause}@torch-eager?outcome=known"
+    assert view.run("return document.getElementById('cell').contains(document.activeElement)")
+    view.run("document.querySelector('#cell form button').click()")
+    view.wait("location.hash === '#?outcome=known'")
+    assert view.run("return document.activeElement.closest('tr').id") == f"clause-{verdict.clause}"
+    view.open(folder / "baselines.html", "#accumulation.equals-full-batch@paddle")
+    assert "3 runs of paddle" in read_dialog(view)
     unfold = "[...document.querySelectorAll('#cell details')].forEach((fold) => { fold.open = true; })"
     text = "document.getElementById('cell').innerText.includes('ensemble of randomly rounded reference runs')"
-    shown.wait(f"{unfold} || {text}")
-    shown.open(folder / "baselines.html", "#no.such-clause@torch-eager")
-    assert not shown.run("return document.getElementById('cell').open")
-    shown.run("document.querySelector('#findings a[href^=\"#clause-\"]').click()")
-    shown.wait("document.querySelector('.clause:target').checkVisibility()")
+    view.wait(f"{unfold} || {text}")
+    view.open(folder / "baselines.html", "#no.such-clause@torch-eager")
+    assert not view.run("return document.getElementById('cell').open")
+    view.run("document.querySelector('#findings a[href^=\"#clause-\"]').click()")
+    view.wait("document.querySelector('.clause:target').checkVisibility()")
 
 
-def test_curves_of_every_trace_are_drawn(shown: Browser) -> None:
+def test_curves_of_every_trace_are_drawn(view: Browser) -> None:
     for name in ("losses", "scales"):
-        counts = shown.run(
+        counts = view.run(
             """
             const select = document.getElementById(`${arguments[0]}-choice`);
             return [...select.options].slice(0, 8).map((option) => {
@@ -160,15 +163,15 @@ def test_curves_of_every_trace_are_drawn(shown: Browser) -> None:
         for text, count in counts:
             runs = int(text.rpartition("(")[2].split()[0])
             assert runs <= count <= runs + 1, text
-    shown.run("document.getElementById('losses-distance').click()")
-    assert shown.run("return document.querySelector('#losses-chart .oracle').getAttribute('d')")
-    titles = shown.run("return [...document.querySelectorAll('#losses-chart title')].map((title) => title.textContent)")
+    view.run("document.getElementById('losses-distance').click()")
+    assert view.run("return document.querySelector('#losses-chart .oracle').getAttribute('d')")
+    titles = view.run("return [...document.querySelectorAll('#losses-chart title')].map((title) => title.textContent)")
     assert titles[0] == "oracle"
     assert any(title.startswith("torch 2.13.0") for title in titles)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_serious_violation(chromium: Browser, tmp_path: Path, scheme: str) -> None:
+def test_page_has_no_serious_violation_of_axe(chromium: Browser, tmp_path: Path, scheme: str) -> None:
     outcomes = {f"s.x{i}": outcome for i, outcome in enumerate(Outcome)}
     report.write([record("torch", outcomes), record("torch", outcomes), record("tf", outcomes)], tmp_path / "page.html")
     chromium.resize(1280)
@@ -177,11 +180,11 @@ def test_axe_finds_no_serious_violation(chromium: Browser, tmp_path: Path, schem
     chromium.run("for (const fold of document.querySelectorAll('details')) fold.open = true")
     assert chromium.violations() == []
     chromium.run("document.querySelector('.clause .cell').click()")
-    dialog(chromium)
+    read_dialog(chromium)
     assert chromium.violations("#cell") == []
 
 
-def test_hostile_records_run_nothing(chromium: Browser, folder: Path) -> None:
+def test_page_of_hostile_records_runs_no_script(chromium: Browser, folder: Path) -> None:
     chromium.resize(1280)
     chromium.prefer("light")
     chromium.open(folder / "infected.html")

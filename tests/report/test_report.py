@@ -1,4 +1,4 @@
-"""The report's page: what it derives from records, and that nothing in a record or a comparison can act in it."""
+"""The report: its HTML, matrix, sentences, values and changes, and hostile records."""
 
 import base64
 import gzip
@@ -45,6 +45,10 @@ from tests.support.recorded import (
 from tools.browser import Reader
 
 P, F, K, U = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED
+on_both_pages = pytest.mark.parametrize("name", ["baselines", "infected"])
+KNOWN_AND_NEW = record("torch", {"s.known": K, "s.new": F, "s.all": P, "s.some": P})
+OTHER = record("tf", {"s.known": P, "s.new": K, "s.all": P, "s.some": U})
+OLD, NEW = record("torch", {"s.x": P, "s.y": K}), record("torch", {"s.x": F, "s.y": P})
 
 
 @cache
@@ -52,17 +56,14 @@ def parse_page(name: str) -> Reader:
     return Reader({"baselines": page, "infected": infected_page}[name]())
 
 
-BOTH = pytest.mark.parametrize("name", ["baselines", "infected"])
-
-
-def data_behind(name: str) -> dict[str, Any]:
+def read_test_data(name: str) -> dict[str, Any]:
     (text,) = (text for attributes, text in parse_page(name).all("script") if attributes.get("id") == "tests-data")
     result: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(text, validate=True)))
     return result
 
 
-@BOTH
-def test_page_is_well_formed_and_its_links_lead_somewhere(name: str) -> None:
+@on_both_pages
+def test_page_is_well_formed_and_its_links_have_targets(name: str) -> None:
     result = parse_page(name)
     assert result.wrong == []
     ids = Counter(attributes["id"] for _, attributes in result.elements if "id" in attributes)
@@ -77,7 +78,7 @@ def test_page_is_well_formed_and_its_links_lead_somewhere(name: str) -> None:
             assert value in options
 
 
-@BOTH
+@on_both_pages
 def test_page_requests_nothing_and_runs_its_own_scripts_alone(name: str) -> None:
     result = parse_page(name)
     for tag, attributes in result.elements:
@@ -106,25 +107,25 @@ def digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def test_hostile_records_add_no_kind_of_element_and_long_texts_are_cut() -> None:
+def test_page_of_hostile_records_has_no_other_elements() -> None:
     benign, hostile = ({tag for tag, _ in parse_page(name).elements} for name in ("baselines", "infected"))
-    assert hostile - benign <= {"strong", "ul"}, "interrupted runs are emphasised, and have notes"
+    assert hostile - benign <= {"strong", "ul"}
     assert len(parse_page("infected").all("script")) == len(parse_page("baselines").all("script"))
     assert len(infected_page()) < 8 * 2**20
-    texts = json.dumps(data_behind("infected"), ensure_ascii=False)
+    texts = json.dumps(read_test_data("infected"), ensure_ascii=False)
     notices = re.findall(r"… \[([\d,]+) more characters are left out\]", texts)
     assert max(int(notice.replace(",", "")) for notice in notices) > (MEGABYTES - 1) * 2**20
 
 
 def test_page_has_every_test_once_with_reasons_and_links() -> None:
-    data = data_behind("baselines")
+    data = read_test_data("baselines")
     verdicts = [
         (int(run), test["verdict"]) for row in data["rows"] for run, tests in row["tests"].items() for test in tests
     ]
     result = Counter((run, data["verdicts"][number]["outcome"]) for run, number in verdicts)
-    for run, one in enumerate(baselines()):
+    for run, baseline in enumerate(baselines()):
         assert {o: result[run, o.value] for o in Outcome} == {
-            o: sum(v.outcome is o for v in one.verdicts) for o in Outcome
+            o: sum(v.outcome is o for v in baseline.verdicts) for o in Outcome
         }
     text = json.dumps(data)
     for finding in findings(baselines()[-1]):
@@ -138,7 +139,7 @@ def test_page_is_the_same_each_time_and_stays_small() -> None:
 
 
 @pytest.mark.parametrize("records", [[], [record("torch", {})]], ids=["none", "one without a test"])
-def test_write_of_little_is_well_formed(records: list[Record], tmp_path: Path) -> None:
+def test_write_of_no_test_is_well_formed(records: list[Record], tmp_path: Path) -> None:
     report.write(records, tmp_path / "report.html")
     assert Reader((tmp_path / "report.html").read_text("utf-8")).wrong == []
     with pytest.raises(RecordError, match=r"cannot be written"):
@@ -202,10 +203,8 @@ def test_changes_of_hostile_records_only_show_themselves() -> None:
         other = Variant(text, {text: f"{text}2"}, {"numpy": f"{text}2", text: f"{text}2"}, {text: "2"}, ("avx2",))
         changes = tuple(Change(kind, text, text, text, text, text, text) for kind in ChangeKind)
         moved = tuple(MovedNumbers(text, text, movement, text, text, text, text, text) for movement in Movement)
-        old, new = (
-            replace(make_infected_record(text), variant=variant),
-            replace(make_infected_record(f"{text}2"), variant=other),
-        )
+        old = replace(make_infected_record(text), variant=variant)
+        new = replace(make_infected_record(f"{text}2"), variant=other)
         pairs.append(Comparison(old, new, changes, 1, numbers=moved))
     assert Reader(render([], Comparisons(tuple(pairs)))).wrong == []
     prose = re.sub("`[^`]*`", "", markdown(Comparisons(tuple(pairs))))
@@ -213,7 +212,7 @@ def test_changes_of_hostile_records_only_show_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("link", "good"),
+    ("link", "is_address"),
     [
         ("https://example.org/a?b=c#d", True),
         ("http://example.org", True),
@@ -231,8 +230,8 @@ def test_changes_of_hostile_records_only_show_themselves() -> None:
         ("https://example.org/" + "x" * 3000, False),
     ],
 )
-def test_href_takes_web_addresses_alone(link: str, good: bool) -> None:
-    assert href(link) == (link if good else "")
+def test_href_takes_web_addresses_alone(link: str, is_address: bool) -> None:
+    assert href(link) == (link if is_address else "")
 
 
 def test_clean_and_linked_make_a_text_visible() -> None:
@@ -269,8 +268,8 @@ def test_matrix_of_frameworks_with_several_runs_has_a_column_for_each_and_folded
     ]
     x, y = page.rows
     cells = [cell and (cell.outcome, dict(cell.runs), dict(cell.tests)) for cell in x.cells]
-    one, known = (P, {P: 1}, {P: 1}), (K, {K: 1}, {K: 1})
-    assert cells == [(K, {P: 1, K: 1}, {P: 1, K: 1}), one, known, one]
+    passed, known = (P, {P: 1}, {P: 1}), (K, {K: 1}, {K: 1})
+    assert cells == [(K, {P: 1, K: 1}, {P: 1, K: 1}), passed, known, passed]
     assert y.cells[1] is y.cells[3] is None
     assert page.families[0].totals == ({K: 1, P: 1}, {P: 1}, {K: 1, P: 1}, {P: 1})
 
@@ -296,7 +295,7 @@ def test_matrix_choice_of_a_sole_failure_needs_another_framework_that_passes() -
         record("reference", dict.fromkeys(names, P)),
     ]
     assert clauses_of(matrix(records), ALONE) == ["s.one"]
-    assert clauses_of(matrix([records[0], records[-1]]), ALONE) == list(names), "as there is no other framework"
+    assert clauses_of(matrix([records[0], records[-1]]), ALONE) == list(names)
     assert clauses_of(matrix([record("torch", {"s.x": K}), record("torch", {"s.x": P})]), ALONE) == []
 
 
@@ -309,28 +308,23 @@ def test_matrix_has_the_word_of_a_clause_and_its_choices() -> None:
     assert page.choices[-1] == "broken in torch"
 
 
-def test_columns_have_names_that_no_two_share() -> None:
-    one = record("torch", {})
-    later, newer = replace(one, started="2027-01-01"), replace(one, variant=Variant("2+cu1"))
-    on_gpu = replace(one, series=replace(one.series, device="cuda"))
+def test_runs_of_a_matrix_have_unique_names() -> None:
+    base = record("torch", {})
+    later, newer = replace(base, started="2027-01-01"), replace(base, variant=Variant("2+cu1"))
+    on_gpu = replace(base, series=replace(base.series, device="cuda"))
 
     def slugs(*records: Record) -> list[str]:
         return [run.slug for run in matrix(records).runs]
 
-    assert slugs(one, record("tf", {})) == ["torch-m", "tf-m"]
-    assert slugs(one, on_gpu) == ["torch-m-cpu", "torch-m-cuda"]
-    assert slugs(one, newer, on_gpu) == ["torch-m-cpu-1", "torch-m-cpu-2+cu1", "torch-m-cuda"]
-    assert slugs(one, one) == ["~1", "~2"]
+    assert slugs(base, record("tf", {})) == ["torch-m", "tf-m"]
+    assert slugs(base, on_gpu) == ["torch-m-cpu", "torch-m-cuda"]
+    assert slugs(base, newer, on_gpu) == ["torch-m-cpu-1", "torch-m-cpu-2+cu1", "torch-m-cuda"]
+    assert slugs(base, base) == ["~1", "~2"]
     assert slugs(record("a b/<", {})) == ["a_b__-m"]
-    labels = [run.label for run in matrix([one, later, later, record("tf", {})]).runs]
+    labels = [run.label for run in matrix([base, later, later, record("tf", {})]).runs]
     assert labels[0] == f"torch 1 m cpu, {DATE}"
     assert labels[-1] == "tf 1 m cpu"
     assert len(set(labels)) == 4
-
-
-KNOWN_AND_NEW = record("torch", {"s.known": K, "s.new": F, "s.all": P, "s.some": P})
-OTHER = record("tf", {"s.known": P, "s.new": K, "s.all": P, "s.some": U})
-OLD, NEW = record("torch", {"s.x": P, "s.y": K}), record("torch", {"s.x": F, "s.y": P})
 
 
 @pytest.mark.parametrize(
@@ -388,7 +382,7 @@ def test_sentences_count_and_link(
     assert [part.href for sentence in result for part in sentence if part.href] == links
 
 
-def test_observations_are_grouped_with_different_ones_first() -> None:
+def test_observations_have_different_ones_first() -> None:
     def record_of(framework: str, initial: float, mode: str) -> Record:
         observations = (
             Observation("scaling.paper-defaults", "settings", "test_x", {"growth": 2.0, "initial": initial}),
@@ -409,7 +403,7 @@ def test_observations_are_grouped_with_different_ones_first() -> None:
     assert not any(row["differs"] for group in values.observations(matrix(oracle), oracle) for row in group["rows"])
 
 
-def test_costs_show_bytes_and_spans_and_curves_that_are_cut_say_so() -> None:
+def test_costs_have_bytes_and_intervals() -> None:
     measured = (
         Measurement("s.x", "peak", "test_x[a]", "B", (1024.0,)),
         Measurement("s.x", "t", "", "s", (0.5, 0.1, 0.2)),
@@ -423,11 +417,11 @@ def test_costs_show_bytes_and_spans_and_curves_that_are_cut_say_so() -> None:
     traces = Trace("loss", "a", {"loss": (1.0,) * 6000}), Trace("scale", "b", {"scale": (2.0,) * 5000})
     records = [record("torch", {}, traces=traces)]
     curves = values.curves(matrix(records), records)
-    assert [one["name"] for one in curves["losses"]] == ["a (the first 5000 of 6000 updates)"]
-    assert [(one["name"], len(one["lines"][0]["points"])) for one in curves["scales"]] == [("b", 5000)]
+    assert [curve["name"] for curve in curves["losses"]] == ["a (the first 5000 of 6000 updates)"]
+    assert [(curve["name"], len(curve["lines"][0]["points"])) for curve in curves["scales"]] == [("b", 5000)]
 
 
-def test_page_shows_status_notes_environment_and_unconfirmed_failures() -> None:
+def test_page_of_an_interrupted_run_shows_status_notes_and_environment() -> None:
     known, passed = record("torch", {"s.x": K, "s.y": P}).verdicts
     one = record(
         "torch",

@@ -23,7 +23,7 @@ from conformance.checks.evidence import Abstention, Verdict, Violation
 from conformance.checks.subject import Subject, need_device
 from conformance.runner import cost
 from conformance.runner.plugin import TIMED as TIMED_CLAUSES
-from conformance.suites.cost import test_cost as brief
+from conformance.suites.cost import test_cost as cpu_suite
 from conformance.suites.cost import test_cost_device as suite
 from conformance.test_ids.inventory import SUITES, inventory
 from conformance.timing import costs
@@ -35,15 +35,18 @@ from frameworks.base import measure_elapsed
 from frameworks.contract import SUPPORTED, Capability, Declaration, Unsupported
 from frameworks.reference import ReferenceFramework
 from results.record.reading import load
-from tests.support import own_loops
+from tests.support import misbehaving
 from tests.support.suite_runs import hang_limit, judge, outcomes
 
-Run = Callable[[own_loops.Device], Verdict]
+PROCESSES = multiprocessing.get_context("spawn")
+TESTS = 12
+Run = Callable[[misbehaving.Device], Verdict]
+needs_locks = pytest.mark.skipif(costs.fcntl is None, reason="POSIX locks only")
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fixtures that the reference trains in no time, in the proportions of those that fill a device."""
+def small_fixtures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaces the fixtures that fill a device by small ones of the same proportions."""
     monkeypatch.setattr(suite, "products", lambda: costs.equal_blocks(4, 4, 4, inputs=2))
     monkeypatch.setattr(suite, "transformer_block", lambda: (encoder(4, 2, 1, 4), token_batch(2, 4, ragged=False)))
     monkeypatch.setattr(suite, "example", lambda: (sincos(4), sincos_batch(8)))
@@ -56,7 +59,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_of(test: Callable[..., None], *args: object) -> Run:
     """Runs a test of the suite."""
 
-    def run(framework: own_loops.Device) -> Verdict:
+    def run(framework: misbehaving.Device) -> Verdict:
         verdict = Verdict()
         test(Subject(framework), verdict, *args)
         return verdict
@@ -66,8 +69,8 @@ def run_of(test: Callable[..., None], *args: object) -> Run:
 
 recomputation = run_of(suite.test_recomputation_costs_one_forward_pass, None)
 example = run_of(suite.test_time_of_sine_and_cosine_example, FLOAT16)
-brief_recomputed = run_of(brief.test_time_of_recomputed_steps, None)
-brief_mixed = run_of(brief.test_time_of_mixed_precision_steps, FLOAT16)
+cpu_recomputed = run_of(cpu_suite.test_time_of_recomputed_steps, None)
+cpu_mixed = run_of(cpu_suite.test_time_of_mixed_precision_steps, FLOAT16)
 mixed, block = (
     {tf32: run_of(test, tf32, FLOAT16) for tf32 in ("default", "off", "on")}
     for test in (suite.test_mixed_precision_is_no_slower, suite.test_mixed_precision_speeds_up_transformer_block)
@@ -81,15 +84,15 @@ TIMED = {
     "block, off": (block["off"], 0.5, 1.0, [False]),
     "block, on": (block["on"], 0.5 / 0.6, 0.6, [True]),
     "example": (example, 0.5, 1.0, []),
-    "brief, recomputed": (brief_recomputed, 1.33, 1.0, []),
-    "brief, mixed": (brief_mixed, 0.5, 1.0, []),
+    "on a CPU, recomputed": (cpu_recomputed, 1.33, 1.0, []),
+    "on a CPU, mixed": (cpu_mixed, 0.5, 1.0, []),
 }
 
 
 @pytest.mark.parametrize("name", TIMED)
-def test_a_device_that_costs_what_it_should_passes(name: str) -> None:
+def test_cost_tests_of_a_normal_device_pass(name: str) -> None:
     run, factor, plain, scopes = TIMED[name]
-    framework = own_loops.Device()
+    framework = misbehaving.Device()
     (measured,) = run(framework).measurements.values()
     assert framework.scopes == scopes
     unit, samples, control = measured
@@ -108,38 +111,38 @@ def test_a_device_that_costs_what_it_should_passes(name: str) -> None:
         (block["off"], {"mixed": 1.1}, "slower-than-float32"),
     ],
 )
-def test_an_interval_wholly_beyond_its_bound_fails(run: Run, times: dict[str, float], signature: str) -> None:
+def test_cost_tests_of_a_slow_device_fail(run: Run, times: dict[str, float], signature: str) -> None:
     with pytest.raises(Violation) as caught:
-        run(own_loops.Device(times=times))
+        run(misbehaving.Device(times=times))
     assert caught.value.signature == signature
 
 
-@pytest.mark.parametrize("run", [block["on"], block["default"], example, brief_recomputed, brief_mixed])
-def test_what_has_no_bound_is_timed_and_not_judged(run: Run) -> None:
-    assert run(own_loops.Device(times={"mixed": 1.1, "recomputed": 9.0})).checks == []
+@pytest.mark.parametrize("run", [block["on"], block["default"], example, cpu_recomputed, cpu_mixed])
+def test_cost_tests_without_a_bound_do_not_judge(run: Run) -> None:
+    assert run(misbehaving.Device(times={"mixed": 1.1, "recomputed": 9.0})).checks == []
 
 
 @pytest.mark.parametrize("name", TIMED)
-def test_a_plain_step_that_differs_from_itself_leaves_the_clause(name: str) -> None:
+def test_cost_tests_of_a_drifting_device_abstain(name: str) -> None:
     with pytest.raises(Abstention, match="the same step in two runs differs: ratio"):
-        TIMED[name][0](own_loops.Device(drift=0.1))
+        TIMED[name][0](misbehaving.Device(drift=0.1))
 
 
-def test_the_example_is_its_thousand_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+def test_example_times_a_thousand_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
     monkeypatch.setattr(suite, "EPOCHS", 1000)
-    monkeypatch.setattr(suite, "compare_times", lambda *args: asked.append(args[-1]))
-    example(own_loops.Device())
-    assert asked == [17]
+    monkeypatch.setattr(suite, "compare_times", lambda *args: counts.append(args[-1]))
+    example(misbehaving.Device())
+    assert counts == [17]
     assert 60 * 17 >= 1000
 
 
-def peak(framework: own_loops.Device, technique: str, folder: Path) -> Verdict:
+def judge_peak(framework: misbehaving.Device, technique: str, folder: Path) -> Verdict:
     return run_of(suite.test_allocator_peak_matches_byte_count, folder, technique)(framework)
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+def peaks_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes peaks in this process."""
 
     def measure_peak(subject: Subject, model: object, recipe: object, window: object, path: Path) -> int:
@@ -151,51 +154,51 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocesses, "peak_bytes", measure_peak)
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("peaks_in_this_process")
 @pytest.mark.parametrize("technique", suite.TECHNIQUES)
-def test_a_peak_that_follows_the_count_passes(technique: str, tmp_path: Path) -> None:
-    result = peak(own_loops.Device(), technique, tmp_path)
+def test_peak_of_a_normal_device_passes(technique: str, tmp_path: Path) -> None:
+    result = judge_peak(misbehaving.Device(), technique, tmp_path)
     assert [unit for unit, _, _ in result.measurements.values()] == ["B"] * 4
     assert result.checks[-1].bound is not None
     assert 0.1 < result.checks[-1].bound < 0.25
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("peaks_in_this_process")
 @pytest.mark.parametrize(
     ("broken", "technique", "signature"),
     [
-        (own_loops.KeepsFloat32, "O1-float16", "apart"),
-        (own_loops.KeepsFloat32, "O1-bfloat16", "apart"),
-        (own_loops.KeepsSegments, "recomputed", "apart"),
-        (own_loops.KeepsMicroBatches, "accumulated", "apart"),
-        (own_loops.NoPeak, "recomputed", "no-peak"),
+        (misbehaving.KeepsFloat32, "O1-float16", "apart"),
+        (misbehaving.KeepsFloat32, "O1-bfloat16", "apart"),
+        (misbehaving.KeepsSegments, "recomputed", "apart"),
+        (misbehaving.KeepsMicroBatches, "accumulated", "apart"),
+        (misbehaving.NoPeak, "recomputed", "no-peak"),
     ],
 )
-def test_a_peak_that_stays_or_is_of_weights_alone_fails(
-    broken: type[own_loops.Device], technique: str, signature: str, tmp_path: Path
+def test_peak_of_a_device_that_keeps_bytes_fails(
+    broken: type[misbehaving.Device], technique: str, signature: str, tmp_path: Path
 ) -> None:
     with pytest.raises(Violation) as caught:
-        peak(broken(), technique, tmp_path)
+        judge_peak(broken(), technique, tmp_path)
     assert caught.value.signature == signature
 
 
-def test_a_peak_is_taken_in_a_process_of_its_own(tmp_path: Path) -> None:
-    subject, (model, batch) = Subject(own_loops.Device()), costs.equal_blocks(2, 4, 4)
+def test_peak_bytes_is_measured_in_another_process(tmp_path: Path) -> None:
+    subject, (model, batch) = Subject(misbehaving.Device()), costs.equal_blocks(2, 4, 4)
     result = subprocesses.peak_bytes(subject, model, costs.RECIPE, (batch,), tmp_path / "peak")
     run = subject.trainer(model, costs.RECIPE)
     run.update((batch,))
     assert result == run.peak_bytes() > sum(value.nbytes for value in model.weights(0).values())
 
 
-def test_a_cpu_is_no_device_whatever_it_declares() -> None:
+def test_need_device_on_a_cpu_is_refused() -> None:
     with pytest.raises(Unsupported) as caught:
-        need_device(Subject(own_loops.Device("cpu")))
+        need_device(Subject(misbehaving.Device("cpu")))
     assert (caught.value.capability, caught.value.reason) == (Capability.PEAK_BYTES, "no device")
-    need_device(Subject(own_loops.Device("cuda")))
+    need_device(Subject(misbehaving.Device("cuda")))
 
 
-def test_without_a_peak_or_the_switch_only_the_default_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    framework = own_loops.Device()
+def test_mixed_without_a_switch_times_the_default_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = misbehaving.Device()
     refused = {Capability.PEAK_BYTES: Declaration(False, "none here"), Capability.TF32: Declaration(False, "no switch")}
     monkeypatch.setattr(framework, "declares", lambda capability: refused.get(capability, SUPPORTED))
     with pytest.raises(Unsupported, match="none here"):
@@ -207,7 +210,7 @@ def test_without_a_peak_or_the_switch_only_the_default_is_timed(monkeypatch: pyt
             mixed[tf32](framework)
 
 
-def test_the_mark_selects_what_needs_a_device(tmp_path: Path) -> None:
+def test_run_of_the_mark_gpu_selects_tests_of_a_device(tmp_path: Path) -> None:
     result = judge("-m", "gpu", f"--record={tmp_path / 'record.json'}")
     assert result.status == 0
     record = load(tmp_path / "record.json")
@@ -217,7 +220,7 @@ def test_the_mark_selects_what_needs_a_device(tmp_path: Path) -> None:
     assert {verdict.reason for verdict in record.verdicts} == {"no device"}
 
 
-def test_a_clock_is_the_processors_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_time_on_a_cpu_takes_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks: list[object] = []
     monkeypatch.setattr("frameworks.base.framework.measure_elapsed", lambda _, clock: clocks.append(clock) or 0)
     framework = ReferenceFramework("cpu")
@@ -226,15 +229,15 @@ def test_a_clock_is_the_processors_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatc
     assert clocks == [time.process_time_ns, time.perf_counter_ns]
 
 
-def test_an_allocators_grain_is_allowed_on_a_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slack_on_a_device_allows_the_allocation_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     framework = ReferenceFramework("cpu")
-    assert brief.slack(Subject(framework), 3) == 8
+    assert cpu_suite.slack(Subject(framework), 3) == 8
     monkeypatch.setattr(framework, "device", "cuda")
-    assert brief.slack(Subject(framework), 3) == 8 + 3 * 512
+    assert cpu_suite.slack(Subject(framework), 3) == 8 + 3 * 512
 
 
-def test_what_takes_times_alone_is_what_runs_last() -> None:
-    """Other workers wait for the tests whose names lead to `time_interleaved`; the plugin puts those clauses last."""
+def test_timed_clauses_are_those_of_tests_that_measure_times() -> None:
+    """The plugin puts the clauses of every test that calls `time_interleaved` last."""
     timing, timed = {"time_interleaved", "compare_times"}, set[str]()
     for path in sorted(SUITES.rglob("test_*.py")):
         functions = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
@@ -242,8 +245,8 @@ def test_what_takes_times_alone_is_what_runs_last() -> None:
             function.name: {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
             for function in functions
         }
-        own = {name for name, names in named.items() if names & timing}
-        tests = {name for name in named if name.startswith("test_") and (named[name] & (own | timing))}
+        helpers = {name for name, names in named.items() if names & timing}
+        tests = {name for name in named if name.startswith("test_") and (named[name] & (helpers | timing))}
         timed |= {
             code.clause for code in inventory().values() if code.file.endswith(path.name) and code.function in tests
         }
@@ -260,7 +263,7 @@ def test_what_takes_times_alone_is_what_runs_last() -> None:
         ("torch", 900.0, "A", "", False),
     ],
 )
-def test_cost_above_the_file_is_too_much_on_its_processor_in_ci(
+def test_judge_of_a_cost_above_the_limit_fails_on_its_processor_in_ci(
     framework: str, spent: float, processor: str, ci: str, over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cost, "processor_model", lambda: processor)
@@ -272,19 +275,14 @@ def test_cost_above_the_file_is_too_much_on_its_processor_in_ci(
     assert "edit the file and say why" in line or not over
 
 
-def test_committed_costs_can_be_read_and_the_yardstick_takes_time() -> None:
+def test_committed_cost_limits_are_positive() -> None:
     _, limits = cost.limits()
     assert all(number > 0 for of_selection in limits.values() for number in of_selection.values())
     assert 0.001 < cost.Yardstick().stop() < 10
 
 
-locks = pytest.mark.skipif(costs.fcntl is None, reason="POSIX locks only")
-PROCESSES = multiprocessing.get_context("spawn")
-TESTS = 12
-
-
-def worker(folder: Path, name: str, queue: Queue[tuple[str, str, float, float]]) -> None:
-    """Tests of 5 ms each, in every third of which 20 ms of times are taken by all workers but c."""
+def run_worker(folder: Path, name: str, queue: Queue[tuple[str, str, float, float]]) -> None:
+    """Runs tests of 5 ms each; after every third, all workers but c take times for 20 ms."""
     costs.join(folder)
     for number in range(TESTS):
         with costs.share_machine():
@@ -299,57 +297,57 @@ def worker(folder: Path, name: str, queue: Queue[tuple[str, str, float, float]])
                     queue.put((name, "alone", begin, time.monotonic()))
 
 
-@locks
-def test_nobody_tests_while_another_takes_times(tmp_path: Path) -> None:
+@needs_locks
+def test_alone_runs_while_no_other_worker_tests(tmp_path: Path) -> None:
     queue: Queue[tuple[str, str, float, float]] = PROCESSES.Queue()
-    workers = [PROCESSES.Process(target=worker, args=(tmp_path, name, queue)) for name in "abc"]
-    for one in workers:
-        one.start()
+    workers = [PROCESSES.Process(target=run_worker, args=(tmp_path, name, queue)) for name in "abc"]
+    for process in workers:
+        process.start()
     entries = [queue.get(timeout=hang_limit()) for _ in range(3 * TESTS + 2 * TESTS // 3)]
-    for one in workers:
-        one.join(hang_limit())
-        assert one.exitcode == 0
-    for name, what, begin, end in entries:
-        if what == "alone":
-            beside = [(n, b, e) for n, _, b, e in entries if n != name and b < end and e > begin]
-            assert beside == []
+    for process in workers:
+        process.join(hang_limit())
+        assert process.exitcode == 0
+    for name, kind, begin, end in entries:
+        if kind == "alone":
+            overlapping = [(n, b, e) for n, _, b, e in entries if n != name and b < end and e > begin]
+            assert overlapping == []
 
 
-@locks
-def test_a_worker_that_was_killed_keeps_nobody_waiting(tmp_path: Path) -> None:
+@needs_locks
+def test_alone_after_a_killed_worker_does_not_wait(tmp_path: Path) -> None:
     ready = PROCESSES.Event()
-    holder = PROCESSES.Process(target=holding, args=(tmp_path, ready))
+    holder = PROCESSES.Process(target=hold_machine, args=(tmp_path, ready))
     holder.start()
     assert ready.wait(hang_limit())
     holder.kill()
-    company_of_one = costs.Workers(tmp_path)
-    with company_of_one.share_machine(), company_of_one.alone():
+    workers = costs.Workers(tmp_path)
+    with workers.share_machine(), workers.alone():
         pass
     holder.join(hang_limit())
 
 
-def holding(folder: Path, ready: Event) -> None:
-    """A test that does not end."""
+def hold_machine(folder: Path, ready: Event) -> None:
+    """Holds the machine in a test that does not end."""
     costs.join(folder)
     with costs.share_machine(), costs.alone():
         ready.set()
         time.sleep(3600.0)
 
 
-def test_each_round_runs_every_work_once_in_an_order_that_varies() -> None:
+def test_time_interleaved_runs_every_work_once_a_round() -> None:
     called: list[str] = []
     names = ("plain", "twin", "technique")
     works = {name: partial(called.append, name) for name in names}
     times = time_interleaved(works, 40, np.random.default_rng(0), lambda work: work() or len(called))
     rounds = [tuple(called[i : i + 3]) for i in range(0, len(called), 3)]
     assert len(rounds) == WARM_UP + 40
-    assert all(sorted(one) == sorted(names) for one in rounds)
+    assert all(sorted(called_once) == sorted(names) for called_once in rounds)
     assert len(Counter(rounds)) == 6
     assert {name: len(result) for name, result in times.items()} == dict.fromkeys(names, 40)
-    assert sorted(at for result in times.values() for at in result) == [*range(3 * WARM_UP + 1, len(called) + 1)]
+    assert sorted(count for result in times.values() for count in result) == [*range(3 * WARM_UP + 1, len(called) + 1)]
 
 
-def test_a_time_is_that_of_its_work_in_nanoseconds() -> None:
+def test_time_interleaved_has_nanoseconds_of_each_work() -> None:
     now = [0]
 
     def work(spent: int) -> None:

@@ -12,7 +12,7 @@ from frameworks.cache_folder import CACHE_FOLDER, cache_folder, prune
 from frameworks.installer import install
 from results.record.model import Outcome
 from results.record.reading import load
-from tests.support.suite_runs import WORKERS, by_case, checkout, judge
+from tests.support.suite_runs import WORKERS, copy_checkout, judge, outcomes_by_case
 
 ROOT = Path(__file__).parents[2]
 STEP = """
@@ -29,82 +29,6 @@ digest = hashlib.sha256(b"".join(array.tobytes() for array in run.parameters().v
 print(losses, digest, jax.config.jax_compilation_cache_dir)
 print(PROGRAMS.asked, PROGRAMS.hits)
 """
-
-
-def write(path: Path, size: int, used: int) -> Path:
-    """A file of so many bytes that was last used at a time in seconds."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(bytes(size))
-    os.utime(path, (used, used))
-    return path
-
-
-def test_the_variable_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CACHE_FOLDER, str(tmp_path))
-    assert cache_folder() == tmp_path
-    monkeypatch.setenv(CACHE_FOLDER, "")
-    assert cache_folder() == ROOT / "results" / "cache"
-
-
-def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
-    paths = [write(tmp_path / str(used % 2) / str(used), 100, used) for used in (5, 1, 4, 2, 3)]
-    prune(tmp_path, 500)
-    assert all(path.is_file() for path in paths)
-    prune(tmp_path, 499)
-    assert sorted(int(path.name) for path in paths if path.is_file()) == [4, 5]
-
-
-def steps(cache: Path, **variables: str) -> tuple[str, str, list[int]]:
-    """What three updates print in a new process: numbers, the folder of programs, and how many were asked and found."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    environment = {**inherited, CACHE_FOLDER: str(cache), "PYTHONPATH": str(ROOT), **variables}
-    done = subprocess.run([sys.executable, "-c", STEP], env=environment, capture_output=True, text=True, check=True)
-    *_, result, counts = done.stdout.splitlines()
-    numbers, _, folder = result.rpartition(" ")
-    return numbers, folder, [int(count) for count in counts.split()]
-
-
-def test_stored_programs_are_counted_and_give_the_same_bits_and_damaged_ones_are_compiled_anew(tmp_path: Path) -> None:
-    pytest.importorskip("jax")
-    cold, folder, (asked, _) = steps(tmp_path)
-    programs = sorted(Path(folder).glob("*-cache"))
-    assert Path(folder).parent == tmp_path / "jax"
-    assert programs
-    assert steps(tmp_path) == (cold, folder, [asked, asked])
-    assert asked > 0
-    assert sorted(Path(folder).glob("*-cache")) == programs
-    for number, path in enumerate(programs):
-        whole = path.read_bytes()
-        path.write_bytes((b"", whole[: len(whole) // 2], whole[:-9] + bytes(9))[number % 3])
-    assert steps(tmp_path)[:2] == (cold, folder)
-
-
-def test_the_users_own_folder_and_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    pytest.importorskip("jax")
-    own = tmp_path / "own"
-    numbers, folder, _ = steps(tmp_path / "cache", JAX_COMPILATION_CACHE_DIR=str(own))
-    assert folder == str(own)
-    assert not (tmp_path / "cache" / "jax").exists()
-    write(tmp_path / "file", 1, 1)
-    assert steps(tmp_path / "file")[:2] == (numbers, "None")
-
-
-def test_another_build_of_the_compiler_has_another_name(tmp_path: Path) -> None:
-    pytest.importorskip("jax")
-    from frameworks.jax.core.settings import build, libraries
-
-    first, second = write(tmp_path / "a.so", 9, 5), write(tmp_path / "b.so", 9, 5)
-    known = tmp_path / "builds"
-    name = build([first, second], known)
-    assert build([first, second], known) == name
-    (damaged, _) = sorted(known.iterdir())
-    damaged.write_text("")
-    assert build([first, second], known) == name
-    second.write_bytes(b"of the size")
-    assert build([first, second], known) != name
-    assert any(path.stat().st_size > 2**26 for path in libraries())
-
-
 SUITE = """
 @clause("scaling.automaton")
 def test_that_leaves_a_folder() -> None:
@@ -116,8 +40,6 @@ def test_that_dies() -> None:
     tempfile.mkstemp()
     os.abort()
 """
-
-
 SAVING = (
     "conformance/suites/resume/test_resume.py::test_run_resumes_in_new_process",
     "conformance/suites/resume/test_resume.py::test_dropout_stream_resumes",
@@ -125,29 +47,103 @@ SAVING = (
 )
 
 
-def test_files_of_a_test_and_of_a_killed_worker_are_removed(tmp_path: Path) -> None:
+def write_file(path: Path, size: int, used: int) -> Path:
+    """A file of so many bytes that was last used at a time in seconds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(size))
+    os.utime(path, (used, used))
+    return path
+
+
+def test_cache_folder_is_that_of_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE_FOLDER, str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.setenv(CACHE_FOLDER, "")
+    assert cache_folder() == ROOT / "results" / "cache"
+
+
+def test_prune_removes_the_least_recently_used_files(tmp_path: Path) -> None:
+    paths = [write_file(tmp_path / str(used % 2) / str(used), 100, used) for used in (5, 1, 4, 2, 3)]
+    prune(tmp_path, 500)
+    assert all(path.is_file() for path in paths)
+    prune(tmp_path, 499)
+    assert sorted(int(path.name) for path in paths if path.is_file()) == [4, 5]
+
+
+def run_steps(cache: Path, **variables: str) -> tuple[str, str, list[int]]:
+    """Runs three updates in a new process: what they print, the folder of programs, requests and hits."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environment = {**inherited, CACHE_FOLDER: str(cache), "PYTHONPATH": str(ROOT), **variables}
+    done = subprocess.run([sys.executable, "-c", STEP], env=environment, capture_output=True, text=True, check=True)
+    *_, result, counts = done.stdout.splitlines()
+    numbers, _, folder = result.rpartition(" ")
+    return numbers, folder, [int(count) for count in counts.split()]
+
+
+def test_stored_programs_give_the_same_bits(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    cold, folder, (requests, _) = run_steps(tmp_path)
+    programs = sorted(Path(folder).glob("*-cache"))
+    assert Path(folder).parent == tmp_path / "jax"
+    assert programs
+    assert run_steps(tmp_path) == (cold, folder, [requests, requests])
+    assert requests > 0
+    assert sorted(Path(folder).glob("*-cache")) == programs
+    for number, path in enumerate(programs):
+        content = path.read_bytes()
+        path.write_bytes((b"", content[: len(content) // 2], content[:-9] + bytes(9))[number % 3])
+    assert run_steps(tmp_path)[:2] == (cold, folder)
+
+
+def test_stored_programs_in_the_users_folder_or_none_give_the_same_bits(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    users_folder = tmp_path / "own"
+    numbers, folder, _ = run_steps(tmp_path / "cache", JAX_COMPILATION_CACHE_DIR=str(users_folder))
+    assert folder == str(users_folder)
+    assert not (tmp_path / "cache" / "jax").exists()
+    write_file(tmp_path / "file", 1, 1)
+    assert run_steps(tmp_path / "file")[:2] == (numbers, "None")
+
+
+def test_build_of_another_compiler_has_another_name(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    from frameworks.jax.core.settings import build, libraries
+
+    first, second = write_file(tmp_path / "a.so", 9, 5), write_file(tmp_path / "b.so", 9, 5)
+    known = tmp_path / "builds"
+    name = build([first, second], known)
+    assert build([first, second], known) == name
+    (damaged, _) = sorted(known.iterdir())
+    damaged.write_text("")
+    assert build([first, second], known) == name
+    second.write_bytes(b"of the size")
+    assert build([first, second], known) != name
+    assert any(path.stat().st_size > 2**26 for path in libraries())
+
+
+def test_run_removes_files_of_tests_and_of_a_killed_worker(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
-    root, record = checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "run.json"
+    root, record = copy_checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "run.json"
     arguments = ("--framework=reference", f"--record={record}", *WORKERS, "--numprocesses=1")
     completed = judge(*arguments, root=root, TMPDIR=str(tmp_path / "temporary"))
-    result = by_case(load(record))
+    result = outcomes_by_case(load(record))
     assert result["test_that_leaves_a_folder"] is Outcome.PASS, completed.lines
     assert result["test_that_dies"] is Outcome.CRASH, completed.lines
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_a_killed_runs_directory_is_removed_by_the_next(tmp_path: Path) -> None:
-    root, temporary = checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "temporary"
+def test_run_removes_the_directory_of_a_killed_run(tmp_path: Path) -> None:
+    root, temporary = copy_checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "temporary"
     temporary.mkdir()
     arguments = ("--framework=reference", "-p", "no:faulthandler")
     assert judge(*arguments, root=root, TMPDIR=str(temporary)).status == -signal.SIGABRT
-    (left,) = temporary.iterdir()
+    (remaining,) = temporary.iterdir()
     judge(*arguments, "-k", "folder", root=root, TMPDIR=str(temporary))
-    assert list(temporary.iterdir()) == [], left
+    assert list(temporary.iterdir()) == [], remaining
 
 
 @pytest.mark.parametrize("framework", ["reference", *install.DISTRIBUTIONS])
-def test_a_run_of_saved_and_quantized_models_leaves_nothing(framework: str, tmp_path: Path) -> None:
+def test_run_of_saved_and_quantized_models_leaves_no_file(framework: str, tmp_path: Path) -> None:
     if framework != "reference" and install.installed_version(framework) is None:
         pytest.skip(f"{framework} is not installed")
     result = judge(f"--framework={framework}", *SAVING, TMPDIR=str(tmp_path))

@@ -1,4 +1,4 @@
-"""What a record says of the machine and the process: everything that results depend on, nothing that is private."""
+"""The description of the machine and the process in a record: complete, and without private data."""
 
 import json
 import platform
@@ -18,24 +18,7 @@ from tests.support.recorded import BASE, header
 from tests.support.suite_runs import ROOT
 
 AMD = "processor\t: 0\nmodel name\t: X\nflags\t\t: fpu sse2 sse4_2 avx avx2 fma f16c avx512f avx_vnni amx_bf16 ht\n"
-
-
-def test_a_record_holds_the_whole_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MKL_CBWR", "AVX2")
-    taken = variant(registry.load("reference", "cpu"))
-    assert taken.packages["numpy"] == metadata.version("numpy")
-    assert taken.packages["pytest-xdist"] == metadata.version("pytest_xdist")
-    assert len(taken.packages) == len({machine.canonicalize_name(d.metadata["Name"]) for d in metadata.distributions()})
-    assert taken.variables["MKL_CBWR"] == "AVX2"
-    assert taken.environment["python"] == platform.python_version()
-    assert int(taken.environment["processors"]) >= 1
-    assert taken.instruction_sets == machine.instruction_sets()
-    with closing(Journal.create(tmp_path / "r.json", replace(header(), variant=taken))) as journal:
-        journal.finish("partial")
-    assert load(tmp_path / "r.json").variant == taken
-
-
-TAKEN = """
+RECORDED = """
     TF_ENABLE_ONEDNN_OPTS XLA_FLAGS JAX_ENABLE_X64 FLAGS_cudnn_deterministic TORCHINDUCTOR_FREEZING
     PYTORCH_CUDA_ALLOC_CONF CUBLAS_WORKSPACE_CONFIG CUDA_LAUNCH_BLOCKING NVIDIA_TF32_OVERRIDE NCCL_ALGO MKL_NUM_THREADS
     OMP_NUM_THREADS OPENBLAS_CORETYPE KMP_AFFINITY ONEDNN_MAX_CPU_ISA DNNL_DEFAULT_FPMATH_MODE ATEN_CPU_CAPABILITY
@@ -46,12 +29,35 @@ LEFT_OUT = """
     PADDLE_INDEX NVIDIA_REQUIRE_CUDA NVIDIA_VISIBLE_DEVICES
 """
 NAMING_MACHINES = ("TF_CONFIG", "PADDLE_TRAINER_ENDPOINTS", "JAX_COORDINATOR_ADDRESS")
+SWITCHES = [
+    ({"ATEN_CPU_CAPABILITY": "avx2"}, "avx2"),
+    ({"ATEN_CPU_CAPABILITY": "default"}, "none"),
+    ({"ONEDNN_MAX_CPU_ISA": "AVX2"}, "avx2"),
+    ({"XLA_FLAGS": "--xla_a=b --xla_cpu_max_isa=AVX"}, "none"),
+    ({"TF_ENABLE_ONEDNN_OPTS": "0"}, "avx2"),
+    ({"TF_ENABLE_ONEDNN_OPTS": "1", "ATEN_CPU_CAPABILITY": "avx512"}, "avx512-vnni"),
+]
 
 
-def test_variables_has_what_frameworks_read_and_nothing_secret() -> None:
-    taken = dict.fromkeys(TAKEN.split(), "1")
-    names = (*taken, *LEFT_OUT.split(), *NAMING_MACHINES)
-    assert machine.variables(dict.fromkeys(names, "1")) == taken | dict.fromkeys(NAMING_MACHINES, "<set>")
+def test_variant_has_packages_variables_and_instruction_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    recorded = variant(registry.load("reference", "cpu"))
+    names = {machine.canonicalize_name(d.metadata["Name"]) for d in metadata.distributions()}
+    assert recorded.packages.keys() == names
+    assert recorded.packages["pytest-xdist"] == metadata.version("pytest_xdist")
+    assert recorded.variables["MKL_CBWR"] == "AVX2"
+    assert recorded.environment["python"] == platform.python_version()
+    assert int(recorded.environment["processors"]) >= 1
+    assert recorded.instruction_sets == machine.instruction_sets()
+    with closing(Journal.create(tmp_path / "r.json", replace(header(), variant=recorded))) as journal:
+        journal.finish("partial")
+    assert load(tmp_path / "r.json").variant == recorded
+
+
+def test_variables_has_settings_of_frameworks_and_no_secret() -> None:
+    recorded = dict.fromkeys(RECORDED.split(), "1")
+    names = (*recorded, *LEFT_OUT.split(), *NAMING_MACHINES)
+    assert machine.variables(dict.fromkeys(names, "1")) == recorded | dict.fromkeys(NAMING_MACHINES, "<set>")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +81,7 @@ def test_variables_has_what_frameworks_read_and_nothing_secret() -> None:
         ("", ""),
     ],
 )
-def test_values_name_no_folder_address_or_device(value: str, shareable: str) -> None:
+def test_shareable_of_a_value_names_no_folder_address_or_device(value: str, shareable: str) -> None:
     assert machine.shareable(value) == shareable
 
 
@@ -98,7 +104,7 @@ def test_instruction_sets_are_those_of_every_core(tmp_path: Path) -> None:
         ({"vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}, "git c0ffee"),
     ],
 )
-def test_where_an_install_came_from_is_named_without_its_place(
+def test_origin_of_an_install_names_no_folder(
     fields: dict[str, object] | None, origin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "some_framework-1.dist-info"
@@ -111,7 +117,7 @@ def test_where_an_install_came_from_is_named_without_its_place(
 
 
 @pytest.mark.parametrize("kind", ["UNIX x86_64 Kernel Module  ", "UNIX Open Kernel Module for x86_64  "])
-def test_the_driver_of_a_gpu_is_named(kind: str, tmp_path: Path) -> None:
+def test_basics_of_a_gpu_have_its_driver(kind: str, tmp_path: Path) -> None:
     (tmp_path / "version").write_text(
         f"NVRM version: NVIDIA {kind}570.86.15  Thu Jan 1 10:00:00 UTC 2026\nGCC version: 12\n"
     )
@@ -132,61 +138,51 @@ def test_the_driver_of_a_gpu_is_named(kind: str, tmp_path: Path) -> None:
         ("paddle", {"FLAGS_use_accuracy_compatible_kernel", "FLAGS_low_precision_op_list", "threads", "pir"}),
     ],
 )
-def test_adapters_say_how_their_switches_stand(framework: str, names: set[str]) -> None:
+def test_environment_of_an_adapter_has_its_switches(framework: str, names: set[str]) -> None:
     pytest.importorskip({"tf": "tensorflow"}.get(framework, framework))
     environment = registry.load(framework, "cpu").environment()
     assert names <= environment.keys()
     assert all(isinstance(value, str) for value in environment.values())
 
 
-SWITCHES = [
-    ({"ATEN_CPU_CAPABILITY": "avx2"}, "avx2"),
-    ({"ATEN_CPU_CAPABILITY": "default"}, "none"),
-    ({"ONEDNN_MAX_CPU_ISA": "AVX2"}, "avx2"),
-    ({"XLA_FLAGS": "--xla_a=b --xla_cpu_max_isa=AVX"}, "none"),
-    ({"TF_ENABLE_ONEDNN_OPTS": "0"}, "avx2"),
-    ({"TF_ENABLE_ONEDNN_OPTS": "1", "ATEN_CPU_CAPABILITY": "avx512"}, "avx512-vnni"),
-]
-
-
 @pytest.mark.parametrize(("variables", "level"), SWITCHES)
-def test_switches_of_libraries_lower_the_level(tmp_path: Path, variables: dict[str, str], level: str) -> None:
+def test_level_of_a_library_switch_is_lower(tmp_path: Path, variables: dict[str, str], level: str) -> None:
     (tmp_path / "cpuinfo").write_text("flags : sse4_2 ssse3 avx avx2 fma f16c avx512f avx512_vnni amx_tile\n")
     assert machine.level(machine.instruction_sets(tmp_path / "cpuinfo", variables)) == level
 
 
-@pytest.mark.parametrize(("sets", "told"), [(("avx2", "avx512f"), True), (("avx2", "fma"), False)])
-def test_failure_says_that_no_baseline_has_the_processor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sets: tuple[str, ...], told: bool
+@pytest.mark.parametrize(("sets", "is_foreign"), [(("avx2", "avx512f"), True), (("avx2", "fma"), False)])
+def test_foreign_names_a_processor_without_a_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sets: tuple[str, ...], is_foreign: bool
 ) -> None:
     monkeypatch.setattr(machine, "instruction_sets", lambda: ("avx2",))
     variant = replace(BASE.variant, instruction_sets=sets)
     write(tmp_path / "torch-2-cpu-m.json.gz", replace(BASE, variant=variant))
     text = "on a processor that no baseline has (avx2; they have avx512): "
-    assert foreign("torch", "m", "cpu", tmp_path) == (text if told else "")
+    assert foreign("torch", "m", "cpu", tmp_path) == (text if is_foreign else "")
     assert foreign("torch", "of-nobody", "cpu", tmp_path) == ""
 
 
-def test_digest_of_a_folder_changes_with_a_definition_and_not_with_its_module(tmp_path: Path) -> None:
-    apart, together = tmp_path / "apart", tmp_path / "together"
-    (apart / "inner").mkdir(parents=True)
-    together.mkdir()
-    (apart / "ideas.py").write_text('"""Ideas."""\nimport os\nfrom frameworks.contract import Trainer\n\nA = os.sep\n')
+def test_digest_of_files_changes_with_a_definition_alone(tmp_path: Path) -> None:
+    split, merged_folder = tmp_path / "split", tmp_path / "merged"
+    (split / "inner").mkdir(parents=True)
+    merged_folder.mkdir()
+    (split / "ideas.py").write_text('"""Ideas."""\nimport os\nfrom frameworks.contract import Trainer\n\nA = os.sep\n')
     imported = "from conformance.runner import machine\n"
-    (apart / "inner" / "steps.py").write_text(
+    (split / "inner" / "steps.py").write_text(
         imported + "def step(a: float) -> float:\n    return 2 * machine.level(a)\n"
     )
     merged = "import os\n\n\ndef step(a):\n    # twice\n    return 2 * level(a)\n\n\nA = os.sep\n"
-    (together / "steps.py").write_text(merged)
-    before = identity.digest(identity.files_of([apart]))
-    assert identity.digest(identity.files_of([together])) == before
-    (together / "steps.py").write_text(merged.replace("2", "3"))
-    assert identity.digest(identity.files_of([together])) != before
+    (merged_folder / "steps.py").write_text(merged)
+    before = identity.digest(identity.files_of([split]))
+    assert identity.digest(identity.files_of([merged_folder])) == before
+    (merged_folder / "steps.py").write_text(merged.replace("2", "3"))
+    assert identity.digest(identity.files_of([merged_folder])) != before
 
 
-def test_every_area_is_there_and_every_package_that_judges_is_in_one() -> None:
-    places = {path for area in identity.AREAS.values() for path in area}
-    assert [path for path in places if not (ROOT / path).exists()] == []
+def test_areas_have_every_package_that_judges() -> None:
+    packages_of_areas = {path for area in identity.AREAS.values() for path in area}
+    assert [path for path in packages_of_areas if not (ROOT / path).exists()] == []
     packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "conformance").glob("*/__init__.py")}
-    others = ("cli", "models", "race", "scenarios", "spec", "sweep")
-    assert packages - places == {f"conformance/{name}" for name in others}
+    without_area = ("cli", "models", "race", "scenarios", "spec", "sweep")
+    assert packages - packages_of_areas == {f"conformance/{name}" for name in without_area}

@@ -1,4 +1,4 @@
-"""The plugin ends in one line where it cannot begin, and gives every test the outcome that it deserves."""
+"""The plugin: refusals in one line, and the outcome of every test."""
 
 import json
 import re
@@ -19,15 +19,15 @@ from tests.support.suite_runs import (
     ROOT,
     TIMEOUTS,
     WORKERS,
-    Ended,
-    by_case,
-    checkout,
+    CommandResult,
     clauses_of,
-    expect,
+    copy_checkout,
     hang_limit,
     judge,
     outcomes,
+    outcomes_by_case,
     run,
+    write_expectations,
 )
 
 SUITE = """
@@ -72,11 +72,45 @@ def test_settings(subject: Subject) -> None:
 def test_last(subject: Subject, verdict: Verdict) -> None:
     verdict.equal(subject.framework.global_state(), {**subject.framework.global_state()}, "settings")
 """
+IMPORT_BLOCKED = """
+import sys
+optional = ("sklearn", "xdist", "pytest_timeout", "pytest_benchmark")
+sys.modules.update(dict.fromkeys(optional))
+import pytest
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
+"""
+MISBEHAVING_SUITE = """
+from tests.support import behaviours
+
+BEGINNING = behaviours.surroundings()
+STEPS = [step for name in behaviours.{name} for step in (name, f"after {{name}}")]
+VALUES = {{"text_without_a_form": object(), "long_text": "x" * behaviours.BIG, "too_deep": [[]]}}
+for _ in range(100):
+    VALUES["too_deep"] = [VALUES["too_deep"]]
+
+
+@clause("scaling.automaton")
+@pytest.mark.parametrize("step", STEPS)
+def test_step(subject: Subject, verdict: Verdict, step: str) -> None:
+    if step in behaviours.{name}:
+        verdict.equal(behaviours.{name}[step].act(), 1.0, "what it returned")
+        return
+    print("a line")
+    verdict.equal(behaviours.surroundings(), BEGINNING, "surroundings")
+    verdict.holds(bool(subject.trainer(scalar()).parameters()), "it trains")
+
+
+@clause("scaling.automaton")
+@pytest.mark.parametrize("name", VALUES)
+def test_recorded(verdict: Verdict, name: str) -> None:
+    verdict.observe("value", VALUES[name])
+"""
+RUNS: dict[str, tuple[str, ...]] = {"one process": (), "a worker": (*WORKERS, "-n1", "--dist=load")}
 
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkout(tmp_path_factory.mktemp("checkout"), small=SUITE)
+    return copy_checkout(tmp_path_factory.mktemp("checkout"), small=SUITE)
 
 
 @pytest.fixture
@@ -97,7 +131,6 @@ def judge_small_suite(small: Path, *arguments: str) -> Record:
     return load(record)
 
 
-# ---------------------------------------------------------------- refusals
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
@@ -117,40 +150,39 @@ def judge_small_suite(small: Path, *arguments: str) -> Record:
         ("", "expected/reference-1-cpu-emulated.txt: line 1: unknown clause 'scaling.no-such-clause'"),
     ],
 )
-def test_what_cannot_begin_ends_in_one_line(small: Path, argument: str, message: str) -> None:
+def test_run_that_cannot_start_is_refused_in_one_line(small: Path, argument: str, message: str) -> None:
     if not argument:
-        expect(small, ("scaling.no-such-clause/test_falls", "falls"))
+        write_expectations(small, ("scaling.no-such-clause/test_falls", "falls"))
     result = judge(*argument.split(), root=small)
     lines = [line for line in result.lines if line != "cpu None"]  # which builtins:print prints
     assert (result.status, len(lines)) == (2, 1), result.lines
     assert message in lines[0]
 
 
-# ---------------------------------------------------------------- outcomes
-def test_every_kind_of_end_has_its_outcome(small: Path) -> None:
+def test_run_gives_every_test_its_outcome(small: Path) -> None:
     completed = judge("--framework=tests.support.misbehaving:Refusing", root=small)
     (path,) = (small / "results" / "records").glob("*Refusing*cpu*.json")
     record = load(path)
     assert (completed.status, record.status) == (1, "complete")
     assert all(text in completed.output for text in ("1 unsupported", "1 misdeclared", "(of 10 verdicts)"))
-    result = by_case(record)
+    result = outcomes_by_case(record)
     assert result["test_holds[1]"] is result["every test"] is Outcome.PASS
     assert result["test_falls"] is Outcome.FAIL
     assert result["test_raises"] is Outcome.ERROR
     assert result["test_clips"] is Outcome.UNSUPPORTED
     assert result["test_schedules"] is Outcome.MISDECLARED
-    said = {verdict.case: (verdict.signature, verdict.reason) for verdict in record.verdicts}
-    assert said["test_falls"][0] == "falls"
-    assert said["test_raises"][0] == "raises-ZeroDivisionError"
-    assert said["test_clips"] == ("optimizer.clip", "gradients are never clipped here")
-    assert said["test_schedules"] == ("optimizer.schedule", "schedules are not followed after all")
+    reasons = {verdict.case: (verdict.signature, verdict.reason) for verdict in record.verdicts}
+    assert reasons["test_falls"][0] == "falls"
+    assert reasons["test_raises"][0] == "raises-ZeroDivisionError"
+    assert reasons["test_clips"] == ("optimizer.clip", "gradients are never clipped here")
+    assert reasons["test_schedules"] == ("optimizer.schedule", "schedules are not followed after all")
     assert record.measurements == tuple(
         Measurement("scaling.automaton", "time", f"test_holds[{n}]", "s", (n, 2.0 * n), (0.5, 1.0)) for n in (1, 2)
     )
 
 
-def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
-    expect(
+def test_run_with_expectations_confirms_or_refutes_them(small: Path) -> None:
+    write_expectations(
         small,
         ("scaling.stays-finite/test_falls", "falls"),
         ("scaling.automaton/test_holds[1]", "falls"),
@@ -165,54 +197,46 @@ def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
     assert outcomes(record, "master.levels") == [Outcome.ERROR]
     assert outcomes(record, "recompute.nested") == [Outcome.ERROR]
     assert outcomes(record, "autocast.settings-restored") == [Outcome.KNOWN]
-    said = {verdict.clause: verdict for verdict in record.verdicts}
-    assert (said["scaling.stays-finite"].reason, said["scaling.stays-finite"].link) == (
+    verdicts = {verdict.clause: verdict for verdict in record.verdicts}
+    assert (verdicts["scaling.stays-finite"].reason, verdicts["scaling.stays-finite"].link) == (
         "It does.",
         "https://example.org/1",
     )
-    assert "signature differs" in said["master.levels"].message
-    assert "matched no test" in said["recompute.nested"].message
+    assert "signature differs" in verdicts["master.levels"].message
+    assert "matched no test" in verdicts["recompute.nested"].message
 
 
-def test_known_failures_of_the_tests_that_run_end_well(small: Path) -> None:
+def test_run_with_known_failures_alone_ends_with_0(small: Path) -> None:
     raised = ("master.levels/test_raises", "raises-ZeroDivisionError")
-    expect(small, ("scaling.stays-finite/test_falls", "falls"), raised, ("recompute.nested/test_gone", "falls"))
+    write_expectations(
+        small, ("scaling.stays-finite/test_falls", "falls"), raised, ("recompute.nested/test_gone", "falls")
+    )
     assert judge("-k", "not nested", root=small).status == 0
 
 
-def test_what_spoils_the_process_runs_last_after_what_has_the_machine_to_itself(small: Path) -> None:
-    expect(small, ("scaling.stays-finite/test_falls", "falls"), spoiling=True)
+def test_run_puts_timed_and_then_spoiling_tests_last(small: Path) -> None:
+    write_expectations(small, ("scaling.stays-finite/test_falls", "falls"), spoiling=True)
     result = judge("-vv", root=small)
     run = [line.split()[0].rpartition("::")[2] for line in result.lines if "::" in line and "[" in line]
     assert (run[0], run[-2:]) == ("test_holds[1]", ["test_timed", "test_falls"]), result.lines
 
 
-def test_leaked_settings_are_one_finding_and_no_other_tests_failure(small: Path) -> None:
+def test_run_with_leaked_settings_has_one_failure(small: Path) -> None:
     record = judge_small_suite(small, "--framework=tests.support.misbehaving:Leaky")
     (leak,) = [verdict for verdict in record.verdicts if verdict.clause == "autocast.settings-restored"]
     assert (leak.outcome, leak.case, leak.signature) == (Outcome.FAIL, "every test", "settings-leaked")
     assert "trainers: 0 → 1 (4 tests, test_clips first)" in leak.message
-    assert by_case(record)["test_clips"] is Outcome.PASS
+    assert outcomes_by_case(record)["test_clips"] is Outcome.PASS
     leaks = {verdict.case: verdict.leaks for verdict in record.verdicts}
     assert leaks["test_clips"] == leaks["test_settings"] == ("trainers: 0 → 1",)
     assert leaks["test_last"] == ()
 
 
-def test_a_framework_that_wavers_is_not_judged(tmp_path: Path) -> None:
+def test_run_of_a_framework_that_wavers_abstains(tmp_path: Path) -> None:
     suite, path = SUITES / "recompute/test_recompute.py", tmp_path / "run.json"
     selected = (suite, "-k", "masks_are_replayed and mlp")
     judge("--framework=tests.support.misbehaving:Restless", *selected, f"--record={path}")
     assert set(outcomes(load(path), "recompute.replays-dropout")) == {Outcome.ABSTAIN}
-
-
-# ---------------------------------------------------------------- what must be installed
-BARE = """
-import sys
-optional = ("sklearn", "xdist", "pytest_timeout", "pytest_benchmark")
-sys.modules.update(dict.fromkeys(optional))
-import pytest
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
-"""
 
 
 @pytest.mark.parametrize(
@@ -223,12 +247,11 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
     ],
     ids=["some", "all"],
 )
-def test_the_scaling_family_needs_nothing_but_the_first_requirements(arguments: list[str]) -> None:
-    result = run([sys.executable, "-c", BARE, *arguments], PYTHONPATH=str(ROOT))
+def test_run_of_scaling_needs_the_first_requirements_alone(arguments: list[str]) -> None:
+    result = run([sys.executable, "-c", IMPORT_BLOCKED, *arguments], PYTHONPATH=str(ROOT))
     assert result.status == 0, result.lines[-12:]
 
 
-# ---------------------------------------------------------------- repetition
 def without_times(value: Any) -> Any:
     """A document without dates and durations."""
     if isinstance(value, dict):
@@ -236,7 +259,7 @@ def without_times(value: Any) -> Any:
     return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
-def test_the_same_seed_gives_the_same_record(tmp_path: Path) -> None:
+def test_run_with_the_same_seed_gives_the_same_record(tmp_path: Path) -> None:
     documents = []
     for name in ("first", "second"):
         path = tmp_path / name / "run.json"
@@ -248,7 +271,7 @@ def test_the_same_seed_gives_the_same_record(tmp_path: Path) -> None:
     assert documents[0] == documents[1]
 
 
-def test_judge_broken_twin_fails_its_family_alone_and_says_what_was_seen(tmp_path: Path) -> None:
+def test_run_of_a_broken_twin_fails_its_family_alone(tmp_path: Path) -> None:
     files = [path for name in ("test_scaling_skip", "test_resume") for path in sorted(SUITES.rglob(f"{name}*.py"))]
     quick = "not adam and not envelope and not encoder and not new_process and not restores_saved_state"
     record_option = f"--record={tmp_path / 'twin.json'}"
@@ -256,9 +279,9 @@ def test_judge_broken_twin_fails_its_family_alone_and_says_what_was_seen(tmp_pat
     assert result.status == 1, result.output
     record = load(tmp_path / "twin.json")
     assert record.status == "partial"
-    bad = clauses_of(record, {outcome for outcome in Outcome if outcome.bad})
-    assert {name.partition(".")[0] for name in bad} == {"scaling"}
-    holding = clauses_of(record, {Outcome.PASS}) - bad
+    failing = clauses_of(record, {outcome for outcome in Outcome if outcome.bad})
+    assert {name.partition(".")[0] for name in failing} == {"scaling"}
+    holding = clauses_of(record, {Outcome.PASS}) - failing
     assert len([name for name in holding if name.startswith("resume.")]) >= 5
     failures = [v for v in record.verdicts if v.clause == "scaling.skip-is-atomic" and v.outcome is Outcome.FAIL]
     assert failures
@@ -278,69 +301,39 @@ def test_judge_broken_twin_fails_its_family_alone_and_says_what_was_seen(tmp_pat
     assert failures[0].message[:60] in again.output
 
 
-MISBEHAVING_SUITE = """
-from tests.support import behaviours
-
-BEGINNING = behaviours.surroundings()
-STEPS = [step for name in behaviours.{which} for step in (name, f"after {{name}}")]
-VALUES = {{"text_without_a_form": object(), "long_text": "x" * behaviours.BIG, "too_deep": [[]]}}
-for _ in range(100):
-    VALUES["too_deep"] = [VALUES["too_deep"]]
-
-
-@clause("scaling.automaton")
-@pytest.mark.parametrize("step", STEPS)
-def test_step(subject: Subject, verdict: Verdict, step: str) -> None:
-    if step in behaviours.{which}:
-        verdict.equal(behaviours.{which}[step].act(), 1.0, "what it returned")
-        return
-    print("a line")
-    verdict.equal(behaviours.surroundings(), BEGINNING, "surroundings")
-    verdict.holds(bool(subject.trainer(scalar()).parameters()), "it trains")
-
-
-@clause("scaling.automaton")
-@pytest.mark.parametrize("name", VALUES)
-def test_recorded(verdict: Verdict, name: str) -> None:
-    verdict.observe("value", VALUES[name])
-"""
-
-
-def run_behaviours(folder: Path, which: str, *arguments: str) -> tuple[Ended, Record]:
-    """A run of the behaviours, each followed by a test that finds all as it was."""
-    root = checkout(folder, behaving=MISBEHAVING_SUITE.format(which=which))
+def run_behaviours(folder: Path, name: str, *arguments: str) -> tuple[CommandResult, Record]:
+    """Runs the behaviours, each followed by a test of the process state."""
+    root = copy_checkout(folder, behaving=MISBEHAVING_SUITE.format(name=name))
     record = root / "run.json"
     result = judge(*arguments, f"--record={record}", "-p", "no:randomly", root=root)
     assert record.is_file(), result.lines[-30:]
     return result, load(record)
 
 
-RUNS: dict[str, tuple[str, ...]] = {"one process": (), "a worker": (*WORKERS, "-n1", "--dist=load")}
-
-
 def check_steps(record: Record, behaviours: dict[str, Behaviour]) -> None:
     """Asserts the outcome of each behaviour, and that the test after it passes."""
     verdicts = {verdict.case: verdict for verdict in record.verdicts}
     for name, behaviour in behaviours.items():
-        own, after = verdicts[f"test_step[{name}]"], verdicts[f"test_step[after {name}]"]
-        assert (own.outcome, after.outcome) == (behaviour.outcome, Outcome.PASS), (name, own.message, after.message)
-        assert own.case in own.repro
-        assert own.message or own.outcome is Outcome.PASS
+        verdict, after = (verdicts[f"test_step[{case}]"] for case in (name, f"after {name}"))
+        outcomes = (verdict.outcome, after.outcome)
+        assert outcomes == (behaviour.outcome, Outcome.PASS), (name, verdict.message, after.message)
+        assert verdict.case in verdict.repro
+        assert verdict.message or verdict.outcome is Outcome.PASS
 
 
 @pytest.mark.parametrize("name", ["one process", pytest.param("a worker", marks=pytest.mark.slow)])
-def test_judge_behaviour_that_leaves_the_process_alive_costs_its_own_test(tmp_path: Path, name: str) -> None:
+def test_run_of_a_behaviour_costs_its_own_test(tmp_path: Path, name: str) -> None:
     result, record = run_behaviours(tmp_path, "BEHAVIOURS", *RUNS[name])
     check_steps(record, BEHAVIOURS)
     assert (result.status, record.status) == (1, "complete"), result.lines[-10:]
     assert len(record.verdicts) == 2 * len(BEHAVIOURS) + 4
-    assert sum(map(len, result.lines)) < 3_000_000, "what is too long is cut"
+    assert sum(map(len, result.lines)) < 3_000_000
     recorded = [verdict for verdict in record.verdicts if verdict.case.startswith("test_recorded")]
     assert [(verdict.outcome, verdict.signature) for verdict in recorded] == [(Outcome.ERROR, "cannot-be-stored")] * 3
 
 
-def test_judge_behaviour_that_ends_the_process_costs_its_own_test(tmp_path: Path) -> None:
+def test_run_of_a_deadly_behaviour_costs_its_own_test(tmp_path: Path) -> None:
     arguments = (*WORKERS, "-n2", "--max-worker-restart=99", *TIMEOUTS, f"--timeout={hang_limit(1.5):g}", "-k", "step")
     result, record = run_behaviours(tmp_path, "DEADLY", *arguments)
-    assert result.status == 1, "a death is never a success"
+    assert result.status == 1
     check_steps(record, DEADLY)

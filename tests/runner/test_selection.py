@@ -19,6 +19,15 @@ from tests.support.suite_runs import judge
 
 TEST = "scaling.stays-finite/test_holds"
 CHOSEN = Selection(quick={TEST: ["1"]}, left_out={TEST: ["0"]})
+THREAD = Thread()
+LINK = "https://example.org"
+PATHS = {
+    ("torch", "eager"): "torch-eager",
+    ("torch", "compile"): "torch-eager",
+    ("paddle", "dygraph"): "paddle-static",
+    ("MyLoop", "loop"): "torch-loop",
+    ("mine", "fast"): "reference-emulated",
+}
 
 
 def test_selection_has_its_tests_and_core_has_unknown_ones(tmp_path: Path) -> None:
@@ -29,43 +38,30 @@ def test_selection_has_its_tests_and_core_has_unknown_ones(tmp_path: Path) -> No
     assert read(None).has("a.b/test_c", CORE)
 
 
-def test_file_has_a_line_for_each_function_in_order(tmp_path: Path) -> None:
+def test_write_of_a_selection_has_a_line_for_each_function(tmp_path: Path) -> None:
     write(tmp_path / "x.json", Selection({"b.c/test_d": ["2", "1"], "a.b/test_c": [""]}, {}))
     expected = '{"quick": {\n"a.b/test_c": [""],\n"b.c/test_d": ["1", "2"]\n},\n"left out of core": {\n\n}}\n'
     assert (tmp_path / "x.json").read_text() == expected
 
 
-def test_selection_of_a_mode_without_a_file_is_the_frameworks_first(tmp_path: Path) -> None:
+def test_path_of_a_mode_without_a_file_is_the_frameworks_first(tmp_path: Path) -> None:
     assert path_of("torch", "eager", tmp_path) is None
     for name in ("paddle-static", "reference-emulated", "torch-eager", "torch-loop"):
         (tmp_path / f"{name}.json").touch()
-    found = {case: getattr(path_of(*case, tmp_path), "stem", "") for case in CASES}
-    assert found == CASES
+    assert {case: getattr(path_of(*case, tmp_path), "stem", "") for case in PATHS} == PATHS
 
 
-CASES = {
-    ("torch", "eager"): "torch-eager",
-    ("torch", "compile"): "torch-eager",
-    ("paddle", "dygraph"): "paddle-static",
-    ("MyLoop", "loop"): "torch-loop",
-    ("mine", "fast"): "reference-emulated",
-}
-
-
-def test_words_of_pytest_that_select_tests(tmp_path: Path) -> None:
+def test_selects_of_arguments_that_select_tests_is_true(tmp_path: Path) -> None:
     for arguments in (["-k", "scaling"], ["-mgpu"], ["a.py::test_b"], [str(tmp_path)], ["--deselect=x"]):
         assert selects(arguments), arguments
     assert not selects(["-x", "--seed=1", "--timeout=5"])
 
 
-def test_nearest_baseline_gives_the_seconds(tmp_path: Path) -> None:
+def test_durations_of_a_mode_are_of_the_nearest_baseline(tmp_path: Path) -> None:
     forced = durations("paddle", "dygraph-forced-scaler", "cpu")
     assert forced != durations("paddle", "dygraph", "cpu") != durations("paddle", "nothing", "cpu")
     assert durations("of-somebody-else", "eager", "cpu") == durations("reference", "emulated", "cpu")
     assert durations("torch", "eager", "cpu", tmp_path) == {}
-
-
-LINK = "https://example.org"
 
 
 def way(name: str, **calls: dict[str, object]) -> Way:
@@ -73,7 +69,7 @@ def way(name: str, **calls: dict[str, object]) -> Way:
     return Way(technique, name, calls or {"json.dumps": {}}, LINK, ("emulated",))
 
 
-def test_a_recipe_names_the_way_of_each_technique() -> None:
+def test_recipe_way_is_that_of_the_technique() -> None:
     recipe = Recipe(clip=1.0, ways=("clip.loop", "save.compressed"))
     assert (recipe.way("clip"), recipe.way("save"), recipe.way("average")) == ("loop", "compressed", "")
 
@@ -94,7 +90,7 @@ def test_a_recipe_names_the_way_of_each_technique() -> None:
         ("sharding", Recipe(), False),
     ],
 )
-def test_a_recipe_says_which_techniques_it_may_use(technique: str, recipe: Recipe, used: bool) -> None:
+def test_recipe_uses_its_techniques(technique: str, recipe: Recipe, used: bool) -> None:
     assert recipe.uses(technique) is used
 
 
@@ -104,7 +100,7 @@ def test_sets_have_no_technique_twice() -> None:
     assert sets([]) == ()
 
 
-def test_calls_are_noted_with_their_arguments() -> None:
+def test_watch_calls_compares_arguments() -> None:
     sorted_keys = Way("save", "sorted", {"json.dumps": {"sort_keys": True}, "json.loads": {}}, LINK, ())
     dumps, loads = resolve("json.dumps"), resolve("json.loads")
     with watch_calls(sorted_keys) as calls:
@@ -114,9 +110,6 @@ def test_calls_are_noted_with_their_arguments() -> None:
         assert calls.missing == ("json.loads",)
         loads("1")
     assert calls.missing == ()
-
-
-THREAD = Thread()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +124,7 @@ THREAD = Thread()
     ],
     ids=["constructor", "default", "any value", "without Python code", "property", "setter"],
 )
-def test_every_kind_of_call_is_noted(
+def test_watch_calls_of_a_kind_of_call_notes_it(
     calls: dict[str, dict[str, object]], act: Callable[[], object], missing: tuple[str, ...]
 ) -> None:
     with watch_calls(Way("save", "some", calls, LINK, ())) as noted:
@@ -147,18 +140,18 @@ def test_every_kind_of_call_is_noted(
     ],
     ids=["class without a constructor", "function whose results are stored, or that a compiler traces"],
 )
-def test_what_does_not_run_at_every_call_cannot_be_noted(call: str, problem: str) -> None:
+def test_watch_calls_of_what_does_not_run_at_every_call_raises(call: str, problem: str) -> None:
     with pytest.raises(TypeError, match=problem), watch_calls(Way("save", "x", {call: {}}, LINK, ())):
         pass
 
 
-def test_a_way_whose_calls_this_version_lacks_is_not_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_installed_ways_leaves_out_missing_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = (
         f'[clip.{name}]\ncalls = {{"json.{call}" = {{}}}}\nlink = "x"'
         for name, call in (("gone", "a"), ("here", "dumps"))
     )
     text = "\n".join(('modes = ["m"]', *tables))
-    adapter = _adapter(tmp_path, monkeypatch, text)
+    adapter = write_adapter(tmp_path, monkeypatch, text)
     assert [str(item) for item in load_ways(adapter)] == ["clip.gone", "clip.here"]
     assert [str(item) for item in find_installed_ways(adapter, "m")] == ["clip.here"]
     assert find_installed_ways(adapter, "other") == ()
@@ -176,14 +169,16 @@ def test_a_way_whose_calls_this_version_lacks_is_not_offered(tmp_path: Path, mon
         ("modes = 1\nclip = 2", "ways.toml: "),
     ],
 )
-def test_a_bad_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str) -> None:
+def test_load_ways_of_a_bad_file_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str
+) -> None:
     with pytest.raises(UnknownFramework) as error:
-        load_ways(_adapter(tmp_path, monkeypatch, text))
+        load_ways(write_adapter(tmp_path, monkeypatch, text))
     assert problem in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def _adapter(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
+def write_adapter(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
     module = f"ways_{abs(hash(text))}"
     (folder / f"{module}.py").write_text("")
     (folder / FILE).write_text(text)
@@ -199,31 +194,31 @@ def _adapter(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
         (["set-1", "clip.by-parts"], "want at most one of each technique"),
     ],
 )
-def test_a_run_refuses_ways_that_do_not_exist_or_exclude_each_other(names: list[str], problem: str) -> None:
+def test_chosen_ways_of_wrong_names_are_refused(names: list[str], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         chosen_ways("reference", ReferenceFramework(), names)
 
 
-def test_tests_are_chosen_by_what_their_runs_used() -> None:
-    clipped = _verdict("composition.pairs/a", {"clip": 0.5})
-    saved = _verdict("resume.bit-identical/test_a_saved_run_goes_on", {})
+def test_may_use_follows_the_runs_of_a_test() -> None:
+    clipped = run_verdict("composition.pairs/a", {"clip": 0.5})
+    saved = run_verdict("resume.bit-identical/test_a_saved_run_goes_on", {})
     assert (may_use(clipped, "clip"), may_use(saved, "clip")) == (True, False)
     assert (may_use(clipped, "save"), may_use(saved, "save")) == (False, True)
-    assert may_use(_verdict("a.b/c", {"precision": {"level": "O1"}}), "autocast")
+    assert may_use(run_verdict("a.b/c", {"precision": {"level": "O1"}}), "autocast")
     assert may_use(saved, "backward")
 
 
-def _verdict(test: str, recipe: dict[str, object]) -> TestVerdict:
+def run_verdict(test: str, recipe: dict[str, object]) -> TestVerdict:
     return TestVerdict(test, test.partition("/")[0], Outcome.PASS, runs=(RunSetup("model", recipe),))
 
 
-def test_the_nearest_baseline_chooses_few_tests_of_clipping() -> None:
+def test_way_tests_of_clipping_are_few() -> None:
     ways = chosen_ways("reference", ReferenceFramework(), ["clip.by-parts"])
     chosen = WayTests(ReferenceFramework(), ways)
     assert 10 < len(chosen.due) < 200
 
 
-def test_a_record_names_its_ways(tmp_path: Path) -> None:
+def test_run_with_a_way_records_it(tmp_path: Path) -> None:
     file = tmp_path / "record.json"
     chosen = "combination_matches_oracle and clipped and O0 and alone"
     arguments = ("--framework=reference", "--way=clip.by-parts", f"--record={file}", "-k", chosen)
@@ -235,9 +230,9 @@ def test_a_record_names_its_ways(tmp_path: Path) -> None:
     assert all(run.recipe["ways"] == ["clip.by-parts"] for verdict in record.verdicts for run in verdict.runs)
 
 
-def test_ranks_must_call_what_their_way_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_calls_of_a_way_that_is_not_called_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'modes = ["m"]\n[sharding.sorted]\ncalls = {"json.dumps" = {sort_keys = true}}\nlink = "x"'
-    adapter, recipe = _adapter(tmp_path, monkeypatch, text), Recipe(ways=("sharding.sorted",))
+    adapter, recipe = write_adapter(tmp_path, monkeypatch, text), Recipe(ways=("sharding.sorted",))
     with require_calls(adapter, recipe, "sharding"):
         resolve("json.dumps")({}, sort_keys=True)
     with require_calls(adapter, recipe, "data-parallel"):

@@ -44,6 +44,11 @@ from tests.support.suite_runs import call_command, run_refused
 
 PLAIN, ADAM = Recipe(SGD(0.1)), Recipe(Adam(2.0**-4))
 PASS = (Outcome.PASS, "")
+FAIL, ABSTAIN, DIFFERENT = (
+    (Outcome.FAIL, "loss-did-not-fall"),
+    (Outcome.ABSTAIN, ""),
+    (Outcome.FAIL, "parameters-differ"),
+)
 
 
 def points(size: int, seed: int) -> Batch:
@@ -79,12 +84,12 @@ SMALL = Scenario(
 
 def with_ranks(level: Sharding, *counts: int) -> Scenario:
     sides = (Side(f"{count} ranks", ADAM.replace(ranks=Ranks(count, level))) for count in counts)
-    return replace(SMALL, sides=(Side("one place", ADAM), *sides))
+    return replace(SMALL, sides=(Side("one process", ADAM), *sides))
 
 
 def with_offload(to: Literal["host", "disk"] = "host") -> Scenario:
     sides = (Side(kind, ADAM.replace(offload=Offload((kind,), to)), equal=True) for kind in OFFLOADED)
-    return replace(SMALL, sides=(Side("here", ADAM), *sides))
+    return replace(SMALL, sides=(Side("one device", ADAM), *sides))
 
 
 SHARDED = with_ranks("full", 2, 4)
@@ -102,14 +107,14 @@ def run(scenario: Scenario, framework: Framework | None = None, rounds: int = 30
     """The runs of a scenario's sides, by label."""
     subject = framework or ReferenceFramework("cpu")
     runs = train(subject, scenario, scenario.setting(), rounds, lambda numbers, _: numbers)
-    return {own.side.label: own for own in runs}
+    return {side_run.side.label: side_run for side_run in runs}
 
 
 def outcomes(scenario: Scenario, framework: Framework | None = None, rounds: int = 30) -> dict[str, tuple[str, str]]:
     """Outcome and signature of each side."""
     runs = run(scenario, framework, rounds)
-    result = {label: verdict(scenario, own, rounds, "again") for label, own in runs.items()}
-    return {label: (own.outcome, own.signature) for label, own in result.items()}
+    result = {label: verdict(scenario, side_run, rounds, "again") for label, side_run in runs.items()}
+    return {label: (judged.outcome, judged.signature) for label, judged in result.items()}
 
 
 def measure_runs(scenario: Scenario, runs: Mapping[str, SideRun]) -> dict[str, Any]:
@@ -118,7 +123,7 @@ def measure_runs(scenario: Scenario, runs: Mapping[str, SideRun]) -> dict[str, A
 
 
 def refusing(capability: Capability) -> ReferenceFramework:
-    """A reference that lacks a capability, and says so."""
+    """A reference that refuses a capability."""
 
     class Refusing(ReferenceFramework):
         def refusals(self) -> Mapping[Capability, str]:
@@ -163,39 +168,39 @@ def test_measurements_have_bytes_and_paired_times(runs: Mapping[str, SideRun]) -
     assert len(costs["seconds a round/whole"].samples) == 24  # without the rounds that fill no window
 
 
-class Still(ReferenceFramework):
-    """Its updates move nothing."""
+class WithoutUpdates(ReferenceFramework):
+    """Its updates change no parameter."""
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         return super().trainer(model, recipe.replace(optimizer=SGD(0.0)), weights)
 
 
 class Raising(ReferenceFramework):
-    """It cannot accumulate, and does not say so."""
+    """It declares accumulation and raises where a recipe accumulates."""
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         if recipe.accumulation > 1:
-            raise RuntimeError("no room")
+            raise RuntimeError("no memory")
         return super().trainer(model, recipe, weights)
 
 
 class Restarting(ReferenceFramework):
-    """With recomputation or offload it starts from other weights."""
+    """Recomputation or offload changes the initial weights."""
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
-        other = recipe.recompute is not None or recipe.offload is not None
-        return super().trainer(model, recipe.replace(seed=1) if other else recipe, weights)
+        changed = recipe.recompute is not None or recipe.offload is not None
+        return super().trainer(model, recipe.replace(seed=1) if changed else recipe, weights)
 
 
-class Compiled(Restarting):
-    """The same, and says that a compiler may round."""
+class CompiledRestarting(Restarting):
+    """The same, with the convention that a compiler may round."""
 
     def conventions(self) -> Conventions:
         return replace(super().conventions(), compiled=True)
 
 
 class DyingRankGroup(ReferenceRankGroup):
-    """Of four ranks one dies in the third update."""
+    """One of four ranks is killed in the third update."""
 
     def apply(self) -> tuple[Any, ...]:
         if self.count == 4 and self.first.steps == 2:
@@ -207,47 +212,46 @@ class Dying(ReferenceFramework):
     rank_group_class = DyingRankGroup
 
 
-FAIL, ABSTAIN, SAME = (Outcome.FAIL, "loss-did-not-fall"), (Outcome.ABSTAIN, ""), (Outcome.FAIL, "parameters-differ")
-
-
 @pytest.mark.parametrize("scenario", [SMALL, SHARDED, with_offload(), with_offload("disk"), QUANTIZED])
-def test_verdicts_of_the_reference_pass(scenario: Scenario) -> None:
+def test_verdict_of_the_reference_passes(scenario: Scenario) -> None:
     assert outcomes(scenario) == dict.fromkeys(scenario.labels, PASS)
 
 
 @pytest.mark.parametrize(
-    ("framework", "scenario", "rounds", "wanted"),
+    ("framework", "scenario", "rounds", "expected"),
     [
-        (Still, SMALL, 30, dict.fromkeys(SMALL.labels, FAIL)),
-        (Still, SMALL, 4, {"plain": ABSTAIN, "segments": PASS}),
+        (WithoutUpdates, SMALL, 30, dict.fromkeys(SMALL.labels, FAIL)),
+        (WithoutUpdates, SMALL, 4, {"plain": ABSTAIN, "segments": PASS}),
         (Raising, SMALL, 30, {"flushed": (Outcome.ERROR, "raises-RuntimeError"), "plain": PASS}),
-        (Restarting, SMALL, 30, {"segments": SAME, "mixed": PASS}),
-        (Restarting, SMALL, 4, {"segments": SAME}),
-        (Compiled, SMALL, 30, {"segments": PASS}),
-        (Compiled, with_offload(), 30, {"here": PASS, **dict.fromkeys(OFFLOADED, SAME)}),
-        (Compiled, with_offload(), 2, {"here": ABSTAIN, **dict.fromkeys(OFFLOADED, SAME)}),
+        (Restarting, SMALL, 30, {"segments": DIFFERENT, "mixed": PASS}),
+        (Restarting, SMALL, 4, {"segments": DIFFERENT}),
+        (CompiledRestarting, SMALL, 30, {"segments": PASS}),
+        (CompiledRestarting, with_offload(), 30, {"one device": PASS, **dict.fromkeys(OFFLOADED, DIFFERENT)}),
+        (CompiledRestarting, with_offload(), 2, {"one device": ABSTAIN, **dict.fromkeys(OFFLOADED, DIFFERENT)}),
         (Dying, SHARDED, 30, {"4 ranks": (Outcome.ERROR, "raises-RankFailed"), "2 ranks": PASS}),
     ],
 )
-def test_a_fault_costs_its_sides_alone(
-    framework: type[Framework], scenario: Scenario, rounds: int, wanted: dict[str, tuple[Outcome, str]]
+def test_verdict_of_a_fault_fails_its_sides_alone(
+    framework: type[Framework], scenario: Scenario, rounds: int, expected: dict[str, tuple[Outcome, str]]
 ) -> None:
     result = outcomes(scenario, framework("cpu"), rounds)
-    assert {label: result[label] for label in wanted} == wanted
+    assert {label: result[label] for label in expected} == expected
 
 
 @pytest.mark.parametrize(
-    ("capability", "scenario", "without", "other"),
+    ("capability", "scenario", "refused", "unaffected"),
     [
         (Capability.PARTIAL_WINDOW, SMALL, "flushed", "whole"),
         (Capability.OFFLOAD_ACTIVATIONS, with_offload(), "activations", "optimizer"),
-        (Capability.RANKS_FULL, SHARDED, "2 ranks", "one place"),
+        (Capability.RANKS_FULL, SHARDED, "2 ranks", "one process"),
         (Capability.WEIGHT_INT4, QUANTIZED, "four bits", "eight bits"),
     ],
 )
-def test_a_refusal_costs_its_side_alone(capability: Capability, scenario: Scenario, without: str, other: str) -> None:
+def test_verdict_of_a_refusal_is_of_its_side_alone(
+    capability: Capability, scenario: Scenario, refused: str, unaffected: str
+) -> None:
     result = outcomes(scenario, refusing(capability))
-    assert (result[without], result[other]) == ((Outcome.NOT_OFFERED, capability.value), PASS)
+    assert (result[refused], result[unaffected]) == ((Outcome.NOT_OFFERED, capability.value), PASS)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +262,7 @@ def test_a_refusal_costs_its_side_alone(capability: Capability, scenario: Scenar
         ((2.0, math.nan), 0.9, "loss-did-not-fall"),
     ],
 )
-def test_verdicts_need_a_lower_loss_and_good_answers(losses: tuple[float, ...], quality: float, signature: str) -> None:
+def test_verdict_of_a_side_that_learns_nothing_fails(losses: tuple[float, ...], quality: float, signature: str) -> None:
     result = SideRun(ReferenceFramework("cpu"), setting(), SMALL.sides[0], losses=[*losses], quality=quality)
     judged = verdict(SMALL, result, 30, "again")
     assert (judged.outcome, judged.signature) == (Outcome.FAIL, signature)
@@ -275,7 +279,7 @@ def test_quality_constant_is_the_best_answer_without_inputs() -> None:
 
 
 class OneWorkerGroup(ReferenceRankGroup):
-    """Ranks that end when ranks of another number begin, as those of processes do."""
+    """Ranks that end when ranks of another number start, as processes do."""
 
     count_now: ClassVar[int] = 0
 
@@ -293,27 +297,27 @@ class OneWorkerGroup(ReferenceRankGroup):
         return super().apply()
 
 
-class LikeProcesses(ReferenceFramework):
+class OneWorkerGroupFramework(ReferenceFramework):
     rank_group_class = OneWorkerGroup
 
 
 def test_train_asks_no_rank_of_an_earlier_stretch(sharded: Mapping[str, SideRun]) -> None:
-    result = run(SHARDED, LikeProcesses("cpu"))
-    assert [own.error for own in result.values()] == [None] * 3
-    assert [own.losses for own in result.values()] == [own.losses for own in sharded.values()]
+    result = run(SHARDED, OneWorkerGroupFramework("cpu"))
+    assert [side_run.error for side_run in result.values()] == [None] * 3
+    assert [side_run.losses for side_run in result.values()] == [side_run.losses for side_run in sharded.values()]
 
 
-def test_ranks_train_like_one_place_next_to_their_own_control(sharded: Mapping[str, SideRun]) -> None:
+def test_train_with_ranks_follows_one_process_and_its_own_control(sharded: Mapping[str, SideRun]) -> None:
     costs = measure_runs(SHARDED, sharded)
     for label in ("2 ranks", "4 ranks"):
-        assert sharded[label].losses == pytest.approx(sharded["one place"].losses, rel=1e-3)
+        assert sharded[label].losses == pytest.approx(sharded["one process"].losses, rel=1e-3)
         assert 0.0 < (sharded[label].distance or 0.0) < 0.01
         assert len(costs[f"seconds a round/{label}"].control) == 30
-    assert costs["seconds a round/2 ranks"].control == tuple(sharded["one place"].seconds)
-    assert costs["seconds a round/4 ranks"].control != tuple(sharded["one place"].seconds)
+    assert costs["seconds a round/2 ranks"].control == tuple(sharded["one process"].seconds)
+    assert costs["seconds a round/4 ranks"].control != tuple(sharded["one process"].seconds)
 
 
-def test_a_control_without_trained_sides_is_not_repeated() -> None:
+def test_train_without_trained_sides_does_not_repeat_the_control() -> None:
     rounds: list[range] = []
 
     def watch(numbers: range, _: str) -> range:
@@ -322,56 +326,58 @@ def test_a_control_without_trained_sides_is_not_repeated() -> None:
 
     result = train(refusing(Capability.RANKS_FULL), SHARDED, SHARDED.setting(), 3, watch)
     assert rounds == [range(3)]
-    assert [len(own.losses) for own in result] == [3, 0, 0]
+    assert [len(side_run.losses) for side_run in result] == [3, 0, 0]
 
 
 @pytest.mark.parametrize("level", ["replicated", "gradients", "full"])
-def test_resident_bytes_are_those_of_the_fullest_rank(level: Sharding) -> None:
-    """Rows of 3 and 8 on four ranks: of a kernel the first ranks hold 1 of 3 rows, or 2 of 8, and so on."""
+def test_measurements_of_ranks_are_bytes_of_the_fullest_one(level: Sharding) -> None:
+    """On four ranks the fullest one holds 1 of 3 rows of a kernel, or 2 of 8."""
     scenario = with_ranks(level, 4)
     costs = measure_runs(scenario, run(scenario, rounds=2))
     shapes = list(setting().model.parameter_shapes().values())
-    whole = 4 * sum(int(np.prod(shape)) for shape in shapes)
+    total = 4 * sum(int(np.prod(shape)) for shape in shapes)
     part = 4 * sum(-(-shape[0] // 4) * int(np.prod(shape[1:])) for shape in shapes)
     for kind, copies in (("parameter", 1), ("gradient", 1), ("optimizer", 2)):
-        share = part if kind in Ranks(4, level).sharded else whole
-        assert costs[f"{kind} bytes/one place"].samples == (float(copies * whole),)
+        share = part if kind in Ranks(4, level).sharded else total
+        assert costs[f"{kind} bytes/one process"].samples == (float(copies * total),)
         assert costs[f"{kind} bytes/4 ranks"].samples == (float(copies * share),)
     assert costs["gradients reduced a window/4 ranks"].samples == (float(len(shapes)),)
-    assert "saved bytes/one place" not in costs
+    assert "saved bytes/one process" not in costs
 
 
 @pytest.mark.parametrize("to", ["host", "disk"])
-def test_offloaded_bytes_are_all_that_the_control_holds(to: Literal["host", "disk"]) -> None:
+def test_measurements_of_offload_are_bytes_of_the_control(to: Literal["host", "disk"]) -> None:
     scenario = with_offload(to)
     costs = measure_runs(scenario, run(scenario, rounds=2))
-    whole = sum(4 * int(np.prod(shape)) for shape in setting().model.parameter_shapes().values())
-    assert costs["parameter bytes/here"].samples == costs["parameter bytes away/parameters"].samples == (whole,)
-    assert costs["optimizer bytes/here"].samples == costs["optimizer bytes away/optimizer"].samples == (2 * whole,)
-    assert costs["activation bytes away/activations"].samples > costs["saved bytes/here"].samples
+    total = sum(4 * int(np.prod(shape)) for shape in setting().model.parameter_shapes().values())
+    assert costs["parameter bytes/one device"].samples == costs["parameter bytes away/parameters"].samples == (total,)
+    assert (
+        costs["optimizer bytes/one device"].samples == costs["optimizer bytes away/optimizer"].samples == (2 * total,)
+    )
+    assert costs["activation bytes away/activations"].samples > costs["saved bytes/one device"].samples
     assert len([name for name in costs if " away/" in name]) == 3
     once, thrice = (run(scenario, rounds=rounds)["activations"].counts for rounds in (1, 3))
     assert once == thrice  # bytes of one update
 
 
-def test_a_quantized_side_is_the_first_one_after_its_training() -> None:
+def test_train_of_quantized_sides_quantizes_the_first_one() -> None:
     plain, eight, four = run(QUANTIZED).values()
     assert not eight.losses
     assert 0 < (eight.apart or 0.0) < (four.apart or 0.0)
     assert four.counts[MODEL] < eight.counts[MODEL] < plain.counts[MODEL]
-    worthless = verdict(QUANTIZED, replace(eight, quality=0.1), 30, "again")
-    assert worthless.signature == "learned-nothing"
-    assert [check.what for check in worthless.checks] == ["accuracy", "distance from plain's outputs"]
+    useless = verdict(QUANTIZED, replace(eight, quality=0.1), 30, "again")
+    assert useless.signature == "learned-nothing"
+    assert [check.what for check in useless.checks] == ["accuracy", "distance from plain's outputs"]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_a_scenario_is_well_formed(scenario: Scenario) -> None:
+def test_scenarios_are_well_formed(scenario: Scenario) -> None:
     assert len(set(scenario.labels)) == len(scenario.labels) > 1
     assert {scenario.base(side) for side in scenario.sides} <= set(scenario.labels)
     assert {label for label, _ in scenario.published} <= set(scenario.labels)
     assert not scenario.sides[0].ranks
-    own = scenario.setting()
-    assert scenario.learns_in <= scenario.rounds_on("cpu", "eager", own) <= scenario.rounds(own)
+    prepared = scenario.setting()
+    assert scenario.learns_in <= scenario.rounds_on("cpu", "eager", prepared) <= scenario.rounds(prepared)
 
 
 def load_committed_records(name: str) -> dict[Path, Record]:
@@ -379,7 +385,7 @@ def load_committed_records(name: str) -> dict[Path, Record]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_every_framework_of_a_scenario_has_a_committed_record(scenario: Scenario) -> None:
+def test_scenarios_have_a_committed_record_of_every_framework(scenario: Scenario) -> None:
     records = load_committed_records(scenario.name)
     frameworks = [record.series.framework for record in records.values() if record.series.device == "cpu"]
     assert sorted(frameworks) == sorted(
@@ -422,7 +428,7 @@ def test_run_with_a_scenario_writes_a_record_and_shows_it(
 
 
 def test_rows_repeat_the_numbers_of_the_record() -> None:
-    record = next(own for own in load_committed_records("segments").values() if own.series.framework == "torch")
+    record = next(r for r in load_committed_records("segments").values() if r.series.framework == "torch")
     costs, scenario = by_name(record.measurements), SCENARIOS["segments"]
     saved = costs["saved bytes/two segments"]
     changed = tuple(replace(cost, samples=(12345.0,)) if cost is saved else cost for cost in record.measurements)

@@ -1,4 +1,4 @@
-"""What import-linter and ruff do not see: imports, names of clauses in tests, and phrases."""
+"""Rules that import-linter and ruff do not check: imports, names of clauses in tests, and phrases."""
 
 import re
 import subprocess
@@ -16,48 +16,48 @@ from tests.support.suite_runs import ROOT, environment
 from tools.commands import style
 from tools.style import Phrase, hits, texts
 
-ROOMS = ("fixtures", "frameworks", "conformance", "results")
+PACKAGES = ("fixtures", "frameworks", "conformance", "results")
 ADAPTERS = tuple(built_in())
-OWN = {name: {*adapter_file(name).imports} for name in ADAPTERS}
+IMPORTS_OF = {name: {*adapter_file(name).imports} for name in ADAPTERS}
 SHARED = {"keras_common": {"keras"}}
-"""Packages of what adapters share that have a library, and it."""
-FRAMEWORKS = frozenset().union(*OWN.values(), {"torchvision", "jaxlib", "mlx", "mindspore"})
+"""Libraries that code shared by adapters imports."""
+FRAMEWORKS = frozenset().union(*IMPORTS_OF.values(), {"torchvision", "jaxlib", "mlx", "mindspore"})
 TESTED = {code.clause for code in inventory().values()}
-"""Clauses with a test in the suites, each test of which has a name of its own."""
+"""Clauses with a test in the suites."""
 
 
-def sources(*rooms: str) -> list[Path]:
-    """Every module of these packages; PyTorch's compiler writes others to the cache."""
-    result = [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
+def sources(*packages: str) -> list[Path]:
+    """Every module of these packages, without those that PyTorch's compiler writes to the cache."""
+    result = [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
     return [
         path for path in result if "__pycache__" not in path.parts and ROOT / "results" / "cache" not in path.parents
     ]
 
 
 def find_imports(path: Path) -> set[str]:
-    """Every absolute module that a module names in an import, wherever the import stands."""
+    """Every module that a file imports by its absolute name."""
     return set(re.findall(r"^[ \t]*(?:from|import)[ \t]+([a-z][\w.]*)", path.read_text("utf-8"), re.MULTILINE))
 
 
-def test_steps_by_hand_import_the_fixtures_alone() -> None:
+def test_native_loops_import_the_fixtures_alone() -> None:
     paths = sorted((ROOT / "frameworks").rglob("native_loop.py"))
     assert len(paths) > 2
     for path in paths:
         named = {name for name in find_imports(path) if not name.startswith("frameworks.native_loop")}
-        rooms = {name.split(".")[0] for name in named} & {*ROOMS, "tests", "benchmarks"}
-        assert rooms <= {"fixtures"}, f"{path.relative_to(ROOT)} imports {sorted(rooms)}"
+        packages = {name.split(".")[0] for name in named} & {*PACKAGES, "tests", "benchmarks"}
+        assert packages <= {"fixtures"}, f"{path.relative_to(ROOT)} imports {sorted(packages)}"
 
 
-def test_only_an_adapter_imports_its_framework() -> None:
-    assert {name for name in ADAPTERS if not OWN[name]} == {"reference"}
-    for path in sources(*ROOMS):
-        room, part, *_ = path.relative_to(ROOT).parts
-        allowed = (OWN | SHARED).get(part, set()) if room == "frameworks" else set()
+def test_modules_outside_an_adapter_import_no_framework() -> None:
+    assert {name for name in ADAPTERS if not IMPORTS_OF[name]} == {"reference"}
+    for path in sources(*PACKAGES):
+        package, part, *_ = path.relative_to(ROOT).parts
+        allowed = (IMPORTS_OF | SHARED).get(part, set()) if package == "frameworks" else set()
         result = {name.split(".")[0] for name in find_imports(path)} & FRAMEWORKS
         assert result <= allowed, f"{path.relative_to(ROOT)} imports {sorted(result - allowed)}"
 
 
-def test_the_core_runs_without_any_framework() -> None:
+def test_modules_of_the_core_load_no_framework() -> None:
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in sources("fixtures", "conformance", "results", "frameworks/reference")
@@ -73,14 +73,14 @@ def test_the_core_runs_without_any_framework() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
-def test_every_test_of_the_suites_names_one_clause_that_exists() -> None:
+def test_tests_of_the_suites_name_one_existing_clause() -> None:
     assert load_clauses().keys() >= TESTED
     texts = [path.read_text("utf-8") for path in sources("conformance/suites")]
     for pattern in (r"^@clause\(", r"^ *def test_"):
         assert sum(len(re.findall(pattern, text, re.MULTILINE)) for text in texts) == len(inventory())
 
 
-def test_no_test_of_the_suites_hides_behind_a_skip() -> None:
+def test_suites_have_no_skip() -> None:
     for path in sources("conformance/suites"):
         hiding = re.findall(
             r"\b(?:skip|skipif|xfail|importorskip|SkipTest)\(|mark\.(?:skip|xfail)", path.read_text("utf-8")
@@ -88,12 +88,12 @@ def test_no_test_of_the_suites_hides_behind_a_skip() -> None:
         assert hiding == [], path.name
 
 
-def test_every_binding_clause_has_a_test() -> None:
-    binding = {clause.id for clause in load_clauses().values() if clause.level is Level.MUST}
-    assert binding - TESTED - {SETTINGS} == set()
+def test_must_clauses_have_a_test() -> None:
+    must_clauses = {clause.id for clause in load_clauses().values() if clause.level is Level.MUST}
+    assert must_clauses - TESTED - {SETTINGS} == set()
 
 
-def test_every_file_of_the_checkout_has_a_name_that_a_shell_takes_for_a_file() -> None:
+def test_files_of_the_checkout_have_portable_names() -> None:
     """A command that takes `--help` for the name of its output leaves such a file."""
     output = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [name for name in output.splitlines() if re.search(r"(^|/)-|[^\w./+-]", name)] == []

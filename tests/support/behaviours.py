@@ -80,8 +80,8 @@ def fork_that_goes_on() -> None:
 
 
 def another_folder() -> None:
-    os.makedirs("gone", exist_ok=True)
-    os.chdir("gone")
+    os.makedirs("removed", exist_ok=True)
+    os.chdir("removed")
     os.rmdir(os.getcwd())
 
 

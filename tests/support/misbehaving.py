@@ -1,22 +1,22 @@
-"""Twins of the reference that misbehave as a framework may, and texts that strangers put into records."""
+"""Twins of the reference: frameworks that misbehave, and devices whose times and bytes are known."""
 
-import json
+from __future__ import annotations
+
 import os
-import random
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
+
+import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.model import Model
+from fixtures.model import Batch, Model, Window
+from fixtures.models import blocks
 from fixtures.recipe import Recipe
-from frameworks.contract import Attempt, Capability, Declaration, Unsupported
+from frameworks.contract import SUPPORTED, Attempt, Capability, Declaration, Unsupported, Update
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
-from results.record.files import MAX_BYTES
-from results.record.reading import MAX_SIGNS, to_json
-from tests.support.recorded import BASE, CLAUSE
-from tests.support.suite_runs import Ended
 
 
 class Unnamed(ReferenceFramework):
@@ -27,7 +27,7 @@ class Unnamed(ReferenceFramework):
 
 
 class Leaky(ReferenceFramework):
-    """Every new trainer leaves a process-wide counter changed."""
+    """Every new trainer changes a process-wide counter."""
 
     trainers: ClassVar[int] = 0
 
@@ -61,7 +61,7 @@ class Refusing(ReferenceFramework):
 
 
 class Restless(ReferenceFramework):
-    """No two of its runs begin with the same weights."""
+    """Every run starts with other weights."""
 
     _runs = 0
 
@@ -74,115 +74,135 @@ class Restless(ReferenceFramework):
 
 
 class AbortingAtOnce(ReferenceFramework):
-    """Making a trainer takes the interpreter with it."""
+    """Making a trainer aborts the process."""
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         os.abort()
 
 
 class Flaky(ReferenceFramework):
-    """Is wrong in the first run that asks it, and right in later ones; the file that FLAKY names remembers that one."""
+    """Is wrong in the first run and right in later ones; the file named by FLAKY stores the first one."""
 
     def steady(self) -> bool:
-        """Whether this process belongs to another run than the first."""
+        """Whether this process belongs to a later run than the first."""
         path = Path(os.environ["FLAKY"])
         if not path.exists():
             path.write_text(str(os.getppid()))
         return path.read_text() != str(os.getppid())
 
 
-VALUES: tuple[Any, ...] = (
-    *(None, True, False, [], {}, [[]], {"": {}}, [None] * 40, 0, 1, -1, 0.5, 1e308, 2**63, 2**1023 - 1, 10**400),
-    *("", " ", "1", "null", "inf", "nan", "complete", "interrupted", "pass", "crash", "MUST", "a/b", "x" * 20_000),
-    *(CLAUSE, f"{CLAUSE}\n", "autocast.op-dtypes", "test_a[1]", "2026-01-02T03:04:05Z", "9999-99-99T99:99:99Z"),
-    *("\n", "\x00", "\x1b[2J\x1b]0;x\x07", "\x9b31m", "\u202eabc", "[bold]x[/]", "{{ 7*7 }}", "%s {0}", "::error::e"),
-    *("<script>alert(1)</script>", "` | ** _ #1 @you", "javascript:alert(1)", "http://[::1", "../../etc/passwd"),
-)
-PIECES = (
-    *(b"\0", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\r", b"\n", b'"', b"\\", b"\\ud800", b"{", b"}", b"[", b"]"),
-    *(b",", b":", b"-", b"0", b"NaN", b"Infinity", b"1e400", b"null", b"9" * 400, b"\x1b[2J", b"[" * 5000),
-)
+def technique_of(recipe: Recipe) -> str:
+    """ "mixed", "recomputed", "accumulated" or "plain"."""
+    if recipe.precision.level != "O0":
+        return "mixed"
+    if recipe.recompute is not None:
+        return "recomputed"
+    return "accumulated" if recipe.accumulation > 1 else "plain"
 
 
-def assert_refused(result: Ended, path: Path) -> None:
-    """Asserts that a command says in one line which file is at fault, and nothing else."""
-    assert (result.status, result.output) == (2, "")
-    assert result.errors.endswith("\n")
-    assert result.errors[:-1].isprintable(), result.errors
-    assert str(path) in result.errors
+class DeviceTrainer(ReferenceTrainer):
+    """A run that simulates the device's time and memory; only its first update is computed."""
+
+    framework: Device
+    pace = 1.0
+    first_update: Update | None = None
+
+    def update(self, window: Window) -> Update:
+        self.framework.pass_time(self.pace, technique_of(self.recipe))
+        self.last = window[-1]
+        self.first_update = self.first_update or super().update(window)
+        return self.first_update
+
+    def peak_bytes(self) -> int:
+        return sum(4 * value.size for value in self.masters.values()) + self.framework.device_bytes(self, self.last)
 
 
-def mutants(record: bytes, journal: bytes, count: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    """Damaged copies of a record and of a journal: file ending and content; the same for the same seed."""
-    rng = random.Random(seed)
-    for number in range(count):
-        content, ending = (record, ".json") if number % 2 else (journal, ".jsonl")
-        if number % 3 == 0:
-            yield ending, _with_other_bytes(content, rng)
-        elif ending == ".json":
-            yield ending, json.dumps(_with_other_nodes(json.loads(content), rng)).encode()
-        else:
-            lines = _with_other_nodes([json.loads(line) for line in content.splitlines()], rng)
-            yield ending, "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+TIMES = {"mixed": 0.5, "recomputed": 1.33}
+"""Of a step with a technique, by that of a plain one."""
 
 
-def _with_other_bytes(content: bytes, rng: random.Random) -> bytes:
-    start = rng.randrange(len(content))
-    stop = rng.choice((start, start + 1, start + 8, rng.randrange(start, len(content))))
-    piece = rng.choice((b"", b"", rng.randbytes(4), content[start:stop] * 2, *PIECES))
-    return content[:start] + piece + content[stop:] if rng.random() < 0.9 else content[:start]
+class Device(ReferenceFramework):
+    """A device on which mixed precision takes half the time, and recomputation a third more."""
+
+    trainer_class = DeviceTrainer
+    peaks: ClassVar[Mapping[str, float]] = {}
+    """What a technique's bytes are multiplied with."""
+
+    def __init__(
+        self, device: str = "cuda", mode: str | None = None, times: Mapping[str, float] = TIMES, drift: float = 0.0
+    ) -> None:
+        """`times`: by technique. `drift`: by what share each new run is slower than the one before."""
+        super().__init__(device, mode)
+        self.times, self.drift = times, drift
+        self.now, self.float32, self.pace = 0.0, 1.0, 1.0
+        self.noise = np.random.default_rng(0)
+        self.scopes: list[bool | None] = []
+
+    def devices(self) -> tuple[str, ...]:
+        return ("cpu", "cuda")
+
+    def declares(self, capability: Capability) -> Declaration:
+        return SUPPORTED if capability in (Capability.PEAK_BYTES, Capability.TF32) else super().declares(capability)
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
+        trainer = super().trainer(model, recipe, weights)
+        assert isinstance(trainer, DeviceTrainer)
+        trainer.framework, trainer.pace = self, self.pace
+        self.pace *= 1.0 + self.drift
+        return trainer
+
+    @contextmanager
+    def tf32(self, allowed: bool | None) -> Iterator[None]:
+        self.scopes.append(allowed)
+        former, self.float32 = self.float32, 0.6 if allowed else 1.0
+        yield
+        self.float32 = former
+
+    def measure_time(self, work: Callable[[], object]) -> int:
+        begin = self.now
+        work()
+        return round(1e9 * (self.now - begin))
+
+    def pass_time(self, pace: float, technique: str) -> None:
+        """Time of one update: a millisecond in float32 with 0.1 % of noise."""
+        factor = (
+            self.times.get(technique, 1.0) if technique == "mixed" else self.float32 * self.times.get(technique, 1.0)
+        )
+        self.now += 1e-3 * pace * factor * self.noise.normal(1.0, 0.001)
+
+    def device_bytes(self, run: ReferenceTrainer, batch: Batch) -> int:
+        """Peak bytes of one micro-batch: the counted ones, the largest segment and two activations."""
+        count = run.saved_bytes(batch)
+        width, recompute = run.masters["0.bias"].size, run.recipe.recompute
+        if recompute is not None:
+            equal = blocks((len(run.model.layers) - 1) // 2 // recompute.segments, width, run.model.sample[0])
+            recipes = [run.recipe.replace(recompute=None), run.recipe.replace(recompute=type(recompute)(1))]
+            segment = [ReferenceFramework("cpu").trainer(equal, recipe).saved_bytes(batch) for recipe in recipes]
+            count += segment[0] - segment[1]
+        return round(count * self.peaks.get(technique_of(run.recipe), 1.0)) + 2 * 4 * len(batch) * width
 
 
-def _with_other_nodes(document: Any, rng: random.Random) -> Any:
-    for _ in range(rng.choice((1, 1, 2))):
-        nodes = list(_nodes(document))
-        parent, key = rng.choice(nodes)
-        alike = [value for value in VALUES if type(value) is type(parent[key])]
-        value = rng.choice(alike if alike and rng.random() < 0.7 else VALUES)
-        match rng.randrange(5):
-            case 0:
-                del parent[key]
-            case 1 if isinstance(parent, dict):
-                parent["extra"] = parent.pop(key)
-            case 2 if isinstance(parent, list):
-                parent.append(parent[key])
-            case _:
-                parent[key] = value
-    return document
+class KeepsFloat32(Device):
+    """Under mixed precision half of the activations are saved in float32 too."""
+
+    peaks: ClassVar[Mapping[str, float]] = {"mixed": 2.0}
 
 
-def _nodes(parent: Any) -> Iterator[tuple[Any, Any]]:
-    for key in list(parent) if isinstance(parent, dict) else range(len(parent)):
-        yield parent, key
-        if isinstance(parent[key], dict | list):
-            yield from _nodes(parent[key])
+class KeepsSegments(Device):
+    """Recomputed segments keep their activations."""
+
+    peaks: ClassVar[Mapping[str, float]] = {"recomputed": 2.6}
 
 
-def _fill_template(template: str, piece: str, count: int = MAX_BYTES, around: str = "[]") -> bytes:
-    """A record with up to `count` pieces in place of HOLE, as many as a file has room for; "#" becomes a number."""
-    before, after = template.split('"HOLE"')
-    count = min(count, (MAX_BYTES - len(template)) // (len(piece.replace("#", "0" * 8)) + 1))
-    pieces = ",".join(piece.replace("#", f"{number:08d}") for number in range(count))
-    return f"{before}{around[:1]}{pieces}{around[1:]}{after}".encode()
+class KeepsMicroBatches(Device):
+    """Activations of micro-batches are freed at the end of the window."""
+
+    peaks: ClassVar[Mapping[str, float]] = {"accumulated": 8.0}
 
 
-_DOCUMENT = json.loads(to_json(BASE))
-_VALUE = json.dumps({**_DOCUMENT, "observations": [{"clause": CLAUSE, "key": "k", "case": "", "value": "HOLE"}]})
-_VERDICT = f'{{"test":"{CLAUSE}/#","clause":"{CLAUSE}","outcome":"pass"}}'
-_CHECK = '{"what":"w","measured":1,"bound":1,"expected":1,"passed":true}'
-_CHECKS = json.dumps({**_DOCUMENT, "verdicts": [{**json.loads(_VERDICT), "checks": "HOLE"}]})
-_LINE = '{"at":1,"kind":"judged","judged":{"verdict":' + _VERDICT + "}}\n"
+class NoPeak(Device):
+    """The reported peak is the bytes of the weights."""
 
-OVERSIZED: dict[str, Callable[[], bytes]] = {
-    "empty lists": lambda: _fill_template(_VALUE, "[]"),
-    "many keys": lambda: _fill_template(_VALUE, '"#":1', MAX_SIGNS // 3, "{}"),
-    "many verdicts": lambda: _fill_template(json.dumps({**_DOCUMENT, "verdicts": "HOLE"}), _VERDICT, MAX_SIGNS // 8),
-    "many checks": lambda: _fill_template(_CHECKS, _CHECK, MAX_SIGNS // 12),
-    "long numbers": lambda: _fill_template(_VALUE, "9" * 4000),
-    "one escaped text": lambda: _fill_template(_VALUE, r"\u0001" * (MAX_BYTES // 7), 1, '""'),
-    "brackets alone": lambda: b"[" * MAX_BYTES,
-    "journal of many verdicts": lambda: "".join(
-        _LINE.replace("#", f"{number:08d}") for number in range(MAX_SIGNS // 18)
-    ).encode(),
-}
-"""Files that cost as much to read as their size allows, by name."""
+    def device_bytes(self, run: ReferenceTrainer, batch: Batch) -> int:
+        del run, batch
+        return 0

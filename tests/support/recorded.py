@@ -43,7 +43,7 @@ def fill_journal(journal: Journal, count: int = 3) -> Journal:
     for index in range(count):
         test = f"{CLAUSE}/test[{index}]"
         journal.start(test, CLAUSE, repro="pytest")
-        journal.write_judged(make_judged_test(test) if index else whole(test))
+        journal.write_judged(make_judged_test(test) if index else make_full_test(test))
     return journal
 
 
@@ -56,8 +56,8 @@ def make_judged_test(test: str) -> JudgedTest:
     return JudgedTest(verdict(test))
 
 
-def whole(test: str) -> JudgedTest:
-    """What a test leaves that uses every part of a record."""
+def make_full_test(test: str) -> JudgedTest:
+    """The result of a test with every part of a record."""
     return JudgedTest(
         replace(verdict(test), runs=(RunSetup("sincos", {"seed": 3, "clip": math.inf}),)),
         (Observation("autocast.op-dtypes", "matmul", "test[0]", {"O1": ["float16", -math.inf, 1, None, True]}),),
@@ -120,9 +120,9 @@ FULL = change_verdict(FULL, 0, checks=(ERROR, BOUND))
 
 def replace_observations(**changes: Any) -> Record:
     """The base with other observations, by "KEY/CASE"."""
-    places = {name: Observation(CLAUSE, *name.split("/"), value) for name, value in changes.items()}
-    others = (one for one in BASE.observations if f"{one.key}/{one.case}" not in places)
-    return replace(BASE, observations=(*others, *places.values()))
+    changed = {name: Observation(CLAUSE, *name.split("/"), value) for name, value in changes.items()}
+    kept = (value for value in BASE.observations if f"{value.key}/{value.case}" not in changed)
+    return replace(BASE, observations=(*kept, *changed.values()))
 
 
 def make_measured_record(samples: Mapping[str, tuple[float, ...]]) -> Record:
@@ -206,7 +206,7 @@ def _is_main(name: str) -> bool:
 
 @cache
 def page() -> str:
-    """Their report."""
+    """The report of the baselines."""
     return render(baselines())
 
 
@@ -215,12 +215,12 @@ def record(framework: str, outcomes: dict[str, Outcome], **changes: Any) -> Reco
     clauses = {name: ClauseText("MUST", "…", "", (), name.partition(".")[0]) for name in outcomes}
     verdicts = tuple(TestVerdict(f"{name}/t", name, outcome) for name, outcome in outcomes.items())
     series = Series(framework, "cpu", "", "m")
-    whole = Record(Suite("1"), series, Variant("1"), DATE, 0, "", clauses, DATE, 1.0, "complete", verdicts)
-    return replace(whole, **changes).sort_parts()
+    result = Record(Suite("1"), series, Variant("1"), DATE, 0, "", clauses, DATE, 1.0, "complete", verdicts)
+    return replace(result, **changes).sort_parts()
 
 
 def make_infected_record(text: str, message: str | None = None) -> Record:
-    """A record every string of which is `text`, but for those that an enumeration limits."""
+    """A record with `text` in every string that is not of an enumeration."""
     clause = text or "empty"
     runs = (RunSetup(text, {text: [text]}),)
     derivation: dict[str, Json] = {text: text, "list": [text, {text: text}], "number": math.nan}

@@ -1,4 +1,4 @@
-"""What the tests of the suite share: runs of pytest in a process of its own, and small copies of the checkout."""
+"""Runs of the suite's commands in this and in other processes, and small copies of the checkout to run them in."""
 
 import atexit
 import json
@@ -25,8 +25,8 @@ from results.record.model import Outcome, Record
 ROOT = Path(__file__).parents[2]
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 WORKERS, TIMEOUTS = ("-p", "xdist.plugin"), ("-p", "pytest_timeout")
-"""Words that load a plugin: the runs here load none of their own accord."""
-_LEFT_OUT = shutil.ignore_patterns("cache", "records", "baselines", "sweeps", *(built_in().keys() - {"reference"}))
+"""Arguments that load a plugin of pytest; these runs load no plugin without them."""
+_OMITTED = shutil.ignore_patterns("cache", "records", "baselines", "sweeps", *(built_in().keys() - {"reference"}))
 _CONFTEST = """
 from conformance.runner import identity
 
@@ -43,7 +43,7 @@ from conformance.checks.api import Subject, Verdict, clause
 from fixtures.models import scalar
 from fixtures.recipe import DynamicScaling, Recipe, Steps
 """
-"""What the suites of a small checkout may use."""
+"""Imports of the suites of a small checkout."""
 
 _STARTER = """
 import gc, json, os, random, runpy, sys, tempfile
@@ -72,8 +72,8 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A process that has ended."""
+class CommandResult:
+    """Exit status and output of a command."""
 
     status: int
     output: str
@@ -95,9 +95,9 @@ def hang_limit(seconds: float = 300.0) -> float:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process' environment without what pytest, its plugins and the suite's user put there."""
-    left_out = ("PYTEST_", "CONFORMANCE_", "GITHUB_ACTIONS")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    """This process's environment without the variables of pytest and the suite's user."""
+    prefixes = ("PYTEST_", "CONFORMANCE_", "GITHUB_ACTIONS")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     return {**inherited, **ONE_THREAD, "COLUMNS": "160", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **changes}
 
 
@@ -114,12 +114,12 @@ def _starter() -> subprocess.Popen[str]:
     return process
 
 
-def run(argv: list[str], root: Path = ROOT, **changes: str) -> Ended:
-    """Runs a command to its end; a module of Python in a fork of a process that has imported what most need."""
+def run(argv: list[str], root: Path = ROOT, **changes: str) -> CommandResult:
+    """Runs a command to its end; a module of Python runs in a fork of a preloaded process."""
     variables = environment(**changes)
     if argv[:2] != [sys.executable, "-m"] or any(name.startswith("PYTHON") for name in changes):
-        done = subprocess.run(argv, cwd=root, env=variables, capture_output=True, text=True, timeout=hang_limit())
-        return Ended(done.returncode, done.stdout, done.stderr)
+        completed = subprocess.run(argv, cwd=root, env=variables, capture_output=True, text=True, timeout=hang_limit())
+        return CommandResult(completed.returncode, completed.stdout, completed.stderr)
     process = _starter()
     assert process.stdin is not None
     assert process.stdout is not None
@@ -127,26 +127,26 @@ def run(argv: list[str], root: Path = ROOT, **changes: str) -> Ended:
         request = {"root": str(root), "argv": argv[2:], "streams": [output.name, errors.name], "environment": variables}
         print(json.dumps(request), file=process.stdin, flush=True)
         status = int(process.stdout.readline())
-        return Ended(status, output.read(), errors.read())
+        return CommandResult(status, output.read(), errors.read())
 
 
-def conformance(*arguments: str | Path, root: Path = ROOT, **changes: str) -> Ended:
-    """Runs the command `conformance`; pytest under it loads its plugins by itself."""
+def conformance(*arguments: str | Path, root: Path = ROOT, **changes: str) -> CommandResult:
+    """Runs the command `conformance`, which loads plugins of pytest by itself."""
     command = [sys.executable, "-m", "conformance", *map(str, arguments)]
     return run(command, root, **{"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "", **changes})
 
 
-def call_command(*arguments: str | Path) -> Ended:
+def call_command(*arguments: str | Path) -> CommandResult:
     """Calls the command `conformance` in this process."""
     output, errors = StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
         patch.setenv("COLUMNS", "160")
-        status = main([str(word) for word in arguments])
-    return Ended(status, output.getvalue(), errors.getvalue())
+        status = main([*map(str, arguments)])
+    return CommandResult(status, output.getvalue(), errors.getvalue())
 
 
 def run_refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line in which the command, run in this process, refuses these words."""
+    """The one line with which the command, called in this process, refuses these arguments."""
     assert main(arguments) == 2
     output, errors = capsys.readouterr()
     assert output == ""
@@ -154,23 +154,31 @@ def run_refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line
 
 
-def judge(*arguments: str | Path, root: Path = ROOT, **changes: str) -> Ended:
+def assert_refused(result: CommandResult, path: Path) -> None:
+    """Asserts that a command printed one line only, an error that names this file."""
+    assert (result.status, result.output) == (2, "")
+    assert result.errors.endswith("\n")
+    assert result.errors[:-1].isprintable(), result.errors
+    assert str(path) in result.errors
+
+
+def judge(*arguments: str | Path, root: Path = ROOT, **changes: str) -> CommandResult:
     """Runs the suites of a checkout to their end."""
     return run(command(*arguments), root, **changes)
 
 
-def heed_signals() -> None:
-    """Undoes what a shell does to processes in the background, and nohup to all."""
+def reset_signal_handlers() -> None:
+    """Resets the signals that shells ignore in background processes and under nohup."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
 def running(argv: list[str], root: Path, log: Path, **changes: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A command while it runs and heeds signals, its output in a file; killed at the end if it still does."""
+    """A running command that obeys signals and prints into `log`; it is killed at the end."""
     with log.open("wb") as file:
         process = subprocess.Popen(
-            argv, cwd=root, env=environment(**changes), stdout=file, stderr=file, preexec_fn=heed_signals
+            argv, cwd=root, env=environment(**changes), stdout=file, stderr=file, preexec_fn=reset_signal_handlers
         )
         try:
             yield process
@@ -179,10 +187,10 @@ def running(argv: list[str], root: Path, log: Path, **changes: str) -> Iterator[
             process.wait()
 
 
-def checkout(folder: Path, **suite: str) -> Path:
+def copy_checkout(folder: Path, **suite: str) -> Path:
     """A copy of the checkout, without adapters but the reference, in which these are the only suites (name: source)."""
     for part in ("conformance", "fixtures", "frameworks", "results", "tests/support"):
-        shutil.copytree(ROOT / part, folder / part, ignore=_LEFT_OUT)
+        shutil.copytree(ROOT / part, folder / part, ignore=_OMITTED)
     shutil.copy(ROOT / "pyproject.toml", folder)
     (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text("utf-8") + _CONFTEST, "utf-8")
     for path in (folder / "conformance" / "suites").rglob("test_*.py"):
@@ -192,10 +200,12 @@ def checkout(folder: Path, **suite: str) -> Path:
     return folder
 
 
-def expect(root: Path, *entries: tuple[str, str], spoiling: bool = False) -> None:
-    """Makes these, as test and signature, the known failures of the reference in a copy of the checkout.
+def write_expectations(root: Path, *entries: tuple[str, str], spoiling: bool = False) -> None:
+    """Writes known failures of the reference into a copy of the checkout.
 
-    `spoiling`: they spoil the process for later tests.
+    Args:
+        entries: test and signature of each.
+        spoiling: whether they spoil the process for later tests.
     """
     text = "".join(
         f'[[finding]]\nid = "f{number}"\nclass = "documented"\nconsequence = "error"\n'
@@ -211,22 +221,22 @@ def expect(root: Path, *entries: tuple[str, str], spoiling: bool = False) -> Non
 
 
 def outcomes(record: Record, clause: str) -> list[Outcome]:
-    """Outcomes of every verdict on a clause."""
+    """The outcomes of a clause's verdicts."""
     return [verdict.outcome for verdict in record.verdicts if verdict.clause == clause]
 
 
-def by_case(record: Record) -> dict[str, Outcome]:
+def outcomes_by_case(record: Record) -> dict[str, Outcome]:
     """Outcome of every verdict by its case."""
     return {verdict.case: verdict.outcome for verdict in record.verdicts}
 
 
-def clauses_of(record: Record, wanted: Collection[Outcome]) -> set[str]:
+def clauses_of(record: Record, selected: Collection[Outcome]) -> set[str]:
     """Clauses with at least one verdict of these outcomes."""
-    return {verdict.clause for verdict in record.verdicts if verdict.outcome in wanted}
+    return {verdict.clause for verdict in record.verdicts if verdict.outcome in selected}
 
 
-def gone(pid: int) -> bool:
-    """Whether a process has ended, whoever has to reap it."""
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended, also if its parent has not waited for it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -237,9 +247,13 @@ def gone(pid: int) -> bool:
         return Path("/proc").is_dir()
 
 
-def assert_gone(pids: Sequence[int]) -> None:
-    """Wait for the processes to end."""
-    wait_for(lambda: all(map(gone, pids)))
+def assert_ended(pids: Sequence[int]) -> None:
+    """Waits for the processes to end.
+
+    Raises:
+        TimeoutError: one of them is still running after `hang_limit`.
+    """
+    wait_for(lambda: all(map(has_ended, pids)))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

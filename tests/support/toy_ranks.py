@@ -1,4 +1,4 @@
-"""Workers of no framework, whose trainers do to their processes what a rank can do."""
+"""Ranks without a framework: trainers that raise, hang, print or end their process on request."""
 
 import ctypes
 import os
@@ -17,18 +17,18 @@ from frameworks.contract import Capability, Unsupported
 from frameworks.ranks import Limits, RemoteRankGroup, WorkerGroup, group_seconds, worker_group_of
 from frameworks.ranks.messages import Answer
 from frameworks.ranks.worker_group import RankProcess
-from tests.support.suite_runs import assert_gone, hang_limit
+from tests.support.suite_runs import assert_ended, hang_limit
 
 
 class StrangeError(Exception):
-    """Cannot be made again from its arguments."""
+    """An exception that cannot be unpickled: its arguments are not those of its constructor."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
 
 
 class ToyTrainer:
-    """A run that adds up, and misbehaves as it is told."""
+    """A run that adds numbers up, with a method for each misbehaviour."""
 
     def __init__(self, rank: int, start: int) -> None:
         self.rank = rank
@@ -49,17 +49,17 @@ class ToyTrainer:
         return self.rank
 
     def hold(self, seconds: int) -> None:
-        """Sleeps where no other thread of Python can run."""
+        """Sleeps while holding the interpreter lock."""
         ctypes.PyDLL(None).sleep(seconds)
 
     def interrupt(self) -> None:
-        """Interrupts the process that asks, once, and does not answer."""
+        """Interrupts the parent process once, without an answer."""
         if self.rank == 0:
             os.kill(os.getppid(), signal.SIGALRM)
         time.sleep(3600)
 
-    def fail(self, what: str) -> None:
-        match what:
+    def fail(self, error: str) -> None:
+        match error:
             case "value":
                 raise ValueError(f"of rank {self.rank}")
             case "key":
@@ -77,9 +77,9 @@ class ToyTrainer:
     def unpicklable(self) -> Any:
         return lambda: None
 
-    def leave(self, how: str) -> None:
+    def leave(self, end: str) -> None:
         print(f"rank {self.rank} leaves\n")
-        match how:
+        match end:
             case "system-exit":
                 sys.exit(3)
             case "exit":
@@ -89,9 +89,9 @@ class ToyTrainer:
             case "interrupt":
                 raise KeyboardInterrupt
 
-    def start_child(self, how: str) -> int:
-        """A process of the rank's own, which a fork lets inherit everything; its number."""
-        if how == "fork":
+    def start_child(self, method: str) -> int:
+        """Starts a child, which inherits every open file if `method` is "fork"; returns its process id."""
+        if method == "fork":
             child = os.fork()
             if child == 0:
                 time.sleep(60)
@@ -100,13 +100,13 @@ class ToyTrainer:
         return subprocess.Popen(["sleep", "60"]).pid
 
     def chatter(self) -> str:
-        """Writes to what a rank does not use, and reads from it."""
+        """Writes to standard output and error, and returns standard input."""
         os.write(1, b"\x80garbage\n" * 1000)
         print("more of it", file=sys.stderr)
         return sys.stdin.read()
 
 
-class Together:
+class AllRanksTrainer:
     """The trainer of a process that is several ranks."""
 
     def __init__(self, trainers: Sequence[ToyTrainer]) -> None:
@@ -118,11 +118,11 @@ class Together:
 
 
 class Toy:
-    """One rank; ranks meet in the folder."""
+    """One rank; ranks meet by files in a folder."""
 
     def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
         self.rank, self.count, self.folder = rank, count, folder
-        self.met = 0
+        self.meetings = 0
         if device == "broken":
             raise OSError("no such device")
         if device == "broken-1" and rank == 1:
@@ -137,33 +137,33 @@ class Toy:
         return ToyTrainer(self.rank, model if weights is None else weights)
 
     def barrier(self) -> None:
-        self.met += 1
-        (self.folder / f"{self.met}-{self.rank}").touch()
+        self.meetings += 1
+        (self.folder / f"{self.meetings}-{self.rank}").touch()
         until = time.monotonic() + group_seconds()
-        while len(list(self.folder.glob(f"{self.met}-*"))) < self.count:
+        while len(list(self.folder.glob(f"{self.meetings}-*"))) < self.count:
             if time.monotonic() > until:
-                raise RuntimeError("the others did not come")
+                raise RuntimeError("the other ranks did not reach the barrier")
             time.sleep(0.005)
 
 
-class Apart(Toy):
-    """Ranks that do not meet again."""
+class ToyThatMeetsOnce(Toy):
+    """Ranks whose barrier fails from the second time on."""
 
     def barrier(self) -> None:
-        if self.met:
+        if self.meetings:
             raise RuntimeError("connection closed by peer")
         super().barrier()
 
 
-class ToyTogether(Toy):
+class ToyOfAllRanks(Toy):
     """All ranks in one process."""
 
     def trainer(self, model: int, recipe: str, weights: Any) -> Any:
         first = super().trainer(model, recipe, weights)
-        return Together([first, *(ToyTrainer(rank, first.total) for rank in range(1, self.count))])
+        return AllRanksTrainer([first, *(ToyTrainer(rank, first.total) for rank in range(1, self.count))])
 
     def barrier(self) -> None:
-        """All are here."""
+        """Returns at once: all ranks are in this process."""
 
 
 TOY = "tests.support.toy_ranks:Toy"
@@ -171,33 +171,33 @@ PATIENT = Limits(hang_limit(60.0), hang_limit(60.0), hang_limit(), hang_limit())
 
 
 class Clock:
-    """A crew's clock for limits that are to pass: it stands until ranks have answered, then moves with each look.
+    """A clock of worker groups that stands until ranks have answered and then moves with each look.
 
     Attributes:
-        now: what it shows, in seconds.
+        now: its time in seconds.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, answers: int, step_s: float) -> None:
-        """Replaces the crews' own; it moves by `step_s` once so many answers have come."""
+        """Replaces the clock of all groups; it moves by `step_s` seconds after this number of answers."""
         self.now = 0.0
-        self._left, self._step_s = answers, step_s
+        self._missing, self._step_s = answers, step_s
         receive = RankProcess.receive
 
         def receive_and_count(process: RankProcess) -> Answer:
             answer = receive(process)
-            self._left -= 1
+            self._missing -= 1
             return answer
 
         patch.setattr(RankProcess, "receive", receive_and_count)
         patch.setattr("frameworks.ranks.worker_group.monotonic", self._look)
 
     def _look(self) -> float:
-        if self._left <= 0:
+        if self._missing <= 0:
             self.now += self._step_s
         return self.now
 
 
-def toy(count: int = 2, kind: str = TOY, processes: int | None = None, **variables: str) -> WorkerGroup:
+def toy_group(count: int = 2, kind: str = TOY, processes: int | None = None, **variables: str) -> WorkerGroup:
     return worker_group_of(kind, count, "cpu", "", variables, processes, limits=PATIENT)
 
 
@@ -205,16 +205,16 @@ def rank_group(worker_group: WorkerGroup, start: int = 0, recipe: str = "") -> R
     return RemoteRankGroup(worker_group, worker_group.make([(start, recipe, None)] * len(worker_group.pids)))
 
 
-def each(*arguments: Any) -> list[Arguments]:
+def for_each_rank(*arguments: Any) -> list[Arguments]:
     """One argument for each rank."""
     return [Arguments((argument,)) for argument in arguments]
 
 
 def assert_clean(worker_group: WorkerGroup, pids: Sequence[int]) -> None:
-    """Nothing of an ended crew is left, and the next one works."""
+    """Asserts that an ended group left neither processes nor files, and that the next one works."""
     assert not worker_group.alive
-    assert_gone(pids)
+    assert_ended(pids)
     assert not worker_group._folder.exists()
-    follower = toy()
-    assert follower is not worker_group
-    assert rank_group(follower).ask("add", each(1, 2)) == ((0, 1), (1, 2))
+    successor = toy_group()
+    assert successor is not worker_group
+    assert rank_group(successor).ask("add", for_each_rank(1, 2)) == ((0, 1), (1, 2))

@@ -31,10 +31,10 @@ def write_wheel(
     folder.mkdir(parents=True, exist_ok=True)
     module = name.replace("-", "_")
     path, info = folder / f"{module}-{version}-{tag}.whl", f"{module}-{version}.dist-info"
-    needed = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    requirements = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     files = {
         f"{module}.py": f"VERSION = {version!r}\n" if source is None else source,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needed}",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requirements}",
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: toy\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
     with ZipFile(path, "w") as wheel:
@@ -45,7 +45,7 @@ def write_wheel(
 
 
 def offline(folder: Path) -> dict[str, str]:
-    """Variables for pip and uv that know this folder alone."""
+    """Variables that limit pip and uv to this folder."""
     return {
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(folder),
@@ -61,7 +61,7 @@ def only_index(folder: Path, *versions: str) -> Iterator[None]:
     for version in versions:
         write_wheel(folder, PACKAGE, version)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**offline(folder), "CONFORMANCE_SUITE_PACKAGES": here()}.items():
+        for name, value in {**offline(folder), "CONFORMANCE_SUITE_PACKAGES": site_packages()}.items():
             patch.setenv(name, value)
         for function in (plan.releases, plan._settings_of_pip):
             function.cache_clear()
@@ -70,7 +70,7 @@ def only_index(folder: Path, *versions: str) -> Iterator[None]:
 
 @contextmanager
 def serve_index(folder: Path, packages: Mapping[str, Sequence[Mapping[str, object]]]) -> Iterator[str]:
-    """The address of an index that has these files of each package; wheels lie in a folder of the package's name."""
+    """The address of an index with these files of each package, whose wheels are in the package's folder."""
 
     class Handler(SimpleHTTPRequestHandler):
         extensions_map = {".json": "application/vnd.pypi.simple.v1+json"}  # noqa: RUF012
@@ -93,6 +93,6 @@ def serve_index(folder: Path, packages: Mapping[str, Sequence[Mapping[str, objec
         server.shutdown()
 
 
-def here() -> str:
+def site_packages() -> str:
     """The site-packages of this environment, on which environments of toys are built."""
     return sysconfig.get_path("purelib")

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.wheels import PACKAGE, TOY, here, offline, write_wheel  # noqa: E402
+from tests.support.wheels import PACKAGE, TOY, offline, site_packages, write_wheel  # noqa: E402
 
 VERSIONS = ("1.0", "2.0", "3.0", "4.0")
 PLAN = f"""
@@ -31,7 +31,7 @@ LIMIT_S = 600.0
 
 
 def main() -> int:
-    """Run the trial; 1 if something does not hold."""
+    """Run the trial; return 1 if it fails."""
     from ray.cluster_utils import Cluster  # type: ignore[import-not-found]
 
     with tempfile.TemporaryDirectory(prefix="sweep-") as name:
@@ -40,7 +40,7 @@ def main() -> int:
         (folder / "plan.toml").write_text(PLAN, encoding="utf-8")
         for version in VERSIONS:
             write_wheel(folder / "wheels", PACKAGE, version)
-        os.environ.update(offline(folder / "wheels"), CONFORMANCE_SUITE_PACKAGES=here())
+        os.environ.update(offline(folder / "wheels"), CONFORMANCE_SUITE_PACKAGES=site_packages())
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         os.environ.update(TMPDIR=str(folder / "tmp"), RAY_TMPDIR=name, PYTHONPATH=path)
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray takes the machine's address for the loopback
@@ -66,10 +66,10 @@ def _trial(folder: Path, cluster: object, node: object) -> int:
     status = process.wait(LIMIT_S)
     cells = json.loads((folder / "sweep" / "outcomes.json").read_bytes())["cells"]
     records = sorted(path.name for path in (folder / "sweep" / "records").iterdir())
-    wanted = [f"{TOY.replace(':', '.')}-{version}-cpu-emulated.json.gz" for version in VERSIONS]
-    is_whole = (status, records, [cell["outcome"] for cell in cells]) == (0, wanted, ["judged"] * len(VERSIONS))
-    print(f"status {status}, {len(cells)} cells, {len(records)} records: {'as wanted' if is_whole else 'FAILED'}")
-    return 0 if is_whole else 1
+    expected = [f"{TOY.replace(':', '.')}-{version}-cpu-emulated.json.gz" for version in VERSIONS]
+    passed = (status, records, [cell["outcome"] for cell in cells]) == (0, expected, ["judged"] * len(VERSIONS))
+    print(f"status {status}, {len(cells)} cells, {len(records)} records: {'passed' if passed else 'FAILED'}")
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

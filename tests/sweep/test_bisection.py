@@ -20,10 +20,14 @@ from conformance.sweep.bisection import (
 )
 from conformance.sweep.plan import SweepCell
 
+GOOD = {"jax": "0.9.2", "jaxlib": "0.9.2", "optax": "0.2.8", "flax": "0.12.6", "etils": "1.14", "new": "1"}
+BAD = {"jax": "0.6.2", "jaxlib": "0.6.2", "optax": "0.2.5", "flax": "0.10.7", "etils": "1.12"}
+Versions = Mapping[str, str]
+
 
 def search(first: int, count: int, skipped: Mapping[int, str]) -> tuple[Boundary, list[int]]:
-    """The boundary of a sequence of which `first` is the first bad member, and the members that were asked."""
-    asked: list[int] = []
+    """The boundary of a sequence that is bad from `first`, and the members that the search judged."""
+    judged: list[int] = []
 
     def state(index: int) -> Answer:
         if index in skipped:
@@ -31,10 +35,10 @@ def search(first: int, count: int, skipped: Mapping[int, str]) -> tuple[Boundary
         return ("bad" if index >= first else "good"), ""
 
     def ask(index: int) -> Answer:
-        asked.append(index)
+        judged.append(index)
         return state(index)
 
-    return bisect(count, ask, state), asked
+    return bisect(count, ask, state), judged
 
 
 @st.composite
@@ -47,18 +51,18 @@ def sequences(draw: st.DrawFn) -> tuple[int, int, dict[int, str]]:
 
 
 @given(sequences())
-def test_bisect_finds_the_change_by_the_logarithm_of_the_count_or_with_holes_a_range(
+def test_bisect_of_a_sequence_finds_the_change_or_the_range_of_its_holes(
     sequence: tuple[int, int, dict[int, str]],
 ) -> None:
     first, count, skipped = sequence
-    result, asked = search(first, count, skipped)
+    result, judged = search(first, count, skipped)
     assert result.good < first <= result.bad
     assert {result.good, result.bad}.isdisjoint(skipped)
     assert {*range(result.good + 1, result.bad)} == {*result.between}
     assert all(reason == skipped[index] for index, reason in result.between.items())
-    assert len(asked) == len({*asked})
-    assert skipped or len(asked) <= math.ceil(math.log2(count))
-    assert {0, count - 1} & {*asked} == set()
+    assert len(judged) == len({*judged})
+    assert skipped or len(judged) <= math.ceil(math.log2(count))
+    assert {0, count - 1} & {*judged} == set()
 
 
 @given(sequences(), st.data())
@@ -81,15 +85,10 @@ def test_bisect_unstable_end_is_refused() -> None:
     assert raised.value.args == (1, "it passes now")
 
 
-GOOD = {"jax": "0.9.2", "jaxlib": "0.9.2", "optax": "0.2.8", "flax": "0.12.6", "etils": "1.14", "new": "1"}
-BAD = {"jax": "0.6.2", "jaxlib": "0.6.2", "optax": "0.2.5", "flax": "0.10.7", "etils": "1.12"}
-Versions = Mapping[str, str]
-
-
 def find_crossing(
     fails: Callable[[Versions], bool], impossible: Callable[[Versions], bool] = lambda _: False
 ) -> Crossing:
-    """The crossing where a function of the versions of JAX, Flax and Optax says what fails."""
+    """The crossing for a function of versions that says what fails."""
     good, bad = (SweepCell("jax", pins["jax"], "jax", pins["jax"]) for pins in (GOOD, BAD))
 
     def judge(cell: SweepCell) -> tuple[Side, str]:
@@ -171,7 +170,5 @@ def test_cross_impossible_mixture_has_a_reason() -> None:
 
 def test_cross_without_companions_judges_nothing() -> None:
     good, bad = SweepCell("tf", "2.19.1", "keras", "3.9.0"), SweepCell("tf", "2.19.1", "keras", "3.8.0")
-    result = cross(
-        good, bad, ({"keras": "3.9.0"}, {"keras": "3.8.0"}), lambda _: pytest.fail("nothing is to be judged")
-    )
+    result = cross(good, bad, ({"keras": "3.9.0"}, {"keras": "3.8.0"}), lambda _: pytest.fail("a cell is judged"))
     assert (result.guilty, result.cells, result.differences) == ("keras", (), {"keras": ("3.9.0", "3.8.0")})

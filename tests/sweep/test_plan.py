@@ -1,4 +1,4 @@
-"""Plans, their cells and releases: every key, combinations, versions, and one line for anything that is wrong."""
+"""Plans of sweeps: their keys, cells and releases, and refusals in one line."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ from frameworks.registry import UnknownFramework
 from results.record.files import RecordError
 from tests.support.wheels import TOY, offline, serve_index, write_wheel
 
-WHOLE = """
+EVERY_KEY = """
 name = "both"
 selection = "--tests quick -k 'scaling and not laws'"
 limit = "20m"
@@ -46,6 +46,21 @@ ways = [[], ["clip.two-calls"]]
 devices = ["cpu", "cuda"]
 """
 CELLS = '[[cells]]\nframework = "jax"\nversions = ["1.0"]\n'
+DATES = {
+    "tensorflow-cpu": {"2.16.1": "2024-03-08", "2.17.0": "2024-07-11", "2.18.0": "2024-10-24", "2.21.0": "2026-03-01"},
+    "keras": {"3.3.3": "2024-04-26", "3.4.1": "2024-06-26", "3.5.0": "2024-08-12", "3.15.1": "2026-07-29"},
+    "jax": {"0.4.30": "2024-06-18", "0.4.32": "2024-09-11", "0.9.2": "2026-03-18", "0.12.0": "2026-10-19"},
+}
+REFUSED = {"0.12.0": ("no wheel", "it wants Python >=9"), "0.4.32": ("yanked", "jax 0.4.32 was withdrawn")}
+JAX = 'framework = "jax"\nversions = ["0.9.2"]\n'
+FILES = (
+    {"filename": "toy_kit-1.0-py3-none-any.whl", "upload-time": "2026-01-02T03"},
+    {"filename": "toy_kit-1.0.tar.gz", "upload-time": "2026-01-03T00:00:00Z"},
+    {"filename": "toy_kit-2.0-py3-none-any.whl", "requires-python": ">=9", "upload-time": "2026-02-01"},
+    {"filename": "toy_kit-3.0-py3-none-any.whl", "yanked": "broken"},
+    {"filename": "toy_kit-4.0-py3-none-any.whl", "upload-time": "2026-04-01"},
+    {"filename": "toy_kit-what.whl"},
+)
 
 
 def plan_of(folder: Path, text: str) -> SweepPlan:
@@ -55,7 +70,7 @@ def plan_of(folder: Path, text: str) -> SweepPlan:
 
 
 def test_read_plan_every_key_is_kept(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, WHOLE)
+    plan = plan_of(tmp_path, EVERY_KEY)
     assert (plan.name, plan.limit_s, plan.seed, plan.repeat) == ("both", 1200.0, 3, False)
     assert plan.selection == ("--tests=quick", "-k", "scaling and not laws")
     (group,) = plan.groups
@@ -138,7 +153,7 @@ def make_releases(*versions: str, yanked: str = "") -> Releases:
 
 
 @pytest.mark.parametrize(
-    ("rules", "want"),
+    ("rules", "expected"),
     [
         (["1.1.0"], ["1.1.0"]),
         (["9.9"], ["9.9"]),
@@ -151,25 +166,15 @@ def make_releases(*versions: str, yanked: str = "") -> Releases:
         (["2.1.0rc1"], ["2.1.0rc1"]),
     ],
 )
-def test_choose_rules_name_versions_in_order(rules: list[str], want: list[str]) -> None:
+def test_choose_rules_name_versions_in_order(rules: list[str], expected: list[str]) -> None:
     versions = ("1.0.0", "1.1.0", "1.2.0", "1.2.1", "1.2.2", "1.3.0", "2.0.0", "2.1.0rc1")
-    assert choose(rules, make_releases(*versions, yanked="1.2.1")) == want
+    assert choose(rules, make_releases(*versions, yanked="1.2.1")) == expected
 
 
 @pytest.mark.parametrize("rule", [">=3", "minor >=3", "latest"])
 def test_choose_rule_that_fits_nothing_is_refused(rule: str) -> None:
     with pytest.raises(ValueError, match="fits no release"):
         choose([rule], make_releases("1.0rc1"))
-
-
-DATES = {
-    "tensorflow-cpu": {"2.16.1": "2024-03-08", "2.17.0": "2024-07-11", "2.18.0": "2024-10-24", "2.21.0": "2026-03-01"},
-    "keras": {"3.3.3": "2024-04-26", "3.4.1": "2024-06-26", "3.5.0": "2024-08-12", "3.15.1": "2026-07-29"},
-    "jax": {"0.4.30": "2024-06-18", "0.4.32": "2024-09-11", "0.9.2": "2026-03-18", "0.12.0": "2026-10-19"},
-}
-
-
-REFUSED = {"0.12.0": ("no wheel", "it wants Python >=9"), "0.4.32": ("yanked", "jax 0.4.32 was withdrawn")}
 
 
 @pytest.fixture(autouse=True)
@@ -186,17 +191,14 @@ def index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_module, "releases", read)
 
 
-JAX = 'framework = "jax"\nversions = ["0.9.2"]\n'
-
-
-def cells(folder: Path, text: str) -> tuple[SweepCell, ...]:
+def cells_of_table(folder: Path, text: str) -> tuple[SweepCell, ...]:
     """The cells of a plan of one table."""
     (folder / "plan.toml").write_text(f"[[cells]]\n{text}", encoding="utf-8")
     return cells_of(read_plan(folder / "plan.toml"))
 
 
 def test_cells_of_lists_have_every_combination(tmp_path: Path) -> None:
-    result = cells(
+    result = cells_of_table(
         tmp_path,
         """framework = "jax"
         versions = ["0.4.30", "0.9.2", "0.9.2"]
@@ -212,14 +214,14 @@ def test_cells_of_lists_have_every_combination(tmp_path: Path) -> None:
 
 
 def test_cells_of_no_modes_have_those_of_the_adapter(tmp_path: Path) -> None:
-    result = cells(tmp_path, 'framework = "jax"\nversions = ["0.9.2"]')
+    result = cells_of_table(tmp_path, 'framework = "jax"\nversions = ["0.9.2"]')
     assert [cell.mode for cell in result] == [""]
     with pytest.raises(RecordError, match="paddlepaddle: its releases cannot be listed"):
-        cells(tmp_path, 'framework = "paddle"\nversions = ["3.3.1"]')
+        cells_of_table(tmp_path, 'framework = "paddle"\nversions = ["3.3.1"]')
 
 
 def test_cells_of_unavailable_versions_have_reasons(tmp_path: Path) -> None:
-    result = cells(tmp_path, 'framework = "jax"\nversions = ["0.4.32", ">=0.4.30", "0.7"]')
+    result = cells_of_table(tmp_path, 'framework = "jax"\nversions = ["0.4.32", ">=0.4.30", "0.7"]')
     assert [(cell.version, cell.outcome) for cell in result] == [
         ("0.4.30", ""),
         ("0.4.32", "yanked"),
@@ -236,19 +238,19 @@ def test_cells_of_companion_framework_is_pinned_named_or_of_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = 'framework = "tf"\npackage = "keras"\nversions = ["minor >=3.3"]\nmodes = ["graph"]\n'
-    pinned = cells(tmp_path, table)
+    pinned = cells_of_table(tmp_path, table)
     assert pinned[0].name == "tf-2.21.0+keras.3.3.3-cpu-graph"
-    fixed = cells(tmp_path, f'{table}framework-version = "2.18.0"')
+    fixed = cells_of_table(tmp_path, f'{table}framework-version = "2.18.0"')
     assert {cell.framework_version for cell in fixed} == {"2.18.0"}
     assert {cell.packages["keras"] for cell in fixed} == {*DATES["keras"]}
-    past = cells(tmp_path, f'{table}framework-version = "of its time"')
+    past = cells_of_table(tmp_path, f'{table}framework-version = "of its time"')
     assert [cell.framework_version for cell in past] == ["2.16.1", "2.16.1", "2.17.0", "2.21.0"]
     assert newest_at(plan_module.releases("tensorflow-cpu"), "2024-03-07") == ""
     assert [cell.before[:10] for cell in past] == ["2024-07-11", "2024-08-12", "2026-07-29", ""]
     monkeypatch.setenv("CONFORMANCE_SUITE_PACKAGES", "/x")
-    wanted = requirements_of(past[0])
-    assert wanted.names == ("tensorflow-cpu==2.16.1", "keras==3.3.3")
-    assert (wanted.before[:10], wanted.exempt) == ("2024-07-11", ("keras", "tensorflow-cpu"))
+    requirements = requirements_of(past[0])
+    assert requirements.names == ("tensorflow-cpu==2.16.1", "keras==3.3.3")
+    assert (requirements.before[:10], requirements.exempt) == ("2024-07-11", ("keras", "tensorflow-cpu"))
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,7 @@ def test_cells_of_companion_framework_is_pinned_named_or_of_its_time(
 )
 def test_cells_of_wrong_names_is_refused(tmp_path: Path, table: str, problem: str) -> None:
     with pytest.raises(RecordError, match=rf"plan\.toml: cells\[0\]: .*{problem}"):
-        cells(tmp_path, table)
+        cells_of_table(tmp_path, table)
 
 
 @pytest.mark.parametrize(
@@ -309,19 +311,9 @@ def test_check_device_possible_device_is_taken(framework: str, device: str) -> N
     check_device(framework, device)
 
 
-FILES = (
-    {"filename": "toy_kit-1.0-py3-none-any.whl", "upload-time": "2026-01-02T03"},
-    {"filename": "toy_kit-1.0.tar.gz", "upload-time": "2026-01-03T00:00:00Z"},
-    {"filename": "toy_kit-2.0-py3-none-any.whl", "requires-python": ">=9", "upload-time": "2026-02-01"},
-    {"filename": "toy_kit-3.0-py3-none-any.whl", "yanked": "broken"},
-    {"filename": "toy_kit-4.0-py3-none-any.whl", "upload-time": "2026-04-01"},
-    {"filename": "toy_kit-what.whl"},
-)
-
-
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """No release is known."""
+def uncached_releases() -> Iterator[None]:
+    """Empties the caches of releases before and after a test."""
     for function in (releases, plan_module._settings_of_pip):
         function.cache_clear()
     yield
@@ -331,7 +323,7 @@ def fresh() -> Iterator[None]:
 
 @pytest.fixture
 def toy_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An index with toy-kit alone, which pip asks."""
+    """An index that has toy-kit only, in pip's settings."""
     with serve_index(tmp_path, {"toy-kit": FILES}) as address:
         for name, value in (("CONFIG_FILE", "/dev/null"), ("INDEX_URL", address)):
             monkeypatch.setenv(f"PIP_{name}", value)

@@ -53,6 +53,38 @@ PLAN = SweepPlan(
 SKIP = "scaling.skip-is-atomic"
 SLEEPER = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+REQUIREMENTS = Requirements(("torch==2.6.0",), ("https://x",), "2026-01-01T00:00:00Z", ("numpy",))
+LOCAL_PLAN = SweepPlan("toys", (), ("-k", "scaling"))
+CELLS = tuple(
+    SweepCell(TOY, version, PACKAGE, version, f"2026-01-0{version[0]}", mode=mode)
+    for version in ("1.0", "2.0", "3.0")
+    for mode in ("emulated", "ranks")
+)
+CPU = CellRequest(SweepCell("reference", "", "", "1"), SweepPlan("x", ()))
+GPU = CellRequest(SweepCell("reference", "", "", "2", device="cuda"), SweepPlan("x", ()))
+
+TWO_CELLS = """
+[[cells]]
+framework = "reference"
+versions = ["1"]
+modes = ["emulated", "ranks"]
+"""
+SWEEPING = """
+import sys
+from pathlib import Path
+from conformance.cli import main
+from conformance.sweep.cell import CellResult, LocalEngine
+
+def judge(request, commands):
+    program = "import sys; open(sys.argv[1], 'a').write('begun '); import time; time.sleep(600)"
+    log = Path(sys.argv[1] + request.cell.mode)
+    commands.run([sys.executable, "-c", program, sys.argv[1]], log, 600, {})
+    return CellResult("judged")
+
+LocalEngine.__init__.__defaults__ = (judge,)
+sys.exit(main(["sweep", *sys.argv[2:]]))
+"""
+"""A sweep whose cells note that they begin, and do not end."""
 
 
 @pytest.fixture
@@ -66,13 +98,13 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class Unconstrained(Commands):
-    """Commands of which those that make an environment for an installation under constraints fail."""
+    """Commands whose environments for installations under constraints cannot be made."""
 
-    made = 0
+    count = 0
 
     def run(self, argv: Sequence[str], *arguments: Any) -> CommandEnd:
-        self.made += "venv" in argv
-        return CommandEnd(1, "") if "venv" in argv and self.made % 2 else super().run(argv, *arguments)
+        self.count += "venv" in argv
+        return CommandEnd(1, "") if "venv" in argv and self.count % 2 else super().run(argv, *arguments)
 
 
 def cell(version: str) -> SweepCell:
@@ -141,18 +173,15 @@ def test_run_cell_environment_is_that_of_tox(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("OMP_NUM_THREADS", "64")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    seen: list[Any] = []
+    calls: list[Any] = []
     commands = Commands()
-    monkeypatch.setattr(commands, "run", lambda *args: seen.append(args) or CommandEnd(2, ""))
+    monkeypatch.setattr(commands, "run", lambda *args: calls.append(args) or CommandEnd(2, ""))
     run_cell(CellRequest(SweepCell("reference", "", "", "1", mode="ranks", ways=("a.b",)), PLAN), commands)
-    ((argv, _, _, variables),) = seen
+    ((argv, _, _, variables),) = calls
     assert {"RAY_JOB_ID", "PYTHONPATH"}.isdisjoint(variables)
     assert (variables["OMP_NUM_THREADS"], variables["CUDA_VISIBLE_DEVICES"]) == ("1", "3")
     assert argv[:2] == [sys.executable, "-m"]
     assert {"--framework=reference", "--mode=ranks", "--way=a.b", "--numprocesses=1", "--seed=0"} <= {*argv}
-
-
-WANTED = Requirements(("torch==2.6.0",), ("https://x",), "2026-01-01T00:00:00Z", ("numpy",))
 
 
 @pytest.fixture
@@ -171,7 +200,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
 
         monkeypatch.setattr(commands, "run", run)
         monkeypatch.delenv("CONFORMANCE_SUITE_PACKAGES", raising=False)
-        make_environment(folder / "environment", WANTED, commands)
+        make_environment(folder / "environment", REQUIREMENTS, commands)
         return installs
 
     return attempt
@@ -180,8 +209,8 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
 def test_make_environment_uv_installs_versions_of_the_time(tmp_path: Path, attempts: Any) -> None:
     (install,) = attempts(tmp_path, lambda _: True)
     assert install[1:3] == ["pip", "install"]
-    assert install[install.index("--exclude-newer") + 1] == WANTED.before
-    assert any(word.startswith("--exclude-newer-package=numpy=") for word in install)
+    assert install[install.index("--exclude-newer") + 1] == REQUIREMENTS.before
+    assert any(option.startswith("--exclude-newer-package=numpy=") for option in install)
     assert install[-3:] == ["--constraint", str(module.SUITE_LOCK), "torch==2.6.0"]
 
 
@@ -194,8 +223,8 @@ def test_make_environment_pip_is_the_fallback(tmp_path: Path, attempts: Any) -> 
     assert refused.value.args[:2] == ("no solution", "No matching distribution found for x")
 
 
-def alive(marker: str) -> int:
-    """Processes whose command has a word."""
+def count_processes(marker: str) -> int:
+    """The number of processes with a text in their command."""
     listed = subprocess.run(["pgrep", "-fc", marker], capture_output=True, text=True, check=False)
     return int(listed.stdout)
 
@@ -208,7 +237,7 @@ def test_commands_run_past_the_limit_leaves_no_process(
     program = f"# {tmp_path}\n{STUBBORN if stubborn else ''}{SLEEPER}print('begun', flush=True); time.sleep(600)"
     result = Commands().run([sys.executable, "-c", program], tmp_path / "log", 3.0, os.environ)
     assert (result.status, result.last_line) == (None, "begun")
-    assert alive(str(tmp_path)) == 0
+    assert count_processes(str(tmp_path)) == 0
 
 
 def test_commands_close_ends_what_runs_and_lets_nothing_begin(tmp_path: Path) -> None:
@@ -222,13 +251,13 @@ def test_commands_close_ends_what_runs_and_lets_nothing_begin(tmp_path: Path) ->
 
     thread = threading.Thread(target=run)
     thread.start()
-    wait_for(lambda: alive(str(tmp_path)) > 0)
+    wait_for(lambda: count_processes(str(tmp_path)) > 0)
     begun = time.monotonic()
     commands.close()
     thread.join()
     assert time.monotonic() - begun < 30
     assert lost == ["the sweep has ended"]
-    assert alive(str(tmp_path)) == 0
+    assert count_processes(str(tmp_path)) == 0
     with pytest.raises(LostCell):
         commands.run([sys.executable], tmp_path / "log", 1, {})
 
@@ -246,21 +275,14 @@ Commands().run(argv, Path({str(tmp_path / "log")!r}), 600, os.environ)
     environment = {"PYTHONPATH": str(ROOT)}
     with running([sys.executable, str(tmp_path / "program.py")], ROOT, tmp_path / "out", **environment) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        wait_for(lambda: alive(marker) == 1 and len(children.read_text().split()) == 2)  # the command and its guard
+        wait_for(lambda: count_processes(marker) == 1)
+        wait_for(lambda: len(children.read_text().split()) == 2)  # the command and its guard
         process.kill()
-    wait_for(lambda: alive(marker) == 0)
+    wait_for(lambda: count_processes(marker) == 0)
 
 
-LOCAL_PLAN = SweepPlan("toys", (), ("-k", "scaling"))
-CELLS = tuple(
-    SweepCell(TOY, version, PACKAGE, version, f"2026-01-0{version[0]}", mode=mode)
-    for version in ("1.0", "2.0", "3.0")
-    for mode in ("emulated", "ranks")
-)
-
-
-class Killed(BaseException):
-    """The driver dies."""
+class KilledDriver(BaseException):
+    """The end of the driver process."""
 
 
 @dataclass
@@ -275,16 +297,16 @@ class AnsweringEngine:
     content: bytes
     answers: Mapping[str, list[CellResult | str]] = field(default_factory=dict)
     most: int = 1000
-    asked: list[CellRequest] = field(default_factory=list)
+    requests: list[CellRequest] = field(default_factory=list)
     closed: bool = False
 
     def submit(self, request: CellRequest) -> Future[CellResult]:
-        self.asked.append(request)
+        self.requests.append(request)
         answers = self.answers.get(f"{request.cell.version}-{request.cell.mode}")
         answer = answers.pop(0) if answers else CellResult("judged", record=self.content)
         job: Future[CellResult] = Future()
-        if len(self.asked) > self.most:
-            job.set_exception(Killed())
+        if len(self.requests) > self.most:
+            job.set_exception(KilledDriver())
         elif isinstance(answer, str):
             job.set_exception(LostCell(answer))
         else:
@@ -325,7 +347,7 @@ def outcomes(folder: Path) -> list[dict[str, object]]:
 def test_sweep_every_cell_has_a_record_and_an_entry(tmp_path: Path, content: bytes) -> None:
     engine = AnsweringEngine(content)
     assert {result.outcome for result in sweep(tmp_path, engine).values()} == {"judged"}
-    assert len(engine.asked) == 6
+    assert len(engine.requests) == 6
     assert engine.closed
     first, *_ = outcomes(tmp_path)
     versions = {"framework": TOY, "version": "1.0", "released": "2026-01-01", "package": PACKAGE}
@@ -337,11 +359,11 @@ def test_sweep_every_cell_has_a_record_and_an_entry(tmp_path: Path, content: byt
 @pytest.mark.parametrize("most", [0, 3, 5])
 def test_sweep_killed_continues_and_runs_no_cell_twice(tmp_path: Path, content: bytes, most: int) -> None:
     first, second = AnsweringEngine(content, most=most), AnsweringEngine(content)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledDriver):
         sweep(tmp_path, first)
     assert first.closed
     assert {result.outcome for result in sweep(tmp_path, second).values()} == {"judged"}
-    assert len(second.asked) == 6 - most
+    assert len(second.requests) == 6 - most
     assert len(outcomes(tmp_path)) == 6
 
 
@@ -361,14 +383,15 @@ def test_sweep_again_runs_cells_whose_record_does_not_answer(
     sweep(tmp_path, AnsweringEngine(content))
     again = AnsweringEngine(content)
     sweep(tmp_path, again, fresh=fresh, plan=plan)
-    assert len(again.asked) == runs
+    assert len(again.requests) == runs
 
 
 def test_sweep_holes_have_reasons_and_are_tried_again(tmp_path: Path, content: bytes) -> None:
     yanked = replace(CELLS[0], outcome="yanked", reason="it was withdrawn")
     cells = (yanked, *CELLS[1:4])
-    late = CellResult("out of time", "more than 5 s", log="the last line")
-    engine = AnsweringEngine(content, {"1.0-ranks": [late], "2.0-emulated": [CellResult("import failed", "no module")]})
+    timed_out = CellResult("out of time", "more than 5 s", log="the last line")
+    answers = {"1.0-ranks": [timed_out], "2.0-emulated": [CellResult("import failed", "no module")]}
+    engine = AnsweringEngine(content, answers)
     results = sweep(tmp_path, engine, cells)
     assert [(entry["outcome"], entry["reason"], entry["record"]) for entry in outcomes(tmp_path)][:3] == [
         ("yanked", "it was withdrawn", ""),
@@ -379,7 +402,7 @@ def test_sweep_holes_have_reasons_and_are_tried_again(tmp_path: Path, content: b
     assert results[CELLS[3].name].outcome == "judged"
     again = AnsweringEngine(content)
     assert sweep(tmp_path, again, cells)[CELLS[1].name].outcome == "judged"
-    assert sorted(request.cell.version for request in again.asked) == ["1.0", "2.0"]
+    assert sorted(request.cell.version for request in again.requests) == ["1.0", "2.0"]
 
 
 def test_sweep_lost_cell_is_queued_again_some_times(tmp_path: Path, content: bytes) -> None:
@@ -388,34 +411,7 @@ def test_sweep_lost_cell_is_queued_again_some_times(tmp_path: Path, content: byt
     assert results[CELLS[0].name].outcome == "judged"
     lost = results[CELLS[3].name]
     assert (lost.outcome, lost.reason) == ("crash", "lost 3 times (LostCell: worker died)")
-    assert len(engine.asked) == 6 + 1 + 2
-
-
-CPU = CellRequest(SweepCell("reference", "", "", "1"), SweepPlan("x", ()))
-GPU = CellRequest(SweepCell("reference", "", "", "2", device="cuda"), SweepPlan("x", ()))
-
-TWO_CELLS = """
-[[cells]]
-framework = "reference"
-versions = ["1"]
-modes = ["emulated", "ranks"]
-"""
-SWEEPING = """
-import sys
-from pathlib import Path
-from conformance.cli import main
-from conformance.sweep.cell import CellResult, LocalEngine
-
-def judge(request, commands):
-    program = "import sys; open(sys.argv[1], 'a').write('begun '); import time; time.sleep(600)"
-    log = Path(sys.argv[1] + request.cell.mode)
-    commands.run([sys.executable, "-c", program, sys.argv[1]], log, 600, {})
-    return CellResult("judged")
-
-LocalEngine.__init__.__defaults__ = (judge,)
-sys.exit(main(["sweep", *sys.argv[2:]]))
-"""
-"""A sweep whose cells note that they begin, and do not end."""
+    assert len(engine.requests) == 6 + 1 + 2
 
 
 def judge(request: CellRequest, _: Commands | None = None) -> CellResult:
@@ -426,7 +422,7 @@ def judge(request: CellRequest, _: Commands | None = None) -> CellResult:
 
 
 def check_answers(engine: CellEngine) -> None:
-    """One cell is judged, and the other one is lost."""
+    """Asserts that one cell is judged and the other one is lost."""
     judged, lost = engine.submit(CPU), engine.submit(GPU)
     assert judged.result() == judge(CPU)
     with pytest.raises(LostCell, match="ended"):
@@ -501,12 +497,12 @@ def test_engine_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPatch,
 
 
 class RefusedError(Exception):
-    """What submitit raises if sbatch refuses a job."""
+    """The error of submitit when sbatch refuses a job."""
 
 
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    """Slurm by a submitit whose jobs have ended when they are asked."""
+    """Slurm through a submitit whose jobs have already ended."""
     submitit = MagicMock()
     submitit.core.utils.FailedJobError = RefusedError
     monkeypatch.setitem(sys.modules, "submitit", submitit)

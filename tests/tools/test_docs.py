@@ -1,4 +1,4 @@
-"""README and docs are complete, generated blocks have a place and a source, and no link is dead."""
+"""README and docs: pages, generated blocks and links."""
 
 import re
 import time
@@ -22,11 +22,13 @@ from tools.docs.upgrades import SWEEPS, example, histories
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = (*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *DOCS)
+UNEXPLAINED = {"jax composition.shipped-gradients"}
+"""Changes whose cause is not known: the gradient of gelu at -5 in JAX 0.4.38."""
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, with the name of each block in its place."""
+    """The site, in which each block is its name."""
     pytest.importorskip("mkdocs")
     folder = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:
@@ -35,13 +37,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_block_has_one_place() -> None:
-    places = Counter(name for page in generate.pages() for name in generate.markers(page.read_text("utf-8")))
-    assert places == Counter({name for names in generate.SOURCES.values() for name in names} | generate.MEASURED)
+def test_pages_have_every_block_once() -> None:
+    counts = Counter(name for page in generate.pages() for name in generate.markers(page.read_text("utf-8")))
+    assert counts == Counter({name for names in generate.SOURCES.values() for name in names} | generate.MEASURED)
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
-def test_a_committed_page_has_no_block_that_the_site_fills(page: Path) -> None:
+def test_committed_pages_have_placeholders(page: Path) -> None:
     text = page.read_text("utf-8")
     for name in set(generate.markers(text)) - generate.MEASURED - generate.SUMMARIES:
         assert generate.between(page, text, name) == generate.PLACEHOLDER.format(page.stem), name
@@ -49,12 +51,12 @@ def test_a_committed_page_has_no_block_that_the_site_fills(page: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", sorted(generate.SOURCES.keys() - {"tools.docs.clauses:blocks"}))
-def test_a_source_makes_the_blocks_that_it_is_listed_with(source: str) -> None:
-    """Left out is what takes minutes; tests of laws check parts of it, and `tox -e docs` makes the page of mutation."""
+def test_sources_make_their_blocks(source: str) -> None:
+    """The blocks of clauses take minutes and are left out; `tox -e docs` makes them."""
     assert {*generate.resolve(source)()} == {*generate.SOURCES[source]}
 
 
-def test_the_site_is_whole_and_needs_no_network(built: Path) -> None:
+def test_site_has_every_page_and_needs_no_network(built: Path) -> None:
     pages = {page.stem for page in built.glob("*.html")} - {"404"}
     assert pages == {*site.names(), "index"}
     for name in pages:
@@ -65,7 +67,7 @@ def test_the_site_is_whole_and_needs_no_network(built: Path) -> None:
 
 
 @in_browser
-def test_the_search_finds_a_clause_without_a_server(built: Path, tmp_path: Path) -> None:
+def test_search_of_the_site_works_without_a_server(built: Path, tmp_path: Path) -> None:
     with chromium(tmp_path) as browser:
         browser.open(built / "index.html")
         browser.run("document.querySelector('[data-md-component=search-query]').focus()")
@@ -77,7 +79,7 @@ def test_the_search_finds_a_clause_without_a_server(built: Path, tmp_path: Path)
     assert any("tolerances.html" in link for link in result)
 
 
-def test_dead_links_are_refused(
+def test_docs_with_dead_links_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("mkdocs")
@@ -89,15 +91,13 @@ def test_dead_links_are_refused(
     (tmp_path / "docs" / "README.md").write_text("# Documentation\n\n**Use it**\n\n- [Other](other.md): a page\n")
     (tmp_path / "docs" / "other.md").write_text(f"# Other\n\n{links}\n")
     monkeypatch.setattr(generate, "ROOT", tmp_path)
-    monkeypatch.setattr(site, "WHOLE", {})
+    monkeypatch.setattr(site, "LISTS", {})
     assert main(["docs", str(tmp_path / "site")], commands) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert all(problem in line for problem in ("nowhere.md", "#nothing", "lost.png")), line
 
 
-def test_a_page_is_printed_with_its_blocks_and_one_that_is_not_there_is_refused(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_docs_page_prints_it_with_its_blocks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docs", "--page", "adapters"], commands) == 0
     printed = capsys.readouterr().out
     assert "Generated: " not in printed
@@ -107,16 +107,13 @@ def test_a_page_is_printed_with_its_blocks_and_one_that_is_not_there_is_refused(
     assert "there is no page '../README'; there are adapters, " in line
 
 
-# ---------------------------------------------------------------- README and the text of pages
-
-
-def test_the_index_names_every_page_and_no_other() -> None:
+def test_index_names_every_page() -> None:
     named = set(re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "README.md").read_text("utf-8")))
     assert named == {page.name for page in DOCS} - {"README.md"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_within_the_checkout_lead_somewhere(page: Path) -> None:
+def test_links_within_the_checkout_have_targets(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\(((?!https?:)[^)#\s]*(?:#[^)\s]*)?)\)", text):
         path, _, anchor = target.partition("#")
@@ -128,11 +125,11 @@ def test_links_within_the_checkout_lead_somewhere(page: Path) -> None:
             assert anchor in anchors or f'id="{anchor}"' in linked.read_text("utf-8"), target
 
 
-def test_the_committed_tables_and_the_schema_are_up_to_date() -> None:
+def test_committed_tables_and_schema_are_up_to_date() -> None:
     assert generate.stale(write=False) == [], "run `python -m tools pages`"
 
 
-def test_a_stale_block_is_reported_and_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_with_a_stale_block_writes_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "README.md"
     page.write_text("Above.\n<!-- ranks: begin -->\nold\n<!-- ranks: end -->\nBelow.\n")
     monkeypatch.setattr(generate, "ROOT", tmp_path)
@@ -152,7 +149,7 @@ def test_a_stale_block_is_reported_and_made_again(tmp_path: Path, monkeypatch: p
         ("<!-- score: begin --><!-- score: end -->", "nothing makes a block 'score'"),
     ],
 )
-def test_a_readme_that_cannot_be_made_is_refused_in_one_line(
+def test_pages_of_a_wrong_readme_is_refused_in_one_line(
     text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "README.md"
@@ -164,7 +161,7 @@ def test_a_readme_that_cannot_be_made_is_refused_in_one_line(
     assert page.read_text() == text
 
 
-def test_a_measured_block_is_placed_and_a_placeholder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_place_of_a_block_leaves_placeholders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "README.md").touch()
     page = tmp_path / "docs" / "some.md"
@@ -177,10 +174,7 @@ def test_a_measured_block_is_placed_and_a_placeholder_stays(tmp_path: Path, monk
         generate.place({"such a block": ""})
 
 
-# ---------------------------------------------------------------- the page of findings
-
-
-def test_every_finding_is_one_item_every_workaround_a_row_and_every_clause_is_named() -> None:
+def test_page_of_findings_has_every_finding_clause_and_workaround() -> None:
     known = load_known()
     page, _, workarounds = findings.page().partition("## Workarounds")
     assert sum(line.startswith("- ") for line in page.splitlines()) == len(known.findings)
@@ -190,38 +184,29 @@ def test_every_finding_is_one_item_every_workaround_a_row_and_every_clause_is_na
     assert all(workaround.does in "\n".join(rows) for workaround in known.workarounds)
 
 
-# ---------------------------------------------------------------- what holds, and what fails where
-
-
-def test_the_rows_of_the_readme_are_the_families() -> None:
+def test_techniques_are_the_families() -> None:
     assert {*summaries.TECHNIQUES} == {clause.family for clause in load_clauses().values()}
 
 
-def test_a_record_of_every_series_is_a_row_of_the_outcomes() -> None:
+def test_outcomes_have_a_row_for_every_series() -> None:
     series = {reading.load(path).series for path in list_records(BASELINES)}
     assert len(summaries.blocks()["outcomes"].splitlines()) == 2 + len(series)
 
 
-# ---------------------------------------------------------------- the committed histories of sweeps
-
-OPEN = {"jax composition.shipped-gradients"}
-"""Changes whose cause is not known: the gradient of gelu at -5 in JAX 0.4.38."""
-
-
 @pytest.mark.parametrize("path", sorted(SWEEPS.glob("*.json")), ids=lambda path: path.stem)
-def test_a_committed_history_is_of_a_committed_plan(path: Path) -> None:
+def test_committed_histories_have_a_plan(path: Path) -> None:
     assert path.with_suffix(".toml").is_file()
-    versions = sum(column.judged for one in load(path) for column in one.line.columns)
-    assert versions
+    assert sum(column.judged for history in load(path) for column in history.line.columns)
 
 
-@pytest.mark.parametrize("one", histories(), ids=lambda one: one.line.name)
-def test_every_change_has_an_explanation(one: LineHistory) -> None:
-    open_ = {f"{one.line.framework} {point.clause}" for point in one.points if not find_explanations(one.line, point)}
-    assert open_ <= OPEN
+@pytest.mark.parametrize("history", histories(), ids=lambda history: history.line.name)
+def test_changes_of_histories_have_an_explanation(history: LineHistory) -> None:
+    line = history.line
+    result = {f"{line.framework} {point.clause}" for point in history.points if not find_explanations(line, point)}
+    assert result <= UNEXPLAINED
 
 
-def test_the_example_compares_nearly_all_tests() -> None:
+def test_example_compares_nearly_all_tests() -> None:
     pair = example()
     common = {verdict.test for verdict in pair.old.verdicts} & {verdict.test for verdict in pair.new.verdicts}
     assert not pair.refusals

@@ -1,4 +1,4 @@
-"""The faults are declared whole, name what exists, and their score gates: survivors, accidents, unproven clauses."""
+"""The catalogue of faults, their runs and their score."""
 
 import ast
 import sys
@@ -22,9 +22,9 @@ from tools.faults import engine
 from tools.faults.__main__ import main
 from tools.faults.catalogue import Fault, faults
 from tools.faults.engine import Baseline, Engine, Fate, RunError
-from tools.faults.score import Score, alone, must_clauses
+from tools.faults.score import Score, judge_by_laws, must_clauses
 
-EVERY = faults()
+FAULTS = faults()
 RESERVED = frozenset({"example", "invalid", "localhost", "test"})
 WITHOUT_LINK = 27
 """Faults of the rounds of held-out faults, half of which were not drawn from real bugs."""
@@ -32,32 +32,35 @@ FAULT = Fault("tools.faults.m:Broken", "reference", "It is.", "https://a.org/1",
 BASELINE = Baseline(
     {"scaling.a": [("s.py::test_slow", 2.0), ("s.py::test_quick", 1.0)], "scaling.b": [("s.py::test_b", 0.5)]}
 )
-WHOLE = Baseline({**BASELINE.passed, "resume.c": [("r.py::test_c", 0.1)]})
+ALL_BASELINE = Baseline({**BASELINE.passed, "resume.c": [("r.py::test_c", 0.1)]})
+LAW_BASELINE = Baseline({"laws.programs": [("l.py::test_law", 3.0)]})
+A, B, C = "scaling.a", "scaling.b", "resume.c"
+ENDS = (Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH)
+LEAK = TestVerdict(f"{A}/test", A, Outcome.PASS, leaks=("scope: off → on",))
+SILENT = (Outcome.FIXED, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED, Outcome.ABSTAIN)
+MODULES = [path.relative_to(ROOT) for path in sorted((ROOT / "tools" / "faults" / "adapters").rglob("*.py"))]
 
 
-LAWS = Baseline({"laws.programs": [("l.py::test_law", 3.0)]})
-
-
-class Scripted:
-    """Baselines as they are told."""
+class StubBaselines:
+    """Constant baselines."""
 
     needed = BASELINE
 
     def laws(self) -> Baseline:
-        return LAWS
+        return LAW_BASELINE
 
-    def whole(self) -> Baseline:
-        return WHOLE
+    def all_tests(self) -> Baseline:
+        return ALL_BASELINE
 
 
-class Script(Engine):
-    """An engine whose runs find what they are told to."""
+class StubEngine(Engine):
+    """An engine whose runs give these verdicts, one list a run."""
 
     def __init__(self, *runs: Iterable[TestVerdict]) -> None:
-        self.runs, self.asked = list(runs), []
+        self.runs, self.selections = list(runs), []
 
     def run(self, *args: Any, **_: Any) -> tuple[TestVerdict, ...]:
-        self.asked.append(list(args[2]))
+        self.selections.append(list(args[2]))
         return tuple(self.runs.pop(0))
 
 
@@ -65,9 +68,9 @@ def verdict(clause: str, outcome: Outcome = Outcome.FAIL) -> TestVerdict:
     return TestVerdict(f"{clause}/test", clause, outcome)
 
 
-def fate(*runs: Iterable[TestVerdict], fault: Fault = FAULT) -> tuple[Fate, Script]:
-    engine = Script(*runs)
-    return engine.fate(fault, Scripted()), engine
+def fate(*runs: Iterable[TestVerdict], fault: Fault = FAULT) -> tuple[Fate, StubEngine]:
+    engine = StubEngine(*runs)
+    return engine.fate(fault, StubBaselines()), engine
 
 
 def is_placeholder(link: str) -> bool:
@@ -76,35 +79,29 @@ def is_placeholder(link: str) -> bool:
     return len(labels) < 2 or labels[-1] in RESERVED or labels[-2] == "example"
 
 
-def test_every_fault_is_declared_whole() -> None:
+def test_faults_have_a_link_and_clauses() -> None:
     clauses = load_clauses()
-    assert sum(not fault.link for fault in EVERY) <= WITHOUT_LINK, "a new fault has the link of a real bug"
-    for fault in EVERY:
+    assert sum(not fault.link for fault in FAULTS) <= WITHOUT_LINK, "a new fault has the link of a real bug"
+    for fault in FAULTS:
         assert not fault.link or (fault.link.startswith("https://") and not is_placeholder(fault.link)), fault.name
         assert fault.clauses, fault.name
         assert not set(fault.clauses) - clauses.keys(), fault.name
         assert all(clauses[clause].level is not Level.OBSERVATION for clause in fault.clauses), fault.name
-    names = [f"{fault.framework} {fault.label}" for fault in EVERY]
+    names = [f"{fault.framework} {fault.label}" for fault in FAULTS]
     assert sorted(names) == sorted(set(names))
-    assert {fault.framework for fault in EVERY} == {*built_in()}
+    assert {fault.framework for fault in FAULTS} == {*built_in()}
 
 
-@pytest.mark.parametrize("fault", [m for m in EVERY if m.framework == "reference"], ids=lambda m: m.label)
-def test_every_fault_of_the_reference_can_be_named(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [m for m in FAULTS if m.framework == "reference"], ids=lambda m: m.label)
+def test_load_of_a_fault_of_the_reference_works(fault: Fault) -> None:
     framework: Framework = load(fault.name, "cpu", fault.mode or None)
     assert framework.name == "reference"
     module, _, name = fault.name.partition(":")
     assert getattr(import_module(module), name).__doc__
 
 
-A, B, C = "scaling.a", "scaling.b", "resume.c"
-ENDS = (Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH)
-LEAK = replace(verdict(A, Outcome.PASS), leaks=("scope: off → on",))
-SILENT = (Outcome.FIXED, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED, Outcome.ABSTAIN)
-
-
 @pytest.mark.parametrize(
-    ("runs", "changes", "word", "clauses"),
+    ("runs", "changes", "status", "clauses"),
     [
         ([[verdict(A), verdict(B)]], {}, "caught", {"broken": (A, B)}),
         ([[verdict(A), verdict(B, Outcome.PASS)], [], []], {}, "missed by", {"missed": (B,)}),
@@ -118,27 +115,27 @@ SILENT = (Outcome.FIXED, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED
         *(([[verdict(A, end), verdict(B, end)]], {"raises": True}, "caught", {}) for end in ENDS),
     ],
 )
-def test_fate_of_a_fault_is_what_its_clauses_see(
-    runs: list[list[TestVerdict]], changes: dict[str, Any], word: str, clauses: dict[str, tuple[str, ...]]
+def test_fate_of_a_fault_follows_its_clauses(
+    runs: list[list[TestVerdict]], changes: dict[str, Any], status: str, clauses: dict[str, tuple[str, ...]]
 ) -> None:
     result, engine = fate(*runs, fault=replace(FAULT, **changes))
-    assert result.word == word
+    assert result.status == status
     assert {name: getattr(result, name) for name in clauses} == clauses
     if "clauses" in changes:
         assert result.broken == ("autocast.settings-restored",)
     else:
-        assert engine.asked[0] == ["s.py::test_b", "s.py::test_quick", "s.py::test_slow"]
-        assert engine.asked[1:] == [["l.py::test_law"], ["r.py::test_c"]][: len(engine.asked) - 1]
+        assert engine.selections[0] == ["s.py::test_b", "s.py::test_quick", "s.py::test_slow"]
+        assert engine.selections[1:] == [["l.py::test_law"], ["r.py::test_c"]][: len(engine.selections) - 1]
 
 
-@pytest.mark.parametrize(("message", "word"), [("…: 2 (LayerNorm), output", "caught"), ("…: nothing", "not named")])
-def test_a_failure_that_does_not_name_what_it_must_is_told(message: str, word: str) -> None:
+@pytest.mark.parametrize(("message", "status"), [("…: 2 (LayerNorm), output", "caught"), ("…: nothing", "not named")])
+def test_fate_of_a_failure_without_its_name_is_a_problem(message: str, status: str) -> None:
     named = replace(FAULT, names="(LayerNorm), output")
-    said = [replace(verdict(clause), message=message) for clause in FAULT.clauses]
-    result, _ = fate([*said, replace(verdict(C), message="…")], fault=named)
-    assert result.word == word
+    verdicts = [replace(verdict(clause), message=message) for clause in FAULT.clauses]
+    result, _ = fate([*verdicts, replace(verdict(C), message="…")], fault=named)
+    assert result.status == status
     problems = Score((result,), FAULT.clauses).problems()
-    assert [line.split(":")[0] for line in problems] == ["not named"] * (word == "not named")
+    assert [line.split(":")[0] for line in problems] == ["not named"] * (status == "not named")
     assert all("scaling.a/test, scaling.b/test failed" in line for line in problems)
 
 
@@ -152,29 +149,31 @@ def test_a_failure_that_does_not_name_what_it_must_is_told(message: str, word: s
     ],
     ids=["every law holds", "a clause about the fault", "another clause", "an exception"],
 )
-def test_what_drawn_programs_alone_say_of_a_fault(verdicts: list[TestVerdict], breaks: str, named: bool) -> None:
-    result = alone(Script(verdicts), FAULT)
+def test_judge_by_laws_of_a_fault_has_the_clause_of_a_law(
+    verdicts: list[TestVerdict], breaks: str, named: bool
+) -> None:
+    result = judge_by_laws(StubEngine(verdicts), FAULT)
     assert (result.breaks, result.named) == (breaks, named)
 
 
-def test_the_score_names_whatever_is_not_perfect() -> None:
-    good = Fate(FAULT, FAULT.clauses)
-    bad = Fate(replace(FAULT, name="tools.faults.m:Sly"), (), ("resume.c",))
-    perfect = Score((good,), FAULT.clauses)
+def test_score_problems_name_uncaught_faults_and_unproven_clauses() -> None:
+    caught = Fate(FAULT, FAULT.clauses)
+    missed = Fate(replace(FAULT, name="tools.faults.m:Sly"), (), ("resume.c",))
+    perfect = Score((caught,), FAULT.clauses)
     assert perfect.problems() == []
     assert "score 100 %: 1 of 1 faults" in perfect.table(1.0)
     assert "2 of 2 MUST clauses proven" in perfect.table(1.0)
-    marred = Score((good, bad), (*FAULT.clauses, "scaling.z"))
+    marred = Score((caught, missed), (*FAULT.clauses, "scaling.z"))
     assert marred.problems() == [
         "by accident: tools.faults.m:Sly was not caught by scaling.a, scaling.b; resume.c failed",
         "unproven: no fault breaks scaling.z",
     ]
-    assert marred.problems(whole=False) == marred.problems()[:1]
+    assert marred.problems(complete=False) == marred.problems()[:1]
     assert "score 50 %: 1 of 2 faults" in marred.table(1.0)
 
 
-def test_every_must_clause_has_a_fault_that_names_it() -> None:
-    named = {clause for fault in EVERY for clause in fault.clauses}
+def test_must_clauses_have_a_fault() -> None:
+    named = {clause for fault in FAULTS for clause in fault.clauses}
     assert set(must_clauses(load_clauses().values())) - named == set()
 
 
@@ -186,7 +185,7 @@ def test_every_must_clause_has_a_fault_that_names_it() -> None:
     ],
     ids=["a clause with one test", "a clause whose other tests are left out"],
 )
-def test_one_fault_can_be_run_by_name(label: str, clause: str) -> None:
+def test_main_of_one_fault_runs_it(label: str, clause: str) -> None:
     result = run([sys.executable, "-m", "tools.faults", label, "--of", "reference"], PYTEST_DISABLE_PLUGIN_AUTOLOAD="")
     assert result.status == 0, result.lines
     assert f"caught      reference  {label}: {clause}" in result.output
@@ -216,7 +215,7 @@ def test_main_refuses_in_one_line(arguments: list[str], message: str, capsys: py
         ('"https://a.org"', "pass", "f.m:A: a docstring says what is wrong"),
     ],
 )
-def test_a_fault_without_literals_or_docstring_is_refused(link: str, body: str, message: str, tmp_path: Path) -> None:
+def test_faults_without_literals_or_docstring_are_refused(link: str, body: str, message: str, tmp_path: Path) -> None:
     source = f'@fault({link}, "a.b")\nclass A:\n    {body}\n'
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "m.py").write_text(source, "utf-8")
@@ -224,7 +223,7 @@ def test_a_fault_without_literals_or_docstring_is_refused(link: str, body: str, 
         faults(tmp_path)
 
 
-def test_a_run_that_is_ended_says_nothing_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_engine_run_beyond_its_limit_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(engine, "LIMIT_S", 0.05)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(RunError, match="did not end within"):
@@ -232,7 +231,7 @@ def test_a_run_that_is_ended_says_nothing_and_leaves_nothing(monkeypatch: pytest
     assert not list(tmp_path.glob("faults-*"))
 
 
-def test_kills_are_kept_and_a_fault_that_is_easier_to_catch_than_another_is_dominated(tmp_path: Path) -> None:
+def test_find_dominated_has_faults_that_are_easier_to_catch(tmp_path: Path) -> None:
     path = tmp_path / "kills.json.gz"
     assert engine.read(path) == {}
     engine.write({"m.B": ["scaling.b/test", "scaling.a/test"], "m.A": []}, path)
@@ -241,13 +240,10 @@ def test_kills_are_kept_and_a_fault_that_is_easier_to_catch_than_another_is_domi
     assert engine.find_dominated(failing) == ["easy", "same"]
 
 
-def test_every_fault_whose_kills_are_kept_exists_and_is_caught() -> None:
+def test_kills_are_of_existing_faults() -> None:
     known = engine.read()
-    assert known.keys() <= {fault.id for fault in EVERY if fault.framework == "reference"}
+    assert known.keys() <= {fault.id for fault in FAULTS if fault.framework == "reference"}
     assert all(known.values())
-
-
-MODULES = [path.relative_to(ROOT) for path in sorted((ROOT / "tools" / "faults" / "adapters").rglob("*.py"))]
 
 
 def file_of(module: str) -> Path | None:
@@ -269,8 +265,8 @@ def names_of(file: Path) -> frozenset[str]:
     return frozenset(known)
 
 
-def missing(tree: ast.AST) -> Iterator[str]:
-    """Names of this checkout's modules that a module imports or patches, and that are not there."""
+def find_missing_names(tree: ast.AST) -> Iterator[str]:
+    """Names of this checkout that a module imports or patches and that do not exist."""
     modules: dict[str, Path] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and file_of(node.module.partition(".")[0]):
@@ -289,5 +285,5 @@ def missing(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=str)
-def test_what_a_fault_imports_and_patches_exists(path: Path) -> None:
-    assert [*missing(ast.parse((ROOT / path).read_text("utf-8")))] == []
+def test_faults_of_adapters_import_and_patch_existing_names(path: Path) -> None:
+    assert [*find_missing_names(ast.parse((ROOT / path).read_text("utf-8")))] == []

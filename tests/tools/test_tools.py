@@ -25,7 +25,7 @@ from frameworks.registry import adapter_file, built_in
 from results.record.folders import list_records
 from results.record.reading import Record, load
 from tests.support.recorded import BASE
-from tests.support.suite_runs import ROOT, Ended, run
+from tests.support.suite_runs import ROOT, CommandResult, run
 from tools import limits
 from tools.baselines import default_baselines, stale
 from tools.commands import TOOLS, WITH_FRAMEWORKS
@@ -46,20 +46,22 @@ from tools.selections import (
     quick_of,
 )
 
+LIMITS = '[python]\na = 2\n"." = 1\nall = 3\n[all]\nfiles = 2\ntoml = 100\nweb = 1\n'
 
-def test_baselines_of_default_modes_are_of_the_present_clauses_checks_and_recipes() -> None:
+
+def test_baselines_of_default_modes_are_not_stale() -> None:
     areas = suite_areas()
     old = {
         f"{record.series.framework} {record.series.mode}": stale(record, areas, DEMANDS)
         for record in default_baselines()
     }
-    assert {name: names for name, names in old.items() if names} == {}, "judge by all tests and accept the records"
+    assert {name: names for name, names in old.items() if names} == {}
     assert len(old) == 7
     record = replace(BASE, suite=replace(BASE.suite, areas={"tests": "1", "fixtures": "2"}))
     assert stale(record, {"tests": "1", "fixtures": "3"}, ("tests", "fixtures")) == ["fixtures"]
 
 
-def test_what_is_skipped_without_a_framework_runs_with_it() -> None:
+def test_tests_that_need_a_framework_are_run_with_frameworks() -> None:
     imports = {name for framework in built_in() for name in adapter_file(framework).imports}
     skips = {
         path.relative_to(ROOT).as_posix()
@@ -69,9 +71,6 @@ def test_what_is_skipped_without_a_framework_runs_with_it() -> None:
     assert skips
     assert skips <= {*WITH_FRAMEWORKS}
     assert [path for path in WITH_FRAMEWORKS if not (ROOT / path).is_file()] == []
-
-
-LIMITS = '[python]\na = 2\n"." = 1\nall = 3\n[all]\nfiles = 2\ntoml = 100\nweb = 1\n'
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ LIMITS = '[python]\na = 2\n"." = 1\nall = 3\n[all]\nfiles = 2\ntoml = 100\nweb =
         ({"a/b.js": "1\n2\n"}, "all web: got 2, want at most 1\n"),
     ],
 )
-def test_main_prints_each_size_above_its_limit(
+def test_limits_prints_each_size_above_its_limit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str], message: str
 ) -> None:
     for name, text in {**files, "LIMITS.toml": LIMITS}.items():
@@ -99,28 +98,28 @@ def test_main_prints_each_size_above_its_limit(
 
 @pytest.mark.parametrize("level", sorted(LEVELS.keys() - {"as it is"}))
 @pytest.mark.parametrize("framework", ["torch", "tf", "jax"])
-def test_record_of_a_level_names_its_instruction_sets(level: str, framework: str, tmp_path: Path) -> None:
+def test_environment_of_a_level_lowers_the_instruction_sets(level: str, framework: str, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("flags : sse4_2 avx avx2 fma avx512f avx512_vnni\n")
     assert machine.level(machine.instruction_sets(tmp_path / "cpuinfo", environment(level, framework))) == level
 
 
-def test_switches_join_the_flags_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_joins_flags_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_a=b")
     assert environment("avx2", "jax")["XLA_FLAGS"] == "--xla_a=b --xla_cpu_max_isa=AVX2"
     assert "ONEDNN_MAX_CPU_ISA" not in environment("avx2", "torch")
 
 
-def test_levels_of_a_framework_without_a_switch_are_the_processor_alone() -> None:
+def test_levels_without_a_switch_are_the_processors() -> None:
     assert levels("paddle", ["avx2"]) == levels("paddle") == ["as it is"]
     assert levels("torch") == [*LEVELS]
     assert levels("torch", ["avx2"]) == ["avx2"]
 
 
-def test_nightly_asks_tools_for_options_that_they_have() -> None:
-    asked = re.findall(r"-m tools (\w+)(.*)", (ROOT / ".ci" / "nightly").read_text())
-    assert asked
-    for name, arguments in asked:
-        source = (ROOT / TOOLS[name].words[0].replace(".", "/")).with_suffix(".py").read_text()
+def test_nightly_uses_existing_options_of_tools() -> None:
+    commands = re.findall(r"-m tools (\w+)(.*)", (ROOT / ".ci" / "nightly").read_text())
+    assert commands
+    for name, arguments in commands:
+        source = (ROOT / TOOLS[name].arguments[0].replace(".", "/")).with_suffix(".py").read_text()
         assert all(f'"{option}"' in source for option in re.findall("--[a-z-]+", arguments)), (name, arguments)
 
 
@@ -133,12 +132,12 @@ def test_table_has_every_quantity_of_a_promise(name: str) -> None:
         assert f"| {scenario}, " in table(replace(promise, scenarios=(scenario,)), baselines(), load_scenarios())
 
 
-def one(test: str, seconds: float, faults: str = "", *, must: bool = False, judged: bool = True) -> Candidate:
+def candidate(test: str, seconds: float, faults: str = "", *, must: bool = False, judged: bool = True) -> Candidate:
     return Candidate(test, seconds, frozenset(faults), test.partition("/")[0] if must else "", judged)
 
 
-def test_core_fills_its_time_and_quick_has_judged_tests_alone() -> None:
-    tests = [one(f"a.a/t[{i}]", 1) for i in range(9)] + [one("a.a/refused", 0.1, judged=False)]
+def test_core_of_and_quick_of_fill_their_time() -> None:
+    tests = [candidate(f"a.a/t[{i}]", 1) for i in range(9)] + [candidate("a.a/refused", 0.1, judged=False)]
     assert len(core_of(tests, 5)) == 5
     assert len(quick_of(tests, 5)) == 5
     assert "a.a/refused" not in quick_of(tests, 50)
@@ -152,7 +151,7 @@ def series(request: pytest.FixtureRequest) -> tuple[Record, Selection]:
     return load(path), read_selection(FOLDER / f"{request.param}.json")
 
 
-def test_core_tries_every_judged_must_clause_and_catches_the_faults(series: tuple[Record, Selection]) -> None:
+def test_core_has_every_must_clause_and_catches_the_faults(series: tuple[Record, Selection]) -> None:
     record, selection = series
     name = record.series.framework
     every = candidates_of(record, caught_by(name, engine.read()), changes_of(name, record.series.mode))
@@ -171,15 +170,15 @@ def test_quick_is_a_minute_of_judged_tests(series: tuple[Record, Selection]) -> 
     assert sum(test.seconds for test in quick) <= QUICK_S * 1.05
 
 
-def test_kills_are_of_tests_that_exist() -> None:
+def test_kills_name_existing_tests() -> None:
     recorded = {verdict.test for verdict in load(next(BASELINES.glob("reference-*-emulated.json.gz"))).verdicts}
     named = {test for fault, tests in engine.read().items() if fault.startswith("reference.") for test in tests}
     assert len(named) > 500
     assert named - recorded == set()
 
 
-class Narrow(ReferenceFramework):
-    """A twin of the reference that declares no bfloat16 and raises where a recipe recomputes, or does nothing."""
+class WithoutRecomputation(ReferenceFramework):
+    """Declares no bfloat16, and raises for recomputation and for a recipe without any technique."""
 
     def declares(self, capability: Capability) -> Declaration:
         if capability is Capability.O1_BFLOAT16:
@@ -194,13 +193,13 @@ class Narrow(ReferenceFramework):
         return super().trainer(model, recipe, weights)
 
 
-def steps(framework: str, *arguments: str | Path) -> Ended:
-    few = ("-p", "pytest_benchmark.plugin", "--benchmark-max-time=0.01", "--benchmark-min-rounds=2")
+def steps(framework: str, *arguments: str | Path) -> CommandResult:
+    options = ("-p", "pytest_benchmark.plugin", "--benchmark-max-time=0.01", "--benchmark-min-rounds=2")
     suite = ("tools/benchmarks", "-rs", f"--framework={framework}")
-    return run([sys.executable, "-m", "pytest", *suite, *few, *map(str, arguments)])
+    return run([sys.executable, "-m", "pytest", *suite, *options, *map(str, arguments)])
 
 
-def test_the_json_tells_framework_fixture_and_technique(tmp_path: Path) -> None:
+def test_bench_json_has_framework_fixture_and_technique(tmp_path: Path) -> None:
     file = tmp_path / "times.json"
     result = steps("reference", "-k", "digits-mlp and (plain or accumulation)", "--benchmark-json", file)
     assert result.status == 0, result.lines
@@ -219,8 +218,10 @@ def test_the_json_tells_framework_fixture_and_technique(tmp_path: Path) -> None:
     assert all(b["stats"]["rounds"] >= 2 and b["stats"]["min"] > 0.0 for b in benchmarks)
 
 
-def test_what_cannot_be_timed_is_skipped_with_its_reason_and_a_plain_step_that_raises_is_an_error() -> None:
-    result = steps("tests.tools.test_tools:Narrow", "-k", "digits-mlp and (bfloat16 or recomputation or plain)")
+def test_bench_skips_what_cannot_be_timed() -> None:
+    result = steps(
+        "tests.tools.test_tools:WithoutRecomputation", "-k", "digits-mlp and (bfloat16 or recomputation or plain)"
+    )
     assert result.status == 1, result.lines
     skipped = "\n".join(line for line in result.lines if line.startswith("SKIPPED"))
     assert "precision.O1-bfloat16: this twin has no such format" in skipped
@@ -228,7 +229,7 @@ def test_what_cannot_be_timed_is_skipped_with_its_reason_and_a_plain_step_that_r
     assert any("TypeError: digits-mlp cannot be trained" in line for line in result.lines)
 
 
-def test_steps_of_an_unknown_framework_or_mode_are_refused_in_one_line() -> None:
+def test_bench_of_an_unknown_framework_or_mode_is_refused_in_one_line() -> None:
     for result in (steps("nowhere"), steps("reference", "--mode=nowhere")):
         assert (result.status, len(result.lines)) == (2, 1), result.lines
         assert "nowhere" in result.lines[0]

@@ -26,7 +26,6 @@ _MEANS: Mapping[FindingKind, str] = {
 
 _NO_CLAUSE = "No clause fails: generated programs with it are left out."
 
-
 _WORKAROUNDS = (
     "Where an adapter does something else than the documentation asks a user to do: because the documented call fails "
     '("call"), because the framework is silent ("check"), or because its own call forgets state ("state"). The '
@@ -46,8 +45,8 @@ def blocks() -> dict[str, str]:
 def page() -> str:
     """Every finding with its cause, and every workaround, as one Markdown page."""
     known = load_known()
-    last = ("## Workarounds", "", _WORKAROUNDS, "", _workarounds(known.workarounds), "")
-    return "\n".join(("# Causes", "", *_classes(known), *last))
+    workarounds = ("## Workarounds", "", _WORKAROUNDS, "", _workarounds(known.workarounds), "")
+    return "\n".join(("# Causes", "", *_classes(known), *workarounds))
 
 
 def _silent(known: Known) -> Iterator[str]:
@@ -58,11 +57,11 @@ def _silent(known: Known) -> Iterator[str]:
             clauses.setdefault((framework, listed.id), set()).update(listed.cases)
     defects = [finding for finding in known.findings if finding.text.kind is FindingKind.DEFECT]
     for consequence in (Consequence.SILENT_CORRUPTION, Consequence.SILENT_LOSS, Consequence.LEAKED_SETTING):
-        alike = [finding for finding in defects if finding.text.consequence is consequence]
-        here = [finding for finding in alike if (finding.framework, finding.id) in clauses]
-        yield f"### {consequence.replace('-', ' ').capitalize()}: {len(here)} of {len(alike)}"
+        of_consequence = [finding for finding in defects if finding.text.consequence is consequence]
+        failing = [finding for finding in of_consequence if (finding.framework, finding.id) in clauses]
+        yield f"### {consequence.replace('-', ' ').capitalize()}: {len(failing)} of {len(of_consequence)}"
         yield ""
-        for finding in sorted(here, key=lambda f: (f.framework, f.id)):
+        for finding in sorted(failing, key=lambda f: (f.framework, f.id)):
             first, *others = sorted(clauses[finding.framework, finding.id])
             more = f" and {len(others)} more" if others else ""
             yield f"- {finding.framework} {_label(finding)}: `{first}`{more}"
@@ -85,8 +84,8 @@ def _counts(findings: Sequence[Finding]) -> str:
         if any(counts[kind, consequence, name] for name in frameworks)
     ]
     sums = Counter(f.framework for f in findings)
-    last = f"| all | | {' | '.join(str(sums[name]) for name in frameworks)} |"
-    return f"{table(('class', 'consequence', *frameworks), rows, right=len(frameworks))}\n{last}"
+    total_row = f"| all | | {' | '.join(str(sums[name]) for name in frameworks)} |"
+    return f"{table(('class', 'consequence', *frameworks), rows, right=len(frameworks))}\n{total_row}"
 
 
 def _check_counts(known: Known) -> str:
@@ -105,17 +104,17 @@ def _classes(known: Known) -> Iterator[str]:
         if of_kind:
             yield from (f"## {HEADINGS[kind]}", "", _MEANS[kind], "")
         for consequence in Consequence:
-            if alike := [_item(finding, known) for finding in of_kind if finding.text.consequence is consequence]:
-                yield from (f"### {consequence.replace('-', ' ').capitalize()}", "", *alike, "")
+            if items := [_item(finding, known) for finding in of_kind if finding.text.consequence is consequence]:
+                yield from (f"### {consequence.replace('-', ' ').capitalize()}", "", *items, "")
 
 
 def _item(finding: Finding, known: Known) -> str:
     """A finding in one line: framework, program, reason, the clauses that fail, versions, modes and link."""
     failing = [entry for entry in known.expectations if entry.finding == finding]
-    left_out = [one for one in known.exclusions if one.finding == finding]
+    excluded = [entry for entry in known.exclusions if entry.finding == finding]
     clauses = ", ".join(f"`{clause}`" for clause in sorted({entry.clause for entry in failing}))
-    versions = {entry.versions for entry in failing or left_out if entry.versions}
-    modes = {entry.series.mode for entry in failing} or {mode for entry in left_out for mode in entry.mode.split(", ")}
+    versions = {entry.versions for entry in failing or excluded if entry.versions}
+    modes = {entry.series.mode for entry in failing} or {mode for entry in excluded for mode in entry.mode.split(", ")}
     every = {series.mode for series in known.judged[finding.framework]}
     where = sorted(versions) + sorted(modes - {"*"} if modes != every else ())
     link = f"[{finding.text.link_shows}]({finding.text.link})" if is_url(finding.text.link) else finding.text.link

@@ -33,7 +33,7 @@ def blocks(records: Sequence[Record]) -> dict[str, str]:
     """The block "formats", techniques down and frameworks across."""
     columns = {f"{r.series.framework} `{r.series.mode}`": _cells(r) for r in records if any(map(_family, r.verdicts))}
     columns = {name: cells for name, cells in columns.items() if any(map(_select_judged, cells.values()))}
-    rows = [(text, *(_said(name, row, cells[row]) for name, cells in columns.items())) for row, text in ROWS.items()]
+    rows = [(text, *(_cell(name, row, cells[row]) for name, cells in columns.items())) for row, text in ROWS.items()]
     return {"formats": table(("technique", *columns), rows)}
 
 
@@ -54,18 +54,18 @@ def _select_judged(verdicts: Sequence[TestVerdict]) -> list[Outcome]:
     return [verdict.outcome for verdict in verdicts if verdict.outcome not in UNJUDGED]
 
 
-def _said(column: str, technique: str, verdicts: Sequence[TestVerdict]) -> str:
+def _cell(column: str, technique: str, verdicts: Sequence[TestVerdict]) -> str:
     """The cell of a technique."""
     outcomes = _select_judged(verdicts)
     if not outcomes:
-        return _why_not(column.partition(" ")[0], technique, verdicts)
+        return _summarize_unjudged(column.partition(" ")[0], technique, verdicts)
     if set(outcomes) - {Outcome.PASS, Outcome.KNOWN}:
         return "fails"
     known = outcomes.count(Outcome.KNOWN)
     return f"{known} of {len(outcomes)} known not to" if known else HOLDS
 
 
-def _why_not(framework: str, technique: str, verdicts: Sequence[TestVerdict]) -> str:
+def _summarize_unjudged(framework: str, technique: str, verdicts: Sequence[TestVerdict]) -> str:
     """The reason why no test of a technique was judged."""
     if mode := OTHER_MODES.get((framework, technique)):
         return f"mode `{mode}`"

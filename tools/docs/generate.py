@@ -70,11 +70,11 @@ def texts(names: Collection[str]) -> dict[str, str]:
         PageError: a block has no source, or its source needs a missing package.
     """
     blocks: dict[str, str] = {}
-    for source, theirs in SOURCES.items():
-        if set(theirs) & set(names):
+    for source, blocks_of_source in SOURCES.items():
+        if set(blocks_of_source) & set(names):
             blocks |= resolve(source)()
     if unknown := [name for name in names if name not in blocks]:
-        known = sorted(name for theirs in SOURCES.values() for name in theirs)
+        known = sorted(name for blocks_of_source in SOURCES.values() for name in blocks_of_source)
         raise PageError(f"nothing makes a block {unknown[0]!r}; there are {', '.join(known)}")
     return {name: blocks[name] for name in names}
 
@@ -89,10 +89,10 @@ def place(contents: Mapping[str, str]) -> None:
     placed_names: set[str] = set()
     for page in pages():
         text = read(page).decode()
-        here = {name: contents[name] for name in markers(text) if name in contents}
-        placed_names |= here.keys()
+        present = {name: contents[name] for name in markers(text) if name in contents}
+        placed_names |= present.keys()
         blank = PLACEHOLDER.format(page.stem)
-        blocks = {name: block for name, block in here.items() if between(page, text, name) != blank}
+        blocks = {name: block for name, block in present.items() if between(page, text, name) != blank}
         if (new := insert_blocks(page, text, blocks)) != text:
             replace(page, new.encode())
     if missing := sorted(contents.keys() - placed_names):

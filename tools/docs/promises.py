@@ -60,7 +60,7 @@ def table(promise: Promise, baselines: Sequence[Record], trained: Mapping[str, S
     names: dict[tuple[str, str, str], list[str]] = {}
     for quantity, document, record, text in (*_costs(promise, baselines), *_find_published_cells(promise, trained)):
         names.setdefault((quantity, document, text), []).append(" ".join(title(record)))
-    lines = [(quantity, document, "; ".join(own), text) for (quantity, document, text), own in names.items()]
+    lines = [(quantity, document, "; ".join(records), text) for (quantity, document, text), records in names.items()]
     return markdown_table(("quantity", "document", "record", "counted or measured"), sorted(lines))
 
 

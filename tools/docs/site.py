@@ -1,6 +1,6 @@
 """The documentation as a site that works offline, and the hooks by which MkDocs builds it (mkdocs.yml names this file).
 
-The pages are those of docs, with their generated blocks filled, README as the page `project`, and `WHOLE`. Links from
+The pages are those of docs, with their generated blocks filled, README as the page `project`, and `LISTS`. Links from
 docs to other files of the checkout become the files' names. docs/README.md is the index, and the order of the
 navigation.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-WHOLE = {
+LISTS = {
     "records": "tools.docs.blocks:records",
     "causes": "tools.docs.findings:page",
     "changes": "tools.docs.upgrades:page",
@@ -38,7 +38,7 @@ _PART = re.compile(r"^\*\*(?P<title>.+)\*\*$|^- \[(?P<label>[^\]]+)\]\((?P<page>
 
 def names() -> list[str]:
     """The pages of the site, without the index."""
-    return sorted({*(page.stem for page in _docs().glob("*.md")), *WHOLE, PROJECT} - {INDEX})
+    return sorted({*(page.stem for page in _docs().glob("*.md")), *LISTS, PROJECT} - {INDEX})
 
 
 def text(name: str) -> str:
@@ -48,15 +48,15 @@ def text(name: str) -> str:
         PageError: there is no such page, or a block cannot be made.
         RecordError: the page cannot be read.
     """
-    if name in WHOLE:
-        return str(generate.resolve(WHOLE[name])())
+    if name in LISTS:
+        return str(generate.resolve(LISTS[name])())
     path = generate.ROOT / generate.README if name == PROJECT else _docs() / f"{name}.md"
     if name not in {*names(), INDEX}:
         raise generate.PageError(f"there is no page {name!r}; there are {', '.join(names())}")
     result = read(path).decode()
     committed = generate.MEASURED | generate.SUMMARIES if name != PROJECT else set(generate.markers(result))
-    wanted = [block for block in generate.markers(result) if block not in committed]
-    return generate.insert_blocks(path, result, generate.texts(wanted))
+    blocks = [block for block in generate.markers(result) if block not in committed]
+    return generate.insert_blocks(path, result, generate.texts(blocks))
 
 
 def build(folder: Path) -> None:
@@ -110,7 +110,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             nav.append({part["title"]: []})
         else:
             next(iter(nav[-1].values())).append({part["label"]: part["page"]})
-    config.nav = [*nav, {"Lists": [{name.capitalize(): f"{name}.md"} for name in WHOLE]}]
+    config.nav = [*nav, {"Lists": [{name.capitalize(): f"{name}.md"} for name in LISTS]}]
     return config
 
 
@@ -118,7 +118,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are not in docs."""
     from mkdocs.structure.files import File
 
-    for name in (*WHOLE, PROJECT):
+    for name in (*LISTS, PROJECT):
         files.append(File.generated(config, f"{name}.md", content=""))
     return files
 

@@ -90,43 +90,43 @@ def _techniques() -> str:
     )
     rows = []
     for family, technique in TECHNIQUES.items():
-        theirs = [
+        of_family = [
             {clause: tests for clause, tests in clauses.items() if clause.startswith(f"{family}.")}
             for clauses in cells.values()
         ]
-        everywhere = set.intersection(*(_holding(clauses) for clauses in theirs))
-        rows.append((technique, *map(_share, cells, theirs), str(len(everywhere))))
+        everywhere = set.intersection(*(_holding(clauses) for clauses in of_family))
+        rows.append((technique, *map(_share, cells, of_family), str(len(everywhere))))
     failing = sorted(set.intersection(*(_find_broken(clauses) for clauses in cells.values())))
     return f"{table(header, rows)}\n\nBroken in all four: {', '.join(f'`{clause}`' for clause in failing) or 'none'}."
 
 
 def _share(framework: str, clauses: Mapping[str, Sequence[TestVerdict]]) -> str:
     """The number of judged clauses that hold for a framework, and the number of the others that corrupt silently."""
-    held, failing = _holding(clauses), _find_broken(clauses)
-    if not held | failing:
+    holding, failing = _holding(clauses), _find_broken(clauses)
+    if not holding | failing:
         return "unsupported"
     worst = [_worst(framework, clauses[clause]) for clause in failing]
     silent = sum(text is not None and (text.kind, text.consequence) == _SILENT for text in worst)
-    share = f"{len(held)}/{len(held | failing)}"
+    share = f"{len(holding)}/{len(holding | failing)}"
     return f"{share}, **{silent}\u00a0silent**" if silent else share
 
 
 def _outcomes() -> str:
-    first = list(chain.from_iterable(by_framework().values()))
-    records = [*first, *(record for record in read_committed_records() if record not in first)]
+    default_records = list(chain.from_iterable(by_framework().values()))
+    records = [*default_records, *(record for record in read_committed_records() if record not in default_records)]
     counts = [total(record) for record in records]
-    shown = [one for one in reversed(GRAVITY) if any(count.clauses[one] for count in counts)]
+    columns = [kind for kind in reversed(GRAVITY) if any(count.clauses[kind] for count in counts)]
     rows = (
         (
             f"{record.series.framework} {_describe_version(record)}",
             f"`{record.series.mode}`" if record.series.device == "cpu" else f"`{record.series.mode}`, GPU",
-            *(str(count.clauses[one] or "") for one in shown),
+            *(str(count.clauses[kind] or "") for kind in columns),
             str(count.tests.total()),
             record.finished[:10].replace("-", "\u2011"),
         )
         for record, count in zip(records, counts, strict=True)
     )
-    return table(("version", "mode", *shown, "tests", "judged on"), rows)
+    return table(("version", "mode", *columns, "tests", "judged on"), rows)
 
 
 def _failing() -> str:
@@ -147,13 +147,13 @@ def _failing() -> str:
 def _cell(framework: str, verdicts: Sequence[TestVerdict]) -> str:
     if not verdicts:
         return ""
-    if (one := outcome(verdicts)) not in FAILURE_OUTCOMES:
-        return "–" if one in REFUSED else "holds" if one is Outcome.PASS else str(one)
+    if (kind := outcome(verdicts)) not in FAILURE_OUTCOMES:
+        return "–" if kind in REFUSED else "holds" if kind is Outcome.PASS else str(kind)
     judged = Counter(verdict.outcome in FAILURE_OUTCOMES for verdict in verdicts if verdict.outcome not in REFUSED)
     text = _worst(framework, verdicts)
     documented = "\\*" if text is not None and text.kind is FindingKind.DOCUMENTED else ""
-    said = str(one) if text is None else text.consequence.removeprefix("silent-")
-    return f"{said}{documented} {judged[True]}/{judged.total()}"
+    result = str(kind) if text is None else text.consequence.removeprefix("silent-")
+    return f"{result}{documented} {judged[True]}/{judged.total()}"
 
 
 def _clauses(framework: str) -> dict[str, list[TestVerdict]]:
@@ -176,8 +176,8 @@ def _find_broken(clauses: Mapping[str, Sequence[TestVerdict]]) -> set[str]:
 def _worst(framework: str, verdicts: Sequence[TestVerdict]) -> FindingText | None:
     """The worst finding by which a clause fails, a defect before others of its consequence; None if there is none."""
     texts = {name: text for record in by_framework()[framework] for name, text in record.findings.items()}
-    found = (texts[verdict.finding] for verdict in verdicts if verdict.finding in texts)
-    return min(found, key=lambda text: (text.consequence.rank, text.kind is not FindingKind.DEFECT), default=None)
+    findings = (texts[verdict.finding] for verdict in verdicts if verdict.finding in texts)
+    return min(findings, key=lambda text: (text.consequence.rank, text.kind is not FindingKind.DEFECT), default=None)
 
 
 def _public(record: Record) -> str:

@@ -29,14 +29,14 @@ def blocks() -> Mapping[str, str]:
 
 
 def page() -> str:
-    """Every change point, and what `conformance compare` prints, as one Markdown page."""
+    """Every change point, and what `conformance compare` prints, as history Markdown page."""
     printed = to_text(Comparisons((example(),))).strip()
     return f"# Changes\n\n{markdown(histories())}\n## A comparison of two records\n\n```text\n{printed}\n```\n"
 
 
 def histories() -> tuple[LineHistory, ...]:
     """The lines of every committed history."""
-    return tuple(one for path in sorted(SWEEPS.glob("*.json")) for one in load_history(path))
+    return tuple(history for path in sorted(SWEEPS.glob("*.json")) for history in load_history(path))
 
 
 def example() -> Comparison:
@@ -46,13 +46,13 @@ def example() -> Comparison:
 
 
 def _upgrades() -> Iterator[tuple[str, ...]]:
-    for one in histories():
-        for points in by_interval(one.points):
+    for history in histories():
+        for points in by_interval(history.points):
             worse = [point.clause for point in points if point.worse]
-            why = dict.fromkeys(reason for point in points for reason in find_explanations(one.line, point))
+            why = dict.fromkeys(reason for point in points for reason in find_explanations(history.line, point))
             yield (
-                _title(one),
-                interval(one.line, points[0]),
+                _title(history),
+                interval(history.line, points[0]),
                 str(len(points)),
                 _join_texts([f"`{clause}`" for clause in worse]) or "–",
                 _join_texts([f"{words(text)}{source(link)}" for text, link in why], "; ") or "*unexplained*",
@@ -61,22 +61,22 @@ def _upgrades() -> Iterator[tuple[str, ...]]:
 
 def _change_points() -> Iterator[str]:
     """A table for each line of versions, with a row for the clauses of one history."""
-    for one in histories():
-        alike: dict[str, list[str]] = {}
-        for name, clause in one.clauses.items():
+    for history in histories():
+        rows: dict[str, list[str]] = {}
+        for name, clause in history.clauses.items():
             if clause.points:
-                alike.setdefault(statement(one.line, clause), []).append(f"`{name}`")
-        judged = [column.version for column in one.line.columns if column.judged]
-        none = "" if alike else " No clause changed."
-        yield f"### {_title(one)}\n\n{number(len(judged), 'judged version')}: {', '.join(judged)}.{none}\n"
-        if alike:
-            yield table(("history", "clauses"), ((words(said), ", ".join(names)) for said, names in alike.items()))
+                rows.setdefault(statement(history.line, clause), []).append(f"`{name}`")
+        judged = [column.version for column in history.line.columns if column.judged]
+        none = "" if rows else " No clause changed."
+        yield f"### {_title(history)}\n\n{number(len(judged), 'judged version')}: {', '.join(judged)}.{none}\n"
+        if rows:
+            yield table(("history", "clauses"), ((words(text), ", ".join(names)) for text, names in rows.items()))
             yield ""
 
 
-def _title(one: LineHistory) -> str:
+def _title(history: LineHistory) -> str:
     """The name of the package, and the mode."""
-    name, mode = words(one.line.name).split(", ")[:2]
+    name, mode = words(history.line.name).split(", ")[:2]
     return f"{name}, `{mode}`"
 
 

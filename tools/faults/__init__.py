@@ -64,10 +64,10 @@ def fault(link: str, *clauses: str, raises: bool = False, mode: str = "", names:
     Args:
         link: the real bug that the fault brings back, "" for an invented one.
         clauses: the clauses that are about it. Each of them must fail.
-        raises: the fault is an exception of the framework's own, so an outcome `error` is what must be seen.
+        raises: the framework raises, so the outcomes "error", "timeout" and "crash" count too.
         mode: the adapter's mode in which it is run, the first one by default.
         names: text that the message of every failing verdict of `clauses` must contain, none by default: the layer that
-            a parity failure blames, as its message puts it, such as "(SelfAttention), output".
+            the message of a parity failure names, such as "(SelfAttention), output".
     """
     del link, clauses, raises, mode, names
     return _framework
@@ -80,9 +80,9 @@ class _Replacement(NamedTuple):
 
 
 def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Marks a function of a fault that takes the place of an attribute of a library once the framework is made.
+    """Marks a function of a fault that replaces an attribute of a library once the framework is made.
 
-    Its first argument is what was there before, and a method's `self` follows:
+    Its first argument is the original attribute, and a method's `self` follows:
 
         @replaces(torch.optim.Adam, "step")
         def step_twice(step, self, *args): ...
@@ -97,7 +97,7 @@ def _replace(replacement: _Replacement) -> None:
 
 
 def _framework(broken: Any) -> type:
-    own = {"__doc__": broken.__doc__, "__module__": broken.__module__}
+    attributes = {"__doc__": broken.__doc__, "__module__": broken.__module__}
     if replacements := [value for value in vars(broken).values() if isinstance(value, _Replacement)]:
         make = broken.__init__
 
@@ -106,10 +106,10 @@ def _framework(broken: Any) -> type:
             for replacement in replacements:
                 _replace(replacement)
 
-        broken = type(broken.__name__, (broken,), {**own, "__init__": make_and_replace})
+        broken = type(broken.__name__, (broken,), {**attributes, "__init__": make_and_replace})
     if rules := {optimizer: broken for optimizer, rule in RULES.items() if issubclass(broken, rule)}:
-        broken = type(broken.__name__, (ReferenceTrainer,), {**own, "rules": {**RULES, **rules}})
+        broken = type(broken.__name__, (ReferenceTrainer,), {**attributes, "rules": {**RULES, **rules}})
     while base := next((base for base in PLACES if issubclass(broken, base)), None):
         attribute, owner = PLACES[base]
-        broken = type(broken.__name__, (owner,), {**own, attribute: broken})
+        broken = type(broken.__name__, (owner,), {**attributes, attribute: broken})
     return broken

@@ -3,12 +3,12 @@
     python -m tools faults                          every fault of the reference and of every adapter
     python -m tools faults --of reference           those of one framework
     python -m tools faults ScaleGrowsToInfinity     these
-    python -m tools faults --write                  and puts the table into the page that has a place for it
-    python -m tools faults --alone                  those of the reference by drawn programs alone, which is no score
-    python -m tools faults --tests core             by the tests of a selection alone
-    python -m tools faults --sample 40              so many of them, others for each commit
-    python -m tools faults --matrix                 measures again which tests fail on each of the reference's
-    python -m tools faults --list                   names them
+    python -m tools faults --write                  and writes the table into the page with its block
+    python -m tools faults --alone                  those of the reference, by generated programs only
+    python -m tools faults --tests core             by the tests of a selection
+    python -m tools faults --sample 40              a number of them, others for each commit
+    python -m tools faults --matrix                 measures which tests fail on each one of the reference
+    python -m tools faults --list                   prints their names
 
 Exit status 0 if every fault is caught by every clause that is about it and no MUST clause is unproven; 1 if not; 2 if
 a run could not be made.
@@ -46,7 +46,7 @@ def run(chosen: Sequence[Fault], workers: int, selection: str = ALL) -> list[Fat
     def judge_fault(fault: Fault) -> Fate:
         fate = engine.fate(fault, baselines[fault.framework, fault.mode])
         broken = ", ".join(fate.broken) or "-"
-        print(f"{fate.word:12}{fault.framework:10} {fault.label}: {broken}  ({fate.seconds:.1f} s)", flush=True)
+        print(f"{fate.status:12}{fault.framework:10} {fault.label}: {broken}  ({fate.seconds:.1f} s)", flush=True)
         return fate
 
     with ThreadPoolExecutor(workers) as pool:
@@ -58,8 +58,29 @@ def sample_faults(chosen: Sequence[Fault], size: int) -> list[Fault]:
     command = ("git", "rev-parse", "HEAD")
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     count = len(chosen)
-    places = {(int(commit or "0", 16) + i * count // size) % count for i in range(min(size, count))}
-    return [chosen[index] for index in sorted(places)]
+    indices = {(int(commit or "0", 16) + i * count // size) % count for i in range(min(size, count))}
+    return [chosen[index] for index in sorted(indices)]
+
+
+def choose_faults(options: argparse.Namespace, every: Sequence[Fault]) -> list[Fault]:
+    """The faults that the options choose.
+
+    Raises:
+        ValueError: a name or a count is wrong; the message is one line.
+    """
+    chosen = [
+        fault
+        for fault in every
+        if (not options.names or {fault.label, fault.name} & set(options.names))
+        and (not options.of or fault.framework in options.of)
+    ]
+    known = {name for fault in chosen for name in (fault.label, fault.name)}
+    frameworks = {fault.framework for fault in every}
+    if unknown := set(options.names) - known | set(options.of or ()) - frameworks:
+        raise ValueError(f"there is no fault {', '.join(sorted(unknown))}; --list names them all")
+    if options.sample is not None and options.sample < 1:
+        raise ValueError("--sample wants a count of faults, 1 or more")
+    return sample_faults(chosen, options.sample) if options.sample is not None and chosen else chosen
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -75,33 +96,24 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--matrix", action="store_true", help="which tests fail on each; the reference's only")
     parser.add_argument("--list", action="store_true", help="names the faults and runs none")
     options = parser.parse_args(arguments)
-    every = [m for m in faults() if m.framework == "reference" or not (options.alone or options.matrix)]
-    chosen = [
-        m
-        for m in every
-        if (not options.names or {m.label, m.name} & set(options.names))
-        and (not options.of or m.framework in options.of)
-    ]
-    known = {name for m in chosen for name in (m.label, m.name)}
-    if unknown := set(options.names) - known | set(options.of or ()) - {m.framework for m in every}:
-        return _refuse(f"there is no fault {', '.join(sorted(unknown))}; --list names them all")
-    if options.sample is not None and options.sample < 1:
-        return _refuse("--sample wants a count of faults, 1 or more")
-    if options.sample is not None and chosen:
-        chosen = sample_faults(chosen, options.sample)
-    whole = len(chosen) == len(every)
-    if options.write and (options.alone or options.matrix or not whole):
+    every = [fault for fault in faults() if fault.framework == "reference" or not (options.alone or options.matrix)]
+    try:
+        chosen = choose_faults(options, every)
+    except ValueError as error:
+        return _refuse(str(error))
+    complete = len(chosen) == len(every)
+    if options.write and (options.alone or options.matrix or not complete):
         return _refuse("--write takes the score of all faults: leave out names, --of, --sample, --alone and --matrix")
     if options.list:
-        for m in chosen:
-            print(f"{m.name}: {m.text} [{', '.join(m.clauses)}] {m.link}")
+        for fault in chosen:
+            print(f"{fault.name}: {fault.text} [{', '.join(fault.clauses)}] {fault.link}")
         return 0
     if options.alone:
         print("", tabulate_alone(run_alone(chosen, options.workers)), sep="\n")
         return 0
     if options.matrix:
         return _measure(chosen, every, options.workers)
-    needed = {framework: adapter_file(framework).imports for framework in {m.framework for m in chosen}}
+    needed = {framework: adapter_file(framework).imports for framework in {fault.framework for fault in chosen}}
     if absent := sorted(framework for framework, modules in needed.items() if not all(map(find_spec, modules[:1]))):
         return _refuse(f"{', '.join(absent)} not installed: `conformance install NAME`, or choose with --of")
     begun = time.monotonic()
@@ -109,8 +121,8 @@ def main(arguments: Sequence[str]) -> int:
         score = Score(tuple(run(chosen, options.workers, options.tests)), must_clauses(load_clauses().values()))
     except RunError as error:
         return _refuse(str(error))
-    table = score.table(time.monotonic() - begun, whole)
-    problems = score.problems(whole)
+    table = score.table(time.monotonic() - begun, complete)
+    problems = score.problems(complete)
     print("", table, *problems, sep="\n")
     if options.write:
         generate.place({"faults": f"```text\n{table}\n```"})
@@ -118,7 +130,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _measure(chosen: Sequence[Fault], every: Sequence[Fault], workers: int) -> int:
-    """Measures which tests fail on the chosen faults, and keeps the entries of the others."""
+    """Measures which tests fail on the chosen faults; other entries stay."""
     known = engine.read()
     for count, (fault, tests) in enumerate(engine.measure_faults(chosen, workers), 1):
         known[fault.id] = tests

@@ -30,10 +30,43 @@ from conformance.test_ids.inventory import inventory, node_of
 from results.record.reading import Outcome, RecordError, TestVerdict, load
 from tools.faults.catalogue import ADAPTERS, Fault
 
+ROOT = Path(__file__).parent.parent.parent
 FILE = Path(__file__).with_name("kills.json.gz")
+BASELINE = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
+"""Which tests pass on the reference, and how long each takes."""
+QUICK_S = 0.2
+"""Limit in seconds of tests of a fault's families that are not about it; longer ones are not run."""
+SUITES = "conformance/suites"
+PRELOADED = (
+    "conformance.runner.plugin",
+    "conformance.runner.recorder",
+    "frameworks.reference",
+    "hypothesis.strategies",
+    "pytest",
+    "scipy.special",
+    "sklearn.datasets",
+    "tools.faults.warm",
+)
+QUICK = ("--profile=quick",)
+"""Arguments without the search for a smaller failing case of a law."""
+STOP = ("-p", "tools.faults.stop", *QUICK)
+"""Arguments that skip the tests of a clause after its first failure."""
+LIMIT_S = 1800
+"""Timeout of one run in seconds. The laws and all other tests take a third of it on a core that has other work too."""
+LAW_TESTS = f"{SUITES}/composition/test_laws.py"
+FIRST = ("--exitfirst", *QUICK, "--timeout=300")
+"""Arguments of a run up to the first failure."""
+LAWS = "laws."
+"""Prefix of the ids of laws, whose failures name the broken clause."""
+DETECTED = {Outcome.FAIL, Outcome.MISDECLARED}
+ABORTED = {Outcome.TIMEOUT, Outcome.CRASH}
+RAISED = DETECTED | {Outcome.ERROR} | ABORTED
+_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 Kills = Mapping[str, Sequence[str]]
 """Test ids, CLAUSE/function[parameters], by FRAMEWORK.CLASS of a fault; other tests passed or were not run."""
+Group = tuple[str, str]
+"""A framework and its mode, "" for the first mode."""
 
 
 def read(path: Path = FILE) -> dict[str, list[str]]:
@@ -53,46 +86,13 @@ def write(kills: Kills, path: Path = FILE) -> None:
 def find_dominated(kills: Kills) -> list[str]:
     """The faults to leave out by mutant subsumption: those whose failing tests include all of another fault's.
 
-    Whatever catches the other one catches them. Of faults with the same failing tests all but the first are left out.
+    Of faults with the same failing tests all but the first are left out.
     """
     first: dict[frozenset[str], str] = {}
     for fault, tests in kills.items():
         first.setdefault(frozenset(tests), fault)
-    hardest = {tests: fault for tests, fault in first.items() if not any(other < tests for other in first)}
+    hardest = {tests: fault for tests, fault in first.items() if not any(subset < tests for subset in first)}
     return [fault for fault in kills if fault not in hardest.values()]
-
-
-ROOT = Path(__file__).parent.parent.parent
-SUITES = "conformance/suites"
-PRELOADED = (
-    "conformance.runner.plugin",
-    "conformance.runner.recorder",
-    "frameworks.reference",
-    "hypothesis.strategies",
-    "pytest",
-    "scipy.special",
-    "sklearn.datasets",
-    "tools.faults.warm",
-)
-QUICK = ("--profile=quick",)
-"""Arguments without the search for a smaller failing case of a law."""
-STOP = ("-p", "tools.faults.stop", *QUICK)
-"""Arguments that skip the tests of a clause after its first failure."""
-
-LIMIT_S = 1800
-"""Timeout of one run in seconds. The laws and all other tests take a third of it on a core that has other work too."""
-LAW_TESTS = f"{SUITES}/composition/test_laws.py"
-FIRST = ("--exitfirst", *QUICK, "--timeout=300")
-"""Arguments of a run up to the first failure."""
-LAWS = "laws."
-"""Prefix of the ids of laws, whose failures name the broken clause."""
-DETECTED = {Outcome.FAIL, Outcome.MISDECLARED}
-UNENDED = {Outcome.TIMEOUT, Outcome.CRASH}
-RAISED = DETECTED | {Outcome.ERROR} | UNENDED
-_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-
-Group = tuple[str, str]
-"""A framework and its mode, "" for the first mode."""
 
 
 class RunError(Exception):
@@ -108,7 +108,7 @@ class Baseline:
     def tests(self, clauses: Iterable[str]) -> list[str]:
         """Node ids of the passing tests of some clauses, the quickest first.
 
-        `autocast.settings-restored` has none of its own: every test shows it, the scopes' first of all.
+        `autocast.settings-restored` has no test of its own; those of scopes stand for it.
         """
         chosen: list[tuple[float, str]] = []
         for clause in clauses:
@@ -118,7 +118,7 @@ class Baseline:
             chosen += [(seconds, node) for node, seconds in entries]
         return list(dict.fromkeys(node for _, node in sorted(chosen)))
 
-    def others(self, clauses: Iterable[str]) -> list[str]:
+    def tests_of_other_clauses(self, clauses: Iterable[str]) -> list[str]:
         """Node ids of every other passing test."""
         return self.tests(self.passed.keys() - set(clauses))
 
@@ -146,11 +146,11 @@ class Fate:
         return tuple(clause for clause in self.fault.clauses if clause not in self.broken)
 
     @property
-    def word(self) -> str:
-        """The fate in a word.
+    def status(self) -> str:
+        """ "caught", "not named", "missed by", "by accident" or "survived".
 
-        "caught"; "not named", if a message lacks its required text; "missed by" some of its clauses; "by accident", if
-        only other clauses failed; or "survived".
+        "not named": a message lacks its required text; "missed by": some of its clauses passed; "by accident": only
+        other clauses failed.
         """
         if not self.missed:
             return "not named" if self.unnamed else "caught"
@@ -203,30 +203,30 @@ class Engine:
             broken = {name for v in verdicts if v.outcome in counted for name in (v.clause, _named_by_a_law(v))}
             return broken | leaking
 
-        own = run_tests(baseline.tests(fault.clauses))
-        result = failing(own)
+        verdicts = run_tests(baseline.tests(fault.clauses))
+        result = failing(verdicts)
         if {*fault.clauses} - result:
             result |= failing(run_tests(_known_laws(fault)))
         if {*fault.clauses} - result:
-            result |= failing(run_tests(baselines.laws().others(())))
-        unnamed = tuple(
-            v.test for v in own if v.outcome in counted and v.clause in fault.clauses and fault.names not in v.message
-        )
+            result |= failing(run_tests(baselines.laws().tests_of_other_clauses(())))
+        failed = [v for v in verdicts if v.outcome in counted and v.clause in fault.clauses]
+        unnamed = tuple(v.test for v in failed if fault.names not in v.message)
         broken = tuple(c for c in fault.clauses if c in result)
         elsewhere: set[str] = set()
         if broken != fault.clauses:
-            elsewhere = failing(run_tests(baselines.whole().others(fault.clauses))) - set(fault.clauses)
+            tests = baselines.all_tests().tests_of_other_clauses(fault.clauses)
+            elsewhere = failing(run_tests(tests)) - set(fault.clauses)
         return Fate(fault, broken, tuple(sorted(elsewhere)), time.monotonic() - begun, unnamed)
 
     def run(
-        self, framework: str, mode: str, tests: Sequence[str], more: Sequence[str] = (), *, workers: int = 1
+        self, framework: str, mode: str, tests: Sequence[str], options: Sequence[str] = (), *, workers: int = 1
     ) -> tuple[TestVerdict, ...]:
-        """Runs tests on a framework; the verdicts.
+        """Runs tests on a framework; returns the verdicts.
 
         Args:
-            more: further arguments of pytest.
+            options: more arguments of pytest.
         Raises:
-            RunError: nothing was recorded, or the run did not end in time, so that nothing is known of its tests.
+            RunError: there is no record, or the run did not end in time.
         """
         with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
             folder = Path(temporary)
@@ -234,20 +234,21 @@ class Engine:
             arguments = ["-q", f"--framework={framework}", "--device=cpu"]
             arguments += [f"--mode={mode}"] if mode else []
             arguments += [f"--numprocesses={workers}"] if workers > 1 else ["-p", "no:xdist"]
-            arguments += ["--timeout=120", f"--record={record}", *more, *tests]
-            said = _run_in_fork(arguments, log) if workers == 1 and _light(framework) else _run_pytest(arguments)
+            arguments += ["--timeout=120", f"--record={record}", *options, *tests]
+            can_fork = workers == 1 and _needs_reference_only(framework)
+            line = _run_in_fork(arguments, log) if can_fork else _run_pytest(arguments)
             # A run that leaves tests out, once their clause has failed, writes record.interrupted-1.json.
             written = [*folder.glob("record*.json"), *folder.glob("record.jsonl")]
             if not written:
-                raise RunError(f"{framework}: no record was written: {said}")
+                raise RunError(f"{framework}: no record was written: {line}")
             try:
                 return load(written[0]).verdicts
             except RecordError as error:
-                raise RunError(f"{framework}: {error}: {said}") from None
+                raise RunError(f"{framework}: {error}: {line}") from None
 
 
 class Baselines:
-    """Runs of a framework without a fault, each made once when it is first asked for.
+    """Runs of a framework without a fault, each made once, at its first use.
 
     Args:
         clauses: clauses that its faults name.
@@ -267,7 +268,7 @@ class Baselines:
         with self._lock:
             return self._laws
 
-    def whole(self) -> Baseline:
+    def all_tests(self) -> Baseline:
         """The baseline of all tests."""
         with self._lock:
             return self._all
@@ -288,7 +289,7 @@ def first_failure(verdicts: Iterable[TestVerdict]) -> TestVerdict | None:
     A timeout does not count: it can be due to a busy machine. Nor does the end of the interpreter, by which a test is
     stopped that nothing else stops.
     """
-    return next((v for v in verdicts if v.outcome in RAISED - UNENDED or v.leaks), None)
+    return next((v for v in verdicts if v.outcome in RAISED - ABORTED or v.leaks), None)
 
 
 def _named_by_a_law(verdict: TestVerdict) -> str:
@@ -302,7 +303,7 @@ def _known_laws(fault: Fault) -> list[str]:
     return [node for test in tests if test.startswith(LAWS) and (node := node_of(test)) is not None]
 
 
-def _light(framework: str) -> bool:
+def _needs_reference_only(framework: str) -> bool:
     """Returns whether a run needs only the reference, so that it can run in a fork."""
     module = framework.removeprefix("tools.faults.")
     return framework == "reference" or (module != framework and not module.startswith(f"{ADAPTERS}."))
@@ -357,12 +358,6 @@ def _files(clauses: set[str]) -> list[str]:
     return [*scopes, *(node for node in nodes if not node.startswith(tuple(f"{scope}::" for scope in scopes)))]
 
 
-BASELINE = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
-"""Which tests pass on the reference, and how long each takes."""
-QUICK_S = 0.2
-"""Limit in seconds of tests of a fault's families that are not about it; longer ones are not run."""
-
-
 def measure_faults(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Fault, list[str]]]:
     """Each of some faults of the reference with the tests that fail on it, as its runs end.
 
@@ -372,19 +367,19 @@ def measure_faults(chosen: Sequence[Fault], workers: int) -> Iterator[tuple[Faul
     passed = [verdict for verdict in load(BASELINE).verdicts if verdict.outcome is Outcome.PASS]
     passed.sort(key=lambda verdict: verdict.duration_s)
     laws = [verdict for verdict in passed if verdict.clause.startswith(LAWS)]
-    others = [verdict for verdict in passed if not verdict.clause.startswith(LAWS)]
+    tests = [verdict for verdict in passed if not verdict.clause.startswith(LAWS)]
     engine = Engine()
 
-    def killers(fault: Fault) -> list[str]:
+    def find_failing(fault: Fault) -> list[str]:
         outcomes = RAISED if fault.raises else DETECTED
-        verdicts = _run(engine, fault, [v for v in others if _concerns(v, fault)], QUICK)
+        verdicts = _run(engine, fault, [v for v in tests if _concerns(v, fault)], QUICK)
         failing = [v.test for v in verdicts if v.outcome in outcomes or v.leaks]
         if not failing and (failed := first_failure(_run(engine, fault, laws, FIRST))):
             failing.append(failed.test)
         return failing
 
     with ThreadPoolExecutor(workers) as pool:
-        jobs = {pool.submit(killers, fault): fault for fault in chosen}
+        jobs = {pool.submit(find_failing, fault): fault for fault in chosen}
         for job in as_completed(jobs):
             try:
                 yield jobs[job], job.result()

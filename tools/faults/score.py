@@ -1,6 +1,6 @@
-"""The mutation score: how many faults the clauses that are about them catch, and which clauses nothing has broken.
+"""The mutation score: how many faults their clauses catch, and which clauses no fault breaks.
 
-Also the faults of the reference that drawn programs catch without any other test.
+Also the faults of the reference that generated programs catch without any other test.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ class Score:
     @property
     def caught(self) -> tuple[Fate, ...]:
         """The faults that every clause about them caught."""
-        return tuple(fate for fate in self.fates if fate.word == "caught")
+        return tuple(fate for fate in self.fates if fate.status == "caught")
 
     @property
     def unproven(self) -> tuple[str, ...]:
@@ -31,30 +31,30 @@ class Score:
         broken = {clause for fate in self.fates for clause in fate.broken}
         return tuple(clause for clause in self.must if clause not in broken)
 
-    def problems(self, whole: bool = True) -> list[str]:
+    def problems(self, complete: bool = True) -> list[str]:
         """A line for each reason why the score is not perfect; unproven clauses only if all faults ran."""
-        lines = [_fate_line(fate) for fate in self.fates if fate.word != "caught"]
-        return lines + ([f"unproven: no fault breaks {clause}" for clause in self.unproven] if whole else [])
+        lines = [_fate_line(fate) for fate in self.fates if fate.status != "caught"]
+        return lines + ([f"unproven: no fault breaks {clause}" for clause in self.unproven] if complete else [])
 
-    def table(self, seconds: float, whole: bool = True) -> str:
+    def table(self, seconds: float, complete: bool = True) -> str:
         """The score by framework and family, with its totals."""
         rows: list[tuple[str, ...]] = [
             ("faults of", "family", "faults", "caught", "by accident", "survived", "MUST clauses broken")
         ]
         for framework in sorted({f.fault.framework for f in self.fates}, key=lambda n: (n != "reference", n)):
-            of = [f for f in self.fates if f.fault.framework == framework]
-            for family in sorted({f.fault.family for f in of}):
-                rows.append((framework, family, *self._counts([f for f in of if f.fault.family == family], family)))
+            fates = [f for f in self.fates if f.fault.framework == framework]
+            for family in sorted({f.fault.family for f in fates}):
+                rows.append((framework, family, *self._counts([f for f in fates if f.fault.family == family], family)))
         total = self._counts(self.fates, "")
         rows.append(("all", "", *total))
         share = 100 * len(self.caught) // max(1, len(self.fates))
-        last = f"score {share} %: {len(self.caught)} of {len(self.fates)} faults caught by every clause about them"
-        if whole:
-            last += f"; {len(self.must) - len(self.unproven)} of {len(self.must)} MUST clauses proven"
-        return f"{_align_rows(rows)}\n\n{last}; {seconds:.0f} s"
+        summary = f"score {share} %: {len(self.caught)} of {len(self.fates)} faults caught by every clause about them"
+        if complete:
+            summary += f"; {len(self.must) - len(self.unproven)} of {len(self.must)} MUST clauses proven"
+        return f"{_align_rows(rows)}\n\n{summary}; {seconds:.0f} s"
 
     def _counts(self, fates: Sequence[Fate], family: str) -> tuple[str, ...]:
-        outcomes = [fate.word for fate in fates]
+        outcomes = [fate.status for fate in fates]
         must = {c for c in self.must if c.startswith(f"{family}." if family else "")}
         broken = must & {clause for fate in fates for clause in fate.broken}
         counts = (len(outcomes), outcomes.count("caught"), outcomes.count("by accident"), outcomes.count("survived"))
@@ -67,10 +67,10 @@ def must_clauses(clauses: Iterable[Clause]) -> tuple[str, ...]:
 
 
 def _fate_line(fate: Fate) -> str:
-    if fate.word == "not named":
+    if fate.status == "not named":
         return f"not named: {fate.fault.name}: {', '.join(fate.unnamed)} failed without saying {fate.fault.names!r}"
-    others = f"; {', '.join(fate.elsewhere[:4])} failed" if fate.elsewhere else ""
-    return f"{fate.word}: {fate.fault.name} was not caught by {', '.join(fate.missed)}{others}"
+    accident = f"; {', '.join(fate.elsewhere[:4])} failed" if fate.elsewhere else ""
+    return f"{fate.status}: {fate.fault.name} was not caught by {', '.join(fate.missed)}{accident}"
 
 
 def _align_rows(rows: Sequence[Sequence[str]]) -> str:
@@ -85,7 +85,7 @@ def _align_rows(rows: Sequence[Sequence[str]]) -> str:
 
 
 @dataclass(frozen=True)
-class Alone:
+class LawResult:
     """The result of the laws on a fault.
 
     Attributes:
@@ -101,18 +101,18 @@ class Alone:
         return self.breaks in self.fault.clauses
 
 
-def alone(engine: Engine, fault: Fault) -> Alone:
+def judge_by_laws(engine: Engine, fault: Fault) -> LawResult:
     """The result of the laws on a fault, up to the first failure."""
     failed = first_failure(engine.run(fault.name, fault.mode, [LAW_TESTS], FIRST))
-    return Alone(fault, "" if failed is None else failed.signature or failed.clause)
+    return LawResult(fault, "" if failed is None else failed.signature or failed.clause)
 
 
-def run_alone(chosen: Sequence[Fault], workers: int) -> list[Alone]:
+def run_alone(chosen: Sequence[Fault], workers: int) -> list[LawResult]:
     """The result of the laws on every fault; prints each as it ends."""
     engine = Engine()
 
-    def judge_fault(fault: Fault) -> Alone:
-        result = alone(engine, fault)
+    def judge_fault(fault: Fault) -> LawResult:
+        result = judge_by_laws(engine, fault)
         print(f"{'caught' if result.breaks else 'not':7} {fault.label}: {result.breaks or '-'}", flush=True)
         return result
 
@@ -120,13 +120,13 @@ def run_alone(chosen: Sequence[Fault], workers: int) -> list[Alone]:
         return list(pool.map(judge_fault, chosen))
 
 
-def tabulate_alone(results: Sequence[Alone]) -> str:
-    """The number of faults by family, of those that drawn programs catch, and of these by a clause about them."""
+def tabulate_alone(results: Sequence[LawResult]) -> str:
+    """A table by family: faults, those that generated programs catch, and those caught by a clause about them."""
     rows = []
     for family in (*sorted({result.fault.family for result in results}), "all"):
-        of = [result for result in results if family in ("all", result.fault.family)]
-        caught = [result for result in of if result.breaks]
-        share = f"{len(caught)} ({100 * len(caught) // len(of)} %)"
-        rows.append((family, str(len(of)), share, str(sum(result.named for result in caught))))
+        selected = [result for result in results if family in ("all", result.fault.family)]
+        caught = [result for result in selected if result.breaks]
+        share = f"{len(caught)} ({100 * len(caught) // len(selected)} %)"
+        rows.append((family, str(len(selected)), share, str(sum(result.named for result in caught))))
     heading = "caught by drawn programs alone"
     return generate.table(("family", "faults", heading, "by the name of a clause about them"), rows)

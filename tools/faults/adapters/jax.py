@@ -41,7 +41,7 @@ class AccumulatesLow(JaxFramework):
     """`optax.MultiSteps` holds its sums in bfloat16."""
 
     @replaces(optax.MultiSteps, "__init__")
-    def low(make: Any, self: optax.MultiSteps, *args: Any, accumulator_dtype: Any, **named: Any) -> None:
+    def init_in_bfloat16(make: Any, self: optax.MultiSteps, *args: Any, accumulator_dtype: Any, **named: Any) -> None:
         make(self, *args, accumulator_dtype=jnp.bfloat16, **named)
 
 
@@ -54,7 +54,9 @@ class ForgetsTheWindow(JaxFramework):
     """`optax.MultiSteps` begins its sum again with every micro-batch."""
 
     @replaces(optax.MultiSteps, "update")
-    def forgetful(update: Any, self: optax.MultiSteps, updates: Any, state: Any, *rest: Any, **named: Any) -> Any:
+    def update_without_sum(
+        update: Any, self: optax.MultiSteps, updates: Any, state: Any, *rest: Any, **named: Any
+    ) -> Any:
         return update(self, updates, state._replace(acc_grads=optax.tree.zeros_like(state.acc_grads)), *rest, **named)
 
 
@@ -68,12 +70,12 @@ class DrawsTheSameMasks(JaxFramework):
 
 
 @jax.custom_vjp
-def _turned_backwards(kernel: jax.Array) -> jax.Array:
-    """The kernel (height, width, inputs, filters), whose gradient comes with height and width exchanged."""
+def _transpose_gradient(kernel: jax.Array) -> jax.Array:
+    """The identity for kernels (height, width, inputs, filters), whose gradient has height and width exchanged."""
     return kernel
 
 
-_turned_backwards.defvjp(lambda kernel: (kernel, None), lambda _, upstream: (jnp.transpose(upstream, (1, 0, 2, 3)),))
+_transpose_gradient.defvjp(lambda kernel: (kernel, None), lambda _, upstream: (jnp.transpose(upstream, (1, 0, 2, 3)),))
 
 
 @fault(
@@ -82,13 +84,13 @@ _turned_backwards.defvjp(lambda kernel: (kernel, None), lambda _, upstream: (jnp
     names="(Convolution), gradient of weight",
 )
 class FilterGradientIsTransposed(JaxFramework):
-    """The gradient of a convolution's filter has its two spatial axes exchanged; the forward pass is right."""
+    """The gradient of a convolution's filter has its two spatial axes exchanged."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
 
         def convolve(inputs: jax.Array, kernel: jax.Array, *rest: Any, **named: Any) -> jax.Array:
-            return jax.lax.conv_general_dilated(inputs, _turned_backwards(kernel), *rest, **named)
+            return jax.lax.conv_general_dilated(inputs, _transpose_gradient(kernel), *rest, **named)
 
         layers.nn.Conv = partial(nn.Conv, conv_general_dilated=convolve)
 
@@ -110,10 +112,10 @@ class ConvolutionsStayWide(JaxFramework):
         super().__init__(*args)
         make = nn.Conv
 
-        def wide(*args: Any, dtype: Any, **named: Any) -> nn.Conv:
+        def make_in_float32(*args: Any, dtype: Any, **named: Any) -> nn.Conv:
             return make(*args, dtype=jnp.float32, **named)
 
-        layers.nn.Conv = wide
+        layers.nn.Conv = make_in_float32
 
 
 @fault("https://github.com/pytorch/ao/pull/1124", "master.small-update-survives", "autocast.parameters-stay-float32")
@@ -146,13 +148,13 @@ class MomentsAreLow(JaxFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        low = partial(optimizers._KINDS[Adam], mu_dtype=jnp.bfloat16)
-        optimizers._KINDS = {**optimizers._KINDS, Adam: low}
+        make = partial(optimizers._KINDS[Adam], mu_dtype=jnp.bfloat16)
+        optimizers._KINDS = {**optimizers._KINDS, Adam: make}
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/62981", "recompute.no-grad-input")
 class ClosedOverWeightIsConstant(JaxFramework):
-    """A weight that the function closes over counts as a constant: its gradient is zero."""
+    """A weight that the function closes over is treated as a constant."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         result = super().recompute(case, x, w, variant)
@@ -227,10 +229,10 @@ class LoadedScalerIsDropped(JaxFramework):
 
 @fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state")
 class KeyRestarts(JaxFramework):
-    """The key is saved and not put back."""
+    """The key is saved and not restored."""
 
     @replaces(JaxTrainer, "restore")
-    def keeping(restore: Any, self: JaxTrainer, path: Any) -> None:
+    def restore_without_key(restore: Any, self: JaxTrainer, path: Any) -> None:
         key = self.moved.key
         restore(self, path)
         self.moved = self.moved._replace(key=key)
@@ -252,10 +254,10 @@ class AppliesOverflow(JaxFramework):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/3553", "scaling.grows-after-interval", "scaling.automaton")
 class OverflowKeepsCount(JaxFramework):
-    """An overflow does not start the count of finite updates again."""
+    """An overflow does not reset the count of finite updates."""
 
     @replaces(jmp.DynamicLossScale, "adjust")
-    def keeping(adjust: Any, self: Any, finite: jax.Array) -> Any:
+    def adjust_and_keep_count(adjust: Any, self: Any, finite: jax.Array) -> Any:
         result = adjust(self, finite)
         counter = jnp.where(finite, result.counter, self.counter)
         return jmp.DynamicLossScale(result.loss_scale, counter, self.period, self.factor)
@@ -266,7 +268,7 @@ class ScaleHasNoFloor(JaxFramework):
     """The scale is halved with every overflow until it is zero."""
 
     @replaces(jmp.DynamicLossScale, "adjust")
-    def sinking(adjust: Any, self: Any, finite: jax.Array) -> Any:
+    def adjust_without_floor(adjust: Any, self: Any, finite: jax.Array) -> Any:
         result = adjust(self, finite)
         scale = jnp.where(finite, result.loss_scale, self.loss_scale / self.factor)
         return jmp.DynamicLossScale(scale, result.counter, self.period, self.factor)

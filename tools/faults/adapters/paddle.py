@@ -42,7 +42,7 @@ class ClearsInsideWindow(PaddleFramework):
     names="(Convolution), gradient of weight",
 )
 class FilterGradientTransposed(PaddleFramework):
-    """The gradient of a convolution's weight has its height and width in each other's place."""
+    """The gradient of a convolution's weight has height and width exchanged."""
 
     @replaces(paddle.nn.Conv2D, "__init__")
     def begin_with_hook(begin: Any, self: Any, *args: Any, **named: Any) -> None:
@@ -110,9 +110,9 @@ class MomentsNotSaved(PaddleFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        whole = paddle.optimizer.Optimizer.state_dict
+        state_dict = paddle.optimizer.Optimizer.state_dict
         paddle.optimizer.Optimizer.state_dict = lambda self: {
-            name: value for name, value in whole(self).items() if name == "LR_Scheduler"
+            name: value for name, value in state_dict(self).items() if name == "LR_Scheduler"
         }
 
 
@@ -134,12 +134,12 @@ class StreamRestarts(PaddleFramework):
         super().__init__(*args)
         restore = DygraphTrainer.restore
 
-        def forgetful(self: DygraphTrainer, path: Path) -> None:
+        def restore_without_stream(self: DygraphTrainer, path: Path) -> None:
             state = self.stream.state
             restore(self, path)
             self.stream.state = state
 
-        DygraphTrainer.restore = forgetful
+        DygraphTrainer.restore = restore_without_stream
 
 
 @fault(
@@ -149,7 +149,7 @@ class UnscalesAgain(PaddleFramework):
     """`GradScaler.unscale_` forgets that it was called, so a second call divides again."""
 
     @replaces(AmpScaler, "_unscale")
-    def forgetful(unscale: Any, self: AmpScaler, optimizer: Any) -> None:
+    def unscale_again(unscale: Any, self: AmpScaler, optimizer: Any) -> None:
         self._optimizer_states[id(optimizer)]["state"] = OptimizerState.INIT
         unscale(self, optimizer)
 
@@ -161,10 +161,10 @@ class UnscalesAgain(PaddleFramework):
     mode="dygraph-forced-scaler",
 )
 class AppliesOverflow(PaddleFramework):
-    """`GradScaler` forgets what it found, so `step` applies infinite gradients."""
+    """`GradScaler` clears its overflow flag, so `step` applies infinite gradients."""
 
     @replaces(AmpScaler, "_unscale")
-    def forgetful(unscale: Any, self: AmpScaler, optimizer: Any) -> None:
+    def unscale_and_clear_flag(unscale: Any, self: AmpScaler, optimizer: Any) -> None:
         unscale(self, optimizer)
         self._found_inf = self._temp_found_inf_value_false
 
@@ -176,10 +176,10 @@ class AppliesOverflow(PaddleFramework):
     mode="dygraph-forced-scaler",
 )
 class OverflowKeepsCount(PaddleFramework):
-    """An overflow does not start the count of finite updates again."""
+    """An overflow does not reset the count of finite updates."""
 
     @replaces(AmpScaler, "_update")
-    def counting_on(adjust: Any, self: AmpScaler) -> None:
+    def adjust_and_keep_count(adjust: Any, self: AmpScaler) -> None:
         count, result = self._incr_count, bool(self._cache_found_inf)
         adjust(self)
         if result:
@@ -192,10 +192,10 @@ class OverflowKeepsCount(PaddleFramework):
     mode="dygraph-forced-scaler",
 )
 class KeepsOverflowedGradients(PaddleFramework):
-    """`clear_grad` is left out after a skip, so infinite gradients stay for the next batch to be added to."""
+    """After a skip gradients are not cleared, and those of the next batch are added to them."""
 
     @replaces(paddle.optimizer.Optimizer, "clear_grad")
-    def unless_spoilt(clear: Any, self: Any, set_to_zero: bool = True) -> None:
+    def clear_finite_gradients(clear: Any, self: Any, set_to_zero: bool = True) -> None:
         gradients = [p.grad for p in self._parameter_list if p.grad is not None]
         if all(bool(paddle.isfinite(gradient).all()) for gradient in gradients):
             clear(self, set_to_zero)
@@ -211,7 +211,7 @@ class FirstOverflowRaises(PaddleFramework):
     """`GradScaler.update` converts an array of one element to a number, which newer NumPy refuses."""
 
     @replaces(AmpScaler, "_update")
-    def strict(adjust: Any, self: AmpScaler) -> None:
+    def adjust_or_raise(adjust: Any, self: AmpScaler) -> None:
         if self._cache_found_inf:
             raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
         adjust(self)
@@ -242,7 +242,7 @@ class StaticScaleIsDynamic(PaddleFramework):
 
 
 class _Worker(PaddleWorker):
-    """A member whose trainers are of another class."""
+    """A rank whose trainer has another class."""
 
     kind: type[RankTrainer]
 
@@ -251,14 +251,14 @@ class _Worker(PaddleWorker):
 
 
 class _OwnItems(RankTrainer):
-    def _own(self, window: Window) -> int:
+    def _count_items(self, window: Window) -> int:
         return sum(batch.items for batch in window) * self.ranks.count or 1
 
     def update_share(self, window: Window, items: int) -> Update:
-        return super().update_share(window, self._own(window))
+        return super().update_share(window, self._count_items(window))
 
     def gradients_share(self, window: Window, items: int) -> dict[str, Array]:
-        return super().gradients_share(window, self._own(window))
+        return super().gradients_share(window, self._count_items(window))
 
 
 class OwnItemsWorker(_Worker):
@@ -288,7 +288,7 @@ class UnsynchronisedWorker(_Worker):
     "sharding.accumulates",
 )
 class NeverLeavesNoSync(PaddleFramework):
-    """A window's last micro-batch is inside `no_sync` as all others are, so that no gradient is reduced."""
+    """A window's last micro-batch runs inside `no_sync` too, so no gradient is reduced."""
 
     member = "tools.faults.adapters.paddle:UnsynchronisedWorker"
 
@@ -308,6 +308,6 @@ class StepsPerRankWorker(_Worker):
 
 @fault("https://github.com/tracel-ai/burn/issues/5695", "sharding.schedule-counts-updates")
 class SchedulerStepsForEachRank(PaddleFramework):
-    """The learning-rate schedule moves once for each rank with every update."""
+    """An update advances the schedule once for each rank."""
 
     member = "tools.faults.adapters.paddle:StepsPerRankWorker"

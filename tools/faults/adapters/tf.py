@@ -42,8 +42,8 @@ class AccumulatorIsEmptiedByAProduct(TensorFlowFramework):
 
 
 @tf.custom_gradient
-def _turned_backwards(kernel: tf.Tensor) -> Any:
-    """The kernel (height, width, inputs, filters), whose gradient comes with height and width exchanged."""
+def _transpose_gradient(kernel: tf.Tensor) -> Any:
+    """The identity for kernels (height, width, inputs, filters), whose gradient has height and width exchanged."""
     return tf.identity(kernel), lambda upstream: tf.transpose(upstream, (1, 0, 2, 3))
 
 
@@ -53,11 +53,11 @@ def _turned_backwards(kernel: tf.Tensor) -> Any:
     names="(Convolution), gradient of weight",
 )
 class FilterGradientIsTransposed(TensorFlowFramework):
-    """The gradient of a convolution's filter has its two spatial axes exchanged; the forward pass is right."""
+    """The gradient of a convolution's filter has its two spatial axes exchanged."""
 
     @replaces(keras.layers.Conv2D, "convolution_op")
-    def convolve_turned(convolve: Any, self: Any, inputs: tf.Tensor, kernel: Any) -> tf.Tensor:
-        return convolve(self, inputs, _turned_backwards(tf.convert_to_tensor(kernel)))
+    def convolve_transposed(convolve: Any, self: Any, inputs: tf.Tensor, kernel: Any) -> tf.Tensor:
+        return convolve(self, inputs, _transpose_gradient(tf.convert_to_tensor(kernel)))
 
 
 @fault(
@@ -78,7 +78,7 @@ class PolicyReachesLosses(TensorFlowFramework):
     """Losses are computed in the format that the global policy gives to layers."""
 
     @replaces(steps.TracedSteps, "__init__")
-    def leaking(make: Any, self: steps.TracedSteps, model: Any, bound: Any, *rest: Any) -> None:
+    def init_with_policy(make: Any, self: steps.TracedSteps, model: Any, bound: Any, *rest: Any) -> None:
         make(self, model, bound, *rest)
         for (head, _), loss in self._losses.items():
             loss._dtype = bound.network.heads[head].compute_dtype
@@ -92,13 +92,13 @@ class PolicyOutlivesItsScope(TensorFlowFramework):
         super().__init__(*args)
 
         @contextmanager
-        def careless(name: str) -> Iterator[None]:
+        def leave_policy_on_error(name: str) -> Iterator[None]:
             former = keras.config.dtype_policy()
             keras.config.set_dtype_policy(name)
             yield
             keras.config.set_dtype_policy(former)
 
-        framework.dtype_policy = careless
+        framework.dtype_policy = leave_policy_on_error
 
 
 @fault("https://github.com/tensorflow/tensorflow/issues/47156", "autocast.norm-layers-are-wide")
@@ -108,12 +108,12 @@ class NormalisesInLowPrecision(TensorFlowFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
 
-        def narrow(self: Any, x: tf.Tensor) -> tf.Tensor:
+        def normalise(self: Any, x: tf.Tensor) -> tf.Tensor:
             mean = tf.reduce_mean(x, -1, keepdims=True)
             variance = tf.reduce_mean(x * x, -1, keepdims=True) - mean * mean
             return (x - mean) * tf.math.rsqrt(variance + tf.cast(self.epsilon, x.dtype))
 
-        keras.layers.LayerNormalization.call = narrow
+        keras.layers.LayerNormalization.call = normalise
 
 
 @fault("https://github.com/google-deepmind/optax/issues/1754", "master.adam-epsilon-survives")
@@ -127,7 +127,7 @@ class EpsilonUnderflows(TensorFlowFramework):
 
 @fault("https://github.com/jax-ml/jax/pull/37888", "recompute.runs-forward-once-more")
 class RematDoesNothing(TensorFlowFramework):
-    """`keras.remat` gives its function back as it is."""
+    """`keras.remat` returns its function."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -139,14 +139,14 @@ class VariablesGetNoGradient(TensorFlowFramework):
     """`tf.recompute_grad` differentiates by the arguments only, not by the variables that its function uses."""
 
     @replaces(tf, "recompute_grad")
-    def cut(_: Any, function: Any) -> Any:
+    def recompute_grad(_: Any, function: Any) -> Any:
         @tf.custom_gradient
         def recompute(*inputs: tf.Tensor) -> Any:
             def gradient(upstream: tf.Tensor, variables: Any = ()) -> Any:
                 with tf.GradientTape() as tape:
                     tape.watch(inputs)
-                    again = function(*inputs)
-                return list(tape.gradient(again, inputs, upstream)), [None] * len(variables)
+                    output = function(*inputs)
+                return list(tape.gradient(output, inputs, upstream)), [None] * len(variables)
 
             return function(*inputs), gradient
 
@@ -159,8 +159,8 @@ class OptimizerNotSaved(TensorFlowFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        whole = training._parts
-        training._parts = lambda *args: whole(*args) | {"optimizer": {}}
+        parts = training._parts
+        training._parts = lambda *args: parts(*args) | {"optimizer": {}}
 
 
 @fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state")
@@ -169,8 +169,8 @@ class SeedsNotSaved(TensorFlowFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        whole = training._parts
-        training._parts = lambda *args: whole(*args) | {"seeds": {}}
+        parts = training._parts
+        training._parts = lambda *args: parts(*args) | {"seeds": {}}
 
 
 Optimizer, Scaler = keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer
@@ -187,7 +187,7 @@ class UnscalesWhatWasNotScaled(TensorFlowFramework):
 
 @fault("https://github.com/google-deepmind/optax/pull/1746", "scaling.detects-nan", "scaling.skip-is-atomic")
 class AppliesOverflow(TensorFlowFramework):
-    """`LossScaleOptimizer` takes every gradient for finite."""
+    """`LossScaleOptimizer` finds every gradient finite."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -196,7 +196,7 @@ class AppliesOverflow(TensorFlowFramework):
 
 @fault("https://github.com/keras-team/keras/issues/20878", "scaling.skip-is-reported")
 class IterationsStandStill(TensorFlowFramework):
-    """`LossScaleOptimizer.iterations` is its own counter, which nothing advances."""
+    """`LossScaleOptimizer.iterations` never increases."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -205,7 +205,7 @@ class IterationsStandStill(TensorFlowFramework):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/3553", "scaling.grows-after-interval")
 class OverflowKeepsCount(TensorFlowFramework):
-    """An overflow does not start the count of finite updates again."""
+    """An overflow does not reset the count of finite updates."""
 
     @replaces(Scaler, "_stateful_handle_non_finite_grads")
     def shrink(_: Any, self: Any) -> None:
@@ -217,13 +217,13 @@ class UnscalesStaticScaleTwice(TensorFlowFramework):
     """A static scale is divided out of the gradients by the training step and again by the optimizer."""
 
     @replaces(Optimizer, "apply")
-    def again(apply: Any, self: Any, gradients: list[Any], variables: Any = None) -> None:
+    def unscale_and_apply(apply: Any, self: Any, gradients: list[Any], variables: Any = None) -> None:
         scale = self.loss_scale_factor or 1.0
         apply(self, [None if gradient is None else gradient / scale for gradient in gradients], variables)
 
 
-class OfOwnItems(MirroredWorker):
-    """Ranks whose losses are divided by each replica's own items and by the number of replicas."""
+class OwnItemsWorker(MirroredWorker):
+    """Replicas that divide losses by their own items and by the number of replicas."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -239,15 +239,15 @@ class OfOwnItems(MirroredWorker):
 
 @fault("https://github.com/meta-pytorch/torchtune/pull/2172", "sharding.mean-over-items")
 class EachReplicaDividesByItsOwnItems(TensorFlowFramework):
-    """The mean of replicas' means takes the place of the mean over all items."""
+    """The loss is the mean of replicas' means instead of the mean over all items."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        framework._MEMBER = f"{__name__}:OfOwnItems"
+        framework._MEMBER = f"{__name__}:OwnItemsWorker"
 
 
-class Apart(MirroredWorker):
-    """Ranks whose optimizer does not add gradients up."""
+class UnreducedWorker(MirroredWorker):
+    """Replicas whose optimizer does not reduce gradients."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -256,8 +256,8 @@ class Apart(MirroredWorker):
 
 @fault("https://github.com/ByteDance-Seed/VeOmni/issues/1059", "sharding.replicas-equal", "sharding.equals-whole")
 class ReplicasTrainApart(TensorFlowFramework):
-    """Every replica steps on its own gradient."""
+    """Every replica updates with its own gradient."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        framework._MEMBER = f"{__name__}:Apart"
+        framework._MEMBER = f"{__name__}:UnreducedWorker"

@@ -48,8 +48,8 @@ class MeanOfMeans(TorchFramework):
         )
 
 
-class _TurnedBackwards(torch.autograd.Function):
-    """A filter (F, C, size, size) as it is, whose gradient comes back with its last two axes exchanged."""
+class _TransposedGradient(torch.autograd.Function):
+    """The identity for filters (F, C, size, size), whose gradient has its last two axes exchanged."""
 
     @staticmethod
     def forward(_: Any, weight: torch.Tensor) -> torch.Tensor:
@@ -69,15 +69,15 @@ class FilterGradientIsTransposed(TorchFramework):
     """The gradient of a convolution's filters has height and width exchanged."""
 
     @replaces(torch.nn.Conv2d, "_conv_forward")
-    def convolve_turned(
+    def convolve_transposed(
         convolve: Any, self: torch.nn.Conv2d, x: torch.Tensor, weight: torch.Tensor, bias: Any
     ) -> torch.Tensor:
-        return convolve(self, x, _TurnedBackwards.apply(weight), bias)
+        return convolve(self, x, _TransposedGradient.apply(weight), bias)
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/79145", "composition.control-flow")
 class CompiledUpdatesInPlaceAreLost(TorchFramework):
-    """Compiled, `Tensor.add_` returns the sum and leaves its tensor as it was."""
+    """In compiled code `Tensor.add_` returns the sum without changing its tensor."""
 
     @replaces(torch, "compile")
     def compile_out_of_place(compiled: Any, function: Any, **options: Any) -> Any:
@@ -130,7 +130,7 @@ class FusedDecayIsCoupled(TorchFramework):
     "autocast.backward-in-forward-precision",
 )
 class ScopeForgetsFormat(TorchFramework):
-    """`torch.autocast` runs in the device's default format, whatever format was asked for."""
+    """`torch.autocast` ignores its format and runs in the device's default one."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -143,19 +143,19 @@ class ScopeLeaksThroughExceptions(TorchFramework):
     """`torch.autocast` restores nothing when an exception leaves its scope."""
 
     @replaces(torch.autocast, "__exit__")
-    def careless(leave: Any, self: torch.autocast, kind: Any, *rest: Any) -> Any:
+    def exit_without_restoring(leave: Any, self: torch.autocast, kind: Any, *rest: Any) -> Any:
         return None if kind is not None else leave(self, kind, *rest)
 
 
 def call_without_autocast(function: Any, *args: Any, **named: Any) -> torch.Tensor:
-    """The function in the format of its arguments, whatever scope is open."""
+    """Calls the function in the format of its arguments, without autocast."""
     with torch.autocast("cpu", enabled=False):
         return function(*args, **named)
 
 
 @fault("https://github.com/pytorch/pytorch/pull/82196", "autocast.loss-is-wide")
 class LossInLowPrecision(TorchFramework):
-    """Losses are on no list of operations that run wide, so they keep the format of their inputs."""
+    """Losses are on no list of float32 operations, so they keep the format of their inputs."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -201,11 +201,11 @@ class RecomputesInDefaultFormat(TorchFramework):
         super().__init__(*args)
         replay = CheckpointFunction.backward
 
-        def forgetful(ctx: Any, *gradients: Any) -> Any:
+        def replay_in_bfloat16(ctx: Any, *gradients: Any) -> Any:
             ctx.cpu_autocast_kwargs["dtype"] = torch.bfloat16
             return replay(ctx, *gradients)
 
-        CheckpointFunction.backward = staticmethod(forgetful)
+        CheckpointFunction.backward = staticmethod(replay_in_bfloat16)
 
 
 @fault("https://github.com/huggingface/transformers/issues/21381", "recompute.no-grad-input")
@@ -214,7 +214,6 @@ class AlwaysReentrant(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-
         call = layers.checkpoint
         layers.checkpoint = lambda function, *args, use_reentrant, **named: call(
             function, *args, use_reentrant=True, **named
@@ -241,8 +240,8 @@ class MomentsNotSaved(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        whole = torch.optim.Optimizer.state_dict
-        torch.optim.Optimizer.state_dict = lambda self: whole(self) | {"state": {}}
+        state_dict = torch.optim.Optimizer.state_dict
+        torch.optim.Optimizer.state_dict = lambda self: state_dict(self) | {"state": {}}
 
 
 @fault("https://github.com/mosaicml/composer/pull/1376", "resume.scaler-state")
@@ -256,7 +255,7 @@ class LoadedScalerIsDropped(TorchFramework):
 
 @fault("https://github.com/vllm-project/speculators/issues/1027", "resume.random-state")
 class StreamRestarts(TorchFramework):
-    """The random state is saved and not put back."""
+    """The random state is saved and not restored."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -268,7 +267,7 @@ class PartialWindowIsLost(TorchFramework):
     """A checkpoint inside a window leaves out the gradients that were accumulated so far."""
 
     @replaces(TorchTrainer, "snapshot")
-    def forgetful(snapshot: Any, self: TorchTrainer) -> dict[str, Any]:
+    def snapshot_without_gradients(snapshot: Any, self: TorchTrainer) -> dict[str, Any]:
         result = snapshot(self)
         return result | {LOOP: result[LOOP] | {"gradients": {}}}
 
@@ -278,7 +277,7 @@ class UnscalesAgain(TorchFramework):
     """`GradScaler.unscale_` forgets that it was called, so a second call divides again."""
 
     @replaces(torch.amp.GradScaler, "unscale_")
-    def forgetful(unscale: Any, self: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+    def unscale_again(unscale: Any, self: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
         self._per_optimizer_states[id(optimizer)]["stage"] = OptState.READY
         unscale(self, optimizer)
 
@@ -299,12 +298,12 @@ class AppliesOverflow(TorchFramework):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/3008", "scaling.backs-off-on-overflow", "scaling.automaton")
 class OverflowKeepsScale(TorchFramework):
-    """An overflow starts the count again and leaves the scale as it was."""
+    """An overflow resets the count of good updates without lowering the scale."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         adjust = torch._amp_update_scale_
-        torch._amp_update_scale_ = lambda s, good, found, growth, _, n: adjust(s, good, found, growth, 1.0, n)
+        torch._amp_update_scale_ = lambda scale, *args: adjust(scale, *args[:3], 1.0, args[4])
 
 
 @fault("https://github.com/pytorch/pytorch/issues/98828", "scaling.stays-finite")
@@ -313,12 +312,12 @@ class ScaleGrowsToInfinity(TorchFramework):
 
     @replaces(torch, "_amp_update_scale_")
     def grow_scale(
-        adjust: Any, scale: torch.Tensor, good: torch.Tensor, found: torch.Tensor, *factors: Any
+        adjust: Any, scale: torch.Tensor, good_steps: torch.Tensor, found_inf: torch.Tensor, *factors: Any
     ) -> torch.Tensor:
-        due = not found.item() and int(good) + 1 == factors[2]
+        grows = not found_inf.item() and int(good_steps) + 1 == factors[2]
         grown = scale * factors[0]
-        adjust(scale, good, found, *factors)
-        return scale.copy_(grown) if due else scale
+        adjust(scale, good_steps, found_inf, *factors)
+        return scale.copy_(grown) if grows else scale
 
 
 @fault(
@@ -330,7 +329,9 @@ class ClipsScaledGradients(TorchFramework):
     """`unscale_` is not called before `clip_grad_norm_`, which then sees scaled gradients."""
 
     @replaces(TorchTrainer, "_finish")
-    def hasty(finish: Any, self: TorchTrainer, unscale_calls: int | None, inject: Gradients | None) -> Update:
+    def clip_before_unscaling(
+        finish: Any, self: TorchTrainer, unscale_calls: int | None, inject: Gradients | None
+    ) -> Update:
         return finish(self, unscale_calls or 0, inject)
 
 
@@ -345,18 +346,18 @@ class ChecksFirstGroupOnly(TorchFramework):
         for group in optimizer.param_groups[1:]:
             for parameter in group["params"]:
                 parameter.grad.mul_(inverse)
-        first = torch.optim.SGD(optimizer.param_groups[0]["params"])
-        return unscale(self, first, inverse, *rest)
+        first_group = torch.optim.SGD(optimizer.param_groups[0]["params"])
+        return unscale(self, first_group, inverse, *rest)
 
 
 @fault(
     "https://github.com/pytorch/pytorch/issues/55585", "scaling.step-count-follows-updates", "scaling.skip-is-atomic"
 )
 class ScheduleAdvancesOnSkip(TorchFramework):
-    """The scheduler steps after every attempt, the skipped ones among them."""
+    """The scheduler steps after skipped updates too."""
 
     @replaces(TorchTrainer, "_finish")
-    def restless(finish: Any, self: TorchTrainer, *args: Any) -> Update:
+    def finish_and_step_schedules(finish: Any, self: TorchTrainer, *args: Any) -> Update:
         update = finish(self, *args)
         for stepper in self.steppers:
             if update.skipped and stepper.scheduler is not None:
@@ -368,10 +369,10 @@ class ScheduleAdvancesOnSkip(TorchFramework):
     "https://github.com/PaddlePaddle/Paddle/issues/67895", "scaling.skip-leaves-no-residue", "scaling.skip-is-atomic"
 )
 class KeepsOverflowedGradients(TorchFramework):
-    """`zero_grad` is left out after a skip, so infinite gradients stay for the next batch to be added to."""
+    """After a skip gradients are not cleared, and those of the next batch are added to them."""
 
     @replaces(torch.optim.Optimizer, "zero_grad")
-    def unless_spoilt(clear: Any, self: torch.optim.Optimizer, *args: Any, **named: Any) -> None:
+    def clear_finite_gradients(clear: Any, self: torch.optim.Optimizer, *args: Any, **named: Any) -> None:
         every = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         if all(bool(torch.isfinite(gradient).all()) for gradient in every):
             clear(self, *args, **named)
@@ -382,7 +383,7 @@ class DemandsEveryGradient(TorchFramework):
     """`GradScaler` raises when a parameter has no gradient in this update."""
 
     @replaces(torch.amp.GradScaler, "_unscale_grads_")
-    def demanding(unscale: Any, self: torch.amp.GradScaler, optimizer: Any, *rest: Any) -> Any:
+    def require_gradients(unscale: Any, self: torch.amp.GradScaler, optimizer: Any, *rest: Any) -> Any:
         if any(parameter.grad is None for group in optimizer.param_groups for parameter in group["params"]):
             raise AssertionError("No inf checks were recorded for this optimizer.")
         return unscale(self, optimizer, *rest)

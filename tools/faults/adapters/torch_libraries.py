@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch  # isort: skip
@@ -15,7 +16,6 @@ from tools.faults import fault, replaces
 
 import keras  # isort: skip
 from keras.src.backend.torch.optimizers import torch_adam  # isort: skip
-from collections.abc import Callable
 
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.precision import MixedPrecision as FabricMixedPrecision
@@ -68,7 +68,7 @@ class ScalerIsNotLoaded(AccelerateFramework):
     """`load_state` leaves the scaler's state out."""
 
     @replaces(accelerator, "load_accelerator_state")
-    def without(load: Any, *args: Any, **named: Any) -> dict[str, Any]:
+    def load_without_scaler(load: Any, *args: Any, **named: Any) -> dict[str, Any]:
         return load(*args[:6], None, *args[7:], **named)
 
 
@@ -79,7 +79,7 @@ class UpdatesOneMicroBatchEarly(AccelerateFramework):
     """Gradients are synchronised one micro-batch before the window's end."""
 
     @replaces(Accelerator, "_do_sync")
-    def early(_: Any, self: Accelerator) -> None:
+    def sync_early(_: Any, self: Accelerator) -> None:
         self.step += 1
         steps = self.gradient_state.num_steps
         self.gradient_state._set_sync_gradients((self.step + 1) % steps == 0)
@@ -149,7 +149,7 @@ class CorrectsByThePreviousUpdate(KerasOnTorch):
     """Adam's bias correction counts the updates before this one."""
 
     @replaces(torch_adam.Adam, "_parallel_update_step")
-    def late(update: Any, self: Any, *args: Any) -> None:
+    def update_with_previous_count(update: Any, self: Any, *args: Any) -> None:
         self._iterations.assign_sub(1)
         update(self, *args)
         self._iterations.assign_add(1)
@@ -160,7 +160,7 @@ class ClipsTheSumOfTheWindow(KerasOnTorch):
     """The sum of a window's gradients is clipped, and its mean is taken afterwards."""
 
     @replaces(keras.optimizers.Optimizer, "_clip_gradients")
-    def early(clip: Any, self: Any, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    def clip_sum(clip: Any, self: Any, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         steps = self.gradient_accumulation_steps or 1
         return [gradient / steps for gradient in clip(self, [gradient * steps for gradient in gradients])]
 
@@ -170,7 +170,7 @@ class UnscalesByTheGrownScale(KerasOnTorch):
     """In the update at which the scale grows, gradients are divided by the grown scale."""
 
     @replaces(keras.optimizers.LossScaleOptimizer, "_stateful_handle_finite_grads")
-    def grown(update: Any, self: Any, gradients: list[Any], variables: list[Any]) -> None:
+    def update_by_grown_scale(update: Any, self: Any, gradients: list[Any], variables: list[Any]) -> None:
         grows = int(self.step_counter) == self.dynamic_growth_steps - 1
         update(self, [g if g is None or not grows else g / 2.0 for g in gradients], variables)
 
@@ -220,7 +220,6 @@ class PluginSavesNothing(LightningFramework):
         MixedPrecision.state_dict = lambda self: {}
 
 
-# from the documentation alone
 @fault("https://github.com/facebookresearch/mmf/pull/747", "accumulation.each-counts-once", mode="lightning")
 class ZeroesInEveryMicroBatch(LightningFramework):
     """`optimizer_zero_grad` is called before the backward pass of every micro-batch."""
@@ -292,8 +291,8 @@ class OptimizerIsNotSaved(FabricFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        whole = Strategy.get_optimizer_state
-        Strategy.get_optimizer_state = lambda self, optimizer: whole(self, optimizer) | {"state": {}}
+        get_state = Strategy.get_optimizer_state
+        Strategy.get_optimizer_state = lambda self, optimizer: get_state(self, optimizer) | {"state": {}}
 
 
 @fault("https://github.com/Lightning-AI/pytorch-lightning/pull/17439", "autocast.layers-honour-policy", mode="fabric")
@@ -310,7 +309,7 @@ class ForwardWithoutAutocast(FabricFramework):
     "https://github.com/huggingface/transformers/issues/47688", "accumulation.equals-full-batch", mode="trainer-plain"
 )
 class NeverDividesByTheSteps(TransformersFramework):
-    """Every loss counts as one that is normalised over the window."""
+    """Losses are treated as normalised over the window and are not divided by the steps."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -322,7 +321,7 @@ class CountsTheFirstMicroBatch(TransformersFramework):
     """The window's items are those of its first micro-batch, times the accumulation steps."""
 
     @replaces(Trainer, "_get_num_items_in_batch")
-    def first(count: Any, self: Trainer, samples: list[Any], device: Any) -> Any:
+    def count_first(count: Any, self: Trainer, samples: list[Any], device: Any) -> Any:
         result = count(self, samples[:1], device)
         return result if result is None else result * len(samples)
 
@@ -357,7 +356,7 @@ class RandomStateStays(TransformersFramework):
 
 @fault("https://github.com/facebookresearch/mmf/pull/747", "accumulation.each-counts-once", mode="trainer-plain")
 class KeepsTheGradients(TransformersFramework):
-    """Gradients are not emptied after an update."""
+    """Gradients are not cleared after an update."""
 
     @replaces(Trainer, "_prepare_for_training")
     def prepare_without_zero_grad(prepare: Any, self: Trainer, *args: Any) -> Any:
@@ -377,7 +376,7 @@ class ScalerFileIsMissing(TransformersFramework):
 
 @fault("https://github.com/NVIDIA/apex/issues/480", "resume.bit-identical", mode="trainer-plain")
 class MomentsAreNotLoaded(TransformersFramework):
-    """A resumed run loads weights alone."""
+    """A resumed run loads the weights only."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -389,7 +388,7 @@ class ShortWindowsAreDividedByTheSteps(TransformersFramework):
     """A loss is divided by the accumulation steps, however many micro-batches the window has."""
 
     @replaces(Trainer, "training_step")
-    def whole(step: Any, self: Trainer, *args: Any) -> torch.Tensor:
+    def divide_by_all_steps(step: Any, self: Trainer, *args: Any) -> torch.Tensor:
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         return step(self, *args)
 

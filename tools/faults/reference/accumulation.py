@@ -17,7 +17,7 @@ from tools.faults import fault
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/5154", "accumulation.each-counts-once")
 class ClearsLowPrecisionGradients(ReferenceTrainer):
-    """The backward pass clears what low-precision parameters have gathered, so that only their last gradient counts."""
+    """The backward pass clears accumulated gradients of low-precision parameters."""
 
     def take_micro_batch(self, gradients: Arrays) -> None:
         low = [name for name, format_name in self.formats.items() if format_name in ("float16", "bfloat16")]
@@ -28,7 +28,7 @@ class ClearsLowPrecisionGradients(ReferenceTrainer):
 
 @fault("https://github.com/mlnomadpy/flaxchat/issues/6", "accumulation.keeps-precision")
 class AccumulatorInTheWeightsFormat(ReferenceTrainer):
-    """The accumulator takes the parameter's own format, low or not."""
+    """The accumulator has the parameter's format, low or not."""
 
     def accumulator_format(self, name: str) -> str:
         return self.formats[name]
@@ -53,7 +53,7 @@ class ForgetsWhatTheLastMicroBatchLeavesOut(ReferenceTrainer):
 
 @fault("https://github.com/mosaicml/composer/issues/9", "accumulation.missing-gradients-count")
 class AccumulatesOnlyWhatTheFirstMicroBatchUsed(ReferenceTrainer):
-    """The first micro-batch makes the accumulators, so that a parameter which it does not use has none."""
+    """Only parameters that the first micro-batch uses have accumulators."""
 
     def accumulate_gradient(self, name: str, gradient: Array) -> None:
         if self.window.micro_batches == 1 or name in self.window.gradients:
@@ -62,7 +62,7 @@ class AccumulatesOnlyWhatTheFirstMicroBatchUsed(ReferenceTrainer):
 
 @fault("", "accumulation.bytes-flat-in-k")
 class AccumulatorCountsAsSaved(ReferenceTrainer):
-    """Inside a window the bytes held for backward include the accumulator's."""
+    """Inside a window the bytes saved for backward include the accumulator's."""
 
     def saved_bytes(self, batch: Any) -> int:
         return super().saved_bytes(batch) + sum(array.nbytes for array in self.accumulator().values())
@@ -89,7 +89,7 @@ class MeanOfMeans(ReferenceTrainer):
 
 @fault("https://github.com/huggingface/transformers/pull/34373", "accumulation.weighs-items")
 class EachWorkerNormalisesByItsOwnItems(ReferenceTrainer):
-    """Two workers share a window, each divides by the items of its own share, and their gradients are averaged."""
+    """Two workers of a window normalise by their own items, and their gradients are averaged."""
 
     def update(self, window: Window) -> Update:
         shares = [share for share in (window[::2], window[1::2]) if share]
@@ -101,21 +101,21 @@ class EachWorkerNormalisesByItsOwnItems(ReferenceTrainer):
 
 @fault("https://github.com/huggingface/transformers/issues/37766", "accumulation.one-is-identity")
 class WindowOfOneIsNormalisedAgain(ReferenceTrainer):
-    """With k = 1 the normaliser depends on the path: by hand it counts one item more than in a whole update."""
+    """With k = 1 a window counts one item more than a whole update."""
+
+    _is_whole_update = False
 
     def accumulate(self, batch: Batch, items: int) -> float:
-        return super().accumulate(batch, items + (self.recipe.accumulation == 1 and not self._whole))
+        return super().accumulate(batch, items + (self.recipe.accumulation == 1 and not self._is_whole_update))
 
     def update(self, window: Window) -> Update:
-        self._whole = True
+        self._is_whole_update = True
         return super().update(window)
-
-    _whole = False
 
 
 @fault("https://github.com/karpathy/nanochat/pull/623", "accumulation.weighs-items")
 class EmptyMicroBatchIsNaN(ReferenceTrainer):
-    """A micro-batch in which no token counts divides nothing by nothing."""
+    """The loss of a micro-batch without counted tokens is 0/0."""
 
     def accumulate(self, batch: Batch, items: int) -> float:
         loss = super().accumulate(batch, items)
@@ -139,7 +139,7 @@ class ReportsTheLastMicroBatch(ReferenceTrainer):
     "accumulation.once-per-window",
 )
 class WeightDecayInsideTheWindow(ReferenceTrainer):
-    """Decoupled weight decay shrinks the weights with every micro-batch but the last, whose update has its own."""
+    """Decoupled weight decay is applied in every micro-batch."""
 
     def take_micro_batch(self, gradients: Arrays) -> None:
         super().take_micro_batch(gradients)
@@ -172,7 +172,7 @@ class OneMaskForTheWholeWindow(ReferenceTrainer):
     "accumulation.remainder",
 )
 class EveryMicroBatchSyncsAfterTheFirstEpoch(ReferenceTrainer):
-    """Once the end of the data was seen, every micro-batch makes an update of its own."""
+    """After the end of the data every micro-batch makes an update."""
 
     def take_micro_batch(self, gradients: Arrays) -> None:
         super().take_micro_batch(gradients)
@@ -198,7 +198,7 @@ class ShortEpochIsNotAccumulated(ReferenceTrainer):
 
 @fault("https://github.com/KellerJordan/Muon/issues/54", "accumulation.empty-window")
 class EmptyWindowIsAnUpdate(ReferenceTrainer):
-    """An update that is asked for before any backward pass takes the missing gradients for zeros."""
+    """An update before any backward pass is applied with zero gradients."""
 
     def apply(self) -> Update:
         if not self.window.micro_batches:
@@ -208,7 +208,7 @@ class EmptyWindowIsAnUpdate(ReferenceTrainer):
 
 @fault("https://github.com/Haian-Jin/LVSM/pull/19", "accumulation.empty-window", raises=True)
 class EmptyWindowStaysUnscaled(ReferenceTrainer):
-    """An empty window is refused after it was marked as unscaled, and the next one is refused for the mark."""
+    """A refused empty window stays marked as unscaled, so the next one is refused."""
 
     def apply(self) -> Update:
         if not self.window.micro_batches:
@@ -220,7 +220,7 @@ class EmptyWindowStaysUnscaled(ReferenceTrainer):
 
 @fault("https://github.com/huggingface/transformers/pull/614", "accumulation.groups-change-nothing")
 class ClipsEveryGroupByItself(ReferenceTrainer):
-    """Each group of parameters is clipped by its own norm instead of the norm of all."""
+    """Each group of parameters is clipped by its own norm."""
 
     def clip(self, gradients: Arrays) -> Arrays:
         groups = [list(gradients)[start :: self.recipe.groups] for start in range(self.recipe.groups)]

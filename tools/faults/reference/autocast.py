@@ -31,7 +31,7 @@ from tools.faults import fault
 
 @fault("https://github.com/pytorch/pytorch/issues/105211", "autocast.no-grad-then-grad")
 class CastWithoutGradientIsReused(Operations):
-    """A weight's cast that was made without gradients is cached, and used where gradients are wanted."""
+    """The cache holds a cast of a weight that was made without gradients, and training uses it."""
 
     def __init__(self, rounding: Rounding, variance: Variance = "centred") -> None:
         super().__init__(rounding, variance)
@@ -48,7 +48,7 @@ class CastWithoutGradientIsReused(Operations):
 
 @fault("https://github.com/pytorch/pytorch/issues/142234", "autocast.cast-is-fresh")
 class EvaluatesWithTheFirstCast(ReferenceTrainer):
-    """Evaluation keeps using the casts that it made when it first ran."""
+    """Evaluation reuses the casts of its first run."""
 
     def evaluate(self, parameters: Mapping[str, Tensor], inputs: Array) -> dict[str, Tensor]:
         self.first_cast = getattr(self, "first_cast", parameters)
@@ -57,7 +57,7 @@ class EvaluatesWithTheFirstCast(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/pull/63552", "autocast.cast-is-fresh")
 class CastsLiveAsLongAsTheScope(ReferenceTrainer):
-    """Casts of weights are cached until the outermost scope ends, whatever the optimizer does meanwhile."""
+    """The cache of weight casts lasts until the outermost scope ends, across optimizer steps."""
 
     def sync_masters(self) -> None:
         if not (self.values and scope.current().active):
@@ -107,7 +107,7 @@ class CastsTowardZero(_Casts):
 
 @fault("https://github.com/pytorch/pytorch/issues/125186", "autocast.matmul-is-low", "autocast.fp16-parity")
 class CastsToFloat16ByWayOfBfloat16(_Casts):
-    """A float16 operand is rounded to bfloat16 on the way."""
+    """A float16 operand is first rounded to bfloat16."""
 
     def forward(self, value: Array, target: str) -> Array:
         return self.rounding.round(value, "bfloat16")
@@ -132,7 +132,7 @@ def same(x: Array) -> Array:
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/39950", "autocast.backward-in-forward-precision")
 class BackwardOutsideTheScope(Operations):
-    """Gradients reach a low product unrounded, as if its backward ran outside the scope."""
+    """Gradients reach a low-precision product unrounded, as if its backward pass ran outside the scope."""
 
     def cast(self, x: Tensor, target: str) -> Tensor:
         if x.format == target or "float64" in (x.format, target):
@@ -156,10 +156,10 @@ class FilterGradientIsTransposed(Operations):
     """The filter gradient of a low convolution has height and width in each other's place."""
 
     def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
-        first, weight, *others = operands
-        if len(weight.shape) == 4 and low_here([x.format for x in operands]) is not None:
+        x, weight, *rest = operands
+        if len(weight.shape) == 4 and low_here([operand.format for operand in operands]) is not None:
             weight = replace(weight, value=apply_changes(weight.value, same, lambda g: g.swapaxes(0, 1)))
-        return super()._product(op, function, first, weight, *others)
+        return super()._product(op, function, x, weight, *rest)
 
 
 @fault("https://github.com/keras-team/keras/issues/15479", "autocast.fp16-parity")
@@ -181,7 +181,7 @@ class OnlyBiasesLearn(ReferenceTrainer):
 
 @fault("https://github.com/ROCm/rocm-libraries/pull/11325", "autocast.backward-in-forward-precision")
 class SubnormalsLostInCast(Operations):
-    """A cast to float16 makes zero of every value whose rounded one is subnormal."""
+    """A cast to float16 flushes subnormal results to zero."""
 
     def cast(self, x: Tensor, target: str) -> Tensor:
         y = super().cast(x, target)
@@ -194,8 +194,8 @@ class SubnormalsLostInCast(Operations):
 class _Scopes(ReferenceFramework):
     """A framework whose scopes are opened by `_open`."""
 
-    def _open(self, wanted: Scope) -> AbstractContextManager[None]:
-        return scope.open_scope(wanted)
+    def _open(self, requested: Scope) -> AbstractContextManager[None]:
+        return scope.open_scope(requested)
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
@@ -204,7 +204,7 @@ class _Scopes(ReferenceFramework):
 
 
 class _ReusedScope(AbstractContextManager[None]):
-    """A scope that can be opened any number of times, and remembers one former scope."""
+    """A scope that can be opened several times and stores one former scope."""
 
     def __init__(self, opened: Scope) -> None:
         self.opened = opened
@@ -220,29 +220,29 @@ class _ReusedScope(AbstractContextManager[None]):
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/2957", "autocast.scope-restored")
 class ScopesOfOneSettingAreOneObject(_Scopes):
-    """Scopes of the same settings are one object with one remembered state, so one inside the other stays open."""
+    """Scopes of equal settings are one object with one stored state, so a nested one stays open."""
 
     scopes: ClassVar[dict[Scope, _ReusedScope]] = {}
 
-    def _open(self, wanted: Scope) -> AbstractContextManager[None]:
-        return self.scopes.setdefault(wanted, _ReusedScope(wanted))
+    def _open(self, requested: Scope) -> AbstractContextManager[None]:
+        return self.scopes.setdefault(requested, _ReusedScope(requested))
 
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/7883", "autocast.scope-nests", "laws.operations")
 class OuterListsStay(_Scopes):
-    """An inner scope adds its user lists to those of the scope around it instead of taking their place."""
+    """An inner scope adds its user lists to those of the outer scope instead of replacing them."""
 
     @contextmanager
-    def _open(self, wanted: Scope) -> Iterator[None]:
-        around = scope.current()
-        lists = replace(wanted, wide=wanted.wide | around.wide, low=wanted.low | around.low)
-        with scope.open_scope(wanted if wanted == Scope() else lists):
+    def _open(self, requested: Scope) -> Iterator[None]:
+        outer = scope.current()
+        lists = replace(requested, wide=requested.wide | outer.wide, low=requested.low | outer.low)
+        with scope.open_scope(requested if requested == Scope() else lists):
             yield
 
 
 @fault("", "autocast.dropout-scales-what-it-keeps")
 class MomentIsSpent(ReferenceTrainer):
-    """What a forward pass found is kept for one replay: of two losses' backward passes the second draws new masks."""
+    """The state of a forward pass serves one replay, so the backward pass of a second loss draws new masks."""
 
     def _backward(self, batch: Any, items: int) -> Any:
         self._spent: list[Any] = []
@@ -257,8 +257,8 @@ class MomentIsSpent(ReferenceTrainer):
 
 @fault("", "autocast.matmul-is-low")
 class PointwiseConvolutionsStayWide(Operations):
-    """A convolution with a kernel of one by one is not among the products that a precision scope runs in its format: at
-    level O1 it follows its operands, of which the weights are float32."""
+    """At level O1 a convolution with a 1x1 kernel is not on the list of low-precision operations and runs in
+    float32."""
 
     def convolution(self, x: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int) -> Tensor:
         if weight.shape[0] != 1:
@@ -279,8 +279,7 @@ def _softmax_from_zero(x: Any, r: Round) -> Any:
 
 @fault("", "autocast.scope-nests")
 class SoftmaxMaximumStartsAtZero(Operations):
-    """The softmax operation takes off a row's largest logit only where it is above zero, so that in float32 a row whose
-    logits all lie below -104 comes out as NaN, and one whose logits all lie below -87 loses digits."""
+    """Softmax subtracts the larger of zero and the largest logit, so rows whose logits are all below -104 give NaN."""
 
     def apply(self, op: str, function: Callable[..., Any], *operands: Tensor, keep: str = "") -> Tensor:
         return super().apply(op, _softmax_from_zero if op == "softmax" else function, *operands, keep=keep)
@@ -291,7 +290,7 @@ _INNER = frozenset({"inner segment"})
 
 @fault("https://github.com/pytorch/pytorch/pull/71169", "recompute.replays-autocast")
 class InnerReplayLosesTheScope(ReferenceTrainer):
-    """The replay of a segment inside a recomputed one does not open the scope of its forward pass."""
+    """The replay of a nested recomputed segment does not open the scope of its forward pass."""
 
     def _recompute(
         self, layers: Layers, parameters: Mapping[str, Tensor], x: Tensor, depth: int, index: int | None = None
@@ -338,7 +337,7 @@ class NormsAreLow(_Lowers):
 
 @fault("https://github.com/pytorch/pytorch/pull/82196", "autocast.softmax-is-wide")
 class SoftmaxIsLow(_Lowers):
-    """Softmax and its kin are computed in the low format."""
+    """Softmax and log-softmax are computed in the low format."""
 
     lowered = frozenset({"softmax", "log_softmax", "logsumexp"})
 
@@ -415,7 +414,7 @@ class _DeafPass(Pass):
 
 @fault("https://github.com/tensorflow/tensorflow/issues/53470", "autocast.layers-honour-policy")
 class DenseLayerReadsAnotherPolicy(ReferenceTrainer):
-    """The product is on the low list, but one layer type reads another policy and runs it in float32."""
+    """One layer type reads another policy, so its product runs in float32."""
 
     def _pass(self, parameters: Mapping[str, Tensor], training: bool) -> Pass:
         return _DeafPass(self.ops, parameters, self, training)
@@ -428,7 +427,7 @@ def half(format_name: str) -> bool:
 
 @fault("https://github.com/tensorflow/tensorflow/issues/59678", "autocast.layers-honour-policy", raises=True)
 class DropoutFailsInHalf(Operations):
-    """Dropout of low values fails."""
+    """Dropout of 16-bit values raises."""
 
     def dropout(self, x: Tensor, mask: Array, rate: float) -> Tensor:
         if half(x.format):
@@ -440,8 +439,8 @@ class DropoutFailsInHalf(Operations):
 class UserListIsIntersected(_Scopes):
     """Names on the user's lists count only where they are on the built-in ones."""
 
-    def _open(self, wanted: Scope) -> AbstractContextManager[None]:
-        return super()._open(replace(wanted, wide=wanted.wide - LOW, low=wanted.low & LOW))
+    def _open(self, requested: Scope) -> AbstractContextManager[None]:
+        return super()._open(replace(requested, wide=requested.wide - LOW, low=requested.low & LOW))
 
 
 @fault(
@@ -450,7 +449,7 @@ class UserListIsIntersected(_Scopes):
     "autocast.request-is-honoured-or-refused",
 )
 class ScopeIsInert(ReferenceFramework):
-    """The scope does nothing on this device and says nothing."""
+    """The scope has no effect on this device and does not warn."""
 
     def autocast(self, precision: Precision, **_: Any) -> AbstractContextManager[None]:
         return nullcontext()
@@ -480,7 +479,7 @@ class TrainsInFloat32InSilence(ReferenceFramework):
 
 @fault("https://github.com/keras-team/keras/pull/20014", "autocast.policy-does-not-leak")
 class PolicyIsGlobal(ReferenceTrainer):
-    """The precision of the model that was made last holds for every model."""
+    """The precision of the newest model applies to every model."""
 
     latest = Scope()
 
@@ -495,24 +494,24 @@ class PolicyIsGlobal(ReferenceTrainer):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/35927", "autocast.scope-restored", "autocast.settings-restored")
 class ScopeStaysOpen(_Scopes):
-    """The end of a scope leaves its setting behind."""
+    """The end of a scope does not restore the former setting."""
 
     @contextmanager
-    def _open(self, wanted: Scope) -> Iterator[None]:
-        scope.enter(wanted)
+    def _open(self, requested: Scope) -> Iterator[None]:
+        scope.enter(requested)
         yield
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/35927", "autocast.scope-restored", "autocast.settings-restored")
 class FormatStaysBehind(_Scopes):
-    """A scope writes its format to a process-wide setting that nobody puts back."""
+    """A scope writes its format to a process-wide setting that is never restored."""
 
     latest = "float32"
 
     @contextmanager
-    def _open(self, wanted: Scope) -> Iterator[None]:
-        self.latest = wanted.precision.format
-        with super()._open(wanted):
+    def _open(self, requested: Scope) -> Iterator[None]:
+        self.latest = requested.precision.format
+        with super()._open(requested):
             yield
 
     def global_state(self) -> dict[str, str]:
@@ -528,19 +527,19 @@ class InnerFormatIsIgnored(_Scopes):
     """A scope inside another keeps the outer one's format."""
 
     @contextmanager
-    def _open(self, wanted: Scope) -> Iterator[None]:
+    def _open(self, requested: Scope) -> Iterator[None]:
         outer = scope.current()
-        with super()._open(outer if outer.active and wanted.active else wanted):
+        with super()._open(outer if outer.active and requested.active else requested):
             yield
 
 
 @fault("https://github.com/pytorch/pytorch/pull/71169", "autocast.nested-disable", "autocast.scope-nests")
 class EndSwitchesOff(_Scopes):
-    """The end of an inner scope switches mixed precision off instead of putting the outer setting back."""
+    """The end of an inner scope disables mixed precision instead of restoring the outer setting."""
 
     @contextmanager
-    def _open(self, wanted: Scope) -> Iterator[None]:
-        with super()._open(wanted):
+    def _open(self, requested: Scope) -> Iterator[None]:
+        with super()._open(requested):
             yield
         scope.enter(Scope())
 
@@ -549,7 +548,7 @@ class EndSwitchesOff(_Scopes):
     "https://github.com/huggingface/accelerate/pull/1740", "autocast.nested-disable", "autocast.disabled-is-identity"
 )
 class DisabledIsIgnored(_Scopes):
-    """A region that is to be switched off is opened like any other."""
+    """A region with autocast disabled is opened as an enabled one."""
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
@@ -568,7 +567,7 @@ class MixedOperandsAreNarrowed(Operations):
 
 @fault("https://github.com/keras-team/keras/issues/18985", "autocast.promotes-to-widest")
 class Float64HeadTakesPartOnly(ReferenceTrainer):
-    """A float64 head gives its output in float32."""
+    """A float64 head returns its output in float32."""
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         wide, result = np.dtype(np.float64), super().predict(inputs)
@@ -577,7 +576,7 @@ class Float64HeadTakesPartOnly(ReferenceTrainer):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/issues/5701", "autocast.integers-untouched")
 class IdsAreCast(Operations):
-    """Token ids are cast with every other input and rounded to what the low format holds."""
+    """Token ids are cast to the low format with the other inputs and rounded."""
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
         low = low_here([table.format])
@@ -587,7 +586,7 @@ class IdsAreCast(Operations):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/5154", "autocast.parameters-stay-float32")
 class GradientsStayLow(ReferenceTrainer):
-    """Gradients are handed on in the low format that the products gave them in."""
+    """Gradients keep the low format of the products."""
 
     def gradients(self, window: Any) -> dict[str, Array]:
         result = super().gradients(window)

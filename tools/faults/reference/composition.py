@@ -29,7 +29,7 @@ from tools.faults import fault
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/59611", "composition.pairs")
 class ClipLostUnderMasters(ReferenceTrainer):
-    """Where the optimizer holds master weights, the clip setting stays with the optimizer inside and is never used."""
+    """Where the optimizer holds master weights, the clip setting of the inner optimizer is never used."""
 
     def clip(self, gradients: Arrays) -> Arrays:
         return gradients if self.recipe.precision.level == "O2" else super().clip(gradients)
@@ -45,7 +45,7 @@ class ClipLostWithDecay(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/pull/94060", "composition.pairs")
 class AdamUnscalesWhatClippingUnscaled(ReferenceTrainer):
-    """Adam's step divides the gradients by the scale again where they were unscaled for clipping."""
+    """Adam's step unscales gradients that were already unscaled for clipping."""
 
     def clip(self, gradients: Arrays) -> Arrays:
         clipped = super().clip(gradients)
@@ -66,7 +66,7 @@ class ClippingUnscalesEveryMicroBatch(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/73784", "composition.pairs")
 class RecomputedMicroBatchesOverwrite(ReferenceTrainer):
-    """Under recomputation a micro-batch's gradient takes the accumulator's place instead of joining it."""
+    """Under recomputation a micro-batch's gradient replaces the accumulator instead of being added to it."""
 
     def accumulate_gradient(self, name: str, gradient: Array) -> None:
         if self.recipe.recompute is not None:
@@ -91,7 +91,7 @@ class _Unclipped(ReferenceTrainer):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/59611", "composition.declarations-hold", "composition.pairs")
 class ClipIsTakenAndNeverUsed(ReferenceFramework):
-    """The clip setting is accepted and lost, whatever it is combined with."""
+    """The clip setting is accepted and never used."""
 
     trainer_class = _Unclipped
 
@@ -106,7 +106,7 @@ class ClipIsTakenAndNeverUsed(ReferenceFramework):
 
 @fault("https://github.com/Lightning-AI/pytorch-lightning/issues/6988", "composition.library-adds-nothing")
 class DrawsBeforeTheFirstBatch(ReferenceTrainer):
-    """A validation pass that nobody asked for moves the random state before the first update."""
+    """A validation pass before the first update advances the random state."""
 
     def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
         if not self.draws:
@@ -127,7 +127,7 @@ class ClipsByDefault(ReferenceTrainer):
 
 @fault("https://github.com/huggingface/accelerate/issues/1050", "composition.two-runs-in-a-process")
 class StepsOfTheLastRun(ReferenceTrainer):
-    """All runs of a process update after as many micro-batches as the last one that was made."""
+    """All runs of a process use the accumulation steps of the newest run."""
 
     last_steps = 1
 
@@ -141,7 +141,7 @@ class StepsOfTheLastRun(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/164929", "composition.ways")
 class OtherNormForgetsParts(ReferenceTrainer):
-    """The other way to the norm takes the largest part for the whole."""
+    """The alternative norm computation returns the norm of the largest part."""
 
     def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
         norm = super().gradient_norm
@@ -152,7 +152,7 @@ class OtherNormForgetsParts(ReferenceTrainer):
 
 @fault("https://github.com/anemoi-labs/anemoi-core/issues/1373", "composition.ways")
 class CompressedFileHasNoMoments(ReferenceTrainer):
-    """The other way to save leaves out the optimizer's moments, and a load takes zeros for them."""
+    """The alternative save leaves out the optimizer's moments, and a load uses zeros."""
 
     def save_state(self) -> Arrays:
         state = super().save_state()
@@ -163,7 +163,7 @@ class CompressedFileHasNoMoments(ReferenceTrainer):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/issues/8224", "composition.ways")
 class OtherNormIsNotChosen(ReferenceTrainer):
-    """The option that asks for the other way to the norm is accepted and ignored."""
+    """The option for the alternative norm computation is accepted and ignored."""
 
     def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
         recipe = self.recipe
@@ -176,7 +176,7 @@ class OtherNormIsNotChosen(ReferenceTrainer):
 
 @fault("https://github.com/huggingface/accelerate/issues/2828", "laws.programs")
 class SkipIsReportedForGood(ReferenceTrainer):
-    """Once an update was skipped, every later one of a window of several micro-batches is reported as skipped too."""
+    """After a skip every later update of a window of several micro-batches is reported as skipped."""
 
     _skipped = False
 
@@ -189,25 +189,25 @@ class SkipIsReportedForGood(ReferenceTrainer):
 
 @fault("https://github.com/allenai/OLMo-core/pull/828", "laws.recomputation")
 class MasksOfTheFirstMicroBatch(ReferenceTrainer):
-    """The random stream is noted once a window: in later micro-batches the first one's masks are drawn again."""
+    """The random state is captured once a window, so later micro-batches replay the masks of the first one."""
 
-    _first: int | None = None
-    _begun = 0
+    _draws_of_first: int | None = None
+    _draws_at_start = 0
 
     def accumulate(self, batch: Batch, items: int) -> float:
-        self._begun = self.draws
-        if self._first is None or not self.window.micro_batches:
-            self._first = self.draws
+        self._draws_at_start = self.draws
+        if self._draws_of_first is None or not self.window.micro_batches:
+            self._draws_of_first = self.draws
         return super().accumulate(batch, items)
 
     def recompute_segment(self, moment: Moment) -> AbstractContextManager[Any]:
-        first = self._begun if self._first is None else self._first
-        return super().recompute_segment(replace(moment, draws=moment.draws - self._begun + first))
+        draws = self._draws_at_start if self._draws_of_first is None else self._draws_of_first
+        return super().recompute_segment(replace(moment, draws=moment.draws - self._draws_at_start + draws))
 
 
 @fault("https://github.com/tensorflow/tensorflow/pull/55310", "laws.scales")
 class ReciprocalIsHeldLow(ReferenceTrainer):
-    """Unscaling multiplies by the reciprocal of the scale, held in float16 without subnormals: zero from 2^15 on."""
+    """Unscaling multiplies by the reciprocal of the scale in float16, which is zero from a scale of 2^15 on."""
 
     def unscale(self, name: str, gradient: Array) -> Array:
         assert self.scaler is not None
@@ -219,7 +219,7 @@ class ReciprocalIsHeldLow(ReferenceTrainer):
 
 @fault("https://github.com/m2lines/Samudra/pull/313", "laws.restores")
 class AverageIsOfTheReceiver(ReferenceTrainer):
-    """A load leaves the average of the run that it goes into where it was."""
+    """A load does not restore the moving average."""
 
     def load_state(self, arrays: Arrays) -> None:
         before = dict(self.averages)
@@ -229,7 +229,7 @@ class AverageIsOfTheReceiver(ReferenceTrainer):
 
 @fault("https://github.com/ClickHouse/ClickHouse/issues/98637", "laws.programs")
 class LoadedZerosArePositive(ReferenceTrainer):
-    """A checkpoint leaves zeros out and puts them in again without their sign."""
+    """A sparse checkpoint restores negative zeros as positive ones."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state({name: value + 0.0 if value.dtype.kind == "f" else value for name, value in arrays.items()})
@@ -237,7 +237,7 @@ class LoadedZerosArePositive(ReferenceTrainer):
 
 @fault("https://github.com/mala-project/mala/issues/374", "laws.second-run")
 class EveryRunScalesTheRate(ReferenceTrainer):
-    """What a run does to the learning rate when it begins stays for the next one of the process."""
+    """The learning rate of a run grows with the number of runs before it in the process."""
 
     _runs: ClassVar[list[int]] = []
 
@@ -249,23 +249,23 @@ class EveryRunScalesTheRate(ReferenceTrainer):
 
 @fault("https://github.com/ml-explore/mlx-lm/pull/1413", "laws.windows")
 class ItemsCountedInWholeBatches(ReferenceTrainer):
-    """A micro-batch weighs as much as the first one of its window, however many items it holds."""
+    """A micro-batch has the weight of the first one of its window, however many items it holds."""
 
-    _first = 1
+    _items_of_first = 1
 
     def accumulate(self, batch: Batch, items: int) -> float:
         if not self.window.micro_batches:
-            self._first = max(1, batch.items)
+            self._items_of_first = max(1, batch.items)
         return super().accumulate(batch, items)
 
     def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
         result = super().normalise(loss, batch_items, window_items)
-        return Tensor(result.value * self._first / max(1, batch_items), result.format)
+        return Tensor(result.value * self._items_of_first / max(1, batch_items), result.format)
 
 
 @fault("https://github.com/pytorch/pytorch/issues/37874", "laws.calls")
 class RefusesAfterAFailure(ReferenceFramework):
-    """The mark of a recomputation that is under way stays when it fails, and every later one is refused."""
+    """The flag of a recomputation in progress stays set after a failure, so later ones are refused."""
 
     under_way = False
 
@@ -280,7 +280,7 @@ class RefusesAfterAFailure(ReferenceFramework):
 
 @fault("https://github.com/pytorch/pytorch/pull/14253", "laws.processes")
 class StreamOfTheProcess(ReferenceTrainer):
-    """A run's random stream begins where the last mask of the process left off."""
+    """A run's random stream begins where the previous run of the process ended."""
 
     _process: ClassVar[list[int]] = [0]
 
@@ -294,7 +294,7 @@ class StreamOfTheProcess(ReferenceTrainer):
 
 @fault("https://github.com/jax-ml/jax/issues/37830", "laws.programs")
 class GivenWeightsAreNotCopied(ReferenceTrainer):
-    """Until its first update a run reads the weights that it was made with where the caller has them."""
+    """Until its first update a run reads the caller's weights without copying them."""
 
     def __init__(self, model: Model, recipe: Recipe, *args: Any) -> None:
         super().__init__(model, recipe, *args)
@@ -312,7 +312,7 @@ class GivenWeightsAreNotCopied(ReferenceTrainer):
 
 @fault("https://github.com/WenjieDu/PyPOTS/issues/667", "laws.programs")
 class OutputsAreReused(ReferenceTrainer):
-    """An evaluation writes its outputs over those that an earlier one of as many samples returned."""
+    """An evaluation overwrites the outputs that an earlier one with as many samples returned."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -343,7 +343,7 @@ defvjp(_dropout, _by_blocks, None, None)
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/29813", "laws.masks")
 class BackwardMaskGoesByFours(Operations):
-    """The backward pass reads the mask in blocks of four, and for what is left over at the end reads its beginning."""
+    """The backward pass reads the mask in blocks of four, and for the remainder the start of the mask."""
 
     def dropout(self, x: Tensor, mask: Array, rate: float) -> Tensor:
         return self.apply("dropout", lambda a, _: _dropout(a, mask, rate), x)
@@ -360,7 +360,7 @@ class SamplesShareAMask(ReferenceTrainer):
 
 @fault("https://github.com/Oneflow-Inc/oneflow/pull/6055", "autocast.evaluation-parity")
 class RunningStatisticsSwapMomentum(ReferenceTrainer):
-    """Running statistics keep the share that they should take in."""
+    """Running statistics use one minus the momentum in place of the momentum."""
 
     def update_running_statistics(self, path: str, mean: Array, variance: Array, count: int, momentum: float) -> None:
         super().update_running_statistics(path, mean, variance, count, 1.0 - momentum)
@@ -368,7 +368,7 @@ class RunningStatisticsSwapMomentum(ReferenceTrainer):
 
 @fault("https://github.com/HomericIntelligence/Odyssey/issues/5532", "autocast.evaluation-parity")
 class EvaluationOfStartingStatistics(ReferenceTrainer):
-    """Evaluation normalises by the statistics that the run began with."""
+    """Evaluation normalises by the initial running statistics."""
 
     def running_statistics(self, path: str) -> tuple[Array, Array]:
         start = self.model.buffers()
@@ -377,7 +377,7 @@ class EvaluationOfStartingStatistics(ReferenceTrainer):
 
 @fault("https://github.com/wkentaro/pytorch-fcn/pull/56", "accumulation.evaluation-changes-nothing")
 class StaysInEvaluationMode(ReferenceTrainer):
-    """What trains after an evaluation normalises by the running statistics and drops nothing."""
+    """Training after an evaluation stays in evaluation mode."""
 
     evaluated = False
 
@@ -391,7 +391,7 @@ class StaysInEvaluationMode(ReferenceTrainer):
 
 @fault("https://github.com/piergiaj/pytorch-i3d/issues/57", "accumulation.evaluation-changes-nothing")
 class EvaluationEmptiesTheAccumulator(ReferenceTrainer):
-    """Changing to evaluation sets the gathered gradients to zero."""
+    """Switching to evaluation clears the accumulated gradients."""
 
     def predict(self, inputs: Array) -> Arrays:
         self.window.gradients = {name: np.zeros_like(g) for name, g in self.window.gradients.items()}
@@ -400,7 +400,7 @@ class EvaluationEmptiesTheAccumulator(ReferenceTrainer):
 
 @fault("https://github.com/keras-team/keras-hub/issues/642", "autocast.float32-parity", names="(LayerNorm), output")
 class LayerNormWithAnotherEpsilon(Operations):
-    """Layer norm adds a hundred times the epsilon that it is given."""
+    """Layer norm uses a hundred times its epsilon."""
 
     def layer_norm(self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
         return super().layer_norm(x, scale, shift, 100.0 * epsilon)
@@ -410,7 +410,7 @@ class LayerNormWithAnotherEpsilon(Operations):
     "https://github.com/lucidrains/vit-pytorch/issues/65", "autocast.float32-parity", names="(SelfAttention), output"
 )
 class AttentionScaledByAnotherWidth(Operations):
-    """Attention divides its scores by the root of one more than a head's width."""
+    """Attention divides its scores by the root of the head width plus one."""
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         width = query.shape[-1]
@@ -448,12 +448,12 @@ class DropoutComparesBytes(ReferenceTrainer):
 
 @fault("https://github.com/tensorflow/tensorflow/issues/28090", "accumulation.repeated-rows")
 class RepeatedRowsCountOnce(Operations):
-    """Of a row that a batch uses several times, only the last use gives a gradient."""
+    """The gradient of an embedding row is that of its last use in the batch."""
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
         flat = ids.value.reshape(-1)
-        last = {int(row): index for index, row in enumerate(flat)}
-        counts = np.array([last[int(row)] == index for index, row in enumerate(flat)]).reshape(ids.value.shape)
+        last_uses = {int(row): index for index, row in enumerate(flat)}
+        counts = np.array([last_uses[int(row)] == index for index, row in enumerate(flat)]).reshape(ids.value.shape)
 
         def rows(i: Array, t: Any, _: Any) -> Any:
             return anp.where(counts[..., None], t[i], plain(t)[i])
@@ -463,19 +463,19 @@ class RepeatedRowsCountOnce(Operations):
 
 @fault("https://github.com/meta-pytorch/captum/issues/156", "composition.trace-is-the-pass")
 class ShowsWhatTheActivationLeft(ReferenceTrainer):
-    """A layer's output is shown as the activation behind it leaves it."""
+    """A layer's traced output is that of the activation after it."""
 
     def trace(self, batch: Batch) -> LayerTrace:
         trace = super().trace(batch)
         layers = list(enumerate(self.model.layers))
-        behind = {str(i): str(i - 1) for i, layer in layers if isinstance(layer, Activation)}
-        overwritten = {before: trace.outputs[path] for path, before in behind.items()}
+        activations = {str(i): str(i - 1) for i, layer in layers if isinstance(layer, Activation)}
+        overwritten = {before: trace.outputs[path] for path, before in activations.items()}
         return replace(trace, outputs=trace.outputs | overwritten)
 
 
 @fault("https://github.com/wandb/wandb/issues/4369", "composition.trace-is-the-pass")
 class ShowsScaledGradients(ReferenceTrainer):
-    """Gradients with respect to layers' outputs are shown multiplied by the loss scale."""
+    """Traced gradients of layers' outputs are multiplied by the loss scale."""
 
     def trace(self, batch: Batch) -> LayerTrace:
         trace = super().trace(batch)
@@ -485,7 +485,7 @@ class ShowsScaledGradients(ReferenceTrainer):
 
 @fault("https://github.com/paiml/entrenar/issues/314", "composition.shared-weights")
 class TiedHeadGivesNoGradient(Operations):
-    """A table has the gradient of its rows alone, and not that of the head tied to it."""
+    """The gradient of a tied embedding table lacks the part of the head."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return super().linear(x, weight if bias is not None else replace(weight, value=weight.plain()), bias)
@@ -493,7 +493,7 @@ class TiedHeadGivesNoGradient(Operations):
 
 @fault("https://github.com/pytorch/pytorch/issues/193279", "composition.user-function")
 class UserBackwardPassIsDropped(Operations):
-    """A function of the user's has the derivative of its forward pass as gradient."""
+    """A user's function is differentiated automatically, without its own backward pass."""
 
     def user_function(self, x: Tensor) -> Tensor:
         return self.apply("user_function", lambda a, _: a * a, x, keep="operands")
@@ -501,7 +501,7 @@ class UserBackwardPassIsDropped(Operations):
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/62979", "composition.user-function")
 class RecomputedFunctionsNeedNoGradient(ReferenceFunction):
-    """A function of the user's that is recomputed finds that no input needs a gradient."""
+    """A recomputed user's function is told that no input needs a gradient."""
 
     def needs(self, needs: tuple[bool, bool, bool], *, recomputed: bool) -> tuple[bool, bool, bool]:
         return (False, False, False) if recomputed else needs
@@ -509,7 +509,7 @@ class RecomputedFunctionsNeedNoGradient(ReferenceFunction):
 
 @fault("https://github.com/karpathy/micrograd/issues/2", "composition.user-function")
 class EarlierUsesCountAgain(ReferenceFunction):
-    """Every use of a function of the user's passes on what the uses before it gave as well."""
+    """The gradient of each use of a user's function includes those of earlier uses."""
 
     def sum_gradients(self, gradients: list[Array]) -> Array:
         return super().sum_gradients([count * gradient for count, gradient in enumerate(reversed(gradients), 1)])
@@ -526,7 +526,7 @@ class RecomputedNoiseIsNew(ReferenceShipped):
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/52836", "composition.shipped-parts")
 class FirstInputAloneHasNoGradient(ReferenceShipped):
-    """Where only one input of several has a gradient, it is that of the first input for all of them."""
+    """Where only one of several inputs has a gradient, all of them get that of the first input."""
 
     def of_each(self, function: Callable[..., Any], leaves: Sequence[Array]) -> Values:
         result = super().of_each(function, leaves)
@@ -546,7 +546,7 @@ class ActivationOverflowsFarFromZero(ReferenceShipped):
 
 @fault("https://github.com/pytorch/pytorch/issues/195075", "composition.shipped-gradients")
 class RestOfAVectorHasAnotherGradient(ReferenceShipped):
-    """The last elements of an array, which fill no vector of the processor, have a gradient of 0."""
+    """The last elements of an array, which fill no vector register, have a gradient of 0."""
 
     def at(self, name: str, *points: Array) -> tuple[Array, ...]:
         value, *gradients = super().at(name, *points)
@@ -567,7 +567,7 @@ class GradientIsMaskedAtZero(ReferenceShipped):
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/79146", "composition.control-flow")
 class RecomputedLoopEndsEarlier(ReferenceFunctions):
-    """A loop that is recomputed makes one step fewer than in the forward pass."""
+    """A recomputed loop makes one iteration fewer than in the forward pass."""
 
     @contextmanager
     def replay(self) -> Iterator[None]:

@@ -22,6 +22,7 @@ from frameworks.reference.quantization.float8 import (
 )
 from frameworks.reference.quantization.formats import ReferenceFormats
 from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
+from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.scaler import LossScale
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
@@ -29,7 +30,7 @@ from tools.faults import fault
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/825", "formats.delayed-scaling")
 class EvaluationIsRemembered(ReferenceDelayedProduct):
-    """What a prediction is made of moves the history on."""
+    """A prediction enters its magnitudes into the amax history."""
 
     def predict(self, inputs: Array) -> Array:
         output = super().predict(inputs)
@@ -40,7 +41,7 @@ class EvaluationIsRemembered(ReferenceDelayedProduct):
 
 @fault("https://github.com/meta-pytorch/float8_experimental/pull/31", "formats.delayed-scaling", "laws.delayed-scales")
 class OnlyTheNewestCounts(ReferenceDelayedProduct):
-    """A scale follows the last step alone, whatever the history holds."""
+    """A delayed scale follows the amax of the last step only, whatever the length of the history."""
 
     def most(self, maxima: Array) -> float:
         return float(maxima[0])
@@ -48,7 +49,7 @@ class OnlyTheNewestCounts(ReferenceDelayedProduct):
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/825", "formats.delayed-scaling")
 class LastMicroBatchCounts(ReferenceDelayedProduct):
-    """Of a window the last micro-batch alone is remembered."""
+    """The amax of a window is that of its last micro-batch."""
 
     def largest_of(self, maxima: Sequence[float]) -> float:
         return maxima[-1]
@@ -64,14 +65,14 @@ class InfinityIsAScale(ReferenceDelayedProduct):
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/1723", "formats.delayed-scaling")
 class DeclaresALongerLag(ReferenceDelayedProduct):
-    """Scales are said to follow the step before the last one."""
+    """The declared delay of scales is one step longer than the actual one."""
 
     rule = DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2)
 
 
 @fault("https://github.com/deepseek-ai/DeepGEMM/issues/37", "formats.products")
 class ProductsSumInLow(ReferenceFormats):
-    """Products of eight bits are added up in bfloat16."""
+    """Products in 8-bit formats are accumulated in bfloat16."""
 
     def multiply(self, left: Array, right: Array) -> Array:
         total = np.zeros((len(left), right.shape[1]), ml_dtypes.bfloat16)
@@ -82,7 +83,7 @@ class ProductsSumInLow(ReferenceFormats):
 
 @fault("https://github.com/vllm-project/compressed-tensors/pull/518", "formats.packing")
 class NibblesHaveNoSign(ReferenceFormats):
-    """Negative integers come back as 8 to 15."""
+    """Negative 4-bit integers are unpacked as 8 to 15."""
 
     def with_sign(self, nibbles: Array) -> Array:
         return nibbles
@@ -90,7 +91,7 @@ class NibblesHaveNoSign(ReferenceFormats):
 
 @fault("https://github.com/tile-ai/tilelang/pull/2073", "formats.packing")
 class StoredUnpacked(ReferenceFormats):
-    """Each integer takes a byte of its own."""
+    """Each 4-bit integer is stored in a whole byte."""
 
     def pack(self, codes: Array, axis: Literal[0, 1]) -> Array:
         return codes.view(np.uint8)
@@ -101,18 +102,18 @@ class StoredUnpacked(ReferenceFormats):
 
 @fault("https://github.com/bitsandbytes-foundation/bitsandbytes/issues/565", "quantization.adam8-encoding")
 class BlocksOfTwiceTheLength(EightBitState):
-    """Two blocks share the larger of their largest magnitudes."""
+    """Two blocks share one scale, that of the larger magnitude."""
 
     def largest(self, blocks: Array) -> Array:
         largest = super().largest(blocks)
         first, second = largest[: len(largest) // 2 * 2 : 2], largest[1::2]
-        both = np.repeat(np.maximum(first, second), 2)
-        return np.append(both, largest[len(both) :]).astype(np.float32)
+        scales = np.repeat(np.maximum(first, second), 2)
+        return np.append(scales, largest[len(scales) :]).astype(np.float32)
 
 
 @fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-encoding")
 class SecondMomentHasASign(EightBitState):
-    """The second moment, which is never negative, has the codes of the first one."""
+    """The second moment, which is never negative, is encoded by the signed map of the first moment."""
 
     def is_signed(self, slot: str) -> bool:
         return True
@@ -120,7 +121,7 @@ class SecondMomentHasASign(EightBitState):
 
 @fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-trajectory")
 class MomentsAreEncodedBeforeTheyAreUsed(ReferenceTrainer):
-    """The update uses the moments as their codes have them."""
+    """The update uses moments that were quantized first."""
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         before = dict(self.masters)
@@ -138,7 +139,7 @@ class MomentsAreEncodedBeforeTheyAreUsed(ReferenceTrainer):
 
 @fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-trajectory")
 class DecodedByAnotherMap(EightBitState):
-    """Codes of the second moment are decoded as those of the first one."""
+    """Codes of the second moment are decoded by the map of the first moment."""
 
     def decode(self, slot: str, codes: Array, largest: Array) -> Array:
         return np.abs(super().decode("first_moment", codes, largest))
@@ -146,7 +147,7 @@ class DecodedByAnotherMap(EightBitState):
 
 @fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-bytes")
 class LargeMeansMillions(EightBitState):
-    """Parameters of less than 2^20 entries keep float32 moments, whatever the recipe says."""
+    """Parameters of less than 2^20 entries have float32 moments, whatever threshold the recipe sets."""
 
     def encodes(self, size: int) -> bool:
         return size >= 2**20
@@ -154,7 +155,7 @@ class LargeMeansMillions(EightBitState):
 
 @fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-bytes")
 class OnlyWholeBlocks(EightBitState):
-    """A parameter that is not made of whole blocks keeps float32 moments."""
+    """A parameter whose size is no multiple of the block length has float32 moments."""
 
     def encodes(self, size: int) -> bool:
         return super().encodes(size) and size % self.optimizer.block == 0
@@ -162,7 +163,7 @@ class OnlyWholeBlocks(EightBitState):
 
 @fault("https://github.com/pytorch/ao/issues/3314", "quantization.adam8-survives-saving")
 class EncodedAnewOnLoad(ReferenceTrainer):
-    """Moments are decoded for a save and encoded when it is loaded."""
+    """A save decodes the moments, and a load quantizes them again."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -171,7 +172,7 @@ class EncodedAnewOnLoad(ReferenceTrainer):
 
 @fault("https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1647", "quantization.adam8-survives-saving")
 class SavesDoNotNameTheirBlocks(ReferenceTrainer):
-    """Codes are read by the blocks of the run that loads them."""
+    """A load decodes codes by the block length of the run, not by that of the save."""
 
     def _identity(self) -> str:
         return self.model.name
@@ -179,7 +180,7 @@ class SavesDoNotNameTheirBlocks(ReferenceTrainer):
 
 @fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.adam8-skips")
 class SkippedUpdateEncodesAnew(ReferenceTrainer):
-    """Whenever the scale is adjusted, moments are decoded and encoded, in skipped updates too."""
+    """Moments are decoded and quantized again at every change of the scale, in skipped updates too."""
 
     def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
         _encode_anew(self)
@@ -192,12 +193,9 @@ def _encode_anew(trainer: ReferenceTrainer) -> None:
             moments[name] = moments[name]
 
 
-Arrays = dict[str, Array]
-
-
 @fault("https://github.com/marin-community/marin/issues/7659", "formats.float8-memory-follows")
 class LastMicroBatchIsRemembered(ReferenceTrainer):
-    """Of a window the last micro-batch's magnitudes alone are remembered."""
+    """The amax of a window is that of its last micro-batch."""
 
     def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
         self.window.amax |= magnitudes
@@ -205,7 +203,7 @@ class LastMicroBatchIsRemembered(ReferenceTrainer):
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/11", "formats.float8-memory-follows")
 class EveryMicroBatchMoves(ReferenceTrainer):
-    """Each micro-batch of a window is a step of its own."""
+    """Each micro-batch of a window moves the amax history by one step."""
 
     def take_magnitudes(self, magnitudes: Mapping[str, float]) -> None:
         if self.float8 is not None:
@@ -214,7 +212,7 @@ class EveryMicroBatchMoves(ReferenceTrainer):
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/825", "formats.float8-memory-holds-still")
 class PredictionsAreRemembered(Float8Layers):
-    """What a prediction is made of moves the history on."""
+    """A prediction enters its magnitudes into the amax history."""
 
     def dense(  # type: ignore[no-untyped-def]
         self, path, x, weight, bias, memory, magnitudes
@@ -227,7 +225,7 @@ class PredictionsAreRemembered(Float8Layers):
 
 @fault("https://github.com/NVIDIA/TransformerEngine/issues/415", "formats.float8-memory-holds-still")
 class RunAgainIsRemembered(ReferenceTrainer):
-    """A segment that is run again in the backward pass moves its history."""
+    """A recomputed segment moves the amax history a second time."""
 
     def dense(  # type: ignore[no-untyped-def]
         self, path, x, weight, bias, *, training
@@ -240,23 +238,23 @@ class RunAgainIsRemembered(ReferenceTrainer):
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/40", "formats.float8-memory-holds-still")
 class EveryPassIsRemembered(ReferenceTrainer):
-    """Gradients that are looked at, and no update is made of them, move the history."""
+    """Gradients that are computed without an update move the amax history."""
 
     def gradients(self, window):  # type: ignore[no-untyped-def]
-        taken: dict[str, float] = {}
+        magnitudes_of_window: dict[str, float] = {}
         before = self.take_magnitudes
-        self.take_magnitudes = lambda magnitudes: taken.update(magnitudes)  # type: ignore[method-assign]
+        self.take_magnitudes = lambda magnitudes: magnitudes_of_window.update(magnitudes)  # type: ignore[method-assign]
         try:
             return super().gradients(window)
         finally:
             self.take_magnitudes = before  # type: ignore[method-assign]
             if self.float8 is not None:
-                self.float8.move(self.statistics, taken)
+                self.float8.move(self.statistics, magnitudes_of_window)
 
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/825", "formats.float8-skips")
 class SkippedWindowsAreRemembered(ReferenceTrainer):
-    """A window whose update is skipped moves the history, though the rule says that it stays."""
+    """A window whose update is skipped moves the amax history, which the declared rule excludes."""
 
     def end_of_window(self, skipped: bool) -> None:
         super().end_of_window(False)
@@ -272,7 +270,7 @@ class InfinityBecomesAScale(DelayedScaling):
 
 @fault("https://github.com/keras-team/keras/pull/21193", "formats.float8-skips", "formats.float8-loss-scale")
 class MemoryIsUnscaled(ReferenceTrainer):
-    """What is remembered of all operands is divided by the loss scale, as gradients are."""
+    """The amax history of all operands is divided by the loss scale, as gradients are."""
 
     def end_of_window(self, skipped: bool) -> None:
         scale = self.window.scale
@@ -282,7 +280,7 @@ class MemoryIsUnscaled(ReferenceTrainer):
 
 @fault("https://github.com/keras-team/keras/pull/21706", "formats.float8-loss-scale")
 class UnscaledGradientsAreRemembered(ReferenceTrainer):
-    """The magnitude of gradients that is remembered is that of unscaled ones, and scaled ones are cast by it."""
+    """The amax of gradients is taken after unscaling, and scaled gradients are cast by it."""
 
     def end_of_window(self, skipped: bool) -> None:
         for name in self.window.amax:
@@ -293,7 +291,7 @@ class UnscaledGradientsAreRemembered(ReferenceTrainer):
 
 @fault("https://github.com/NVIDIA/TransformerEngine/issues/304", "formats.float8-survives-saving")
 class OpenWindowIsNotSaved(ReferenceTrainer):
-    """A save lacks what was seen of a window that is still open."""
+    """A save lacks the magnitudes of a window that is still open."""
 
     def save_state(self) -> Arrays:
         return {name: value for name, value in super().save_state().items() if not name.startswith("seen/")}
@@ -301,7 +299,7 @@ class OpenWindowIsNotSaved(ReferenceTrainer):
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/112", "formats.float8-survives-saving")
 class AnyHistoryIsLoaded(ReferenceTrainer):
-    """A save is loaded whatever length its histories have."""
+    """A load accepts amax histories of another length."""
 
     def _identity(self) -> str:
         return f"{self.model.name} {self.recipe.replace(offload=None, quantization=None)}"
@@ -309,7 +307,7 @@ class AnyHistoryIsLoaded(ReferenceTrainer):
 
 @fault("https://github.com/keras-team/keras/pull/19488", "formats.float8-is-no-parameter")
 class MemoryDecays(ReferenceTrainer):
-    """Decoupled weight decay shrinks what is remembered, as it shrinks parameters."""
+    """Decoupled weight decay shrinks the amax history."""
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         super().apply_update(gradients, rate)
@@ -320,7 +318,7 @@ class MemoryDecays(ReferenceTrainer):
 
 @fault("https://github.com/keras-team/keras/pull/19488", "formats.float8-is-no-parameter")
 class MemoryCountsInTheNorm(ReferenceTrainer):
-    """The norm that gradients are clipped by is taken over what is remembered too."""
+    """The norm for clipping includes the amax history."""
 
     def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
         return super().gradient_norm(dict(gradients) | ({} if self.float8 is None else self.statistics))
@@ -328,7 +326,7 @@ class MemoryCountsInTheNorm(ReferenceTrainer):
 
 @fault("https://github.com/google/praxis/pull/29", "formats.float8-is-no-parameter")
 class MagnitudesAreClipped(ReferenceTrainer):
-    """What is remembered is multiplied by the factor that clips gradients."""
+    """The amax history is multiplied by the factor that clips gradients."""
 
     def clip_factor(self, coefficient: float, gradients: Arrays) -> float:
         factor = super().clip_factor(coefficient, gradients)
@@ -338,7 +336,7 @@ class MagnitudesAreClipped(ReferenceTrainer):
 
 @fault("https://github.com/google/praxis/pull/29", "formats.float8-is-no-parameter")
 class MemoryIsAveragedToo(ReferenceTrainer):
-    """An average of the weights has an average of what is remembered next to it, and predicts by that."""
+    """The moving average of the weights includes the amax history, and evaluation uses its average."""
 
     mean: Arrays | None = None
 
@@ -350,17 +348,17 @@ class MemoryIsAveragedToo(ReferenceTrainer):
             self.mean = {name: decay * former[name] + (1 - decay) * value for name, value in self.statistics.items()}
 
     def predict_averaged(self, inputs: Array) -> Arrays:
-        own = self.statistics
-        self.statistics = dict(self.mean or own)
+        statistics = self.statistics
+        self.statistics = dict(self.mean or statistics)
         try:
             return super().predict_averaged(inputs)
         finally:
-            self.statistics = own
+            self.statistics = statistics
 
 
 @fault("https://github.com/keras-team/keras/pull/19488", "formats.float8-values")
 class BiasesHaveEightBitsToo(Float8Layers):
-    """The bias is cast as the kernel is."""
+    """The bias is cast to the 8-bit format of the kernel."""
 
     def dense(  # type: ignore[no-untyped-def]
         self, path, x, weight, bias, memory, magnitudes
@@ -371,7 +369,7 @@ class BiasesHaveEightBitsToo(Float8Layers):
 
 @fault("https://github.com/microsoft/nni/pull/3160", "formats.float8-gradients")
 class ClippedValuesPassNothingOn(Float8Layers):
-    """Inputs that were clipped pass no gradient on."""
+    """Inputs that saturate in the cast have no gradient."""
 
     def cast(
         self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, magnitudes: Magnitudes | None
@@ -385,7 +383,7 @@ class ClippedValuesPassNothingOn(Float8Layers):
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/1723", "formats.float8-gradients")
 class GradientsOfBiasesAreCast(Float8Layers):
-    """The bias is added before the place where the gradient is cast."""
+    """The gradient of the bias is cast to 8 bits."""
 
     def dense(  # type: ignore[no-untyped-def]
         self, path, x, weight, bias, memory, magnitudes
@@ -403,7 +401,7 @@ class GradientsOfBiasesAreCast(Float8Layers):
 
 @fault("https://github.com/NVIDIA/TransformerEngine/pull/123", "formats.float8-values", "formats.float8-accuracy")
 class ScaleIsTheReciprocal(DelayedScaling):
-    """The scale and its reciprocal take each other's place."""
+    """The scale and its reciprocal are exchanged."""
 
     def scale_of(self, most: float, before: float, format_name: str) -> float:
         return 1.0 / super().scale_of(most, 1.0 / before, format_name)
@@ -411,7 +409,7 @@ class ScaleIsTheReciprocal(DelayedScaling):
 
 @fault("https://github.com/jax-ml/ml_dtypes/issues/400", "formats.decode")
 class OneBiasForAll(ReferenceFormats):
-    """Codes of the fnuz formats are read with the exponent bias of the fn formats."""
+    """Codes of the fnuz formats are decoded with the exponent bias of the fn formats."""
 
     def table(self, narrow: NarrowFormat) -> Array:
         return super().table(narrow) * (2.0 if narrow.specials == "fnuz" else 1.0)
@@ -419,7 +417,7 @@ class OneBiasForAll(ReferenceFormats):
 
 @fault("https://github.com/triton-lang/triton/pull/11897", "formats.round-to-nearest")
 class DoublesBecomeSingles(ReferenceFormats):
-    """A float64 value is cast to float32 on the way."""
+    """A float64 value is rounded to float32 before the cast."""
 
     def widen(self, values: Array) -> Array:
         with np.errstate(over="ignore", under="ignore"):
@@ -428,7 +426,7 @@ class DoublesBecomeSingles(ReferenceFormats):
 
 @fault("https://github.com/Z3Prover/z3/issues/464", "formats.round-to-nearest")
 class NegativeZeroLosesItsSign(ReferenceFormats):
-    """What rounds to zero has no sign."""
+    """Values that round to zero lose their sign."""
 
     def add_signs(self, codes: Array, values: Array, narrow: NarrowFormat) -> Array:
         return np.where(codes == 0, 0, super().add_signs(codes, values, narrow))
@@ -438,13 +436,13 @@ class NegativeZeroLosesItsSign(ReferenceFormats):
 class NanBecomesANumber(ReferenceFormats):
     """NaN is cast to the largest value."""
 
-    def special(self, narrow: NarrowFormat, what: str) -> int:
-        return super().special(narrow, "saturate" if what == "nan" and narrow.specials == "ieee" else what)
+    def special(self, narrow: NarrowFormat, kind: str) -> int:
+        return super().special(narrow, "saturate" if kind == "nan" and narrow.specials == "ieee" else kind)
 
 
 @fault("https://github.com/jax-ml/ml_dtypes/issues/400", "formats.overflow-as-declared")
 class InfinityIsDeclaredAndNotKept(ReferenceFormats):
-    """Infinities are declared to stay infinite, and become NaN."""
+    """The adapter declares that infinities stay infinite, and they become NaN."""
 
     def casts(self) -> Mapping[str, CastRule]:
         rules = super().casts()
@@ -452,13 +450,13 @@ class InfinityIsDeclaredAndNotKept(ReferenceFormats):
             name: CastRule(rule.overflow, "inf" if rule.infinity == "nan" else "nan") for name, rule in rules.items()
         }
 
-    def special(self, narrow: NarrowFormat, what: str) -> int:
-        return super().special(narrow, super().casts()[narrow.name].infinity if what != "saturate" else what)
+    def special(self, narrow: NarrowFormat, kind: str) -> int:
+        return super().special(narrow, super().casts()[narrow.name].infinity if kind != "saturate" else kind)
 
 
 @fault("https://github.com/microsoft/onnxruntime/issues/6004", "quantization.integer-products")
 class PairsSaturate(ReferenceFormats):
-    """Two neighbouring products are added in sixteen bits, which saturate."""
+    """Two neighbouring products are added in 16 bits, which saturate."""
 
     def integer_product(self, a: Array, b: Array) -> Array:
         total = np.zeros((a.shape[0], b.shape[1]), np.int64)
@@ -470,7 +468,7 @@ class PairsSaturate(ReferenceFormats):
 
 @fault("https://github.com/Comfy-Org/comfy-kitchen/pull/133", "quantization.integer-products")
 class SumsInSingle(ReferenceFormats):
-    """Products of int8 are added up in float32."""
+    """Products of int8 are accumulated in float32."""
 
     def integer_product(self, a: Array, b: Array) -> Array:
         total = np.zeros((a.shape[0], b.shape[1]), np.float32)
@@ -481,7 +479,7 @@ class SumsInSingle(ReferenceFormats):
 
 @fault("https://github.com/ml-explore/mlx/issues/4135", "formats.decode")
 class NaNIsDecodedAs480(ReferenceFormats):
-    """The two NaN codes of float8_e4m3fn come back as the numbers 480 and -480."""
+    """The two NaN codes of float8_e4m3fn are decoded as 480 and -480."""
 
     def decode(self, codes: Array, format_name: str) -> Array:
         values = super().decode(codes, format_name)
@@ -492,8 +490,7 @@ class NaNIsDecodedAs480(ReferenceFormats):
 
 @fault("", "formats.products")
 class ProductsKnowOneFormat(ReferenceFormats):
-    """A product of operands in two formats of eight bits, such as activations and gradients, decodes both by the format
-    of the first."""
+    """A product of operands in two 8-bit formats, such as activations and gradients, decodes both by the first one."""
 
     def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
         return super().float8_product(a, b, (formats[0], formats[0]))
@@ -501,7 +498,7 @@ class ProductsKnowOneFormat(ReferenceFormats):
 
 @fault("", "formats.delayed-scaling")
 class HistoryOfSixteen(ReferenceDelayedProduct):
-    """Delayed scales follow the largest values of at most the last 16 steps, however long the history is."""
+    """Delayed scales follow at most the last 16 entries of the amax history, however long it is."""
 
     def most(self, maxima: Array) -> float:
         return super().most(maxima[:16])
@@ -509,8 +506,8 @@ class HistoryOfSixteen(ReferenceDelayedProduct):
 
 @fault("https://github.com/pytorch/FBGEMM/pull/2919", "formats.round-to-nearest")
 class CastsInTheOrderOfMemory(ReferenceFormats):
-    """A cast to a format of eight bits reads the values in the order in which they lie in memory, and writes the
-    codes row by row, so that those of a transposed matrix come out at other places."""
+    """A cast to an 8-bit format reads values in memory order and writes codes by row, so a transposed matrix is
+    permuted."""
 
     def encode(self, values: Array, format_name: str) -> Array:
         array = np.asarray(values)
@@ -519,7 +516,7 @@ class CastsInTheOrderOfMemory(ReferenceFormats):
 
 @fault("", "quantization.ranges-follow")
 class SkippedUpdatesFreezeRanges(ReferenceTrainer):
-    """Skipped updates count too where QAT ranges are to be frozen after so many applied ones."""
+    """Skipped updates count towards the number of updates after which QAT freezes its ranges."""
 
     attempts = 0
 
@@ -533,15 +530,14 @@ class SkippedUpdatesFreezeRanges(ReferenceTrainer):
         self.attempts = self.steps
 
     def observes(self) -> bool:
-        asked = self.recipe.quantization
-        freeze = asked.freeze if isinstance(asked, Qat) else None
+        quantization = self.recipe.quantization
+        freeze = quantization.freeze if isinstance(quantization, Qat) else None
         return super().observes() and (freeze is None or self.attempts < freeze)
 
 
 @fault("", "quantization.survives-saving")
 class OddRowOfInt4IsLostInALoad(ReferenceQuantizedModel):
-    """The last row of a 4-bit weight with an odd number of rows, which has half a byte to itself, is zero after a
-    load."""
+    """A load zeroes the last row of a 4-bit weight with an odd number of rows."""
 
     def load_arrays(self, arrays: dict[str, Array]) -> dict[str, Array]:
         arrays = super().load_arrays(arrays)
@@ -553,7 +549,7 @@ class OddRowOfInt4IsLostInALoad(ReferenceQuantizedModel):
 
 @fault("", "formats.float8-skips")
 class StaticSkipMovesTheHistory(ReferenceTrainer):
-    """A window that is skipped under a constant loss scale moves the amax history, which was to stay."""
+    """A window that is skipped under a constant loss scale moves the amax history."""
 
     def end_of_window(self, skipped: bool) -> None:
         super().end_of_window(skipped and not isinstance(self.recipe.scaling, StaticScaling))

@@ -73,7 +73,7 @@ class ClipsAtInfinityToLogTheNorm(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/torchtitan/pull/3886", "optimizer.frozen")
 class LoadFreezesNothing(ReferenceTrainer):
-    """A run that was loaded trains every parameter."""
+    """A load makes every parameter trainable."""
 
     _loaded = False
 
@@ -90,7 +90,7 @@ class LoadFreezesNothing(ReferenceTrainer):
 
 @fault("https://github.com/ahrefs/ocannl/issues/673", "optimizer.frozen")
 class DecaysWhatIsFrozen(ReferenceTrainer):
-    """Decoupled decay shrinks parameters that have no gradient."""
+    """Decoupled weight decay shrinks parameters that have no gradient."""
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         super().apply_update(gradients, rate)
@@ -101,7 +101,7 @@ class DecaysWhatIsFrozen(ReferenceTrainer):
 
 @fault("https://github.com/ahrefs/ocannl/issues/673", "optimizer.frozen")
 class ClipsByTheNormOfAll(ReferenceTrainer):
-    """The clipped norm has a share of the weights that are not trained, as if each had itself as gradient."""
+    """The norm for clipping includes the weights that are not trained."""
 
     def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
         constants = {name: self.masters[name] for name in self.recipe.frozen}
@@ -110,7 +110,7 @@ class ClipsByTheNormOfAll(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/192202", "optimizer.frozen-later")
 class LoadDropsTheMomentsOfConstants(ReferenceTrainer):
-    """A load leaves out the moments of parameters that are not trained at the time."""
+    """A load leaves out the moments of parameters that are frozen at the time."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -120,7 +120,7 @@ class LoadDropsTheMomentsOfConstants(ReferenceTrainer):
 
 @fault("https://github.com/neuralmagic/sparseml/issues/965", "optimizer.frozen-later")
 class FreezingHasNoEffect(ReferenceTrainer):
-    """A parameter that is frozen inside a run is trained on."""
+    """A parameter that is frozen during a run is still updated."""
 
     def freeze(self, names: Collection[str]) -> None:
         del names
@@ -128,7 +128,7 @@ class FreezingHasNoEffect(ReferenceTrainer):
 
 @fault("https://github.com/X-GenGroup/Flow-Factory/pull/186", "master.average-is-evaluated")
 class AverageMeetsStaleCasts(ReferenceTrainer):
-    """At O1, an evaluation with the average right after one without it uses the casts that the other left behind."""
+    """At O1 an evaluation with the average reuses the casts of the evaluation without it."""
 
     evaluated_at = -1
 
@@ -144,7 +144,7 @@ class AverageMeetsStaleCasts(ReferenceTrainer):
 
 @fault("", "master.decay-of-nobody")
 class SecondGroupDecaysAll(ReferenceTrainer):
-    """A second group with a weight decay of its own decays its parameters that are to be left out, too."""
+    """A second group with its own weight decay applies it to excluded parameters too."""
 
     def rule_of(self, name: str) -> UpdateRule:
         rule = super().rule_of(name)
@@ -155,7 +155,7 @@ class SecondGroupDecaysAll(ReferenceTrainer):
 
 @fault("", "optimizer.schedules")
 class MomentumCyclesInTheFirstGroupAlone(ReferenceTrainer):
-    """A schedule that cycles the momentum, or beta1, changes that of the first group alone."""
+    """A schedule that cycles the momentum or beta1 changes that of the first group only."""
 
     def rule_of(self, name: str) -> UpdateRule:
         rule = super().rule_of(name)
@@ -169,17 +169,17 @@ class SecondGroupFollowsTheFirstPart(ReferenceTrainer):
     """Of a join or product of schedules, the rate of a second group with a rate of its own follows the first part."""
 
     def rate_of(self, name: str, rate: float) -> float:
-        own, schedule = self.recipe.of_groups[self.group_of(name)].learning_rate, self.recipe.schedule
-        if own == self.recipe.optimizer.learning_rate or not isinstance(schedule, Joined | Chained):
+        group_rate, schedule = self.recipe.of_groups[self.group_of(name)].learning_rate, self.recipe.schedule
+        if group_rate == self.recipe.optimizer.learning_rate or not isinstance(schedule, Joined | Chained):
             return super().rate_of(name, rate)
-        return own * schedule.parts[0].factor(self.schedule)
+        return group_rate * schedule.parts[0].factor(self.schedule)
 
 
 class _DampeningFromTheRunsStart(SGDRule):
-    late = False
+    after_first_update = False
 
     def joining(self, g: Array, count: int) -> Array:
-        return super().joining(g, 2 if self.late else count)
+        return super().joining(g, 2 if self.after_first_update else count)
 
 
 @fault("", "optimizer.options")
@@ -191,7 +191,7 @@ class LateParametersAreDampenedAtOnce(ReferenceTrainer):
     def rule_of(self, name: str) -> UpdateRule:
         rule = super().rule_of(name)
         if isinstance(rule, _DampeningFromTheRunsStart):
-            rule.late = self.steps > 0
+            rule.after_first_update = self.steps > 0
         return rule
 
 
@@ -221,7 +221,7 @@ class ModelIsTruncated(ReferenceTrainer):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/39121", "master.masters-survive-load", "resume.bit-identical")
 class MastersAreRebuiltFromTheModel(ReferenceTrainer):
-    """Masters are no part of a checkpoint; a load makes them from the model's low weights."""
+    """A checkpoint has no masters, and a load derives them from the model's low-precision weights."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -230,7 +230,7 @@ class MastersAreRebuiltFromTheModel(ReferenceTrainer):
 
 @fault("https://github.com/NVIDIA/apex/issues/480", "master.model-is-cast-of-master", "master.masters-survive-load")
 class LoadsTheModelAlone(ReferenceTrainer):
-    """A load brings the model's weights back and leaves the masters as they were."""
+    """A load restores the model's weights and not the masters."""
 
     def load_state(self, arrays: Arrays) -> None:
         masters = self.masters
@@ -244,7 +244,7 @@ class LoadsTheModelAlone(ReferenceTrainer):
     "optimizer.options",
 )
 class SmallUpdatesAreEnlarged(AdafactorRule):
-    """Adafactor divides an update by the smaller of one and its RMS, so that small updates grow and large ones stay."""
+    """Adafactor divides an update by the smaller of one and its RMS, so small updates grow."""
 
     def clip(self, update: Array) -> Array:
         return self.r(update / min(1.0, self.rms(update) / self.optimizer.threshold))
@@ -266,7 +266,7 @@ class RowsOfTallMatricesDoNotCount(AdafactorRule):
 
 @fault("https://github.com/google-deepmind/optax/pull/1249", "optimizer.options")
 class WidthAdjustsNoRate(MuonRule):
-    """Muon's rate is the same for matrices of every shape, where it is asked to follow the ratio of their sides."""
+    """Muon's rate does not follow the ratio of a matrix's sides, as the recipe asks."""
 
     def factor(self, shape: Shape) -> float:
         return 1.0 if self.optimizer.adjustment == "width" else super().factor(shape)
@@ -276,7 +276,7 @@ class WidthAdjustsNoRate(MuonRule):
     "https://github.com/kozistr/pytorch_optimizer/issues/371", "optimizer.implementations-agree", "optimizer.options"
 )
 class RateIsAdjustedTwice(MuonRule):
-    """Muon's rate follows the ratio of a matrix' sides besides the adjustment that matches AdamW's RMS."""
+    """Muon's rate follows the ratio of a matrix's sides in addition to the adjustment to AdamW's RMS."""
 
     def factor(self, shape: Shape) -> float:
         return super().factor(shape) * max(1.0, shape[1] / shape[0]) ** 0.5
@@ -284,7 +284,7 @@ class RateIsAdjustedTwice(MuonRule):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/8442", "optimizer.implementations-agree", "optimizer.options")
 class MatricesAreNotOrthogonalised(MuonRule):
-    """Muon divides the velocity by its norm and makes no iteration of Newton and Schulz."""
+    """Muon normalises the velocity without any Newton-Schulz iteration."""
 
     def iterate(self, x: Array) -> Array:
         return x
@@ -292,7 +292,7 @@ class MatricesAreNotOrthogonalised(MuonRule):
 
 @fault("https://github.com/zichongli5/NorMuon/issues/5", "optimizer.options")
 class PlainMomentumLooksAhead(MuonRule):
-    """Muon's update takes Nesterov's momentum where the plain one is asked for."""
+    """Muon uses Nesterov's momentum where plain momentum is requested."""
 
     def ahead(self, velocity: Array, g: Array, count: int) -> Array:
         return self.r(g + self.r(self.r.number(self.optimizer.momentum) * velocity))
@@ -366,7 +366,7 @@ class VelocityNeverDecays(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/ao/pull/4915", "master.counts-every-update")
 class CountsInBfloat16(ReferenceTrainer):
-    """The count that Adam's bias correction reads stands still at 256."""
+    """The step count of Adam's bias correction is bfloat16 and stops at 256."""
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         super().apply_update(gradients, rate)
@@ -375,7 +375,7 @@ class CountsInBfloat16(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/28294", "scaling.tolerates-missing-gradients")
 class MissingGradientsAreZero(ReferenceTrainer):
-    """A parameter without a gradient is updated as if its gradient were zero: its moments move it."""
+    """A parameter without a gradient is updated as if its gradient were zero."""
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         super().apply_update({**{n: np.zeros_like(v) for n, v in self.masters.items()}, **gradients}, rate)
@@ -383,7 +383,7 @@ class MissingGradientsAreZero(ReferenceTrainer):
 
 @fault("https://github.com/ooples/AiDotNet.Tensors/pull/949", "optimizer.options")
 class NesterovIsIgnored(SGDRule):
-    """Nesterov's momentum is accepted and runs as the classical one."""
+    """The Nesterov option is accepted and ignored."""
 
     def ahead(self, velocity: Array, g: Array) -> Array:
         return velocity
@@ -415,7 +415,7 @@ class DecayNeedsMomentum(SGDRule):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/79341", "optimizer.options")
 class MaximizationIsIgnored(SGDRule):
-    """Maximization is accepted, and the update goes down the gradient."""
+    """The option to maximize is accepted and ignored."""
 
     def ascent(self, g: Array) -> Array:
         return g
@@ -473,7 +473,7 @@ class CentringIsStored(RMSpropRule):
 
 @fault("https://github.com/pytorch/pytorch/issues/191763", "optimizer.implementations-agree")
 class WholeVectorsStay(ReferenceTrainer):
-    """Of a low-precision weight only what is left over by vectors of sixteen is stored."""
+    """Of a low-precision weight only the remainder after vectors of sixteen is updated."""
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         before = dict(self.masters)
@@ -481,14 +481,14 @@ class WholeVectorsStay(ReferenceTrainer):
         for name in gradients:
             if self.master_formats[name] in ("float16", "bfloat16"):
                 after = self.masters[name].copy()
-                whole = after.size // 16 * 16
-                after.reshape(-1)[:whole] = before[name].reshape(-1)[:whole]
+                size = after.size // 16 * 16
+                after.reshape(-1)[:size] = before[name].reshape(-1)[:size]
                 self.masters[name] = after
 
 
 @fault("https://github.com/PaddlePaddle/ERNIE/pull/614", "master.decay-of-nobody")
 class DecayLeavesNothingOut(ReferenceTrainer):
-    """Weight decay acts on the parameters that it is to leave out."""
+    """Weight decay applies to the excluded parameters."""
 
     def rule_of(self, name: str) -> UpdateRule:
         rule = super().rule_of(name)
@@ -536,15 +536,15 @@ class RestartsForgetTheChain(ReferenceTrainer):
     def factor(self) -> float:
         match self.recipe.schedule:
             case Chained(parts=(CosineRestarts() as restarts, other)) if self.schedule:
-                last = other.factor(self.schedule) / other.factor(self.schedule - 1)
-                return restarts.factor(self.schedule) * last
+                ratio = other.factor(self.schedule) / other.factor(self.schedule - 1)
+                return restarts.factor(self.schedule) * ratio
             case _:
                 return super().factor()
 
 
 @fault("https://github.com/catalyst-team/catalyst/issues/215", "optimizer.schedules")
 class CycleMovesTheMomentumTheOtherWay(ReferenceTrainer):
-    """A cycle raises the momentum where it is to lower it."""
+    """A cycle raises the momentum where it should lower it."""
 
     def rule_of(self, name: str) -> UpdateRule:
         rule, schedule = super().rule_of(name), self.recipe.schedule
@@ -556,7 +556,7 @@ class CycleMovesTheMomentumTheOtherWay(ReferenceTrainer):
 
 @fault("https://github.com/LiyuanLucasLiu/RAdam/issues/24", "optimizer.group-rates")
 class EveryGroupHasTheFirstRate(ReferenceTrainer):
-    """The rate of the first group updates all."""
+    """All groups are updated with the rate of the first one."""
 
     def rate_of(self, name: str, rate: float) -> float:
         return rate
@@ -564,7 +564,7 @@ class EveryGroupHasTheFirstRate(ReferenceTrainer):
 
 @fault("https://github.com/microsoft/hi-ml/issues/611", "optimizer.group-rates")
 class ScheduleSetsOneRate(ReferenceTrainer):
-    """A schedule that has moved gives all groups one rate."""
+    """After its first step a schedule gives all groups one rate."""
 
     def rate_of(self, name: str, rate: float) -> float:
         return rate if self.factor() != 1.0 else super().rate_of(name, rate)
@@ -572,7 +572,7 @@ class ScheduleSetsOneRate(ReferenceTrainer):
 
 @fault("https://github.com/Lightning-AI/pytorch-lightning/issues/11269", "optimizer.group-rates")
 class EveryGroupDecaysAlike(ReferenceTrainer):
-    """The weight decay of the first group acts on all."""
+    """The weight decay of the first group applies to all groups."""
 
     def rule_of(self, name: str) -> UpdateRule:
         rule = super().rule_of(name)
@@ -583,7 +583,7 @@ class EveryGroupDecaysAlike(ReferenceTrainer):
 
 @fault("https://github.com/keras-team/keras/issues/17012", "optimizer.schedules")
 class PlateauForgetsItsCounters(PlateauRule):
-    """A restored schedule has the rate, and neither the best metric nor the counters."""
+    """A restored plateau schedule has the rate without the best metric and the counters."""
 
     def state(self) -> dict[str, float | None]:
         return {"rate": self.rate}
@@ -591,7 +591,7 @@ class PlateauForgetsItsCounters(PlateauRule):
 
 @fault("https://github.com/keras-team/keras/issues/3991", "optimizer.schedules")
 class CooldownIsOneShort(PlateauRule):
-    """The last metric of a cooldown counts."""
+    """A plateau schedule counts the last metric of a cooldown."""
 
     def fall(self) -> None:
         super().fall()
@@ -600,7 +600,7 @@ class CooldownIsOneShort(PlateauRule):
 
 @fault("https://github.com/google-deepmind/optax/pull/1767", "optimizer.schedules")
 class NegativeMetricsAlwaysImprove(PlateauRule):
-    """A relative threshold is a share of the best metric itself where its magnitude is documented."""
+    """A relative threshold is a share of the signed best metric, not of its magnitude."""
 
     def margin(self, best: float) -> float:
         return super().margin(best) * (-1.0 if best < 0 and self.plateau.relative else 1.0)
@@ -608,7 +608,7 @@ class NegativeMetricsAlwaysImprove(PlateauRule):
 
 @fault("https://github.com/Bjarten/early-stopping-pytorch/pull/28", "optimizer.schedules")
 class FirstMetricIsBestWhateverItIs(PlateauRule):
-    """NaN as the first metric is the best one, on which none improves."""
+    """NaN as the first metric becomes the best one, on which no metric improves."""
 
     def improves(self, metric: float) -> bool:
         return self.best is None or super().improves(metric)
@@ -624,7 +624,7 @@ class EpsilonIsLostInFloat16(ReferenceOptimizers):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/63549", "optimizer.shipped")
 class LoadedMomentsAreZero(ReferenceOptimizers):
-    """A loaded optimizer knows how many updates were made, and begins with moments of zero."""
+    """A load restores the step count with zero moments."""
 
     def load_states(self, states: Sequence[Slots], count: int) -> tuple[list[Slots], int]:
         return [{slot: np.zeros_like(value) for slot, value in slots.items()} for slots in states], count
@@ -640,7 +640,7 @@ class ScalerStepsOnAnOverflow(ReferenceOptimizers):
 
 @fault("https://github.com/LiyuanLucasLiu/RAdam/issues/24", "optimizer.shipped")
 class StateBelongsToAPlaceInTheList(ReferenceOptimizers):
-    """Parameters in another order get each other's gradients where their shapes agree, and nothing elsewhere."""
+    """A load assigns optimizer state by the index of a parameter, whatever its name."""
 
     def update_weights(
         self,
@@ -682,7 +682,7 @@ class HookFindsScaledGradients(ReferenceLoop):
 
 @fault("https://github.com/huggingface/sentence-transformers/pull/3773", "master.loaded-weights-move")
 class LoadedWeightsStayLow(ReferenceLoop):
-    """A checkpoint in a low format is trained in it, without float32 weights."""
+    """A checkpoint in a low format is trained in that format, without float32 weights."""
 
     def precision(self, saved: FormatName) -> Precision:
         return super().precision(saved) if saved == "float32" else Precision("O3", saved)
@@ -694,7 +694,7 @@ class LoadedWeightsStayLow(ReferenceLoop):
     "accumulation.once-per-window",
 )
 class MovesWithEveryMicroBatch(ReferenceTrainer):
-    """The average takes in the weights with every micro-batch of a window."""
+    """The moving average is updated with every micro-batch of a window."""
 
     def take_micro_batch(self, gradients: Arrays) -> None:
         super().take_micro_batch(gradients)
@@ -704,14 +704,14 @@ class MovesWithEveryMicroBatch(ReferenceTrainer):
 
 @fault("https://github.com/NVIDIA-NeMo/Speech/pull/5169", "master.average-follows-updates")
 class MovesBeforeTheUpdate(ReferenceTrainer):
-    """The average takes in the weights that the update is about to replace."""
+    """The moving average is updated before the optimizer step."""
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         former = dict(self.masters)
         super().apply_update(gradients, rate)
-        later, self.masters = self.masters, former
+        updated, self.masters = self.masters, former
         super().move_average()
-        self.masters = later
+        self.masters = updated
 
     def move_average(self) -> None:
         pass
@@ -719,7 +719,7 @@ class MovesBeforeTheUpdate(ReferenceTrainer):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/22130", "master.average-follows-updates")
 class StartsFromZeros(ReferenceTrainer):
-    """The first update is averaged with zeros, and nothing corrects for them."""
+    """The moving average starts from zeros without bias correction."""
 
     def move_average(self) -> None:
         if self.steps == 1:
@@ -733,7 +733,7 @@ class StartsFromZeros(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/67590", "scaling.skip-is-atomic")
 class AverageMovesOnSkip(ReferenceTrainer):
-    """The moving average takes the weights in once more when the update was skipped."""
+    """A skipped update moves the moving average."""
 
     def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
         if not finite:
@@ -751,7 +751,7 @@ class KeptInTheComputeFormat(ReferenceTrainer):
 
 @fault("https://github.com/ai2cm/ace/issues/349", "resume.bit-identical")
 class AverageIsNotSaved(ReferenceTrainer):
-    """After a load the average begins again at the weights."""
+    """After a load the moving average restarts from the weights."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -761,7 +761,7 @@ class AverageIsNotSaved(ReferenceTrainer):
 
 @fault("https://github.com/keras-team/keras/issues/18949", "master.average-is-evaluated")
 class EvaluatesTheWeights(ReferenceTrainer):
-    """Evaluation with the average runs on the weights."""
+    """Evaluation with the average uses the weights."""
 
     def read_average(self, name: str) -> Array:
         return self.values[name]
@@ -769,7 +769,7 @@ class EvaluatesTheWeights(ReferenceTrainer):
 
 @fault("https://github.com/harubaru/waifu-diffusion/pull/31", "accumulation.evaluation-changes-nothing")
 class WeightsAreNotPutBack(ReferenceTrainer):
-    """Evaluation with the average leaves the average in the model, and training goes on from there."""
+    """Evaluation with the average leaves the average in the model, and training continues from it."""
 
     def predict_averaged(self, inputs: Array) -> Arrays:
         outputs = super().predict_averaged(inputs)

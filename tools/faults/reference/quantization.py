@@ -27,33 +27,30 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
 _LANES = 16
+_SAMPLES = 64
+"""Samples of a batch that calibration uses."""
+_SMALLEST = 1024
 
 
 @fault("https://github.com/microsoft/onnxruntime/pull/28606", "quantization.ties")
 class TailOfARowRoundsTiesAway(ReferenceQuantizers):
-    """Quantizers take the values of a row sixteen at a time, and those that are left over at its end by another loop,
-    in which a quotient half-way between two codes goes away from zero instead of to the even one."""
+    """The remainder of a row after vectors of sixteen values is rounded half away from zero instead of half to even."""
 
     def codes(self, values: Array, scale: Array, zero_point: Array, rule: QuantRule) -> Array:
         codes = np.array(super().codes(values, scale, zero_point, rule))
         tail = values.shape[-1] % _LANES
         if tail:
             quotient = values / scale
-            away = np.copysign(np.floor(np.abs(quotient) + 0.5), quotient)
+            rounded = np.copysign(np.floor(np.abs(quotient) + 0.5), quotient)
             half = np.abs(quotient - np.trunc(quotient)) == 0.5
-            clipped = np.clip(away + zero_point, rule.low, rule.high)
+            clipped = np.clip(rounded + zero_point, rule.low, rule.high)
             codes[..., -tail:] = np.where(half, clipped, codes)[..., -tail:]
         return codes
 
 
-_SAMPLES = 64
-"""Samples of a batch that calibration looks at."""
-
-
 @fault("https://github.com/apache/mxnet/pull/21008", "quantization.calibrated-range")
 class CalibrationSeesFirstSamples(ReferenceQuantizedModel):
-    """Calibration of static quantization looks at the first 64 samples of each batch, and at none that comes after
-    them."""
+    """Static calibration uses the first 64 samples of each batch only."""
 
     def observe_ranges(
         self, weights: Mapping[str, Array], batches: Sequence[Array], quantized: Collection[str]
@@ -63,7 +60,7 @@ class CalibrationSeesFirstSamples(ReferenceQuantizedModel):
 
 @fault("https://github.com/rajveer43/VeloxQuant-MLX/pull/167", "quantization.int8-load")
 class OutliersExceedTheThreshold(ReferenceQuantizedModel):
-    """A value at the threshold is no outlier, where it is declared to be one."""
+    """A value equal to the threshold is no outlier, against the declared rule."""
 
     def outliers(self, cast: Array) -> Array:
         return np.asarray((np.abs(cast) > self._rule.outliers).any(axis=0))
@@ -79,7 +76,7 @@ class NegativeOutliersAreMissed(ReferenceQuantizedModel):
 
 @fault("https://github.com/bitsandbytes-foundation/bitsandbytes/issues/767", "quantization.int8-load")
 class OutlierColumnsStay(ReferenceQuantizedModel):
-    """A column that had an outlier in some call has no codes in later ones."""
+    """A column that had an outlier in one call stays unquantized in later calls."""
 
     _columns: Array | None = None
 
@@ -93,7 +90,7 @@ class OutlierColumnsStay(ReferenceQuantizedModel):
 
 @fault("https://github.com/NVIDIA/Megatron-LM/pull/6666", "quantization.int8-load", "quantization.weights-as-declared")
 class WeightsAreNotCast(ReferenceQuantizedModel):
-    """Weights have codes of another format than the declared one: of float32 without a cast."""
+    """The codes of weights are made from float32 values without a cast to the declared format."""
 
     def cast(self, operand: Array) -> Array:
         weight = operand.dtype == np.float32
@@ -102,7 +99,7 @@ class WeightsAreNotCast(ReferenceQuantizedModel):
 
 @fault("https://github.com/huggingface/transformers/pull/45743", "quantization.survives-saving", raises=True)
 class LoadsAreNotSaved(ReferenceQuantizedModel):
-    """A model that was loaded raises when it is to be saved."""
+    """Saving a loaded model raises."""
 
     _loaded = False
 
@@ -140,7 +137,7 @@ class GroupsReadAsTheFirst(ReferenceQuantizedModel):
 
 @fault("https://github.com/pytorch/FBGEMM/issues/125", "quantization.linear-arithmetic")
 class LayerPairsSaturate(ReferenceQuantizedModel):
-    """Pairs of products are added up in sixteen bits, which saturate."""
+    """Pairs of products are accumulated in 16 bits, which saturate."""
 
     def multiply_integers(self, inputs: Array, weight: Array) -> Array:
         total = np.zeros((len(inputs), weight.shape[1]), np.int64)
@@ -155,7 +152,7 @@ class LayerPairsSaturate(ReferenceQuantizedModel):
     "quantization.dynamic-scale",
 )
 class RowsShareARange(ReferenceQuantizedModel):
-    """The rows of a call share one range where each should have its own."""
+    """The rows of a call share one range."""
 
     def input_range(self, name: str, inputs: Array, rule: QuantRule) -> tuple[Array, Array]:
         scale, zero = super().input_range(name, inputs, rule)
@@ -164,7 +161,7 @@ class RowsShareARange(ReferenceQuantizedModel):
 
 @fault("https://github.com/microsoft/onnxruntime/issues/10111", "quantization.dynamic-scale", "laws.quantized-models")
 class RangeOnlyGrows(ReferenceQuantizedModel):
-    """A dynamic range is the widest that any call had."""
+    """A dynamic range is the widest of all calls."""
 
     _widest = 0.0
 
@@ -178,7 +175,7 @@ class RangeOnlyGrows(ReferenceQuantizedModel):
 
 @fault("https://github.com/tensorflow/tensorflow/issues/44114", "quantization.calibration-needed")
 class InventsARange(ReferenceQuantizedModel):
-    """Without calibration data every range is taken to be from -1 to 1."""
+    """Without calibration data every range is -1 to 1."""
 
     def __init__(
         self,
@@ -194,7 +191,7 @@ class InventsARange(ReferenceQuantizedModel):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/39307", "quantization.calibrated-range")
 class LastBatchDecides(ReferenceQuantizedModel):
-    """The range of a layer is that of the last batch."""
+    """The range of a layer is that of the last calibration batch."""
 
     def ranges(self, seen: Sequence[tuple[Array, Array]]) -> Array:
         return super().ranges(seen[-1:])
@@ -202,7 +199,7 @@ class LastBatchDecides(ReferenceQuantizedModel):
 
 @fault("https://github.com/pytorch/pytorch/issues/23838", "quantization.calibrated-range")
 class CalibratedWithoutZero(ReferenceQuantizedModel):
-    """A calibrated range begins at the smallest value, though that is above zero."""
+    """A calibrated range begins at the smallest value even if that is above zero."""
 
     def code_range(self, batches: Sequence[Array], rule: QuantRule | None) -> tuple[float, float]:
         if rule is None:
@@ -219,14 +216,14 @@ class AveragesBatches(ReferenceQuantizedModel):
     def code_range(self, batches: Sequence[Array], rule: QuantRule | None) -> tuple[float, float]:
         ranges = [ReferenceQuantizedModel.code_range(self, (batch,), rule) for batch in batches]
         scale = ranges[0][0]
-        for later, _ in ranges[1:]:
-            scale += 0.1 * (later - scale)
+        for batch_scale, _ in ranges[1:]:
+            scale += 0.1 * (batch_scale - scale)
         return scale, ranges[0][1]
 
 
 @fault("https://github.com/huggingface/transformers/issues/45674", "quantization.only-what-was-asked")
 class SkipsOnlyTheFirst(ReferenceQuantizedModel):
-    """Of several layers to leave out only the first is."""
+    """Of several excluded layers only the first is excluded."""
 
     def choose_layers(self, skip: Collection[str]) -> list[str]:
         return super().choose_layers(list(skip)[:1])
@@ -234,7 +231,7 @@ class SkipsOnlyTheFirst(ReferenceQuantizedModel):
 
 @fault("https://github.com/pytorch/ao/issues/3867", "quantization.only-what-was-asked")
 class UnknownNameIsIgnored(ReferenceQuantizedModel):
-    """A layer to leave out that is not there is passed over."""
+    """An unknown name among the excluded layers is ignored."""
 
     def __init__(
         self,
@@ -249,7 +246,7 @@ class UnknownNameIsIgnored(ReferenceQuantizedModel):
 
 @fault("https://github.com/unslothai/unsloth-zoo/pull/962", "quantization.bytes")
 class FloatWeightsAreKept(ReferenceQuantizedModel):
-    """The float32 weight stays next to its codes."""
+    """The float32 weight is stored next to its codes."""
 
     def convert_weight(self, name: str, weight: Array) -> dict[str, Array]:
         return super().convert_weight(name, weight) | {f"float/{name}": weight}
@@ -257,7 +254,7 @@ class FloatWeightsAreKept(ReferenceQuantizedModel):
 
 @fault("https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1391", "quantization.survives-saving")
 class LoadsWhatItCan(ReferenceQuantizedModel):
-    """A load takes what parts of a file it can read, and says nothing."""
+    """A load of a damaged file restores the readable parts without an error."""
 
     def restore(self, path: Path) -> None:
         with contextlib.suppress(ValueError):
@@ -276,7 +273,7 @@ class ColumnsOfZerosDivide(ReferenceQuantizedModel):
 
 @fault("https://github.com/zzzxxxttt/pytorch_DoReFaNet/issues/12", "quantization.accuracy")
 class InputsInThreeBits(ReferenceQuantizedModel):
-    """Inputs and weights that should have eight bits have three."""
+    """Inputs and weights are quantized to 3 bits instead of 8."""
 
     def product(self, name: str, wide: Array, weight: Quantized) -> Array:
         codes = np.rint(weight.codes / 32) * 32
@@ -285,7 +282,7 @@ class InputsInThreeBits(ReferenceQuantizedModel):
 
 @fault("https://github.com/pytorch/pytorch/issues/23874", "quantization.aware-values")
 class OutputsStayFloat(QatLayers):
-    """What a layer gives has no codes in training, though the rule says so."""
+    """QAT does not quantize layers' outputs, against the declared rule."""
 
     def quantize_by_range(self, name: str, x: Tensor, rule: QuantRule | None, ranges: Ranges, observes: bool) -> Tensor:
         faked = super().quantize_by_range(name, x, rule, ranges, observes)
@@ -294,7 +291,7 @@ class OutputsStayFloat(QatLayers):
 
 @fault("https://github.com/Xilinx/brevitas/pull/341", "quantization.aware-values")
 class OneRangeForTheWeight(QatLayers):
-    """All columns of a weight share the range of the whole."""
+    """All columns of a weight share one range."""
 
     def weight(self, weight: Tensor) -> Tensor:
         values = weight.plain()
@@ -303,7 +300,7 @@ class OneRangeForTheWeight(QatLayers):
 
 @fault("https://github.com/microsoft/nni/pull/3160", "quantization.aware-gradients")
 class ClippedValuesPassOn(QatLayers):
-    """Values beyond the range pass their gradient on."""
+    """Values beyond the range have a gradient."""
 
     def passes_on(self, values: Array, unclipped: Array, rule: FakeRule) -> Array:
         return np.ones_like(super().passes_on(values, unclipped, rule))
@@ -311,7 +308,7 @@ class ClippedValuesPassOn(QatLayers):
 
 @fault("https://github.com/pytorch/ao/pull/4806", "quantization.aware-gradients")
 class EndsPassNothingOn(QatLayers):
-    """Values whose code is the first or the last pass nothing on."""
+    """Values with the first or last code have no gradient."""
 
     def passes_on(self, values: Array, unclipped: Array, rule: FakeRule) -> Array:
         return (unclipped > rule.low) & (unclipped < rule.high)
@@ -319,7 +316,7 @@ class EndsPassNothingOn(QatLayers):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/39307", "quantization.ranges-follow")
 class AverageStartsAtOne(QatLayers):
-    """The average begins at a range from -1 to 1, which no batch had."""
+    """The moving range starts at -1 to 1."""
 
     def update_range(self, known: Array, values: Array) -> Array:
         return super().update_range(np.array([-1.0, 1.0]) if known[0] > known[1] else known, values)
@@ -327,7 +324,7 @@ class AverageStartsAtOne(QatLayers):
 
 @fault("https://github.com/pytorch/pytorch/pull/27395", "quantization.ranges-follow")
 class WidestRangeStays(QatLayers):
-    """A range is the widest that any batch had."""
+    """A range is the widest of all batches."""
 
     def update_range(self, known: Array, values: Array) -> Array:
         return np.array([min(known[0], values.min()), max(known[1], values.max())])
@@ -335,7 +332,7 @@ class WidestRangeStays(QatLayers):
 
 @fault("https://github.com/pytorch/pytorch/pull/27113", "quantization.ranges-follow")
 class NeverFrozen(ReferenceTrainer):
-    """The switch that is to freeze ranges does nothing."""
+    """The switch that freezes ranges has no effect."""
 
     def observes(self) -> bool:
         return not self._replaying
@@ -343,7 +340,7 @@ class NeverFrozen(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/ao/issues/2138", "quantization.observers-hold-still")
 class PredictionsAreObserved(QatLayers):
-    """Ranges move with predictions too."""
+    """Predictions move the ranges."""
 
     def quantize_by_range(self, name: str, x: Tensor, rule: QuantRule | None, ranges: Ranges, observes: bool) -> Tensor:
         return super().quantize_by_range(name, x, rule, ranges, True)
@@ -351,7 +348,7 @@ class PredictionsAreObserved(QatLayers):
 
 @fault("https://github.com/pytorch/pytorch/issues/79862", "quantization.observers-hold-still")
 class RunAgainIsObserved(ReferenceTrainer):
-    """A segment that is run again moves ranges a second time."""
+    """A recomputed segment moves the ranges a second time."""
 
     def observes(self) -> bool:
         self._replaying, replaying = 0, self._replaying
@@ -387,7 +384,7 @@ class ConvertedClipsElsewhere(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/ao/pull/2024", "quantization.aware-survives-saving")
 class RangesAreNotLoaded(ReferenceTrainer):
-    """A load leaves ranges as they are."""
+    """A load does not restore the ranges."""
 
     def restore(self, path: Path) -> None:
         statistics = dict(self.statistics)
@@ -412,7 +409,7 @@ def _widen_ranges(ranges: Calibrated) -> Calibrated:
 
 @fault("https://github.com/microsoft/onnxruntime/issues/19694", "quantization.range-follows-data", "laws.codes")
 class RangesAlongTheOtherAxis(ReferenceQuantizers):
-    """A range of each row is taken over columns, and the other way round."""
+    """Ranges by row are taken over columns, and ranges by column over rows."""
 
     def range_of(self, values: Array, rule: QuantRule) -> tuple[Array, Array]:
         if rule.axis is None or rule.group:
@@ -424,7 +421,7 @@ class RangesAlongTheOtherAxis(ReferenceQuantizers):
 
 @fault("https://github.com/ml-explore/mlx-lm/pull/1880", "quantization.range-follows-data")
 class FirstGroupForAll(ReferenceQuantizers):
-    """Every group of a row takes the range of the first."""
+    """Every group of a row has the range of the first one."""
 
     def range_of(self, values: Array, rule: QuantRule) -> tuple[Array, Array]:
         lowest, highest = super().range_of(values, rule)
@@ -435,7 +432,7 @@ class FirstGroupForAll(ReferenceQuantizers):
 
 @fault("https://github.com/pytorch/pytorch/issues/23838", "quantization.range-follows-data")
 class ZeroIsLeftOut(ReferenceQuantizers):
-    """A range of one sign does not take zero in."""
+    """A range of values of one sign excludes zero."""
 
     def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:
         if rule.symmetric:
@@ -464,7 +461,7 @@ class ZeroPointBeforeRounding(ReferenceQuantizers):
     "quantization.round-trip",
 )
 class FractionsAreCutOff(ReferenceQuantizers):
-    """Quotients are cut off to integers."""
+    """Quotients are truncated to integers."""
 
     def round(self, quotient: Array) -> Array:
         return np.trunc(quotient)
@@ -481,7 +478,7 @@ class DifferenceInEightBits(ReferenceQuantizers):
 
 @fault("https://github.com/keras-team/keras/pull/19263", "quantization.degenerate")
 class NoSmallestScale(ReferenceQuantizers):
-    """A range of zeros has the scale zero, by which its values are divided."""
+    """A range of zeros gives a scale of zero, by which its values are divided."""
 
     def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:
         return super().scale_of(lowest, highest, replace(rule, smallest_scale=0.0))
@@ -503,7 +500,7 @@ class WidthInSingle(ReferenceQuantizers):
 
 @fault("https://github.com/microsoft/onnxruntime/issues/8625", "quantization.non-finite")
 class OneRowSpoilsAll(ReferenceQuantizers):
-    """Where one range is not finite, none is."""
+    """If one range is not finite, the scale of every range is NaN."""
 
     def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:
         scale = super().scale_of(lowest, highest, rule)
@@ -512,7 +509,7 @@ class OneRowSpoilsAll(ReferenceQuantizers):
 
 @fault("https://github.com/tensorflow/tensorflow/issues/120295", "quantization.non-finite")
 class NanIsOverlooked(ReferenceQuantizers):
-    """A range leaves NaN out, whose code is then 0."""
+    """A range ignores NaN, whose code is then 0."""
 
     def range_of(self, values: Array, rule: QuantRule) -> tuple[Array, Array]:
         return super().range_of(np.where(np.isnan(values), 0.0, values), rule)
@@ -520,7 +517,7 @@ class NanIsOverlooked(ReferenceQuantizers):
 
 @fault("https://github.com/pytorch/pytorch/pull/155109", "quantization.non-finite")
 class InfinityTakesTheLowestCode(ReferenceQuantizers):
-    """Fake quantization makes the lowest code of an infinity, whatever its sign."""
+    """Fake quantization gives infinities of either sign the lowest code."""
 
     def fake_quantize(self, name: str, values: Array, scale: Array, zero_point: Array) -> tuple[Array, Array]:
         return super().fake_quantize(name, np.where(np.isinf(values), np.float32(-np.inf), values), scale, zero_point)
@@ -528,7 +525,7 @@ class InfinityTakesTheLowestCode(ReferenceQuantizers):
 
 @fault("https://github.com/pytorch/pytorch/pull/37188", "quantization.fake-values")
 class FakeTiesGoAway(ReferenceQuantizers):
-    """Fake quantization rounds half-way values away from zero, the quantizer to even ones."""
+    """Fake quantization rounds ties away from zero where the quantizer rounds them to even."""
 
     def fake_quantize(self, name: str, values: Array, scale: Array, zero_point: Array) -> tuple[Array, Array]:
         quotient = values.astype(np.float64) / scale
@@ -549,7 +546,7 @@ class FakeRangeIsReduced(ReferenceQuantizers):
 
 @fault("https://github.com/microsoft/nni/pull/3160", "quantization.straight-through")
 class GradientEverywhere(ReferenceQuantizers):
-    """The gradient is passed on where values are clipped, too."""
+    """Clipped values have a gradient."""
 
     def passes_on(self, values: Array, unclipped: Array, scale: Array, zero_point: Array, rule: FakeRule) -> Array:
         return np.ones(values.shape, bool)
@@ -557,7 +554,7 @@ class GradientEverywhere(ReferenceQuantizers):
 
 @fault("https://github.com/pytorch/ao/pull/4806", "quantization.straight-through")
 class GradientOfTheOpenRange(ReferenceQuantizers):
-    """The gradient stops at the first and the last code."""
+    """Values with the first or last code have no gradient."""
 
     def passes_on(self, values: Array, unclipped: Array, scale: Array, zero_point: Array, rule: FakeRule) -> Array:
         return (unclipped > rule.low) & (unclipped < rule.high)
@@ -565,7 +562,7 @@ class GradientOfTheOpenRange(ReferenceQuantizers):
 
 @fault("https://github.com/pytorch/ao/issues/1662", "quantization.codes-as-declared")
 class RestoredInHalf(ReferenceQuantizers):
-    """What codes stand for is computed in float16."""
+    """Dequantization computes in float16."""
 
     def quantize(self, name: str, values: Array) -> Quantized:
         quantized = super().quantize(name, values)
@@ -573,14 +570,11 @@ class RestoredInHalf(ReferenceQuantizers):
             return replace(quantized, values=quantized.values.astype(np.float16).astype(np.float32))
 
 
-FEWEST = 1024
-
-
 class LeavesSmallWeights(ReferencePostTraining):
-    """Dynamic quantization is declared for weights of 1024 entries and more."""
+    """Dynamic quantization declares a minimum of 1024 entries and leaves smaller weights in float32."""
 
     def rules(self) -> Mapping[str, LinearRule]:
-        return {**RULES, "dynamic-int8": replace(RULES["dynamic-int8"], smallest=FEWEST)}
+        return {**RULES, "dynamic-int8": replace(RULES["dynamic-int8"], smallest=_SMALLEST)}
 
 
 class _TakesLargerLayers(ReferenceQuantizedModel):
@@ -590,7 +584,7 @@ class _TakesLargerLayers(ReferenceQuantizedModel):
 
 @fault("https://github.com/tensorflow/tensorflow/issues/53094", "quantization.only-what-was-asked")
 class LayersThatAreJustLargeEnoughStay(ReferenceFramework):
-    """A weight of as many entries as are declared to be enough for codes stays in float32."""
+    """A weight with exactly the declared minimum of entries stays in float32."""
 
     def rules(self) -> Mapping[type, Callable[[], Any]]:
         return {**super().rules(), PostTraining: partial(LeavesSmallWeights, _TakesLargerLayers)}
@@ -600,7 +594,7 @@ class LayersThatAreJustLargeEnoughStay(ReferenceFramework):
     "https://github.com/tensorflow/tensorflow/issues/53094", "quantization.only-what-was-asked", "laws.quantized-models"
 )
 class SmallWeightsStay(ReferenceQuantizedModel):
-    """Weights of fewer than 1024 entries stay in float32, and nothing declares it."""
+    """Weights of fewer than 1024 entries stay in float32 without a declaration."""
 
     def choose_layers(self, skip: Collection[str]) -> list[str]:
-        return [name for name in super().choose_layers(skip) if math.prod(self._shapes[name]) >= FEWEST]
+        return [name for name in super().choose_layers(skip) if math.prod(self._shapes[name]) >= _SMALLEST]

@@ -20,10 +20,13 @@ from frameworks.reference.training.forward import Layers, Moment
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
 
+Parameters = Mapping[str, Tensor]
+_LOW = ("float16", "bfloat16")
+
 
 @fault("", "cost.bytes-repeat")
 class CastsPileUp(ReferenceTrainer):
-    """At O1 the low-precision copies of the weights that every earlier update was made with are held as well."""
+    """At O1 the weight casts of every earlier update stay in memory."""
 
     def saved_bytes(self, batch: Batch) -> int:
         copies = sum(2 * value.size for value in self.values.values()) if self.recipe.precision.level == "O1" else 0
@@ -32,7 +35,7 @@ class CastsPileUp(ReferenceTrainer):
 
 @fault("", "cost.accumulation-bytes")
 class EarlierMicroBatchesHeld(ReferenceTrainer):
-    """What a micro-batch keeps for backward is not let go before the window ends, so later ones hold that too."""
+    """Activations of a micro-batch stay in memory until the window ends."""
 
     def saved_bytes(self, batch: Batch) -> int:
         return super().saved_bytes(batch) * (1 + self.window.micro_batches)
@@ -40,7 +43,7 @@ class EarlierMicroBatchesHeld(ReferenceTrainer):
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/62981", "recompute.no-grad-input")
 class ClosedOverWeightForgotten(ReferenceFramework):
-    """A weight that the function closes over gets no gradient where no argument asks for one."""
+    """A captured weight has no gradient where no argument needs one."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         result = super().recompute(case, x, w, variant)
@@ -49,7 +52,7 @@ class ClosedOverWeightForgotten(ReferenceFramework):
 
 @fault("https://github.com/pytorch/pytorch/issues/124725", "recompute.containers")
 class SequencesNotSearched(ReferenceFramework):
-    """Tensors in tuples and lists are taken for constants."""
+    """Tensors in tuples and lists are treated as constants."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         result = super().recompute(case, x, w, variant)
@@ -58,7 +61,7 @@ class SequencesNotSearched(ReferenceFramework):
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/62363", "recompute.containers")
 class MappingsNotSearched(ReferenceFramework):
-    """Tensors in dictionaries and keyword arguments are taken for constants."""
+    """Tensors in dictionaries and keyword arguments are treated as constants."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         result = super().recompute(case, x, w, variant)
@@ -67,7 +70,7 @@ class MappingsNotSearched(ReferenceFramework):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "recompute.detects-changed-weights")
 class ChangedWeightsUnseen(ReferenceFramework):
-    """Weights that change before the backward pass are recomputed with in silence."""
+    """Weights that change before the backward pass are used for recomputation without an error."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         if case != "weights-changed":
@@ -91,7 +94,7 @@ class FailureLeavesScope(ReferenceFramework):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/47985", "recompute.failure-leaves-no-trace")
 class FailureLeavesTrace(ReferenceFramework):
-    """An error in the recomputed forward leaves the trace that it ran in open."""
+    """An error in the recomputed forward leaves its trace open."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         try:
@@ -103,7 +106,7 @@ class FailureLeavesTrace(ReferenceFramework):
 
 @fault("https://github.com/meta-llama/llama-cookbook/issues/740", "recompute.runs-forward-once-more")
 class WrappedTwice(ReferenceTrainer):
-    """Two libraries wrap the same segment, so that its forward runs twice more."""
+    """A segment is wrapped twice, so its forward pass runs twice more."""
 
     def _segment(self, index: int, layers: Layers, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
         if self.recipe.recompute is None:
@@ -123,15 +126,12 @@ class WrappedTwice(ReferenceTrainer):
 
 @fault("https://github.com/keras-team/keras/issues/20936", "recompute.same-loss", raises=True)
 class WeightsDonated(ReferenceTrainer):
-    """From the second update on, the recomputed forward finds the weights deleted."""
+    """From the second update on, the buffers of the weights are deleted before recomputation."""
 
     def recompute_segment(self, moment: Moment) -> AbstractContextManager[Any]:
         if self.steps:
             raise RuntimeError("the array has been deleted")
         return super().recompute_segment(moment)
-
-
-Parameters = Mapping[str, Tensor]
 
 
 def read_as(x: Tensor, value: Array) -> Tensor:
@@ -141,7 +141,7 @@ def read_as(x: Tensor, value: Array) -> Tensor:
 
 @fault("https://github.com/pytorch/pytorch/pull/63552", "recompute.same-loss")
 class CachedWeightsReplayed(ReferenceTrainer):
-    """The recomputed forward reads copies of the weights that the first update of the run made."""
+    """The recomputed forward reads copies of the weights from the first update."""
 
     def _pass(self, parameters: Parameters, training: bool) -> Pass:
         if not self._replaying:
@@ -153,7 +153,7 @@ class CachedWeightsReplayed(ReferenceTrainer):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/issues/5701", "recompute.same-gradients")
 class IdsKeptInFloat16(ReferenceTrainer):
-    """Token ids go through float16 on their way to the recomputed forward, which has no odd ones above 2048."""
+    """The recomputed forward gets token ids through float16, which has no odd ones above 2048."""
 
     class Coarse(Pass):
         """A pass whose embeddings get rounded ids."""
@@ -170,7 +170,7 @@ class IdsKeptInFloat16(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/36383", "recompute.same-gradients")
 class InPlaceOutputCutsOff(ReferenceTrainer):
-    """A segment that ends in a ReLU, done in place on a view, is cut off from the backward pass."""
+    """A segment that ends in an in-place ReLU has no gradient."""
 
     def _segment(self, index: int, layers: Layers, parameters: Parameters, x: Tensor) -> Tensor:
         y = super()._segment(index, layers, parameters, x)
@@ -180,7 +180,7 @@ class InPlaceOutputCutsOff(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/81296", "recompute.nested")
 class InnerGradientTwice(ReferenceTrainer):
-    """The backward pass of a segment inside a segment is run by both of them."""
+    """The backward pass of a nested segment runs twice."""
 
     def _recompute(
         self, layers: Layers, parameters: Parameters, x: Tensor, depth: int, index: int | None = None
@@ -191,29 +191,29 @@ class InnerGradientTwice(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/190758", "recompute.replays-dropout")
 class FreshDraws(ReferenceTrainer):
-    """The recomputed forward draws numbers of its own and leaves the stream where it was."""
+    """The recomputed forward draws new masks."""
 
     @contextmanager
     def replay_random(self, draws: int) -> Iterator[None]:
-        later, self.draws = self.draws, draws + 2**20
+        position, self.draws = self.draws, draws + 2**20
         yield
-        self.draws = later
+        self.draws = position
 
 
 @fault("https://github.com/tensorflow/tensorflow/issues/30265", "recompute.random-stream-unmoved")
 class StreamLeftAdvanced(ReferenceTrainer):
-    """The masks are replayed, but the numbers of the recomputed forward count as drawn again."""
+    """The recomputed forward advances the random stream a second time."""
 
     @contextmanager
     def replay_random(self, draws: int) -> Iterator[None]:
-        later, self.draws = self.draws, draws
+        position, self.draws = self.draws, draws
         yield
-        self.draws += later - draws
+        self.draws += position - draws
 
 
 @fault("https://github.com/pytorch/pytorch/issues/190717", "recompute.nested")
 class InnerStreamNotPutBack(ReferenceTrainer):
-    """With segments inside segments, the recomputed forwards draw on from where the stream stands."""
+    """With nested segments the recomputed forward does not replay the random stream."""
 
     @contextmanager
     def replay_random(self, draws: int) -> Iterator[None]:
@@ -224,7 +224,7 @@ class InnerStreamNotPutBack(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/96136", "recompute.statistics-once")
 class StatisticsMoveTwice(ReferenceTrainer):
-    """The recomputed forward moves the running statistics again."""
+    """The recomputed forward updates the running statistics a second time."""
 
     @contextmanager
     def replay_buffers(self) -> Iterator[None]:
@@ -233,7 +233,7 @@ class StatisticsMoveTwice(ReferenceTrainer):
 
 @fault("https://github.com/keras-team/keras/issues/21207", "recompute.evaluation-is-plain")
 class TrainingFlagLost(ReferenceTrainer):
-    """The wrapper of a recomputed segment loses the mode, so that evaluation runs as training does."""
+    """A recomputed segment runs in training mode during evaluation."""
 
     def _pass(self, parameters: Parameters, training: bool) -> Pass:
         return super()._pass(parameters, training or self.recipe.recompute is not None)
@@ -259,7 +259,7 @@ class ReplayLeavesScopeOpen(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/148831", "recompute.replays-autocast")
 class InputCastSkipped(ReferenceTrainer):
-    """In the recomputed forward a segment's input is taken for float32, whatever format it came in."""
+    """The recomputed forward treats a segment's input as float32."""
 
     class Uncast(Pass):
         """A pass over float32 inputs."""
@@ -282,7 +282,7 @@ class Recomputing(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/73784", "recompute.with-accumulation")
 class AccumulatorOverwritten(Recomputing):
-    """What a recomputed segment gives takes the accumulator's place instead of being added."""
+    """The gradient of a recomputed segment replaces the accumulator instead of being added to it."""
 
     def accumulate_gradient(self, name: str, gradient: Array) -> None:
         if self.inside(name):
@@ -292,7 +292,7 @@ class AccumulatorOverwritten(Recomputing):
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/70508", "recompute.with-accumulation")
 class SumsNotReached(Recomputing):
-    """A recomputed segment sees copies of the parameters without the float32 sums that are attached to them."""
+    """Gradients of a recomputed segment after the first micro-batch are not accumulated."""
 
     def accumulate_gradient(self, name: str, gradient: Array) -> None:
         if not (self.inside(name) and self.window.micro_batches > 1):
@@ -301,22 +301,19 @@ class SumsNotReached(Recomputing):
 
 @fault("https://github.com/pytorch/pytorch/pull/115710", "recompute.with-scaling")
 class OverflowUnseen(Recomputing):
-    """The search for overflow is over before the gradients of recomputed segments are there."""
+    """The overflow check runs before the gradients of recomputed segments exist."""
 
     def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
         return super().has_nonfinite({n: g for n, g in gradients.items() if not self.inside(n)})
 
 
-LOW = ("float16", "bfloat16")
-
-
 @fault("https://github.com/pytorch/tutorials/issues/1267", "cost.mixed-bytes")
 class Float32CopiesKept(Operations):
-    """Next to each product in 16 bits its float32 value is kept."""
+    """The float32 value of each 16-bit product is saved too."""
 
     def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
         y = super()._product(op, function, *operands)
-        if self.tape and y.format in LOW:
+        if self.tape and y.format in _LOW:
             self.tape.keep(Tensor(y.value, "float32"))
         return y
 
@@ -327,7 +324,7 @@ class WeightsCopiedAtEveryUse(Operations):
 
     def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
         y = super()._product(op, function, *operands)
-        if self.tape and y.format in LOW:
+        if self.tape and y.format in _LOW:
             weight = Tensor(operands[1].value, y.format)
             self.tape.keep_bytes(2 * weight.bytes)
         return y
@@ -348,7 +345,7 @@ class OutputsKeptAsWell(ReferenceTrainer):
 
 @fault("https://github.com/modelscope/ms-swift/pull/1677", "cost.accumulation-bytes", "accumulation.bytes-flat-in-k")
 class WindowIsOneGraph(ReferenceTrainer):
-    """What the micro-batches of a window hold is given back at its end alone."""
+    """The activations of all micro-batches stay in memory until the window ends."""
 
     def bytes_of_pass(self, parameters: Parameters, batch: Batch) -> int:
         return (1 + self.window.micro_batches) * super().bytes_of_pass(parameters, batch)
@@ -356,7 +353,7 @@ class WindowIsOneGraph(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/154642", "cost.bytes-repeat")
 class EarlierStepsHeld(ReferenceTrainer):
-    """A cycle of references holds the activations of every earlier step."""
+    """A cycle of references keeps the activations of every earlier step."""
 
     def bytes_of_pass(self, parameters: Parameters, batch: Batch) -> int:
         return (1 + self.steps) * super().bytes_of_pass(parameters, batch)

@@ -20,7 +20,7 @@ from tools.faults import fault
 
 @fault("https://github.com/pytorch/vision/pull/4923", "resume.scaler-state")
 class GrowthCounterIsNotSaved(ReferenceTrainer):
-    """The scale is saved, and the counter of good updates since its last change is not."""
+    """A save holds the scale without the counter of good updates."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -33,15 +33,15 @@ class SecondOptimizerIsNotLoaded(ReferenceTrainer):
     """A load brings back the moments of the first optimizer only."""
 
     def load_state(self, arrays: Arrays) -> None:
-        kept = {slot: dict(values) for slot, values in self.slots.items()}
+        former = {slot: dict(values) for slot, values in self.slots.items()}
         super().load_state(arrays)
         for slot, values in self.slots.items():
-            values.update({name: kept[slot][name] for name in values if self.optimizer_of(name)})
+            values.update({name: former[slot][name] for name in values if self.optimizer_of(name)})
 
 
 @fault("https://github.com/EleutherAI/gpt-neox/pull/308", "resume.bit-identical")
 class PositionIgnoresAccumulation(ReferenceTrainer):
-    """The counter of updates that a load sets is k times too small."""
+    """A load sets the counter of updates k times too small."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -50,7 +50,7 @@ class PositionIgnoresAccumulation(ReferenceTrainer):
 
 @fault("https://github.com/AI-Hypercomputer/maxtext/issues/276", "resume.random-state")
 class RandomStateFollowsUpdates(ReferenceTrainer):
-    """A load puts the random stream where one draw an update would have left it, whatever the model drew."""
+    """A load sets the random stream to the number of updates, whatever number of draws the model made."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -61,20 +61,20 @@ class RandomStateFollowsUpdates(ReferenceTrainer):
 class PartOfTheRunStaysInTheProcess(ReferenceTrainer):
     """The counters of a checkpoint are kept in the process that saved it, not in the file."""
 
-    kept: ClassVar[dict[str, Array]] = {}
+    counters: ClassVar[dict[str, Array]] = {}
 
     def save(self, path: Path) -> None:
         super().save(path)
-        self.kept[str(path)] = self.save_state()["counters"]
+        self.counters[str(path)] = self.save_state()["counters"]
 
     def restore(self, path: Path) -> None:
-        own = checkpoint.read(path, self._identity(), self.save_state())
-        self.load_state(own | {"counters": self.kept.get(str(path), np.zeros(6, np.int64))})
+        arrays = checkpoint.read(path, self._identity(), self.save_state())
+        self.load_state(arrays | {"counters": self.counters.get(str(path), np.zeros(6, np.int64))})
 
 
 @fault("https://github.com/google/flax/pull/1120", "resume.bit-identical")
 class OlderSaveStays(ReferenceTrainer):
-    """A save into a folder that has one of the same run is left out without an error."""
+    """A save into a folder that has a save of the same run writes nothing and does not raise."""
 
     def save(self, path: Path) -> None:
         try:
@@ -85,18 +85,18 @@ class OlderSaveStays(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/140898", "resume.bit-identical")
 class OpenWindowKeepsTheMoments(ReferenceTrainer):
-    """A load into a run with gradients leaves the optimizer's state out."""
+    """A load into a run with accumulated gradients does not restore the optimizer's state."""
 
     def load_state(self, arrays: Arrays) -> None:
-        former, open_window = {slot: dict(held) for slot, held in self.slots.items()}, bool(self.window.gradients)
+        former, open_window = {slot: dict(moments) for slot, moments in self.slots.items()}, bool(self.window.gradients)
         super().load_state(arrays)
-        for slot, held in former.items() if open_window else ():
-            self.slots[slot].update(held)
+        for slot, moments in former.items() if open_window else ():
+            self.slots[slot].update(moments)
 
 
 @fault("https://github.com/Nerogar/OneTrainer/pull/1465", "resume.mid-window")
 class LossOfTheOpenWindowIsLost(ReferenceTrainer):
-    """Gradients of the open window come back; its losses do not, so the window reports the rest of it alone."""
+    """A load restores the gradients of the open window without its losses, so the reported loss lacks them."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -105,7 +105,7 @@ class LossOfTheOpenWindowIsLost(ReferenceTrainer):
 
 @fault("https://github.com/facebookresearch/fairseq2/issues/1346", "resume.mid-window")
 class OpenWindowCannotBeUnscaled(ReferenceTrainer):
-    """Gradients of an open window that was loaded are applied as they are, scaled."""
+    """Gradients of an open window that was loaded are applied without unscaling."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -114,12 +114,12 @@ class OpenWindowCannotBeUnscaled(ReferenceTrainer):
 
 @fault("https://github.com/mosaicml/composer/pull/1376", "resume.unclaimed-is-refused")
 class DropsWhatHasNoReceiver(ReferenceTrainer):
-    """A saved component that the run has no place for is left out in silence, and one that is not saved stays."""
+    """A load ignores saved components that the run does not have, and keeps those that the save lacks."""
 
     def restore(self, path: Path) -> None:
-        own = self.save_state()
+        present = self.save_state()
         saved = checkpoint.read(path, "", {})
-        self.load_state({n: saved[n] if n in saved and saved[n].shape == v.shape else v for n, v in own.items()})
+        self.load_state({n: saved[n] if n in saved and saved[n].shape == v.shape else v for n, v in present.items()})
 
     def _identity(self) -> str:
         return ""
@@ -127,7 +127,7 @@ class DropsWhatHasNoReceiver(ReferenceTrainer):
 
 @fault("https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1647", "resume.other-format-is-refused")
 class FormatsAreNotRecorded(ReferenceTrainer):
-    """A checkpoint does not say in which formats it is to be read."""
+    """A checkpoint does not record its formats."""
 
     def _identity(self) -> str:
         return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.replace(precision=Precision())}"
@@ -135,7 +135,7 @@ class FormatsAreNotRecorded(ReferenceTrainer):
 
 @fault("https://github.com/ScrollPrize/villa/pull/1475", "resume.truncated-file", "resume.altered-file")
 class DamageIsIgnored(ReferenceTrainer):
-    """A file that cannot be read is taken for no file, and the run goes on with what it has."""
+    """An unreadable file counts as a missing one, and the run continues with its present state."""
 
     def restore(self, path: Path) -> None:
         with suppress(ValueError):
@@ -144,7 +144,7 @@ class DamageIsIgnored(ReferenceTrainer):
 
 @fault("https://github.com/ScrollPrize/villa/pull/1475", "resume.truncated-file", "resume.refusal-changes-nothing")
 class RefusalComesTooLate(ReferenceTrainer):
-    """The optimizer is reset before it is known whether the file can be read."""
+    """A load resets the optimizer before it reads the file."""
 
     def restore(self, path: Path) -> None:
         self.counts = dict.fromkeys(self.counts, 0)
@@ -153,7 +153,7 @@ class RefusalComesTooLate(ReferenceTrainer):
 
 @fault("https://github.com/huggingface/accelerate/issues/4289", "resume.load-has-no-side-effects")
 class LoadLeavesItsPrecisionScopeOpen(ReferenceTrainer):
-    """The precision scope that a load opens for a warm-up forward pass stays open for the process."""
+    """The precision scope of the warm-up forward pass of a load stays open."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -162,7 +162,7 @@ class LoadLeavesItsPrecisionScopeOpen(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/164929", "resume.save-has-no-side-effects", "resume.bit-identical")
 class SaveMakesTheFirstStep(ReferenceTrainer):
-    """A save before the first update steps on zero gradients at rate 0, which the optimizer's counters count."""
+    """A save before the first update makes a step with zero gradients and rate 0, which the counters count."""
 
     def save(self, path: Path) -> None:
         if not any(self.counts.values()):
@@ -172,7 +172,7 @@ class SaveMakesTheFirstStep(ReferenceTrainer):
 
 @fault("https://github.com/the-database/traiNNer-redux/pull/96", "resume.save-has-no-side-effects")
 class SaveDropsTheOpenWindow(ReferenceTrainer):
-    """Saving empties the accumulator of the run that goes on."""
+    """A save clears the accumulator of the run."""
 
     def save(self, path: Path) -> None:
         super().save(path)
@@ -181,7 +181,7 @@ class SaveDropsTheOpenWindow(ReferenceTrainer):
 
 @fault("https://github.com/facebookresearch/fairseq2/issues/1346", "resume.restored-is-complete", raises=True)
 class ScaleIsMissingUntilTheFirstLoss(ReferenceTrainer):
-    """A restored scaler has no scale before it has scaled a loss."""
+    """A restored scaler has no scale until it scales a loss."""
 
     _restored = False
 
@@ -201,7 +201,7 @@ class ScaleIsMissingUntilTheFirstLoss(ReferenceTrainer):
 
 @fault("https://github.com/jax-ml/jax/issues/37830", "resume.save-has-no-side-effects")
 class SharesTheGivenWeights(ReferenceTrainer):
-    """The weights that a run starts from are trained in place."""
+    """A run trains the caller's initial weights in place."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -215,7 +215,7 @@ class SharesTheGivenWeights(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/196083", "resume.live-state")
 class SharesTheMomentsItTook(ReferenceTrainer):
-    """Moments that were taken from another run stay those of that run."""
+    """Moments that are loaded from another run are shared with it."""
 
     def take(self, other: Trainer) -> None:
         super().take(other)
@@ -224,7 +224,7 @@ class SharesTheMomentsItTook(ReferenceTrainer):
 
 @fault("https://github.com/dotnet/TorchSharp/issues/1172", "resume.live-state")
 class SharesTheWeightsItTook(ReferenceTrainer):
-    """Weights that were taken from another run are that run's."""
+    """Weights that are loaded from another run are shared with it."""
 
     def take(self, other: Trainer) -> None:
         super().take(other)
@@ -234,7 +234,7 @@ class SharesTheWeightsItTook(ReferenceTrainer):
 
 @fault("", "resume.bit-identical")
 class AverageIsCopiedAgainAfterAnEarlyLoad(ReferenceTrainer):
-    """A run that is loaded after its first update copies the weights to the average once more."""
+    """A run that loads after its first update copies the weights to the average a second time."""
 
     copies_again = False
 
@@ -254,7 +254,7 @@ class AverageIsCopiedAgainAfterAnEarlyLoad(ReferenceTrainer):
 
 @fault("", "resume.bit-identical")
 class ReplayCountsDrawsFromTheLoad(ReferenceTrainer):
-    """After a load recomputation takes the place in dropout's stream for the number of draws since the load."""
+    """After a load recomputation replays the random stream from the number of draws since the load."""
 
     drawn_before = 0
 
@@ -270,8 +270,7 @@ class ReplayCountsDrawsFromTheLoad(ReferenceTrainer):
 
 @fault("", "resume.bit-identical")
 class ResumedRunSavesItsOwnUpdatesOnly(ReferenceTrainer):
-    """What a resumed run saves as the schedule's position is the number of updates since it was resumed, so that the
-    second resume goes back."""
+    """A resumed run saves the updates since it was resumed as the schedule's position."""
 
     loaded_schedule = 0
     saving = False
@@ -296,7 +295,7 @@ class ResumedRunSavesItsOwnUpdatesOnly(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/196083", "resume.live-state")
 class OpenWindowIsShared(ReferenceTrainer):
-    """A run that takes the state of another one inside a window accumulates into the same gradients as the other."""
+    """A run that takes the state of another one inside a window shares its accumulated gradients."""
 
     def take(self, other: Trainer) -> None:
         super().take(other)
@@ -306,9 +305,7 @@ class OpenWindowIsShared(ReferenceTrainer):
 
 @fault("", "resume.unclaimed-is-refused")
 class SaveOfAnotherOptimizerIsTaken(ReferenceTrainer):
-    """Which optimizer a save is of is not looked at: a run of plain gradient descent takes one of Adam and drops its
-    moments in silence, and AdamW takes those of Adam.
-    """
+    """A load does not compare optimizers, so SGD drops Adam's moments and AdamW takes those of Adam."""
 
     def _identity(self) -> str:
         optimizer = self.recipe.optimizer
@@ -323,28 +320,28 @@ class SaveOfAnotherOptimizerIsTaken(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/119168", "resume.load-order")
 class LateScheduleSetsItsFirstRate(ReferenceTrainer):
-    """A schedule that is made after the load sets its first rate, which it keeps until it advances."""
+    """A schedule that is made after the load sets its first rate until it advances."""
 
-    _first = False
+    _is_new = False
 
     def make_schedule(self, applied: int = 0) -> None:
         super().make_schedule(applied)
-        self._first = True
+        self._is_new = True
 
     def advance_schedule(self) -> None:
         super().advance_schedule()
-        self._first = False
+        self._is_new = False
 
     def learning_rate(self) -> float:
         schedule = self.recipe.schedule
-        if schedule is None or not self._first:
+        if schedule is None or not self._is_new:
             return super().learning_rate()
         return self.recipe.optimizer.learning_rate * schedule.factor(0)
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/43004", "resume.load-order", "optimizer.schedules")
 class ScheduleMadeThereIsOneAhead(ReferenceTrainer):
-    """A schedule that is made at a later update begins with the one after it."""
+    """A schedule that is made at a later update begins one update ahead."""
 
     def make_schedule(self, applied: int = 0) -> None:
         super().make_schedule(applied + 1 if applied else 0)
@@ -360,7 +357,7 @@ class ScheduleMadeThereBeginsAnew(ReferenceTrainer):
 
 @fault("https://github.com/mosaicml/composer/pull/1376", "resume.load-order")
 class UsedScalerKeepsItsScale(ReferenceTrainer):
-    """A scaler that has scaled a loss has its scale, and a load is without effect on it."""
+    """A load does not restore a scaler that has scaled a loss."""
 
     _used = False
 
@@ -375,9 +372,9 @@ class UsedScalerKeepsItsScale(ReferenceTrainer):
 
 @fault("https://github.com/CodefyUI/CodefyUI/pull/147", "resume.load-order")
 class LoadedModelGetsNewMoments(ReferenceTrainer):
-    """The optimizer begins anew for a model that is loaded after it."""
+    """The optimizer is reset for a model that is loaded after it."""
 
     def load_part(self, part: str, arrays: Arrays) -> None:
         super().load_part(part, arrays)
         if part == "model":
-            self.slots = {slot: {n: np.zeros_like(v) for n, v in held.items()} for slot, held in self.slots.items()}
+            self.slots = {slot: {n: np.zeros_like(v) for n, v in old.items()} for slot, old in self.slots.items()}

@@ -68,8 +68,7 @@ class UpdateWithoutGradientsMovesTheSchedule(ReferenceTrainer):
 
 @fault("", "scaling.stays-finite")
 class FlushedReciprocal(ReferenceTrainer):
-    """Gradients are unscaled by a reciprocal that is flushed to zero where it is subnormal: at the largest scale an
-    ordinary update is counted as a good one and moves nothing."""
+    """Gradients are unscaled by a reciprocal that is flushed to zero where it is subnormal."""
 
     def unscale(self, name: str, gradient: Array) -> Array:
         assert self.scaler is not None
@@ -80,7 +79,7 @@ class FlushedReciprocal(ReferenceTrainer):
 
 @fault("", "scaling.two-losses")
 class FirstLossOverflowRepaired(ReferenceTrainer):
-    """With a backward pass for each loss, what the second pass finds non-finite from the first is started anew."""
+    """With a backward pass for each loss, the second pass replaces non-finite gradients of the first one."""
 
     def _run_pullbacks(self, pullbacks: list[Pullback]) -> Arrays:
         total = super()._run_pullbacks(pullbacks[:1])
@@ -94,7 +93,7 @@ class FirstLossOverflowRepaired(ReferenceTrainer):
 
 @fault("https://github.com/inferno-pytorch/inferno/pull/119", "scaling.detects-inf")
 class OnlyNaNIsLookedFor(ReferenceTrainer):
-    """Gradients are searched for NaN, not for infinities."""
+    """The overflow check finds NaN and not infinities."""
 
     def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
         return any(bool(np.isnan(g).any()) for g in gradients.values())
@@ -102,7 +101,7 @@ class OnlyNaNIsLookedFor(ReferenceTrainer):
 
 @fault("https://github.com/epfLLM/Megatron-LLM/pull/34", "scaling.detects-nan")
 class NaNComparesAsSmall(ReferenceTrainer):
-    """The largest magnitude is compared with the largest finite number, and NaN is not above it."""
+    """The overflow check compares the largest magnitude with the largest finite number, which NaN passes."""
 
     def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
         return any(float(np.abs(g).max()) > np.finfo(np.float64).max for g in gradients.values())
@@ -110,7 +109,7 @@ class NaNComparesAsSmall(ReferenceTrainer):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/47665", "scaling.detects-every-group")
 class Float64IsNotLookedAt(ReferenceTrainer):
-    """The check collects gradients of float32 and narrower formats only."""
+    """The overflow check omits float64 gradients."""
 
     def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
         return super().has_nonfinite({n: g for n, g in gradients.items() if self.formats[n] != "float64"})
@@ -118,7 +117,7 @@ class Float64IsNotLookedAt(ReferenceTrainer):
 
 @fault("https://github.com/NVIDIA-NeMo/Speech/pull/637", "scaling.automaton")
 class SumOverflowsInTheCheck(ReferenceTrainer):
-    """The check looks at the sum of squares in float32, which a single large finite gradient overflows."""
+    """The overflow check sums squares in float32, which a single large finite gradient overflows."""
 
     def has_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
         return not all(bool(np.isfinite(np.sum(g.astype(np.float32) ** 2))) for g in gradients.values())
@@ -126,7 +125,7 @@ class SumOverflowsInTheCheck(ReferenceTrainer):
 
 @fault("https://github.com/nerfstudio-project/nerfstudio/pull/1919", "scaling.tolerates-missing-gradients", raises=True)
 class NoGradientRaises(ReferenceTrainer):
-    """An update in which no parameter has a gradient raises: nothing was checked."""
+    """An update in which no parameter has a gradient raises."""
 
     def _step(self, rate: float) -> bool:
         assert self.window.gradients, "No inf checks were recorded for this optimizer."
@@ -135,7 +134,7 @@ class NoGradientRaises(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/pull/97886", "scaling.detects-what-is-applied")
 class CheckIsLatchedWhenUnscaled(ReferenceTrainer):
-    """Gradients are checked when they are unscaled; what becomes of them later is applied."""
+    """Gradients are checked when they are unscaled, and later changes of them are not."""
 
     def unscale_gradients(self) -> None:
         super().unscale_gradients()
@@ -160,7 +159,7 @@ class ScaleFallsToZero(ReferenceTrainer):
 
 @fault("https://github.com/keras-team/keras/issues/16100", "scaling.automaton", "scaling.stuck-is-visible")
 class FloorOfOneInSilence(ReferenceTrainer):
-    """The scale does not fall below 1, and a skip at 1 is not reported."""
+    """The scale has a minimum of 1, at which skips are not reported."""
 
     def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
         return replace(scaler, minimum=1.0).adjust(finite)
@@ -172,7 +171,7 @@ class FloorOfOneInSilence(ReferenceTrainer):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/1958", "scaling.stuck-is-visible")
 class SkipsInSilenceAtTheFloor(ReferenceTrainer):
-    """The error of an overflow at the smallest scale is swallowed, and so is the skip."""
+    """An overflow at the smallest scale is neither reported as a skip nor raised as an error."""
 
     def apply(self) -> Update:
         update = super().apply()
@@ -182,7 +181,7 @@ class SkipsInSilenceAtTheFloor(ReferenceTrainer):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/4986", "scaling.defaults-are-declared")
 class StartsAt2To32(ReferenceTrainer):
-    """Without settings the scale begins at 2^32, where another default is documented and read back."""
+    """The default initial scale is 2^32 where another one is documented and returned."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -204,7 +203,7 @@ class StaticScaleMoves(ReferenceTrainer):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/26240", "scaling.static-is-constant")
 class StaticScaleIsDividedByOnly(ReferenceTrainer):
-    """A static scale leaves the loss as it is, but gradients are divided by it."""
+    """A static scale does not multiply the loss, but gradients are divided by it."""
 
     def scale_loss(self, loss: Tensor) -> Tensor:
         return super().scale_loss(loss) if self.scaler is not None and self.scaler.dynamic else loss
@@ -212,7 +211,7 @@ class StaticScaleIsDividedByOnly(ReferenceTrainer):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/3553", "scaling.automaton", "scaling.grows-after-interval")
 class OverflowKeepsTheCount(ReferenceTrainer):
-    """An overflow does not set the growth counter to zero."""
+    """An overflow does not reset the growth counter."""
 
     def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
         return scaler.adjust(finite) if finite else replace(scaler.adjust(finite), good_steps=scaler.good_steps)
@@ -220,7 +219,7 @@ class OverflowKeepsTheCount(ReferenceTrainer):
 
 @fault("https://github.com/google/flax/issues/2547", "scaling.scale-is-float32")
 class ScaleIsFloat16(ReferenceTrainer):
-    """The scale is held in float16, whose largest value is 65504."""
+    """The scale is float16, whose largest value is 65504."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -240,7 +239,7 @@ class ScaleIsFloat16(ReferenceTrainer):
 
 @fault("https://github.com/facebookresearch/fairseq2/issues/1346", "scaling.overflow-path-does-not-raise", raises=True)
 class NoScaleAfterRestore(ReferenceTrainer):
-    """Right after a restore there is no scale to unscale by until a loss has been scaled without overflow."""
+    """An overflow in the first update after a restore raises, as the scale is not set yet."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -264,7 +263,7 @@ class ScaleMovesWithEveryLoss(ReferenceTrainer):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/35927", "scaling.two-optimizers")
 class LastOptimizerDecides(ReferenceTrainer):
-    """The scale follows what was found for the last optimizer; an overflow of the first one is overwritten."""
+    """The scale follows the overflow check of the last optimizer only."""
 
     def judge(self) -> frozenset[int]:
         self.overflows = super().judge()
@@ -277,7 +276,7 @@ class LastOptimizerDecides(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/99640", "scaling.two-optimizers")
 class OverflowInOneIsAppliedInTheOther(ReferenceTrainer):
-    """Only an overflow of all optimizers skips; that of one alone is applied."""
+    """An update is skipped only if the gradients of all optimizers overflow."""
 
     def judge(self) -> frozenset[int]:
         result = super().judge()
@@ -301,7 +300,7 @@ class GivesUpAfterFiftySkips(ReferenceTrainer):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/34075", "scaling.skip-is-atomic", "scaling.skip-is-reported")
 class SkipIsAnUpdateOfZeros(ReferenceTrainer):
-    """A non-finite update is made with gradients of zero, so that moments decay and move the weights."""
+    """A non-finite update is applied with zero gradients, so the moments change the weights."""
 
     def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
         if not finite:
@@ -334,7 +333,7 @@ class SkipReadFromCallCount(ReferenceTrainer):
 
 @fault("https://github.com/keras-team/keras/issues/20878", "scaling.step-count-follows-updates")
 class StepCounterStandsStill(ReferenceTrainer):
-    """The counter that a caller can read is never raised."""
+    """The caller's step counter never increases."""
 
     def optimizer_state(self) -> Arrays:
         return super().optimizer_state() | {"steps": np.array(0)}
@@ -342,7 +341,7 @@ class StepCounterStandsStill(ReferenceTrainer):
 
 @fault("https://github.com/Haian-Jin/LVSM/pull/19", "scaling.abandoned-update-leaves-no-trace")
 class AbandonedUpdateStaysOpen(ReferenceTrainer):
-    """An update that is given up on after unscaling leaves the scaler as if its step were still to come."""
+    """A discarded update keeps its window with the unscaled gradients."""
 
     def discard(self) -> Update:
         window = self.window
@@ -353,7 +352,7 @@ class AbandonedUpdateStaysOpen(ReferenceTrainer):
 
 @fault("https://github.com/espnet/espnet/pull/2362", "scaling.abandoned-update-leaves-no-trace")
 class AbandonedOverflowIsForgotten(ReferenceTrainer):
-    """An update that is given up on counts as a finite one, so that its overflow can let the scale grow."""
+    """A discarded update with an overflow counts as a finite one towards growth."""
 
     def discard(self) -> Update:
         scaler = self.scaler
@@ -364,7 +363,7 @@ class AbandonedOverflowIsForgotten(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/pull/94060", "scaling.unscales-once")
 class StepUnscalesAgain(ReferenceTrainer):
-    """The step divides by the scale although the caller has unscaled by hand."""
+    """The step unscales gradients that the caller has unscaled."""
 
     def apply(self) -> Update:
         self.window.unscaled = False
@@ -373,7 +372,7 @@ class StepUnscalesAgain(ReferenceTrainer):
 
 @fault("https://github.com/huggingface/transformers/issues/24449", "scaling.is-transparent")
 class EveryMicroBatchUnscales(ReferenceTrainer):
-    """Inside a window, what is accumulated is unscaled once more before a micro-batch is added."""
+    """Inside a window accumulated gradients are unscaled again before each micro-batch."""
 
     def take_micro_batch(self, gradients: Arrays) -> None:
         if self.scaler is not None:
@@ -383,7 +382,7 @@ class EveryMicroBatchUnscales(ReferenceTrainer):
 
 @fault("https://github.com/keras-team/keras/pull/21233", "scaling.is-transparent")
 class NestedScalersDisagree(ReferenceTrainer):
-    """The loss is scaled by the outer factor, gradients are divided by the outer and an inner one."""
+    """The loss is multiplied by the outer scale, and gradients are divided by the outer and inner scales."""
 
     def unscale(self, name: str, gradient: Array) -> Array:
         return super().unscale(name, gradient) / 16.0
@@ -391,7 +390,7 @@ class NestedScalersDisagree(ReferenceTrainer):
 
 @fault("https://github.com/tensorflow/tensorflow/issues/52236", "scaling.rescues-small-gradients")
 class NothingIsScaled(ReferenceTrainer):
-    """Neither loss nor gradients see the scale, so that small gradients underflow."""
+    """Neither the loss nor the gradients are scaled, so small gradients underflow."""
 
     def scale_loss(self, loss: Tensor) -> Tensor:
         return loss
@@ -402,7 +401,7 @@ class NothingIsScaled(ReferenceTrainer):
 
 @fault("https://github.com/google/flax/issues/2547", "scaling.reports-true-loss")
 class LossIsReadFromTheScaledOne(ReferenceTrainer):
-    """The reported loss is the float16 scaled one divided by the scale: 9 at a scale of 65536 is infinite."""
+    """The reported loss is the scaled float16 loss divided by the scale, so it overflows."""
 
     def reported_loss(self, total: float, items: int) -> float:
         scale = 1.0 if self.scaler is None else self.scaler.scale
@@ -411,7 +410,7 @@ class LossIsReadFromTheScaledOne(ReferenceTrainer):
 
 @fault("https://github.com/tensorflow/tensorflow/issues/64124", "scaling.disabled-is-passthrough")
 class DisabledScalerDivides(ReferenceTrainer):
-    """With scaling disabled the loss is not scaled, but gradients are divided."""
+    """A disabled scaler does not multiply the loss and still divides the gradients."""
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         match self.recipe.scaling:
@@ -422,7 +421,7 @@ class DisabledScalerDivides(ReferenceTrainer):
 
 @fault("https://github.com/huggingface/trl/issues/6702", "scaling.reported-loss-is-not-invented")
 class NonFiniteLossesAreReportedAsZero(ReferenceTrainer):
-    """A loss that is infinite or NaN is left out of the reported sum."""
+    """The reported sum omits non-finite losses."""
 
     def reported_loss(self, total: float, items: int) -> float:
         return super().reported_loss(total, items) if np.isfinite(total) else 0.0
@@ -430,7 +429,7 @@ class NonFiniteLossesAreReportedAsZero(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/pull/36601", "accumulation.scale-is-constant-in-window")
 class ScaleIsUpdatedByEveryMicroBatch(ReferenceTrainer):
-    """The scale is adjusted behind every micro-batch, so that a window's gradients are of several scales."""
+    """The scale changes after every micro-batch, so gradients of a window have several scales."""
 
     def take_micro_batch(self, gradients: Arrays) -> None:
         super().take_micro_batch(gradients)
@@ -440,19 +439,19 @@ class ScaleIsUpdatedByEveryMicroBatch(ReferenceTrainer):
 
 @fault("https://github.com/espnet/espnet/pull/3283", "accumulation.bad-window-is-forgotten")
 class AccumulatorIsMultipliedByZero(ReferenceTrainer):
-    """At the end of a window what overflowed in the accumulator is multiplied by zero, which gives NaN."""
+    """The accumulator is cleared by a multiplication with zero, so infinities become NaN."""
 
     def empty_accumulator(self) -> None:
         gradients = self.window.gradients
         super().empty_accumulator()
-        bad = {name: gradient for name, gradient in gradients.items() if not np.isfinite(gradient).all()}
+        nonfinite = {name: gradient for name, gradient in gradients.items() if not np.isfinite(gradient).all()}
         with np.errstate(invalid="ignore"):
-            self.window.gradients = {name: gradient * 0.0 for name, gradient in bad.items()}
+            self.window.gradients = {name: gradient * 0.0 for name, gradient in nonfinite.items()}
 
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/67895", "accumulation.nonfinite-micro-batch")
 class OnlyTheLastMicroBatchIsChecked(ReferenceTrainer):
-    """Overflow is looked for in the window's last micro-batch alone."""
+    """The overflow check sees the window's last micro-batch only."""
 
     def take_micro_batch(self, gradients: Arrays) -> None:
         self._newest = gradients
@@ -465,7 +464,7 @@ class OnlyTheLastMicroBatchIsChecked(ReferenceTrainer):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/34075", "accumulation.nonfinite-micro-batch")
 class OverflowBecomesZero(ReferenceTrainer):
-    """Non-finite values of a micro-batch are replaced by zeros, and the window is applied without them."""
+    """Non-finite gradients of a micro-batch are replaced by zeros, and the window is applied."""
 
     def take_micro_batch(self, gradients: Arrays) -> None:
         super().take_micro_batch({n: np.where(np.isfinite(g), g, 0.0) for n, g in gradients.items()})

@@ -24,19 +24,18 @@ from tools.faults import fault
 
 @fault("https://github.com/pytorch/pytorch/pull/88955", "sharding.global-clip")
 class SmallParametersCountOnEachRank(ReferenceRankGroup):
-    """A parameter with fewer rows than ranks is not sharded, and its gradient counts in the norm once for each rank."""
+    """A parameter with fewer rows than ranks is replicated, and the norm counts it once for each rank."""
 
     def norm(self, rank: int, names: Sequence[str]) -> float:
-        whole = {name: self.gather_parameter(name, [own[name] for own in self.windows]) for name in names}
+        gradients = {name: self.gather_parameter(name, [window[name] for window in self.windows]) for name in names}
         shards = self.ranks.shards
-        counted = {n: g * math.sqrt(shards) if len(np.atleast_1d(g)) < shards else g for n, g in whole.items()}
+        counted = {n: g * math.sqrt(shards) if len(np.atleast_1d(g)) < shards else g for n, g in gradients.items()}
         return ReferenceTrainer.gradient_norm(self.first, counted)
 
 
 @fault("https://github.com/pytorch/pytorch/issues/190626", "sharding.reduces-in-the-asked-format")
 class ReplicasReduceInBfloat16(ReferenceRankGroup):
-    """Under mixed bfloat16, what the replicas of a mesh have reduced is added up in bfloat16, whatever the requested
-    format."""
+    """In a hybrid mesh under bfloat16 the reduction over replicas is in bfloat16, whatever format is requested."""
 
     def reduce(self, name: str, parts: Sequence[Array]) -> Array:
         size = self.ranks.shards
@@ -51,10 +50,7 @@ class ReplicasReduceInBfloat16(ReferenceRankGroup):
 
 @fault("", "offload.acts")
 class LoadedMomentsStayOnTheDevice(ReferenceTrainer):
-    """A load puts the optimizer's moments on the device and does not offload them again.
-
-    A resumed run holds on its device what it was asked to keep away.
-    """
+    """A load puts the optimizer's moments on the device and does not offload them again."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -63,10 +59,10 @@ class LoadedMomentsStayOnTheDevice(ReferenceTrainer):
 
 @fault("", "sharding.missing-gradient")
 class MissingGradientsAreNotZeros(ReferenceRankGroup):
-    """The gradient of a parameter that only some ranks use is averaged over these, so it is too large by all / some."""
+    """The gradient of a parameter that only some ranks use is averaged over these ranks."""
 
     def reduce_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
-        users = {name: sum(name in own for own in gradients) for name in self.first.masters}
+        users = {name: sum(name in arrays for arrays in gradients) for name in self.first.masters}
         return {
             name: gradient * (self.count / users[name]) if users[name] else gradient
             for name, gradient in super().reduce_gradients(gradients).items()
@@ -75,7 +71,7 @@ class MissingGradientsAreNotZeros(ReferenceRankGroup):
 
 @fault("", "offload.same-bits")
 class OffloadedMomentsAreFloat32(HostStore):
-    """Moments in the host's memory are float32, those of float64 weights too."""
+    """Offloaded moments are float32, also those of float64 weights."""
 
     def put(self, key: str, array: Array) -> None:
         super().put(key, array.astype(np.float32).astype(np.float64) if key.startswith("slot.") else array)
@@ -83,7 +79,7 @@ class OffloadedMomentsAreFloat32(HostStore):
 
 @fault("https://github.com/meta-pytorch/torchtune/issues/1867", "offload.same-bits")
 class FreedAfterTheFirstUse(HostStore):
-    """What a backward pass has fetched once is gone when a second loss needs it."""
+    """A fetched activation is freed after the first backward pass, which a second loss needs too."""
 
     def get(self, key: str) -> Array:
         result = super().get(key)
@@ -94,18 +90,18 @@ class FreedAfterTheFirstUse(HostStore):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/6550", "offload.same-bits")
 class CopiesWhereItShouldAdd(ReferenceTrainer):
-    """Where the optimizer's state is offloaded, a window's last micro-batch is copied from the second window on."""
+    """With offloaded optimizer state a window's last micro-batch overwrites the sum, from the second window on."""
 
     def accumulate_gradient(self, name: str, gradient: Array) -> None:
-        away = self.recipe.offload is not None and "optimizer" in self.recipe.offload.what
-        if away and self.steps > 0 and self.window.micro_batches == self.recipe.accumulation > 1:
+        offloaded = self.recipe.offload is not None and "optimizer" in self.recipe.offload.what
+        if offloaded and self.steps > 0 and self.window.micro_batches == self.recipe.accumulation > 1:
             self.window.gradients.pop(name, None)
         super().accumulate_gradient(name, gradient)
 
 
 @fault("https://github.com/facebookresearch/fairscale/pull/588", "offload.acts")
 class NothingLeaves(ReferenceTrainer):
-    """A request to offload activations is accepted, and they stay."""
+    """A request to offload activations is accepted and ignored."""
 
     def node_type(self) -> type[VJPNode]:
         return VJPNode
@@ -113,7 +109,7 @@ class NothingLeaves(ReferenceTrainer):
 
 @fault("https://github.com/facebookresearch/fairscale/pull/588", "offload.acts")
 class LeavesInTheFirstUpdateAlone(ReferenceTrainer):
-    """Activations leave until the first update was applied."""
+    """Activations are offloaded in the first update only."""
 
     def node_type(self) -> type[VJPNode]:
         return VJPNode if self.steps else super().node_type()
@@ -127,7 +123,7 @@ class _Frozen(StoredArrays):
 
 @fault("https://github.com/huggingface/accelerate/pull/2214", "offload.trains")
 class UpdatesACopy(ReferenceTrainer):
-    """An update is made on fetched parameters, which are thrown away."""
+    """An update changes a fetched copy of the parameters that is dropped."""
 
     def storage(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
         storage = super().storage(kind, group, arrays)
@@ -142,13 +138,13 @@ class SavesEmptyMoments(ReferenceTrainer):
 
     def save_state(self) -> Arrays:
         state = super().save_state()
-        away = self.recipe.offload is not None and "optimizer" in self.recipe.offload.what
-        return {n: np.zeros_like(a) if away and n.startswith("slot.") else a for n, a in state.items()}
+        offloaded = self.recipe.offload is not None and "optimizer" in self.recipe.offload.what
+        return {n: np.zeros_like(a) if offloaded and n.startswith("slot.") else a for n, a in state.items()}
 
 
 @fault("https://github.com/vllm-project/llm-compressor/pull/2605", "offload.gives-back")
 class FilesStay(DiskStore):
-    """Files of activations stay in the folder after their backward pass."""
+    """Files of offloaded activations are not removed after the backward pass."""
 
     def drop(self, key: str) -> None:
         """Nothing."""
@@ -156,7 +152,7 @@ class FilesStay(DiskStore):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/4416", "offload.gives-back")
 class FoldersStay(DiskStore):
-    """Each run leaves its folder behind."""
+    """The folder of a run is not removed at its end."""
 
     def __init__(self, folder: str | None) -> None:
         super().__init__(folder)
@@ -165,7 +161,7 @@ class FoldersStay(DiskStore):
 
 @fault("https://github.com/nntrainer/nntrainer/pull/4342", "offload.disk-fault")
 class FilesAreTrusted(DiskStore):
-    """What a file holds is taken as it is: a changed bit is another weight."""
+    """Offloaded files have no checksum, so a changed bit changes a weight."""
 
     def put(self, key: str, array: Array) -> None:
         order = np.argsort([-abs(stride) for stride in array.strides], kind="stable").astype(int)
@@ -180,7 +176,7 @@ class FilesAreTrusted(DiskStore):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/issues/1627", "offload.disk-fault")
 class MissingFilesAreZeros(DiskStore):
-    """A file that is missing stands for zeros."""
+    """A missing file is read as zeros."""
 
     def put(self, key: str, array: Array) -> None:
         self.shapes = {**getattr(self, "shapes", {}), key: array.shape}
@@ -192,7 +188,7 @@ class MissingFilesAreZeros(DiskStore):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/issues/1070", "offload.disk-fault")
 class FailedWritesAreIgnored(DiskStore):
-    """Where a file cannot be written, zeros come back."""
+    """A failed write is ignored, and the values are read as zeros."""
 
     def put(self, key: str, array: Array) -> None:
         try:
@@ -207,7 +203,7 @@ class FailedWritesAreIgnored(DiskStore):
 
 @fault("https://github.com/pytorch/pytorch/issues/99174", "sharding.one-decision")
 class FirstRankDecides(ReferenceRankGroup):
-    """What rank 0 finds in its own shard is what all do."""
+    """All ranks follow the overflow check of rank 0."""
 
     def decide(self, findings: Sequence[frozenset[int]]) -> frozenset[int]:
         return findings[0]
@@ -215,7 +211,7 @@ class FirstRankDecides(ReferenceRankGroup):
 
 @fault("https://github.com/nerfstudio-project/nerfstudio/pull/1919", "sharding.one-decision")
 class AllMustOverflow(ReferenceRankGroup):
-    """An update is skipped only where every rank finds an overflow."""
+    """An update is skipped only if every rank has an overflow."""
 
     def decide(self, findings: Sequence[frozenset[int]]) -> frozenset[int]:
         return frozenset(findings[0]).intersection(*findings)
@@ -223,7 +219,7 @@ class AllMustOverflow(ReferenceRankGroup):
 
 @fault("https://github.com/pytorch/pytorch/pull/88955", "sharding.global-clip")
 class NormCountsReplicas(ReferenceRankGroup):
-    """The squares of every rank's copy are added up, so that the norm grows with the replicas."""
+    """The norm counts the copies of every rank."""
 
     def norm(self, rank: int, names: Sequence[str]) -> float:
         return super().norm(rank, names) * float(np.sqrt(self.count / self.ranks.shards))
@@ -231,7 +227,7 @@ class NormCountsReplicas(ReferenceRankGroup):
 
 @fault("https://github.com/pytorch/pytorch/issues/170862", "sharding.global-clip")
 class NormOfOneShard(ReferenceRankGroup):
-    """Each rank clips by the norm of the shard that it holds."""
+    """Each rank clips by the norm of its shard."""
 
     def norm(self, rank: int, names: Sequence[str]) -> float:
         gradients: Arrays = {name: self.windows[rank][name] for name in names}
@@ -242,7 +238,7 @@ class NormOfOneShard(ReferenceRankGroup):
 
 @fault("https://github.com/tracel-ai/burn/issues/5695", "sharding.schedule-counts-updates")
 class ScheduleCountsRanks(ReferenceRankGroup):
-    """An update moves the schedule by as many steps as there are ranks."""
+    """An update advances the schedule once for each rank."""
 
     def schedule_steps(self) -> int:
         return self.count
@@ -250,7 +246,7 @@ class ScheduleCountsRanks(ReferenceRankGroup):
 
 @fault("https://github.com/pytorch/pytorch/issues/42107", "sharding.dead-rank")
 class GoesOnWithoutTheRank(ReferenceRankGroup):
-    """The others go on without a rank that has stopped, as if its gradients were zero."""
+    """Ranks continue without a stopped one, as if its gradients were zero."""
 
     def handle_missing_rank(self, rank: int) -> None:
         """Nobody notices."""
@@ -258,21 +254,21 @@ class GoesOnWithoutTheRank(ReferenceRankGroup):
 
 @fault("https://github.com/pytorch/pytorch/issues/189245", "sharding.dead-rank")
 class NextRanksFindWhatWasLeft(ReferenceRankGroup):
-    """What ranks had when one of them stopped stays where the next ranks of the model start."""
+    """New ranks of a model start with the weights of a group in which a rank has stopped."""
 
-    _left: ClassVar[dict[str, Mapping[str, Array]]] = {}
+    _weights: ClassVar[dict[str, Mapping[str, Array]]] = {}
 
     def handle_missing_rank(self, rank: int) -> None:
-        self._left[self.model.name] = {name: value.copy() for name, value in self.first.masters.items()}
+        self._weights[self.model.name] = {name: value.copy() for name, value in self.first.masters.items()}
         super().handle_missing_rank(rank)
 
     def starting_weights(self, rank: int, weights: Mapping[str, Array]) -> Mapping[str, Array]:
-        return self._left.get(self.model.name, weights)
+        return self._weights.get(self.model.name, weights)
 
 
 @fault("https://github.com/pytorch/pytorch/issues/173909", "sharding.loopback")
 class RanksMeetOnEveryInterface(ReferenceRankGroup):
-    """The server where ranks meet listens on every address."""
+    """The rendezvous server listens on every address."""
 
     def starting_weights(self, rank: int, weights: Mapping[str, Array]) -> Mapping[str, Array]:
         if rank == 0:
@@ -285,13 +281,13 @@ class EachRankDividesByItsOwnItems(ReferenceRankGroup):
     """Each rank normalises by its own items, and the ranks' means are averaged."""
 
     def _backward(self, batches: Sequence[Batch], items: int) -> tuple[float, ...]:
-        own = [batch.items * self.count or items for batch in batches]
-        return tuple(t.accumulate(batch, n) for t, batch, n in zip(self.trainers, batches, own, strict=True))
+        counts = [batch.items * self.count or items for batch in batches]
+        return tuple(t.accumulate(batch, n) for t, batch, n in zip(self.trainers, batches, counts, strict=True))
 
 
 @fault("https://github.com/verl-project/verl/issues/7493", "sharding.equals-whole")
 class ReplicasOfShardsTrainApart(ReferenceRankGroup):
-    """In a hybrid mesh gradients are reduced over the ranks that share a copy, and not over the copies."""
+    """In a hybrid mesh gradients are reduced over the ranks of a copy and not over the copies."""
 
     def reduce_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
         if self.ranks.replicas == 1:
@@ -302,7 +298,7 @@ class ReplicasOfShardsTrainApart(ReferenceRankGroup):
 
 @fault("https://github.com/karpathy/build-nanogpt/pull/30", "sharding.one-reduction-per-window")
 class EveryMicroBatchIsReduced(ReferenceRankGroup):
-    """Reductions are not held back inside a window."""
+    """Gradients are reduced in every micro-batch of a window."""
 
     def _reduce(self) -> None:
         window = self.first.window.micro_batches
@@ -313,7 +309,7 @@ class EveryMicroBatchIsReduced(ReferenceRankGroup):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/pull/6550", "sharding.accumulates")
 class SecondWindowIsCopied(ReferenceRankGroup):
-    """From the second window on a micro-batch's gradient is copied over the former ones of sharded gradients."""
+    """From the second window on a micro-batch's gradient overwrites the sum of sharded gradients."""
 
     windows_before = 0
 
@@ -330,38 +326,38 @@ class SecondWindowIsCopied(ReferenceRankGroup):
 
 @fault("https://github.com/pytorch/pytorch/issues/47260", "sharding.every-backward-counts")
 class FirstBackwardIsReduced(ReferenceRankGroup):
-    """With a backward pass for each loss, half of the gradient is each rank's own."""
+    """With a backward pass for each loss, half of the gradient is not reduced."""
 
-    own: tuple[Arrays, ...] = ()
+    local: tuple[Arrays, ...] = ()
 
     def reduce_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
-        self.own = tuple(gradients)
+        self.local = tuple(gradients)
         return super().reduce_gradients(gradients)
 
     def receive_gradients(self, rank: int, reduced: Arrays) -> Arrays:
         if not self.recipe.separate_losses:
             return dict(reduced)
-        return {name: (g + self.count * self.own[rank][name]) / 2.0 for name, g in reduced.items()}
+        return {name: (g + self.count * self.local[rank][name]) / 2.0 for name, g in reduced.items()}
 
 
 @fault("https://github.com/pytorch/pytorch/pull/174862", "sharding.missing-gradient")
 class UnusedIsKeptToItself(ReferenceRankGroup):
-    """A parameter that some rank did not use is not reduced: who used it keeps its own gradient."""
+    """A parameter that some rank does not use is not reduced."""
 
-    own: tuple[Arrays, ...] = ()
+    local: tuple[Arrays, ...] = ()
 
     def reduce_gradients(self, gradients: Sequence[Arrays]) -> Arrays:
         everywhere = set(gradients[0]).intersection(*gradients)
-        self.own = tuple({n: g for n, g in arrays.items() if n not in everywhere} for arrays in gradients)
+        self.local = tuple({n: g for n, g in arrays.items() if n not in everywhere} for arrays in gradients)
         return super().reduce_gradients([{n: g for n, g in arrays.items() if n in everywhere} for arrays in gradients])
 
     def receive_gradients(self, rank: int, reduced: Arrays) -> Arrays:
-        return dict(reduced) | self.own[rank]
+        return dict(reduced) | self.local[rank]
 
 
 @fault("https://github.com/pytorch/pytorch/issues/190626", "sharding.reduces-in-the-asked-format")
 class ReducesInBfloat16(ReferenceRankGroup):
-    """The sum over ranks is rounded to bfloat16, whatever was asked for."""
+    """The sum over ranks is rounded to bfloat16, whatever format is requested."""
 
     def reduced_format(self, name: str) -> str:
         return "bfloat16"
@@ -369,7 +365,7 @@ class ReducesInBfloat16(ReferenceRankGroup):
 
 @fault("https://github.com/pytorch/pytorch/pull/194628", "sharding.reduces-in-the-asked-format")
 class ReducesInFloat32(ReferenceRankGroup):
-    """A reduction in bfloat16 that was asked for is made in float32 without a word."""
+    """A requested reduction in bfloat16 is made in float32."""
 
     def reduced_format(self, name: str) -> str:
         return "float32"
@@ -377,7 +373,7 @@ class ReducesInFloat32(ReferenceRankGroup):
 
 @fault("https://github.com/pytorch/pytorch/issues/111138", "sharding.start")
 class OthersDrawTheirOwnStart(ReferenceRankGroup):
-    """The weights that the run was given reach rank 0 alone."""
+    """Only rank 0 gets the initial weights of the caller."""
 
     def starting_weights(self, rank: int, weights: Mapping[str, Array]) -> Mapping[str, Array]:
         return weights if rank == 0 else self.model.weights(self.recipe.seed + rank)
@@ -385,7 +381,7 @@ class OthersDrawTheirOwnStart(ReferenceRankGroup):
 
 @fault("https://github.com/deepspeedai/DeepSpeed/issues/7837", "sharding.holds-its-part")
 class GradientsStayWhole(ReferenceRankGroup):
-    """Every level but the full one leaves gradients whole."""
+    """Only the level "full" shards gradients."""
 
     def is_sharded(self, kind: str) -> bool:
         return super().is_sharded(kind) and (kind != "gradient" or self.ranks.level == "full")
@@ -393,7 +389,7 @@ class GradientsStayWhole(ReferenceRankGroup):
 
 @fault("https://github.com/pytorch/pytorch/issues/160279", "sharding.holds-its-part")
 class LastRowsAreHeldTwice(ReferenceRankGroup):
-    """Shards are of equal length: where the rows do not divide, the last ranks hold some that others hold too."""
+    """Shards have equal lengths, so the last ranks hold rows of others where rows do not divide."""
 
     def shard(self, value: Array, rank: int) -> Array:
         rows = np.atleast_1d(value)
@@ -408,7 +404,7 @@ class LastRowsAreHeldTwice(ReferenceRankGroup):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/59611", "sharding.masters-stay-wide")
 class ShardedMastersAreNarrow(ReferenceRankGroup):
-    """Where the optimizer's state is sharded, masters are stored in the model's format between updates."""
+    """With sharded optimizer state, masters are stored in the model's format between updates."""
 
     def _gather_state(self) -> None:
         if self.is_sharded("optimizer"):
@@ -420,7 +416,7 @@ class ShardedMastersAreNarrow(ReferenceRankGroup):
 
 @fault("https://github.com/PaddlePaddle/Paddle/pull/49767", "sharding.replicas-equal")
 class AverageIsNotGathered(ReferenceRankGroup):
-    """Ranks past the first see the average as it was before the last update."""
+    """Ranks other than rank 0 have the moving average before the last update."""
 
     def _gather_state(self) -> None:
         super()._gather_state()
@@ -430,7 +426,7 @@ class AverageIsNotGathered(ReferenceRankGroup):
 
 @fault("https://github.com/huggingface/accelerate/pull/4071", "sharding.resumes-in-another-size")
 class AnotherSizeStartsTheScheduleAnew(ReferenceRankGroup):
-    """Where the number of ranks changed, a load leaves the schedule at its beginning."""
+    """A load with another number of ranks resets the schedule."""
 
     def restore(self, path: Path) -> None:
         super().restore(path)
@@ -441,7 +437,7 @@ class AnotherSizeStartsTheScheduleAnew(ReferenceRankGroup):
 
 @fault("https://github.com/instructlab/training/issues/414", "sharding.resumes-in-another-size")
 class MomentumStaysWithItsRank(ReferenceRankGroup):
-    """Where the number of ranks changed, the optimizer's state of later shards is not brought along."""
+    """A load with another number of ranks restores the optimizer's state of the first shard only."""
 
     def restore(self, path: Path) -> None:
         super().restore(path)
@@ -456,7 +452,7 @@ class MomentumStaysWithItsRank(ReferenceRankGroup):
 
 @fault("https://github.com/huggingface/transformers/pull/46628", "sharding.damaged-shard")
 class DamagedRankGoesOnAsItWas(ReferenceRankGroup):
-    """A rank whose file cannot be read keeps what it has, and the others load theirs."""
+    """A rank with an unreadable file keeps its state, and the others load theirs."""
 
     def restore(self, path: Path) -> None:
         for trainer in self.trainers:
@@ -466,7 +462,7 @@ class DamagedRankGoesOnAsItWas(ReferenceRankGroup):
 
 @fault("https://github.com/huggingface/transformers/pull/40691", "sharding.damaged-shard")
 class RanksBeforeTheDamageLoad(ReferenceRankGroup):
-    """A damaged file is refused after the ranks before it have loaded theirs."""
+    """A damaged file raises after the ranks before it have loaded theirs."""
 
     def restore(self, path: Path) -> None:
         for trainer in self.trainers:
