@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import time
+import traceback
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -201,7 +202,9 @@ def pytest_configure(config: pytest.Config) -> None:
     except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:
         pytest.exit(" ".join(str(error).split()), returncode=2)
     except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
         problem = f"cannot initialise adapter {option.framework!r}: {type(error).__name__}: {error}"
+        problem += f" ({frame.filename}, line {frame.lineno})"
         pytest.exit(one_line(problem), returncode=2)
 
 

@@ -50,7 +50,9 @@ class TemplateAdapter(BaseFramework):
         return {}
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
-        """A new run, of a subclass of `frameworks.base.BaseTrainer`; without one, every recipe is refused."""
+        """A new run, `self.bind(Run(...))` of a subclass of `frameworks.base.BaseTrainer`; without one, every recipe is
+        refused.
+        """
         self.require_recipe(recipe)
         raise self.refusal(Capability.FEED)
 
