@@ -86,7 +86,7 @@ _TRAINING_LOOKS = (Gradients, TraceLayers, CountBytes)
 """Verbs that update nothing, and run the model in training mode."""
 _LOOKS = (Predict, Save, OpenScope, *_TRAINING_LOOKS)
 """Verbs that update nothing."""
-_STATISTICS_KEPT = (Predict, Save, OpenScope, DamageOffloaded)
+_WITHOUT_STATISTICS = (Predict, Save, OpenScope, DamageOffloaded)
 """Verbs that change no running statistics in any framework."""
 
 Judge = Callable[[GeneratedCase], Failure | None]
@@ -510,7 +510,7 @@ def not_judged(
         if isinstance(verb, Train):
             statistics_moved = ensemble.is_skipped(index)
         else:
-            statistics_moved = statistics_moved or not isinstance(verb, _STATISTICS_KEPT)
+            statistics_moved = statistics_moved or not isinstance(verb, _WITHOUT_STATISTICS)
         if isinstance(verb, ApplyGradients):
             uncounted = uncounted or all(gradient.nothing for gradient in verb.window)
         if isinstance(verb, StartAgain):

@@ -144,7 +144,7 @@ class ResumedCase(Variation):
         return features(self.case) | features(self._resumed)
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
-        inserted = slice(self.place, self.place + 2)
+        inserted = range(self.place, self.place + 2)
         return _compare_plays(subject, laws, self._resumed, self.case, TwinTolerance(inserted=inserted))
 
 
@@ -276,7 +276,7 @@ class TwinTolerance:
 
     excluded: tuple[str, ...] = ()
     rounded: GeneratedCase | None = None
-    inserted: slice = slice(0, 0)
+    inserted: range = range(0)
     largest: float = np.inf
     underflow: float = 0.0
 
@@ -291,7 +291,7 @@ def _compare_plays(
         return make_failure(failed)
     ensembles = () if tolerance.rounded is None else (ensemble_of(subject, tolerance.rounded, expected),)
     aligned = [*measured.observations]
-    del aligned[tolerance.inserted]
+    del aligned[tolerance.inserted.start : tolerance.inserted.stop]
     compared = [*takewhile(lambda seen: seen is None or _below(seen, tolerance.largest), expected.observations)]
     measured, expected = Play(tuple(aligned[: len(compared)])), Play(tuple(compared))
     excluded = tolerance.excluded
