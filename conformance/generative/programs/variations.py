@@ -41,7 +41,7 @@ from conformance.generative.programs.judge import (
     play,
     play_in_turn,
 )
-from conformance.generative.programs.strategies import TARGETS, cases, few_files, models
+from conformance.generative.programs.strategies import TARGETS, cases, limit_files, models
 from conformance.generative.programs.triage import find_broken_clause
 from conformance.search.properties import Failure, GenerativeSettings, Observation
 from fixtures.model import BatchNorm, Dropout, LayerNorm, walk
@@ -371,7 +371,7 @@ def _with_many_updates(draw: st.DrawFn, case: GeneratedCase) -> GeneratedCase:
     if case.drawn.values > SMALL or case.recipe.accumulation > 1 or draw(st.integers(0, 11)):
         return case
     long = Train((GeneratedBatch(2, draw(st.integers(0, 9))),), times=MANY_UPDATES)
-    return few_files(replace(case, program=(*case.program[:1], long, *case.program[1:])))
+    return limit_files(replace(case, program=(*case.program[:1], long, *case.program[1:])))
 
 
 @st.composite
