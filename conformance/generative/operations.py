@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from conformance.checks.evidence import clean_message, same_bits, short_text
 from conformance.checks.subject import Subject, supports
 from conformance.generative.programs.ensemble import MEMBERS
-from conformance.generative.programs.executor import ADAPTER_ERRORS
-from conformance.generative.programs.features import PRECISIONS, is_offered
+from conformance.generative.programs.executor import ADAPTER_ERRORS, open_and_leave
+from conformance.generative.programs.features import scope_formats
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
 from conformance.search.properties import LAYOUTS, Failure, GenerativeSettings, Layout, gaps, laid_out, nth, unit
 from conformance.techniques.recompute import function_bounds, of_two_runs
 from fixtures.arrays import FORMATS, Array, format_of
-from fixtures.recipe import FormatName, Precision, Recipe
+from fixtures.recipe import FormatName, Precision
 from frameworks.contract import Capability, Framework, OpResult, RecomputeCase, RecomputeResult, Unsupported
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
@@ -190,26 +190,26 @@ class ScopedOperation:
         except Exception:  # refused in the innermost scope alone, so not judged
             return None
         for region in self.before:
-            _leave(open_scope(subject, region), self.raises)
+            open_and_leave(open_scope(subject, region), self.raises)
         try:
             here = self._run_nested(subject, arrays)
         except Exception as error:  # the same call has just succeeded, so any exception is a failure
-            return make_failure("raised", f"{self.op} raises {error!r} here, but not in only the innermost scope")
+            return failure_of_call("raised", f"{self.op} raises {error!r} here, but not in only the innermost scope")
         if here.dtype != alone.dtype:
             formats = f"got {here.dtype}, want {alone.dtype} as in only the innermost scope"
-            return make_failure("format", f"format of {self.op}: {formats}")
+            return failure_of_call("format", f"format of {self.op}: {formats}")
         if (other := self._find_format_change(subject, arrays, alone.dtype)) is not None:
             return other
         if not same_bits(here.value, alone.value):
             values = f"got {short_text(here.value)}, want {short_text(alone.value)} as in only the innermost scope"
-            return make_failure("value", f"{self.op}: {values}")
+            return failure_of_call("value", f"{self.op}: {values}")
         if self.second is not None:
             return None
         usual = _run(subject, self.nest[-1:], self.op, tuple(self._cast(array) for array in CATALOGUE[self.op]()))
         if usual.dtype != alone.dtype:
             shapes = [array.shape for array in arrays]
             formats = f"got {alone.dtype} for shapes {shapes}, want {usual.dtype} as for others"
-            return make_failure("shape", f"format of {self.op}: {formats}")
+            return failure_of_call("shape", f"format of {self.op}: {formats}")
         return self._find_value_error(subject, arrays, alone)
 
     def _run_nested(self, subject: Subject, arrays: tuple[Array, ...]) -> OpResult:
@@ -220,7 +220,7 @@ class ScopedOperation:
             for _ in self.nest:
                 entered.enter_context(next(scopes))
             for _ in self.left:
-                _leave(next(scopes), self.raises)
+                open_and_leave(next(scopes), self.raises)
             return subject.framework.run_op(self.op, *arrays)
 
     def _find_format_change(self, subject: Subject, arrays: tuple[Array, ...], dtype: str) -> Failure | None:
@@ -239,13 +239,13 @@ class ScopedOperation:
 
         if self.empty and (full := differs(innermost, replace(self, empty=False).arrays())) is not None:
             text = f"got {dtype} with an empty second operand, want {full} as otherwise, for {formats}"
-            return make_failure("order", f"format of {self.op}: {text}")
+            return failure_of_call("order", f"format of {self.op}: {text}")
         named, bare = (*innermost.wide, *innermost.low), replace(innermost, wide=(), low=())
         if named and self.op not in named and (plain := differs(bare, arrays)) is not None:
             text = f"got {dtype} in a scope that names other operations, want {plain} as without"
-            return make_failure("lists", f"format of {self.op}: {text}")
+            return failure_of_call("lists", f"format of {self.op}: {text}")
         if self.second is not None and (turned := differs(innermost, arrays[::-1])) is not None:
-            return make_failure(
+            return failure_of_call(
                 "order", f"format of {self.op}: got {dtype} for {formats}, want {turned} as in reverse order"
             )
         return None
@@ -281,7 +281,7 @@ class ScopedOperation:
         if gap <= bound:
             return None
         text = f"distance of {self.op} in {result.dtype}: got {gap:.3g}, want at most {bound:.3g}"
-        return make_failure("value", text)
+        return failure_of_call("value", text)
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
         """Return the clause that a failure breaks, and the message."""
@@ -322,16 +322,7 @@ def open_scope(subject: Subject, region: NestedScope) -> AbstractContextManager[
     return subject.framework.autocast(precision, enabled=region.enabled, wide=region.wide, low=region.low)
 
 
-def _leave(scope: AbstractContextManager[None], raises: bool) -> None:
-    try:
-        with scope:
-            if raises:
-                raise ZeroDivisionError
-    except ZeroDivisionError:  # raised above, to leave the scope by an exception
-        pass
-
-
-def make_failure(name: str, text: str) -> Failure:
+def failure_of_call(name: str, text: str) -> Failure:
     """Return the failure of a single operation or call."""
     return Failure(0, name, False, text)
 
@@ -359,7 +350,7 @@ class Calls:
                 raise
             except Exception as error:  # nothing is recomputed yet, so any exception is a failure
                 text = f"a plain call raised {type(error).__name__}: {clean_message(str(error))[:200]}"
-                return make_failure("raised", text)
+                return failure_of_call("raised", text)
         with self._open_scope(subject):
             pairs = zip(self.calls, plain, strict=True)
             failures = (call.find_difference(subject, result) for call, result in pairs)
@@ -405,7 +396,7 @@ class Call:
             raise
         except Exception as error:  # a refusal may be any exception, even of an attribute that a container lacks
             raised = f"a recomputed call, {self}, raised {type(error).__name__}: {clean_message(str(error))[:200]}"
-            return None if self.way in REFUSABLE else make_failure("raised", raised)
+            return None if self.way in REFUSABLE else failure_of_call("raised", raised)
         bounds = function_bounds(x, w, subject.seed) if subject.conventions.compiled else {}
         for name in ("value", "x", "w"):
             measured, expected = getattr(recomputed, name), getattr(plain, name)
@@ -417,14 +408,14 @@ class Call:
                     continue
             if not same_bits(measured, expected):
                 values = f"got {short_text(measured)}, want {short_text(expected)} as in the plain call"
-                return make_failure(name, f"{name} of the recomputed call: {values}")
+                return failure_of_call(name, f"{name} of the recomputed call: {values}")
         return None
 
 
 @st.composite
 def draw_scoped_operation(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
     """Draw an operation in one to three scopes, after up to two others."""
-    formats = _formats(framework)
+    formats = scope_formats(framework)
     operations = sorted(op for op in CATALOGUE if op not in RANDOM)
     op = draw(st.sampled_from([*PRODUCTS]) | st.sampled_from(operations) | st.sampled_from([*SEVERAL_WAYS]))
     lists = supports(framework, Capability.AUTOCAST_LISTS)
@@ -480,15 +471,8 @@ def _largest(op: str, formats: tuple[str, str]) -> tuple[int, ...]:
 def draw_calls(draw: st.DrawFn, framework: Framework) -> Calls:
     """Draw one to three calls. A compiled framework gets no scope, since its rounding is bounded in float32 only."""
     drawn = tuple(draw(st.lists(_draw_call(framework), min_size=1, max_size=3)))
-    formats = _formats(framework) if not framework.conventions().compiled else []
+    formats = scope_formats(framework) if not framework.conventions().compiled else []
     return Calls(drawn, draw(st.sampled_from([None, *(NestedScope(name) for name in formats)])))
-
-
-def _formats(framework: Framework) -> list[FormatName]:
-    """Return the low formats for which a framework has scopes."""
-    if not supports(framework, Capability.AUTOCAST_SCOPE):
-        return []
-    return [p.format for p in PRECISIONS if p.level == "O1" and is_offered(framework, Recipe(precision=p))]
 
 
 @st.composite

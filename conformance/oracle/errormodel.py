@@ -11,7 +11,7 @@ Source: stochastic arithmetic as an error estimator, Parker, "Monte Carlo Arithm
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,8 +129,7 @@ def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Se
 
     def derive() -> dict[str, Array]:
         exact = run(_trainer(conventions, model, recipe, Exact()), windows)
-        roundings = _random_roundings(recipe, _ENVELOPE_STREAM)
-        members = [run(_trainer(conventions, model, recipe, rounding), windows) for rounding in roundings]
+        members = [run(trainer, windows) for trainer in _members(conventions, model, recipe, _ENVELOPE_STREAM)]
         return _exact_arrays_and_spreads(exact, members, sizes)
 
     names = ("losses", "gradient", "parameters", "loss_spread", "gain_spread", "spread")
@@ -151,11 +150,8 @@ def _exact_arrays_and_spreads(exact: Run, members: Sequence[Run], sizes: dict[st
     """Return what the cache stores of an envelope; "spread" holds those of the gradient and of the parameters."""
     deviations = _largest((np.abs(member.losses - exact.losses) for member in members), "losses")
     floor = format_of("float32").unit_roundoff * np.abs(exact.losses)
-    gain_spreads = [
-        measure(member.gradient, exact.gradient, sizes)
-        for member in members
-        for measure in (_gain_errors, _random_gain_errors)
-    ]
+    measures = (_gain_errors, _random_gain_errors)
+    gain_errors = [measure(member.gradient, exact.gradient, sizes) for member in members for measure in measures]
     gradient_spread = _largest((distance(member.gradient, exact.gradient) for member in members), "gradients")
     parameter_spread = _largest((distance(member.parameters, exact.parameters) for member in members), "parameters")
     return {
@@ -163,7 +159,7 @@ def _exact_arrays_and_spreads(exact: Run, members: Sequence[Run], sizes: dict[st
         "gradient": exact.gradient,
         "parameters": exact.parameters,
         "loss_spread": np.maximum(np.maximum.accumulate(deviations), floor),
-        "gain_spread": np.max(gain_spreads, axis=0),
+        "gain_spread": np.max(gain_errors, axis=0),
         "spread": np.array([gradient_spread, parameter_spread]),
     }
 
@@ -180,8 +176,7 @@ def quality(
     origin = origin_of(conventions, model, recipe, [*windows, (test,)])
 
     def derive() -> dict[str, Array]:
-        roundings = _random_roundings(recipe, _ACCURACY_STREAM)
-        trainers = [_trainer(conventions, model, recipe, rounding) for rounding in roundings]
+        trainers = _members(conventions, model, recipe, _ACCURACY_STREAM)
         return {"accuracies": np.array([trained_accuracy(trainer, windows, test) for trainer in trainers])}
 
     accuracies = _load_or_derive(folder() / f"{origin[:32]}.quality.npz", ("accuracies",), derive)["accuracies"]
@@ -214,7 +209,7 @@ def evaluation(
 
     def derive() -> dict[str, Array]:
         exact = train_and_evaluate(_trainer(conventions, model, recipe, Exact()), windows, inputs)
-        trainers = (_trainer(conventions, model, recipe, r) for r in _random_roundings(recipe, _EVALUATION_STREAM))
+        trainers = _members(conventions, model, recipe, _EVALUATION_STREAM)
         members = [train_and_evaluate(trainer, windows, inputs) for trainer in trainers]
         spreads = {name: _largest((distance(m[name], exact[name]) for m in members), name) for name in names}
         return exact | {f"{name}.spread": spread for name, spread in spreads.items()}
@@ -239,8 +234,10 @@ def _trainer(conventions: Conventions, model: Model, recipe: Recipe, rounding: R
     return ReferenceFramework("cpu", conventions=conventions, rounding=rounding).trainer(model, recipe)
 
 
-def _random_roundings(recipe: Recipe, stream: int) -> list[Rounding]:
-    return [Stochastic(np.random.default_rng([recipe.seed, stream, member])) for member in range(SAMPLES)]
+def _members(conventions: Conventions, model: Model, recipe: Recipe, stream: int) -> Iterator[Trainer]:
+    for member in range(SAMPLES):
+        rounding = Stochastic(np.random.default_rng([recipe.seed, stream, member]))
+        yield _trainer(conventions, model, recipe, rounding)
 
 
 def _largest(deviations: Iterable[Array | float], what: str) -> Array:

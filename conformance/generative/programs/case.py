@@ -54,14 +54,7 @@ class GeneratedModel:
     @cached_property
     def model(self) -> Model:
         """The model with its initial weights."""
-        model = Model(
-            "drawn",
-            self.layers,
-            self.sample,
-            self.losses,
-            integer_inputs=self.integer_inputs,
-            token_level=self.token_level,
-        )
+        model = Model("drawn", self.layers, self.sample, self.losses, self.integer_inputs, self.token_level)
         return replace(model, starts=self._signed_rows(model) if self.exact else self._normal(model))
 
     @property
@@ -394,23 +387,10 @@ class OpenScope:
     raises: bool = False
 
 
-Verb = (
-    Accumulate
-    | Apply
-    | Train
-    | ApplyGradients
-    | Gradients
-    | Predict
-    | Save
-    | Restore
-    | RestoreDamaged
-    | DamageOffloaded
-    | StartAgain
-    | TraceLayers
-    | CountBytes
-    | WrongWidth
-    | OpenScope
-)
+TrainingVerb = Accumulate | Apply | Train | ApplyGradients | Gradients | StartAgain
+ReadingVerb = Predict | TraceLayers | CountBytes | WrongWidth | OpenScope
+SavingVerb = Save | Restore | RestoreDamaged | DamageOffloaded
+Verb = TrainingVerb | ReadingVerb | SavingVerb
 
 
 def step_text(verb: Verb) -> str:

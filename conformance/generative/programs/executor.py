@@ -4,6 +4,7 @@ import shutil
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -470,13 +471,18 @@ class SubjectExecutor(Executor):
         return state.keys() == saved.keys() and all(same_bits(state[name], saved[name]) for name in saved)
 
     def scope(self, verb: OpenScope) -> None:
-        framework = self._subject.framework
-        try:
-            with framework.autocast(Precision("O1", verb.format), enabled=verb.enabled):
-                if verb.raises:
-                    raise ZeroDivisionError
-        except ZeroDivisionError:  # raised above, to leave the scope by an exception
-            pass
+        precision = Precision("O1", verb.format)
+        open_and_leave(self._subject.framework.autocast(precision, enabled=verb.enabled), verb.raises)
+
+
+def open_and_leave(scope: AbstractContextManager[None], raises: bool) -> None:
+    """Open a scope and leave it, by an exception if `raises`."""
+    try:
+        with scope:
+            if raises:
+                raise ZeroDivisionError
+    except ZeroDivisionError:  # raised above
+        pass
 
 
 def _checksum(value: Array) -> int:

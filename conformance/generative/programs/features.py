@@ -37,6 +37,7 @@ from fixtures.recipe import (
     Adam,
     AdamW,
     DynamicScaling,
+    FormatName,
     Offload,
     OffloadedKind,
     Optimizer,
@@ -100,12 +101,10 @@ def recipe_features(recipe: Recipe, layers: tuple[Layer, ...]) -> Iterator[str]:
     yield from _optimizer_features(recipe)
     yield from _scaling_features(recipe.scaling)
     yield "accumulation>1" if recipe.accumulation > 1 else "accumulation=1"
-    if recipe.recompute is not None:
-        yield "recompute"
-        yield f"recompute.depth={recipe.recompute.depth}"
-        yield f"recompute.variant={recipe.recompute.variant or 'default'}"
-        if (len(layers) - 1) % recipe.recompute.segments:
-            yield "recompute.uneven"
+    if (recompute := recipe.recompute) is not None:
+        yield from ("recompute", f"recompute.depth={recompute.depth}")
+        yield f"recompute.variant={recompute.variant or 'default'}"
+        yield from _names_of({"recompute.uneven": (len(layers) - 1) % recompute.segments > 0})
     flags = {
         "clip": recipe.clip is not None,
         "schedule": recipe.schedule is not None,
@@ -364,6 +363,13 @@ def _size(value: float) -> str:
 def is_offered(framework: Framework, recipe: Recipe) -> bool:
     """Return whether a framework declares all capabilities that a recipe needs."""
     return supports(framework, *needs(recipe))
+
+
+def scope_formats(framework: Framework) -> list[FormatName]:
+    """Return the low formats for which a framework has precision scopes."""
+    if not supports(framework, Capability.AUTOCAST_SCOPE):
+        return []
+    return [p.format for p in PRECISIONS if p.level == "O1" and is_offered(framework, Recipe(precision=p))]
 
 
 @st.composite

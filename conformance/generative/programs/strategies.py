@@ -37,7 +37,7 @@ from conformance.generative.programs.case import (
     WrongWidth,
     scales_dynamically,
 )
-from conformance.generative.programs.features import MANY, PRECISIONS, is_offered, recipes, techniques_of
+from conformance.generative.programs.features import MANY, recipes, scope_formats, techniques_of
 from fixtures.model import (
     Activation,
     ActivationKind,
@@ -517,7 +517,6 @@ class _Steps:
         self._accumulates = supports(framework, Capability.ACCUMULATION)
         self._dynamic = scales_dynamically(recipe)
         self._feed, self._checkpoint = supports(framework, Capability.FEED), supports(framework, Capability.CHECKPOINT)
-        self._scope = supports(framework, Capability.AUTOCAST_SCOPE)
         self._trace = supports(framework, Capability.TRACE) and recipe.recompute is None
         self._count = supports(framework, Capability.SAVED_BYTES)
         # A batch norm of one value accepts wider inputs: its parameters broadcast over them.
@@ -527,7 +526,7 @@ class _Steps:
         offload = recipe.offload
         self._offloaded = offload is not None and offload.to == "disk" and offload.what != ("activations",)
         self._by_itself = framework.conventions().remainder != "flush"
-        self._formats = [p.format for p in PRECISIONS if p.level == "O1" and is_offered(framework, Recipe(precision=p))]
+        self._scope_formats = scope_formats(framework)
 
     def list_candidates(self, saved: bool) -> list[str]:
         """Return candidates for the next step, repeated by weight; `saved`: whether a slot holds a run."""
@@ -538,7 +537,7 @@ class _Steps:
             *(("restore", 2 * saved), ("damaged", saved), ("trace", self._trace)),
             *(("damage-offloaded", 2 * self._offloaded), ("bytes", self._count)),
             *(("averaged", 2 * averages), ("train-averaged", averages), ("relay", self._checkpoint)),
-            *(("break", self._breaks), ("break-update", self._breaks), ("scope", self._scope and bool(self._formats))),
+            *(("break", self._breaks), ("break-update", self._breaks), ("scope", bool(self._scope_formats))),
         )
 
     def draw_verbs(self, draw: st.DrawFn, step: str, saved: list[int]) -> list[Verb]:
@@ -592,17 +591,13 @@ class _Steps:
             case "damage-offloaded":
                 places = st.sampled_from([0.0, 0.3, 0.6, 0.99])
                 return DamageOffloaded(draw(places), draw(st.none() | places))
-            case "break":
-                ways: list[Way] = ["accumulate", "predict"]
-                ways += ["averaged", "averaged"] if self._recipe.average is not None else []
-                return WrongWidth(GeneratedBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(ways)))
-            case "break-update":
-                others: list[Way] = ["update", "gradients"]
-                others += ["trace"] if self._trace else []
-                others += ["bytes"] if self._count else []
-                return WrongWidth(GeneratedBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(others)))
+            case "break" | "break-update":
+                update: list[Way] = ["update", "gradients", *["trace"] * self._trace, *["bytes"] * self._count]
+                other: list[Way] = ["accumulate", "predict", *["averaged"] * 2 * (self._recipe.average is not None)]
+                seed, ways = draw(st.integers(0, 9)), update if step == "break-update" else other
+                return WrongWidth(GeneratedBatch(2, seed), draw(st.sampled_from(ways)))
             case _:
-                return OpenScope(draw(st.sampled_from(self._formats)), draw(st.booleans()), draw(st.booleans()))
+                return OpenScope(draw(st.sampled_from(self._scope_formats)), draw(st.booleans()), draw(st.booleans()))
 
     def _list_targets(self) -> list[Target]:
         possible = {"skipped": self._dynamic and self._feed, "stopped": self._recipe.accumulation > 1}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from conformance.checks import subprocesses
 from conformance.checks.subject import Subject, supports
+from conformance.generative.programs import judge
 from conformance.generative.programs.case import (
     Accumulate,
     ApplyGradients,
@@ -31,16 +32,6 @@ from conformance.generative.programs.case import (
 )
 from conformance.generative.programs.executor import Play, PlayFailed
 from conformance.generative.programs.features import features, recipes, variants
-from conformance.generative.programs.judge import (
-    against_the_oracle,
-    canonical_play,
-    describe,
-    ensemble_of,
-    find_twin_mismatch,
-    make_failure,
-    play,
-    play_in_turn,
-)
 from conformance.generative.programs.strategies import TARGETS, cases, limit_files, models
 from conformance.generative.programs.triage import find_broken_clause
 from conformance.search.properties import Failure, GenerativeSettings, Observation
@@ -89,10 +80,7 @@ class RecomputedCase(Variation):
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         plain = replace(self.case, recipe=self.case.recipe.replace(recompute=None))
-        unmasked = replace(self.case, drawn=self.case.drawn.without_masks())
-        tolerance = TwinTolerance(
-            excluded=("global/", "result/bytes"), rounded=unmasked if subject.conventions.compiled else None
-        )
+        tolerance = TwinTolerance(excluded=("global/", "result/bytes"), rounded=_case_that_bounds(subject, self.case))
         return _compare_plays(subject, laws, self.case, plain, tolerance)
 
 
@@ -114,10 +102,9 @@ class ScaledCase(Variation):
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         of_scaler = ("scaler/", "accumulator/", "result/scale", "result/good", "result/setting", "result/back")
-        unmasked = replace(self._scaled, drawn=self.case.drawn.without_masks())
         tolerance = TwinTolerance(
             excluded=(*of_scaler, "global/"),
-            rounded=unmasked if subject.conventions.compiled else None,
+            rounded=_case_that_bounds(subject, self._scaled),
             largest=LARGEST_SCALABLE,
             underflow=SMALLEST_SCALABLE,
         )
@@ -163,15 +150,15 @@ class SecondRun(Variation):
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         try:
-            alone = play(subject, self.case)
+            alone = judge.play(subject, self.case)
             if self.in_turn:
-                after, _ = play_in_turn(subject, self.case, self.first)
+                after, _ = judge.play_in_turn(subject, self.case, self.first)
             else:
-                play(subject, self.first)
-                after = play(subject, self.case)
+                judge.play(subject, self.first)
+                after = judge.play(subject, self.case)
         except PlayFailed as failed:
-            return make_failure(failed)
-        return describe(self.case, find_twin_mismatch(after, alone))
+            return judge.make_failure(failed)
+        return judge.describe(self.case, judge.find_twin_mismatch(after, alone))
 
 
 @dataclass(frozen=True)
@@ -197,8 +184,8 @@ class Elsewhere(Variation):
         for case, result, observations in zip(self.cases, own, others, strict=True):
             if not isinstance(result, Play) or observations is None:
                 continue
-            mismatch = find_twin_mismatch(result, Play(observations), excluded=("global/",))
-            if (failure := describe(case, mismatch)) is not None:
+            mismatch = judge.find_twin_mismatch(result, Play(observations), excluded=("global/",))
+            if (failure := judge.describe(case, mismatch)) is not None:
                 return failure
         return None
 
@@ -227,7 +214,7 @@ class PlaysTask:
 
 def _try_play(subject: Subject, case: GeneratedCase) -> Play | Unsupported | None:
     try:
-        return play(subject, case)
+        return judge.play(subject, case)
     except Unsupported as refusal:
         return refusal
     except PlayFailed:  # the other laws judge failures of a single play
@@ -253,12 +240,13 @@ class CutWindows(Variation):
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         try:
-            plays = [canonical_play(play(subject, case), laws, case) for case in (self.case, self._cut)]
+            plays = [judge.canonical_play(judge.play(subject, case), laws, case) for case in (self.case, self._cut)]
         except PlayFailed as failed:
-            return make_failure(failed)
-        ensembles = tuple(ensemble_of(subject, case, plays[0]) for case in (self.case, self._cut))
+            return judge.make_failure(failed)
+        ensembles = tuple(judge.ensemble_of(subject, case, plays[0]) for case in (self.case, self._cut))
         excluded = ("global/", "random/", "result/micro", *laws.not_compared)
-        return describe(self.case, find_twin_mismatch(plays[1], plays[0], ensembles=ensembles, excluded=excluded))
+        mismatch = judge.find_twin_mismatch(plays[1], plays[0], ensembles=ensembles, excluded=excluded)
+        return judge.describe(self.case, mismatch)
 
 
 @dataclass(frozen=True)
@@ -281,15 +269,20 @@ class TwinTolerance:
     underflow: float = 0.0
 
 
+def _case_that_bounds(subject: Subject, case: GeneratedCase) -> GeneratedCase | None:
+    """Return the case without dropout, whose masks no oracle knows, if a compiler may round its twin otherwise."""
+    return replace(case, drawn=case.drawn.without_masks()) if subject.conventions.compiled else None
+
+
 def _compare_plays(
     subject: Subject, laws: GenerativeSettings, case: GeneratedCase, twin: GeneratedCase, tolerance: TwinTolerance
 ) -> Failure | None:
     """Return the first difference between the plays of a case and its twin; None if there is none."""
     try:
-        measured, expected = play(subject, case), play(subject, twin)
+        measured, expected = judge.play(subject, case), judge.play(subject, twin)
     except PlayFailed as failed:
-        return make_failure(failed)
-    ensembles = () if tolerance.rounded is None else (ensemble_of(subject, tolerance.rounded, expected),)
+        return judge.make_failure(failed)
+    ensembles = () if tolerance.rounded is None else (judge.ensemble_of(subject, tolerance.rounded, expected),)
     aligned = [*measured.observations]
     del aligned[tolerance.inserted.start : tolerance.inserted.stop]
     compared = [*takewhile(lambda seen: seen is None or _below(seen, tolerance.largest), expected.observations)]
@@ -297,10 +290,10 @@ def _compare_plays(
     excluded = tolerance.excluded
     underflow = max(tolerance.underflow, SUBNORMAL_LOSS * _largest(expected)) if tolerance.underflow else 0.0
     if ensembles:
-        measured, expected = (canonical_play(side, laws, twin) for side in (measured, expected))
+        measured, expected = (judge.canonical_play(side, laws, twin) for side in (measured, expected))
         excluded = (*excluded, *laws.not_compared)
-    mismatch = find_twin_mismatch(measured, expected, ensembles=ensembles, excluded=excluded, underflow=underflow)
-    return describe(twin, mismatch)
+    mismatch = judge.find_twin_mismatch(measured, expected, ensembles=ensembles, excluded=excluded, underflow=underflow)
+    return judge.describe(twin, mismatch)
 
 
 def _largest(play: Play) -> float:
@@ -341,10 +334,10 @@ class Program:
         return features(self.case)
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
-        return against_the_oracle(subject, laws, self.case)
+        return judge.against_the_oracle(subject, laws, self.case)
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
-        broken = find_broken_clause(self.case, failure, lambda case: against_the_oracle(subject, laws, case))
+        broken = find_broken_clause(self.case, failure, lambda case: judge.against_the_oracle(subject, laws, case))
         return broken.clause, str(broken)
 
 
