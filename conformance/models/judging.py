@@ -150,7 +150,6 @@ def judge(request: ModelRequest, jobs: int) -> Record:
     needed = ["torch"] if request.model and not request.model.startswith(f"{LIBRARY}:") else PACKAGES
     if missing := [name for name in needed if name not in packages]:
         raise CannotJudge(f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}")
-    folder = Path(__file__).parent
     options = ["-c", os.devnull, f"--rootdir={ROOT}", "--noconftest", "--assert=plain"]
     options += [f"-pno:{name}" for name in ("cacheprovider", "warnings", "benchmark", "timeout", "faulthandler")]
     options += ["-p", "xdist", "--max-worker-restart=100000", f"--numprocesses={jobs}"]
@@ -160,7 +159,7 @@ def judge(request: ModelRequest, jobs: int) -> Record:
     with TemporaryDirectory(prefix="conformance-") as late, patch.dict(os.environ, {**variables, LATE: late}):
         collector = _Collector(request.limit_s, Path(late))
         with redirect_stdout(sys.stderr):
-            status = pytest.main([*options, str(folder / "suite.py")], [collector])
+            status = pytest.main([*options, str(Path(__file__).with_name("suite.py"))], [collector])
     if not collector.verdicts:
         name = f"no class of {LIBRARY} {packages.get(LIBRARY)} has {','.join(request.only)} in its name"
         raise CannotJudge(collector.problem or name)
