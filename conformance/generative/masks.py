@@ -69,6 +69,9 @@ STRIDES = (1, 1, 2**16)
 """Differences between the seeds of consecutive runs; a larger one changes only high bits of the seed."""
 _INTO: tuple[Target, ...] = ("same", "fresh", "used", "predicted")
 
+DropoutMask = tuple[str, float, Array]
+"""Path, rate and mask of a dropout."""
+
 
 @dataclass
 class Shares:
@@ -115,7 +118,7 @@ class ObservedMask:
         return self.telling(width) and any(np.array_equal(a, b) for a, b in combinations(rows, 2))
 
 
-def readable(masks: list[tuple[str, float, Array]]) -> Iterator[tuple[str, float, Array]]:
+def readable(masks: list[DropoutMask]) -> Iterator[DropoutMask]:
     """Yield the masks that a gradient reached: none that lies before a dropout that kept nothing."""
     for index, entry in enumerate(masks):
         if all(later.any() for _, _, later in masks[index + 1 :]):
@@ -324,10 +327,10 @@ class MaskedCase:
             if isinstance(layer, Dropout):
                 yield path, layer.rate, (samples, *shape)
 
-    def _read_masks(self, training_pass: TrainingPass) -> list[tuple[str, float, Array]]:
+    def _read_masks(self, training_pass: TrainingPass) -> list[DropoutMask]:
         """Return path, rate and mask of every dropout; the mask is where the gradient before it is not zero."""
         rows = np.concatenate([self.drawn.rows(micro) for micro in training_pass.micros])
-        masks: list[tuple[str, float, Array]] = []
+        masks: list[DropoutMask] = []
         for path, rate, shape in self._shapes(training_pass.micros):
             before = f"{int(path) - 1}"
             if before == "0":
@@ -338,9 +341,7 @@ class MaskedCase:
             masks.append((path, rate, np.abs(read.astype(np.float64)) > least))
         return masks
 
-    def _find_difference(
-        self, training_pass: TrainingPass, masks: list[tuple[str, float, Array]]
-    ) -> tuple[str, str] | None:
+    def _find_difference(self, training_pass: TrainingPass, masks: list[DropoutMask]) -> tuple[str, str] | None:
         """Return the first gradient that differs from the one computed with these masks; None if none does."""
         computed = _Computed(self, training_pass, masks)
         precision = self.recipe.precision
@@ -374,7 +375,7 @@ class _Computed:
         terms: number of terms of the longest chain of sums that a value goes through.
     """
 
-    def __init__(self, case: MaskedCase, training_pass: TrainingPass, masks: list[tuple[str, float, Array]]) -> None:
+    def __init__(self, case: MaskedCase, training_pass: TrainingPass, masks: list[DropoutMask]) -> None:
         drawn = case.drawn
         weights = {name: value.astype(np.float64) for name, value in training_pass.weights.items()}
         rows = np.concatenate([drawn.rows(micro) for micro in training_pass.micros])
@@ -462,7 +463,6 @@ def _models(draw: st.DrawFn) -> RevealingModel:
 @st.composite
 def _recipes(draw: st.DrawFn, framework: Framework, drawn: RevealingModel) -> Recipe:
     """Draw a recipe under which nothing is clipped, overflows or underflows."""
-
     precisions = [p for p in PRECISIONS if p.level != "O3" and is_offered(framework, Recipe(precision=p))]
     recipe = Recipe(OPTIMIZER, draw(st.sampled_from([Precision(), Precision(), *precisions])))
     scalings: list[Scaling | None] = [None]

@@ -31,10 +31,8 @@ LIBRARY = "transformers"
 PACKAGES = ["torch", LIBRARY, "accelerate"]
 JUDGE = "frameworks.torch.stacks.heads.building"
 """Module with the names of a library's models, and with the checks of one model."""
-
 LAST = "resume.bit-identical"
 """Clause of the last check; of a model that was not trained to the end, its verdict has the reason."""
-
 MOST_NAMES = 6
 _OWN = Path(__file__).parent / "clauses"
 _SETTINGS = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1"}

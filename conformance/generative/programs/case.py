@@ -147,13 +147,14 @@ class GeneratedBatch:
         if isinstance(first, Embedding):
             inputs: Array = rng.integers(0, first.entries, shape)
             inputs.reshape(-1)[[0, -1]] = 0, first.entries - 1
-            return np.full_like(inputs, inputs.reshape(-1)[-1]) if self.constant else inputs
-        if drawn.exact:
+        elif drawn.exact:
             inputs = np.ldexp(rng.choice([-1.0, 1.0], shape), rng.integers(-1, 2, shape) + self.magnitude)
         else:
             inputs = np.ldexp(rng.standard_normal(shape), self.magnitude) + drawn.shift
         if self.constant:
             inputs = np.full_like(inputs, inputs.reshape(-1)[-1])
+        if drawn.integer_inputs:
+            return inputs
         if self.spoilt is not None:
             inputs.reshape(-1)[-1] = self.spoilt
         return inputs.astype(np.float32)

@@ -398,9 +398,8 @@ def play_in_turn(subject: Subject, *cases: GeneratedCase) -> list[Play]:
         saves = [Path(folders.enter_context(TemporaryDirectory())) for _ in cases]
         players = [SubjectExecutor(subject, case, folder, offloaded) for case, folder in zip(cases, saves, strict=True)]
         rounds = list(zip_longest(*(executor.steps() for executor in players)))
-    return [
-        Play(tuple(observations[i] for observations in rounds[: len(case.program)])) for i, case in enumerate(cases)
-    ]
+    lengths = [len(case.program) for case in cases]
+    return [Play(tuple(step[i] for step in rounds[:length])) for i, length in enumerate(lengths)]
 
 
 def against_the_oracle(subject: Subject, laws: GenerativeSettings, case: GeneratedCase) -> Failure | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
@@ -61,6 +62,8 @@ from fixtures.model import (
 )
 from fixtures.recipe import DynamicScaling, Offload, Ranks, Recipe
 from frameworks.contract import Capability, Framework
+
+W = TypeVar("W", bound=str)
 
 TARGETS: tuple[Target, ...] = ("same", "fresh", "used", "predicted", "skipped", "stopped")
 """Runs into which a save is loaded."""
@@ -371,7 +374,7 @@ class _ExternalUpdates:
         """Draw one attempt, or several in a row."""
         window = tuple(self._draw_gradient(draw) for _ in range(self._count))
         if self._large and self._dynamic and draw(st.booleans()):
-            window = self._with_one_at_the_end(draw)
+            window = self._with_last_value_nonfinite(draw)
         if self._missing and not self._counted and draw(st.integers(0, 11)) == 0:
             return ApplyGradients((SpikedGradient(0.0, nothing=True),) * len(window))
         if not self._unscale:
@@ -393,7 +396,7 @@ class _ExternalUpdates:
             case _:
                 return ApplyGradients(window)
 
-    def _with_one_at_the_end(self, draw: st.DrawFn) -> tuple[SpikedGradient, ...]:
+    def _with_last_value_nonfinite(self, draw: st.DrawFn) -> tuple[SpikedGradient, ...]:
         """Draw a window with a single value that is not finite: the last one of the largest parameter."""
         spike = Spike(draw(st.sampled_from([math.inf, math.nan])), self._places[-1], _END)
         plain = SpikedGradient(0.25, missing=self._habits.missing)
@@ -430,14 +433,15 @@ def _largest_gradient(recipe: Recipe) -> float:
 def _programs(draw: st.DrawFn, steps: _Steps) -> tuple[Verb, ...]:
     verbs: list[Verb] = [StartAgain()]
     chosen = draw(_repertoires(steps))
-    between: set[int] = set()
+    saved_slots: set[int] = set()
     for _ in range(draw(st.integers(1, _MOST_STEPS))):
-        candidates = [word for word in steps.list_candidates(bool(between)) if word in chosen]
+        candidates = [word for word in steps.list_candidates(bool(saved_slots)) if word in chosen]
         step = draw(st.sampled_from(candidates))
-        new = steps.draw_verbs(draw, step, sorted(between))
-        saved = {verb.slot for verb in new if isinstance(verb, Save)}
-        between = between - saved if step == "window" else between | saved  # a window saves only while it is open
-        verbs += new
+        drawn = steps.draw_verbs(draw, step, sorted(saved_slots))
+        slots = {verb.slot for verb in drawn if isinstance(verb, Save)}
+        # A window saves only while it is open.
+        saved_slots = saved_slots - slots if step == "window" else saved_slots | slots
+        verbs += drawn
     return tuple(verbs)
 
 
@@ -456,7 +460,7 @@ def _repertoires(draw: st.DrawFn, steps: _Steps) -> frozenset[str]:
     return frozenset({draw(st.sampled_from(updates)), *few, *(loads & {*every})})
 
 
-def _repeat(*weights: tuple[str, int]) -> list[str]:
+def _repeat(*weights: tuple[W, int]) -> list[W]:
     """Return each word as often as its weight says; a weight may be a bool."""
     return [word for word, weight in weights for _ in range(weight)]
 
@@ -591,11 +595,13 @@ class _Steps:
             case "damage-offloaded":
                 places = st.sampled_from([0.0, 0.3, 0.6, 0.99])
                 return DamageOffloaded(draw(places), draw(st.none() | places))
-            case "break" | "break-update":
-                update: list[Way] = ["update", "gradients", *["trace"] * self._trace, *["bytes"] * self._count]
-                other: list[Way] = ["accumulate", "predict", *["averaged"] * 2 * (self._recipe.average is not None)]
-                seed, ways = draw(st.integers(0, 9)), update if step == "break-update" else other
-                return WrongWidth(GeneratedBatch(2, seed), draw(st.sampled_from(ways)))
+            case "break":
+                averages = self._recipe.average is not None
+                ways: list[Way] = _repeat(("accumulate", 1), ("predict", 1), ("averaged", 2 * averages))
+                return WrongWidth(GeneratedBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(ways)))
+            case "break-update":
+                ways = _repeat(("update", 1), ("gradients", 1), ("trace", self._trace), ("bytes", self._count))
+                return WrongWidth(GeneratedBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(ways)))
             case _:
                 return OpenScope(draw(st.sampled_from(self._scope_formats)), draw(st.booleans()), draw(st.booleans()))
 

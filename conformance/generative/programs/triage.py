@@ -141,8 +141,6 @@ _BY_PART = {
     "average/": "master.average-follows-updates",
     "accumulator/": "accumulation.weighs-items",
 }
-
-
 _OTHERS = frozenset(
     (
         *(LAW, "composition.pairs", "resume.scaler-state", "sharding.replicas-equal"),
