@@ -49,7 +49,6 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "values": ("values=exact", "values=rounded"),
 }
 """Features of a recipe and of a model's values, by field; features of different fields can occur together."""
-
 MODELS = (
     *(f"layer={kind.__name__}" for kind in get_args(Layer) if kind not in (Again, UserFunction)),
     *("loss=squared_error", "loss=cross_entropy", "head=compute", "head=float64", "heads=1", "heads=2"),

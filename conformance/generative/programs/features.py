@@ -62,7 +62,6 @@ HUGE, BIG, TINY = 2.0**14, 2.0**6, 2.0**-13
 """Magnitudes from which values count as huge and as large, and up to which they count as tiny."""
 SMALLEST_NORMAL = -126
 """Exponent of the smallest normal number of float32."""
-
 PRECISIONS = tuple(Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
 SCHEDULES = (
     *(Steps((1,), (1.0, 0.5)), Steps((1, 3), (0.5, 1.0, 0.25)), Steps((2,), (0.25, 1.0))),

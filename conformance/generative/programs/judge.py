@@ -516,8 +516,7 @@ def not_judged(
             other_ranks = False
         elif isinstance(verb, Restore) and verb.into != "same" and index not in ensemble.left_out:
             other_ranks = verb.by_others(case.recipe)
-        prefixes = always
-        prefixes |= {"steps/steps", "steps/schedule"} if uncounted else set()
+        prefixes = always | ({"steps/steps", "steps/schedule"} if uncounted else set())
         prefixes |= {"buffer/"} if raised else set()
         prefixes |= {"accumulator/"} if other_ranks else set()
         prefixes |= {"result/micro_losses"} if isinstance(verb, ApplyGradients) else set()

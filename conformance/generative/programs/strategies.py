@@ -85,20 +85,17 @@ _ACTIVATIONS: tuple[ActivationKind, ...] = ("relu", "gelu", "tanh", "sigmoid")
 _EPSILONS = st.sampled_from([1e-5, 1e-12])
 _VARIANCE_EPSILONS = st.sampled_from([1e-5, 1e-5, 1e-3, 1e-7])
 _MOMENTA = st.sampled_from([0.1, 0.1, 0.5, 0.5, 0.0, 1.0])
-
 _SMALL_BATCHES = (2, 2, 3, 4, 5)
 _LARGE_BATCHES = (MANY, MANY + 3, 4 * MANY + 3)
 """Samples of large micro-batches: they exceed blocks of 32, 64 or 256 samples. A mean over 64 is exact."""
 _MAGNITUDES, _SUBNORMAL = (-10, 4, 9, 14), -130
 """Powers of two that multiply inputs; the last one makes them subnormal."""
-
 _END = 0.999999
 """Place of the last value of a parameter, as a share of its values."""
 _SEVERAL_UPDATES, _MANY_UPDATES = 7, 300
 """Numbers of consecutive updates; bfloat16 counts only to 256."""
 _INFINITE_IN_FLOAT32 = 2.0**130
 """A value that is infinite in float32 and finite in float64."""
-
 _SLOTS = st.integers(0, 1)
 """Slots of saves; there are few, so that saves of different kinds overwrite each other."""
 _MOST_STEPS = 8
