@@ -39,6 +39,7 @@ from conformance.generative.programs.case import (
     scales_dynamically,
 )
 from conformance.generative.programs.features import MANY, recipes, scope_formats, techniques_of
+from conformance.search.properties import ends_by_itself
 from fixtures.model import (
     Activation,
     ActivationKind,
@@ -489,14 +490,14 @@ def _to_host(offload: Offload | None) -> Offload | None:
     return None if offload is None else replace(offload, to="host")
 
 
-def _others(framework: Framework, recipe: Recipe) -> list[RestoreOverrides]:
+def _list_overrides(framework: Framework, recipe: Recipe) -> list[RestoreOverrides]:
     """Return the overrides under which a save may be restored: other ranks or another offload than the run's own."""
     ranks, offloads = recipe.ranks, [None, *techniques_of(framework).offloads]
-    moves = [RestoreOverrides(ranks, offload) for offload in offloads if offload != recipe.offload]
+    overrides = [RestoreOverrides(ranks, offload) for offload in offloads if offload != recipe.offload]
     if ranks is None or not supports(framework, Capability.RANKS_RESHAPE):
-        return moves
+        return overrides
     counts = [Ranks(count, ranks.level, reduce=ranks.reduce) for count in (1, 2, 3, 4) if count != ranks.count]
-    return moves + [RestoreOverrides(other, recipe.offload) for other in counts] * 4
+    return overrides + [RestoreOverrides(other, recipe.offload) for other in counts] * 4
 
 
 class _Steps:
@@ -507,14 +508,14 @@ class _Steps:
     """
 
     def __init__(
-        self, framework: Framework, drawn: GeneratedModel, recipe: Recipe, chosen: _Habits, subnormal: bool
+        self, framework: Framework, drawn: GeneratedModel, recipe: Recipe, habits: _Habits, subnormal: bool
     ) -> None:
         self._drawn, self._recipe = drawn, recipe
-        self._batches = _Batches(framework, drawn, recipe, chosen, subnormal)
-        self._external_updates = _ExternalUpdates(framework, drawn, recipe, chosen)
-
-        flushes = framework.conventions().remainder == "flush"
-        self._flushes = recipe.accumulation > 1 and supports(framework, Capability.PARTIAL_WINDOW) and flushes
+        self._batches = _Batches(framework, drawn, recipe, habits, subnormal)
+        self._external_updates = _ExternalUpdates(framework, drawn, recipe, habits)
+        self._by_itself = ends_by_itself(framework.conventions())
+        partial = recipe.accumulation > 1 and supports(framework, Capability.PARTIAL_WINDOW)
+        self._flushes = partial and not self._by_itself
         self._accumulates = supports(framework, Capability.ACCUMULATION)
         self._dynamic = scales_dynamically(recipe)
         self._feed, self._checkpoint = supports(framework, Capability.FEED), supports(framework, Capability.CHECKPOINT)
@@ -523,10 +524,9 @@ class _Steps:
         # A batch norm of one value accepts wider inputs: its parameters broadcast over them.
         any_width = isinstance(drawn.layers[0], BatchNorm) and drawn.sample == (1,)
         self._breaks = not (drawn.token_level or drawn.integer_inputs or any_width)
-        self._moves = _others(framework, recipe)
+        self._overrides = _list_overrides(framework, recipe)
         offload = recipe.offload
         self._offloaded = offload is not None and offload.to == "disk" and offload.what != ("activations",)
-        self._by_itself = framework.conventions().remainder != "flush"
         self._scope_formats = scope_formats(framework)
 
     def list_candidates(self, saved: bool) -> list[str]:
@@ -551,9 +551,9 @@ class _Steps:
             case "feed":
                 return self._draw_gradients(draw)
             case "restore":
-                where, into = draw(st.sampled_from(saved)), draw(st.sampled_from(self._list_targets()))
-                under = draw(st.sampled_from([None, *self._moves])) if into != "same" else None
-                return [Restore(where, into, under), *self._draw_look(draw)]
+                slot, into = draw(st.sampled_from(saved)), draw(st.sampled_from(self._list_targets()))
+                under = draw(st.sampled_from([None, *self._overrides])) if into != "same" else None
+                return [Restore(slot, into, under), *self._draw_look(draw)]
             case "damaged":
                 return [self._draw_damage(draw, draw(st.sampled_from(saved)))]
             case "train-averaged":
