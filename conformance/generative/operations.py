@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from conformance.checks.evidence import clean_message, same_bits, short_text
 from conformance.checks.subject import Subject, supports
 from conformance.generative.programs.ensemble import MEMBERS
-from conformance.generative.programs.executor import ADAPTER_ERRORS, open_and_leave
+from conformance.generative.programs.executor import open_and_leave
 from conformance.generative.programs.features import scope_formats
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
 from conformance.search.properties import LAYOUTS, Failure, GenerativeSettings, Layout, gaps, laid_out, nth, unit
@@ -185,9 +185,9 @@ class ScopedOperation:
         arrays = self.arrays()
         try:
             alone = _run(subject, self.nest[-1:], self.op, arrays)
-        except (Unsupported, *ADAPTER_ERRORS):
+        except (Unsupported, NameError):  # a wrong name is an error in the code of an adapter
             raise
-        except Exception:  # refused in the innermost scope alone, so not judged
+        except Exception:  # refused in the innermost scope alone: a version may even lack the function
             return None
         for region in self.before:
             open_and_leave(open_scope(subject, region), self.raises)
@@ -231,7 +231,7 @@ class ScopedOperation:
         def differs(region: NestedScope, operands: tuple[Array, ...]) -> str | None:
             try:
                 result = _run(subject, (region,), self.op, operands)
-            except ADAPTER_ERRORS:
+            except NameError:
                 raise
             except Exception:  # an operation that is refused has no format to compare
                 return None

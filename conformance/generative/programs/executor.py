@@ -48,8 +48,6 @@ STEPS = "optimizer/steps"
 """Name of the number of updates in a run's state."""
 MOST_UPDATES = 8
 """Largest number of updates that a used run makes before it loads a save; fewer if the saved run has made fewer."""
-ADAPTER_ERRORS = (AttributeError, ImportError, NameError)
-"""Exceptions that show an error in the code of an adapter: with any other, a framework may refuse an argument."""
 
 
 @dataclass(frozen=True)
@@ -264,9 +262,9 @@ class Executor(ABC):
                     self.trainer.trace(broken)
                 case "bytes":
                     self.trainer.saved_bytes(broken)
-        except (Unsupported, *ADAPTER_ERRORS):
+        except (Unsupported, NameError):  # a wrong name is an error in the code of an adapter
             raise
-        except Exception:  # frameworks have no exception in common for a wrong shape
+        except Exception:  # frameworks have no other exception in common for a wrong shape
             return True
         return False
 
