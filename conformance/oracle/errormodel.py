@@ -240,8 +240,8 @@ def _members(conventions: Conventions, model: Model, recipe: Recipe, stream: int
         yield _trainer(conventions, model, recipe, rounding)
 
 
-def _largest(deviations: Iterable[Array | float], what: str) -> Array:
-    """Return the largest of the members' deviations, elementwise.
+def _largest(deviations: Iterable[Any], what: str) -> Array:
+    """Return the largest of the members' deviations, which are numbers or arrays of one shape, elementwise.
 
     Raises:
         ValueError: one is NaN, so the members give no bound.
