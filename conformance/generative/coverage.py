@@ -18,19 +18,10 @@ from typing import get_args
 
 from conformance.checks.subject import supports
 from conformance.generative.masks import MaskedCase
+from conformance.generative.programs import variations
 from conformance.generative.programs.case import GeneratedCase
 from conformance.generative.programs.features import PRECISIONS, features, is_offered, word
 from conformance.generative.programs.triage import reachable
-from conformance.generative.programs.variations import (
-    CutWindows,
-    Elsewhere,
-    Instance,
-    Program,
-    RecomputedCase,
-    ResumedCase,
-    ScaledCase,
-    SecondRun,
-)
 from conformance.generative.verdicts import LAWS
 from conformance.known_failures.reading import Exclusion, known_of
 from conformance.search.properties import Search, generative_settings
@@ -58,7 +49,6 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "values": ("values=exact", "values=rounded"),
 }
 """Features of a recipe and of a model's values, by field; features of different fields can occur together."""
-
 MODELS = (
     *(f"layer={kind.__name__}" for kind in get_args(Layer) if kind not in (Again, UserFunction)),
     *("loss=squared_error", "loss=cross_entropy", "head=compute", "head=float64", "heads=1", "heads=2"),
@@ -123,7 +113,7 @@ class GeneratedCounts:
     steps: Counter[tuple[str, str]] = field(default_factory=Counter)
     sizes: Counter[int] = field(default_factory=Counter)
 
-    def add(self, instance: Instance) -> None:
+    def add(self, instance: variations.Instance) -> None:
         """Count an instance of a law."""
         self.features.update(instance.words())
         for case in _cases(instance):
@@ -138,13 +128,15 @@ class GeneratedCounts:
         self.sizes.update(math.prod(shape) for shape in case.drawn.model.parameter_shapes().values())
 
 
-def _cases(instance: Instance) -> tuple[GeneratedCase, ...]:
+def _cases(instance: variations.Instance) -> tuple[GeneratedCase, ...]:
     match instance:
-        case SecondRun(case=case, first=first):
+        case variations.SecondRun(case=case, first=first):
             return (case, first)
-        case Elsewhere(cases=cases):
+        case variations.Elsewhere(cases=cases):
             return cases
-        case Program() | RecomputedCase() | ScaledCase() | ResumedCase() | CutWindows() | MaskedCase():
+        case variations.Program() | variations.RecomputedCase() | variations.ScaledCase() | MaskedCase():
+            return (instance.case,)
+        case variations.ResumedCase() | variations.CutWindows():
             return (instance.case,)
         case _:
             return ()
@@ -158,7 +150,8 @@ def draw_cases(framework: Framework, excluded: Collection[Exclusion] = (), seed:
             continue
         strategy = law.instances(framework, excluded)
         for part in range(law.parts):
-            Search[Instance, None](counts.add, law.enough).run(strategy, law.count(laws), law.seed(seed, part), 0.0)
+            search: Search[variations.Instance, None] = Search(counts.add, law.enough)
+            search.run(strategy, law.count(laws), law.seed(seed, part), 0.0)
     return counts
 
 

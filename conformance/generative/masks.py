@@ -33,11 +33,10 @@ from conformance.generative.programs.case import (
     TraceLayers,
     Train,
     Verb,
-    step_text,
 )
 from conformance.generative.programs.executor import PlayFailed, SubjectExecutor
-from conformance.generative.programs.features import PRECISIONS, features, is_offered, variants
-from conformance.generative.programs.judge import make_failure
+from conformance.generative.programs.features import PRECISIONS, features, is_offered, scope_formats, variants
+from conformance.generative.programs.judge import failure_after, make_failure
 from conformance.generative.programs.variations import MANY_UPDATES
 from conformance.search.properties import Failure, GenerativeSettings, Observation, generative_settings
 from fixtures.arrays import Array, format_of
@@ -49,6 +48,29 @@ TELLING = 40.0
 """Bits of information of a mask above which two random masks are equal with probability below 1e-12."""
 DEVIATIONS = 6.0
 """Allowed deviation of the kept share in standard deviations: chance exceeds it once in 500 million."""
+
+
+ROWS = 32
+"""Rows of the first weight, and so the largest number of samples or places of all micro-batches of a window."""
+TARGET = 64.0
+"""A target that is more than twice the largest output."""
+RATE = 2.0**-14
+"""A learning rate small enough that growing weights stay small."""
+OPTIMIZER = SGD(RATE)
+"""An optimizer whose update reveals the gradient."""
+SMALLEST_FLOAT16 = 2.0**-24
+"""The smallest positive number of float16: the error of an activation that is subnormal in float16."""
+COARSE = 0.25
+"""Limit of the relative rounding error: a larger one would hide the effect of a mask."""
+RATES = (0.5, 0.5, 0.25, 0.75, 0.1)
+MOST_STEPS = 6
+"""Largest number of steps between the first and the last training pass."""
+STRIDES = (1, 1, 2**16)
+"""Differences between the seeds of consecutive runs; a larger one changes only high bits of the seed."""
+_INTO: tuple[Target, ...] = ("same", "fresh", "used", "predicted")
+
+DropoutMask = tuple[str, float, Array]
+"""Path, rate and mask of a dropout."""
 
 
 @dataclass
@@ -66,14 +88,13 @@ class Shares:
         self.deviation += float(mask.sum()) - mask.size * (1.0 - rate)
         self.variance += mask.size * rate * (1.0 - rate)
 
-    def off(self) -> str | None:
+    def describe_problem(self) -> str | None:
         """Return the problem with the kept shares; None if chance explains them."""
         allowed = DEVIATIONS * float(np.sqrt(self.variance)) + 1.0
         if abs(self.deviation) <= allowed:
             return None
-        return (
-            f"deviation of the number of kept values: got {self.deviation:+.0f}, want at most {allowed:.0f} by chance"
-        )
+        want = f"want at most {allowed:.0f} by chance"
+        return f"deviation of the number of kept values: got {self.deviation:+.0f}, {want}"
 
 
 @dataclass(frozen=True)
@@ -97,7 +118,7 @@ class ObservedMask:
         return self.telling(width) and any(np.array_equal(a, b) for a, b in combinations(rows, 2))
 
 
-def readable(masks: list[tuple[str, float, Array]]) -> Iterator[tuple[str, float, Array]]:
+def readable(masks: list[DropoutMask]) -> Iterator[DropoutMask]:
     """Yield the masks that a gradient reached: none that lies before a dropout that kept nothing."""
     for index, entry in enumerate(masks):
         if all(later.any() for _, _, later in masks[index + 1 :]):
@@ -118,20 +139,6 @@ def find_repetition(masks: list[ObservedMask], alone: bool) -> tuple[int, str, s
                 text = f"the mask of layer {other.path} is {word} that layer {one.path} had before"
                 return other.place, "repeated", text
     return None
-
-
-ROWS = 32
-"""Rows of the first weight, and so the largest number of samples or places of all micro-batches of a window."""
-TARGET = 64.0
-"""A target that is more than twice the largest output."""
-RATE = 2.0**-14
-"""A learning rate small enough that growing weights stay small."""
-OPTIMIZER = SGD(RATE)
-"""An optimizer whose update reveals the gradient."""
-SMALLEST = 2.0**-24
-"""The smallest positive number of float16: the error of an activation that is subnormal in float16."""
-COARSE = 0.25
-"""Limit of the relative rounding error: a larger one would hide the effect of a mask."""
 
 
 @dataclass(frozen=True)
@@ -248,27 +255,27 @@ class MaskedCase:
                 observations = executor.play().observations
         except PlayFailed as failed:
             return make_failure(failed)
-        if (index := self._stands_still(observations)) is not None:
-            return self._make_failure(index, "stream", "the random stream has not advanced with the update")
+        if (index := self._find_stalled_stream(observations)) is not None:
+            return failure_after(self.program, index, "stream", "the random stream has not advanced with the update")
         observed: list[ObservedMask] = []
         shares = Shares()
         for training_pass in self._passes(observations):
             if not self._can_judge(training_pass):
                 break
-            masks = self._masks(training_pass)
-            if (wrong := self._apart(training_pass, masks)) is not None:
-                return self._make_failure(training_pass.place, *wrong)
+            masks = self._read_masks(training_pass)
+            if (difference := self._find_difference(training_pass, masks)) is not None:
+                return failure_after(self.program, training_pass.place, *difference)
             for path, rate, mask in readable(masks):
                 shares.add(rate, mask)
                 observed.append(ObservedMask(training_pass.place, path, rate, mask))
         alone = subject.complete_recipe(self.recipe).ranks is None
-        if (again := find_repetition(observed, alone)) is not None:
-            return self._make_failure(*again)
-        if (text := shares.off()) is not None:
-            return self._make_failure(len(self.program) - 1, "share", text)
+        if (repetition := find_repetition(observed, alone)) is not None:
+            return failure_after(self.program, *repetition)
+        if (text := shares.describe_problem()) is not None:
+            return failure_after(self.program, len(self.program) - 1, "share", text)
         return None
 
-    def _stands_still(self, observations: tuple[Observation | None, ...]) -> int | None:
+    def _find_stalled_stream(self, observations: tuple[Observation | None, ...]) -> int | None:
         """Return the place of the first update, applied or skipped, that changes no visible random stream."""
         before: Observation = {}
         for index, (verb, after) in enumerate(zip(self.program, observations, strict=True)):
@@ -279,9 +286,6 @@ class MaskedCase:
                 return index
             before = after
         return None
-
-    def _make_failure(self, index: int, name: str, text: str) -> Failure:
-        return Failure(index, name, False, f"after step {index + 1}, {step_text(self.program[index])}: {text}")
 
     def _passes(self, observations: tuple[Observation | None, ...]) -> Iterator[TrainingPass]:
         before: Observation = {}
@@ -323,10 +327,10 @@ class MaskedCase:
             if isinstance(layer, Dropout):
                 yield path, layer.rate, (samples, *shape)
 
-    def _masks(self, training_pass: TrainingPass) -> list[tuple[str, float, Array]]:
+    def _read_masks(self, training_pass: TrainingPass) -> list[DropoutMask]:
         """Return path, rate and mask of every dropout; the mask is where the gradient before it is not zero."""
         rows = np.concatenate([self.drawn.rows(micro) for micro in training_pass.micros])
-        masks: list[tuple[str, float, Array]] = []
+        masks: list[DropoutMask] = []
         for path, rate, shape in self._shapes(training_pass.micros):
             before = f"{int(path) - 1}"
             if before == "0":
@@ -337,7 +341,7 @@ class MaskedCase:
             masks.append((path, rate, np.abs(read.astype(np.float64)) > least))
         return masks
 
-    def _apart(self, training_pass: TrainingPass, masks: list[tuple[str, float, Array]]) -> tuple[str, str] | None:
+    def _find_difference(self, training_pass: TrainingPass, masks: list[DropoutMask]) -> tuple[str, str] | None:
         """Return the first gradient that differs from the one computed with these masks; None if none does."""
         computed = _Computed(self, training_pass, masks)
         precision = self.recipe.precision
@@ -346,15 +350,14 @@ class MaskedCase:
         if share > COARSE:
             return None
         largest = max(float(np.abs(expected).max(initial=0.0)) for expected in computed.gradients.values())
-        least = 4.0 * SMALLEST * largest if precision.format == "float16" else 0.0
+        least = 4.0 * SMALLEST_FLOAT16 * largest if precision.format == "float16" else 0.0
         for name, expected in computed.gradients.items():
             gap = np.abs(training_pass.gradients[name].astype(np.float64) - expected)
             allowed = share * np.abs(expected) + training_pass.slack.get(name, 0.0) + least
             if not (gap <= allowed).all():
                 worst = np.unravel_index(np.argmax(np.where(gap <= allowed, 0.0, gap)), gap.shape)
-                there, right = float(training_pass.gradients[name][worst]), float(expected[worst])
-                where = [int(i) for i in worst]
-                values = f"got {there:.6g}, want {right:.6g} at {where}"
+                values = f"got {float(training_pass.gradients[name][worst]):.6g}, want {float(expected[worst]):.6g}"
+                values += f" at {[int(i) for i in worst]}"
                 return f"gradient.{name}", f"gradient of {name} {values}, by the mask of the backward pass"
         loss = training_pass.loss
         if loss is not None and abs(loss - computed.loss) > share * computed.loss:
@@ -372,7 +375,7 @@ class _Computed:
         terms: number of terms of the longest chain of sums that a value goes through.
     """
 
-    def __init__(self, case: MaskedCase, training_pass: TrainingPass, masks: list[tuple[str, float, Array]]) -> None:
+    def __init__(self, case: MaskedCase, training_pass: TrainingPass, masks: list[DropoutMask]) -> None:
         drawn = case.drawn
         weights = {name: value.astype(np.float64) for name, value in training_pass.weights.items()}
         rows = np.concatenate([drawn.rows(micro) for micro in training_pass.micros])
@@ -410,8 +413,8 @@ class _Computed:
                 case Dropout():
                     back = back.reshape(items, *shape) * factor[path]
                 case Dense() if path != "0":
-                    (_, came) = entered.pop()
-                    self.gradients |= {f"{path}.weight": came.T @ back, f"{path}.bias": back.sum(axis=0)}
+                    _, entering = entered.pop()
+                    self.gradients |= {f"{path}.weight": entering.T @ back, f"{path}.bias": back.sum(axis=0)}
                     back = back @ weights[f"{path}.weight"].T
                     self.terms += layer.units
                 case Dense() | Embedding():
@@ -425,21 +428,13 @@ def _select_by_prefix(observation: Observation, beginning: str) -> dict[str, Arr
     return {name.removeprefix(beginning): v for name, v in observation.items() if name.startswith(beginning)}
 
 
-RATES = (0.5, 0.5, 0.25, 0.75, 0.1)
-LONGEST = 6
-"""Largest number of steps between the first and the last training pass."""
-STRIDES = (1, 1, 2**16)
-"""Differences between the seeds of consecutive runs; a larger one changes only high bits of the seed."""
-_INTO: tuple[Target, ...] = ("same", "fresh", "used", "predicted")
-
-
 @st.composite
 def draw_masked_case(draw: st.DrawFn, framework: Framework) -> MaskedCase:
     """Draw a program with at least two training passes."""
     drawn = draw(_models())
     recipe = draw(_recipes(framework, drawn))
     first, last = draw(_passes(drawn, recipe)), draw(_passes(drawn, recipe))
-    steps = draw(st.lists(_steps(framework, drawn, recipe, first), min_size=2, max_size=LONGEST))
+    steps = draw(st.lists(_steps(framework, drawn, recipe, first), min_size=2, max_size=MOST_STEPS))
     long = [2**32] * 2 if generative_settings(framework).seed_bits > 32 else []
     stride = draw(st.sampled_from([*STRIDES, *long]))
     return MaskedCase(drawn, recipe, (StartAgain(), first, *(verb for step in steps for verb in step), last), stride)
@@ -468,7 +463,6 @@ def _models(draw: st.DrawFn) -> RevealingModel:
 @st.composite
 def _recipes(draw: st.DrawFn, framework: Framework, drawn: RevealingModel) -> Recipe:
     """Draw a recipe under which nothing is clipped, overflows or underflows."""
-
     precisions = [p for p in PRECISIONS if p.level != "O3" and is_offered(framework, Recipe(precision=p))]
     recipe = Recipe(OPTIMIZER, draw(st.sampled_from([Precision(), Precision(), *precisions])))
     scalings: list[Scaling | None] = [None]
@@ -520,8 +514,8 @@ def _steps(
     kinds += ["many-updates"] if recipe.accumulation == 1 and draw(st.integers(0, 3)) == 0 else []
     kinds += ["many-passes"] if draw(st.integers(0, 3)) == 0 else []
     kinds += ["bytes"] if supports(framework, Capability.SAVED_BYTES) else []
-    scopes = [p.format for p in PRECISIONS if p.level == "O1" and is_offered(framework, Recipe(precision=p))]
-    kinds += ["scope"] if supports(framework, Capability.AUTOCAST_SCOPE) and scopes else []
+    scopes = scope_formats(framework)
+    kinds += ["scope"] if scopes else []
     kinds += ["skip"] * 2 if isinstance(recipe.scaling, DynamicScaling) else []
     one = draw(_windows(drawn, 1))[0]
     match draw(st.sampled_from(kinds)):

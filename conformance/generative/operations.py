@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from conformance.checks.evidence import clean_message, same_bits, short_text
 from conformance.checks.subject import Subject, supports
 from conformance.generative.programs.ensemble import MEMBERS
-from conformance.generative.programs.features import PRECISIONS, is_offered
+from conformance.generative.programs.executor import open_and_leave
+from conformance.generative.programs.features import scope_formats
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
 from conformance.search.properties import LAYOUTS, Failure, GenerativeSettings, Layout, gaps, laid_out, nth, unit
 from conformance.techniques.recompute import function_bounds, of_two_runs
 from fixtures.arrays import FORMATS, Array, format_of
-from fixtures.recipe import FormatName, Precision, Recipe
+from fixtures.recipe import FormatName, Precision
 from frameworks.contract import Capability, Framework, OpResult, RecomputeCase, RecomputeResult, Unsupported
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
@@ -37,6 +38,29 @@ MIXED = ("add", "subtract", "multiply", "divide", "maximum", "where", "concatena
 """Operations of two like operands, whose formats may differ."""
 RANDOM = ("dropout",)
 """Operations with random results."""
+WAYS: tuple[RecomputeCase, ...] = ("positional", "tuple", "list", "dict", "keyword", "no-grad-input", "raises")
+SIZES = (4, 5, 7, 8, 9, 16, 33)
+"""Sizes of operands; the smallest is 4, since the catalogue's labels go up to 3."""
+PRODUCTS = ("matmul", "batched_matmul", "einsum", "linear", "attention")
+FEW = (1, 1, 2, 3)
+"""Further sizes for products, since frameworks may compute products with vectors or single numbers differently."""
+LONG = ((5, 2051), (65_539, 4))
+"""Rows and columns that exceed the sizes at which kernels switch or count in 16 bits, for row-wise operations."""
+BY_ROW = frozenset(op for op in CATALOGUE if all(array.shape[:1] == (4,) for array in CATALOGUE[op]())) - {
+    *("matmul", "einsum", "linear", "gather_ids", "embedding"),
+    *("sum", "mean", "variance", "norm", "prod"),  # reduce all elements, like the mean of a loss
+    *("cross_entropy", "squared_error", "absolute_error", "huber"),
+    "cumsum",  # its rounding errors lean to one side, unlike those of random rounding
+}
+"""Operations whose rows do not depend on each other."""
+MANY_CLASSES = (5, 2051)
+"""Rows and classes of a loss; the classes exceed a kernel's block."""
+SEVERAL_WAYS = ("layer_norm", "rms_norm", "softmax", "log_softmax", "conv2d", "concatenate", "cross_entropy")
+"""Operations for which frameworks have separate kernels for some shapes or values; they are drawn more often."""
+SMALLEST = {"norm": -4, "elu": 0}
+"""Exponents that make operands small, -12 by default; squares underflow in float16, and elu cancels."""
+REFUSABLE: tuple[RecomputeCase, ...] = ("tuple", "list", "dict", "keyword", "raises")
+"""Ways to pass arguments that a framework may refuse with an exception; "raises" must raise."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +128,7 @@ class ScopedOperation:
             "operands=one-term": self.sizes[1] == 1,
             "operands=offset": self.offset != 0.0,
         }
-        active_flags = {word for word, there in flags.items() if there}
+        active_flags = {word for word, applies in flags.items() if applies}
         return frozenset({f"operation={self.op}", f"operand={self.format}", *scopes, *lists, *active_flags})
 
     def arrays(self) -> tuple[Array, ...]:
@@ -161,34 +185,34 @@ class ScopedOperation:
         arrays = self.arrays()
         try:
             alone = _run(subject, self.nest[-1:], self.op, arrays)
-        except Unsupported:
+        except (Unsupported, NameError):  # a wrong name is an error in the code of an adapter
             raise
-        except Exception:  # refused in the innermost scope alone, so not judged
+        except Exception:  # refused in the innermost scope alone: a version may even lack the function
             return None
         for region in self.before:
-            _leave(open_scope(subject, region), self.raises)
+            open_and_leave(open_scope(subject, region), self.raises)
         try:
-            here = self._here(subject, arrays)
-        except Exception as error:
-            return make_failure("raised", f"{self.op} raises {error!r} here, but not in only the innermost scope")
+            here = self._run_nested(subject, arrays)
+        except Exception as error:  # the same call has just succeeded, so any exception is a failure
+            return failure_of_call("raised", f"{self.op} raises {error!r} here, but not in only the innermost scope")
         if here.dtype != alone.dtype:
             formats = f"got {here.dtype}, want {alone.dtype} as in only the innermost scope"
-            return make_failure("format", f"format of {self.op}: {formats}")
-        if (other := self._other_format(subject, arrays, alone.dtype)) is not None:
+            return failure_of_call("format", f"format of {self.op}: {formats}")
+        if (other := self._find_format_change(subject, arrays, alone.dtype)) is not None:
             return other
         if not same_bits(here.value, alone.value):
             values = f"got {short_text(here.value)}, want {short_text(alone.value)} as in only the innermost scope"
-            return make_failure("value", f"{self.op}: {values}")
+            return failure_of_call("value", f"{self.op}: {values}")
         if self.second is not None:
             return None
         usual = _run(subject, self.nest[-1:], self.op, tuple(self._cast(array) for array in CATALOGUE[self.op]()))
         if usual.dtype != alone.dtype:
             shapes = [array.shape for array in arrays]
             formats = f"got {alone.dtype} for shapes {shapes}, want {usual.dtype} as for others"
-            return make_failure("shape", f"format of {self.op}: {formats}")
-        return self._beyond_rounding(subject, arrays, alone)
+            return failure_of_call("shape", f"format of {self.op}: {formats}")
+        return self._find_value_error(subject, arrays, alone)
 
-    def _here(self, subject: Subject, arrays: tuple[Array, ...]) -> OpResult:
+    def _run_nested(self, subject: Subject, arrays: tuple[Array, ...]) -> OpResult:
         """Return the operation's result in the nest, after the scopes of `left` were opened and left inside it."""
         one_by_one = (open_scope(subject, region) for region in (*self.nest, *self.left))
         scopes = iter([*one_by_one]) if self.prepared else one_by_one
@@ -196,10 +220,10 @@ class ScopedOperation:
             for _ in self.nest:
                 entered.enter_context(next(scopes))
             for _ in self.left:
-                _leave(next(scopes), self.raises)
+                open_and_leave(next(scopes), self.raises)
             return subject.framework.run_op(self.op, *arrays)
 
-    def _other_format(self, subject: Subject, arrays: tuple[Array, ...], dtype: str) -> Failure | None:
+    def _find_format_change(self, subject: Subject, arrays: tuple[Array, ...], dtype: str) -> Failure | None:
         """Return the first change that affects the result's format but must not: an empty operand, the names of other
         operations in lists, or operand order."""
         innermost, formats = self.nest[-1], f"{self.format} and {self.second or self.format}"
@@ -207,30 +231,32 @@ class ScopedOperation:
         def differs(region: NestedScope, operands: tuple[Array, ...]) -> str | None:
             try:
                 result = _run(subject, (region,), self.op, operands)
+            except NameError:
+                raise
             except Exception:  # an operation that is refused has no format to compare
                 return None
             return None if result.dtype == dtype else result.dtype
 
         if self.empty and (full := differs(innermost, replace(self, empty=False).arrays())) is not None:
             text = f"got {dtype} with an empty second operand, want {full} as otherwise, for {formats}"
-            return make_failure("order", f"format of {self.op}: {text}")
+            return failure_of_call("order", f"format of {self.op}: {text}")
         named, bare = (*innermost.wide, *innermost.low), replace(innermost, wide=(), low=())
         if named and self.op not in named and (plain := differs(bare, arrays)) is not None:
             text = f"got {dtype} in a scope that names other operations, want {plain} as without"
-            return make_failure("lists", f"format of {self.op}: {text}")
+            return failure_of_call("lists", f"format of {self.op}: {text}")
         if self.second is not None and (turned := differs(innermost, arrays[::-1])) is not None:
-            return make_failure(
+            return failure_of_call(
                 "order", f"format of {self.op}: got {dtype} for {formats}, want {turned} as in reverse order"
             )
         return None
 
-    def _beyond_rounding(self, subject: Subject, arrays: tuple[Array, ...], result: OpResult) -> Failure | None:
+    def _find_value_error(self, subject: Subject, arrays: tuple[Array, ...], result: OpResult) -> Failure | None:
         """Compare the value with the oracle's, which is computed in the result's format."""
         scope = self.nest[-1].format
         if self.op in OWN_EPSILON or result.value.dtype.kind in "iub" or result.dtype not in (scope, "float32"):
             return None
-        here = (self.op,)
-        low, wide = (here, ()) if result.dtype == scope else ((), here)
+        named = (self.op,)
+        low, wide = (named, ()) if result.dtype == scope else ((), named)
 
         def compute(rounding: Rounding, operands: tuple[Array, ...] = arrays) -> Array:
             oracle = ReferenceFramework("cpu", conventions=subject.conventions, rounding=rounding)
@@ -246,17 +272,16 @@ class ScopedOperation:
         judged = np.isfinite([exact, *members]).all(axis=0)
         if not judged.all() and self.special != -math.inf:
             return None
-        exact, mine = exact[judged], result.value.astype(np.float64)[judged]
+        exact, measured = exact[judged], result.value.astype(np.float64)[judged]
         spread = max(float(np.abs(member[judged] - exact).max(initial=0.0)) for member in members)
         largest = float(np.abs(exact).max(initial=0.0))
-        terms = max(array.size for array in arrays) / max(1, mine.size)
+        terms = max(array.size for array in arrays) / max(1, measured.size)
         bound = IMPLEMENTATION_FREEDOM * spread + unit(result.value) * largest * max(1.0, math.sqrt(terms) / 2.0)
-        apart = float(gaps(mine, exact).max(initial=0.0))
-        if apart <= bound:
+        gap = float(gaps(measured, exact).max(initial=0.0))
+        if gap <= bound:
             return None
-        return make_failure(
-            "value", f"distance of {self.op} in {result.dtype}: got {apart:.3g}, want at most {bound:.3g}"
-        )
+        text = f"distance of {self.op} in {result.dtype}: got {gap:.3g}, want at most {bound:.3g}"
+        return failure_of_call("value", text)
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
         """Return the clause that a failure breaks, and the message."""
@@ -297,23 +322,9 @@ def open_scope(subject: Subject, region: NestedScope) -> AbstractContextManager[
     return subject.framework.autocast(precision, enabled=region.enabled, wide=region.wide, low=region.low)
 
 
-def _leave(scope: AbstractContextManager[None], raises: bool) -> None:
-    try:
-        with scope:
-            if raises:
-                raise ZeroDivisionError
-    except ZeroDivisionError:  # raised above, to leave the scope by an exception
-        pass
-
-
-def make_failure(name: str, text: str) -> Failure:
+def failure_of_call(name: str, text: str) -> Failure:
     """Return the failure of a single operation or call."""
     return Failure(0, name, False, text)
-
-
-TRACELESS = "recompute.failure-leaves-no-trace"
-REFUSABLE: tuple[RecomputeCase, ...] = ("tuple", "list", "dict", "keyword", "raises")
-"""Ways to pass arguments that a framework may refuse with an exception; "raises" must raise."""
 
 
 @dataclass(frozen=True)
@@ -337,13 +348,13 @@ class Calls:
                     plain.append(subject.framework.recompute("plain", *call.operands()))
             except Unsupported:
                 raise
-            except Exception as error:
-                return make_failure(
-                    "raised", f"a plain call raised {type(error).__name__}: {clean_message(str(error))[:200]}"
-                )
+            except Exception as error:  # nothing is recomputed yet, so any exception is a failure
+                text = f"a plain call raised {type(error).__name__}: {clean_message(str(error))[:200]}"
+                return failure_of_call("raised", text)
         with self._open_scope(subject):
             pairs = zip(self.calls, plain, strict=True)
-            return next(filter(None, (call.apart_from(subject, result) for call, result in pairs)), None)
+            failures = (call.find_difference(subject, result) for call, result in pairs)
+            return next((failure for failure in failures if failure is not None), None)
 
     def _open_scope(self, subject: Subject) -> AbstractContextManager[None]:
         return nullcontext() if self.scope is None else open_scope(subject, self.scope)
@@ -352,7 +363,7 @@ class Calls:
         """Return the clause that a failure breaks, and the message."""
         clause = "recompute.same-loss" if failure.name == "value" else "recompute.same-gradients"
         if len(self.calls) > 1 and Calls(self.calls[-1:], self.scope).failure(subject, laws) is None:
-            clause = TRACELESS
+            clause = "recompute.failure-leaves-no-trace"
         return clause, failure.breaking(clause)
 
 
@@ -376,59 +387,35 @@ class Call:
         x, w = rng.standard_normal((n, m)).astype(np.float32), rng.standard_normal((m, k)).astype(np.float32)
         return laid_out(x, nth(self.seed)), laid_out(w, nth(self.seed + n))
 
-    def apart_from(self, subject: Subject, plain: RecomputeResult) -> Failure | None:
+    def find_difference(self, subject: Subject, plain: RecomputeResult) -> Failure | None:
         """Return the difference from the plain call; a framework may refuse containers and keyword arguments."""
         x, w = self.operands()
         try:
-            here = subject.framework.recompute(self.way, x, w, self.variant)
+            recomputed = subject.framework.recompute(self.way, x, w, self.variant)
         except Unsupported:
             raise
-        except Exception as error:
+        except Exception as error:  # a refusal may be any exception, even of an attribute that a container lacks
             raised = f"a recomputed call, {self}, raised {type(error).__name__}: {clean_message(str(error))[:200]}"
-            return None if self.way in REFUSABLE else make_failure("raised", raised)
+            return None if self.way in REFUSABLE else failure_of_call("raised", raised)
         bounds = function_bounds(x, w, subject.seed) if subject.conventions.compiled else {}
         for name in ("value", "x", "w"):
-            mine, other = getattr(here, name), getattr(plain, name)
+            measured, expected = getattr(recomputed, name), getattr(plain, name)
             if name == "x" and self.way == "no-grad-input":
                 continue
-            if mine is not None and other is not None and bounds:
-                apart = distance(np.asarray(mine, np.float64), np.asarray(other, np.float64))
-                if apart <= of_two_runs(bounds[name]).value:
+            if measured is not None and expected is not None and bounds:
+                gap = distance(np.asarray(measured, np.float64), np.asarray(expected, np.float64))
+                if gap <= of_two_runs(bounds[name]).value:
                     continue
-            if not same_bits(mine, other):
-                values = f"got {short_text(mine)}, want {short_text(other)} as in the plain call"
-                return make_failure(name, f"{name} of the recomputed call: {values}")
+            if not same_bits(measured, expected):
+                values = f"got {short_text(measured)}, want {short_text(expected)} as in the plain call"
+                return failure_of_call(name, f"{name} of the recomputed call: {values}")
         return None
-
-
-WAYS: tuple[RecomputeCase, ...] = ("positional", "tuple", "list", "dict", "keyword", "no-grad-input", "raises")
-SIZES = (4, 5, 7, 8, 9, 16, 33)
-"""Sizes of operands; the smallest is 4, since the catalogue's labels go up to 3."""
-PRODUCTS = ("matmul", "batched_matmul", "einsum", "linear", "attention")
-FEW = (1, 1, 2, 3)
-"""Further sizes for products, since frameworks may compute products with vectors or single numbers differently."""
-LONG = ((5, 2051), (65_539, 4))
-"""Rows and columns that exceed the sizes at which kernels switch or count in 16 bits, for row-wise operations."""
-BY_ROW = frozenset(op for op in CATALOGUE if all(array.shape[:1] == (4,) for array in CATALOGUE[op]())) - {
-    *("matmul", "einsum", "linear", "gather_ids", "embedding"),
-    *("sum", "mean", "variance", "norm", "prod"),  # reduce all elements, like the mean of a loss
-    *("cross_entropy", "squared_error", "absolute_error", "huber"),
-    "cumsum",  # its rounding errors lean to one side, unlike those of random rounding
-}
-
-MANY_CLASSES = (5, 2051)
-"""Rows and classes of a loss; the classes exceed a kernel's block."""
-
-SEVERAL_WAYS = ("layer_norm", "rms_norm", "softmax", "log_softmax", "conv2d", "concatenate", "cross_entropy")
-"""Operations for which frameworks have separate kernels for some shapes or values; they are drawn more often."""
-SMALLEST = {"norm": -4, "elu": 0}
-"""Exponents that make operands small, -12 by default; squares underflow in float16, and elu cancels."""
 
 
 @st.composite
 def draw_scoped_operation(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
     """Draw an operation in one to three scopes, after up to two others."""
-    formats = _formats(framework)
+    formats = scope_formats(framework)
     operations = sorted(op for op in CATALOGUE if op not in RANDOM)
     op = draw(st.sampled_from([*PRODUCTS]) | st.sampled_from(operations) | st.sampled_from([*SEVERAL_WAYS]))
     lists = supports(framework, Capability.AUTOCAST_LISTS)
@@ -451,6 +438,7 @@ def draw_scoped_operation(draw: st.DrawFn, framework: Framework) -> ScopedOperat
     operand = draw(st.sampled_from(["float32", "float32", *formats]))
     left = (region(),) if draw(st.integers(0, 3)) == 0 else ()
     second = draw(st.sampled_from([None, "float32", *formats])) if op in MIXED else None
+    specials = [0.0, *[-math.inf] * (op in UNBOUNDED)]
     magnitudes = [0, 0, 0, 0, SMALLEST.get(op, -12), 4, *_largest(op, (operand, nest[-1].format))]
     return ScopedOperation(
         op,
@@ -468,9 +456,7 @@ def draw_scoped_operation(draw: st.DrawFn, framework: Framework) -> ScopedOperat
         empty=op == "concatenate" and draw(st.booleans()),
         layout=draw(st.sampled_from(LAYOUTS)),
         prepared=draw(st.booleans()),
-        special=draw(st.sampled_from([0.0, *[-math.inf] * (op in UNBOUNDED)]))
-        if draw(st.integers(0, 3)) == 0
-        else None,
+        special=draw(st.sampled_from(specials)) if draw(st.integers(0, 3)) == 0 else None,
     )
 
 
@@ -482,22 +468,15 @@ def _largest(op: str, formats: tuple[str, str]) -> tuple[int, ...]:
 
 
 @st.composite
-def calls(draw: st.DrawFn, framework: Framework) -> Calls:
+def draw_calls(draw: st.DrawFn, framework: Framework) -> Calls:
     """Draw one to three calls. A compiled framework gets no scope, since its rounding is bounded in float32 only."""
-    drawn = tuple(draw(st.lists(_calls(framework), min_size=1, max_size=3)))
-    formats = _formats(framework) if not framework.conventions().compiled else []
+    drawn = tuple(draw(st.lists(_draw_call(framework), min_size=1, max_size=3)))
+    formats = scope_formats(framework) if not framework.conventions().compiled else []
     return Calls(drawn, draw(st.sampled_from([None, *(NestedScope(name) for name in formats)])))
 
 
-def _formats(framework: Framework) -> list[FormatName]:
-    """Return the low formats for which a framework has scopes."""
-    if not supports(framework, Capability.AUTOCAST_SCOPE):
-        return []
-    return [p.format for p in PRECISIONS if p.level == "O1" and is_offered(framework, Recipe(precision=p))]
-
-
 @st.composite
-def _calls(draw: st.DrawFn, framework: Framework) -> Call:
+def _draw_call(draw: st.DrawFn, framework: Framework) -> Call:
     """Draw a call with any way to pass arguments, at sizes from 1 on."""
     size = st.sampled_from([1, 2, 3, 5, 8, 17])
     variant = draw(st.sampled_from([None, *framework.recompute_variants()]))

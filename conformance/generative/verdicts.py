@@ -103,12 +103,12 @@ LAWS: Mapping[str, Property] = {
     ),
     "laws.scales": Property(2, variations.draw_scaled_case, 1, 1 / 16, (Capability.DYNAMIC_SCALING,)),
     "laws.restores": Property(3, variations.draw_resumed_case, 2, 1 / 8, (Capability.CHECKPOINT,)),
-    "laws.second-run": Property(4, variations.second_runs, 2, 1 / 8),
-    "laws.windows": Property(5, variations.cuts, 1, 1 / 64, (Capability.ACCUMULATION,)),
+    "laws.second-run": Property(4, variations.draw_second_run, 2, 1 / 8),
+    "laws.windows": Property(5, variations.draw_cut_windows, 1, 1 / 64, (Capability.ACCUMULATION,)),
     "laws.operations": Property(6, operations.draw_scoped_operation, 2, 1.0, (Capability.AUTOCAST_SCOPE,)),
-    "laws.calls": Property(7, operations.calls, 1, 1 / 16, (Capability.RECOMPUTE_CASES,)),
+    "laws.calls": Property(7, operations.draw_calls, 1, 1 / 16, (Capability.RECOMPUTE_CASES,)),
     "laws.masks": Property(9, masks.draw_masked_case, 1, 1 / 8),
     **{clause: test for technique in load_techniques() for clause, test in technique.properties.items()},
-    "laws.processes": Property(8, variations.elsewhere, 1, 0.0, (), variations.handfuls),
+    "laws.processes": Property(8, variations.draw_elsewhere, 1, 0.0, (), variations.join_triples),
 }
 """Laws by clause id."""

@@ -31,10 +31,8 @@ LIBRARY = "transformers"
 PACKAGES = ["torch", LIBRARY, "accelerate"]
 JUDGE = "frameworks.torch.stacks.heads.building"
 """Module with the names of a library's models, and with the checks of one model."""
-
 LAST = "resume.bit-identical"
 """Clause of the last check; of a model that was not trained to the end, its verdict has the reason."""
-
 MOST_NAMES = 6
 _OWN = Path(__file__).parent / "clauses"
 _SETTINGS = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1"}
@@ -150,7 +148,6 @@ def judge(request: ModelRequest, jobs: int) -> Record:
     needed = ["torch"] if request.model and not request.model.startswith(f"{LIBRARY}:") else PACKAGES
     if missing := [name for name in needed if name not in packages]:
         raise CannotJudge(f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}")
-    folder = Path(__file__).parent
     options = ["-c", os.devnull, f"--rootdir={ROOT}", "--noconftest", "--assert=plain"]
     options += [f"-pno:{name}" for name in ("cacheprovider", "warnings", "benchmark", "timeout", "faulthandler")]
     options += ["-p", "xdist", "--max-worker-restart=100000", f"--numprocesses={jobs}"]
@@ -160,7 +157,7 @@ def judge(request: ModelRequest, jobs: int) -> Record:
     with TemporaryDirectory(prefix="conformance-") as late, patch.dict(os.environ, {**variables, LATE: late}):
         collector = _Collector(request.limit_s, Path(late))
         with redirect_stdout(sys.stderr):
-            status = pytest.main([*options, str(folder / "suite.py")], [collector])
+            status = pytest.main([*options, str(Path(__file__).with_name("suite.py"))], [collector])
     if not collector.verdicts:
         name = f"no class of {LIBRARY} {packages.get(LIBRARY)} has {','.join(request.only)} in its name"
         raise CannotJudge(collector.problem or name)

@@ -13,7 +13,6 @@ import pytest
 
 REQUEST = "CONFORMANCE_MODELS"
 """Environment variable: a `ModelRequest` as JSON."""
-
 LATE = "CONFORMANCE_MODELS_LATE"
 """Environment variable: folder of files by model, of which that of a model that takes too long is not empty."""
 
@@ -37,7 +36,7 @@ def test_model(model: str, record_property: Callable[[str, Any], None]) -> None:
         try:
             for check in import_module(request["judge"]).checks(model, request["formats"]):
                 record_property("check", asdict(check))
-        except Exception as error:
+        except Exception as error:  # whatever ends the training of a model is its result
             record_property("problem", str(error))
         finally:
             faulthandler.cancel_dump_traceback_later()

@@ -21,6 +21,9 @@ from frameworks.contract import Conventions
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact
 
+folder = cache_folder
+"""The folder in which derivations are stored."""
+
 
 def origin_of(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> str:
     """Return the SHA-256 of all inputs of an envelope: code, model, weights, recipe, conventions and data."""
@@ -34,14 +37,9 @@ def origin_of(conventions: Conventions, model: Model, recipe: Recipe, windows: S
         digest.update(str((array.dtype.str, array.shape)).encode() + array.tobytes())
     inputs = digest.hexdigest()
     origin = hashlib.sha256(f"{code_hash()}{inputs}".encode()).hexdigest()
-    _asked.clear()
-    _asked[origin[:32]] = _Inputs(inputs, conventions, model, recipe, tuple(windows))
+    _last_inputs.clear()
+    _last_inputs[origin[:32]] = _Inputs(inputs, conventions, model, recipe, tuple(windows))
     return origin
-
-
-def folder() -> Path:
-    """Return the folder in which derivations are stored."""
-    return cache_folder()
 
 
 def load_arrays(path: Path, *names: str) -> dict[str, Array] | None:
@@ -50,14 +48,13 @@ def load_arrays(path: Path, *names: str) -> dict[str, Array] | None:
     The stored spreads are used if the file is missing or incomplete; an incomplete file is removed. None if neither has
     all of the arrays.
     """
-    if not path.is_file():
-        return _from_stored(path, names)
-    try:
-        with np.load(path) as saved:
-            return {name: saved[name] for name in names}
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-        path.unlink(missing_ok=True)
-        return _from_stored(path, names)
+    if path.is_file():
+        try:
+            with np.load(path) as saved:
+                return {name: saved[name] for name in names}
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            path.unlink(missing_ok=True)
+    return _load_stored(path, names)
 
 
 def store(path: Path, arrays: dict[str, Array]) -> None:
@@ -90,15 +87,15 @@ class _Inputs:
         return {"losses": exact.losses, "gradient": exact.gradient, "parameters": exact.parameters}
 
 
-_asked: dict[str, _Inputs] = {}
+_last_inputs: dict[str, _Inputs] = {}
 """The inputs of the last computed origin, by the prefix of its cache files' names."""
 
 
 def _inputs_of(path: Path) -> _Inputs:
-    return _asked[path.name.partition(".")[0]]
+    return _last_inputs[path.name.partition(".")[0]]
 
 
-def _from_stored(path: Path, names: Sequence[str]) -> dict[str, Array] | None:
+def _load_stored(path: Path, names: Sequence[str]) -> dict[str, Array] | None:
     """Return the stored spreads with the exact run, which is computed if asked for, and write both to a cache file."""
     inputs = _inputs_of(path)
     spreads = load_spreads().get(entry_name(inputs.digest, path))

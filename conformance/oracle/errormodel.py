@@ -10,8 +10,10 @@ Source: stochastic arithmetic as an error estimator, Parker, "Monte Carlo Arithm
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,15 +32,25 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact, Rounding, Stochastic
 
 SAMPLES = 8
+"""Number of randomly rounded runs of an ensemble, its members."""
 IMPLEMENTATION_FREEDOM = 4.0
 """Bound as a multiple of the spread: up to 16 roundings for one of the reference; independent errors grow as √16."""
 LEARNABLE = 0.1
 """Largest loss spread at which an update is judged, as a share of the first loss; beyond it, training is chaotic."""
+_ENVELOPE_STREAM, _ACCURACY_STREAM, _EVALUATION_STREAM = 8, 9, 10
+"""Numbers that keep the random roundings of the three kinds of ensembles apart."""
 
 
 @dataclass(frozen=True, eq=False)
 class Envelope:
-    """The run without rounding (the exact run), and the spread of each of its quantities."""
+    """The run without rounding (the exact run), and the spread of each of its quantities.
+
+    Attributes:
+        loss_spread: of each update's loss, shape (updates,).
+        gradient_spread, parameter_spread: of the first gradient and of the final parameters, relative in the 2-norm.
+        gain_spread: of each trained parameter's gain, in the order of `sizes`; NaN where the exact gradient is zero.
+        sizes: number of values of each trained parameter, by name.
+    """
 
     exact: Run
     loss_spread: Array
@@ -50,16 +62,18 @@ class Envelope:
 
     def count_judged(self) -> int:
         """Return the number of updates that can be judged."""
-        beyond = np.flatnonzero(self.loss_spread > LEARNABLE * abs(self.exact.losses[0]))
-        return int(beyond[0]) if beyond.size else len(self.loss_spread)
+        chaotic = np.flatnonzero(self.loss_spread > LEARNABLE * abs(self.exact.losses[0]))
+        return int(chaotic[0]) if chaotic.size else len(self.loss_spread)
 
     def loss_bounds(self) -> Array:
         """Return the bound of the loss of every update, shape (updates,); infinite for updates that are not judged."""
-        beyond = np.arange(len(self.loss_spread)) >= self.count_judged()
-        return np.where(beyond, np.inf, IMPLEMENTATION_FREEDOM * self.loss_spread)
+        unjudged = np.arange(len(self.loss_spread)) >= self.count_judged()
+        return np.where(unjudged, np.inf, IMPLEMENTATION_FREEDOM * self.loss_spread)
 
     def worst_loss(self, losses: Array) -> tuple[float, Bound, int]:
         """Return deviation, bound and index of the judged update whose loss deviates most in units of its bound.
+
+        A loss that is NaN deviates most; its deviation is NaN, which exceeds every bound.
 
         Raises:
             ValueError: no update is judged.
@@ -83,16 +97,16 @@ class Envelope:
         the gain shows errors that the distance of the whole gradient hides: a common factor, swapped parameters, or
         an error in a small parameter. The spread is the larger of the ensemble's gain errors and of the component that
         an error of a member's size has along any one direction by chance: at a maximum or a kink, one run in hundreds
-        is far from all others. Parameters whose gradient is mostly rounding error are left out.
+        is far from all others. Parameters whose gradient is mostly rounding error are left out, and those whose exact
+        gradient is zero. A gain error that is NaN is the largest one, and exceeds every bound.
         """
         bounds = IMPLEMENTATION_FREEDOM * self.gain_spread
-        gains = _gains(measured, self.exact.gradient, self.sizes)
+        errors = _gain_errors(measured, self.exact.gradient, self.sizes)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = np.where(np.isnan(gains), np.inf, np.where(gains > 0.0, gains / bounds, 0.0))
+            ratios = np.where(np.isnan(errors), np.inf, np.where(errors > 0.0, errors / bounds, 0.0))
         worst = int(np.argmax(np.where(self.gain_spread <= LEARNABLE, ratios, -1.0)))
-        return float(gains[worst]), Bound(
-            float(bounds[worst]), {**self.derivation, "parameter": list(self.sizes)[worst]}
-        )
+        derivation = {**self.derivation, "parameter": list(self.sizes)[worst]}
+        return float(errors[worst]), Bound(float(bounds[worst]), derivation)
 
     def parameters(self, measured: Array) -> tuple[float, Bound]:
         """Return the relative distance of the final parameters from the exact ones, and its bound."""
@@ -103,30 +117,51 @@ class Envelope:
 
 
 def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> Envelope:
-    """Return the envelope of a run, from the cache if one with the same origin was derived before."""
+    """Return the envelope of a run, from the cache if one with the same origin was derived before.
+
+    Raises:
+        ValueError: the spread of a loss, of the gradient or of the parameters is NaN.
+    """
     conventions = relevant(conventions, model, recipe)
-    key = origin_of(conventions, model, recipe, windows)
-    path = folder() / f"{key[:32]}.npz"
-    derivation = _derivation("ensemble of randomly rounded reference runs", recipe, key)
-    trained = sorted(model.parameter_shapes().keys() - set(recipe.frozen))
-    sizes = {name: int(np.prod(model.parameter_shapes()[name])) for name in trained}
-    loaded_arrays = load_arrays(path, "losses", "gradient", "parameters", "loss_spread", "gain_spread", "spread")
-    if loaded_arrays is None:
-        result = _derive(conventions, model, recipe, windows, derivation, sizes)
-        exact = {
-            "losses": result.exact.losses,
-            "gradient": result.exact.gradient,
-            "parameters": result.exact.parameters,
-        }
-        spread = np.array([result.gradient_spread, result.parameter_spread])
-        spreads = {"loss_spread": result.loss_spread, "gain_spread": result.gain_spread, "spread": spread}
-        store(path, exact | spreads)
-        return result
-    exact_run = Run(loaded_arrays["losses"], loaded_arrays["gradient"], loaded_arrays["parameters"])
-    along, final = (float(s) for s in loaded_arrays["spread"])
+    origin = origin_of(conventions, model, recipe, windows)
+    shapes = model.parameter_shapes()
+    sizes = {name: math.prod(shapes[name]) for name in sorted(shapes.keys() - set(recipe.frozen))}
+
+    def derive() -> dict[str, Array]:
+        exact = run(_trainer(conventions, model, recipe, Exact()), windows)
+        members = [run(trainer, windows) for trainer in _members(conventions, model, recipe, _ENVELOPE_STREAM)]
+        return _exact_arrays_and_spreads(exact, members, sizes)
+
+    names = ("losses", "gradient", "parameters", "loss_spread", "gain_spread", "spread")
+    arrays = _load_or_derive(folder() / f"{origin[:32]}.npz", names, derive)
+    gradient_spread, parameter_spread = (float(spread) for spread in arrays["spread"])
     return Envelope(
-        exact_run, loaded_arrays["loss_spread"], along, loaded_arrays["gain_spread"], final, derivation, sizes
+        exact=Run(arrays["losses"], arrays["gradient"], arrays["parameters"]),
+        loss_spread=arrays["loss_spread"],
+        gradient_spread=gradient_spread,
+        gain_spread=arrays["gain_spread"],
+        parameter_spread=parameter_spread,
+        derivation=_derivation("ensemble of randomly rounded reference runs", recipe, origin),
+        sizes=sizes,
     )
+
+
+def _exact_arrays_and_spreads(exact: Run, members: Sequence[Run], sizes: dict[str, int]) -> dict[str, Array]:
+    """Return what the cache stores of an envelope; "spread" holds those of the gradient and of the parameters."""
+    deviations = _largest((np.abs(member.losses - exact.losses) for member in members), "losses")
+    floor = format_of("float32").unit_roundoff * np.abs(exact.losses)
+    measures = (_gain_errors, _random_gain_errors)
+    gain_errors = [measure(member.gradient, exact.gradient, sizes) for member in members for measure in measures]
+    gradient_spread = _largest((distance(member.gradient, exact.gradient) for member in members), "gradients")
+    parameter_spread = _largest((distance(member.parameters, exact.parameters) for member in members), "parameters")
+    return {
+        "losses": exact.losses,
+        "gradient": exact.gradient,
+        "parameters": exact.parameters,
+        "loss_spread": np.maximum(np.maximum.accumulate(deviations), floor),
+        "gain_spread": np.max(gain_errors, axis=0),
+        "spread": np.array([gradient_spread, parameter_spread]),
+    }
 
 
 def quality(
@@ -138,19 +173,17 @@ def quality(
     and the standard error of an accuracy on `len(test)` samples. Training is chaotic by then, so a run is one draw.
     """
     conventions = relevant(conventions, model, recipe)
-    key = origin_of(conventions, model, recipe, [*windows, (test,)])
-    path = folder() / f"{key[:32]}.quality.npz"
-    loaded_arrays = load_arrays(path, "accuracies")
-    if loaded_arrays is None:
-        rounding = [Stochastic(np.random.default_rng([recipe.seed, 9, i])) for i in range(SAMPLES)]
-        runs = [ReferenceFramework("cpu", conventions=conventions, rounding=r).trainer(model, recipe) for r in rounding]
-        loaded_arrays = {"accuracies": np.array([trained_accuracy(run, windows, test) for run in runs])}
-        store(path, loaded_arrays)
-    accuracies = loaded_arrays["accuracies"]
+    origin = origin_of(conventions, model, recipe, [*windows, (test,)])
+
+    def derive() -> dict[str, Array]:
+        trainers = _members(conventions, model, recipe, _ACCURACY_STREAM)
+        return {"accuracies": np.array([trained_accuracy(trainer, windows, test) for trainer in trainers])}
+
+    accuracies = _load_or_derive(folder() / f"{origin[:32]}.quality.npz", ("accuracies",), derive)["accuracies"]
     mean = float(accuracies.mean())
     sampling = float(np.sqrt(mean * (1.0 - mean) / len(test)))
     spread = max(float(np.std(accuracies, ddof=1)), sampling)
-    derivation = _derivation("accuracies of randomly rounded reference runs", recipe, key, spread=spread)
+    derivation = _derivation("accuracies of randomly rounded reference runs", recipe, origin, spread=spread)
     return mean, Bound(IMPLEMENTATION_FREEDOM * spread, derivation)
 
 
@@ -165,28 +198,58 @@ def trained_accuracy(trainer: Trainer, windows: Sequence[Window], test: Batch) -
 def evaluation(
     conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window], inputs: Array
 ) -> dict[str, tuple[Array, Bound]]:
-    """Return the arrays of `train_and_evaluate` in the exact run, each with the bound of a run's relative distance."""
+    """Return the arrays of `train_and_evaluate` in the exact run, each with the bound of a run's relative distance.
+
+    Raises:
+        ValueError: the spread of an array is NaN.
+    """
     conventions = relevant(conventions, model, recipe)
-    key = origin_of(conventions, model, recipe, [*windows, (Batch(inputs, {}),)])
-    path = folder() / f"{key[:32]}.evaluation.npz"
+    origin = origin_of(conventions, model, recipe, [*windows, (Batch(inputs, {}),)])
     names = ("buffers", "predictions") if model.buffers() else ("predictions",)
-    loaded_arrays = load_arrays(path, *names, *(f"{name}.spread" for name in names))
-    if loaded_arrays is None:
 
-        def run_rounded(rounding: Rounding) -> dict[str, Array]:
-            framework = ReferenceFramework("cpu", conventions=conventions, rounding=rounding)
-            return train_and_evaluate(framework.trainer(model, recipe), windows, inputs)
+    def derive() -> dict[str, Array]:
+        exact = train_and_evaluate(_trainer(conventions, model, recipe, Exact()), windows, inputs)
+        trainers = _members(conventions, model, recipe, _EVALUATION_STREAM)
+        members = [train_and_evaluate(trainer, windows, inputs) for trainer in trainers]
+        spreads = {name: _largest((distance(m[name], exact[name]) for m in members), name) for name in names}
+        return exact | {f"{name}.spread": spread for name, spread in spreads.items()}
 
-        exact = run_rounded(Exact())
-        members = [run_rounded(Stochastic(np.random.default_rng([recipe.seed, 10, i]))) for i in range(SAMPLES)]
-        spread = {f"{n}.spread": np.array(max(distance(m[n], exact[n]) for m in members)) for n in names}
-        loaded_arrays = exact | spread
-        store(path, loaded_arrays)
-    derivation = _derivation("evaluations of randomly rounded reference runs", recipe, key)
-    return {
-        n: (loaded_arrays[n], Bound(IMPLEMENTATION_FREEDOM * float(loaded_arrays[f"{n}.spread"]), derivation))
-        for n in names
-    }
+    path = folder() / f"{origin[:32]}.evaluation.npz"
+    arrays = _load_or_derive(path, (*names, *(f"{name}.spread" for name in names)), derive)
+    derivation = _derivation("evaluations of randomly rounded reference runs", recipe, origin)
+    bounds = {name: IMPLEMENTATION_FREEDOM * float(arrays[f"{name}.spread"]) for name in names}
+    return {name: (arrays[name], Bound(bounds[name], derivation)) for name in names}
+
+
+def _load_or_derive(path: Path, names: Sequence[str], derive: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+    """Return the named arrays from a cache file; if it lacks one, derive them all and store them there."""
+    arrays = load_arrays(path, *names)
+    if arrays is None:
+        arrays = derive()
+        store(path, arrays)
+    return arrays
+
+
+def _trainer(conventions: Conventions, model: Model, recipe: Recipe, rounding: Rounding) -> Trainer:
+    return ReferenceFramework("cpu", conventions=conventions, rounding=rounding).trainer(model, recipe)
+
+
+def _members(conventions: Conventions, model: Model, recipe: Recipe, stream: int) -> Iterator[Trainer]:
+    for member in range(SAMPLES):
+        rounding = Stochastic(np.random.default_rng([recipe.seed, stream, member]))
+        yield _trainer(conventions, model, recipe, rounding)
+
+
+def _largest(deviations: Iterable[Any], what: str) -> Array:
+    """Return the largest of the members' deviations, which are numbers or arrays of one shape, elementwise.
+
+    Raises:
+        ValueError: one is NaN, so the members give no bound.
+    """
+    largest = np.asarray(np.max(list(deviations), axis=0))
+    if np.isnan(largest).any():
+        raise ValueError(f"the spread of the {what} is NaN: a run of the reference has values that are not finite")
+    return largest
 
 
 def _derivation(method: str, recipe: Recipe, origin: str, **more: float) -> dict[str, Any]:
@@ -219,48 +282,17 @@ def relevant(conventions: Conventions, model: Model, recipe: Recipe) -> Conventi
     )
 
 
-def _derive(
-    conventions: Conventions,
-    model: Model,
-    recipe: Recipe,
-    windows: Sequence[Window],
-    derivation: dict[str, Any],
-    sizes: dict[str, int],
-) -> Envelope:
-    def run_rounded(rounding: Rounding) -> Run:
-        return run(
-            ReferenceFramework("cpu", conventions=conventions, rounding=rounding).trainer(model, recipe), windows
-        )
-
-    exact = run_rounded(Exact())
-    members = [run_rounded(Stochastic(np.random.default_rng([recipe.seed, 8, i]))) for i in range(SAMPLES)]
-    deviations = np.max([np.abs(member.losses - exact.losses) for member in members], axis=0)
-    loss_spread = np.maximum.accumulate(deviations)
-    floor = format_of("float32").unit_roundoff
-    return Envelope(
-        exact,
-        np.maximum(loss_spread, floor * np.abs(exact.losses)),
-        max(distance(member.gradient, exact.gradient) for member in members),
-        np.max(
-            [part(member.gradient, exact.gradient, sizes) for member in members for part in (_gains, _chances)], axis=0
-        ),
-        max(distance(member.parameters, exact.parameters) for member in members),
-        derivation,
-        sizes,
-    )
-
-
 def distance(measured: Array, exact: Array) -> float:
-    """Return the relative distance in the 2-norm."""
+    """Return |m − e| / |e| in the 2-norm for vectors m and e; if e is zero, NaN for m = 0 and infinity otherwise."""
     return float(np.linalg.norm(measured - exact) / np.linalg.norm(exact))
 
 
-def _gains(measured: Array, exact: Array, sizes: dict[str, int]) -> Array:
+def _gain_errors(measured: Array, exact: Array, sizes: dict[str, int]) -> Array:
     """Return |⟨g, e⟩ / ⟨e, e⟩ − 1| for every parameter's gradient g and exact gradient e; NaN where e is zero."""
     return np.abs(_per_parameter((measured - exact) * exact, exact, sizes))
 
 
-def _chances(measured: Array, exact: Array, sizes: dict[str, int]) -> Array:
+def _random_gain_errors(measured: Array, exact: Array, sizes: dict[str, int]) -> Array:
     """Return |g − e| / (|e| √n) for every parameter of n values: the error along a random direction; NaN if e is 0."""
     counts = np.array([*sizes.values()], np.float64)
     return np.asarray(np.sqrt(_per_parameter((measured - exact) ** 2, exact, sizes) / counts))

@@ -35,8 +35,6 @@ DRAWS = 4.0
 """Factor by which the spreads of two ensembles of eight members differ at most."""
 CODE = "code"
 """Array of a cache file with the hash of the code that derived it."""
-
-
 INPUTS = "inputs"
 """Array of a cache file with the hash of the inputs that it was derived from."""
 
@@ -77,36 +75,36 @@ def keep(folders: Sequence[Path], file: Path = FILE) -> int:
         ValueError: fewer than `SAMPLE` entries were derived again, fewer than half of these are equal, or one differs
             by more than the factor `DRAWS`.
     """
-    entries, again = _entries(json.loads(file.read_text("utf-8"))), _collect_entries(folders)
-    sample = sorted(entries.keys() & again.keys())
+    entries, derived = _entries(json.loads(file.read_text("utf-8"))), _collect_entries(folders)
+    sample = sorted(entries.keys() & derived.keys())
     if len(sample) < SAMPLE:
         raise ValueError(f"got {len(sample)} entries that were derived again, want {SAMPLE}: name folders of more runs")
-    other = [name for name in sample if not _agree(entries[name], again[name], factor=1.0)]
-    apart = [name for name in other if not _agree(entries[name], again[name], factor=DRAWS)]
-    if apart or 2 * len(other) > len(sample):
+    unequal = [name for name in sample if not _agree(entries[name], derived[name], factor=1.0)]
+    far = [name for name in unequal if not _agree(entries[name], derived[name], factor=DRAWS)]
+    if far or 2 * len(unequal) > len(sample):
         raise ValueError(
-            f"{len(other)} of {len(sample)} entries differ, such as {(apart + other)[0]}: collect all again"
+            f"{len(unequal)} of {len(sample)} entries differ, such as {(far + unequal)[0]}: collect all again"
         )
-    return _write(entries | again, file)
+    return _write(entries | derived, file)
 
 
-def _agree(left: Mapping[str, Array], right: Mapping[str, Array], factor: float) -> bool:
+def _agree(one: Mapping[str, Array], other: Mapping[str, Array], factor: float) -> bool:
     """Return whether two entries have the same arrays, up to a factor in each number."""
-    if left.keys() != right.keys() or any(left[name].shape != right[name].shape for name in left):
+    if one.keys() != other.keys() or any(one[name].shape != other[name].shape for name in one):
         return False
-    pairs = [(left[name], right[name]) for name in left]
+    pairs = [(one[name], other[name]) for name in one]
     return all(np.all((a <= factor * b) & (b <= factor * a) | np.isnan(a) & np.isnan(b) | (a == b)) for a, b in pairs)
 
 
 def _collect_entries(folders: Sequence[Path]) -> dict[str, dict[str, Array]]:
     entries: dict[str, dict[str, Array]] = {}
     for folder in folders:
-        fresh = dict(filter(None, map(_entry, sorted(folder.glob("*.npz")))))
-        if not fresh:
+        found = [entry for entry in map(_load_entry, sorted(folder.glob("*.npz"))) if entry is not None]
+        if not found:
             raise ValueError(
                 f"{folder}: no spreads of the present code; run the suites with CONFORMANCE_CACHE={folder}"
             )
-        entries |= fresh
+        entries |= dict(found)
     return entries
 
 
@@ -121,7 +119,7 @@ def _write(entries: Mapping[str, Mapping[str, Array]], file: Path) -> int:
     return len(entries)
 
 
-def _entry(path: Path) -> tuple[str, dict[str, Array]] | None:
+def _load_entry(path: Path) -> tuple[str, dict[str, Array]] | None:
     """Return name and ensemble arrays of a cache file; None without any, of other code, or if it cannot be read."""
     try:
         with np.load(path) as file:

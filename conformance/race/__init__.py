@@ -2,10 +2,8 @@
 
 FIXTURES = ("encoder", "digits-mlp", "small-mlp")
 """Models that can be raced; `conformance.race.worker` makes them."""
-
 PAIRS, FEWEST_PAIRS = 8, 5
 """Pairs of processes: by default, and at least."""
-
 OLD, NEW, TWIN = "old", "new", "twin"
 """Sides: the twin is a second process of the old version."""
 

@@ -44,19 +44,14 @@ ROOT = Path(__file__).parents[2]
 SAMPLE_NS = 5_000_000
 """What a sample of steps takes at least: far more than the clock's resolution, and so short that what slows the machine
 slows the sides of a round alike."""
-
-ROUNDS = 240
-LIMIT_S = 300.0
-
+ROUNDS, LIMIT_S = 240, 300.0
+"""Default number of rounds of a pair, and of seconds after which no pair begins."""
 EVERY = 3
 """Rounds from one sample of the optimizer step and of NumPy work to the next."""
-
 YARDSTICKS = 2
 """Rounds of NumPy work in a sample of it."""
-
 START_S, WORK_S = 300.0, 120.0
 """Seconds in which a process has to start, to import its framework, and to make its first step; and for other work."""
-
 _MOST_STEPS = 1000
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -201,12 +196,13 @@ def race(
     kinds = [kind for kind in facts[OLD]["kinds"] if kind in facts[NEW]["kinds"]]
     count = min(max(1, math.ceil(SAMPLE_NS / facts[OLD]["step_ns"])), _MOST_STEPS)
     order = Random(0)
-    start, load, when = time.monotonic(), os.getloadavg()[0], datetime.now(UTC).isoformat(timespec="seconds")
-    taken: list[dict[str, SideSamples]] = []
+    start, load_before = time.monotonic(), os.getloadavg()[0]
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    samples: list[dict[str, SideSamples]] = []
     for _ in watch(range(pairs)):
-        if len(taken) >= FEWEST_PAIRS and time.monotonic() - start > limit_s:
+        if len(samples) >= FEWEST_PAIRS and time.monotonic() - start > limit_s:
             break
-        taken.append(_run_pair({OLD: old, NEW: new, TWIN: old}, kinds, count, rounds, order))
+        samples.append(_run_pair({OLD: old, NEW: new, TWIN: old}, kinds, count, rounds, order))
     return RaceSamples(
         framework=old.framework,
         place=facts[OLD]["place"],
@@ -215,9 +211,9 @@ def race(
         new=facts[NEW]["version"],
         numpy=(facts[OLD]["numpy"], facts[NEW]["numpy"]),
         count=count,
-        pairs=tuple(taken),
-        load=(round(load, 2), round(os.getloadavg()[0], 2)),
-        started=when,
+        pairs=tuple(samples),
+        load=(round(load_before, 2), round(os.getloadavg()[0], 2)),
+        started=started,
     )
 
 
@@ -296,8 +292,8 @@ class PairInterval:
     refusal: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.estimate:.4g} ({self.low:.4g} to {self.high:.4g}, {self.pairs} pairs of processes)"
-        return self.refusal or text
+        ratio = f"{self.estimate:.4g} ({self.low:.4g} to {self.high:.4g}, {self.pairs} pairs of processes)"
+        return self.refusal or ratio
 
     def grew(self, negligible: float) -> bool:
         """Whether the whole interval lies above what is negligible; never with a refusal."""

@@ -34,13 +34,10 @@ FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
     "small-mlp": lambda: (digits_mlp((32,)), digits_batch(32)),
 }
 """Models and their batches, by the names of `conformance.race.race.FIXTURES`."""
-
 RATE = 1e-6
 """So small that the weights hardly move: the last step has the work of the first."""
-
 SETTLING = 3
 """Updates before the first timed one, after the first."""
-
 _NUMBERS = 40_000
 
 
@@ -142,7 +139,7 @@ def serve(answers: TextIO, name: str, device: str, mode: str, fixture: str) -> N
         what, _, count = line.strip().partition(" ")
         try:
             document = answer(what, int(count or 1))
-        except Exception as error:
+        except Exception as error:  # the race, which waits for an answer, shows it
             known = isinstance(error, UnknownFramework | MissingDevice | ValueError)
             text = " ".join(str(error).split())
             document = {"refused": text if known else f"{type(error).__name__}: {text}"}

@@ -61,12 +61,12 @@ def distance(a: Array, b: Array) -> float:
     return float(gaps(wide(a).ravel(), wide(b).ravel()).max(initial=0.0))
 
 
-def gaps(left: Array, right: Array) -> Array:
-    """Return the difference of each element of two float64 vectors, by the rules of `distance`."""
+def gaps(a: Array, b: Array) -> Array:
+    """Return the difference of each element of two float64 arrays, by the rules of `distance`."""
     with np.errstate(invalid="ignore"):
-        gap = np.abs(left - right)
-    finite = np.isfinite(left) | np.isfinite(right)
-    same = (left == right) | ((np.isnan(left) | np.isnan(right)) & ~finite)
+        gap = np.abs(a - b)
+    finite = np.isfinite(a) | np.isfinite(b)
+    same = (a == b) | ((np.isnan(a) | np.isnan(b)) & ~finite)
     return np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
 
 
@@ -80,9 +80,9 @@ def laid_out(array: Array, layout: Layout) -> Array:
         case "columns":
             return np.asfortranarray(array)
         case "strided" if array.ndim:
-            apart = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
-            apart[..., ::2] = array
-            return apart[..., ::2]
+            larger = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
+            larger[..., ::2] = array
+            return larger[..., ::2]
         case _:
             return np.ascontiguousarray(array)
 
@@ -94,12 +94,15 @@ def nth(count: int) -> Layout:
 
 Observation = dict[str, Array]
 
-COMPARED = (
+COMPARED_PREFIXES = (
     *("result/", "parameter/", "master/", "buffer/", "scaler/", "accumulator/", "moment/", "steps/", "average/"),
     "window/",
 )
+"""Prefixes of canonical names of values that are compared with the oracle's."""
 REFERENCE_MOMENTS = {slot: slot for slot in ("momentum", "first_moment", "second_moment")}
+"""Canonical slot for each of the reference's."""
 STEPS = "steps"
+"""Canonical slot of a parameter's count of updates."""
 
 
 def canonical(observation: Observation, moments: Mapping[str, str]) -> Observation:
@@ -122,7 +125,7 @@ def canonical(observation: Observation, moments: Mapping[str, str]) -> Observati
             named[f"steps/{slot}"] = value
         elif parameter and (moment := moments.get(slot)):
             named[f"steps/{parameter}" if moment == STEPS else f"moment/{moment}/{parameter}"] = value
-    return {name: value for name, value in named.items() if name.startswith(COMPARED)}
+    return {name: value for name, value in named.items() if name.startswith(COMPARED_PREFIXES)}
 
 
 def ends_by_itself(conventions: Conventions) -> bool:
@@ -132,7 +135,6 @@ def ends_by_itself(conventions: Conventions) -> bool:
 
 PROGRAMS = 96
 """Default number of programs in the profile "ci"."""
-
 REFERENCE_PROGRAMS = 768
 """Number of programs for the reference, which takes a hundredth of a second for each."""
 
@@ -224,7 +226,7 @@ C = TypeVar("C")
 F = TypeVar("F")
 
 
-class _Over(BaseException):
+class _ShrinkingOver(BaseException):
     """The time for shrinking is over. It is not an `Exception`, so that Hypothesis stops."""
 
 
@@ -266,13 +268,13 @@ class Search(Generic[C, F]):
             if case is None or self._raised is not None or (self.judged >= self.enough and self.smallest is None):
                 return
             if time.monotonic() > self._end:
-                raise _Over
+                raise _ShrinkingOver
             try:
                 failure = self.judge(case)
             except self.refusals as refusal:
                 self.refused, self.refusal = self.refused + 1, refusal
                 return
-            except Exception as error:
+            except Exception as error:  # no failure of the law; Hypothesis must not take it for one
                 self._raised = error
                 raise
             self.judged += 1
@@ -282,7 +284,7 @@ class Search(Generic[C, F]):
                 self.smallest = case, failure
                 raise _Failing
 
-        drawn = settings(
+        configure = settings(
             max_examples=examples,
             database=None,
             deadline=None,
@@ -294,7 +296,7 @@ class Search(Generic[C, F]):
             backend=INDEPENDENT,
         )
         try:
-            seed(chosen)(drawn(given(cases)(hold)))()
+            seed(chosen)(configure(given(cases)(hold)))()
         except (_Failing, Unsatisfiable):  # `smallest` has the failure, or no case could be drawn
             pass
         except BaseException:
@@ -400,7 +402,6 @@ class CheckedInstance(ABC):
 
 PropertyTest = Callable[..., None]
 
-
 DRAWS = 4
 """Cases drawn at most for each one to judge: a framework that lacks a format refuses all cases with that format."""
 
@@ -425,18 +426,19 @@ def explore(cases: SearchStrategy[Any], examples: int) -> Callable[[PropertyTest
         @functools.wraps(law)
         def test(subject: Subject, verdict: Verdict, **fixtures: Any) -> None:
             __tracebackhide__ = True
-            settings, profile, last = subject.framework.global_state(), subject.profile, [Verdict()]
+            global_state, profile, latest = subject.framework.global_state(), subject.profile, Verdict()
 
             def judge(case: Any) -> _Failed | None:
+                nonlocal latest
                 result = Verdict()
-                subject.framework.restore_global_state(settings)
+                subject.framework.restore_global_state(global_state)
                 try:
                     law(subject, result, case, **fixtures)
                 except (Unsupported, Abstention):
                     raise
-                except Exception as error:
+                except Exception as error:  # a failed check, or an error of the law: `test` raises it again
                     return _Failed(result, error)
-                last[:] = [result]
+                latest = result
                 return None
 
             enough = examples * profile.factor
@@ -453,7 +455,7 @@ def explore(cases: SearchStrategy[Any], examples: int) -> Callable[[PropertyTest
                 raise error from None
             if not search.judged and search.refusal is not None:
                 raise search.refusal
-            _merge(verdict, last[0])
+            _merge(verdict, latest)
             verdict.checks.append(Check("the law holds for every drawn case", True, f"{search.judged} cases", "all"))
 
         test.__signature__ = signature.replace(parameters=wanted)  # type: ignore[attr-defined]

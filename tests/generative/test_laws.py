@@ -102,9 +102,9 @@ def test_shares_off_beyond_chance_only() -> None:
     rng = np.random.default_rng(0)
     for rate in (0.1, 0.5, 0.75):
         shares.add(rate, rng.random((1000, 10)) >= rate)
-    assert shares.off() is None
+    assert shares.describe_problem() is None
     shares.add(0.5, np.ones((100, 10), bool))
-    assert "deviation of the number of kept values" in str(shares.off())
+    assert "deviation of the number of kept values" in str(shares.describe_problem())
 
 
 def operation_failure(instance: ScopedOperation, framework: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Dropout, Embedding, Layer, LossKind, Model, Positions, Shape, Window
-from fixtures.recipe import FormatName, Offload, Ranks, Recipe
+from fixtures.recipe import DynamicScaling, FormatName, Offload, Ranks, Recipe
 
 MaskKind = Literal["none", "ragged", "holes", "empty"]
 BEYOND_FLOAT32 = 2.0**-30
@@ -54,14 +54,7 @@ class GeneratedModel:
     @cached_property
     def model(self) -> Model:
         """The model with its initial weights."""
-        model = Model(
-            "drawn",
-            self.layers,
-            self.sample,
-            self.losses,
-            integer_inputs=self.integer_inputs,
-            token_level=self.token_level,
-        )
+        model = Model("drawn", self.layers, self.sample, self.losses, self.integer_inputs, self.token_level)
         return replace(model, starts=self._signed_rows(model) if self.exact else self._normal(model))
 
     @property
@@ -78,27 +71,30 @@ class GeneratedModel:
 
     def without_masks(self) -> GeneratedModel:
         """Return the model with all dropout rates set to 0."""
-        return replace(self, layers=tuple(Dropout(0.0) if isinstance(la, Dropout) else la for la in self.layers))
+        return replace(
+            self, layers=tuple(Dropout(0.0) if isinstance(layer, Dropout) else layer for layer in self.layers)
+        )
 
     def _signed_rows(self, model: Model) -> tuple[tuple[str, Array], ...]:
+        """Draw weights whose rows have one nonzero value each; a table's rows have no zeros."""
         rng = np.random.default_rng([self.seed, 21])
         starts: list[tuple[str, Array]] = []
         tables = _tables(model)
         for name, shape in model.parameter_shapes().items():
-            kind = name.rsplit(".", 1)[1]
-            if kind == "weight":
-                columns = shape[-1]
-                rows = int(np.prod(shape[:-1]))
+            role = name.rsplit(".", 1)[1]
+            if role == "weight":
+                rows, columns = math.prod(shape[:-1]), shape[-1]
                 places = rng.permutation(rows) % columns
                 chosen = np.ones((rows, columns)) if name in tables else places[:, None] == np.arange(columns)
-                starts.append((name, np.where(chosen, rng.choice([-1.0, 1.0], (rows, columns)), 0.0)))
-                starts[-1] = name, np.ldexp(starts[-1][1], self.gain).reshape(shape)
-            elif kind == "bias":
+                weight = np.where(chosen, rng.choice([-1.0, 1.0], (rows, columns)), 0.0)
+                starts.append((name, np.ldexp(weight, self.gain).reshape(shape)))
+            elif role == "bias":
                 bias = rng.choice([-0.5, -0.0, 0.0, 0.5], shape)
                 starts.append((name, bias + self.offset if self.offset else bias))
         return tuple(starts)
 
     def _normal(self, model: Model) -> tuple[tuple[str, Array], ...]:
+        """Draw normally distributed weights, biases and shifts."""
         weights = model.weights(self.seed)
         rng = np.random.default_rng([self.seed, 22])
         for name, value in weights.items():
@@ -110,6 +106,7 @@ class GeneratedModel:
 
 
 def _tables(model: Model) -> set[str]:
+    """Return the names of weights whose rows are looked up and not multiplied."""
     return {f"{path}.weight" for path, layer, _ in model.shapes() if isinstance(layer, Embedding | Positions)}
 
 
@@ -141,8 +138,12 @@ class GeneratedBatch:
     def batch(self, drawn: GeneratedModel) -> Batch:
         """Return the data for a model."""
         rng = np.random.default_rng([self.seed, self.size, 23])
-        shape = (self.size, *drawn.sample)
-        first = drawn.layers[0]
+        inputs = self._draw_inputs(drawn, rng)
+        targets = self._draw_targets(drawn, rng)
+        return Batch(inputs, targets, self._draw_mask(drawn.sample[0], rng) if drawn.token_level else None)
+
+    def _draw_inputs(self, drawn: GeneratedModel, rng: np.random.Generator) -> Array:
+        shape, first = (self.size, *drawn.sample), drawn.layers[0]
         if isinstance(first, Embedding):
             inputs: Array = rng.integers(0, first.entries, shape)
             inputs.reshape(-1)[[0, -1]] = 0, first.entries - 1
@@ -152,8 +153,14 @@ class GeneratedBatch:
             inputs = np.ldexp(rng.standard_normal(shape), self.magnitude) + drawn.shift
         if self.constant:
             inputs = np.full_like(inputs, inputs.reshape(-1)[-1])
-        if self.spoilt is not None and not drawn.integer_inputs:
+        if drawn.integer_inputs:
+            return inputs
+        if self.spoilt is not None:
             inputs.reshape(-1)[-1] = self.spoilt
+        return inputs.astype(np.float32)
+
+    def _draw_targets(self, drawn: GeneratedModel, rng: np.random.Generator) -> dict[str, Array]:
+        """Draw classes, or multiples of a quarter; those of all heads, so that `heads` changes no others."""
         heads = {head.name: head for head in drawn.model.heads.heads}
         places = (self.size, drawn.sample[0]) if drawn.token_level else (self.size,)
         targets: dict[str, Array] = {}
@@ -161,22 +168,22 @@ class GeneratedBatch:
             units = heads[name].units
             if kind == "cross_entropy":
                 targets[name] = rng.integers(0, units, places)
-            else:
-                quarters = rng.integers(-8, 9, (*places, units)) / 4.0
-                wide = heads[name].format == "float64"
-                targets[name] = quarters + BEYOND_FLOAT32 if wide and self.seed % 2 else quarters
-                targets[name] = targets[name].astype(np.float64 if wide else np.float32)
-        if self.heads:
-            targets = {name: target for name, target in targets.items() if name in self.heads}
-        mask = None
-        if drawn.token_level:
-            lengths = rng.integers(1, drawn.sample[0] + 1, self.size)
-            lengths = {"ragged": lengths, "empty": 0 * lengths}.get(self.mask, np.full(self.size, drawn.sample[0]))
-            mask = (np.arange(drawn.sample[0])[None, :] < lengths[:, None]).astype(np.float32)
-            if self.mask == "holes":
-                mask *= rng.integers(0, 2, mask.shape)
-                mask[-1, -1] = 1.0
-        return Batch(inputs if drawn.integer_inputs else inputs.astype(np.float32), targets, mask)
+                continue
+            quarters = rng.integers(-8, 9, (*places, units)) / 4.0
+            wide = heads[name].format == "float64"
+            targets[name] = quarters + BEYOND_FLOAT32 if wide and self.seed % 2 else quarters
+            targets[name] = targets[name].astype(np.float64 if wide else np.float32)
+        return {name: target for name, target in targets.items() if name in (self.heads or targets)}
+
+    def _draw_mask(self, length: int, rng: np.random.Generator) -> Array:
+        """Draw which of `length` positions of each sample count, as (n, length) of 0.0 and 1.0."""
+        lengths = rng.integers(1, length + 1, self.size)
+        lengths = {"ragged": lengths, "empty": 0 * lengths}.get(self.mask, np.full(self.size, length))
+        mask: Array = (np.arange(length)[None, :] < lengths[:, None]).astype(np.float32)
+        if self.mask == "holes":
+            mask *= rng.integers(0, 2, mask.shape)
+            mask[-1, -1] = 1.0
+        return mask
 
 
 Way = Literal["accumulate", "update", "gradients", "predict", "averaged", "trace", "bytes"]
@@ -381,23 +388,10 @@ class OpenScope:
     raises: bool = False
 
 
-Verb = (
-    Accumulate
-    | Apply
-    | Train
-    | ApplyGradients
-    | Gradients
-    | Predict
-    | Save
-    | Restore
-    | RestoreDamaged
-    | DamageOffloaded
-    | StartAgain
-    | TraceLayers
-    | CountBytes
-    | WrongWidth
-    | OpenScope
-)
+TrainingVerb = Accumulate | Apply | Train | ApplyGradients | Gradients | StartAgain
+ReadingVerb = Predict | TraceLayers | CountBytes | WrongWidth | OpenScope
+SavingVerb = Save | Restore | RestoreDamaged | DamageOffloaded
+Verb = TrainingVerb | ReadingVerb | SavingVerb
 
 
 def step_text(verb: Verb) -> str:
@@ -430,6 +424,11 @@ class GeneratedCase:
             for verb in self.program
         )
         return replace(self, program=tuple(verbs))
+
+
+def scales_dynamically(recipe: Recipe) -> bool:
+    """Return whether a recipe has a dynamic loss scale that is enabled."""
+    return isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
 
 
 def cut_otherwise(window: Window, cut: tuple[int, ...]) -> Window:

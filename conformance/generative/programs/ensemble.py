@@ -19,13 +19,14 @@ from conformance.generative.programs.case import (
     Restore,
     RestoreDamaged,
     StartAgain,
+    scales_dynamically,
 )
 from conformance.generative.programs.executor import Executor, NotPlayed, Play
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
 from conformance.search.properties import REFERENCE_MOMENTS, Observation, canonical, ends_by_itself, equal, wide
 from fixtures.arrays import Array, format_of, wider
 from fixtures.model import Batch, BatchNorm, Embedding
-from fixtures.recipe import SGD, DynamicScaling
+from fixtures.recipe import SGD
 from frameworks.contract import Conventions, Trainer
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core import scope
@@ -35,6 +36,29 @@ from frameworks.reference.core.scope import NORMS
 from frameworks.reference.core.tape import Tensor, plain, round_values
 from frameworks.reference.training.decisions import OpenWindow
 from frameworks.reference.training.trainer import ReferenceTrainer
+
+MEMBERS = 8
+"""Number of plays with random roundings."""
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+LONG_SUM, REORDERED = 256, 2.0
+"""The order of so many terms, which no member changes, matters more than rounding: factor of the bound then."""
+CANCELLED = 4.0
+"""Factor of the bound after a batch norm.
+
+A batch norm cancels the gradient of what all samples have in common, such as the bias before it. What is left is
+rounding error, whose size depends on the order of sums.
+"""
+NEARLY_ZERO = 2.0**-18
+"""Values below this share of the largest one may be pure rounding error."""
+_HALF_A_UNIT_UP = 1.0 + 2.0**-25
+"""A factor that moves a value by half a float32 unit, which random rounding turns into zero or one unit."""
+ERF_TERMS = 16
+"""A library's float32 erf is as inaccurate as a sum of this many terms: four units."""
+_SLOPES: dict[str, Callable[[Array], Array]] = {"tanh": lambda y: 1.0 - y * y, "sigmoid": lambda y: y * (1.0 - y)}
+MANY_TERMS = 32
+"""Sums of at least so many terms get an error of their own, since their partial sums are rounded."""
+Slice = tuple[Array, Array]
+"""Row ids of a table, and the gradients of these rows."""
 
 
 class NotesDrops(ReferenceTrainer):
@@ -54,12 +78,6 @@ class NotesDrops(ReferenceTrainer):
             super().unscale_gradients()
 
 
-NOTHING = 2.0**-18
-"""Values below this share of the largest one may be pure rounding error."""
-_OFF = 1.0 + 2.0**-25
-"""A factor that moves a value by half a float32 unit, which random rounding turns into zero or one unit."""
-
-
 class NotesKinks(Operations):
     """The oracle's operations, which note if an operand of a rectifier is nearly zero, but not zero.
 
@@ -72,12 +90,8 @@ class NotesKinks(Operations):
         if kind == "relu" and isbox(x.value):
             size = np.abs(x.plain())
             largest = size[np.isfinite(size)].max(initial=0.0)
-            self.kinked |= bool(((size > 0.0) & (size <= NOTHING * largest)).any())
+            self.kinked |= bool(((size > 0.0) & (size <= NEARLY_ZERO * largest)).any())
         return super().activation(kind, x)
-
-
-Slice = tuple[Array, Array]
-"""Row ids of a table, and the gradients of these rows."""
 
 
 @primitive  # type: ignore[untyped-decorator]
@@ -110,7 +124,7 @@ class NormsInParts(Operations):
 
     def layer_norm(self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
         def compute(a: Any, measured: Any, g: Any, b: Any, r: Round) -> Any:
-            y, _, variance = normalise(a, (-1,), epsilon, r, self.variance, r(_OFF * measured))
+            y, _, variance = normalise(a, (-1,), epsilon, r, self.variance, r(_HALF_A_UNIT_UP * measured))
             return r(y + _mean_taken_for_zero(a, y, variance + epsilon, (-1,))) * g + b
 
         return self.apply("layer_norm", compute, x, x, scale, shift)
@@ -123,7 +137,7 @@ class NormsInParts(Operations):
 
         def compute(a: Any, measured: Any, g: Any, b: Any, r: Round) -> Any:
             if running_statistics is None:
-                y, mean, variance = normalise(a, axes, epsilon, r, self.variance, r(_OFF * measured))
+                y, mean, variance = normalise(a, axes, epsilon, r, self.variance, r(_HALF_A_UNIT_UP * measured))
                 y = y + _mean_taken_for_zero(a, y, variance + epsilon, axes)
             else:
                 mean, variance = running_statistics
@@ -143,11 +157,6 @@ def _mean_taken_for_zero(x: Any, normalised: Any, variance: Any, axes: tuple[int
     y = plain(normalised)
     share = y.mean(axis=axes, keepdims=True) / np.sqrt(plain(variance)) / math.prod(y.shape[axis] for axis in axes)
     return -y * share * anp.sum(x - plain(x), axis=axes, keepdims=True)
-
-
-FUNCTION = 16
-"""A library's float32 erf is as inaccurate as a sum of this many terms: four units."""
-_SLOPES: dict[str, Callable[[Array], Array]] = {"tanh": lambda y: 1.0 - y * y, "sigmoid": lambda y: y * (1.0 - y)}
 
 
 class PartsAndTiles(NormsInParts):
@@ -199,14 +208,14 @@ class PartsAndTiles(NormsInParts):
         if (slope is None and kind != "gelu") or not np.isfinite(x.plain()).all():
             return super().activation(kind, x)
 
-        terms = FUNCTION if x.format == "float32" else 1
+        terms = ERF_TERMS if x.format == "float32" else 1
 
         def compute(a: Any, r: Round) -> Any:
             if slope is None:
                 error = erf(plain(a) / np.sqrt(2.0))
-                off = plain(r(_OFF * error, terms)) - error
+                off = plain(r(_HALF_A_UNIT_UP * error, terms)) - error
                 return UNARY[kind](a) + 0.5 * off * plain(a) + 0.5 * off * (a - plain(a))
-            y = plain(r(_OFF * UNARY[kind](plain(a))))
+            y = plain(r(_HALF_A_UNIT_UP * UNARY[kind](plain(a))))
             return y + slope(y) * (a - plain(a))
 
         return self.apply(kind, compute, x, keep="operands" if slope is None else "result")
@@ -268,10 +277,6 @@ class OtherRange:
         finite = np.where(np.isfinite(value), value, array)
         self.overflowed |= bool((np.isfinite(finite) & ~np.isfinite(value)).any())
         return np.where(np.abs(finite) > largest, np.copysign(np.inf, finite), finite)
-
-
-MANY_TERMS = 32
-"""Sums of at least so many terms get an error of their own, since their partial sums are rounded."""
 
 
 class Float64Rounding(Stochastic):
@@ -433,20 +438,6 @@ class OracleExecutor(Executor):
         """Do nothing: no process-wide scope affects a run."""
 
 
-MEMBERS = 8
-"""Number of plays with random roundings."""
-LARGEST = float(np.finfo(np.float32).max)
-LONG, REORDERED = 256, 2.0
-"""In a sum of more terms than `LONG`, their order, which no member changes, matters more than rounding. The bound is
-then `REORDERED` times as large."""
-CANCELLED = 4.0
-"""Factor of the bound after a batch norm.
-
-A batch norm cancels the gradient of what all samples have in common, such as the bias before it. What is left is
-rounding error, whose size depends on the order of sums.
-"""
-
-
 class Ensemble:
     """The oracle's plays of a case: rounded to nearest and, on demand, at random."""
 
@@ -460,7 +451,7 @@ class Ensemble:
         """The bound as a multiple of the spread."""
         cancels = any(isinstance(layer, BatchNorm) for _, layer, _ in self._case.drawn.model.shapes())
         terms = self._case.drawn.longest_sum
-        return IMPLEMENTATION_FREEDOM * (CANCELLED if cancels else 1.0) * (REORDERED if terms > LONG else 1.0)
+        return IMPLEMENTATION_FREEDOM * (CANCELLED if cancels else 1.0) * (REORDERED if terms > LONG_SUM else 1.0)
 
     @cached_property
     def nearest(self) -> Play:
@@ -527,7 +518,7 @@ class Ensemble:
     def has_diverged(self, index: int) -> bool:
         """Return whether a finite loss has exceeded the range of float32 in the run at this verb."""
         losses = [wide(o["result/loss"]) for o in self._of_run(index, self.unrounded) if "result/loss" in o]
-        return any(bool(np.isfinite(loss) and abs(loss) > LARGEST) for loss in losses)
+        return any(bool(np.isfinite(loss) and abs(loss) > LARGEST_FLOAT32) for loss in losses)
 
     def adrift(self, index: int) -> bool:
         """Return whether dropped micro-batches have shifted the run's windows, in a framework that ends windows itself.
@@ -548,9 +539,8 @@ class Ensemble:
 
     def _persists(self, name: str) -> bool:
         """Return whether a value of this name persists in the run; under dynamic scaling an accumulator does not."""
-        scaling = self._case.recipe.scaling
-        dynamic = isinstance(scaling, DynamicScaling) and scaling.enabled
-        return name.startswith(("master/", "moment/") if dynamic else ("master/", "moment/", "accumulator/"))
+        prefixes = ("master/", "moment/")
+        return name.startswith(prefixes if scales_dynamically(self._case.recipe) else (*prefixes, "accumulator/"))
 
     def _of_run(self, index: int, play: Play | None = None) -> Iterator[Observation]:
         """Yield the observations of the run at a verb, last first, and of the runs whose weights it started from."""

@@ -3,7 +3,8 @@
 import shutil
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from conformance.generative.programs.case import (
     RestoreDamaged,
     Save,
     StartAgain,
+    Target,
     TraceLayers,
     Train,
     Verb,
@@ -41,6 +43,11 @@ from fixtures.model import Batch, Window
 from fixtures.recipe import Precision, Recipe
 from frameworks.base import RankGroupTrainer
 from frameworks.contract import Trainer, Unsupported, Update
+
+STEPS = "optimizer/steps"
+"""Name of the number of updates in a run's state."""
+MOST_UPDATES = 8
+"""Largest number of updates that a used run makes before it loads a save; fewer if the saved run has made fewer."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +163,7 @@ class Executor(ABC):
                 yield None
             except StateMismatch as error:
                 raise PlayFailed(index, verb, str(error), error.name) from error
-            except Exception as error:
+            except Exception as error:  # whatever else a framework raises is a failure of the verb
                 raised = f"raised {type(error).__name__}: {clean_message(str(error))[:300]}"
                 raise PlayFailed(index, verb, raised) from error
             else:
@@ -177,10 +184,7 @@ class Executor(ABC):
                 return self.apply_gradients(verb)
             case Gradients(micros=micros, times=times):
                 window = self.window(micros)
-                first, *others = [trainer.gradients(window) for _ in range(times)]
-                return {
-                    f"gradient.{n}": np.stack([g, *(o[n] for o in others)]) if others else g for n, g in first.items()
-                }
+                return _gradient_values([trainer.gradients(window) for _ in range(times)])
             case Predict(micro=micro, averaged=averaged):
                 evaluate = trainer.predict_averaged if averaged else trainer.predict
                 outputs = evaluate(self.batch(micro).inputs)
@@ -258,9 +262,9 @@ class Executor(ABC):
                     self.trainer.trace(broken)
                 case "bytes":
                     self.trainer.saved_bytes(broken)
-        except Unsupported:
+        except (Unsupported, NameError):  # a wrong name is an error in the code of an adapter
             raise
-        except Exception:
+        except Exception:  # frameworks have no other exception in common for a wrong shape
             return True
         return False
 
@@ -285,14 +289,16 @@ class Executor(ABC):
         """Open a precision scope and leave it."""
 
 
+def _gradient_values(passes: Sequence[Mapping[str, Array]]) -> dict[str, object]:
+    """Return the gradients of a pass, or those of several passes as arrays (passes, *shape)."""
+    if len(passes) == 1:
+        return {f"gradient.{name}": value for name, value in passes[0].items()}
+    return {f"gradient.{name}": np.stack([gradients[name] for gradients in passes]) for name in passes[0]}
+
+
 def _update_values(update: Update) -> dict[str, object]:
     values = {field.name: getattr(update, field.name) for field in fields(update)}
     return {name: value for name, value in values.items() if value is not None}
-
-
-STEPS = "optimizer/steps"
-MOST_UPDATES = 8
-"""Largest number of updates that a used run makes before it loads a save; fewer if the saved run has made fewer."""
 
 
 class SubjectExecutor(Executor):
@@ -350,8 +356,8 @@ class SubjectExecutor(Executor):
         return Play(tuple(observations))
 
     def state(self) -> Observation:
-        if isinstance(self.trainer, RankGroupTrainer) and (differs := apart(self.trainer.rank_group)):
-            raise StateMismatch("apart", f"leaves {differs}")
+        if isinstance(self.trainer, RankGroupTrainer) and (difference := apart(self.trainer.rank_group)):
+            raise StateMismatch("apart", f"leaves {difference}")
         return self._subject.state(self.trainer)
 
     def save(self, slot: int) -> None:
@@ -368,41 +374,44 @@ class SubjectExecutor(Executor):
         self._saved[slot], self._states[slot], self._recipes[slot] = path, self.trainer.state(), self.recipe
 
     def restore(self, verb: Restore) -> None:
-        slot, into = verb.slot, verb.into
-        if slot not in self._saved:
+        if verb.slot not in self._saved:
             raise NotPlayed
-        saved = self._states[slot]
-        if into != "same":
+        saved, saved_ranks = self._states[verb.slot], self._recipes[verb.slot].ranks
+        if verb.into != "same":
             recipe = self.case.recipe if verb.under is None else verb.under.recipe(self.case.recipe)
             recipe = self.recipe if verb.alike else recipe
             waiting = any(name.startswith("accumulator/") for name in saved)
-            if waiting and recipe.ranks != self._recipes[slot].ranks:
+            if waiting and recipe.ranks != saved_ranks:
                 raise NotPlayed
             self.recipe = recipe
-        target = self.trainer if into == "same" else self.make()
-        micro = GeneratedBatch(2, seed=77)
+        target = self.trainer if verb.into == "same" else self.make()
+        self._use(target, verb.into, saved)
+        target.restore(self._saved[verb.slot])
+        self.trainer = target
+        loaded = target.state()
+        if self.recipe.ranks != saved_ranks:
+            loaded = {name: value for name, value in loaded.items() if not name.startswith("random/")}
+        self._check_loaded(saved, loaded)
+
+    def _use(self, target: Trainer, into: Target, saved: Observation) -> None:
+        """Bring a run that will load the saved state into the named condition."""
+        micro, accumulation = GeneratedBatch(2, seed=77), self.case.recipe.accumulation
         batch = self.batch(micro)
         match into:
             case "used" | "predicted":
                 for _ in range(min(MOST_UPDATES, int(np.max(saved.get(STEPS, 1))))):
-                    target.update(self.window((micro,) * self.case.recipe.accumulation))
+                    target.update(self.window((micro,) * accumulation))
                 if into == "predicted":
                     target.predict(batch.inputs)
                     if self.case.recipe.average is not None:
                         target.predict_averaged(batch.inputs)
             case "stopped":
-                target.accumulate(batch, batch.items * self.case.recipe.accumulation)
+                target.accumulate(batch, batch.items * accumulation)
             case "skipped":
                 gradients = {name: np.full_like(v, np.inf) for name, v in target.parameters().items()}
-                target.apply_gradients(*[gradients] * self.case.recipe.accumulation)
-        target.restore(self._saved[slot])
-        self.trainer = target
-        loaded = target.state()
-        if self.recipe.ranks != self._recipes[slot].ranks:
-            loaded = {name: value for name, value in loaded.items() if not name.startswith("random/")}
-        self._loads_all(saved, loaded)
+                target.apply_gradients(*[gradients] * accumulation)
 
-    def _loads_all(self, saved: Observation, loaded: Observation) -> None:
+    def _check_loaded(self, saved: Observation, loaded: Observation) -> None:
         """Compare the loaded state with the saved one, including signs of zeros.
 
         Raises:
@@ -446,7 +455,7 @@ class SubjectExecutor(Executor):
         except (OSError, ValueError, RuntimeError):
             refused = True
         file.write_bytes(content)
-        self._loads_all(before, self.trainer.state())
+        self._check_loaded(before, self.trainer.state())
         return refused
 
     def _loses_nothing(self, path: Path, saved: Observation) -> bool:
@@ -460,13 +469,18 @@ class SubjectExecutor(Executor):
         return state.keys() == saved.keys() and all(same_bits(state[name], saved[name]) for name in saved)
 
     def scope(self, verb: OpenScope) -> None:
-        framework = self._subject.framework
-        try:
-            with framework.autocast(Precision("O1", verb.format), enabled=verb.enabled):
-                if verb.raises:
-                    raise ZeroDivisionError
-        except ZeroDivisionError:  # raised above, to leave the scope by an exception
-            pass
+        precision = Precision("O1", verb.format)
+        open_and_leave(self._subject.framework.autocast(precision, enabled=verb.enabled), verb.raises)
+
+
+def open_and_leave(scope: AbstractContextManager[None], raises: bool) -> None:
+    """Open a scope and leave it, by an exception if `raises`."""
+    try:
+        with scope:
+            if raises:
+                raise ZeroDivisionError
+    except ZeroDivisionError:  # raised above
+        pass
 
 
 def _checksum(value: Array) -> int:

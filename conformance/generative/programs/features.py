@@ -1,7 +1,7 @@
 """Features of a case, which coverage counts and exclusions name; and strategies for recipes a framework supports."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, cast
@@ -37,6 +37,7 @@ from fixtures.recipe import (
     Adam,
     AdamW,
     DynamicScaling,
+    FormatName,
     Offload,
     OffloadedKind,
     Optimizer,
@@ -51,8 +52,7 @@ from fixtures.recipe import (
 )
 from frameworks.contract import Capability, Framework, needs
 from frameworks.registry import built_in
-from frameworks.ways import Way, sets
-from frameworks.ways import find_installed_ways as offered_ways
+from frameworks.ways import Way, find_installed_ways, sets
 
 LARGE = 10**5
 """Smallest number of values of a large parameter."""
@@ -62,6 +62,30 @@ HUGE, BIG, TINY = 2.0**14, 2.0**6, 2.0**-13
 """Magnitudes from which values count as huge and as large, and up to which they count as tiny."""
 SMALLEST_NORMAL = -126
 """Exponent of the smallest normal number of float32."""
+PRECISIONS = tuple(Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
+SCHEDULES = (
+    *(Steps((1,), (1.0, 0.5)), Steps((1, 3), (0.5, 1.0, 0.25)), Steps((2,), (0.25, 1.0))),
+    *(Steps((5,), (1.0, 0.125)), Steps((2, 257), (1.0, 0.5, 0.25)), Steps((1, 3), (0.0, 0.5, 1.0))),
+    *(Steps((0, 2), (1.0, 0.5, 0.25)), Steps((1,), (1.0, 0.3)), Steps((1, 2), (0.1, 0.7, 1.0))),
+)
+INEXACT_RATE = 0.03
+"""A learning rate that no float format holds exactly."""
+UNEVEN_SCALE = 1003.0
+"""A scale that is no power of two, and that bfloat16 cannot hold."""
+RANKS = (
+    *(Ranks(2), Ranks(3), Ranks(2, "optimizer"), Ranks(2, "gradients"), Ranks(3, "optimizer"), Ranks(4, "gradients")),
+    *(Ranks(2, "full"), Ranks(3, "full"), Ranks(4, "full"), Ranks(4, "full", 2), Ranks(4, "optimizer", 2)),
+    *(Ranks(2, reduce="bfloat16"), Ranks(2, "full", reduce="bfloat16")),
+)
+OFFLOADED: tuple[tuple[OffloadedKind, ...], ...] = (
+    *(("activations",), ("parameters",), ("optimizer",), ("parameters", "optimizer")),
+    ("activations", "parameters", "optimizer"),
+)
+OFFLOADS = (*(Offload(what) for what in OFFLOADED * 2), *(Offload(what, "disk") for what in OFFLOADED))
+SMALL, BUCKET = 1024, 16_384
+"""Largest number of values of a model that ranks train quickly, and of one that fills the buckets of a reduction."""
+ONE_IN = 12
+"""One recipe in this many has ranks, one has QAT, and two have an offload."""
 
 
 def features(case: GeneratedCase) -> frozenset[str]:
@@ -73,41 +97,13 @@ def features(case: GeneratedCase) -> frozenset[str]:
 def recipe_features(recipe: Recipe, layers: tuple[Layer, ...]) -> Iterator[str]:
     """Yield features of the recipe and of the layers that it trains."""
     yield f"precision={recipe.precision.label}"
-    optimizer = recipe.optimizer
-    momentum = isinstance(optimizer, SGD) and optimizer.momentum > 0
-    yield f"optimizer={'Momentum' if momentum else type(optimizer).__name__}"
-    if isinstance(optimizer, SGD) and optimizer.momentum != float(np.float32(optimizer.momentum)):
-        yield "momentum=inexact"
-    if isinstance(optimizer, AdamW) and optimizer.weight_decay != float(np.float32(optimizer.weight_decay)):
-        yield "weight-decay=inexact"
-    applied = recipe.schedule.factors if isinstance(recipe.schedule, Steps) else (1.0,)
-    rates = [optimizer.learning_rate * factor for factor in applied]
-    yield from ["rate=inexact"] if any(rate != float(np.float32(rate)) for rate in rates) else []
-    if isinstance(optimizer, Adam | AdamW):
-        yield from ["epsilon=default"] if optimizer.epsilon is None else []
-        yield from ["epsilon=tiny"] if optimizer.epsilon is None or optimizer.epsilon <= TINY else []
-    match recipe.scaling:
-        case None:
-            yield "scaling=none"
-        case StaticScaling(scale=scale):
-            yield "scaling=static"
-            yield from ["scaling=uneven-scale"] if not _power_of_two(scale) else []
-        case DynamicScaling(enabled=False):
-            yield "scaling=disabled"
-        case DynamicScaling():
-            yield "scaling=dynamic"
-            growth, backoff = recipe.scaling.growth, recipe.scaling.backoff
-            factors = [factor for factor in (recipe.scaling.initial, growth, backoff) if factor is not None]
-            yield from ["scaling=uneven-scale"] if not all(map(_power_of_two, factors)) else []
-            yield from ["scaling=factors"] if growth is not None else []
-            yield from ["scaling=unequal-factors"] if growth and backoff and growth * backoff != 1.0 else []
+    yield from _optimizer_features(recipe)
+    yield from _scaling_features(recipe.scaling)
     yield "accumulation>1" if recipe.accumulation > 1 else "accumulation=1"
-    if recipe.recompute is not None:
-        yield "recompute"
-        yield f"recompute.depth={recipe.recompute.depth}"
-        yield f"recompute.variant={recipe.recompute.variant or 'default'}"
-        if (len(layers) - 1) % recipe.recompute.segments:
-            yield "recompute.uneven"
+    if (recompute := recipe.recompute) is not None:
+        yield from ("recompute", f"recompute.depth={recompute.depth}")
+        yield f"recompute.variant={recompute.variant or 'default'}"
+        yield from _names_of({"recompute.uneven": (len(layers) - 1) % recompute.segments > 0})
     flags = {
         "clip": recipe.clip is not None,
         "schedule": recipe.schedule is not None,
@@ -115,15 +111,53 @@ def recipe_features(recipe: Recipe, layers: tuple[Layer, ...]) -> Iterator[str]:
         "optimizers=2": recipe.optimizers > 1,
         "separate-losses": recipe.separate_losses,
         "average": recipe.average is not None,
-        "average=inexact": recipe.average is not None and recipe.average != float(np.float32(recipe.average)),
+        "average=inexact": recipe.average is not None and not _in_float32(recipe.average),
         "aware": recipe.quantization is not None,
+    }
+    yield from _names_of(flags)
+    yield from (f"way={way}" for way in recipe.ways)
+    if recipe.ranks is not None:
+        yield f"ranks={recipe.ranks.level}"
+    if recipe.offload is not None:
+        yield f"offload={recipe.offload.to}"
+    yield from (f"layer={type(layer).__name__}" for _, layer in walk(layers))
+
+
+def _optimizer_features(recipe: Recipe) -> Iterator[str]:
+    optimizer = recipe.optimizer
+    momentum = optimizer.momentum if isinstance(optimizer, SGD) else 0.0
+    yield f"optimizer={'Momentum' if momentum > 0 else type(optimizer).__name__}"
+    factors = recipe.schedule.factors if isinstance(recipe.schedule, Steps) else (1.0,)
+    flags = {
+        "momentum=inexact": not _in_float32(momentum),
+        "weight-decay=inexact": isinstance(optimizer, AdamW) and not _in_float32(optimizer.weight_decay),
+        "rate=inexact": not all(_in_float32(optimizer.learning_rate * factor) for factor in factors),
         "state=8-bit": isinstance(optimizer, Adam) and optimizer.state_bits == 8,
     }
-    yield from (name for name, there in flags.items() if there)
-    yield from (f"way={way}" for way in recipe.ways)
-    yield from [f"ranks={recipe.ranks.level}"] if recipe.ranks is not None else []
-    yield from [f"offload={recipe.offload.to}"] if recipe.offload is not None else []
-    yield from (f"layer={type(layer).__name__}" for _, layer in walk(layers))
+    yield from _names_of(flags)
+    if isinstance(optimizer, Adam | AdamW):
+        epsilon = optimizer.epsilon
+        yield from _names_of({"epsilon=default": epsilon is None, "epsilon=tiny": epsilon is None or epsilon <= TINY})
+
+
+def _scaling_features(scaling: Scaling | None) -> Iterator[str]:
+    match scaling:
+        case None:
+            yield "scaling=none"
+        case StaticScaling(scale=scale):
+            yield "scaling=static"
+            yield from _names_of({"scaling=uneven-scale": not _power_of_two(scale)})
+        case DynamicScaling(enabled=False):
+            yield "scaling=disabled"
+        case DynamicScaling(initial=initial, growth=growth, backoff=backoff):
+            yield "scaling=dynamic"
+            factors = [factor for factor in (initial, growth, backoff) if factor is not None]
+            flags = {
+                "scaling=uneven-scale": not all(map(_power_of_two, factors)),
+                "scaling=factors": growth is not None,
+                "scaling=unequal-factors": bool(growth and backoff and growth * backoff != 1.0),
+            }
+            yield from _names_of(flags)
 
 
 def model_features(case: GeneratedCase) -> Iterator[str]:
@@ -134,47 +168,50 @@ def model_features(case: GeneratedCase) -> Iterator[str]:
     yield from (f"loss={kind}" for _, kind in drawn.losses)
     yield from (f"head={head.format}" for head in drawn.model.heads.heads)
     yield f"heads={len(drawn.losses)}"
-    if drawn.token_level:
-        yield "token-level"
-    if drawn.integer_inputs:
-        yield "token-ids"
     attention = [(layer.heads, shape) for _, layer, shape in drawn.model.shapes() if isinstance(layer, SelfAttention)]
-    yield from ["attention=heads-as-places"] if any(shape == (heads, heads) for heads, shape in attention) else []
     sizes = [math.prod(shape) for shape in drawn.model.parameter_shapes().values()]
-    yield from ["weights=large"] if drawn.gain > 0 else []
-    yield from ["weights=small"] if drawn.gain < 0 else []
-    yield from ["weights=offset"] if drawn.offset else []
-    yield from ["inputs=far-from-zero"] if drawn.shift else []
-    yield from ["parameters=few"] if len(sizes) < 4 else []
-    yield from ["parameter=large"] if max(sizes) >= LARGE else []
-    yield from ["parameter=one-element"] if min(sizes) == 1 else []
-    yield from ["parameter=odd"] if any(size % 2 and size > 1 for size in sizes) else []
+    flags = {
+        "token-level": drawn.token_level,
+        "token-ids": drawn.integer_inputs,
+        "attention=heads-as-places": any(shape == (heads, heads) for heads, shape in attention),
+        "weights=large": drawn.gain > 0,
+        "weights=small": drawn.gain < 0,
+        "weights=offset": drawn.offset != 0.0,
+        "inputs=far-from-zero": drawn.shift != 0.0,
+        "parameters=few": len(sizes) < 4,
+        "parameter=large": max(sizes) >= LARGE,
+        "parameter=one-element": min(sizes) == 1,
+        "parameter=odd": any(size % 2 and size > 1 for size in sizes),
+    }
+    yield from _names_of(flags)
 
 
 def program_features(case: GeneratedCase) -> Iterator[str]:
     """Yield features of the program."""
+    drawn = case.drawn
+    length = drawn.sample[0] if drawn.token_level or drawn.integer_inputs else 1
     for verb in case.program:
         yield f"verb={word(verb)}"
-        yield from ["verb=Restore"] if isinstance(verb, Restore) else []
         if isinstance(verb, Restore):
-            yield from ["under=other-ranks"] if verb.by_others(case.recipe) else []
-            yield from ["under=other-offload"] if verb.offloads_otherwise(case.recipe) else []
-        yield from _data(verb, case.drawn.sample[0] if case.drawn.token_level or case.drawn.integer_inputs else 1)
-    if _optimizer_without_gradient(case):
-        yield "window=optimizer-without-gradient"
-    shapes = [shape for _, layer, shape in case.drawn.model.shapes() if isinstance(layer, BatchNorm)]
-    alone = any(micro.size == 1 for verb in case.program for micro in _list_training_batches(verb))
-    if alone and any(math.prod(shape[:-1]) == 1 for shape in shapes):
-        yield "normalised=one-value"
-    widths = {shape[0] for shape in case.drawn.model.parameter_shapes().values() if len(shape) == 1}
-    lengths = {*case.drawn.sample[:1]} if case.drawn.token_level else set()
-    if lengths & widths or any(micro.size in widths for verb in case.program for micro in _list_training_batches(verb)):
-        yield "batch=width"
-    for window in windows(case):
-        yield from ["window=unequal-items"] if len(set(window)) > 1 else []
+            yield "verb=Restore"
+            others = {"ranks": verb.by_others(case.recipe), "offload": verb.offloads_otherwise(case.recipe)}
+            yield from (f"under=other-{name}" for name in _names_of(others))
+        yield from _data(verb, length)
+    normalised = [shape for _, layer, shape in drawn.model.shapes() if isinstance(layer, BatchNorm)]
+    widths = {shape[0] for shape in drawn.model.parameter_shapes().values() if len(shape) == 1}
+    lengths = {*drawn.sample[:1]} if drawn.token_level else set()
+    sizes = {micro.size for verb in case.program for micro in _list_training_batches(verb)}
+    flags = {
+        "window=optimizer-without-gradient": _optimizer_without_gradient(case),
+        "normalised=one-value": 1 in sizes and any(math.prod(shape[:-1]) == 1 for shape in normalised),
+        "batch=width": bool((lengths | sizes) & widths),
+        "window=unequal-items": any(len(set(window)) > 1 for window in windows(case)),
+    }
+    yield from _names_of(flags)
     waiting = moved = False
     for verb in case.program:
-        yield from ["break=after-a-step"] if moved and isinstance(verb, WrongWidth) else []
+        if moved and isinstance(verb, WrongWidth):
+            yield "break=after-a-step"
         moved = isinstance(verb, Accumulate | Train) or (moved and not isinstance(verb, StartAgain))
         if waiting and not isinstance(verb, Accumulate | Apply):
             yield f"mid-window={word(verb)}"
@@ -213,16 +250,16 @@ def _optimizer_without_gradient(case: GeneratedCase) -> bool:
             case Accumulate(micro=micro):
                 open_window |= {*micro.heads} or heads
             case Train(micros=micros):
-                missing.append(_of_heads(names, heads - {h for micro in micros for h in micro.heads or heads}))
+                missing.append(_select_of_heads(names, heads - {h for micro in micros for h in micro.heads or heads}))
             case Apply():
-                missing.append(_of_heads(names, heads - open_window))
+                missing.append(_select_of_heads(names, heads - open_window))
                 open_window = set()
             case StartAgain():
                 open_window = set()
     return any(set(owned) <= gone for gone in missing for owned in places)
 
 
-def _of_heads(names: list[str], heads: set[str]) -> set[str]:
+def _select_of_heads(names: list[str], heads: set[str]) -> set[str]:
     return {name for name in names if name.rsplit(".", 2)[-2] in heads}
 
 
@@ -260,8 +297,6 @@ def _data(verb: Verb, length: int) -> Iterator[str]:
     match verb:
         case ApplyGradients(window=window):
             values = [value for gradient in window for value in (gradient.base, *(s.value for s in gradient.spikes))]
-            for value in values:
-                yield f"feed={_size(value)}"
             flags = {
                 "unscaled-by-hand": verb.unscale_calls is not None,
                 "unscaled-twice": verb.unscale_calls == 2,
@@ -271,30 +306,41 @@ def _data(verb: Verb, length: int) -> Iterator[str]:
                 "missing": any(gradient.missing is not None or gradient.nothing for gradient in window),
                 "nothing": all(gradient.nothing for gradient in window),
             }
-            yield from (f"feed={name}" for name, there in flags.items() if there)
+            yield from (f"feed={name}" for name in (*map(_size, values), *_names_of(flags)))
         case Accumulate(micro=micro) | Predict(micro=micro) | TraceLayers(micro=micro) | CountBytes(micro=micro):
-            yield from _micro((micro,), length)
+            yield from _micro_batch_features(micro, length)
         case Train(micros=micros) | Gradients(micros=micros):
-            yield from _micro(micros, length)
-            if len({micro.size for micro in micros}) > 1:
-                yield "window=ragged"
-            if verb.times > 1:
-                yield "train=often"
+            for micro in micros:
+                yield from _micro_batch_features(micro, length)
+            ragged = len({micro.size for micro in micros}) > 1
+            yield from _names_of({"window=ragged": ragged, "train=often": verb.times > 1})
         case OpenScope():
             yield f"scope={verb.format}"
 
 
-def _micro(micros: tuple[GeneratedBatch, ...], length: int) -> Iterator[str]:
-    for micro in micros:
-        yield f"mask={micro.mask}"
-        yield from ["batch=one-sample"] if micro.size == 1 else []
-        yield from ["batch=many"] if micro.size * length >= MANY else []
-        yield from ["targets=missing"] if micro.heads else []
-        yield from ["inputs=large"] if micro.magnitude > 0 else []
-        yield from ["inputs=small"] if micro.magnitude < 0 else []
-        yield from ["inputs=subnormal"] if micro.magnitude < SMALLEST_NORMAL else []
-        yield from ["inputs=constant"] if micro.constant else []
-        yield from ["inputs=infinite"] if micro.spoilt is not None else []
+def _micro_batch_features(micro: GeneratedBatch, length: int) -> Iterator[str]:
+    yield f"mask={micro.mask}"
+    flags = {
+        "batch=one-sample": micro.size == 1,
+        "batch=many": micro.size * length >= MANY,
+        "targets=missing": bool(micro.heads),
+        "inputs=large": micro.magnitude > 0,
+        "inputs=small": micro.magnitude < 0,
+        "inputs=subnormal": micro.magnitude < SMALLEST_NORMAL,
+        "inputs=constant": micro.constant,
+        "inputs=infinite": micro.spoilt is not None,
+    }
+    yield from _names_of(flags)
+
+
+def _names_of(flags: Mapping[str, bool]) -> list[str]:
+    """Return the names whose flag is set."""
+    return [name for name, is_set in flags.items() if is_set]
+
+
+def _in_float32(value: float) -> bool:
+    """Return whether float32 holds the value exactly."""
+    return value == float(np.float32(value))
 
 
 def _power_of_two(value: float) -> bool:
@@ -313,21 +359,16 @@ def _size(value: float) -> str:
     return "tiny" if abs(value) <= TINY else "ordinary"
 
 
-PRECISIONS = tuple(Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
-SCHEDULES = (
-    *(Steps((1,), (1.0, 0.5)), Steps((1, 3), (0.5, 1.0, 0.25)), Steps((2,), (0.25, 1.0))),
-    *(Steps((5,), (1.0, 0.125)), Steps((2, 257), (1.0, 0.5, 0.25)), Steps((1, 3), (0.0, 0.5, 1.0))),
-    *(Steps((0, 2), (1.0, 0.5, 0.25)), Steps((1,), (1.0, 0.3)), Steps((1, 2), (0.1, 0.7, 1.0))),
-)
-INEXACT_RATE = 0.03
-"""A learning rate that no float format holds exactly."""
-UNEVEN_SCALE = 1003.0
-"""A scale that is no power of two, and that bfloat16 cannot hold."""
-
-
 def is_offered(framework: Framework, recipe: Recipe) -> bool:
     """Return whether a framework declares all capabilities that a recipe needs."""
     return supports(framework, *needs(recipe))
+
+
+def scope_formats(framework: Framework) -> list[FormatName]:
+    """Return the low formats for which a framework has precision scopes."""
+    if not supports(framework, Capability.AUTOCAST_SCOPE):
+        return []
+    return [p.format for p in PRECISIONS if p.level == "O1" and is_offered(framework, Recipe(precision=p))]
 
 
 @st.composite
@@ -337,7 +378,6 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel) -> Rec
     Two optimizers under a loss scale get no schedule: no clause says what counts as an update if one of them skips
     (`scaling.two-optimizers-rule`).
     """
-
     crowded = draw(st.integers(0, 3)) == 0
 
     def maybe(capability: Capability, chance: int) -> bool:
@@ -358,8 +398,8 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: GeneratedModel) -> Rec
         recipe = recipe.replace(clip=draw(st.sampled_from([2.0**-6, 0.3, 0.5, 2.0, 64.0])))
     if maybe(Capability.SCHEDULE, 3):
         recipe = recipe.replace(schedule=draw(st.sampled_from(SCHEDULES)))
-    apart = recipe.scaling is None or recipe.schedule is None
-    if apart and maybe(Capability.TWO_OPTIMIZERS, 5):
+    counts_agree = recipe.scaling is None or recipe.schedule is None
+    if counts_agree and maybe(Capability.TWO_OPTIMIZERS, 5):
         recipe = recipe.replace(optimizers=2)
     elif maybe(Capability.GROUPS, 4):
         recipe = recipe.replace(groups=2)
@@ -384,24 +424,8 @@ def _with_ways(framework: Framework, recipe: Recipe) -> Recipe:
 @cache
 def _sets_of_ways(framework: Framework) -> tuple[tuple[Way, ...], ...]:
     """Return sets of ways without documented limits."""
-    here = offered_ways(framework.name, framework.mode) if framework.name in built_in() else ()
-    return sets(tuple(way for way in here if not way.limits))
-
-
-RANKS = (
-    *(Ranks(2), Ranks(3), Ranks(2, "optimizer"), Ranks(2, "gradients"), Ranks(3, "optimizer"), Ranks(4, "gradients")),
-    *(Ranks(2, "full"), Ranks(3, "full"), Ranks(4, "full"), Ranks(4, "full", 2), Ranks(4, "optimizer", 2)),
-    *(Ranks(2, reduce="bfloat16"), Ranks(2, "full", reduce="bfloat16")),
-)
-OFFLOADED: tuple[tuple[OffloadedKind, ...], ...] = (
-    *(("activations",), ("parameters",), ("optimizer",), ("parameters", "optimizer")),
-    ("activations", "parameters", "optimizer"),
-)
-OFFLOADS = (*(Offload(what) for what in OFFLOADED * 2), *(Offload(what, "disk") for what in OFFLOADED))
-SMALL, BUCKET = 1024, 16_384
-"""Largest number of values of a model that ranks train quickly, and of one that fills the buckets of a reduction."""
-ONE_IN = 12
-"""One recipe in this many has ranks, one has QAT, and two have an offload."""
+    ways = find_installed_ways(framework.name, framework.mode) if framework.name in built_in() else ()
+    return sets(tuple(way for way in ways if not way.limits))
 
 
 @st.composite
@@ -451,13 +475,13 @@ def techniques_of(framework: Framework) -> Techniques:
 def _techniques_of(framework: Framework) -> Techniques:
     left_out = generative_settings(framework).not_drawn
 
-    def here(field: str, values: Sequence[Any]) -> list[Any]:
+    def select(field: str, values: Sequence[Any]) -> list[Any]:
         return [v for v in values if field not in left_out and is_offered(framework, Recipe(**{field: v}))]
 
-    eight = here("optimizer", [Adam(state_bits=8)])
+    eight = select("optimizer", [Adam(state_bits=8)])
     blocks = [(block, smallest) for block in (2, 7, 256) for smallest in (1, 2, 16)] if eight else []
-    qat = here("quantization", [Qat(), Qat(1), Qat(2)])
-    return Techniques(here("ranks", RANKS), here("offload", OFFLOADS), qat, blocks)
+    qat = select("quantization", [Qat(), Qat(1), Qat(2)])
+    return Techniques(select("ranks", RANKS), select("offload", OFFLOADS), qat, blocks)
 
 
 @st.composite

@@ -49,12 +49,12 @@ class BrokenClause:
         return f"{self.failure.text}{without}; this breaks {self.clause}"
 
 
-def _less(*kinds: type[Verb]) -> Simpler:
+def _without(*kinds: type[Verb]) -> Simpler:
     """Return a function that removes verbs of these kinds from a case."""
     return lambda case: replace(case, program=tuple(v for v in case.program if not isinstance(v, kinds)))
 
 
-def _but(**fields: object) -> Simpler:
+def _with_recipe(**fields: object) -> Simpler:
     return lambda case: replace(case, recipe=case.recipe.replace(**fields))
 
 
@@ -77,75 +77,54 @@ def _wide_moments(case: GeneratedCase) -> GeneratedCase:
     return replace(case, recipe=case.recipe.replace(optimizer=wide))
 
 
-CAUSES: dict[str, Simpler] = {
-    "the damaged file": _less(RestoreDamaged),
-    "the damaged offloaded file": _less(DamageOffloaded),
-    "the other number of ranks": _as_saved("ranks"),
-    "the other offload": _as_saved("offload"),
-    "the load inside a window": _no_loads_in_windows,
-    "loading": _less(Save, Restore, RestoreDamaged),
-    "the first run": lambda case: replace(
-        _less(StartAgain)(case), program=(StartAgain(), *_less(StartAgain)(case).program)
-    ),
-    "the exception": _less(WrongWidth),
-    "the scope": _less(OpenScope),
-    "other ways": _but(ways=()),
-    "ranks": _but(ranks=None),
-    "the offload": _but(offload=None),
-    "quantization": _but(quantization=None),
-    "8-bit moments": _wide_moments,
-    "recomputation": _but(recompute=None),
-    "the average": _but(average=None),
-    "evaluation": _less(Predict),
-    "the look at gradients": _less(Gradients, TraceLayers, CountBytes),
-    "clipping": _but(clip=None),
-    "scaling": _but(scaling=None),
-    "the second optimizer": _but(optimizers=1),
-    "groups": _but(groups=1),
-    "the schedule": _but(schedule=None),
-    "low precision": _but(precision=Precision()),
+def _one_run(case: GeneratedCase) -> GeneratedCase:
+    """Return the case with all its verbs on one run."""
+    return replace(case, program=(StartAgain(), *_without(StartAgain)(case).program))
+
+
+CAUSES: dict[str, tuple[Simpler, str]] = {
+    "the damaged file": (_without(RestoreDamaged), "resume.truncated-file"),
+    "the damaged offloaded file": (_without(DamageOffloaded), "offload.disk-fault"),
+    "the other number of ranks": (_as_saved("ranks"), "sharding.resumes-in-another-size"),
+    "the other offload": (_as_saved("offload"), "offload.trains"),
+    "the load inside a window": (_no_loads_in_windows, "resume.mid-window"),
+    "loading": (_without(Save, Restore, RestoreDamaged), "resume.bit-identical"),
+    "the first run": (_one_run, "laws.second-run"),
+    "the exception": (_without(WrongWidth), LAW),
+    "the scope": (_without(OpenScope), "autocast.scope-restored"),
+    "other ways": (_with_recipe(ways=()), "composition.ways"),
+    "ranks": (_with_recipe(ranks=None), "sharding.equals-whole"),
+    "the offload": (_with_recipe(offload=None), "offload.same-bits"),
+    "quantization": (_with_recipe(quantization=None), "quantization.aware-values"),
+    "8-bit moments": (_wide_moments, "quantization.adam8-encoding"),
+    "recomputation": (_with_recipe(recompute=None), "recompute.same-state"),
+    "the average": (_with_recipe(average=None), "master.average-follows-updates"),
+    "evaluation": (_without(Predict), "accumulation.evaluation-changes-nothing"),
+    "the look at gradients": (_without(Gradients, TraceLayers, CountBytes), "accumulation.nothing-before-boundary"),
+    "clipping": (_with_recipe(clip=None), ""),
+    "scaling": (_with_recipe(scaling=None), ""),
+    "the second optimizer": (_with_recipe(optimizers=1), "scaling.two-optimizers"),
+    "groups": (_with_recipe(groups=1), "accumulation.groups-change-nothing"),
+    "the schedule": (_with_recipe(schedule=None), "scaling.step-count-follows-updates"),
+    "low precision": (_with_recipe(precision=Precision()), ""),
 }
-"""Functions that remove a part of a case, by the part's name, in the order in which they are tried."""
+"""By a part of a case, in the order in which they are tried: a function that removes the part, and the clause that a
+failure breaks that needs it; "" if this depends on the rest of the case."""
 
 
 def find_broken_clause(case: GeneratedCase, failure: Failure, judge: Judge) -> BrokenClause:
     """Return the clause that a failure breaks."""
-    for name, simpler in CAUSES.items():
-        without = simpler(case)
+    for name, (remove, _) in CAUSES.items():
+        without = remove(case)
         if without == case or not without.program:
             continue
         try:
-            gone = judge(without) is None
+            if judge(without) is None:
+                return BrokenClause(failure, clause_of(case, failure, name), name)
         except Unsupported:  # without this part the framework refuses the case, which says nothing
             continue
-        if gone:
-            return BrokenClause(failure, clause_of(case, failure, name), name)
     return BrokenClause(failure, clause_of(case, failure, ""), "")
 
-
-_BY_CAUSE = {
-    "loading": "resume.bit-identical",
-    "the load inside a window": "resume.mid-window",
-    "the damaged file": "resume.truncated-file",
-    "the damaged offloaded file": "offload.disk-fault",
-    "the other number of ranks": "sharding.resumes-in-another-size",
-    "the other offload": "offload.trains",
-    "the first run": "laws.second-run",
-    "the exception": LAW,
-    "the scope": "autocast.scope-restored",
-    "other ways": "composition.ways",
-    "ranks": "sharding.equals-whole",
-    "the offload": "offload.same-bits",
-    "quantization": "quantization.aware-values",
-    "8-bit moments": "quantization.adam8-encoding",
-    "recomputation": "recompute.same-state",
-    "the average": "master.average-follows-updates",
-    "evaluation": "accumulation.evaluation-changes-nothing",
-    "the look at gradients": "accumulation.nothing-before-boundary",
-    "groups": "accumulation.groups-change-nothing",
-    "the second optimizer": "scaling.two-optimizers",
-    "the schedule": "scaling.step-count-follows-updates",
-}
 
 _BY_VERB = {
     "Save": "resume.save-has-no-side-effects",
@@ -162,6 +141,18 @@ _BY_PART = {
     "average/": "master.average-follows-updates",
     "accumulator/": "accumulation.weighs-items",
 }
+_OTHERS = frozenset(
+    (
+        *(LAW, "composition.pairs", "resume.scaler-state", "sharding.replicas-equal"),
+        *("accumulation.clips-only-what-is-larger", "accumulation.once-per-window"),
+        *("autocast.evaluation-parity", "autocast.layers-honour-policy"),
+        *("master.moments-keep-precision", "master.small-update-survives"),
+        *("scaling.automaton", "scaling.defaults-are-declared", "scaling.detects-inf", "scaling.is-transparent"),
+        *("scaling.overflow-path-does-not-raise", "scaling.reports-true-loss", "scaling.skip-is-atomic"),
+        *("scaling.skip-is-reported", "scaling.static-is-constant", "scaling.unscales-before-clipping"),
+    )
+)
+"""Clauses that `clause_of` names by no table."""
 
 
 def clause_of(case: GeneratedCase, failure: Failure, cause: str) -> str:
@@ -173,8 +164,8 @@ def clause_of(case: GeneratedCase, failure: Failure, cause: str) -> str:
         return "resume.scaler-state"
     if cause == "the average" and isinstance(verb, Predict):
         return "master.average-is-evaluated"
-    if cause in _BY_CAUSE:
-        return _BY_CAUSE[cause]
+    if cause and CAUSES[cause][1]:
+        return CAUSES[cause][1]
     if part.startswith("global/"):
         return "autocast.settings-restored"
     if part == "aliased":
@@ -225,30 +216,5 @@ def _of_update(case: GeneratedCase, failure: Failure, cause: str) -> str:
 def reachable() -> frozenset[str]:
     """Return the clauses to which a failure can be attributed."""
     techniques = (clause for technique in load_techniques() for clause in technique.breaks)
-    return frozenset((*_BY_CAUSE.values(), *_BY_VERB.values(), *_BY_PART.values(), *_OTHERS, *techniques))
-
-
-_OTHERS = frozenset(
-    {
-        LAW,
-        "scaling.defaults-are-declared",
-        "resume.scaler-state",
-        "sharding.replicas-equal",
-        "scaling.overflow-path-does-not-raise",
-        "autocast.evaluation-parity",
-        "scaling.static-is-constant",
-        "scaling.automaton",
-        "scaling.skip-is-reported",
-        "scaling.detects-inf",
-        "scaling.skip-is-atomic",
-        "scaling.reports-true-loss",
-        "master.moments-keep-precision",
-        "scaling.unscales-before-clipping",
-        "accumulation.clips-only-what-is-larger",
-        "scaling.is-transparent",
-        "accumulation.once-per-window",
-        "autocast.layers-honour-policy",
-        "master.small-update-survives",
-        "composition.pairs",
-    }
-)
+    causes = (clause for _, clause in CAUSES.values() if clause)
+    return frozenset((*causes, *_BY_VERB.values(), *_BY_PART.values(), *_OTHERS, *techniques))

@@ -12,8 +12,9 @@ from typing import ClassVar, Protocol
 import numpy as np
 from hypothesis import strategies as st
 
+from conformance.checks import subprocesses
 from conformance.checks.subject import Subject, supports
-from conformance.checks.subprocesses import apart, same_framework
+from conformance.generative.programs import judge
 from conformance.generative.programs.case import (
     Accumulate,
     ApplyGradients,
@@ -31,32 +32,29 @@ from conformance.generative.programs.case import (
 )
 from conformance.generative.programs.executor import Play, PlayFailed
 from conformance.generative.programs.features import features, recipes, variants
-from conformance.generative.programs.judge import (
-    against_the_oracle,
-    apart_from_twin,
-    canonical_play,
-    describe,
-    ensemble_of,
-    make_failure,
-    play,
-    play_in_turn,
-)
-from conformance.generative.programs.strategies import TARGETS, cases, few_files, models
+from conformance.generative.programs.strategies import TARGETS, cases, limit_files, models
 from conformance.generative.programs.triage import find_broken_clause
 from conformance.search.properties import Failure, GenerativeSettings, Observation
 from fixtures.model import BatchNorm, Dropout, LayerNorm, walk
 from fixtures.recipe import DynamicScaling, Recompute, Scaling, StaticScaling
 from frameworks.contract import Capability, Framework, Unsupported
 from frameworks.registry import load
+from frameworks.ways import Way
 
-HUGE = 2.0**96
+LARGEST_SCALABLE = 2.0**96
 """Limit of the compared values: below it, no drawn scale makes a value or its operands infinite in float32."""
-SMALLEST = 2.0**-100
+SMALLEST_SCALABLE = 2.0**-100
 """Smaller values may be sums of subnormal ones, whose low bits a scale of 1 loses and a larger scale keeps."""
-LOST = 2.0**-137
+SUBNORMAL_LOSS = 2.0**-137
 """Loss of 2^12 subnormal float32 gradients together, per unit of the largest value that multiplies them."""
 SLOT = 9
 """Slot in which a variation saves; no drawn program uses it."""
+TRIPLES, TRIPLES_DRAWN = 3, 8
+"""Number of triples of cases that one process plays, and of triples drawn to find allowed ones."""
+MANY_UPDATES, SMALL = 260, 128
+"""More updates than 8 bits can count, and the largest number of values of a model that makes so many."""
+LONG_INTERVAL = 1000
+"""A growth interval that is longer than any drawn program."""
 
 
 class Variation:
@@ -82,9 +80,8 @@ class RecomputedCase(Variation):
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         plain = replace(self.case, recipe=self.case.recipe.replace(recompute=None))
-        unmasked = replace(self.case, drawn=self.case.drawn.without_masks())
-        rounded = unmasked if subject.conventions.compiled else None
-        return _compare_plays(subject, laws, self.case, plain, rounded, ("global/", "result/bytes"))
+        tolerance = TwinTolerance(excluded=("global/", "result/bytes"), rounded=_case_that_bounds(subject, self.case))
+        return _compare_plays(subject, laws, self.case, plain, tolerance)
 
 
 @dataclass(frozen=True)
@@ -104,10 +101,14 @@ class ScaledCase(Variation):
         return features(self.case) | features(self._scaled)
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
-        left = ("scaler/", "accumulator/", "result/scale", "result/good", "result/setting", "result/back", "global/")
-        unmasked = replace(self._scaled, drawn=self.case.drawn.without_masks())
-        rounded = unmasked if subject.conventions.compiled else None
-        return _compare_plays(subject, laws, self._scaled, self.case, rounded, left, largest=HUGE, underflow=SMALLEST)
+        of_scaler = ("scaler/", "accumulator/", "result/scale", "result/good", "result/setting", "result/back")
+        tolerance = TwinTolerance(
+            excluded=(*of_scaler, "global/"),
+            rounded=_case_that_bounds(subject, self._scaled),
+            largest=LARGEST_SCALABLE,
+            underflow=SMALLEST_SCALABLE,
+        )
+        return _compare_plays(subject, laws, self._scaled, self.case, tolerance)
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ class ResumedCase(Variation):
         return features(self.case) | features(self._resumed)
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
-        return _compare_plays(subject, laws, self._resumed, self.case, None, (), (self.place, self.place + 2))
+        inserted = range(self.place, self.place + 2)
+        return _compare_plays(subject, laws, self._resumed, self.case, TwinTolerance(inserted=inserted))
 
 
 @dataclass(frozen=True)
@@ -148,15 +150,15 @@ class SecondRun(Variation):
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         try:
-            alone = play(subject, self.case)
+            alone = judge.play(subject, self.case)
             if self.in_turn:
-                after, _ = play_in_turn(subject, self.case, self.first)
+                after, _ = judge.play_in_turn(subject, self.case, self.first)
             else:
-                play(subject, self.first)
-                after = play(subject, self.case)
+                judge.play(subject, self.first)
+                after = judge.play(subject, self.case)
         except PlayFailed as failed:
-            return make_failure(failed)
-        return describe(self.case, apart_from_twin(after, alone))
+            return judge.make_failure(failed)
+        return judge.describe(self.case, judge.find_twin_mismatch(after, alone))
 
 
 @dataclass(frozen=True)
@@ -171,45 +173,48 @@ class Elsewhere(Variation):
         return frozenset(word for case in self.cases for word in features(case))
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
-        here = [_try_play(subject, case) for case in self.cases]
-        refusals = [result for result in here if isinstance(result, Unsupported)]
-        if len(refusals) == len(here):
+        own = [_try_play(subject, case) for case in self.cases]
+        refusals = [result for result in own if isinstance(result, Unsupported)]
+        if len(refusals) == len(own):
             raise refusals[-1]
+        framework = subprocesses.same_framework(subject)
+        task = PlaysTask(*framework, subject.seed, subject.ways, tuple(reversed(self.cases)))
         with TemporaryDirectory() as folder:
-            there = [*reversed(apart(PlaysTask.of(subject, tuple(reversed(self.cases))), Path(folder) / "plays"))]
-        for case, mine, other in zip(self.cases, here, there, strict=True):
-            if not isinstance(mine, Play) or other is None:
+            others = [*reversed(subprocesses.apart(task, Path(folder) / "plays"))]
+        for case, result, observations in zip(self.cases, own, others, strict=True):
+            if not isinstance(result, Play) or observations is None:
                 continue
-            if (failure := describe(case, apart_from_twin(mine, Play(other), left=("global/",)))) is not None:
+            mismatch = judge.find_twin_mismatch(result, Play(observations), excluded=("global/",))
+            if (failure := judge.describe(case, mismatch)) is not None:
                 return failure
         return None
 
 
 @dataclass(frozen=True)
 class PlaysTask:
-    """Cases to play in a new process; `framework` names the adapter as "package.module:Class"."""
+    """Cases to play in a new process; the other fields make the subject again.
+
+    Attributes:
+        framework: the adapter, as "package.module:Class".
+    """
 
     framework: str
     device: str
     mode: str
     seed: int
+    ways: tuple[Way, ...]
     cases: tuple[GeneratedCase, ...]
-
-    @classmethod
-    def of(cls, subject: Subject, cases: tuple[GeneratedCase, ...]) -> PlaysTask:
-        """Return the task that plays the cases on the same framework, device, mode and seed."""
-        return cls(*same_framework(subject), subject.seed, cases)
 
     def run(self) -> list[tuple[Observation | None, ...] | None]:
         """Return the observations after every verb of each case; None for a case that is refused or raises."""
-        subject = Subject(load(self.framework, self.device, self.mode), self.seed)
+        subject = Subject(load(self.framework, self.device, self.mode), self.seed, ways=self.ways)
         plays = [_try_play(subject, case) for case in self.cases]
         return [result.observations if isinstance(result, Play) else None for result in plays]
 
 
 def _try_play(subject: Subject, case: GeneratedCase) -> Play | Unsupported | None:
     try:
-        return play(subject, case)
+        return judge.play(subject, case)
     except Unsupported as refusal:
         return refusal
     except PlayFailed:  # the other laws judge failures of a single play
@@ -235,58 +240,67 @@ class CutWindows(Variation):
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
         try:
-            plays = [canonical_play(play(subject, case), laws, case) for case in (self.case, self._cut)]
+            plays = [judge.canonical_play(judge.play(subject, case), laws, case) for case in (self.case, self._cut)]
         except PlayFailed as failed:
-            return make_failure(failed)
-        ensembles = tuple(ensemble_of(subject, case, plays[0]) for case in (self.case, self._cut))
-        left = ("global/", "random/", "result/micro", *laws.not_compared)
-        return describe(self.case, apart_from_twin(plays[1], plays[0], ensembles, left))
+            return judge.make_failure(failed)
+        ensembles = tuple(judge.ensemble_of(subject, case, plays[0]) for case in (self.case, self._cut))
+        excluded = ("global/", "random/", "result/micro", *laws.not_compared)
+        mismatch = judge.find_twin_mismatch(plays[1], plays[0], ensembles=ensembles, excluded=excluded)
+        return judge.describe(self.case, mismatch)
+
+
+@dataclass(frozen=True)
+class TwinTolerance:
+    """What may differ between the plays of a case and of its twin.
+
+    Attributes:
+        excluded: prefixes of names that are not compared.
+        rounded: a case whose ensemble bounds the difference in rounding; None if the plays must be equal bit for bit.
+        inserted: places of verbs that the twin does not have.
+        largest: the comparison ends before the twin's first observation with a larger value.
+        underflow: smaller values are equal; if not 0, it is raised to `SUBNORMAL_LOSS` times the largest value of the
+            play.
+    """
+
+    excluded: tuple[str, ...] = ()
+    rounded: GeneratedCase | None = None
+    inserted: range = range(0)
+    largest: float = np.inf
+    underflow: float = 0.0
+
+
+def _case_that_bounds(subject: Subject, case: GeneratedCase) -> GeneratedCase | None:
+    """Return the case without dropout, whose masks no oracle knows, if a compiler may round its twin otherwise."""
+    return replace(case, drawn=case.drawn.without_masks()) if subject.conventions.compiled else None
 
 
 def _compare_plays(
-    subject: Subject,
-    laws: GenerativeSettings,
-    case: GeneratedCase,
-    twin: GeneratedCase,
-    rounded: GeneratedCase | None = None,
-    left: tuple[str, ...] = (),
-    inserted: tuple[int, int] = (0, 0),
-    largest: float = np.inf,
-    underflow: float = 0.0,
+    subject: Subject, laws: GenerativeSettings, case: GeneratedCase, twin: GeneratedCase, tolerance: TwinTolerance
 ) -> Failure | None:
-    """Return the first difference between the plays of a case and its twin; None if there is none.
-
-    Args:
-        rounded: a case whose ensemble bounds the difference in rounding; None if the plays must be equal bit for bit.
-        inserted: start and end of the places of verbs that the twin does not have.
-        largest: the comparison ends before the twin's first observation with a larger value.
-        underflow: smaller values are equal; if not 0, it is raised to `LOST` times the largest value of the play.
-    """
+    """Return the first difference between the plays of a case and its twin; None if there is none."""
     try:
-        measured, expected = play(subject, case), play(subject, twin)
+        measured, expected = judge.play(subject, case), judge.play(subject, twin)
     except PlayFailed as failed:
-        return make_failure(failed)
-    start, stop = inserted
-    aligned = Play((*measured.observations[:start], *measured.observations[stop:]))
-    ensembles = () if rounded is None else (ensemble_of(subject, rounded, expected),)
-    ordinary = tuple(
-        takewhile(lambda observation: observation is None or _below(observation, largest), expected.observations)
-    )
-    aligned, expected = Play(aligned.observations[: len(ordinary)]), Play(ordinary)
-    underflow = max(underflow, LOST * _largest(expected)) if underflow else 0.0
-    if not ensembles:
-        return describe(twin, apart_from_twin(aligned, expected, (), left, underflow))
-    aligned, expected = (canonical_play(side, laws, twin) for side in (aligned, expected))
-    return describe(twin, apart_from_twin(aligned, expected, ensembles, (*left, *laws.not_compared), underflow))
+        return judge.make_failure(failed)
+    ensembles = () if tolerance.rounded is None else (judge.ensemble_of(subject, tolerance.rounded, expected),)
+    aligned = [*measured.observations]
+    del aligned[tolerance.inserted.start : tolerance.inserted.stop]
+    compared = [*takewhile(lambda seen: seen is None or _below(seen, tolerance.largest), expected.observations)]
+    measured, expected = Play(tuple(aligned[: len(compared)])), Play(tuple(compared))
+    excluded = tolerance.excluded
+    underflow = max(tolerance.underflow, SUBNORMAL_LOSS * _largest(expected)) if tolerance.underflow else 0.0
+    if ensembles:
+        measured, expected = (judge.canonical_play(side, laws, twin) for side in (measured, expected))
+        excluded = (*excluded, *laws.not_compared)
+    mismatch = judge.find_twin_mismatch(measured, expected, ensembles=ensembles, excluded=excluded, underflow=underflow)
+    return judge.describe(twin, mismatch)
 
 
 def _largest(play: Play) -> float:
     """Return the largest finite floating value of a play, 0 if there is none."""
-    values = [
-        value for observation in play.observations for value in (observation or {}).values() if value.dtype.kind in "fV"
-    ]
-    sizes = (np.abs(value.astype(np.float64)) for value in values)
-    return max((float(np.max(size, initial=0.0, where=np.isfinite(size))) for size in sizes), default=0.0)
+    arrays = (array for observation in play.observations for array in (observation or {}).values())
+    magnitudes = (np.abs(array.astype(np.float64)) for array in arrays if array.dtype.kind in "fV")
+    return max((float(np.max(value, initial=0.0, where=np.isfinite(value))) for value in magnitudes), default=0.0)
 
 
 def _below(observation: Observation, largest: float) -> bool:
@@ -320,19 +334,11 @@ class Program:
         return features(self.case)
 
     def failure(self, subject: Subject, laws: GenerativeSettings) -> Failure | None:
-        return against_the_oracle(subject, laws, self.case)
+        return judge.against_the_oracle(subject, laws, self.case)
 
     def clause(self, subject: Subject, laws: GenerativeSettings, failure: Failure) -> tuple[str, str]:
-        broken = find_broken_clause(self.case, failure, lambda case: against_the_oracle(subject, laws, case))
+        broken = find_broken_clause(self.case, failure, lambda case: judge.against_the_oracle(subject, laws, case))
         return broken.clause, str(broken)
-
-
-THREES, TRIED = 3, 8
-"""Number of triples of cases that one process plays, and of triples drawn to find allowed ones."""
-MANY_UPDATES, SMALL = 260, 128
-"""More updates than 8 bits can count, and the largest number of values of a model that makes so many."""
-LONG = 1000
-"""A growth interval that is longer than any drawn program."""
 
 
 def programs(framework: Framework) -> st.SearchStrategy[Program]:
@@ -349,16 +355,16 @@ def draw_recomputed_case(draw: st.DrawFn, framework: Framework) -> RecomputedCas
         segments = draw(st.integers(1, len(case.drawn.layers) - 1))
         recompute = Recompute(segments, variant=draw(variants(framework, case.drawn)))
         case = replace(case, recipe=case.recipe.replace(recompute=recompute))
-    return RecomputedCase(draw(_after_many(case)))
+    return RecomputedCase(draw(_with_many_updates(case)))
 
 
 @st.composite
-def _after_many(draw: st.DrawFn, case: GeneratedCase) -> GeneratedCase:
+def _with_many_updates(draw: st.DrawFn, case: GeneratedCase) -> GeneratedCase:
     """Return the case or, if the model is small, now and then the case with many updates before all other verbs."""
     if case.drawn.values > SMALL or case.recipe.accumulation > 1 or draw(st.integers(0, 11)):
         return case
     long = Train((GeneratedBatch(2, draw(st.integers(0, 9))),), times=MANY_UPDATES)
-    return few_files(replace(case, program=(*case.program[:1], long, *case.program[1:])))
+    return limit_files(replace(case, program=(*case.program[:1], long, *case.program[1:])))
 
 
 @st.composite
@@ -379,7 +385,7 @@ def draw_scaled_case(draw: st.DrawFn, framework: Framework) -> ScaledCase:
     if supports(framework, Capability.STATIC_SCALING):
         scalings.append(StaticScaling(2.0**exponent))
     if supports(framework, Capability.DYNAMIC_SCALING):
-        scalings.append(DynamicScaling(2.0**exponent, interval=LONG))
+        scalings.append(DynamicScaling(2.0**exponent, interval=LONG_INTERVAL))
     return ScaledCase(replace(case, recipe=recipe, program=program), draw(st.sampled_from(scalings)))
 
 
@@ -400,24 +406,24 @@ def _tame(verb: Verb) -> Verb:
 def draw_resumed_case(draw: st.DrawFn, framework: Framework) -> ResumedCase:
     """Draw a case with dropout, sometimes with many updates first, and a place between two windows."""
     case = draw(cases(framework, dropout=True))
-    case = draw(_after_many(case))
+    case = draw(_with_many_updates(case))
     places = [0, *(index for index, waiting in enumerate(open_windows(case.program), 1) if not waiting)]
     targets: list[Target] = [t for t in TARGETS if t not in ("skipped", "stopped")]
     return ResumedCase(case, draw(st.sampled_from(places)), draw(st.sampled_from(targets)))
 
 
 @st.composite
-def second_runs(draw: st.DrawFn, framework: Framework) -> SecondRun:
+def draw_second_run(draw: st.DrawFn, framework: Framework) -> SecondRun:
     """Draw two cases; the first one may be cut off after any verb."""
-    case, alike = draw(_alike(framework))
-    first = alike if draw(st.booleans()) else draw(cases(framework, dropout=True))
+    case, similar = draw(_similar_pairs(framework))
+    first = similar if draw(st.booleans()) else draw(cases(framework, dropout=True))
     first = replace(first, program=first.program[: draw(st.integers(1, len(first.program)))])
     return SecondRun(case, first, in_turn=draw(st.booleans()))
 
 
-def elsewhere(framework: Framework) -> st.SearchStrategy[Elsewhere]:
+def draw_elsewhere(framework: Framework) -> st.SearchStrategy[Elsewhere]:
     """Return a strategy for triples: a case, the same with one change, and the same with another seed."""
-    return _alike(framework).map(lambda pair: Elsewhere((*pair, _reseed(pair[0]))))
+    return _similar_pairs(framework).map(lambda pair: Elsewhere((*pair, _reseed(pair[0]))))
 
 
 def _reseed(case: GeneratedCase) -> GeneratedCase:
@@ -425,21 +431,21 @@ def _reseed(case: GeneratedCase) -> GeneratedCase:
 
 
 @st.composite
-def handfuls(
-    draw: st.DrawFn, threes: st.SearchStrategy[Elsewhere], allowed: Callable[[Elsewhere], bool]
+def join_triples(
+    draw: st.DrawFn, triples: st.SearchStrategy[Elsewhere], is_allowed: Callable[[Elsewhere], bool]
 ) -> Elsewhere | None:
     """Draw several allowed triples as one instance, since a process is slow to start; None if none is allowed."""
     chosen: list[GeneratedCase] = []
-    for _ in range(TRIED):
-        if len(chosen) == 3 * THREES:
+    for _ in range(TRIPLES_DRAWN):
+        if len(chosen) == 3 * TRIPLES:
             break
-        three = draw(threes)
-        chosen += three.cases if allowed(three) else ()
+        triple = draw(triples)
+        chosen += triple.cases if is_allowed(triple) else ()
     return Elsewhere(tuple(chosen)) if chosen else None
 
 
 @st.composite
-def _alike(draw: st.DrawFn, framework: Framework) -> tuple[GeneratedCase, GeneratedCase]:
+def _similar_pairs(draw: st.DrawFn, framework: Framework) -> tuple[GeneratedCase, GeneratedCase]:
     """Draw a case and a second one with the same shapes that differs in one thing."""
     case = draw(cases(framework, dropout=True, subnormal=True))
     other = draw(cases(framework, dropout=True))
@@ -468,7 +474,7 @@ def _alike(draw: st.DrawFn, framework: Framework) -> tuple[GeneratedCase, Genera
 
 
 @st.composite
-def cuts(draw: st.DrawFn, framework: Framework) -> CutWindows:
+def draw_cut_windows(draw: st.DrawFn, framework: Framework) -> CutWindows:
     """Draw one to three windows of 2 to 16 samples, and sizes of micro-batches.
 
     Float16 has no scaling here, since the sizes decide whether a window overflows. There is no QAT, since its ranges
