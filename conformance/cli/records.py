@@ -8,7 +8,8 @@ import click
 from rich.console import Console
 
 from conformance.cli.options import FORMAT, OUTPUT, PATH, put, show_progress
-from conformance.known_failures.reading import FILE, SNAPSHOTS, Known, read_known
+from conformance.known_failures.entries import Known
+from conformance.known_failures.reading import FILE, SNAPSHOTS, read_known
 from conformance.known_failures.update import Cause, Update, UpdateError, find_idle, table_of, update
 from conformance.runner import baselines
 from conformance.spec.clauses import Table
@@ -158,7 +159,7 @@ def compare(
     """
     files = [find([Path(text)]) if Path(text).exists() or "==" not in text else [] for text in (old, new)]
     if not all(files):
-        from conformance.cli.sweeping import judge_version  # takes pip
+        from conformance.cli.sweep import judge_version  # takes pip
 
         files = [paths or judge_version(text, mode, device) for text, paths in zip((old, new), files, strict=True)]
     comparisons = compare_files(files[0], files[1], partial)

@@ -22,7 +22,8 @@ import pytest
 from conformance.checks.evidence import Check, Violation
 from conformance.checks.evidence import Verdict as Collected
 from conformance.checks.outcome import Judgement, conclude, find_unmatched
-from conformance.known_failures.reading import EXPECTATION, Known, series_of
+from conformance.known_failures.entries import EXPECTATION, Known
+from conformance.known_failures.reading import series_of
 from conformance.runner import ways
 from conformance.runner.identity import name_of, series, suite, variant
 from conformance.runner.isolation import clip_text

@@ -29,17 +29,11 @@ from results.record.values import ClauseText
 OFFLOADED: tuple[OffloadedKind, ...] = get_args(OffloadedKind)
 """Kinds that can be offloaded."""
 
-SAVED = "saved bytes"
-"""Name of the bytes saved between forward and backward."""
+SAVED, MODEL = "saved bytes", "model bytes"
+"""Names of the bytes saved between forward and backward, and of the bytes of a model for prediction."""
 
-MODEL = "model bytes"
-"""Name of the bytes of a model for prediction."""
-
-REDUCED = "gradients reduced a window"
-"""Name of the number of gradients that a rank reduces in a window."""
-
-SECONDS = "seconds a round"
-"""Name of the time of a round."""
+REDUCED, SECONDS = "gradients reduced a window", "seconds a round"
+"""Names of the number of gradients that a rank reduces in a window, and of the time of a round."""
 
 
 @dataclass(frozen=True)

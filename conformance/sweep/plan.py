@@ -359,6 +359,11 @@ class SweepCell:
         return f"{self.framework.replace(':', '.')}-{version}-{self.device}-{mode}"
 
     @property
+    def release(self) -> str:
+        """Package, version, and the day of its release if it is known: "jax 0.9.2 of 2026-03-18"."""
+        return f"{self.package} {self.version}{f' of {self.released}' if self.released else ''}"
+
+    @property
     def packages(self) -> dict[str, str]:
         """Versions of packages next to the framework, by normalized name."""
         own = {} if self.package == package_of(self.framework) else {self.package: self.version}

@@ -16,8 +16,7 @@ from typing import Any
 import click
 import pytest
 
-from conformance.cli import main
-from conformance.cli.main import SECTIONS, commands
+from conformance.cli import SECTIONS, commands, main
 from conformance.known_failures.reading import load_known
 from conformance.runner import baselines, jobs
 from conformance.spec.clauses import load_clauses
@@ -174,7 +173,7 @@ def test_a_part_is_compared_with_what_it_has_partners_of(tmp_path: Path) -> None
 def test_a_clause_is_shown_with_its_bugs_its_tests_and_its_known_failures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("conformance.cli.specifying.load", lambda path: pytest.fail(f"{path} is read"))
+    monkeypatch.setattr("results.record.reading.load", lambda path: pytest.fail(f"{path} is read"))
     assert main(["spec", "show", "scaling.stays-positive"]) == 0
     shown = capsys.readouterr().out
     for text in ("MUST", "https://github.com/NVIDIA/apex/issues/834", "test_scaling.py::", "scale-reaches-zero"):
@@ -188,8 +187,8 @@ def test_a_clause_is_shown_with_its_bugs_its_tests_and_its_known_failures(
 
 def test_an_issue_reads_the_records_of_its_framework_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
-    monkeypatch.setattr("conformance.cli.specifying.load", lambda path: read.append(path) or load(path))
-    monkeypatch.setattr("conformance.cli.specifying._run_program", lambda _: "not run in this test")
+    monkeypatch.setattr("conformance.cli.issue.load", lambda path: read.append(path) or load(path))
+    monkeypatch.setattr("conformance.cli.issue.run_program", lambda _: "not run in this test")
     assert main(["issue", "scaling.automaton", "--framework", "jax"]) == 0
     assert {path.name.partition("-")[0] for path in read} == {"jax"}
 

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from packaging.version import Version
 
-from conformance.cli import racing
-from conformance.cli.main import main
+from conformance.cli import main
+from conformance.cli.race import interpreter, side_of
 from conformance.race import FEWEST_PAIRS, NEW, OLD, PAIRS, TWIN, RaceError
 from conformance.race.race import (
     COSTS,
@@ -300,7 +300,7 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> list[Requirements]:
             raise RecordError(package, "its releases cannot be listed", "correct the name")
         return {Version(text): Release() for text in ("2.6.0", "2.12.1", "2.13.0")}
 
-    monkeypatch.setattr(racing, "make_environment", make)
+    monkeypatch.setattr("conformance.cli.race.make_environment", make)
     monkeypatch.setattr(plan, "releases", list_releases)
     return result
 
@@ -311,12 +311,12 @@ def test_interpreter_of_a_version_is_of_an_environment(environments: list[Requir
         (f"reference@{HERE}", "auto", "", HERE),
         ("torch", "auto", "compile", HERE),
     ):
-        with racing.interpreter(OLD, racing.side_of(OLD, text, device, mode)) as python:
+        with interpreter(OLD, side_of(OLD, text, device, mode)) as python:
             assert python == wanted
     assert environments[0].names[:2] == ("torch==2.12.1", "accelerate")
-    refused_side = racing.side_of(OLD, "torch==2.6.0", "cpu", "")
+    refused_side = side_of(OLD, "torch==2.6.0", "cpu", "")
     with pytest.raises(RaceError, match=r"^old: torch-2.6.0-cpu-\w+: there is no torch 2.6.0"):
-        racing.interpreter(OLD, refused_side).__enter__()
+        interpreter(OLD, refused_side).__enter__()
     assert len(environments) == 1
 
 
