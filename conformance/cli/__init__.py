@@ -18,12 +18,7 @@ from results.record.files import RecordError, one_line, os_problem
 
 @dataclass(frozen=True)
 class Entry:
-    """A command.
-
-    Attributes:
-        function: MODULE:NAME of the click command, within this package.
-        purpose: what it does, in one line.
-    """
+    """A command: its name, MODULE:NAME of its click command within this package, and its purpose in one line."""
 
     name: str
     function: str

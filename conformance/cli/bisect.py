@@ -220,11 +220,7 @@ def _file_name(text: str) -> str:
 
 
 def _bisect(cells: Sequence[plan.SweepCell], judge: bisection.CellJudge, clause: Clause) -> Bisection:
-    """Find the boundary between good and bad releases, and cross the environments next to it.
-
-    Raises:
-        click.ClickException: an end cannot be judged, gives another result when it is repeated, or no test changed.
-    """
+    """Find the boundary between good and bad releases, and cross the environments next to it."""
     tests = _judge_ends(judge.judge(cells[0]), judge.judge(cells[-1]))
     try:
         boundary = bisection.search(cells, judge, tests)

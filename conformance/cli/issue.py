@@ -69,12 +69,7 @@ def _find_record(framework: str, clause: str) -> Record | None:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A finding with its expectations and the result of its program.
-
-    Attributes:
-        entries: the expectations that name the finding.
-        result: the report of its program, or one sentence why the program was not run.
-    """
+    """A finding, the entries that name it, and the report of its program, or one sentence why there is no report."""
 
     finding: Finding
     entries: tuple[Expectation, ...]

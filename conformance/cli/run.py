@@ -146,11 +146,7 @@ def import_from_here() -> None:
 
 
 def _train(name: str, framework: str, device: str, mode: str, rounds: int) -> int:
-    """Train a scenario, write its record, and print the table of its records; return the exit status.
-
-    Args:
-        rounds: the largest number of rounds, 0 for all.
-    """
+    """Train a scenario for at most `rounds` rounds, 0 for all, and print its records; return the exit status."""
     from conformance.runner.identity import name_of
     from conformance.scenarios import table
     from conformance.scenarios.definitions import SCENARIOS

@@ -237,11 +237,7 @@ def findings(framework: str, terms: tuple[str, ...], clause: str | None, kind: s
 
 
 def load_known_failures(framework: str) -> Known:
-    """Return the known failures of a built-in adapter.
-
-    Raises:
-        click.ClickException: there is no such adapter, or its files are invalid.
-    """
+    """Return the known failures of a built-in adapter; refuse another name, and invalid files, by a ClickException."""
     if framework not in built_in():
         raise click.BadParameter(f"no built-in adapter {framework!r}: one of {', '.join(built_in())}")
     try:

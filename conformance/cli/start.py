@@ -142,13 +142,7 @@ def install(is_all: bool, modes: str, names: tuple[str, ...]) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """The outcome of a step.
-
-    Attributes:
-        subject: a framework, or `MACHINE`.
-        text: the observation.
-        remedy: what the user can do, "" if nothing is needed.
-    """
+    """The outcome of a step about a framework or the `MACHINE`: what was observed, and what the user can do, or ""."""
 
     subject: str
     name: str

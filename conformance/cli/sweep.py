@@ -140,11 +140,7 @@ def tell_verdicts(result: CellVerdicts) -> None:
 
 
 def check_suite_packages() -> None:
-    """Refuse a folder of the suite's packages that does not exist.
-
-    Raises:
-        click.UsageError: there is no such folder.
-    """
+    """Refuse a folder of the suite's packages that has no pytest, by a UsageError."""
     folder = os.environ.get(SUITE_VARIABLE, "")
     if folder and not (Path(folder) / "pytest").is_dir():
         raise click.UsageError(f"{SUITE_VARIABLE}: {folder} has no pytest; name site-packages with the suite's")

@@ -32,8 +32,7 @@ from conformance.generative.programs.variations import (
     SecondRun,
 )
 from conformance.generative.verdicts import LAWS
-from conformance.known_failures.entries import Exclusion
-from conformance.known_failures.reading import known_of
+from conformance.known_failures.reading import Exclusion, known_of
 from conformance.search.properties import Search, generative_settings
 from conformance.spec.clauses import load_clauses
 from conformance.techniques.technique import load_techniques

@@ -1,13 +1,8 @@
 """Known failures of an adapter: the entries of its snapshots, and the judged series whose snapshots apply to a run.
 
 A series is a version on a device in a mode. A series that is not judged takes the snapshot of the nearest judged
-series. These criteria choose the nearest series, in this order:
-
-1. the same mode before another one, then the same device before another one;
-2. the same version before another one;
-3. the mode that the framework names first, then the CPU, then the mode that was judged in most versions;
-4. of the versions judged there: one that differs in its local label alone, else the highest below, else the lowest
-   above.
+series: of the nearest mode and device, the version that differs in its local label alone, else the highest below, else
+the lowest above (docs/adapters.md, "Known failures").
 
 An entry never skips a test: the test runs. An entry is an error until the snapshot is written again if its test
 passes, fails in another way or does not exist. Verdicts of a series that is not judged are marked if they rest on the

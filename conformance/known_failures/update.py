@@ -27,12 +27,7 @@ class UpdateError(Exception):
 
 @dataclass(frozen=True)
 class Cause:
-    """The finding of new failures.
-
-    Attributes:
-        finding: an existing or a new finding.
-        clauses: clauses whose failures the finding causes; empty for all.
-    """
+    """An existing or a new finding, and the clauses whose new failures it causes; () for all clauses."""
 
     finding: Finding
     clauses: tuple[str, ...] = ()

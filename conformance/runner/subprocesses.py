@@ -21,8 +21,7 @@ from typing import Any
 
 import msgspec
 
-from conformance.known_failures.entries import WAY
-from conformance.known_failures.reading import load_known
+from conformance.known_failures.reading import WAY, load_known
 from frameworks.installer.distributions import distribution_of
 from frameworks.registry import UnknownFramework, adapter_file, built_in, load
 

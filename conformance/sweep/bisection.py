@@ -132,11 +132,7 @@ class CellVerdicts:
 
 @dataclass
 class CellJudge:
-    """Judges cells in a folder. A cell that has a record, or was judged before, is not judged again.
-
-    Attributes:
-        tell: called with each cell that has verdicts or a reason.
-    """
+    """Judges cells in a folder, each once, and none that has a record; `tell` gets the result of each cell."""
 
     folder: CellFolder
     tell: Callable[[CellVerdicts], object]
@@ -191,12 +187,7 @@ def classify(result: CellVerdicts, tests: Iterable[str]) -> Answer:
 
 @dataclass(frozen=True)
 class MixedCell:
-    """A mixed environment.
-
-    Attributes:
-        name: the name in words.
-        reason: why the environment cannot be judged.
-    """
+    """A mixed environment: its name in words, its side, and the reason if it has none."""
 
     name: str
     side: Side

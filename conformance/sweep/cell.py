@@ -108,12 +108,7 @@ class NotJudged(Exception):
 
 @dataclass(frozen=True)
 class CommandEnd:
-    """The end of a command.
-
-    Attributes:
-        status: its exit status, negative for a signal; None at the time limit.
-        output: the end of its output.
-    """
+    """The exit status of a command, negative for a signal and None at the time limit, and the end of its output."""
 
     status: int | None
     output: str
@@ -376,11 +371,7 @@ def gpus_of(request: CellRequest) -> int:
 
 
 class LocalEngine:
-    """Runs cells in threads of this process, each of which waits for the commands of one cell.
-
-    Args:
-        jobs: number of cells that run at the same time.
-    """
+    """Runs cells in this process, `jobs` at the same time, each in a thread that waits for the cell's commands."""
 
     def __init__(self, jobs: int, run: Callable[[CellRequest, Commands], CellResult] = run_cell) -> None:
         self._pool, self._commands, self._run = ThreadPoolExecutor(jobs), Commands(), run
@@ -513,11 +504,7 @@ Tell = Callable[[SweepCell, CellResult, bool], object]
 
 @dataclass(frozen=True)
 class CellFolder:
-    """The folder of a sweep or a bisection.
-
-    Attributes:
-        plan: a record of another selection or seed than the plan's does not count.
-    """
+    """The folder of a sweep or a bisection; records of another selection or seed than the plan's do not count."""
 
     path: Path
     plan: SweepPlan

@@ -14,7 +14,7 @@ from itertools import islice, zip_longest
 from typing import Self
 
 from results.compare.changes import Change, ChangeKind
-from results.record.fingerprints import Fingerprint
+from results.record.model import Fingerprint
 from results.record.reading import CheckResult, Curves, Record, TestVerdict
 from results.record.values import Json, same
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from results.record.fingerprints import SAMPLE, Fingerprint
+from results.record.model import SAMPLE, Fingerprint
 
 _DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 """Binary digits of a format's significand, the hidden one included."""

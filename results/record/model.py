@@ -1,4 +1,6 @@
-"""The parts of a record and the outcomes of a test. `results.record.encoding` has their JSON form."""
+"""The parts of a record and the outcomes of a test. `results.record.encoding` has their JSON form, and
+`results.record.arrays` takes and compares fingerprints.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -7,7 +9,6 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
 
 from msgspec import Meta
 
-from results.record.fingerprints import Fingerprint
 from results.record.values import (
     END,
     ClauseId,
@@ -18,8 +19,12 @@ from results.record.values import (
     NonEmpty,
     Number,
     decode,
+    number,
     numbers,
 )
+
+SAMPLE = 32
+"""Number of sampled values in a fingerprint."""
 
 
 class Outcome(StrEnum):
@@ -272,6 +277,33 @@ class Trace(_OfRun):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "curves", {name: numbers(points) for name, points in self.curves.items()})
+
+
+Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """An array bit for bit, without all of its values.
+
+    Attributes:
+        name: "output/PATH" or "gradient/PATH" of a layer, or "parameter/NAME" for a parameter's gradient.
+        format: "float32", "bfloat16", ...
+        digest: first 16 hexadecimal digits of the SHA-256 of format, shape and bytes (C order, little-endian).
+        norm: 2-norm, in float64.
+        sample: bytes in base64 of `SAMPLE` values at evenly spread places, of all where there are no more.
+    """
+
+    name: NonEmpty
+    format: str
+    shape: tuple[Size, ...]
+    digest: Annotated[str, Meta(pattern=f"^[0-9a-f]{{16}}{END}")]
+    norm: Number
+    sample: Annotated[str, Meta(pattern=f"^[A-Za-z0-9+/]*={{0,2}}{END}")]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.norm, str):
+            object.__setattr__(self, "norm", number(self.norm))
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, product
 from pathlib import Path
 
-from conformance.known_failures.entries import Known
-from conformance.known_failures.reading import load_known
+from conformance.known_failures.reading import Known, load_known
 from conformance.spec.findings import Finding, Workaround
 from results.record.values import Consequence, FindingKind
 from results.show.clauses import is_url
