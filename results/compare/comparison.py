@@ -32,13 +32,21 @@ from results.compare.changes import (
     suite_change,
 )
 from results.compare.environment import Environment, environment
-from results.compare.numbers import Courses, MovedNumbers, Movement, another_oracle, index_checks, number, words
+from results.compare.numbers import (
+    Courses,
+    MovedNumbers,
+    Movement,
+    another_oracle,
+    as_float,
+    describe_check,
+    index_checks,
+)
 from results.compare.verdicts import find_untimed_tests, kind_of, measurements, measuring, value_text, verdicts
 from results.record.encoding import without_collecting
 from results.record.files import RecordError
 from results.record.folders import heading
 from results.record.model import EXPLANATIONS, Outcome
-from results.record.reading import CheckResult, Observation, Record, Series, TestVerdict, load, load_series
+from results.record.reading import CheckResult, Observation, Record, TestVerdict, load, load_series
 from results.record.values import Json, same, walk_values
 
 _FAILING = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE})
@@ -114,27 +122,26 @@ def compare(old: Record, new: Record) -> Comparison:
     sides = [{test: side[test] for test in sorted(common)} for side in (before, after)]
     unjudged = {test for record in (old, new) for test in find_untimed_tests(record)}
     moved = tuple(_numbers(old, new, *sides))
-    elsewhere = environment(old, new).only_the_processor
-    if elsewhere:
-        moved = tuple(replace(m, movement=Movement.ROUNDING) if m.movement is Movement.DRIFT else m for m in moved)
+    is_other_processor = environment(old, new).only_the_processor
+    if is_other_processor:
+        drift, rounding = Movement.DRIFT, Movement.ROUNDING
+        moved = tuple(replace(one, movement=rounding) if one.movement is drift else one for one in moved)
     changes = [
         *_locate_failures(verdicts(before, after, reasons, unjudged), moved),
-        *_observations(old, new, reasons, _reaches(new), suite),
+        *_observations(old, new, reasons, _single_bounds(new), suite),
         *measurements(old, new, reasons, unjudged),
         *demands(old, new, *sides),
         *(one.change() for one in moved if one.movement is Movement.DRIFT),
     ]
-    changes = [
-        _observed_elsewhere(change) if elsewhere else change
-        for change in _of_the_processor(changes, old, new)
-        if not (elsewhere and _is_another_draw(change))
-    ]
+    changes = [*_excuse_refusals(changes, old, new)]
+    if is_other_processor:
+        changes = [_excuse_observation(change) for change in changes if not _is_another_draw(change)]
     order = list(ChangeKind)
     changes.sort(key=lambda change: (order.index(change.kind), change.clause, change.subject))
     return Comparison(old, new, tuple(changes), len(common), (), moved, len(before), share(before, common))
 
 
-def _of_the_processor(changes: Iterable[Change], old: Record, new: Record) -> Iterator[Change]:
+def _excuse_refusals(changes: Iterable[Change], old: Record, new: Record) -> Iterator[Change]:
     """Yield the changes; a change that the new processor explains becomes not comparable.
 
     The processor explains a refusal or a known failure whose reason names an instruction set of one processor only.
@@ -161,7 +168,7 @@ def _is_another_draw(change: Change) -> bool:
     return change.kind in (ChangeKind.BOUND_WIDER, ChangeKind.BOUND_CHANGED) and numbers_alone
 
 
-def _observed_elsewhere(change: Change) -> Change:
+def _excuse_observation(change: Change) -> Change:
     """Return the change; a change of an observation is due to the other processor and becomes not comparable."""
     if change.kind is not ChangeKind.OBSERVATION_CHANGED:
         return change
@@ -219,17 +226,17 @@ def _locate_failures(changes: Iterator[Change], moved: tuple[MovedNumbers, ...])
             yield change
 
 
-def _reaches(record: Record) -> dict[str, float]:
+def _single_bounds(record: Record) -> dict[str, float]:
     """Return the numeric bound of each test that has exactly one, by test."""
     bounds = {
-        verdict.test: [bound for check in verdict.checks if (bound := number(check.bound)) is not None]
+        verdict.test: [bound for check in verdict.checks if (bound := as_float(check.bound)) is not None]
         for verdict in record.verdicts
     }
     return {test: values[0] for test, values in bounds.items() if len(values) == 1}
 
 
 def _observations(
-    old: Record, new: Record, reasons: Mapping[str, str], reaches: Mapping[str, float], suite: SuiteChange
+    old: Record, new: Record, reasons: Mapping[str, str], bounds: Mapping[str, float], suite: SuiteChange
 ) -> Iterator[Change]:
     before, after = _leaves(old.observations), _leaves(new.observations)
     for leaf in sorted(before.keys() | after.keys()):
@@ -249,15 +256,15 @@ def _observations(
             yield Change(ChangeKind.NOT_COMPARABLE, clause, name, *sides, detail)
         elif values[1] is None:
             yield Change(ChangeKind.REMOVED, clause, name, *sides)
-        elif not _close(*values, reaches.get(test, 0.0)):
+        elif not _close(*values, bounds.get(test, 0.0)):
             yield Change(ChangeKind.OBSERVATION_CHANGED, clause, name, *sides)
 
 
-def _close(old: Json, new: Json, reach: float) -> bool:
+def _close(old: Json, new: Json, bound: float) -> bool:
     """Return whether two observed numbers differ only in last digits, or by no more than the test's own bound."""
     if not (isinstance(old, float) and isinstance(new, float)):
         return False
-    return math.isclose(new, old, rel_tol=numbers.ORACLE_DIGITS, abs_tol=reach)
+    return math.isclose(new, old, rel_tol=numbers.ORACLE_DIGITS, abs_tol=bound)
 
 
 _Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
@@ -324,7 +331,7 @@ def _find_contradictions(new: Record) -> Iterator[Change]:
 
 
 def _checks(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[CheckResult]) -> Iterator[Change]:
-    missing = Counter(map(words, old)) - Counter(map(words, new))
+    missing = Counter(map(describe_check, old)) - Counter(map(describe_check, new))
     if len(new) < len(old):
         detail = f"missing: {next(iter(missing))}"
         yield Change(ChangeKind.FEWER_CHECKS, clause, test, f"{len(old)} checks", f"{len(new)} checks", detail)
@@ -404,7 +411,7 @@ def _courses(old: Record, new: Record, passing: Mapping[str, str]) -> Iterator[C
 
 
 Key = tuple[str, str, str]
-"""Framework, kind of device and mode: equal for records that are compared."""
+"""The `key` of a series: framework, kind of device and mode."""
 
 _Source = TypeVar("_Source", Record, Path)
 
@@ -449,7 +456,7 @@ def compare_sets(old: Sequence[Record], new: Sequence[Record]) -> Comparisons:
     Raises:
         RecordError: a set holds two records of a series.
     """
-    before, after = ([(series(record), record) for record in side] for side in (old, new))
+    before, after = ([(record.series.key, record) for record in side] for side in (old, new))
     return _compare_series(before, after, lambda record: record)
 
 
@@ -463,7 +470,7 @@ def compare_files(old: Sequence[Path], new: Sequence[Path], partial: bool = Fals
         RecordError: a file cannot be read, or a set has two records of a series.
     """
     with without_collecting():
-        before, after = ([(_key(load_series(path)), path) for path in side] for side in (old, new))
+        before, after = ([(load_series(path).key, path) for path in side] for side in (old, new))
         if partial:
             wanted = {key for key, _ in after}
             before = [(key, path) for key, path in before if key in wanted]
@@ -471,18 +478,18 @@ def compare_files(old: Sequence[Path], new: Sequence[Path], partial: bool = Fals
 
 
 def _compare_series(
-    before: Sequence[tuple[Key, _Source]], after: Sequence[tuple[Key, _Source]], opened: Callable[[_Source], Record]
+    before: Sequence[tuple[Key, _Source]], after: Sequence[tuple[Key, _Source]], read: Callable[[_Source], Record]
 ) -> Comparisons:
     """Compare records by series; in the result, headings replace the records."""
     if len(before) == len(after) == 1:
-        return Comparisons((_pair(opened(before[0][1]), opened(after[0][1])),))
-    old, new = _index_sources(before, "old", opened), _index_sources(after, "new", opened)
-    pairs = tuple(_pair(opened(old[key]), opened(new[key])) for key in sorted(old.keys() & new.keys()))
+        return Comparisons((_pair(read(before[0][1]), read(after[0][1])),))
+    old, new = _index_sources(before, "old", read), _index_sources(after, "new", read)
+    pairs = tuple(_pair(read(old[key]), read(new[key])) for key in sorted(old.keys() & new.keys()))
     unmatched = []
     for key in sorted(old.keys() ^ new.keys()):
-        name_of_side, side = ("old", old) if key in old else ("new", new)
-        opened(side[key])  # a record that cannot be read is an error without a partner too
-        unmatched.append(f"{name(key)}: only among the {name_of_side} records")
+        side, sources = ("old", old) if key in old else ("new", new)
+        read(sources[key])  # a record that cannot be read is an error without a partner too
+        unmatched.append(f"{series_name(key)}: only among the {side} records")
     return Comparisons(pairs, tuple(unmatched))
 
 
@@ -492,29 +499,19 @@ def _pair(old: Record, new: Record) -> Comparison:
 
 
 def _index_sources(
-    keyed: Sequence[tuple[Key, _Source]], side: str, opened: Callable[[_Source], Record]
+    keyed: Sequence[tuple[Key, _Source]], side: str, read: Callable[[_Source], Record]
 ) -> dict[Key, _Source]:
     placed: dict[Key, _Source] = {}
     for key, source in keyed:
         if key in placed:
-            versions = " and ".join(opened(entry).variant.framework_version for entry in (placed[key], source))
-            raise RecordError(
-                f"the {side} records", f"include two records of {name(key)} ({versions})", "name only one of them"
-            )
+            versions = " and ".join(read(entry).variant.framework_version for entry in (placed[key], source))
+            problem = f"include two records of {series_name(key)} ({versions})"
+            raise RecordError(f"the {side} records", problem, "name only one of them")
         placed[key] = source
     return placed
 
 
-def series(record: Record) -> Key:
-    """Return the series of a record."""
-    return _key(record.series)
-
-
-def _key(one: Series) -> Key:
-    return one.framework, one.device_kind, one.mode
-
-
-def name(key: Key) -> str:
+def series_name(key: Key) -> str:
     """Return a series in words."""
     framework, device, mode = key
     return " ".join(filter(None, (framework, mode, device)))

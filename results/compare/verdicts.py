@@ -36,10 +36,10 @@ def verdicts(before: Verdicts, after: Verdicts, reasons: Mapping[str, str], unti
         old, new = before.get(test), after.get(test)
         if old is None and new is not None:
             detail = reasons.get(test, new.reason)
-            yield Change(ChangeKind.ADDED, new.clause, test, "", said(new), detail, new.repro, new.runs)
+            yield Change(ChangeKind.ADDED, new.clause, test, "", describe(new), detail, new.repro, new.runs)
         elif new is None and old is not None:
             kind = ChangeKind.NOT_COMPARABLE if test in reasons else ChangeKind.REMOVED
-            yield Change(kind, old.clause, test, said(old), "", reasons.get(test, ""))
+            yield Change(kind, old.clause, test, describe(old), "", reasons.get(test, ""))
         elif old is not None and new is not None:
             repeats = f"repeated: {', '.join(new.repeats)}." if new.repeats else ""
             change, detail = kind_of(old, new), " ".join(filter(None, (new.reason or new.message, new.link, repeats)))
@@ -48,7 +48,7 @@ def verdicts(before: Verdicts, after: Verdicts, reasons: Mapping[str, str], unti
             elif test in untimed and change in (ChangeKind.NEWLY_UNJUDGED, ChangeKind.NEWLY_PASSING):
                 change, detail = ChangeKind.NOT_JUDGED, NOT_JUDGED
             if change is not None:
-                yield Change(change, new.clause, test, said(old), said(new), detail, new.repro, new.runs)
+                yield Change(change, new.clause, test, describe(old), describe(new), detail, new.repro, new.runs)
 
 
 def kind_of(old: TestVerdict, new: TestVerdict) -> ChangeKind | None:
@@ -82,7 +82,7 @@ def came_to(verdict: TestVerdict) -> str:
     return f"{verdict.outcome.value} ({verdict.signature})" if verdict.signature else verdict.outcome.value
 
 
-def said(verdict: TestVerdict) -> str:
+def describe(verdict: TestVerdict) -> str:
     """Return outcome, signature, and `UNCONFIRMED` if it applies."""
     return f"{came_to(verdict)}, {UNCONFIRMED}" if verdict.inferred_from else came_to(verdict)
 

@@ -109,6 +109,16 @@ class Series:
     device_kind: str
     mode: str
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Framework, kind of device and mode: equal for records that are compared."""
+        return self.framework, self.device_kind, self.mode
+
+    @property
+    def mode_and_device(self) -> str:
+        """Mode and requested device in words."""
+        return f"{self.mode} {self.device}".strip()
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -389,12 +399,12 @@ class Record(Header):
         """This record with its parts in order, and only the clauses and findings that they name."""
         judged = {verdict.clause for verdict in self.verdicts} | {one.clause for one in self.observations}
         judged |= {one.clause for one in self.measurements}
-        rested = {verdict.finding for verdict in self.verdicts}
+        causes = {verdict.finding for verdict in self.verdicts}
         return replace(
             self.with_parts(lambda parts: tuple(sorted(parts, key=lambda part: part.place))),
             verdicts=tuple(sorted(self.verdicts, key=lambda verdict: verdict.test)),
             clauses={name: text for name, text in self.clauses.items() if name in judged},
-            findings={name: text for name, text in self.findings.items() if name in rested},
+            findings={name: text for name, text in self.findings.items() if name in causes},
         )
 
 

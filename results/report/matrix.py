@@ -133,13 +133,14 @@ def columns(records: Sequence[Record]) -> tuple[list[Column], list[Column]]:
     names, slugs = _slugs(records, list(groups))
     plain = [
         tuple(
-            clean(part, _PART) for part in (record.series.framework, record.variant.framework_version, _where(record))
+            clean(part, _PART)
+            for part in (record.series.framework, record.variant.framework_version, record.series.mode_and_device)
         )
         for record in records
     ]
     labels = [" ".join(filter(None, parts)) for parts in plain]
     dated = [f"{label}, {clean(record.started, _PART)}" for label, record in zip(labels, records, strict=True)]
-    labels = _apart(labels, dated, [f"{label} ({index + 1})" for index, label in enumerate(dated)])
+    labels = _make_unique(labels, dated, [f"{label} ({index + 1})" for index, label in enumerate(dated)])
     result, runs = [], []
     for (name, indices), slug in zip(groups.items(), names, strict=True):
         title, several = clean(name, _PART), len(indices) > 1
@@ -153,10 +154,6 @@ def columns(records: Sequence[Record]) -> tuple[list[Column], list[Column]]:
             result.append(run)
             runs.append(run)
     return result, runs
-
-
-def _where(record: Record) -> str:
-    return f"{record.series.mode} {record.series.device}".strip()
 
 
 def _status(records: Sequence[Record], indices: Sequence[int]) -> str:
@@ -180,11 +177,11 @@ def _slugs(records: Sequence[Record], frameworks: Sequence[str]) -> tuple[list[s
         for r in records
     ]
     numbered = [f"~~{i + 1}" for i in range(len(names))] + [f"~{i + 1}" for i in range(len(records))]
-    result = _apart(parts(2), parts(3), parts(4), numbered)
+    result = _make_unique(parts(2), parts(3), parts(4), numbered)
     return result[: len(names)], result[len(names) :]
 
 
-def _apart(names: Sequence[str], *longer: Sequence[str]) -> list[str]:
+def _make_unique(names: Sequence[str], *longer: Sequence[str]) -> list[str]:
     """Return unique names: each name is replaced by its next longer form while another one equals it."""
     result = list(names)
     for others in longer:
@@ -201,14 +198,14 @@ def matrix(records: Sequence[Record]) -> Matrix:
         for name, text in record.clauses.items():
             texts.setdefault(name, text)
     grouped = [by_clause(record) for record in records]
-    said, frameworks = words(records), select_frameworks(records)
+    words_by_clause, frameworks = words(records), select_frameworks(records)
     compared = [record.series.framework if record.series.framework in frameworks else "" for record in records]
     families, count = [], 0
     for family in sorted({text.family for text in texts.values()}):
         rows = []
         for name in sorted(name for name, text in texts.items() if text.family == family):
             verdicts = tuple(tuple(clauses.get(name, ())) for clauses in grouped)
-            rows.append(_row(count, name, texts[name], verdicts, said.get(name), compared, across))
+            rows.append(_row(count, name, texts[name], verdicts, words_by_clause.get(name), compared, across))
             count += 1
         totals = [
             Counter(cell.outcome for cell in cells if cell) for cells in zip(*(row.cells for row in rows), strict=True)
@@ -239,7 +236,7 @@ def _row(
         f"clause-{name}" if _SLUG.fullmatch(name) else f"clause.{index}",
         clean(name),
         text,
-        _said(word) if word else "",
+        _word_text(word) if word else "",
         word.kind.value.replace(" ", "-") if word else "",
         tuple(choices),
         verdicts,
@@ -247,7 +244,7 @@ def _row(
     )
 
 
-def _said(word: Word) -> str:
+def _word_text(word: Word) -> str:
     """Return a word across frameworks without versions and modes, which the columns show."""
     if not word.broken:
         return word.kind.value

@@ -35,6 +35,7 @@ from results.report.text import (
     number,
 )
 from results.show.clauses import GRAVITY, describe_unconfirmed, is_inferred, total
+from results.show.clauses import number as counted
 from results.show.differences import UNSET, group_changes, movements, not_judged, short
 from results.show.findings import HEADINGS, UNCLASSED, ListedFinding, findings
 from results.show.portability import Portability
@@ -195,11 +196,11 @@ def _verdict(pair: Comparison, worse: int) -> str:
     if pair.status == 2:
         return "Cannot be judged."
     if pair.status == 1:
-        return f"Regressions found: {worse} of {len(pair.changes)} change{'s' if len(pair.changes) > 1 else ''}."
+        return f"Regressions found: {worse} of {counted(len(pair.changes), 'change')}."
     if pair.identical:
         return "No regressions: the two runs are identical."
     drifted = pair.drifted
-    return f"No regressions; {drifted} test{'s' if drifted > 1 else ''} drifted." if drifted else "No regressions."
+    return f"No regressions; {counted(drifted, 'test')} drifted." if drifted else "No regressions."
 
 
 def _findings(records: Sequence[Record]) -> dict[str, list[dict[str, Any]]]:
