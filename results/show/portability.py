@@ -194,14 +194,6 @@ class _VersionRun:
         known, version, text = self.age
         return (True, Version(version.public), "") if known else (False, version, text)
 
-    @property
-    def series(self) -> tuple[str, str, str]:
-        return self.record.series.key
-
-    @property
-    def where(self) -> str:
-        return self.record.series.mode_and_device
-
     def revision(self, clause: str) -> int:
         return self.record.clauses[clause].revision
 
@@ -226,8 +218,8 @@ def _current(runs: Sequence[_VersionRun]) -> list[_VersionRun]:
     """The runs of each framework's newest release, and in each series those of its newest local label."""
     newest = {run.framework: run.release for run in sorted(runs, key=lambda run: run.release)}
     released = [run for run in runs if run.release == newest[run.framework]]
-    labels = {run.series: run.age for run in sorted(released, key=lambda run: run.age)}
-    return [run for run in released if run.age == labels[run.series]]
+    labels = {run.record.series.key: run.age for run in sorted(released, key=lambda run: run.age)}
+    return [run for run in released if run.age == labels[run.record.series.key]]
 
 
 def list_clauses(records: Sequence[Record]) -> Iterator[str]:
@@ -298,7 +290,11 @@ def _find_break(clause: str, judged: Sequence[_VersionRun], runs: Sequence[_Vers
     failing = [run for run in judged if run.breaks(clause)]
     supporting = [run for run in judged if outcome(run.verdicts[clause]) not in REFUSED]
     first_breaks = [_first_break(clause, run, runs) for run in failing]
-    where = tuple(dict.fromkeys(run.where for run in failing)) if len(failing) < len(supporting) else ()
+    where = (
+        tuple(dict.fromkeys(run.record.series.mode_and_device for run in failing))
+        if len(failing) < len(supporting)
+        else ()
+    )
     first = min((run for run in first_breaks if run), key=lambda run: run.age) if all(first_breaks) else None
     return Broken(failing[0].framework, failing[0].version, first.version if first else "", where)
 
@@ -306,7 +302,9 @@ def _find_break(clause: str, judged: Sequence[_VersionRun], runs: Sequence[_Vers
 def _first_break(clause: str, newest: _VersionRun, runs: Sequence[_VersionRun]) -> _VersionRun | None:
     """The oldest run of the stretch in which the clause is broken up to `newest`, None if no run before it held."""
     failing = {(v.test, newest.revision(clause)) for v in newest.verdicts[clause] if v.outcome in FAILURE_OUTCOMES}
-    older = [run for run in runs if run.series == newest.series and run.age < newest.age and run.age[0]]
+    older = [
+        run for run in runs if run.record.series.key == newest.record.series.key and run.age < newest.age and run.age[0]
+    ]
     first = newest
     for run in sorted(older, key=lambda run: run.age, reverse=True):
         passed = {(v.test, run.revision(clause)) for v in run.verdicts.get(clause, ()) if v.outcome is Outcome.PASS}
@@ -345,7 +343,7 @@ def _failing_clauses(library: str, runs: Sequence[Record]) -> Iterable[tuple[str
     failing: dict[tuple[str, str], set[str]] = {}
     for run in runs:
         for verdict in run.verdicts:
-            key, framework = (verdict.clause, verdict.test), run.series.framework
+            key, framework = (verdict.clause, verdict.test), run.record.series.key.framework
             if verdict.outcome not in UNJUDGED:
                 judged.setdefault(key, set()).add(framework)
             if verdict.outcome in FAILURE_OUTCOMES:
