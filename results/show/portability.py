@@ -290,11 +290,8 @@ def _find_break(clause: str, judged: Sequence[_VersionRun], runs: Sequence[_Vers
     failing = [run for run in judged if run.breaks(clause)]
     supporting = [run for run in judged if outcome(run.verdicts[clause]) not in REFUSED]
     first_breaks = [_first_break(clause, run, runs) for run in failing]
-    where = (
-        tuple(dict.fromkeys(run.record.series.mode_and_device for run in failing))
-        if len(failing) < len(supporting)
-        else ()
-    )
+    settings = dict.fromkeys(run.record.series.mode_and_device for run in failing)
+    where = tuple(settings) if len(failing) < len(supporting) else ()
     first = min((run for run in first_breaks if run), key=lambda run: run.age) if all(first_breaks) else None
     return Broken(failing[0].framework, failing[0].version, first.version if first else "", where)
 
@@ -302,9 +299,8 @@ def _find_break(clause: str, judged: Sequence[_VersionRun], runs: Sequence[_Vers
 def _first_break(clause: str, newest: _VersionRun, runs: Sequence[_VersionRun]) -> _VersionRun | None:
     """The oldest run of the stretch in which the clause is broken up to `newest`, None if no run before it held."""
     failing = {(v.test, newest.revision(clause)) for v in newest.verdicts[clause] if v.outcome in FAILURE_OUTCOMES}
-    older = [
-        run for run in runs if run.record.series.key == newest.record.series.key and run.age < newest.age and run.age[0]
-    ]
+    same_series = (run for run in runs if run.record.series.key == newest.record.series.key)
+    older = [run for run in same_series if run.age < newest.age and run.age[0]]
     first = newest
     for run in sorted(older, key=lambda run: run.age, reverse=True):
         passed = {(v.test, run.revision(clause)) for v in run.verdicts.get(clause, ()) if v.outcome is Outcome.PASS}
@@ -343,7 +339,7 @@ def _failing_clauses(library: str, runs: Sequence[Record]) -> Iterable[tuple[str
     failing: dict[tuple[str, str], set[str]] = {}
     for run in runs:
         for verdict in run.verdicts:
-            key, framework = (verdict.clause, verdict.test), run.record.series.key.framework
+            key, framework = (verdict.clause, verdict.test), run.series.framework
             if verdict.outcome not in UNJUDGED:
                 judged.setdefault(key, set()).add(framework)
             if verdict.outcome in FAILURE_OUTCOMES:
