@@ -5,51 +5,40 @@ an upgrade that turns a pass into a known failure is still shown. Tests that the
 comparable (`results.compare.changes`). Observations are compared leaf by leaf, so a table of formats shows which
 operation changed. Numbers of passing tests are classified by how far they moved (`results.compare.numbers`); of costs,
 only exact counts are compared (`results.compare.verdicts`).
-
-A suite that demands less can hide a regression, so a lower level, fewer checks, a wider bound, a missing curve and
-another reference are reported like a verdict that got worse. These demands are compared only for tests that hold in
-both records, because a test that fails ends early.
 """
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from results.compare import numbers
-from results.compare.changes import (
-    LEAST,
-    PASS_OUTCOMES,
-    Change,
-    ChangeKind,
-    SuiteChange,
-    Verdicts,
-    incomparable,
-    share,
-    suite_change,
-)
+from results.compare.changes import LEAST, Change, ChangeKind, SuiteChange, Verdicts, incomparable, share, suite_change
 from results.compare.environment import Environment, environment
-from results.compare.numbers import (
-    Courses,
-    MovedNumbers,
-    Movement,
-    another_oracle,
-    as_float,
-    describe_check,
-    index_checks,
-)
-from results.compare.verdicts import find_untimed_tests, kind_of, measurements, measuring, value_text, verdicts
+from results.compare.numbers import Courses, MovedNumbers, Movement, as_float
+from results.compare.verdicts import demands, find_untimed_tests, kind_of, measurements, measuring, value_text, verdicts
 from results.record.encoding import without_collecting
 from results.record.files import RecordError
 from results.record.folders import heading
 from results.record.model import EXPLANATIONS, Outcome
-from results.record.reading import CheckResult, Observation, Record, TestVerdict, load, load_series
+from results.record.reading import Observation, Record, TestVerdict, load, load_series
 from results.record.values import Json, same, walk_values
 
+Key = tuple[str, str, str]
+"""The `key` of a series: framework, kind of device and mode."""
+
+_Source = TypeVar("_Source", Record, Path)
+
+FailOn = Literal["worse", "drift", "never"]
+"""Changes on which a comparison fails: regressions, these and drifts, or none. Refused comparisons always fail."""
+
 _FAILING = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE})
+_EXPLAINED = frozenset({Outcome.UNSUPPORTED, Outcome.KNOWN})
+"""Outcomes that the processor may explain."""
+_EXCUSED = _FAILING | {ChangeKind.NEWLY_UNJUDGED, ChangeKind.REMOVED, ChangeKind.OBSERVATION_CHANGED}
+"""Changes that another processor excuses."""
 
 
 @dataclass(frozen=True)
@@ -181,10 +170,6 @@ def _is_of(change: Change, verdict: TestVerdict) -> bool:
     return change.clause == verdict.clause and (change.subject == verdict.test or observed)
 
 
-_EXPLAINED = frozenset({Outcome.UNSUPPORTED, Outcome.KNOWN})
-_EXCUSED = _FAILING | {ChangeKind.NEWLY_UNJUDGED, ChangeKind.REMOVED, ChangeKind.OBSERVATION_CHANGED}
-
-
 def _refusals(old: Record, new: Record) -> Iterator[str]:
     for what, a, b in (
         ("frameworks", old.series.framework, new.series.framework),
@@ -274,149 +259,6 @@ _Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
 def _leaves(observations: Iterable[Observation]) -> dict[_Leaf, Json]:
     leaves = ((one.place, way, leaf) for one in observations for way, leaf in walk_values(one.value))
     return {(location, way): leaf for location, way, leaf in leaves if not EXPLANATIONS.intersection(way[-1:])}
-
-
-BOUND_ROUNDING = 1e-6
-"""Relative difference up to which two derived bounds are equal: linear algebra libraries change their last digits."""
-
-ENSEMBLE_SPREAD = 0.5
-"""Relative difference up to which two bounds of one origin are equal: a last digit can flip a random rounding, so the
-ensemble of eight is another draw. Bounds at different parameters or updates are not comparable."""
-
-WIDER = 10.0
-"""Factor by which a bound must be wider to count as weaker. Derived bounds of one test in records of two versions
-differed by up to a factor of 5.4 (JAX 0.6.2 and 0.10.2)."""
-
-LEVELS = ("MEASUREMENT", "OBSERVATION", "MAY", "SHOULD", "MUST")
-"""Levels of clauses, the least binding first."""
-
-ORACLE = 1e-3
-"""Relative difference of two losses of the reference beyond which the reference has changed. In a long run, another
-linear algebra library's last digits may grow beyond `numbers.ORACLE_DIGITS`."""
-
-
-def demands(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[Change]:
-    """Yield the changes in the demands of the new record.
-
-    Args:
-        before, after: verdicts of the comparable tests, by test.
-    """
-    clauses = {verdict.clause for verdict in after.values()}
-    for clause in sorted(clauses & old.clauses.keys()):
-        levels = old.clauses[clause].level, new.clauses[clause].level
-        if levels[0] != levels[1]:
-            ranks = [LEVELS.index(level) if level in LEVELS else -1 for level in levels]
-            kind = ChangeKind.LEVEL_RAISED if ranks[1] > ranks[0] else ChangeKind.LEVEL_LOWERED
-            yield Change(kind, clause, clause, *levels)
-    yield from _find_contradictions(new)
-    common = before.keys() & after.keys()
-    moved = {test for test in common if before[test].checks != after[test].checks}
-    passing = sorted(
-        test for test in common if before[test].outcome in PASS_OUTCOMES and after[test].outcome in PASS_OUTCOMES
-    )
-    for test in filter(moved.__contains__, passing):
-        yield from _checks(test, after[test].clause, before[test].checks, after[test].checks)
-    for test in sorted(moved):
-        yield from _bounds(test, after[test].clause, before[test].checks, after[test].checks)
-    yield from _courses(old, new, {after[test].case: after[test].clause for test in passing})
-
-
-def _find_contradictions(new: Record) -> Iterator[Change]:
-    for verdict in new.verdicts:
-        failed = next((check for check in verdict.checks if not check.passed), None)
-        if verdict.outcome in PASS_OUTCOMES and failed is not None:
-            got = f"{failed.what}: got {value_text(failed.measured)}, want {value_text(failed.expected)}"
-            kind = ChangeKind.CONTRADICTED
-            yield Change(kind, verdict.clause, verdict.test, "", verdict.outcome.value, got, verdict.repro)
-
-
-def _checks(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[CheckResult]) -> Iterator[Change]:
-    missing = Counter(map(describe_check, old)) - Counter(map(describe_check, new))
-    if len(new) < len(old):
-        detail = f"missing: {next(iter(missing))}"
-        yield Change(ChangeKind.FEWER_CHECKS, clause, test, f"{len(old)} checks", f"{len(new)} checks", detail)
-
-
-def _bounds(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[CheckResult]) -> Iterator[Change]:
-    former = index_checks(old)
-    for key, check in index_checks(new).items():
-        previous = former.get(key)
-        if previous is None:
-            continue
-        kind, what, before, after = None, "", previous.bound, check.bound
-        multipliers = previous.derivation.get("multiplier"), check.derivation.get("multiplier")
-        if not same(*multipliers):
-            what, (before, after) = "multiplier", multipliers
-            kind = _wider(before, after, 1.0)
-        elif not _same_bound(previous, check):
-            kind = _wider(before, after, WIDER)
-        if kind is not None:
-            yield Change(kind, clause, f"{test}: {check.what}", value_text(before), value_text(after), what)
-
-
-def _wider(old: Json, new: Json, times: float) -> ChangeKind:
-    """Return the kind of a changed bound; it demands less if it is `times` as wide, or no longer a bound."""
-    if isinstance(old, int | float) and isinstance(new, int | float):
-        return ChangeKind.BOUND_WIDER if not new <= times * old else ChangeKind.BOUND_CHANGED
-    return ChangeKind.BOUND_WIDER if new is None else ChangeKind.BOUND_CHANGED
-
-
-def _same_bound(old: CheckResult, new: CheckResult) -> bool:
-    a, b = old.bound, new.bound
-    if not (isinstance(a, float) and isinstance(b, float)):
-        return same(a, b)
-    if "origin" not in new.derivation or not same(old.derivation.get("origin"), new.derivation["origin"]):
-        return same(a, b) or math.isclose(a, b, rel_tol=BOUND_ROUNDING)
-    if not same(old.derivation, new.derivation):
-        return not b > WIDER * a
-    return math.isclose(a, b, rel_tol=ENSEMBLE_SPREAD)
-
-
-def _least_ratio(old: Sequence[float], new: Sequence[float]) -> float:
-    """Return the smallest ratio of new to old over all updates; 0 without comparable numbers."""
-    return min((b / a for a, b in zip(old, new, strict=False) if math.isfinite(a) and a > 0.0), default=0.0)
-
-
-def _courses(old: Record, new: Record, passing: Mapping[str, str]) -> Iterator[Change]:
-    """Yield a change for each curve or fingerprint that the new record lacks, and for each changed reference.
-
-    Args:
-        passing: clauses of the tests that hold in both records, by case.
-    """
-    for kind, before, after in (
-        ("curves", {t.place: t for t in old.traces}, {t.place: t for t in new.traces}),
-        ("fingerprints", {t.place: t for t in old.tensors}, {t.place: t for t in new.tensors}),
-    ):
-        for key, case in sorted(before.keys() - after.keys()):
-            if case in passing:
-                yield Change(ChangeKind.TRACE_MISSING, passing[case], f"{passing[case]}/{case}", f"{kind} {key!r}")
-    former = {trace.place: trace.curves for trace in old.traces}
-    for trace in new.traces:
-        curves = former.get(trace.place)
-        if curves is None or trace.case not in passing:
-            continue
-        clause, test = passing[trace.case], f"{passing[trace.case]}/{trace.case}"
-        if lost := sorted(curves.keys() - trace.curves.keys() - {"bound"}):
-            yield Change(ChangeKind.TRACE_MISSING, clause, test, f"curves {', '.join(map(repr, lost))}")
-        for name in ("bound", "spread"):
-            ratio = _least_ratio(curves.get(name, ()), trace.curves.get(name, ()))
-            if ratio > WIDER:
-                yield Change(
-                    ChangeKind.BOUND_WIDER, clause, test, "", "", f"{name} of the losses: × {ratio:.4g} or more"
-                )
-        if another_oracle(curves, trace.curves, ORACLE):
-            ends = [f"{(side['exact'] or ('',))[-1]:.9}" for side in (curves, trace.curves)]
-            detail = "final loss of the reference"
-            yield Change(ChangeKind.ORACLE_CHANGED, clause, test, ends[0], ends[1], detail)
-
-
-Key = tuple[str, str, str]
-"""The `key` of a series: framework, kind of device and mode."""
-
-_Source = TypeVar("_Source", Record, Path)
-
-FailOn = Literal["worse", "drift", "never"]
-"""Changes on which a comparison fails: regressions, these and drifts, or none. Refused comparisons always fail."""
 
 
 @dataclass(frozen=True)
