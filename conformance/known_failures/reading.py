@@ -106,7 +106,6 @@ def load_known(names: Iterable[str] = ()) -> Known:
 
 
 def _built_in(name: str) -> Iterator[Path]:
-    """Yield the folder of a built-in adapter that is present; nothing for any other name."""
     folder = folder_of(built_in()[name]) if name in built_in() else None
     if folder is not None:
         yield folder

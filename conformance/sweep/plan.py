@@ -406,12 +406,12 @@ def _selection(text: str) -> tuple[str, ...]:
     except ValueError as error:
         raise ValueError(f"selection: {error}") from None
     result: list[str] = []
-    following = iter(tokens)
-    for word in following:
-        option, has_value, value = word.partition("=")
-        value = value if has_value else next(following, "")
+    remaining = iter(tokens)
+    for token in remaining:
+        option, equals, value = token.partition("=")
+        value = value if equals else next(remaining, "")
         if option not in _OPTIONS or not value:
-            raise ValueError(f"selection: got {word!r}, want options among {', '.join(_OPTIONS)}, each with a value")
+            raise ValueError(f"selection: got {token!r}, want options among {', '.join(_OPTIONS)}, each with a value")
         if option == "--tests" and value not in NAMES:
             raise ValueError(f"selection: got --tests {value!r}, want {', '.join(NAMES)}")
         from conformance.runner.plugin import problem_of  # takes pytest
@@ -428,20 +428,20 @@ def _checked_group(group: CellGroup, where: str) -> CellGroup:
         want = "it next to `package` alone; name `versions`"
         raise ValueError(f"{where}.framework-version: got {group.framework_version!r}, want {want}")
     if group.framework_version not in ("", OF_ITS_TIME):
-        _version(group.framework_version, f"{where}.framework-version", f' or "{OF_ITS_TIME}"')
+        _normalized(group.framework_version, f"{where}.framework-version", f' or "{OF_ITS_TIME}"')
     try:
         choose(group.versions, None)
     except ValueError as error:
         raise ValueError(f"{where}.versions: {error}") from None
     companions = tuple(
-        {str(canonicalize_name(name)): _version(text, f"{where}.companions.{name}") for name, text in pins.items()}
+        {str(canonicalize_name(name)): _normalized(text, f"{where}.companions.{name}") for name, text in pins.items()}
         for pins in group.companions
     )
     package = str(canonicalize_name(group.package)) if group.package else ""
     return msgspec.structs.replace(group, package=package, companions=companions)
 
 
-def _version(text: str, where: str, others: str = "") -> str:
+def _normalized(text: str, where: str, others: str = "") -> str:
     try:
         return str(Version(text))
     except InvalidVersion:
@@ -462,28 +462,32 @@ def choose(rules: Iterable[str], known: Releases | None) -> list[str]:
     """
     result: dict[Version, str] = {}
     for rule in rules:
-        latest, is_minor = _LATEST.fullmatch(rule), rule.startswith("minor ")
-        wanted = "" if latest else rule.removeprefix("minor ").strip()
         try:
-            if re.match(r"[0-9]", rule):
-                result[Version(rule)] = str(Version(rule))
-                continue
-            if not wanted and not latest:
-                raise InvalidSpecifier
-            range_ = SpecifierSet(wanted)
+            versions = [Version(rule)] if re.match(r"[0-9]", rule) else _select(rule, known)
         except (InvalidVersion, InvalidSpecifier):
             raise ValueError(f"got {rule!r}, want {_VERSION_RULES}") from None
-        if known is None:
-            continue
-        fitting = sorted(version for version in known if range_.contains(version) and not version.is_prerelease)
-        fitting = [version for version in fitting if known[version].outcome != "yanked"]
-        if is_minor:
-            fitting = [*{version.release[:2]: version for version in fitting}.values()]
-        fitting = fitting[-int(latest[1] or 1) :] if latest else fitting
-        if not fitting:
-            raise ValueError(f"{rule!r} fits no release")
-        result |= {version: str(version) for version in fitting}
+        result |= {version: str(version) for version in versions}
     return [result[version] for version in sorted(result)]
+
+
+def _select(rule: str, known: Releases | None) -> list[Version]:
+    """Return the releases that a rule with a range selects, oldest first; none if `known` is None."""
+    latest = _LATEST.fullmatch(rule)
+    text = "" if latest else rule.removeprefix("minor ").strip()
+    if not text and not latest:
+        raise InvalidSpecifier
+    specifier = SpecifierSet(text)
+    if known is None:
+        return []
+    fitting = sorted(version for version in known if specifier.contains(version) and not version.is_prerelease)
+    fitting = [version for version in fitting if known[version].outcome != "yanked"]
+    if latest:
+        fitting = fitting[-int(latest[1] or 1) :]
+    elif rule.startswith("minor "):
+        fitting = [*{version.release[:2]: version for version in fitting}.values()]
+    if not fitting:
+        raise ValueError(f"{rule!r} fits no release")
+    return fitting
 
 
 def cells_of(plan: SweepPlan) -> tuple[SweepCell, ...]:

@@ -41,6 +41,32 @@ from results.record.values import ClauseId, parse, plain, to_line
 from results.show.clauses import code, cut, number, source, words
 from results.show.portability import age
 
+EXPLANATIONS = Path(__file__).with_name("explanations.toml")
+
+VERSION = 2
+"""Version of the JSON form of histories."""
+
+_Letter = Literal["p", "f", "u", "a", "s", "n"]
+
+LETTERS: dict[CaseWord, _Letter] = {
+    "pass": "p",
+    "fail": "f",
+    "unsupported": "u",
+    "abstain": "a",
+    "unstable": "s",
+    "not offered": "n",
+}
+_WORDS = {letter: word for word, letter in LETTERS.items()}
+
+_START = b'{"version":'
+_OTHER_TESTS = "other tests"
+
+_GAPS = 12
+"""Largest number of versions without a record that a line lists."""
+
+_Text = Annotated[str, Meta(min_length=1)]
+_Index = Annotated[int, Meta(ge=0)]
+
 PointKind = Literal["outcome", "failure", "support"]
 """outcome: another word. failure: it fails before and after, but in other tests or with another signature. support: it
 passes before and after, and a test of it became supported, or no longer is."""
@@ -229,11 +255,6 @@ def _runs(outcomes: Sequence[CaseWord | None], points: Iterable[ChangePoint]) ->
     return runs
 
 
-EXPLANATIONS = Path(__file__).with_name("explanations.toml")
-
-_Text = Annotated[str, Meta(min_length=1)]
-
-
 class Explanation(Struct, frozen=True, forbid_unknown_fields=True):
     """An upstream change.
 
@@ -282,9 +303,6 @@ def find_explanations(
     entries = explanations() if known is None else known
     listed = tuple((entry.text, entry.link) for entry in entries if entry.explains(line, point))
     return listed or tuple((text, link) for text, link in point.links if link.startswith(("http://", "https://")))
-
-
-_GAPS = 12
 
 
 def statement(line: VersionLine, clause: ClauseHistory) -> str:
@@ -436,28 +454,8 @@ def _item(one: LineHistory, point: ChangePoint) -> str:
     return f"{code(point.clause)} {words(text)}. History: {history}. {because}"
 
 
-VERSION = 2
-
-_Letter = Literal["p", "f", "u", "a", "s", "n"]
-
-LETTERS: dict[CaseWord, _Letter] = {
-    "pass": "p",
-    "fail": "f",
-    "unsupported": "u",
-    "abstain": "a",
-    "unstable": "s",
-    "not offered": "n",
-}
-_WORDS = {letter: word for word, letter in LETTERS.items()}
-
-_START = b'{"version":'
-_OTHER_TESTS = "other tests"
-
-_Place = Annotated[int, Meta(ge=0)]
-
-
 class _Point(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    between: tuple[_Place, _Place]
+    between: tuple[_Index, _Index]
     kind: PointKind
     words: tuple[_Letter, _Letter]
     compared: int
