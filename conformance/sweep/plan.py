@@ -428,20 +428,20 @@ def _checked_group(group: CellGroup, where: str) -> CellGroup:
         want = "it next to `package` alone; name `versions`"
         raise ValueError(f"{where}.framework-version: got {group.framework_version!r}, want {want}")
     if group.framework_version not in ("", OF_ITS_TIME):
-        _normalized(group.framework_version, f"{where}.framework-version", f' or "{OF_ITS_TIME}"')
+        _normalize(group.framework_version, f"{where}.framework-version", f' or "{OF_ITS_TIME}"')
     try:
         choose(group.versions, None)
     except ValueError as error:
         raise ValueError(f"{where}.versions: {error}") from None
     companions = tuple(
-        {str(canonicalize_name(name)): _normalized(text, f"{where}.companions.{name}") for name, text in pins.items()}
+        {str(canonicalize_name(name)): _normalize(text, f"{where}.companions.{name}") for name, text in pins.items()}
         for pins in group.companions
     )
     package = str(canonicalize_name(group.package)) if group.package else ""
     return msgspec.structs.replace(group, package=package, companions=companions)
 
 
-def _normalized(text: str, where: str, others: str = "") -> str:
+def _normalize(text: str, where: str, others: str = "") -> str:
     try:
         return str(Version(text))
     except InvalidVersion:
