@@ -185,12 +185,13 @@ def test_a_clause_is_shown_with_its_bugs_its_tests_and_its_known_failures(
     assert capsys.readouterr().out.endswith("Known failures:\n  none\n")
 
 
-def test_an_issue_reads_the_records_of_its_framework_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_issue_reads_its_own_records(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     read: list[Path] = []
-    monkeypatch.setattr("conformance.cli.issue.load", lambda path: read.append(path) or load(path))
+    monkeypatch.setattr("conformance.cli.issue.load", lambda one: read.append(one) or load(one if read[1:] else ROOT))
     monkeypatch.setattr("conformance.cli.issue.run_program", lambda _: "not run in this test")
     assert main(["issue", "scaling.automaton", "--framework", "jax"]) == 0
     assert {path.name.partition("-")[0] for path in read} == {"jax"}
+    assert capsys.readouterr().err == f"conformance: {ROOT}: is not a regular file; name another file\n"
 
 
 def test_a_pipe_gets_one_line_for_each_entry(capsys: pytest.CaptureFixture[str]) -> None:
