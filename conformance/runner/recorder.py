@@ -461,7 +461,7 @@ class Recorder:
         position = self._position
         if not position.confirmed:
             here = f"{self._framework.name} {position.version} on {position.device} in mode {position.mode}"
-            origins = ", ".join(sorted(self._inferred)) or position.nearest
+            origins = ", ".join(sorted(self._inferred)) or position.label(position.sources[0])
             known = f"{self._inferred.total()} known failures are expected as in {origins}, not confirmed here"
             idle = f"; {self._idle} of its expectations matched no test" if self._idle else ""
             terminalreporter.line(f"{here} has not been judged yet: {known}{idle}")
