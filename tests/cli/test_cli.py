@@ -173,7 +173,7 @@ def test_a_part_is_compared_with_what_it_has_partners_of(tmp_path: Path) -> None
 def test_a_clause_is_shown_with_its_bugs_its_tests_and_its_known_failures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("results.record.reading.load", lambda path: pytest.fail(f"{path} is read"))
+    monkeypatch.setattr("results.record.reading.from_json", lambda _: pytest.fail("a record is read"))
     assert main(["spec", "show", "scaling.stays-positive"]) == 0
     shown = capsys.readouterr().out
     for text in ("MUST", "https://github.com/NVIDIA/apex/issues/834", "test_scaling.py::", "scale-reaches-zero"):
