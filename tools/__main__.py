@@ -2,7 +2,7 @@
 
 import sys
 
-from conformance.cli.main import main
+from conformance.cli import main
 from tools.commands import commands
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 from conformance.oracle.bound import Bound
 from fixtures.arrays import Array
 from results.record.arrays import fingerprint
-from results.record.fingerprints import Fingerprint
+from results.record.model import Fingerprint
 
 _MAX_LENGTH = 200
 

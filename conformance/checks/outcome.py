@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.checks.evidence import Abstention, Misdeclared, Violation, clean_message
-from conformance.known_failures.reading import Expectation, explain_repair
+from conformance.known_failures.entries import Expectation, explain_repair
 from frameworks.base import has_effect
 from frameworks.contract import NOT_OFFERED, Framework, Unsupported
 from results.record.model import Outcome
@@ -45,7 +45,8 @@ def conclude(framework: Framework, error: BaseException | None, matching: Sequen
 
 
 def _resting(entry: Expectation, outcome: Outcome, signature: str, message: str) -> Judgement:
-    result = Judgement(outcome, signature, message, entry.reason, entry.link, entry.finding.id, entry.inferred_from)
+    cause = entry.finding
+    result = Judgement(outcome, signature, message, cause.text.reason, cause.text.link, cause.id, entry.inferred_from)
     return replace(result, message=f"{message} ({result.mark})") if result.mark and outcome is Outcome.KNOWN else result
 
 
@@ -122,7 +123,7 @@ def explain(verdict: str, signature: str, expectation: Expectation | None) -> st
         return ""
     match verdict:
         case "known":
-            return f"known: {expectation.reason} ({expectation.link})"
+            return f"known: {expectation.finding.text.reason} ({expectation.finding.text.link})"
         case "fail":
             named = f"{expectation.clause} on {expectation.framework} {expectation.versions}"
             return f"signature differs: got {signature!r}, want {expectation.signature!r} for {named}"

@@ -2,13 +2,16 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from conformance.cli.options import FORMAT, OUTPUT, PATH, put, show_progress
-from conformance.known_failures.reading import FILE, SNAPSHOTS, Known, read_known
+from conformance.known_failures.entries import Known
+from conformance.known_failures.reading import FILE, SNAPSHOTS, read_known
 from conformance.known_failures.update import Cause, Update, UpdateError, find_idle, table_of, update
 from conformance.runner import baselines
 from conformance.spec.clauses import Table
@@ -18,11 +21,14 @@ from results.compare.comparison import NONE, FailOn, compare_files, compare_sets
 from results.record.encoding import without_collecting
 from results.record.files import RecordError, one_line, replace
 from results.record.folders import INSTALLED, SHIPPED, Outlines, find, read
-from results.record.reading import load
+from results.record.reading import Record, load
 from results.record.values import Consequence, FindingKind
 from results.show import differences, portability
 from results.show import table as tables
 from results.show.clauses import title
+
+MAX_LISTED = 20
+"""Largest number of lines of one kind that `accept` prints."""
 
 
 @click.command()
@@ -75,11 +81,12 @@ def table(
         tables.draw(records, console)
     if timed:
         tables.draw_times(records, console)
-    problems = [(record, tables.troubles(record)) for record in records] if strict else []
-    for record, troubles in problems:
-        if troubles:
+    status = 0
+    for record in records if strict else ():
+        if troubles := tables.troubles(record):
             click.echo(f"{' '.join(title(record)[:3])}: {', '.join(troubles)}", err=True)
-    return 1 if any(troubles for _, troubles in problems) else 0
+            status = 1
+    return status
 
 
 @click.command()
@@ -107,11 +114,11 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
     except ModuleNotFoundError as error:
         needed = f"{error.name} is missing: pip install jinja2, or tox -e report"
         raise click.ClickException(needed) from None
+    watch = partial(show_progress, label="reading records")
     if against is None:
-        records = read(paths, lambda files: show_progress(files, "reading records"), Outlines(details=True))
-        comparisons = NONE
+        records, comparisons = read(paths, watch, Outlines(details=True)), NONE
     else:
-        records = read(paths, lambda files: show_progress(files, "reading records"))
+        records = read(paths, watch)
         comparisons = compare_sets(read([against]), records)
     write(records, output, comparisons)
     click.echo(one_line(f"{output}: {len(records)} records, {output.stat().st_size / 2**20:.1f} MiB"))
@@ -158,7 +165,7 @@ def compare(
     """
     files = [find([Path(text)]) if Path(text).exists() or "==" not in text else [] for text in (old, new)]
     if not all(files):
-        from conformance.cli.sweeping import judge_version  # takes pip
+        from conformance.cli.sweep import judge_version  # takes pip
 
         files = [paths or judge_version(text, mode, device) for text, paths in zip((old, new), files, strict=True)]
     comparisons = compare_files(files[0], files[1], partial)
@@ -168,9 +175,6 @@ def compare(
         styles = {"table": differences.to_text, "markdown": differences.markdown, "json": differences.to_json}
         put(styles[style](comparisons), output)
     return comparisons.exit_status(fail_on)
-
-
-_MAX_LISTED = 20
 
 
 @click.command()
@@ -217,8 +221,9 @@ def accept(
         return _accept_baselines(records, reason)
     if finding is None and (text is not None or clauses):
         raise click.UsageError("--clause and --text need --finding")
-    new = None if text is None or finding is None else _finding_values(finding, *text)
-    return _accept_known_failures(records, framework, finding, new, clauses, dry_run)
+    new = None if text is None or finding is None else _finding_table(finding, *text)
+    request = None if finding is None else _CauseRequest(finding, new, clauses)
+    return _accept_known_failures(records, framework, request, dry_run)
 
 
 def _accept_baselines(paths: Sequence[Path], reason: str) -> int:
@@ -235,7 +240,7 @@ def _accept_baselines(paths: Sequence[Path], reason: str) -> int:
     return 0
 
 
-def _finding_values(name: str, kind: str, consequence: str, reason: str) -> dict[str, str]:
+def _finding_table(name: str, kind: str, consequence: str, reason: str) -> dict[str, str]:
     for value, kinds in ((kind, FindingKind), (consequence, Consequence)):
         if value not in [member.value for member in kinds]:
             choice = ", ".join(member.value for member in kinds)
@@ -246,36 +251,48 @@ def _finding_values(name: str, kind: str, consequence: str, reason: str) -> dict
     return {"id": name, "class": kind, "consequence": consequence, "reason": text, "link": NO_LINK}
 
 
+@dataclass(frozen=True)
+class _CauseRequest:
+    """The finding of new failures: its id, its table in `findings.toml` if it is new, and the clauses, () for all."""
+
+    finding: str
+    table: Mapping[str, str] | None
+    clauses: tuple[str, ...]
+
+    def cause(self, former: Known, folder: Path, framework: str) -> Cause:
+        """Return the cause, which the known failures have or the table describes."""
+        existing = [finding for finding in former.findings if finding.id == self.finding]
+        if existing and self.table is not None:
+            raise UpdateError(f"the finding {self.finding!r} exists already", "omit --text")
+        if existing:
+            return Cause(existing[0], self.clauses)
+        if self.table is None:
+            remedy = "describe it with --text CLASS CONSEQUENCE REASON"
+            raise UpdateError(f"the finding {self.finding!r} does not exist", remedy)
+        table = Table(f"finding {self.finding}", self.table)
+        return Cause(read_finding(table, framework, read_programs(folder)), self.clauses)
+
+
 def _accept_known_failures(
-    paths: Sequence[Path],
-    named: str | None,
-    finding: str | None,
-    new: Mapping[str, str] | None,
-    clauses: tuple[str, ...],
-    dry_run: bool,
+    paths: Sequence[Path], adapter: str | None, request: _CauseRequest | None, dry_run: bool
 ) -> int:
+    """Write the snapshots of records, and the table of a new finding; return the exit status."""
     records = [load(path) for path in paths]
     framework = records[0].series.framework
-    folder = _adapter_folder(framework, named)
+    folder = _adapter_folder(framework, adapter)
     try:
-        if others := {record.series.framework for record in records} - {framework}:
-            raise UpdateError(f"got records of {framework} and {min(others)}, want one framework", "accept them apart")
         former = read_known(folder, framework)
-        cause = None if finding is None else _cause(former, folder, framework, finding, new, clauses)
-        updates = [update(record, former) for record in records]
-        if cause is not None:
-            if not any(cause.explains(verdict) for one in updates for verdict in one.unexplained):
-                raise UpdateError("no failure needs this finding", "omit --finding, or name other clauses")
-            updates = [update(record, former, cause) for record in records]
+        cause = None if request is None else request.cause(former, folder, framework)
+        updates = _make_updates(records, former, cause)
     except UpdateError as error:
         raise RecordError(folder.name, error.problem, error.remedy) from None
     except ValueError as error:
         raise RecordError(folder.name, str(error).removeprefix(f"{folder.name}/"), "correct it first") from None
     files = {folder / SNAPSHOTS / one.name: one.text for one in updates}
-    if new is not None:
+    if request is not None and request.table is not None:
         path = folder / FILE
         before = f"{path.read_text('utf-8').rstrip()}\n\n" if path.exists() else ""
-        files[path] = before + table_of(new)
+        files[path] = before + table_of(request.table)
     for path, content in files.items():
         if dry_run:
             before = path.read_text("utf-8") if path.exists() else ""
@@ -294,16 +311,17 @@ def _accept_known_failures(
     return int(any(one.unexplained for one in updates))
 
 
-def _cause(
-    former: Known, folder: Path, framework: str, name: str, new: Mapping[str, str] | None, clauses: tuple[str, ...]
-) -> Cause:
-    existing = [finding for finding in former.findings if finding.id == name]
-    if existing and new is not None:
-        raise UpdateError(f"the finding {name!r} exists already", "omit --text")
-    if not existing and new is None:
-        raise UpdateError(f"the finding {name!r} does not exist", "describe it with --text CLASS CONSEQUENCE REASON")
-    finding = read_finding(Table(f"finding {name}", new), framework, read_programs(folder)) if new else existing[0]
-    return Cause(finding, clauses)
+def _make_updates(records: Sequence[Record], former: Known, cause: Cause | None) -> list[Update]:
+    """Return the snapshots of records of one framework, with their new failures under a cause if there is one."""
+    framework, *others = dict.fromkeys(record.series.framework for record in records)
+    if others:
+        raise UpdateError(f"got records of {framework} and {min(others)}, want one framework", "accept them apart")
+    updates = [update(record, former) for record in records]
+    if cause is None:
+        return updates
+    if not any(cause.explains(verdict) for one in updates for verdict in one.unexplained):
+        raise UpdateError("no failure needs this finding", "omit --finding, or name other clauses")
+    return [update(record, former, cause) for record in records]
 
 
 def _adapter_folder(recorded: str, named: str | None) -> Path:
@@ -328,14 +346,15 @@ def _show_update(update: Update, name: str, dry_run: bool) -> None:
     would = "would have" if dry_run else "has"
     known = f"{len(update.after)} known failures of {update.series}"
     click.echo(one_line(f"{name} {would} {known}{f', {len(changes)} lines change' if changes else ', no change'}"))
-    lines = [] if dry_run else changes[:_MAX_LISTED]
-    for line in lines:
-        click.echo(one_line(f"  {line}"))
-    if lines and changes[_MAX_LISTED:]:
-        click.echo(f"  and {len(changes) - _MAX_LISTED} more")
+    _print_first([] if dry_run else changes)
     if update.unexplained:
         click.echo(f"{len(update.unexplained)} failures need a finding: add them to one with `--finding ID`")
-    for verdict in update.unexplained[:_MAX_LISTED]:
-        click.echo(one_line(f"  {verdict.clause} {verdict.case} {verdict.outcome.value} ({verdict.signature})"))
-    if update.unexplained[_MAX_LISTED:]:
-        click.echo(f"  and {len(update.unexplained) - _MAX_LISTED} more")
+    _print_first([f"{one.clause} {one.case} {one.outcome.value} ({one.signature})" for one in update.unexplained])
+
+
+def _print_first(lines: Sequence[str]) -> None:
+    """Print at most `MAX_LISTED` lines, and how many are left out."""
+    for line in lines[:MAX_LISTED]:
+        click.echo(one_line(f"  {line}"))
+    if lines[MAX_LISTED:]:
+        click.echo(f"  and {len(lines) - MAX_LISTED} more")

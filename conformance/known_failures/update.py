@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
-from conformance.known_failures.reading import EXPECTATION, KERNELS, Expectation, Known, VersionSeries, parse_version
+from conformance.known_failures.entries import EXPECTATION, KERNELS, Expectation, Known, VersionSeries, parse_version
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
 from conformance.test_ids.inventory import inventory
@@ -27,12 +27,7 @@ class UpdateError(Exception):
 
 @dataclass(frozen=True)
 class Cause:
-    """The finding of new failures.
-
-    Attributes:
-        finding: an existing or a new finding.
-        clauses: clauses whose failures the finding causes; empty for all.
-    """
+    """An existing or a new finding, and the clauses whose new failures it causes; () for all clauses."""
 
     finding: Finding
     clauses: tuple[str, ...] = ()
@@ -68,9 +63,8 @@ class Update:
     def changes(self) -> Iterator[str]:
         """Yield removed lines with a "-", and added lines with a "+"."""
         before, after = ({entry.line for entry in entries} for entries in (self.before, self.after))
-        yield from sorted(
-            (f"{'+' if line in after else '-'} {line}" for line in before ^ after), key=lambda line: line[2:]
-        )
+        for line in sorted(before ^ after):
+            yield f"{'+' if line in after else '-'} {line}"
 
 
 def update(record: Record, known: Known, cause: Cause | None = None) -> Update:

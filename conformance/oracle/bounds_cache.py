@@ -58,12 +58,15 @@ def load_arrays(path: Path, *names: str) -> dict[str, Array] | None:
 
 
 def store(path: Path, arrays: dict[str, Array]) -> None:
-    """Write arrays to a cache file atomically."""
+    """Write arrays to a cache file atomically; an error, such as a full disk, leaves no file behind."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.stem}.{os.getpid()}.partial")
-    with partial.open("wb") as file:
-        np.savez(file, **arrays, **{CODE: np.array(code_hash()), INPUTS: np.array(_inputs_of(path).digest)})  # type: ignore[arg-type]
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            np.savez(file, **arrays, **{CODE: np.array(code_hash()), INPUTS: np.array(_inputs_of(path).digest)})  # type: ignore[arg-type]
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,6 @@ from conformance.runner import machine
 from conformance.runner.identity import name_of
 from conformance.test_ids.inventory import inventory
 from frameworks.registry import find_adapters
-from results.compare.comparison import series
 from results.record.files import RecordError
 from results.record.folders import INSTALLED, SHIPPED, list_records
 from results.record.reading import Record, load, write
@@ -26,7 +25,7 @@ def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | No
     """
     for path in list_records(folder):
         baseline = load(path)
-        if series(baseline) == series(record) and baseline.status != "interrupted":
+        if baseline.series.key == record.series.key and baseline.status != "interrupted":
             return path, baseline
     return None
 

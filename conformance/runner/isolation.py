@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from conformance.checks.outcome import Judgement, conclude
-from conformance.known_failures.reading import Expectation
+from conformance.known_failures.entries import Expectation
 from frameworks.contract import Framework
 from frameworks.ranks.worker_group import WorkerGroupFolder
 from results.record.files import one_line, printable

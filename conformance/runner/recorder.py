@@ -22,7 +22,8 @@ import pytest
 from conformance.checks.evidence import Check, Violation
 from conformance.checks.evidence import Verdict as Collected
 from conformance.checks.outcome import Judgement, conclude, find_unmatched
-from conformance.known_failures.reading import EXPECTATION, Known, series_of
+from conformance.known_failures.entries import EXPECTATION, Known
+from conformance.known_failures.reading import series_of
 from conformance.runner import ways
 from conformance.runner.identity import name_of, series, suite, variant
 from conformance.runner.isolation import clip_text
@@ -460,7 +461,7 @@ class Recorder:
         position = self._position
         if not position.confirmed:
             here = f"{self._framework.name} {position.version} on {position.device} in mode {position.mode}"
-            origins = ", ".join(sorted(self._inferred)) or position.nearest
+            origins = ", ".join(sorted(self._inferred)) or position.label(position.sources[0])
             known = f"{self._inferred.total()} known failures are expected as in {origins}, not confirmed here"
             idle = f"; {self._idle} of its expectations matched no test" if self._idle else ""
             terminalreporter.line(f"{here} has not been judged yet: {known}{idle}")

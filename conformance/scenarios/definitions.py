@@ -224,7 +224,7 @@ def _rows_of_digits() -> Setting:
 
 
 _ENCODER = Recipe(Adam(3e-3))
-_READING = replace(
+_READER = replace(
     _DIGITS,
     title="An encoder of two blocks reads digits row by row, Adam 3e-3: ",
     setting=_rows_of_digits,
@@ -240,8 +240,8 @@ def _with_ranks(name: str, level: Sharding, what: str, source: str) -> Scenario:
         for kind in own.sharded
     }
     sides = (Side(ONE_PLACE, _ENCODER), *(Side(side, _ENCODER.replace(ranks=own)) for side, own in ranks.items()))
-    title = f"{_READING.title}one place, two and four ranks, {what}"
-    return replace(_READING, name=name, title=title, source=source, sides=sides, published=published)
+    title = f"{_READER.title}one place, two and four ranks, {what}"
+    return replace(_READER, name=name, title=title, source=source, sides=sides, published=published)
 
 
 def _with_offload(name: str, to: Literal["host", "disk"], memory: str, source: str, emulated: int) -> Scenario:
@@ -251,8 +251,8 @@ def _with_offload(name: str, to: Literal["host", "disk"], memory: str, source: s
     published |= {(kind, f"distance from {HERE}'s parameters"): "0" for kind in OFFLOADED}
     offloaded = (Side(kind, _ENCODER.replace(offload=Offload((kind,), to)), equal=True) for kind in OFFLOADED)
     what = f"all of it on the device, and activations, parameters or the optimizer's state in {memory}"
-    title, sides, shorter = f"{_READING.title}{what}", (Side(HERE, _ENCODER), *offloaded), {"emulated": emulated}
-    return replace(_READING, name=name, title=title, source=source, sides=sides, published=published, shorter=shorter)
+    title, sides, shorter = f"{_READER.title}{what}", (Side(HERE, _ENCODER), *offloaded), {"emulated": emulated}
+    return replace(_READER, name=name, title=title, source=source, sides=sides, published=published, shorter=shorter)
 
 
 def _small_digits() -> Setting:
@@ -260,7 +260,7 @@ def _small_digits() -> Setting:
     return Setting(models.digits_mlp((128, 64)), data.digits_batch(1400), data.digits_batch(397, 1400), about)
 
 
-_CLASSIFYING = replace(
+_CLASSIFIER = replace(
     _DIGITS, title="A network of digits is trained ", setting=_small_digits, epochs=5, shorter={}, learns_in=60
 )
 
@@ -269,14 +269,14 @@ def _make_quantized_scenario(name: str, what: str, source: str, bits: dict[str, 
     """A scenario with one side for each technique, by the number of bits of its weights."""
     sides = (Side(FLOAT, _ADAM), *(QuantizedSide(technique, _ADAM, technique=technique) for technique in bits))
     published = {(technique, share_of(MODEL, FLOAT)): f"{width / 32:g}" for technique, width in bits.items()}
-    title = f"{_CLASSIFYING.title}in float32, then its layers have {what}"
-    return replace(_CLASSIFYING, name=name, title=title, source=source, sides=sides, published=published, modes=modes)
+    title = f"{_CLASSIFIER.title}in float32, then its layers have {what}"
+    return replace(_CLASSIFIER, name=name, title=title, source=source, sides=sides, published=published, modes=modes)
 
 
 _QAT = replace(
-    _CLASSIFYING,
+    _CLASSIFIER,
     name="qat",
-    title=f"{_CLASSIFYING.title}in float32 and by QAT, whose model is converted to int8",
+    title=f"{_CLASSIFIER.title}in float32 and by QAT, whose model is converted to int8",
     source=_INTEGERS,
     sides=(
         Side(FLOAT, _ADAM),
@@ -286,15 +286,15 @@ _QAT = replace(
     published={("converted", share_of(MODEL, FLOAT)): "0.25"},
 )
 _ADAM_8BIT = replace(
-    _CLASSIFYING,
+    _CLASSIFIER,
     name="adam-8bit",
-    title=f"{_CLASSIFYING.title}by Adam with moments of 32 and of 8 bits",
+    title=f"{_CLASSIFIER.title}by Adam with moments of 32 and of 8 bits",
     source="Dettmers et al. 2022, arXiv:2110.02861",
     sides=(Side(WIDE, _ADAM), Side(EIGHT_BIT, Recipe(Adam(1e-3, state_bits=8)))),
     published={(EIGHT_BIT, share_of(rank_bytes("optimizer"), WIDE)): "0.25"},
 )
 
-_ALL = (
+_SCENARIOS = (
     _SINCOS,
     _SEGMENTS,
     _ACCUMULATION,
@@ -354,5 +354,5 @@ _ALL = (
     _ADAM_8BIT,
 )
 
-SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
+SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _SCENARIOS}
 """Every scenario by its name."""

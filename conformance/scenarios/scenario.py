@@ -29,17 +29,11 @@ from results.record.values import ClauseText
 OFFLOADED: tuple[OffloadedKind, ...] = get_args(OffloadedKind)
 """Kinds that can be offloaded."""
 
-SAVED = "saved bytes"
-"""Name of the bytes saved between forward and backward."""
+SAVED, MODEL = "saved bytes", "model bytes"
+"""Names of the bytes saved between forward and backward, and of the bytes of a model for prediction."""
 
-MODEL = "model bytes"
-"""Name of the bytes of a model for prediction."""
-
-REDUCED = "gradients reduced a window"
-"""Name of the number of gradients that a rank reduces in a window."""
-
-SECONDS = "seconds a round"
-"""Name of the time of a round."""
+REDUCED, SECONDS = "gradients reduced a window", "seconds a round"
+"""Names of the number of gradients that a rank reduces in a window, and of the time of a round."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +62,15 @@ class Side:
 
     def windows(self, batch: Batch) -> tuple[Window, ...]:
         """The windows of a round's batch."""
-        size, k = self.micro or len(batch), self.recipe.accumulation
+        size, length = self.micro or len(batch), self.recipe.accumulation
         parts = [batch.part(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
-        windows = [tuple(parts[start : start + k]) for start in range(0, len(parts), k)]
-        return tuple(window for window in windows if len(window) == k or not self.whole)
+        windows = [tuple(parts[start : start + length]) for start in range(0, len(parts), length)]
+        return tuple(window for window in windows if len(window) == length or not self.whole)
 
     def needs(self, batch: Batch) -> tuple[Capability, ...]:
         """Additional capability for the windows of an epoch's last batch."""
-        cut = any(len(window) < self.recipe.accumulation for window in self.windows(batch))
-        return (Capability.PARTIAL_WINDOW,) if cut else ()
+        is_partial = any(len(window) < self.recipe.accumulation for window in self.windows(batch))
+        return (Capability.PARTIAL_WINDOW,) if is_partial else ()
 
 
 @dataclass(frozen=True)
@@ -213,7 +207,7 @@ def offloaded_bytes(kind: str) -> str:
     return f"{kind.removesuffix('s')} bytes away"
 
 
-def here_bytes(kind: str) -> str:
+def resident_bytes(kind: str) -> str:
     """Name of the resident bytes of an offloaded kind in a run without offload."""
     return SAVED if kind == "activations" else rank_bytes(kind.removesuffix("s"))
 
@@ -257,7 +251,7 @@ SHARE = 10
 
 _SIGNATURES = {"loss": "loss-did-not-fall", "accuracy": "learned-nothing", "squared error": "learned-nothing"}
 _RECORDED = {"method": "recorded, not judged"}
-_CUT = {"method": "recorded, not judged: the run was too short to learn"}
+_SHORT = {"method": "recorded, not judged: the run was too short to learn"}
 
 Watch = Callable[[range, str], Iterable[int]]
 """Iterates over the rounds with a labelled progress bar, like `conformance.cli.options.show_progress`."""
@@ -273,8 +267,8 @@ class SideRun:
         control: seconds of the first side in the same rounds; empty of that side itself, and where it failed.
         quality: on the test batch after the last round, None if it was not reached.
         counts: bytes and reductions that were counted, by their names in a record.
-        apart: relative distance of a quantized model's outputs on the test batch from the float ones.
-        distance: distance of the final parameters from those of the base, as a share of the base's change.
+        output_distance: of a quantized model's outputs on the test batch from the float ones, relative.
+        parameter_distance: of the final parameters from those of the base, as a share of the base's change.
         error: the exception that ended the side early.
         duration_s: includes the construction of the trainer.
     """
@@ -289,8 +283,8 @@ class SideRun:
     control: list[float] = field(default_factory=list)
     quality: float | None = None
     counts: dict[str, int] = field(default_factory=dict)
-    apart: float | None = None
-    distance: float | None = None
+    output_distance: float | None = None
+    parameter_distance: float | None = None
     error: Exception | None = None
     duration_s: float = 0.0
     trainer: Trainer = field(init=False)
@@ -310,19 +304,15 @@ class SideRun:
         start = time.perf_counter()
         try:
             step()
-        except Exception as error:
+        except Exception as error:  # whatever a framework raises is the side's result
             self.error = error
         self.duration_s += time.perf_counter() - start
 
-    def begin(self, last: Batch) -> None:
-        """Makes the trainer.
-
-        Args:
-            last: the last batch of an epoch.
-        """
-        wide = any(head.format == "float64" for head in self.setting.model.heads.heads)
-        asked = (*needs(self.side.recipe), *self.side.needs(last))
-        self._require(*asked, *((Capability.FLOAT64_HEADS,) if wide else ()))
+    def begin(self, last_batch: Batch) -> None:
+        """Makes the trainer; the last batch of an epoch may need a capability of its own."""
+        self._require(*needs(self.side.recipe), *self.side.needs(last_batch))
+        if any(head.format == "float64" for head in self.setting.model.heads.heads):
+            self._require(Capability.FLOAT64_HEADS)
         self.trainer = self.framework.trainer(self.setting.model, self.side.recipe)
 
     def _require(self, *capabilities: Capability) -> None:
@@ -372,7 +362,7 @@ class SideRun:
         self.quality = scenario.quality.of(outputs, self.setting.test)
         self.counts[MODEL] = model.stored_bytes()
         exact = _flat({name: trained.outputs[name] for name in outputs})
-        self.apart = float(np.linalg.norm(_flat(outputs) - exact) / np.linalg.norm(exact))
+        self.output_distance = float(np.linalg.norm(_flat(outputs) - exact) / np.linalg.norm(exact))
 
     def _count_saved_bytes(self, batch: Batch) -> None:
         """Counts what a fresh trainer saves between forward and backward of a micro-batch."""
@@ -416,7 +406,7 @@ def train(framework: Framework, scenario: Scenario, setting: Setting, rounds: in
     """
     starts = range(0, len(setting.train), scenario.batch)
     batches = [setting.train.part(start, min(start + scenario.batch, len(setting.train))) for start in starts]
-    order = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     runs: list[SideRun] = []
     for sides in scenario.stretches:
         first, *others = stretch = [SideRun(framework, setting, side) for side in sides]
@@ -424,9 +414,9 @@ def train(framework: Framework, scenario: Scenario, setting: Setting, rounds: in
             run.attempt(partial(run.begin, batches[-1]))
         if not runs or any(run.error is None for run in others):
             for number in watch(range(rounds), f"{scenario.name}, {framework.name}"):
-                for index in order.permutation(len(stretch)):
-                    run = stretch[index]
-                    run.attempt(partial(run.train, batches[number % len(batches)]))
+                batch = batches[number % len(batches)]
+                for run in (stretch[index] for index in rng.permutation(len(stretch))):
+                    run.attempt(partial(run.train, batch))
         finished = others if runs else stretch
         for run in finished:
             run.attempt(partial(run.end, scenario, batches[0]))
@@ -460,7 +450,7 @@ def _set_distances(scenario: Scenario, setting: Setting, runs: Sequence[SideRun]
             end = _flat(base.parameters)
             distance = float(np.linalg.norm(_flat(run.parameters) - end))
             change = end - _flat(setting.model.weights(base.side.recipe.seed))
-            run.distance = distance / float(np.linalg.norm(change)) if distance else 0.0
+            run.parameter_distance = distance / float(np.linalg.norm(change)) if distance else 0.0
 
 
 def _moments(state: dict[str, Array], parameters: dict[str, Array]) -> Iterator[Array]:
@@ -536,16 +526,16 @@ def run_scenario(scenario: Scenario, name: str, framework: Framework, limit: int
 
 def verdict(scenario: Scenario, run: SideRun, rounds: int, repro: str) -> TestVerdict:
     """The verdict on a side: a refusal with its reason, or whether it learned and met its promises."""
-    cut = rounds < scenario.learns_in
+    is_short = rounds < scenario.learns_in
     # A compiler may round another program differently, but offload does not change the program.
     same_bits = run.side.equal and (run.side.recipe.offload is not None or not run.framework.conventions().compiled)
-    checks = tuple(_checks(scenario, run, cut, same_bits))
+    checks = tuple(_checks(scenario, run, is_short, same_bits))
     failed = [check for check in checks if not check.passed]
     error = run.error
     if error is None and failed:
         texts = (f"{check.what}: {check.measured} where {check.expected} was expected" for check in failed)
         error = Violation(_SIGNATURES.get(failed[0].what, "parameters-differ"), "; ".join(texts))
-    elif error is None and cut and not same_bits:
+    elif error is None and is_short and not same_bits:
         error = Abstention(f"{rounds} rounds are too few to learn in; {scenario.learns_in} are judged")
     result = conclude(run.framework, error, ())
     return TestVerdict(
@@ -564,12 +554,12 @@ def verdict(scenario: Scenario, run: SideRun, rounds: int, repro: str) -> TestVe
     )
 
 
-def _checks(scenario: Scenario, run: SideRun, cut: bool, same_bits: bool) -> Iterator[CheckResult]:
+def _checks(scenario: Scenario, run: SideRun, is_short: bool, same_bits: bool) -> Iterator[CheckResult]:
     if run.losses:
         part = max(1, len(run.losses) // SHARE)
-        first, last = median(run.losses[:part]), median(run.losses[-part:])
-        derivation = _CUT if cut else {"method": f"median of the first and of the last {part} updates"}
-        yield CheckResult("loss", last, first, f"below {first:.4g}", cut or last < first, derivation)
+        initial, final = median(run.losses[:part]), median(run.losses[-part:])
+        derivation = _SHORT if is_short else {"method": f"median of the first and of the last {part} updates"}
+        yield CheckResult("loss", final, initial, f"below {initial:.4g}", is_short or final < initial, derivation)
     if run.losses and run.side.recipe.scaling is not None:
         yield CheckResult("skipped updates", sum(run.skipped), None, f"of {len(run.skipped)}", True, _RECORDED)
     if run.quality is not None:
@@ -577,20 +567,20 @@ def _checks(scenario: Scenario, run: SideRun, cut: bool, same_bits: bool) -> Ite
         constant = quality.constant(run.setting.test)
         better = run.quality > constant if quality.rising else run.quality < constant
         expected = f"{'above' if quality.rising else 'below'} {constant:.4g}"
-        derivation = _CUT if cut else {"method": "the best answer that ignores the inputs"}
-        yield CheckResult(quality.label, run.quality, constant, expected, cut or better, derivation)
+        derivation = _SHORT if is_short else {"method": "the best answer that ignores the inputs"}
+        yield CheckResult(quality.label, run.quality, constant, expected, is_short or better, derivation)
     base = scenario.base(run.side)
-    if run.apart is not None:
+    if run.output_distance is not None:
         unit = {**_RECORDED, "unit": f"the 2-norm of {base}'s outputs"}
-        yield CheckResult(f"distance from {base}'s outputs", run.apart, None, None, True, unit)
-    if run.distance is not None:
+        yield CheckResult(f"distance from {base}'s outputs", run.output_distance, None, None, True, unit)
+    if run.parameter_distance is not None:
         what = f"distance from {base}'s parameters"
         if same_bits:
             promise = {"method": "the same bits are promised"}
-            yield CheckResult(what, run.distance, 0.0, "0", run.distance == 0.0, promise)
+            yield CheckResult(what, run.parameter_distance, 0.0, "0", run.parameter_distance == 0.0, promise)
         else:
             unit = {**_RECORDED, "unit": f"the way that {base}'s went"}
-            yield CheckResult(what, run.distance, None, None, True, unit)
+            yield CheckResult(what, run.parameter_distance, None, None, True, unit)
 
 
 def measurements(scenario: Scenario, runs: Sequence[SideRun]) -> tuple[Measurement, ...]:

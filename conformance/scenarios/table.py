@@ -12,9 +12,9 @@ from conformance.scenarios.scenario import (
     SAVED,
     SECONDS,
     Scenario,
-    here_bytes,
     offloaded_bytes,
     rank_bytes,
+    resident_bytes,
     share_of,
 )
 from results.compare.ratio import ratio
@@ -28,12 +28,13 @@ FOLDER = WRITTEN / "scenarios"
 """Where the records of scenarios are, in a folder for each."""
 
 NONE = "–"
+"""Text of a cell without a value."""
 
 _COUNTED = {
     SAVED: ("bytes held", "bytes", SAVED),
     MODEL: (MODEL, MODEL, MODEL),
     **{name: (name, name, name) for name in map(rank_bytes, ("parameter", "gradient", "optimizer"))},
-    **{offloaded_bytes(kind): (*[offloaded_bytes(kind)] * 2, here_bytes(kind)) for kind in OFFLOADED},
+    **{offloaded_bytes(kind): (*[offloaded_bytes(kind)] * 2, resident_bytes(kind)) for kind in OFFLOADED},
 }
 """Byte quantities: name in the table, name of the share of the first side, and name of the first side's quantity."""
 
@@ -89,8 +90,8 @@ def _quantities(record: Record, side: str, base: str) -> Iterator[tuple[str, str
     for trace in record.traces:
         if trace.case == side and trace.curves.get("scale"):
             yield "loss scale at the end", f"{trace.curves['scale'][-1]:,.0f}"
-    for quantity, (heading, share, beside) in _COUNTED.items():
-        counted, plain = sides_of(record, quantity).get(side), sides_of(record, beside).get(base)
+    for quantity, (heading, share, base_quantity) in _COUNTED.items():
+        counted, plain = sides_of(record, quantity).get(side), sides_of(record, base_quantity).get(base)
         if counted is not None:
             yield heading, f"{counted.samples[0]:,.0f}"
         if counted is not None and plain is not None and side != base:
@@ -128,7 +129,8 @@ def markdown(scenario: Scenario, records: Sequence[Record]) -> str:
     """The table, the reasons and the notes."""
     lines, side = [], ""
     for row in rows(scenario, records):
-        lines.append(["" if row.side == side else f"**{row.side}**", row.quantity, row.document, *row.cells])
+        heading = "" if row.side == side else f"**{row.side}**"
+        lines.append([heading, row.quantity, row.document, *row.cells])
         side = row.side
     headings = ["side", "quantity", "document", *(" ".join(title(record)) for record in records)]
     return "\n".join((markdown_table(headings, lines), "", *(f"- {line}" for line in remarks(records))))

@@ -19,7 +19,7 @@ from hypothesis.strategies import SearchStrategy
 
 from conformance.checks.evidence import Abstention, Check, Verdict, Violation, clean_message
 from conformance.checks.subject import Subject
-from conformance.known_failures.reading import Exclusion
+from conformance.known_failures.entries import Exclusion
 from fixtures.arrays import Array, format_of
 from fixtures.recipe import Optimizer
 from frameworks.contract import Capability, Conventions, Framework, Unsupported

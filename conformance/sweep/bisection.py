@@ -22,10 +22,13 @@ Side = Literal["good", "bad", ""]
 Answer = tuple[Side, str]
 """A side, and the reason if there is none."""
 
+Versions = Mapping[str, str]
+"""Versions by package, without local labels."""
+
 FAILED = frozenset({Outcome.FAIL, Outcome.KNOWN, Outcome.ERROR, Outcome.MISDECLARED, Outcome.TIMEOUT, Outcome.CRASH})
 PASSED = frozenset({Outcome.PASS, Outcome.FIXED})
 
-MOST = 8
+MAX_REVERTED = 8
 """Largest number of companions that are reverted one by one."""
 
 
@@ -111,8 +114,8 @@ class CellVerdicts:
         return {} if self.record is None else {verdict.test: verdict for verdict in self.record.verdicts}
 
     @property
-    def packages(self) -> Mapping[str, str]:
-        """Versions of the packages in the environment, without local labels; none without a record."""
+    def packages(self) -> Versions:
+        """Versions of the packages in the environment; none without a record."""
         packages = {} if self.record is None else self.record.variant.packages
         return {name: version.partition("+")[0] for name, version in packages.items()}
 
@@ -129,11 +132,7 @@ class CellVerdicts:
 
 @dataclass
 class CellJudge:
-    """Judges cells in a folder. A cell that has a record, or was judged before, is not judged again.
-
-    Attributes:
-        tell: called with each cell that has verdicts or a reason.
-    """
+    """Judges cells in a folder, each once, and none that has a record; `tell` gets the result of each cell."""
 
     folder: CellFolder
     tell: Callable[[CellVerdicts], object]
@@ -188,12 +187,7 @@ def classify(result: CellVerdicts, tests: Iterable[str]) -> Answer:
 
 @dataclass(frozen=True)
 class MixedCell:
-    """A mixed environment.
-
-    Attributes:
-        name: the name in words.
-        reason: why the environment cannot be judged.
-    """
+    """A mixed environment: its name in words, its side, and the reason if it has none."""
 
     name: str
     side: Side
@@ -217,7 +211,7 @@ class Crossing:
     cells: tuple[MixedCell, ...]
 
 
-def differences(good: Mapping[str, str], bad: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def differences(good: Versions, bad: Versions) -> dict[str, tuple[str, str]]:
     """Return the packages whose versions differ between two environments."""
     both = {name: (good.get(name, ""), bad.get(name, "")) for name in sorted({*good, *bad})}
     return {name: versions for name, versions in both.items() if versions[0] != versions[1]}
@@ -236,10 +230,7 @@ def companions_of(cell: SweepCell, different: Collection[str]) -> list[str]:
 
 
 def cross(
-    good: SweepCell,
-    bad: SweepCell,
-    packages: tuple[Mapping[str, str], Mapping[str, str]],
-    judge: Callable[[SweepCell], Answer],
+    good: SweepCell, bad: SweepCell, packages: tuple[Versions, Versions], judge: Callable[[SweepCell], Answer]
 ) -> Crossing:
     """Judge mixed environments until one package is left.
 
@@ -253,12 +244,12 @@ def cross(
     companions = companions_of(bad, different)
     cells: list[MixedCell] = []
 
-    def side(base: SweepCell, pins: Mapping[str, str], name: str, apart: Mapping[str, str] | None = None) -> Side:
-        """Judge a release with the companions of an environment, some of them replaced by those of `apart`."""
+    def judge_mixed(base: SweepCell, pins: Versions, name: str, reverted: Versions | None = None) -> Side:
+        """Judge a release with the companions of an environment, some of them in the versions of `reverted`."""
         versions = {companion: pins[companion] for companion in companions if pins.get(companion)}
-        result, reason = judge(replace(base, companions={**base.companions, **versions, **(apart or {})}))
-        cells.append(MixedCell(name, result, reason))
-        return result
+        side, reason = judge(replace(base, companions={**base.companions, **versions, **(reverted or {})}))
+        cells.append(MixedCell(name, side, reason))
+        return side
 
     def conclude(guilty: str, why: str) -> Crossing:
         return Crossing(guilty, why, different, tuple(cells))
@@ -266,27 +257,27 @@ def cross(
     if not companions:
         return conclude(package, f"{package} is the only package that computes and has another version")
     mixed = f"{package} {bad.version} with the companions of {good.version}"
-    with_old = side(bad, old, mixed)
-    with_new = side(good, new, f"{package} {good.version} with the companions of {bad.version}")
+    with_old = judge_mixed(bad, old, mixed)
+    with_new = judge_mixed(good, new, f"{package} {good.version} with the companions of {bad.version}")
     unknown = "the reverse cannot be judged"
-    alone = {
+    decisive = {
         ("bad", "good"): f"{package} decides, whatever its companions",
         ("bad", ""): f"{package} {bad.version} fails with the companions of {good.version}; {unknown}",
         ("", "good"): f"{package} {good.version} passes with the companions of {bad.version}; {unknown}",
     }
-    if why := alone.get((with_old, with_new)):
+    if why := decisive.get((with_old, with_new)):
         return conclude(package, why)
     if with_old == "good" or (with_old, with_new) == ("", "bad"):
-        for name in [companion for companion in companions if old.get(companion)][:MOST]:
-            what = f"{package} {bad.version} and its companions, but {name} {old[name]}"
-            result = side(bad, new, what, {name: old[name]})
-            if (with_old, result) == ("good", "") and new.get(name):
-                turned: dict[Side, Side] = {"bad": "good", "good": "bad", "": ""}
-                result = turned[side(bad, old, f"{mixed}, but {name} {new[name]}", {name: new[name]})]
-            if result == "good" and with_new == "good":
+        for name in [companion for companion in companions if old.get(companion)][:MAX_REVERTED]:
+            title = f"{package} {bad.version} and its companions, but {name} {old[name]}"
+            side = judge_mixed(bad, new, title, {name: old[name]})
+            if (with_old, side) == ("good", "") and new.get(name):
+                opposite: dict[Side, Side] = {"bad": "good", "good": "bad", "": ""}
+                side = opposite[judge_mixed(bad, old, f"{mixed}, but {name} {new[name]}", {name: new[name]})]
+            if side == "good" and with_new == "good":
                 together = f"{package} and {name} together give the failure"
                 return conclude("", f"{together}: either of them reverted alone passes")
-            if result == "good":
+            if side == "good":
                 reverse = f"; {package} of the good environment fails with the bad companions" if with_new else ""
                 decides = f"of the companions {name} alone decides next to the {package} of the bad environment"
                 return conclude(name, f"{decides}{reverse}")

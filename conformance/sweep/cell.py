@@ -99,20 +99,16 @@ class LostCell(Exception):
 
 
 class NotJudged(Exception):
-    """A cell or an environment cannot be made; the arguments are outcome, reason and log."""
+    """A cell or an environment cannot be made; the attributes are those of the `CellResult`."""
 
     def __init__(self, outcome: str, reason: str, log: str = "") -> None:
-        super().__init__(outcome, one_line(shareable(reason)), log)
+        self.outcome, self.reason, self.log = outcome, one_line(shareable(reason)), log
+        super().__init__(self.outcome, self.reason, self.log)
 
 
 @dataclass(frozen=True)
 class CommandEnd:
-    """The end of a command.
-
-    Attributes:
-        status: its exit status, negative for a signal; None at the time limit.
-        output: the end of its output.
-    """
+    """The exit status of a command, negative for a signal and None at the time limit, and the end of its output."""
 
     status: int | None
     output: str
@@ -150,13 +146,12 @@ class Commands:
                 stderr=subprocess.STDOUT,
             )
             self._running.add(process)
-        late = False
+        is_late = False
         try:
             with guard_group(process.pid):
-                try:
-                    process.wait(max(limit_s, 0.0))
-                except subprocess.TimeoutExpired:
-                    late = True
+                process.wait(max(limit_s, 0.0))
+        except subprocess.TimeoutExpired:
+            is_late = True
         finally:
             _end(process)
             with self._lock:
@@ -166,7 +161,7 @@ class Commands:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - TAIL))
             output = file.read().decode("utf-8", "replace")
-        return CommandEnd(None if late else process.returncode, output)
+        return CommandEnd(None if is_late else process.returncode, output)
 
     def close(self) -> None:
         """End all commands, and refuse new ones."""
@@ -197,31 +192,30 @@ def run_cell(request: CellRequest, commands: Commands | None = None) -> CellResu
     Raises:
         LostCell: the commands were closed meanwhile.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=request.prefix, ignore_cleanup_errors=True) as name:
         folder, commands = Path(name), commands or Commands()
         try:
             python = Path(sys.executable)
             if distribution_of(request.cell.framework) is not None:
                 python = make_environment(folder / "environment", requirements_of(request.cell), commands)
-            record = _run(request, python, folder, commands)
-            content = compress_content(Path("record.json.gz"), to_json(record))
-            return CellResult("judged", record=content, seconds=time.monotonic() - begun)
-        except NotJudged as ended:
-            outcome, reason, log = ended.args
+            record = _run_suite(request, python, folder, commands)
+            result = CellResult("judged", record=compress_content(Path("record.json.gz"), to_json(record)))
+        except NotJudged as refusal:
+            result = CellResult(refusal.outcome, refusal.reason, log=refusal.log)
         except (RecordError, OSError) as error:
-            outcome, reason, log = "crash", one_line(shareable(str(error))), ""
-        return CellResult(outcome, reason, seconds=time.monotonic() - begun, log=log)
+            result = CellResult("crash", one_line(shareable(str(error))))
+        return replace(result, seconds=time.monotonic() - start)
 
 
 def load_finished(path: Path, plan: SweepPlan) -> Record | None:
-    """Return the record of a cell in a file; None without one, or if it is of another selection or seed."""
+    """Return the record of a cell in a file; None without a valid one, or if it is of another selection or seed."""
     try:
         record = load(path) if path.is_file() else None
     except RecordError:
         return None
-    asked = " ".join(plan.selection), plan.seed
-    return record if record is not None and (record.selection, record.seed) == asked else None
+    is_of_plan = record is not None and (record.selection, record.seed) == (" ".join(plan.selection), plan.seed)
+    return record if is_of_plan else None
 
 
 @dataclass(frozen=True)
@@ -244,19 +238,22 @@ class Requirements:
 
 
 def requirements_of(cell: SweepCell) -> Requirements:
-    """Return the requirements of a cell's environment; on a GPU, they select wheels for this machine's driver."""
-    chosen = distribution_of(cell.framework)
-    if chosen is None:
+    """Return the requirements of a cell's environment; on a GPU, they select wheels for this machine's driver.
+
+    Raises:
+        NotJudged: the adapter names nothing to install.
+    """
+    distribution = distribution_of(cell.framework)
+    if distribution is None:
         raise NotJudged("no solution", f"{cell.framework} says nothing of what is to be installed")
-    gpu = None if cell.device == "cpu" else driver()
-    pins = {**cell.packages}
-    names = [f"{chosen.cpu if gpu is None else chosen.gpu}=={cell.framework_version}"]
-    companions = {str(canonicalize_name(Requirement(name).name)): name for name in chosen.companions_in([cell.mode])}
+    gpu, pins = None if cell.device == "cpu" else driver(), cell.packages
+    names = [f"{distribution.cpu if gpu is None else distribution.gpu}=={cell.framework_version}"]
     names += [f"{name}=={version}" for name, version in pins.items()]
-    names += [requirement for name, requirement in companions.items() if name not in pins]
-    limits = [Requirement(limit) for limit in chosen.limits_of(cell.framework_version)]
+    companions = {canonicalize_name(Requirement(text).name): text for text in distribution.companions_in([cell.mode])}
+    names += [text for name, text in companions.items() if name not in pins]
+    limits = map(Requirement, distribution.limits_of(cell.framework_version))
     names += [str(limit) for limit in limits if canonicalize_name(limit.name) not in pins]
-    index = "" if gpu is None else chosen.index_of(cell.framework_version, gpu)
+    index = "" if gpu is None else distribution.index_of(cell.framework_version, gpu)
     groups: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
     suite = [] if os.environ.get(SUITE_VARIABLE) else [*groups["suite"], *groups["run"]]
     exempt = {str(canonicalize_name(Requirement(name).name)) for name in (*suite, names[0])} | pins.keys()
@@ -272,14 +269,13 @@ def make_environment(folder: Path, wanted: Requirements, commands: Commands) -> 
     Raises:
         NotJudged: neither can install it.
     """
-    python, result = folder / "bin" / "python", CommandEnd(1, "")
+    python, log, result = folder / "bin" / "python", folder.with_suffix(".log"), CommandEnd(1, "")
     for create, install in _installers(folder, wanted):
         for constraint in (["--constraint", str(SUITE_LOCK)], []):
             shutil.rmtree(folder, ignore_errors=True)
-            result = CommandEnd(0, "")
-            for argv in (create, [*install, *constraint, *wanted.names]):
-                if result.status == 0:
-                    result = commands.run(argv, folder.with_suffix(".log"), INSTALL_S, os.environ)
+            result = commands.run(create, log, INSTALL_S, os.environ)
+            if result.status == 0:
+                result = commands.run([*install, *constraint, *wanted.names], log, INSTALL_S, os.environ)
             if result.status == 0:
                 if packages := os.environ.get(SUITE_VARIABLE):
                     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
@@ -294,20 +290,20 @@ def make_environment(folder: Path, wanted: Requirements, commands: Commands) -> 
 def _installers(folder: Path, wanted: Requirements) -> Iterator[tuple[list[str], list[str]]]:
     """Yield the commands that make an environment and install into it: first uv's, if it is installed, then pip's."""
     python = str(folder / "bin" / "python")
-    where = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", "")))
-    if uv := shutil.which("uv", path=where):
+    folders = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", "")))
+    if uv := shutil.which("uv", path=folders):
         install = [uv, "pip", "install", "--quiet", "--python", python, f"--torch-backend={wanted.backend}"]
         if wanted.before:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             install += ["--exclude-newer", wanted.before]
             install += [f"--exclude-newer-package={name}={now}" for name in wanted.exempt]
         yield [uv, "venv", "--quiet", "--python", sys.executable, str(folder)], install
-    indexes = [word for index in wanted.indexes for word in ("--extra-index-url", index)]
+    indexes = [argument for index in wanted.indexes for argument in ("--extra-index-url", index)]
     install = [python, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile", *indexes]
     yield [sys.executable, "-m", "venv", str(folder)], install
 
 
-def _run(request: CellRequest, python: Path, folder: Path, commands: Commands) -> Record:
+def _run_suite(request: CellRequest, python: Path, folder: Path, commands: Commands) -> Record:
     """Run the suite and repeat verdicts that need action, within the plan's limit, with the variables that tox sets."""
     cell, plan, path = request.cell, request.plan, folder / "record.json"
     (folder / "tmp").mkdir(exist_ok=True)
@@ -333,8 +329,8 @@ def _run(request: CellRequest, python: Path, folder: Path, commands: Commands) -
         return replace(load(path), selection=" ".join(plan.selection))
     if missing := _NOT_IMPORTED.search(result.output):
         raise NotJudged("import failed", missing[0], result.output)
-    how = killed_by(result.status) or f"status {result.status}"
-    raise NotJudged("crash", f"pytest ended with {how}: {result.last_line}", result.output)
+    ending = killed_by(result.status) or f"status {result.status}"
+    raise NotJudged("crash", f"pytest ended with {ending}: {result.last_line}", result.output)
 
 
 POLL_S = 0.5
@@ -375,11 +371,7 @@ def gpus_of(request: CellRequest) -> int:
 
 
 class LocalEngine:
-    """Runs cells in threads of this process, each of which waits for the commands of one cell.
-
-    Args:
-        jobs: number of cells that run at the same time.
-    """
+    """Runs cells in this process, `jobs` at the same time, each in a thread that waits for the cell's commands."""
 
     def __init__(self, jobs: int, run: Callable[[CellRequest, Commands], CellResult] = run_cell) -> None:
         self._pool, self._commands, self._run = ThreadPoolExecutor(jobs), Commands(), run
@@ -512,11 +504,7 @@ Tell = Callable[[SweepCell, CellResult, bool], object]
 
 @dataclass(frozen=True)
 class CellFolder:
-    """The folder of a sweep or a bisection.
-
-    Attributes:
-        path: path of the folder. plan: the plan; a record of another selection or seed does not count.
-    """
+    """The folder of a sweep or a bisection; records of another selection or seed than the plan's do not count."""
 
     path: Path
     plan: SweepPlan
@@ -541,13 +529,11 @@ class CellFolder:
 
     def store(self, cell: SweepCell, result: CellResult) -> None:
         """Write the record of a result, or without one the end of the output."""
-        for folder, name, content in (
-            (RECORDS, f"{cell.name}.json.gz", result.record),
-            (LOGS, f"{cell.name}.txt", result.log.encode()),
-        ):
+        log = inside(self.path / LOGS, f"{cell.name}.txt")
+        for path, content in ((self.record(cell), result.record), (log, result.log.encode())):
             if content:
-                (self.path / folder).mkdir(parents=True, exist_ok=True)
-                replace_file(inside(self.path / folder, name), content)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(path, content)
 
     def clean(self) -> None:
         """Remove temporary folders that a killed run left on this machine."""
@@ -588,13 +574,13 @@ class Sweep:
         except OSError as error:
             raise unwritable(self.folder.path, error) from None
         self.folder.clean()
-        self.results = self._earlier()
+        self.results = self._load_outcomes()
         due = []
         for cell in self.cells:
             if cell.name not in self.chosen:
                 continue
             if self.folder.is_done(cell) and not self.fresh:
-                self._end(cell, CellResult("judged"), now=False)
+                self._end(cell, CellResult("judged"), is_new=False)
             elif cell.outcome:
                 self._end(cell, CellResult(cell.outcome, cell.reason))
             else:
@@ -619,7 +605,7 @@ class Sweep:
             for cell, job in finished:
                 try:
                     result = job.result()
-                except Exception as error:
+                except Exception as error:  # a lost worker or machine, by any exception of the engine
                     if attempts[cell.name] < ATTEMPTS:
                         with suppress(NoEngine):
                             running.append((cell, engine.submit(self.folder.request(cell))))
@@ -632,14 +618,14 @@ class Sweep:
             if not finished:
                 time.sleep(POLL_S)
 
-    def _end(self, cell: SweepCell, result: CellResult, *, now: bool = True) -> None:
+    def _end(self, cell: SweepCell, result: CellResult, *, is_new: bool = True) -> None:
         self.folder.store(cell, result)
         self.results[cell.name] = replace(result, record=b"", log="")
-        self.tell(cell, result, now)
-        if now:
+        self.tell(cell, result, is_new)
+        if is_new:
             self._write_outcomes()
 
-    def _earlier(self) -> dict[str, CellResult]:
+    def _load_outcomes(self) -> dict[str, CellResult]:
         """Return the results of cells that earlier runs stored."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             cells = json.loads((self.folder.path / OUTCOMES).read_bytes())["cells"]
@@ -647,11 +633,11 @@ class Sweep:
         return {}
 
     def _write_outcomes(self) -> None:
-        content = []
+        entries = []
         for cell in self.cells:
             if (result := self.results.get(cell.name)) is not None:
                 record = self.folder.record(cell).name if result.outcome == "judged" else ""
                 ending = {"outcome": result.outcome, "reason": result.reason, "record": record}
-                content.append({"name": cell.name, **cell.document(), **ending})
-        text = json.dumps({"version": 1, "cells": content}, indent=1, ensure_ascii=False)
+                entries.append({"name": cell.name, **cell.document(), **ending})
+        text = json.dumps({"version": 1, "cells": entries}, indent=1, ensure_ascii=False)
         replace_file(self.folder.path / OUTCOMES, text.encode() + b"\n")

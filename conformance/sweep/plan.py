@@ -46,9 +46,26 @@ INDEX_S = 60.0
 LARGEST_INDEX = 256 * 2**20
 """Largest number of bytes that are read of an index page."""
 
+OF_ITS_TIME = "of its time"
+"""Version of a framework: the newest one at the release of the package that varies."""
+
+DEVICES = ("cuda", "gpu", "hpu", "ipu", "metal", "mlu", "mps", "mtia", "neuron", "npu", "rocm", "tpu", "xla", "xpu")
+"""Names of accelerators in frameworks."""
+PLUGINS = ("gcu", "iluvatar_gpu", "intel_gpu", "intel_hpu", "metax_gpu", "openreg", "privateuseone", "sdaa", "vulkan")
+"""Names of accelerators in plug-ins of frameworks."""
+
 _JSON = "application/vnd.pypi.simple.v1+json"
 _PYPI = "https://pypi.org/simple"
-_HERE = ".".join(map(str, sys.version_info[:2]))
+_PYTHON = ".".join(map(str, sys.version_info[:2]))
+_OPTIONS = ("-k", "-m", "--tests", "--deselect", "--timeout")
+"""Options of pytest that a selection may contain, each with one value."""
+_VERSION_RULES = "a version, a range such as >=0.6,<0.9, latest N, or minor RANGE"
+_LATEST = re.compile(r"latest(?: ([1-9][0-9]{0,2}))?")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WAY_SET = re.compile(r"set-[1-9][0-9]*")
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h)?")
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+"""Seconds of a unit of time."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +151,8 @@ def _files(package: str) -> list[Mapping[str, Any]]:
     """Return the files of a package from the main index's JSON; none if it gives no JSON."""
     settings = _settings_of_pip()
     address = f"{settings.get('index-url', _PYPI).rstrip('/')}/{package}/"
-    if settings.get("no-index", "").lower() in ("1", "true", "yes", "on") or urlsplit(address).scheme not in (
-        "http",
-        "https",
-    ):
+    has_index = settings.get("no-index", "").lower() not in ("1", "true", "yes", "on")
+    if not has_index or urlsplit(address).scheme not in ("http", "https"):
         return []
     with suppress(OSError, ValueError, TypeError, LookupError):
         context = ssl.create_default_context(cafile=settings.get("cert"))
@@ -149,9 +164,8 @@ def _files(package: str) -> list[Mapping[str, Any]]:
 
 @cache
 def _settings_of_pip() -> Mapping[str, str]:
-    completed = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
-    )
+    argv = [sys.executable, "-m", "pip", "config", "list"]
+    completed = subprocess.run(argv, capture_output=True, text=True, check=False)
     sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}  # the later ones count
     for line in completed.stdout.splitlines():
         key, _, text = line.partition("=")
@@ -177,17 +191,8 @@ def _release(package: str, version: Version, files: Any, available: bool) -> Rel
         return Release(uploaded, "yanked", f"{package} {version} was withdrawn")
     wanted = sorted({str(file["requires-python"]) for file in files if file.get("requires-python")})
     declared = f"it wants Python {wanted[0]}, and " if len(wanted) == 1 else ""
-    reason = f"{package} {version} has no wheel for here: {declared}this is Python {_HERE} on {platform.machine()}"
+    reason = f"{package} {version} has no wheel for here: {declared}this is Python {_PYTHON} on {platform.machine()}"
     return Release(uploaded, "no wheel", reason)
-
-
-ACCELERATORS = (
-    *("cuda", "gpu", "hpu", "ipu", "metal", "mlu", "mps", "mtia", "neuron", "npu", "rocm", "tpu", "xla", "xpu"),
-    *("gcu", "iluvatar_gpu", "intel_gpu", "intel_hpu", "metax_gpu", "openreg", "privateuseone", "sdaa", "vulkan"),
-)
-"""Names of accelerators in frameworks and their plug-ins."""
-
-_SET = re.compile(r"set-[1-9][0-9]*")
 
 
 def check_device(framework: str, device: str) -> None:
@@ -202,8 +207,8 @@ def check_device(framework: str, device: str) -> None:
         raise ValueError(f"got device {device!r}, want cpu or auto: {framework} has no other")
     folder, quoted = folder_of(path_of(framework)), f'"{device}"'
     named = folder is None or any(quoted in path.read_text("utf-8", "replace") for path in folder.rglob("*.py"))
-    if device.lower() not in ACCELERATORS and not named:
-        raise ValueError(f"got device {device!r}, want cpu, auto or an accelerator: {', '.join(ACCELERATORS[:14])}")
+    if device.lower() not in (*DEVICES, *PLUGINS) and not named:
+        raise ValueError(f"got device {device!r}, want cpu, auto or an accelerator: {', '.join(DEVICES)}")
 
 
 def check_ways(framework: str, modes: Sequence[str], ways: Sequence[str]) -> None:
@@ -214,7 +219,7 @@ def check_ways(framework: str, modes: Sequence[str], ways: Sequence[str]) -> Non
     """
     known = {str(way): way for way in load_ways(framework)}
     for name in ways:
-        if name not in known and not (known and _SET.fullmatch(name)):
+        if name not in known and not (known and _WAY_SET.fullmatch(name)):
             raise ValueError(f"got way {name!r}, want one that `conformance ways {framework}` lists")
     named = [known[name] for name in ways if name in known]
     for mode, way in product(filter(None, modes), named):
@@ -243,16 +248,6 @@ def check_companions(framework: str, package: str, companions: Sequence[str]) ->
             raise ValueError(f"got {name} as a companion, want its version as the framework's")
 
 
-OF_ITS_TIME = "of its time"
-
-_OPTIONS = ("-k", "-m", "--tests", "--deselect", "--timeout")
-"""Options of pytest that a selection may contain, each with one value."""
-
-_FORMS = "a version, a range such as >=0.6,<0.9, latest N, or minor RANGE"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_LATEST = re.compile(r"latest(?: ([1-9][0-9]{0,2}))?")
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h)?")
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _AtLeastOne = msgspec.Meta(min_length=1)
 _Adapter = Annotated[str, msgspec.Meta(pattern=r"^\w[\w.+-]*(:[\w.]+)?\Z")]
 _Package = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")]
@@ -359,6 +354,11 @@ class SweepCell:
         return f"{self.framework.replace(':', '.')}-{version}-{self.device}-{mode}"
 
     @property
+    def release(self) -> str:
+        """Package, version, and the day of its release if it is known: "jax 0.9.2 of 2026-03-18"."""
+        return f"{self.package} {self.version}{f' of {self.released}' if self.released else ''}"
+
+    @property
     def packages(self) -> dict[str, str]:
         """Versions of packages next to the framework, by normalized name."""
         own = {} if self.package == package_of(self.framework) else {self.package: self.version}
@@ -406,12 +406,12 @@ def _selection(text: str) -> tuple[str, ...]:
     except ValueError as error:
         raise ValueError(f"selection: {error}") from None
     result: list[str] = []
-    following = iter(tokens)
-    for word in following:
-        option, has_value, value = word.partition("=")
-        value = value if has_value else next(following, "")
+    remaining = iter(tokens)
+    for token in remaining:
+        option, equals, value = token.partition("=")
+        value = value if equals else next(remaining, "")
         if option not in _OPTIONS or not value:
-            raise ValueError(f"selection: got {word!r}, want options among {', '.join(_OPTIONS)}, each with a value")
+            raise ValueError(f"selection: got {token!r}, want options among {', '.join(_OPTIONS)}, each with a value")
         if option == "--tests" and value not in NAMES:
             raise ValueError(f"selection: got --tests {value!r}, want {', '.join(NAMES)}")
         from conformance.runner.plugin import problem_of  # takes pytest
@@ -428,20 +428,20 @@ def _checked_group(group: CellGroup, where: str) -> CellGroup:
         want = "it next to `package` alone; name `versions`"
         raise ValueError(f"{where}.framework-version: got {group.framework_version!r}, want {want}")
     if group.framework_version not in ("", OF_ITS_TIME):
-        _version(group.framework_version, f"{where}.framework-version", f' or "{OF_ITS_TIME}"')
+        _normalize(group.framework_version, f"{where}.framework-version", f' or "{OF_ITS_TIME}"')
     try:
         choose(group.versions, None)
     except ValueError as error:
         raise ValueError(f"{where}.versions: {error}") from None
     companions = tuple(
-        {str(canonicalize_name(name)): _version(text, f"{where}.companions.{name}") for name, text in pins.items()}
+        {str(canonicalize_name(name)): _normalize(text, f"{where}.companions.{name}") for name, text in pins.items()}
         for pins in group.companions
     )
     package = str(canonicalize_name(group.package)) if group.package else ""
     return msgspec.structs.replace(group, package=package, companions=companions)
 
 
-def _version(text: str, where: str, others: str = "") -> str:
+def _normalize(text: str, where: str, others: str = "") -> str:
     try:
         return str(Version(text))
     except InvalidVersion:
@@ -462,28 +462,32 @@ def choose(rules: Iterable[str], known: Releases | None) -> list[str]:
     """
     result: dict[Version, str] = {}
     for rule in rules:
-        latest, is_minor = _LATEST.fullmatch(rule), rule.startswith("minor ")
-        wanted = "" if latest else rule.removeprefix("minor ").strip()
         try:
-            if re.match(r"[0-9]", rule):
-                result[Version(rule)] = str(Version(rule))
-                continue
-            if not wanted and not latest:
-                raise InvalidSpecifier
-            range_ = SpecifierSet(wanted)
+            versions = [Version(rule)] if re.match(r"[0-9]", rule) else _select(rule, known)
         except (InvalidVersion, InvalidSpecifier):
-            raise ValueError(f"got {rule!r}, want {_FORMS}") from None
-        if known is None:
-            continue
-        fitting = sorted(version for version in known if range_.contains(version) and not version.is_prerelease)
-        fitting = [version for version in fitting if known[version].outcome != "yanked"]
-        if is_minor:
-            fitting = [*{version.release[:2]: version for version in fitting}.values()]
-        fitting = fitting[-int(latest[1] or 1) :] if latest else fitting
-        if not fitting:
-            raise ValueError(f"{rule!r} fits no release")
-        result |= {version: str(version) for version in fitting}
+            raise ValueError(f"got {rule!r}, want {_VERSION_RULES}") from None
+        result |= {version: str(version) for version in versions}
     return [result[version] for version in sorted(result)]
+
+
+def _select(rule: str, known: Releases | None) -> list[Version]:
+    """Return the releases that a rule with a range selects, oldest first; none if `known` is None."""
+    latest = _LATEST.fullmatch(rule)
+    text = "" if latest else rule.removeprefix("minor ").strip()
+    if not text and not latest:
+        raise InvalidSpecifier
+    specifier = SpecifierSet(text)
+    if known is None:
+        return []
+    fitting = sorted(version for version in known if specifier.contains(version) and not version.is_prerelease)
+    fitting = [version for version in fitting if known[version].outcome != "yanked"]
+    if latest:
+        fitting = fitting[-int(latest[1] or 1) :]
+    elif rule.startswith("minor "):
+        fitting = [*{version.release[:2]: version for version in fitting}.values()]
+    if not fitting:
+        raise ValueError(f"{rule!r} fits no release")
+    return fitting
 
 
 def cells_of(plan: SweepPlan) -> tuple[SweepCell, ...]:

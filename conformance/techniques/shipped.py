@@ -11,7 +11,7 @@ from hypothesis.strategies import SearchStrategy
 
 from conformance.checks.evidence import Verdict
 from conformance.checks.subject import Subject, need, supports
-from conformance.known_failures.reading import Exclusion
+from conformance.known_failures.entries import Exclusion
 from conformance.search.properties import Property
 from conformance.techniques.post_training import PredictBatch, QuantizedCase, QuantizedVerb, RunLayers, SaveAndLoad
 from conformance.techniques.qat import QatCase, beginnings, draw_case

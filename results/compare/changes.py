@@ -160,7 +160,7 @@ def _step(old: str, new: str) -> str:
 def incomparable(old: Record, new: Record, suite: SuiteChange) -> dict[str, str]:
     """Return why tests of either record cannot be compared, by test."""
     before, after = ({verdict.test: verdict for verdict in record.verdicts} for record in (old, new))
-    return {**dict(_asked_otherwise(old, new, before, after)), **dict(_one_sided(old, new, suite))}
+    return {**dict(_changed_tests(old, new, before, after)), **dict(_unmatched_tests(old, new, suite))}
 
 
 def share(before: Verdicts, comparable: Collection[str]) -> float:
@@ -169,7 +169,7 @@ def share(before: Verdicts, comparable: Collection[str]) -> float:
     return sum(test in comparable for test in judged) / len(judged) if judged else 0.0
 
 
-def _asked_otherwise(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[tuple[str, str]]:
+def _changed_tests(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[tuple[str, str]]:
     for test in before.keys() & after.keys():
         sides = before[test], after[test]
         clause = sides[1].clause
@@ -187,28 +187,26 @@ def _same_runs(old: TestVerdict, new: TestVerdict) -> bool:
     if {old.outcome, new.outcome} & UNJUDGED:
         return True
     if old.outcome in PASS_OUTCOMES and new.outcome in PASS_OUTCOMES:
-        return _alike(old.runs, new.runs)
-    return not (old.runs and new.runs) or _alike(old.runs[:1], new.runs[:1])
+        return _same_setups(old.runs, new.runs)
+    return not (old.runs and new.runs) or _same_setups(old.runs[:1], new.runs[:1])
 
 
-def _alike(old: Sequence[RunSetup], new: Sequence[RunSetup]) -> bool:
-    return old == new or (len(old) == len(new) and all(map(_equal, old, new)))
+def _same_setups(old: Sequence[RunSetup], new: Sequence[RunSetup]) -> bool:
+    if old == new or len(old) != len(new):
+        return old == new
+    return all(a.fixture == b.fixture and same(a.recipe, b.recipe) for a, b in zip(old, new, strict=True))
 
 
-def _equal(old: RunSetup, new: RunSetup) -> bool:
-    return old.fixture == new.fixture and same(old.recipe, new.recipe)
-
-
-def _one_sided(old: Record, new: Record, suite: SuiteChange) -> Iterator[tuple[str, str]]:
+def _unmatched_tests(old: Record, new: Record, suite: SuiteChange) -> Iterator[tuple[str, str]]:
     """Yield the tests that are in only one record for a reason other than the framework, with the reason."""
     tests = [{verdict.test for verdict in record.verdicts} for record in (old, new)]
     only = tests[0] - tests[1], tests[1] - tests[0]
     functions = [{_function(test) for test in side} for side in tests]
-    drawn = {_function(test) for test in only[0]} & {_function(test) for test in only[1]}
+    with_other_cases = {_function(test) for test in only[0]} & {_function(test) for test in only[1]}
     for side, other, name in ((0, 1, "new"), (1, 0, "old")):
         for test in only[side]:
             function = _function(test)
-            if function in drawn:
+            if function in with_other_cases:
                 yield test, "the test function has different cases in the two records"
             elif function not in functions[other] and not suite.asks_the_same:
                 yield test, f"the suite of the {name} record has no such test"

@@ -5,43 +5,40 @@ an upgrade that turns a pass into a known failure is still shown. Tests that the
 comparable (`results.compare.changes`). Observations are compared leaf by leaf, so a table of formats shows which
 operation changed. Numbers of passing tests are classified by how far they moved (`results.compare.numbers`); of costs,
 only exact counts are compared (`results.compare.verdicts`).
-
-A suite that demands less can hide a regression, so a lower level, fewer checks, a wider bound, a missing curve and
-another reference are reported like a verdict that got worse. These demands are compared only for tests that hold in
-both records, because a test that fails ends early.
 """
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from results.compare import numbers
-from results.compare.changes import (
-    LEAST,
-    PASS_OUTCOMES,
-    Change,
-    ChangeKind,
-    SuiteChange,
-    Verdicts,
-    incomparable,
-    share,
-    suite_change,
-)
+from results.compare.changes import LEAST, Change, ChangeKind, SuiteChange, Verdicts, incomparable, share, suite_change
 from results.compare.environment import Environment, environment
-from results.compare.numbers import Courses, MovedNumbers, Movement, another_oracle, index_checks, number, words
-from results.compare.verdicts import find_untimed_tests, kind_of, measurements, measuring, value_text, verdicts
+from results.compare.numbers import Courses, MovedNumbers, Movement, as_float
+from results.compare.verdicts import demands, find_untimed_tests, kind_of, measurements, measuring, value_text, verdicts
 from results.record.encoding import without_collecting
 from results.record.files import RecordError
 from results.record.folders import heading
 from results.record.model import EXPLANATIONS, Outcome
-from results.record.reading import CheckResult, Observation, Record, Series, TestVerdict, load, load_series
+from results.record.reading import Observation, Record, TestVerdict, load, load_series
 from results.record.values import Json, same, walk_values
 
+Key = tuple[str, str, str]
+"""The `key` of a series: framework, kind of device and mode."""
+
+_Source = TypeVar("_Source", Record, Path)
+
+FailOn = Literal["worse", "drift", "never"]
+"""Changes on which a comparison fails: regressions, these and drifts, or none. Refused comparisons always fail."""
+
 _FAILING = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE})
+_EXPLAINED = frozenset({Outcome.UNSUPPORTED, Outcome.KNOWN})
+"""Outcomes that the processor may explain."""
+_EXCUSED = _FAILING | {ChangeKind.NEWLY_UNJUDGED, ChangeKind.REMOVED, ChangeKind.OBSERVATION_CHANGED}
+"""Changes that another processor excuses."""
 
 
 @dataclass(frozen=True)
@@ -114,27 +111,26 @@ def compare(old: Record, new: Record) -> Comparison:
     sides = [{test: side[test] for test in sorted(common)} for side in (before, after)]
     unjudged = {test for record in (old, new) for test in find_untimed_tests(record)}
     moved = tuple(_numbers(old, new, *sides))
-    elsewhere = environment(old, new).only_the_processor
-    if elsewhere:
-        moved = tuple(replace(m, movement=Movement.ROUNDING) if m.movement is Movement.DRIFT else m for m in moved)
+    is_other_processor = environment(old, new).only_the_processor
+    if is_other_processor:
+        drift, rounding = Movement.DRIFT, Movement.ROUNDING
+        moved = tuple(replace(one, movement=rounding) if one.movement is drift else one for one in moved)
     changes = [
         *_locate_failures(verdicts(before, after, reasons, unjudged), moved),
-        *_observations(old, new, reasons, _reaches(new), suite),
+        *_observations(old, new, reasons, _single_bounds(new), suite),
         *measurements(old, new, reasons, unjudged),
         *demands(old, new, *sides),
         *(one.change() for one in moved if one.movement is Movement.DRIFT),
     ]
-    changes = [
-        _observed_elsewhere(change) if elsewhere else change
-        for change in _of_the_processor(changes, old, new)
-        if not (elsewhere and _is_another_draw(change))
-    ]
+    changes = [*_excuse_refusals(changes, old, new)]
+    if is_other_processor:
+        changes = [_excuse_observation(change) for change in changes if not _is_another_draw(change)]
     order = list(ChangeKind)
     changes.sort(key=lambda change: (order.index(change.kind), change.clause, change.subject))
     return Comparison(old, new, tuple(changes), len(common), (), moved, len(before), share(before, common))
 
 
-def _of_the_processor(changes: Iterable[Change], old: Record, new: Record) -> Iterator[Change]:
+def _excuse_refusals(changes: Iterable[Change], old: Record, new: Record) -> Iterator[Change]:
     """Yield the changes; a change that the new processor explains becomes not comparable.
 
     The processor explains a refusal or a known failure whose reason names an instruction set of one processor only.
@@ -161,7 +157,7 @@ def _is_another_draw(change: Change) -> bool:
     return change.kind in (ChangeKind.BOUND_WIDER, ChangeKind.BOUND_CHANGED) and numbers_alone
 
 
-def _observed_elsewhere(change: Change) -> Change:
+def _excuse_observation(change: Change) -> Change:
     """Return the change; a change of an observation is due to the other processor and becomes not comparable."""
     if change.kind is not ChangeKind.OBSERVATION_CHANGED:
         return change
@@ -172,10 +168,6 @@ def _is_of(change: Change, verdict: TestVerdict) -> bool:
     """Return whether a change is about a test's verdict or one of its observations."""
     observed = f"{change.subject.partition(' › ')[0]}/".endswith(f"/{verdict.case}/")
     return change.clause == verdict.clause and (change.subject == verdict.test or observed)
-
-
-_EXPLAINED = frozenset({Outcome.UNSUPPORTED, Outcome.KNOWN})
-_EXCUSED = _FAILING | {ChangeKind.NEWLY_UNJUDGED, ChangeKind.REMOVED, ChangeKind.OBSERVATION_CHANGED}
 
 
 def _refusals(old: Record, new: Record) -> Iterator[str]:
@@ -219,17 +211,17 @@ def _locate_failures(changes: Iterator[Change], moved: tuple[MovedNumbers, ...])
             yield change
 
 
-def _reaches(record: Record) -> dict[str, float]:
+def _single_bounds(record: Record) -> dict[str, float]:
     """Return the numeric bound of each test that has exactly one, by test."""
     bounds = {
-        verdict.test: [bound for check in verdict.checks if (bound := number(check.bound)) is not None]
+        verdict.test: [bound for check in verdict.checks if (bound := as_float(check.bound)) is not None]
         for verdict in record.verdicts
     }
     return {test: values[0] for test, values in bounds.items() if len(values) == 1}
 
 
 def _observations(
-    old: Record, new: Record, reasons: Mapping[str, str], reaches: Mapping[str, float], suite: SuiteChange
+    old: Record, new: Record, reasons: Mapping[str, str], bounds: Mapping[str, float], suite: SuiteChange
 ) -> Iterator[Change]:
     before, after = _leaves(old.observations), _leaves(new.observations)
     for leaf in sorted(before.keys() | after.keys()):
@@ -249,15 +241,15 @@ def _observations(
             yield Change(ChangeKind.NOT_COMPARABLE, clause, name, *sides, detail)
         elif values[1] is None:
             yield Change(ChangeKind.REMOVED, clause, name, *sides)
-        elif not _close(*values, reaches.get(test, 0.0)):
+        elif not _close(*values, bounds.get(test, 0.0)):
             yield Change(ChangeKind.OBSERVATION_CHANGED, clause, name, *sides)
 
 
-def _close(old: Json, new: Json, reach: float) -> bool:
+def _close(old: Json, new: Json, bound: float) -> bool:
     """Return whether two observed numbers differ only in last digits, or by no more than the test's own bound."""
     if not (isinstance(old, float) and isinstance(new, float)):
         return False
-    return math.isclose(new, old, rel_tol=numbers.ORACLE_DIGITS, abs_tol=reach)
+    return math.isclose(new, old, rel_tol=numbers.ORACLE_DIGITS, abs_tol=bound)
 
 
 _Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
@@ -267,149 +259,6 @@ _Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
 def _leaves(observations: Iterable[Observation]) -> dict[_Leaf, Json]:
     leaves = ((one.place, way, leaf) for one in observations for way, leaf in walk_values(one.value))
     return {(location, way): leaf for location, way, leaf in leaves if not EXPLANATIONS.intersection(way[-1:])}
-
-
-BOUND_ROUNDING = 1e-6
-"""Relative difference up to which two derived bounds are equal: linear algebra libraries change their last digits."""
-
-ENSEMBLE_SPREAD = 0.5
-"""Relative difference up to which two bounds of one origin are equal: a last digit can flip a random rounding, so the
-ensemble of eight is another draw. Bounds at different parameters or updates are not comparable."""
-
-WIDER = 10.0
-"""Factor by which a bound must be wider to count as weaker. Derived bounds of one test in records of two versions
-differed by up to a factor of 5.4 (JAX 0.6.2 and 0.10.2)."""
-
-LEVELS = ("MEASUREMENT", "OBSERVATION", "MAY", "SHOULD", "MUST")
-"""Levels of clauses, the least binding first."""
-
-ORACLE = 1e-3
-"""Relative difference of two losses of the reference beyond which the reference has changed. In a long run, another
-linear algebra library's last digits may grow beyond `numbers.ORACLE_DIGITS`."""
-
-
-def demands(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[Change]:
-    """Yield the changes in the demands of the new record.
-
-    Args:
-        before, after: verdicts of the comparable tests, by test.
-    """
-    clauses = {verdict.clause for verdict in after.values()}
-    for clause in sorted(clauses & old.clauses.keys()):
-        levels = old.clauses[clause].level, new.clauses[clause].level
-        if levels[0] != levels[1]:
-            ranks = [LEVELS.index(level) if level in LEVELS else -1 for level in levels]
-            kind = ChangeKind.LEVEL_RAISED if ranks[1] > ranks[0] else ChangeKind.LEVEL_LOWERED
-            yield Change(kind, clause, clause, *levels)
-    yield from _find_contradictions(new)
-    common = before.keys() & after.keys()
-    moved = {test for test in common if before[test].checks != after[test].checks}
-    passing = sorted(
-        test for test in common if before[test].outcome in PASS_OUTCOMES and after[test].outcome in PASS_OUTCOMES
-    )
-    for test in filter(moved.__contains__, passing):
-        yield from _checks(test, after[test].clause, before[test].checks, after[test].checks)
-    for test in sorted(moved):
-        yield from _bounds(test, after[test].clause, before[test].checks, after[test].checks)
-    yield from _courses(old, new, {after[test].case: after[test].clause for test in passing})
-
-
-def _find_contradictions(new: Record) -> Iterator[Change]:
-    for verdict in new.verdicts:
-        failed = next((check for check in verdict.checks if not check.passed), None)
-        if verdict.outcome in PASS_OUTCOMES and failed is not None:
-            got = f"{failed.what}: got {value_text(failed.measured)}, want {value_text(failed.expected)}"
-            kind = ChangeKind.CONTRADICTED
-            yield Change(kind, verdict.clause, verdict.test, "", verdict.outcome.value, got, verdict.repro)
-
-
-def _checks(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[CheckResult]) -> Iterator[Change]:
-    missing = Counter(map(words, old)) - Counter(map(words, new))
-    if len(new) < len(old):
-        detail = f"missing: {next(iter(missing))}"
-        yield Change(ChangeKind.FEWER_CHECKS, clause, test, f"{len(old)} checks", f"{len(new)} checks", detail)
-
-
-def _bounds(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[CheckResult]) -> Iterator[Change]:
-    former = index_checks(old)
-    for key, check in index_checks(new).items():
-        previous = former.get(key)
-        if previous is None:
-            continue
-        kind, what, before, after = None, "", previous.bound, check.bound
-        multipliers = previous.derivation.get("multiplier"), check.derivation.get("multiplier")
-        if not same(*multipliers):
-            what, (before, after) = "multiplier", multipliers
-            kind = _wider(before, after, 1.0)
-        elif not _same_bound(previous, check):
-            kind = _wider(before, after, WIDER)
-        if kind is not None:
-            yield Change(kind, clause, f"{test}: {check.what}", value_text(before), value_text(after), what)
-
-
-def _wider(old: Json, new: Json, times: float) -> ChangeKind:
-    """Return the kind of a changed bound; it demands less if it is `times` as wide, or no longer a bound."""
-    if isinstance(old, int | float) and isinstance(new, int | float):
-        return ChangeKind.BOUND_WIDER if not new <= times * old else ChangeKind.BOUND_CHANGED
-    return ChangeKind.BOUND_WIDER if new is None else ChangeKind.BOUND_CHANGED
-
-
-def _same_bound(old: CheckResult, new: CheckResult) -> bool:
-    a, b = old.bound, new.bound
-    if not (isinstance(a, float) and isinstance(b, float)):
-        return same(a, b)
-    if "origin" not in new.derivation or not same(old.derivation.get("origin"), new.derivation["origin"]):
-        return same(a, b) or math.isclose(a, b, rel_tol=BOUND_ROUNDING)
-    if not same(old.derivation, new.derivation):
-        return not b > WIDER * a
-    return math.isclose(a, b, rel_tol=ENSEMBLE_SPREAD)
-
-
-def _least_ratio(old: Sequence[float], new: Sequence[float]) -> float:
-    """Return the smallest ratio of new to old over all updates; 0 without comparable numbers."""
-    return min((b / a for a, b in zip(old, new, strict=False) if math.isfinite(a) and a > 0.0), default=0.0)
-
-
-def _courses(old: Record, new: Record, passing: Mapping[str, str]) -> Iterator[Change]:
-    """Yield a change for each curve or fingerprint that the new record lacks, and for each changed reference.
-
-    Args:
-        passing: clauses of the tests that hold in both records, by case.
-    """
-    for kind, before, after in (
-        ("curves", {t.place: t for t in old.traces}, {t.place: t for t in new.traces}),
-        ("fingerprints", {t.place: t for t in old.tensors}, {t.place: t for t in new.tensors}),
-    ):
-        for key, case in sorted(before.keys() - after.keys()):
-            if case in passing:
-                yield Change(ChangeKind.TRACE_MISSING, passing[case], f"{passing[case]}/{case}", f"{kind} {key!r}")
-    former = {trace.place: trace.curves for trace in old.traces}
-    for trace in new.traces:
-        curves = former.get(trace.place)
-        if curves is None or trace.case not in passing:
-            continue
-        clause, test = passing[trace.case], f"{passing[trace.case]}/{trace.case}"
-        if lost := sorted(curves.keys() - trace.curves.keys() - {"bound"}):
-            yield Change(ChangeKind.TRACE_MISSING, clause, test, f"curves {', '.join(map(repr, lost))}")
-        for name in ("bound", "spread"):
-            ratio = _least_ratio(curves.get(name, ()), trace.curves.get(name, ()))
-            if ratio > WIDER:
-                yield Change(
-                    ChangeKind.BOUND_WIDER, clause, test, "", "", f"{name} of the losses: × {ratio:.4g} or more"
-                )
-        if another_oracle(curves, trace.curves, ORACLE):
-            ends = [f"{(side['exact'] or ('',))[-1]:.9}" for side in (curves, trace.curves)]
-            detail = "final loss of the reference"
-            yield Change(ChangeKind.ORACLE_CHANGED, clause, test, ends[0], ends[1], detail)
-
-
-Key = tuple[str, str, str]
-"""Framework, kind of device and mode: equal for records that are compared."""
-
-_Source = TypeVar("_Source", Record, Path)
-
-FailOn = Literal["worse", "drift", "never"]
-"""Changes on which a comparison fails: regressions, these and drifts, or none. Refused comparisons always fail."""
 
 
 @dataclass(frozen=True)
@@ -449,7 +298,7 @@ def compare_sets(old: Sequence[Record], new: Sequence[Record]) -> Comparisons:
     Raises:
         RecordError: a set holds two records of a series.
     """
-    before, after = ([(series(record), record) for record in side] for side in (old, new))
+    before, after = ([(record.series.key, record) for record in side] for side in (old, new))
     return _compare_series(before, after, lambda record: record)
 
 
@@ -463,7 +312,7 @@ def compare_files(old: Sequence[Path], new: Sequence[Path], partial: bool = Fals
         RecordError: a file cannot be read, or a set has two records of a series.
     """
     with without_collecting():
-        before, after = ([(_key(load_series(path)), path) for path in side] for side in (old, new))
+        before, after = ([(load_series(path).key, path) for path in side] for side in (old, new))
         if partial:
             wanted = {key for key, _ in after}
             before = [(key, path) for key, path in before if key in wanted]
@@ -471,18 +320,18 @@ def compare_files(old: Sequence[Path], new: Sequence[Path], partial: bool = Fals
 
 
 def _compare_series(
-    before: Sequence[tuple[Key, _Source]], after: Sequence[tuple[Key, _Source]], opened: Callable[[_Source], Record]
+    before: Sequence[tuple[Key, _Source]], after: Sequence[tuple[Key, _Source]], read: Callable[[_Source], Record]
 ) -> Comparisons:
     """Compare records by series; in the result, headings replace the records."""
     if len(before) == len(after) == 1:
-        return Comparisons((_pair(opened(before[0][1]), opened(after[0][1])),))
-    old, new = _index_sources(before, "old", opened), _index_sources(after, "new", opened)
-    pairs = tuple(_pair(opened(old[key]), opened(new[key])) for key in sorted(old.keys() & new.keys()))
+        return Comparisons((_pair(read(before[0][1]), read(after[0][1])),))
+    old, new = _index_sources(before, "old", read), _index_sources(after, "new", read)
+    pairs = tuple(_pair(read(old[key]), read(new[key])) for key in sorted(old.keys() & new.keys()))
     unmatched = []
     for key in sorted(old.keys() ^ new.keys()):
-        name_of_side, side = ("old", old) if key in old else ("new", new)
-        opened(side[key])  # a record that cannot be read is an error without a partner too
-        unmatched.append(f"{name(key)}: only among the {name_of_side} records")
+        side, sources = ("old", old) if key in old else ("new", new)
+        read(sources[key])  # a record that cannot be read is an error without a partner too
+        unmatched.append(f"{series_name(key)}: only among the {side} records")
     return Comparisons(pairs, tuple(unmatched))
 
 
@@ -492,29 +341,19 @@ def _pair(old: Record, new: Record) -> Comparison:
 
 
 def _index_sources(
-    keyed: Sequence[tuple[Key, _Source]], side: str, opened: Callable[[_Source], Record]
+    keyed: Sequence[tuple[Key, _Source]], side: str, read: Callable[[_Source], Record]
 ) -> dict[Key, _Source]:
     placed: dict[Key, _Source] = {}
     for key, source in keyed:
         if key in placed:
-            versions = " and ".join(opened(entry).variant.framework_version for entry in (placed[key], source))
-            raise RecordError(
-                f"the {side} records", f"include two records of {name(key)} ({versions})", "name only one of them"
-            )
+            versions = " and ".join(read(entry).variant.framework_version for entry in (placed[key], source))
+            problem = f"include two records of {series_name(key)} ({versions})"
+            raise RecordError(f"the {side} records", problem, "name only one of them")
         placed[key] = source
     return placed
 
 
-def series(record: Record) -> Key:
-    """Return the series of a record."""
-    return _key(record.series)
-
-
-def _key(one: Series) -> Key:
-    return one.framework, one.device_kind, one.mode
-
-
-def name(key: Key) -> str:
+def series_name(key: Key) -> str:
     """Return a series in words."""
     framework, device, mode = key
     return " ".join(filter(None, (framework, mode, device)))

@@ -166,37 +166,41 @@ def _why(name: str) -> str:
 
 def environment(old: Record, new: Record) -> Environment:
     """Return the differences between the environments of two records of one framework."""
-    known = [_versions(record) for record in (old, new)]
-    own = OWN.get(new.series.framework, frozenset())
-    names = sorted((known[0].keys() | known[1].keys()) - own)
-    full = [bool(record.variant.packages) for record in (old, new)]
-    fewer = "" if full[0] == full[1] else "old" if full[1] else "new"
-    if fewer:  # an older record names few packages: no other one is known to have come or gone
-        names = [name for name in names if name in known[full.index(False)]]
-    steps = [
-        step
-        for name in names
-        if (step := ChangedSetting(name, *(side.get(name, "") for side in known))).old != step.new
-    ]
+    before, after = _versions(old), _versions(new)
+    installed = {*before, *after}
+    known = installed - OWN.get(new.series.framework, frozenset())
+    is_full = bool(old.variant.packages), bool(new.variant.packages)
+    incomplete = "" if is_full[0] == is_full[1] else "old" if is_full[1] else "new"
+    if incomplete:  # an older record names few packages: no other one is known to have come or gone
+        known &= (before if incomplete == "old" else after).keys()
+    packages = _changes({name: before.get(name, "") for name in known}, {name: after.get(name, "") for name in known})
     bundled = BUNDLED if new.series.device == "cpu" else (*BUNDLED, *ON_A_GPU)
     named = COMPANIONS | parse_version_label(old).keys() | parse_version_label(new).keys()
-    companions = tuple(step for step in steps if step.name in named or step.name.startswith(bundled))
-    versions = [public(record) for record in (old, new)]
-    raw = [record.variant.framework_version for record in (old, new)]
-    sides = versions if versions[0] != versions[1] else [_without_companions(version) for version in raw]
-    framework = ChangedSetting(new.series.framework, *sides) if sides[0] != sides[1] else None
-    sets = [set(record.variant.instruction_sets) for record in (old, new)]
-    apart = [", ".join(sorted(sets[0] - sets[1])), ", ".join(sorted(sets[1] - sets[0]))] if all(sets) else ["", ""]
+    companions = tuple(package for package in packages if package.name in named or package.name.startswith(bundled))
+    framework = _framework_change(old, new)
     return Environment(
         framework,
         companions,
-        tuple(step for step in steps if step not in companions),
-        _steps(*(_switches(record, {*known[0], *known[1]}) for record in (old, new))),
-        () if fewer else _steps(old.variant.variables, new.variant.variables),
-        ChangedSetting("instruction sets", *apart) if any(apart) else None,
-        (f"the {fewer} record does not list its packages, variables and instruction sets",) if fewer else (),
-        _crossing(new, versions[1], companions, framework is not None),
+        tuple(package for package in packages if package not in companions),
+        _changes(_switches(old, installed), _switches(new, installed)),
+        () if incomplete else _changes(old.variant.variables, new.variant.variables),
+        _instruction_set_change({*old.variant.instruction_sets}, {*new.variant.instruction_sets}),
+        (f"the {incomplete} record does not list its packages, variables and instruction sets",) if incomplete else (),
+        _crossing(new, public(new), companions, framework is not None),
     )
+
+
+def _framework_change(old: Record, new: Record) -> ChangedSetting | None:
+    """Return the change of the framework's version, or else of its build; companions in the label do not count."""
+    sides = public(old), public(new)
+    if sides[0] == sides[1]:
+        sides = _without_companions(old), _without_companions(new)
+    return ChangedSetting(new.series.framework, *sides) if sides[0] != sides[1] else None
+
+
+def _instruction_set_change(old: set[str], new: set[str]) -> ChangedSetting | None:
+    only = ", ".join(sorted(old - new)), ", ".join(sorted(new - old))
+    return ChangedSetting("instruction sets", *only) if old and new and any(only) else None
 
 
 def public(record: Record) -> str:
@@ -210,8 +214,8 @@ def parse_version_label(record: Record) -> dict[str, str]:
     return {name: version for name, version in _LABEL.findall(label) if name in COMPANIONS | LIBRARIES}
 
 
-def _without_companions(version: str) -> str:
-    release, _, label = version.partition("+")
+def _without_companions(record: Record) -> str:
+    release, _, label = record.variant.framework_version.partition("+")
     rest = _LABEL.sub(lambda part: "" if part[1] in COMPANIONS | LIBRARIES else part[0], label).strip(".")
     return f"{release}+{rest}" if rest else release
 
@@ -233,9 +237,9 @@ def _switches(record: Record, packages: set[str]) -> dict[str, str]:
     return {name: value for name, value in settings.items() if canonicalize_name(name) not in packages}
 
 
-def _steps(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[ChangedSetting, ...]:
-    names = sorted(old.keys() | new.keys())
-    return tuple(ChangedSetting(n, old.get(n, ""), new.get(n, "")) for n in names if old.get(n) != new.get(n))
+def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[ChangedSetting, ...]:
+    names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    return tuple(ChangedSetting(name, old.get(name, ""), new.get(name, "")) for name in names)
 
 
 def _crossing(new: Record, version: str, companions: tuple[ChangedSetting, ...], moved: bool) -> str:

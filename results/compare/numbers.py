@@ -14,7 +14,7 @@ from itertools import islice, zip_longest
 from typing import Self
 
 from results.compare.changes import Change, ChangeKind
-from results.record.fingerprints import Fingerprint
+from results.record.model import Fingerprint
 from results.record.reading import CheckResult, Curves, Record, TestVerdict
 from results.record.values import Json, same
 
@@ -169,10 +169,10 @@ def _differences(
 
 def _errors(before: TestVerdict, after: TestVerdict) -> Iterator[tuple[CheckResult, float, float]]:
     """Yield for each check of an error against a bound in both verdicts the newer check and both errors."""
-    former = index_checks(check for check in before.checks if number(check.bound) is not None)
-    for key, check in index_checks(check for check in after.checks if number(check.bound) is not None).items():
+    former = index_checks(check for check in before.checks if as_float(check.bound) is not None)
+    for key, check in index_checks(check for check in after.checks if as_float(check.bound) is not None).items():
         if key in former:
-            a, b = number(former[key].measured), number(check.measured)
+            a, b = as_float(former[key].measured), as_float(check.measured)
             if a is not None and b is not None:
                 yield check, a, b
 
@@ -183,14 +183,14 @@ def _has_tripled(old: float, new: float, bound: float) -> bool:
 
 def _drifted_errors(errors: Sequence[tuple[CheckResult, float, float]]) -> Iterator[_Drift]:
     for check, old, new in errors:
-        bound = number(check.bound)
+        bound = as_float(check.bound)
         if bound is not None and _has_tripled(old, new, bound):
             share = new / bound if bound else math.inf
             detail = f"{check.what}: {_growth(old, new)}, {share:.4g} of its bound"
-            yield _Drift(share, _of(old, bound), _of(new, bound), detail)
+            yield _Drift(share, _error_text(old, bound), _error_text(new, bound), detail)
 
 
-def _of(error: float, bound: float) -> str:
+def _error_text(error: float, bound: float) -> str:
     return f"{error:.4g} of {bound:.4g}"
 
 
@@ -223,17 +223,17 @@ def _drifted_losses(old: Curves, new: Curves, before: TestVerdict, after: TestVe
         lengths = f"{len(losses[0])} updates", f"{len(losses[1])} updates"
         yield _Drift(math.inf, lengths[0], lengths[1], "different numbers of updates")
         return
-    another = another_oracle(old, new)
+    is_another_oracle = another_oracle(old, new)
     for update, bound in enumerate(_bounds(old, new, before, after)[: len(losses[0])]):
         a, b = losses[0][update], losses[1][update]
         if same(a, b) or not math.isfinite(bound):
             continue
-        if another:
+        if is_another_oracle:
             errors = abs(a - _at(old["exact"], update)), abs(b - _at(new["exact"], update))
             if _has_tripled(*errors, bound):
                 detail = f"the oracle itself differs, so errors are compared: {_growth(*errors)} at update {update}"
                 excess = errors[1] / bound if bound else math.inf
-                yield _Drift(excess, _of(errors[0], bound), _of(errors[1], bound), detail)
+                yield _Drift(excess, _error_text(errors[0], bound), _error_text(errors[1], bound), detail)
         elif not abs(b - a) <= bound:
             excess = abs(b - a) / bound if bound else math.inf
             detail = (
@@ -260,14 +260,14 @@ def _bounds(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -
     for trace, verdict in ((new, after), (old, before)):
         if "bound" in trace:
             return trace["bound"]
-        multiplier = next(filter(None, (number(c.derivation.get("multiplier")) for c in verdict.checks)), None)
+        multiplier = next(filter(None, (as_float(c.derivation.get("multiplier")) for c in verdict.checks)), None)
         if multiplier is not None and "spread" in trace:
             limit = CHAOTIC * abs(next(iter(trace.get("exact", trace["loss"])), math.inf))
             return tuple(multiplier * spread if spread <= limit else math.inf for spread in trace["spread"])
     return ()
 
 
-def words(check: CheckResult) -> str:
+def describe_check(check: CheckResult) -> str:
     """Return the description of a check without its numbers."""
     return _NUMBER.sub("#", check.what)
 
@@ -277,13 +277,13 @@ def index_checks(checks: Iterable[CheckResult]) -> Mapping[tuple[str, int], Chec
     placed: dict[tuple[str, int], CheckResult] = {}
     places: Counter[str] = Counter()
     for check in checks:
-        what = words(check)
+        what = describe_check(check)
         placed[what, places[what]] = check
         places[what] += 1
     return placed
 
 
-def number(value: Json) -> float | None:
+def as_float(value: Json) -> float | None:
     """Return a number as a float; None for any other value."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 

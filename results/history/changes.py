@@ -41,6 +41,32 @@ from results.record.values import ClauseId, parse, plain, to_line
 from results.show.clauses import code, cut, number, source, words
 from results.show.portability import age
 
+EXPLANATIONS = Path(__file__).with_name("explanations.toml")
+
+VERSION = 2
+"""Version of the JSON form of histories."""
+
+_Letter = Literal["p", "f", "u", "a", "s", "n"]
+
+LETTERS: dict[CaseWord, _Letter] = {
+    "pass": "p",
+    "fail": "f",
+    "unsupported": "u",
+    "abstain": "a",
+    "unstable": "s",
+    "not offered": "n",
+}
+_WORDS = {letter: word for word, letter in LETTERS.items()}
+
+_START = b'{"version":'
+_OTHER_TESTS = "other tests"
+
+_GAPS = 12
+"""Largest number of versions without a record that a line lists."""
+
+_Text = Annotated[str, Meta(min_length=1)]
+_Index = Annotated[int, Meta(ge=0)]
+
 PointKind = Literal["outcome", "failure", "support"]
 """outcome: another word. failure: it fails before and after, but in other tests or with another signature. support: it
 passes before and after, and a test of it became supported, or no longer is."""
@@ -139,9 +165,9 @@ def history(line: JudgedLine) -> LineHistory:
     clauses: dict[str, ClauseHistory] = {}
     for name in judged:
         tables = [_merge_records(name, column, sets) for column in line.records]
-        said = [gravest(state.word for state in table.values()) if table else None for table in tables]
+        outcomes = [gravest(state.word for state in table.values()) if table else None for table in tables]
         points = tuple(_points(name, tables))
-        clauses[name] = ClauseHistory(facts[name], tuple(_runs(said, points)), points)
+        clauses[name] = ClauseHistory(facts[name], tuple(_runs(outcomes, points)), points)
     return LineHistory(line, clauses)
 
 
@@ -169,15 +195,15 @@ def _merge_states(old: CaseState, new: CaseState) -> CaseState:
 def _points(clause: str, tables: Sequence[Mapping[str, CaseState]]) -> list[ChangePoint]:
     result: list[ChangePoint] = []
     for after, table in enumerate(tables):
-        left = {test for test, state in table.items() if state.word in STATEMENTS}
+        pending = {test for test, state in table.items() if state.word in STATEMENTS}
         for before in range(after - 1, -1, -1):
-            if not left:
+            if not pending:
                 break
             pairs = {test: (tables[before][test], new) for test, new in table.items() if test in tables[before]}
             common = {test: pair for test, pair in sorted(pairs.items()) if comparable(*pair)}
-            if left.isdisjoint(common):
+            if pending.isdisjoint(common):
                 continue
-            left -= common.keys()
+            pending -= common.keys()
             point = _point(clause, before, after, common)
             if point is not None and not _is_known(point, result):
                 result.append(point)
@@ -227,11 +253,6 @@ def _runs(outcomes: Sequence[CaseWord | None], points: Iterable[ChangePoint]) ->
         runs.append(VersionRun(index, index, word, says and earlier not in (None, word) and index not in changed))
         earlier = word if says else earlier
     return runs
-
-
-EXPLANATIONS = Path(__file__).with_name("explanations.toml")
-
-_Text = Annotated[str, Meta(min_length=1)]
 
 
 class Explanation(Struct, frozen=True, forbid_unknown_fields=True):
@@ -284,9 +305,6 @@ def find_explanations(
     return listed or tuple((text, link) for text, link in point.links if link.startswith(("http://", "https://")))
 
 
-_GAPS = 12
-
-
 def statement(line: VersionLine, clause: ClauseHistory) -> str:
     """Return the history of a clause in one line: its runs, and the judged versions that have none of its tests."""
     points = {point.after: point for point in reversed(clause.points)}
@@ -300,7 +318,7 @@ def statement(line: VersionLine, clause: ClauseHistory) -> str:
         if run.other_tests:
             text += " (by other tests)"
         elif point is not None and point.kind != "outcome":
-            text += f" ({_manner(point)})"
+            text += f" ({_difference_in_words(point)})"
         if says and not first and columns[0].released:
             text += f" (from {columns[0].released})"
         parts.append(text)
@@ -320,12 +338,12 @@ def _range(columns: Sequence[VersionColumn]) -> str:
     return first if len(columns) == 1 else f"{first}–{last}"
 
 
-def _manner(point: ChangePoint) -> str:
+def _difference_in_words(point: ChangePoint) -> str:
     """Return the difference of a clause with the same word before and after, in words."""
     if point.kind == "support":
         return "with other support"
-    gone = point.passes or point.refused
-    if point.otherwise or bool(point.fails) == bool(gone):
+    no_longer_fails = point.passes or point.refused
+    if point.otherwise or bool(point.fails) == bool(no_longer_fails):
         return "otherwise"
     return "in more tests" if point.fails else "in fewer tests"
 
@@ -347,7 +365,7 @@ def alongside(line: VersionLine, point: ChangePoint) -> tuple[str, ...]:
 def change(point: ChangePoint) -> str:
     """Return a change in words: the clause's words, and the number of compared tests that changed."""
     same = {"pass": "passes", "fail": "fails", "unsupported": "unsupported"}.get(point.new, point.new)
-    step = f"{point.old} → {point.new}" if point.kind == "outcome" else f"{same} {_manner(point)}"
+    step = f"{point.old} → {point.new}" if point.kind == "outcome" else f"{same} {_difference_in_words(point)}"
     parts = [
         f"{len(tests)} newly {what}"
         for tests, what in ((point.fails, "failing"), (point.passes, "passing"), (point.refused, "unsupported"))
@@ -385,9 +403,9 @@ def markdown(histories: Sequence[LineHistory]) -> str:
     Texts of records are escaped.
     """
     several = [one for one in histories if len(one.line.columns) > 1]
-    left = len(histories) - len(several)
-    last = [f"{number(left, 'line')} with one version: nothing to compare."] if left else []
-    return cut([line for one in several for line in (*_section(one), "")] + last)
+    single = len(histories) - len(several)
+    remark = [f"{number(single, 'line')} with one version: nothing to compare."] if single else []
+    return cut([line for one in several for line in (*_section(one), "")] + remark)
 
 
 def _section(one: LineHistory) -> Iterator[str]:
@@ -436,28 +454,8 @@ def _item(one: LineHistory, point: ChangePoint) -> str:
     return f"{code(point.clause)} {words(text)}. History: {history}. {because}"
 
 
-VERSION = 2
-
-_Letter = Literal["p", "f", "u", "a", "s", "n"]
-
-LETTERS: dict[CaseWord, _Letter] = {
-    "pass": "p",
-    "fail": "f",
-    "unsupported": "u",
-    "abstain": "a",
-    "unstable": "s",
-    "not offered": "n",
-}
-_WORDS = {letter: word for word, letter in LETTERS.items()}
-
-_START = b'{"version":'
-_OTHER_TESTS = "other tests"
-
-_Place = Annotated[int, Meta(ge=0)]
-
-
 class _Point(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    between: tuple[_Place, _Place]
+    between: tuple[_Index, _Index]
     kind: PointKind
     words: tuple[_Letter, _Letter]
     compared: int

@@ -385,21 +385,34 @@ class JudgedLine(VersionLine, frozen=True):
 
 
 _Key = tuple[str, str, _Place, _Labels]
-"""Framework, package, place, fixed."""
+"""The line of a record: framework, package that varies, mode with device, platform and seed, and fixed versions."""
 
 _Versions = dict[str, list[JudgedVersion]]
+"""The records of a line by version."""
 
 
-def lines(gathered: FolderContents) -> tuple[JudgedLine, ...]:
+def lines(contents: FolderContents) -> tuple[JudgedLine, ...]:
     """Return all lines with at least one judged version, sorted by name.
 
     A framework's line with one judged version is left out if that version's record is in a line of a companion.
     """
+    fixed_labels = [*_find_fixed_labels([cell for cell, _ in contents.planned])]
+    by_key = _group_by_line(contents, fixed_labels)
+    cells = [(cell, fixed) for (cell, _), fixed in zip(contents.planned, fixed_labels, strict=True)]
+    return tuple(sorted(_make_lines(by_key, cells), key=lambda line: line.name))
+
+
+def _group_by_line(contents: FolderContents, fixed_labels: Sequence[_Labels]) -> Mapping[_Key, _Versions]:
+    """Return the records of each line by version.
+
+    A record in which the framework varies is in the framework's line, and in a line of each companion that has several
+    versions next to the same framework and other companions. `fixed_labels` has the fixed labels of each planned cell.
+    """
     result: dict[_Key, _Versions] = defaultdict(lambda: defaultdict(list))
-    planned = [*zip(gathered.planned, _find_fixed_labels([cell for cell, _ in gathered.planned]), strict=True)]
+    of_framework = [one for cell, one in contents.planned if one is not None and cell.of_framework]
     groups: dict[tuple[str, _Place], list[JudgedVersion]] = defaultdict(list)
     companions: dict[_Key, _Versions] = defaultdict(lambda: defaultdict(list))
-    for one in (*gathered.plain, *(one for cell, one in gathered.planned if one is not None and cell.of_framework)):
+    for one in (*contents.plain, *of_framework):
         groups[one.framework, one.place].append(one)
         for package, version in one.labels:
             companions[one.framework, package, one.place, one.without(package)][version].append(one)
@@ -407,23 +420,21 @@ def lines(gathered: FolderContents) -> tuple[JudgedLine, ...]:
         for one in _one_for_each_version(members):
             result[framework, framework, setup, ()][one.version].append(one)
     result |= {key: versions for key, versions in companions.items() if len(versions) > 1}
-    for (cell, judged), fixed in planned:
+    for (cell, judged), fixed in zip(contents.planned, fixed_labels, strict=True):
         if judged is not None and not cell.of_framework:
             result[cell.framework, cell.package, judged.place, fixed][cell.version].append(judged)
-    for one in gathered.plain:
+    for one in contents.plain:
         for package, version in one.labels:
-            same = result.get((one.framework, package, one.place, one.without(package)))
-            if same is not None and all(one is not other for other in same[version]):
-                same[version].append(one)
-    return tuple(
-        sorted(_make_lines(result, [(cell, fixed) for (cell, _), fixed in planned]), key=lambda line: line.name)
-    )
+            versions = result.get((one.framework, package, one.place, one.without(package)))
+            if versions is not None and all(one is not other for other in versions[version]):
+                versions[version].append(one)
+    return result
 
 
 def _make_lines(
     by_key: Mapping[_Key, _Versions], planned: Sequence[tuple[PlannedCell, _Labels]]
 ) -> Iterator[JudgedLine]:
-    elsewhere = {
+    in_companion_lines = {
         id(one)
         for (framework, package, *_), versions in by_key.items()
         if package != framework and len(versions) > 1
@@ -431,19 +442,19 @@ def _make_lines(
         for one in members
     }
     for (framework, package, setup, fixed), versions in by_key.items():
-        name, by, ways = setup[0].partition(" by ")
+        mode, by, ways = setup[0].partition(" by ")
         cells = [
             cell
             for cell, others in planned
             if cell.framework == framework
             and cell.device in ("", setup[1])
-            and cell.mode in ("", name)
+            and cell.mode in ("", mode)
             and cell.by == by + ways
             and (cell.of_framework if package == framework else (cell.package, others) == (package, fixed))
         ]
         pairs = sorted(_columns(versions, cells), key=lambda pair: age(pair[0].version))
         columns, records = zip(*pairs, strict=True)
-        if package == framework and len(columns) == 1 and all(id(one) in elsewhere for one in records[0]):
+        if package == framework and len(columns) == 1 and all(id(one) in in_companion_lines for one in records[0]):
             continue
         yield JudgedLine(framework, package, *setup, dict(fixed), columns, records)
 

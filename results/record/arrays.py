@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from results.record.fingerprints import SAMPLE, Fingerprint
+from results.record.model import SAMPLE, Fingerprint
 
 _DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 """Binary digits of a format's significand, the hidden one included."""
@@ -24,14 +24,14 @@ def fingerprint(name: str, array: NDArray[Any]) -> Fingerprint:
     flat = np.ascontiguousarray(array).reshape(-1)
     content = _bytes(flat)
     described = f"{array.dtype.name} {tuple(array.shape)} ".encode()
-    places = np.unique(np.linspace(0, max(flat.size - 1, 0), min(SAMPLE, flat.size)).astype(np.int64))
+    indices = np.unique(np.linspace(0, max(flat.size - 1, 0), min(SAMPLE, flat.size)).astype(np.int64))
     return Fingerprint(
         name,
         array.dtype.name,
         tuple(int(size) for size in array.shape),
         hashlib.sha256(described + content).hexdigest()[:16],
         float(np.linalg.norm(flat.astype(np.float64))),
-        base64.b64encode(_bytes(flat[places])).decode("ascii"),
+        base64.b64encode(_bytes(flat[indices])).decode("ascii"),
     )
 
 
@@ -86,25 +86,25 @@ def first_difference(old: Sequence[Fingerprint], new: Sequence[Fingerprint]) -> 
         if previous is None:
             return f"{tensor.name} ({tensor.format}), only in the new record"
         if _content(previous) != _content(tensor):
-            return _apart(previous, tensor)
+            return _describe_difference(previous, tensor)
     later = {tensor.name for tensor in new}
-    gone = next((tensor for tensor in old if tensor.name not in later), None)
-    if gone is not None:
-        return f"{gone.name} ({gone.format}), only in the old record"
+    for tensor in old:
+        if tensor.name not in later:
+            return f"{tensor.name} ({tensor.format}), only in the old record"
     return "the order of the same arrays" if differs(old, new) else ""
 
 
-def _apart(old: Fingerprint, new: Fingerprint) -> str:
+def _describe_difference(old: Fingerprint, new: Fingerprint) -> str:
     if (old.format, old.shape) != (new.format, new.shape):
         return f"{new.name}, {old.format}{list(old.shape)} before and {new.format}{list(new.shape)} now"
     name = f"{new.name} ({new.format})"
     try:
-        places = ulps(old, new)
+        distance = ulps(old, new)
     except (ValueError, KeyError, TypeError, binascii.Error):
         return f"{name}, with unreadable sampled values"
-    if places == 0.0:
+    if distance == 0.0:
         return f"{name}, outside the sampled values"
-    if not math.isfinite(places):
+    if not math.isfinite(distance):
         return f"{name}, with sampled values that are finite in only one record"
-    unit = "unit" if places == 1.0 else "units"
-    return f"{name}, by {places:.6g} {unit} in the last place of its sampled values"
+    unit = "unit" if distance == 1.0 else "units"
+    return f"{name}, by {distance:.6g} {unit} in the last place of its sampled values"

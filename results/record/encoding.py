@@ -85,9 +85,9 @@ class VersionError(ValueError):
 
     def __init__(self, version: object) -> None:
         super().__init__(f"schema_version: got {repr(version)[:40]}, want {SCHEMA_VERSION}")
-        anew = "run the suite to write it again, or remove it"
-        newer = isinstance(version, int) and version > SCHEMA_VERSION
-        self.remedy = f"a newer suite wrote it: update this one, {anew}" if newer else anew
+        remedy = "run the suite to write it again, or remove it"
+        is_newer = isinstance(version, int) and version > SCHEMA_VERSION
+        self.remedy = f"a newer suite wrote it: update this one, {remedy}" if is_newer else remedy
 
 
 class _Versioned(msgspec.Struct):
@@ -128,12 +128,12 @@ def without_collecting() -> Iterator[None]:
 
     Callers that read many records pause it once for all of them: each time it resumes, it scans all new objects.
     """
-    paused = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if paused:
+        if was_enabled:
             gc.enable()
 
 
@@ -205,9 +205,9 @@ def check(record: Record) -> Record:
         for before, after in pairwise(places):
             if before >= after:
                 raise ValueError(f"{' '.join(after)[:120]!r} occurs twice or out of order")
-    named: tuple[TestVerdict | Observation | Measurement, ...]
-    named = (*record.verdicts, *record.observations, *record.measurements)
-    for one in named:
+    parts: tuple[TestVerdict | Observation | Measurement, ...]
+    parts = (*record.verdicts, *record.observations, *record.measurements)
+    for one in parts:
         if one.clause not in record.clauses:
             raise ValueError(f"{type(one).__name__} names clause {one.clause[:80]!r}, whose text is missing")
     for verdict in record.verdicts:

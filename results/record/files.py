@@ -34,7 +34,9 @@ def one_line(text: str, limit: int = 500) -> str:
 
 def printable(text: str, substitute: str, allowed: str = "") -> str:
     """Return `text` with all characters that terminals or pages act on replaced, except those in `allowed`."""
-    return text if text.isprintable() else "".join(c if c.isprintable() or c in allowed else substitute for c in text)
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in allowed else substitute for one in text)
 
 
 def os_problem(error: OSError) -> str:
@@ -117,32 +119,32 @@ def _stream(path: Path) -> int | None:
         RecordError: neither a stream nor a file is there.
     """
     try:
-        there = os.stat(path)
+        target = os.stat(path)
     except FileNotFoundError:
         return None
-    for own in (1, 2):
+    for descriptor in (1, 2):
         with contextlib.suppress(OSError):
-            if os.path.samestat(there, os.fstat(own)):
-                return os.dup(own)
-    if stat.S_ISCHR(there.st_mode) or stat.S_ISFIFO(there.st_mode):
+            if os.path.samestat(target, os.fstat(descriptor)):
+                return os.dup(descriptor)
+    if stat.S_ISCHR(target.st_mode) or stat.S_ISFIFO(target.st_mode):
         return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    if not stat.S_ISREG(there.st_mode):
+    if not stat.S_ISREG(target.st_mode):
         raise RecordError(path, "is not a file", "name another one")
     return None
 
 
 def _replace_file(path: Path, pieces: Iterable[bytes]) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         with open(descriptor, "wb") as file:
             file.writelines(pieces)
             file.flush()
             os.fsync(descriptor)
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise
 
 

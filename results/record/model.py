@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar
 
 from msgspec import Meta
 
-from results.record.fingerprints import Fingerprint
 from results.record.values import (
     END,
     ClauseId,
@@ -18,8 +17,12 @@ from results.record.values import (
     NonEmpty,
     Number,
     decode,
+    number,
     numbers,
 )
+
+SAMPLE = 32
+"""Number of sampled values in a fingerprint."""
 
 
 class Outcome(StrEnum):
@@ -103,6 +106,16 @@ class Series:
     device: str
     device_kind: str
     mode: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Framework, kind of device and mode: equal for records that are compared."""
+        return self.framework, self.device_kind, self.mode
+
+    @property
+    def mode_and_device(self) -> str:
+        """Mode and requested device in words."""
+        return f"{self.mode} {self.device}".strip()
 
 
 @dataclass(frozen=True)
@@ -274,6 +287,33 @@ class Trace(_OfRun):
         object.__setattr__(self, "curves", {name: numbers(points) for name, points in self.curves.items()})
 
 
+Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """An array bit for bit, without all of its values.
+
+    Attributes:
+        name: "output/PATH" or "gradient/PATH" of a layer, or "parameter/NAME" for a parameter's gradient.
+        format: "float32", "bfloat16", ...
+        digest: first 16 hexadecimal digits of the SHA-256 of format, shape and bytes (C order, little-endian).
+        norm: 2-norm, in float64.
+        sample: bytes in base64 of `SAMPLE` values at evenly spread places, of all where there are no more.
+    """
+
+    name: NonEmpty
+    format: str
+    shape: tuple[Size, ...]
+    digest: Annotated[str, Meta(pattern=f"^[0-9a-f]{{16}}{END}")]
+    norm: Number
+    sample: Annotated[str, Meta(pattern=f"^[A-Za-z0-9+/]*={{0,2}}{END}")]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.norm, str):
+            object.__setattr__(self, "norm", number(self.norm))
+
+
 @dataclass(frozen=True)
 class Tensors(_OfRun):
     """Fingerprints of arrays of one run in the order of the computation; one a key and case.
@@ -357,12 +397,12 @@ class Record(Header):
         """This record with its parts in order, and only the clauses and findings that they name."""
         judged = {verdict.clause for verdict in self.verdicts} | {one.clause for one in self.observations}
         judged |= {one.clause for one in self.measurements}
-        rested = {verdict.finding for verdict in self.verdicts}
+        causes = {verdict.finding for verdict in self.verdicts}
         return replace(
             self.with_parts(lambda parts: tuple(sorted(parts, key=lambda part: part.place))),
             verdicts=tuple(sorted(self.verdicts, key=lambda verdict: verdict.test)),
             clauses={name: text for name, text in self.clauses.items() if name in judged},
-            findings={name: text for name, text in self.findings.items() if name in rested},
+            findings={name: text for name, text in self.findings.items() if name in causes},
         )
 
 

@@ -21,6 +21,7 @@ DISAGREE, SPLIT, ALONE = "frameworks disagree", "passes in one, fails in another
 """Choices of clauses across frameworks: the first includes the second, and the clauses that differ."""
 
 _PART = 48
+"""Largest number of characters of a part of a label or an address."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
 _SLUG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,79}")
 
@@ -131,22 +132,15 @@ def columns(records: Sequence[Record]) -> tuple[list[Column], list[Column]]:
     for index, record in enumerate(records):
         groups.setdefault(record.series.framework, []).append(index)
     names, slugs = _slugs(records, list(groups))
-    plain = [
-        tuple(
-            clean(part, _PART) for part in (record.series.framework, record.variant.framework_version, _where(record))
-        )
-        for record in records
-    ]
-    labels = [" ".join(filter(None, parts)) for parts in plain]
-    dated = [f"{label}, {clean(record.started, _PART)}" for label, record in zip(labels, records, strict=True)]
-    labels = _apart(labels, dated, [f"{label} ({index + 1})" for index, label in enumerate(dated)])
+    labels = _labels(records)
     result, runs = [], []
     for (name, indices), slug in zip(groups.items(), names, strict=True):
         title, several = clean(name, _PART), len(indices) > 1
         if several:
-            versions = list(dict.fromkeys(plain[index][1].partition("+")[0] for index in indices))
-            shown = f"{len(indices)} runs of {', '.join(versions[:3])}{' …' if len(versions) > 3 else ''}"
-            result.append(Column(slug, slug, tuple(indices), title, shown, _status(records, indices)))
+            own = (clean(records[index].variant.framework_version, _PART) for index in indices)
+            versions = list(dict.fromkeys(version.partition("+")[0] for version in own))
+            detail = f"{len(indices)} runs of {', '.join(versions[:3])}{' …' if len(versions) > 3 else ''}"
+            result.append(Column(slug, slug, tuple(indices), title, detail, _status(records, indices)))
         for index in indices:
             detail = labels[index].removeprefix(title).strip()
             run = Column(slugs[index], slug, (index,), title, detail, _status(records, [index]), several)
@@ -155,8 +149,14 @@ def columns(records: Sequence[Record]) -> tuple[list[Column], list[Column]]:
     return result, runs
 
 
-def _where(record: Record) -> str:
-    return f"{record.series.mode} {record.series.device}".strip()
+def _labels(records: Sequence[Record]) -> list[str]:
+    """Return a unique name of each run: framework, version, mode and device, and its start where these are equal."""
+    labels = []
+    for record in records:
+        parts = record.series.framework, record.variant.framework_version, record.series.mode_and_device
+        labels.append(" ".join(filter(None, (clean(part, _PART) for part in parts))))
+    dated = [f"{label}, {clean(record.started, _PART)}" for label, record in zip(labels, records, strict=True)]
+    return _make_unique(labels, dated, [f"{label} ({index + 1})" for index, label in enumerate(dated)])
 
 
 def _status(records: Sequence[Record], indices: Sequence[int]) -> str:
@@ -180,11 +180,11 @@ def _slugs(records: Sequence[Record], frameworks: Sequence[str]) -> tuple[list[s
         for r in records
     ]
     numbered = [f"~~{i + 1}" for i in range(len(names))] + [f"~{i + 1}" for i in range(len(records))]
-    result = _apart(parts(2), parts(3), parts(4), numbered)
+    result = _make_unique(parts(2), parts(3), parts(4), numbered)
     return result[: len(names)], result[len(names) :]
 
 
-def _apart(names: Sequence[str], *longer: Sequence[str]) -> list[str]:
+def _make_unique(names: Sequence[str], *longer: Sequence[str]) -> list[str]:
     """Return unique names: each name is replaced by its next longer form while another one equals it."""
     result = list(names)
     for others in longer:
@@ -201,14 +201,14 @@ def matrix(records: Sequence[Record]) -> Matrix:
         for name, text in record.clauses.items():
             texts.setdefault(name, text)
     grouped = [by_clause(record) for record in records]
-    said, frameworks = words(records), select_frameworks(records)
+    words_by_clause, frameworks = words(records), select_frameworks(records)
     compared = [record.series.framework if record.series.framework in frameworks else "" for record in records]
     families, count = [], 0
     for family in sorted({text.family for text in texts.values()}):
         rows = []
         for name in sorted(name for name, text in texts.items() if text.family == family):
             verdicts = tuple(tuple(clauses.get(name, ())) for clauses in grouped)
-            rows.append(_row(count, name, texts[name], verdicts, said.get(name), compared, across))
+            rows.append(_row(count, name, texts[name], verdicts, words_by_clause.get(name), compared, across))
             count += 1
         totals = [
             Counter(cell.outcome for cell in cells if cell) for cells in zip(*(row.cells for row in rows), strict=True)
@@ -231,15 +231,18 @@ def _row(
 ) -> ClauseRow:
     failing, passing = _sides(compared, verdicts)
     choices = [word.kind.value, *(f"broken in {clean(one.framework, _PART)}" for one in word.broken)] if word else []
-    choices += [ALONE] if len(failing) == 1 and passing else []
-    choices += [SPLIT] if word and word.broken and passing else []
-    choices += [DISAGREE] if SPLIT in choices or Portability.DIFFERS.value in choices else []
+    if len(failing) == 1 and passing:
+        choices.append(ALONE)
+    if word and word.broken and passing:
+        choices.append(SPLIT)
+    if SPLIT in choices or Portability.DIFFERS.value in choices:
+        choices.append(DISAGREE)
     return ClauseRow(
         index,
         f"clause-{name}" if _SLUG.fullmatch(name) else f"clause.{index}",
         clean(name),
         text,
-        _said(word) if word else "",
+        _word_text(word) if word else "",
         word.kind.value.replace(" ", "-") if word else "",
         tuple(choices),
         verdicts,
@@ -247,7 +250,7 @@ def _row(
     )
 
 
-def _said(word: Word) -> str:
+def _word_text(word: Word) -> str:
     """Return a word across frameworks without versions and modes, which the columns show."""
     if not word.broken:
         return word.kind.value
@@ -280,8 +283,8 @@ Sentence = tuple[TextPart, ...]
 def sentences(page: Matrix, comparisons: Comparisons) -> Iterator[Sentence]:
     """The first sentences of the page, in parts; a part with an address filters the matrix or leads to the changes."""
     records, tests = len(page.runs), sum(len(tests) for row in page.rows for tests in row.verdicts)
-    read = f"{number(records, 'record')} of {number(len(page.frameworks), 'framework')}"
-    yield (TextPart(f"{read}: {number(len(page.rows), 'clause')}, {tests:,} test{'s' if tests != 1 else ''}."),)
+    counted = f"{number(records, 'record')} of {number(len(page.frameworks), 'framework')}"
+    yield (TextPart(f"{counted}: {number(len(page.rows), 'clause')}, {tests:,} test{'s' if tests != 1 else ''}."),)
     failing = _failing(page, FAILING, "in at least one run")
     unexpected = _failing(page, UNEXPECTED, "unexpectedly") or (TextPart("every failure is a known one"),)
     yield (*failing, TextPart("; "), *unexpected, TextPart(".")) if failing else (TextPart("No clause fails."),)
@@ -299,16 +302,16 @@ def _failing(page: Matrix, choice: str, how: str) -> Sentence:
 
     def count(runs: Sequence[int]) -> int:
         outcomes = ({v.outcome for run in runs for v in row.verdicts[run]} for row in page.rows)
-        return sum(bool(CHOICES[choice] & found) for found in outcomes)
+        return sum(bool(CHOICES[choice] & own) for own in outcomes)
 
     total = count(range(len(page.runs)))
     if not total:
         return ()
     parts = [_filter(number(total, "clause"), outcome=choice), TextPart(f" {_verb('fail', total)} {how} (")]
     for column in page.frameworks:
-        if found := count(column.runs):
+        if failing := count(column.runs):
             parts.append(TextPart(f"{', ' if len(parts) > 2 else ''}{column.title} "))
-            parts.append(_filter(str(found), outcome=choice, run=column.slug))
+            parts.append(_filter(str(failing), outcome=choice, run=column.slug))
     return (*parts, TextPart(")"))
 
 

@@ -35,6 +35,7 @@ from results.report.text import (
     number,
 )
 from results.show.clauses import GRAVITY, describe_unconfirmed, is_inferred, total
+from results.show.clauses import number as counted
 from results.show.differences import UNSET, group_changes, movements, not_judged, short
 from results.show.findings import HEADINGS, UNCLASSED, ListedFinding, findings
 from results.show.portability import Portability
@@ -59,6 +60,10 @@ LEGEND = {
 """Symbol and meaning of each outcome."""
 
 _NOTES, _FACTS = 50, 1000
+"""Largest number of notes of a run, and of names and values in a group of its environment."""
+
+_CHECKS, _LEAKS, _PAIRS, _REPEATS, _RUNS, _REPRO = 200, 20, 40, 20, 50, 2000
+"""Largest number of a verdict's checks, leaks, pairs of a derivation, repetitions, runs and characters of `repro`."""
 
 
 def write(records: Sequence[Record], path: Path, comparisons: Comparisons = NONE) -> None:
@@ -104,7 +109,7 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
             observations=values.observations(page, records),
             costs=values.costs(page, records),
             curves=curves,
-            environments=list(map(_environment_of, records)),
+            environments=list(map(_describe_environment, records)),
             curves_json=Markup(embed_json(curves)),
             tests_json=map(Markup, compress_texts(Details().pieces(page, records))),
             style=Markup(style),
@@ -186,7 +191,7 @@ def _describe_comparison(pair: Comparison) -> dict[str, Any]:
         "worse": worse,
         "listed": [change for change in changes if change.kind.listed],
         "counted": {kind: by_kind[kind] for kind in ChangeKind if kind in by_kind and not kind.listed},
-        "left": f"{not_judged(timed)}: {NOT_JUDGED}." if timed else "",
+        "timings": f"{not_judged(timed)}: {NOT_JUDGED}." if timed else "",
         "numbers": [one for one in pair.numbers if one.movement is not Movement.IDENTICAL],
     }
 
@@ -195,11 +200,11 @@ def _verdict(pair: Comparison, worse: int) -> str:
     if pair.status == 2:
         return "Cannot be judged."
     if pair.status == 1:
-        return f"Regressions found: {worse} of {len(pair.changes)} change{'s' if len(pair.changes) > 1 else ''}."
+        return f"Regressions found: {worse} of {counted(len(pair.changes), 'change')}."
     if pair.identical:
         return "No regressions: the two runs are identical."
     drifted = pair.drifted
-    return f"No regressions; {drifted} test{'s' if drifted > 1 else ''} drifted." if drifted else "No regressions."
+    return f"No regressions; {counted(drifted, 'test')} drifted." if drifted else "No regressions."
 
 
 def _findings(records: Sequence[Record]) -> dict[str, list[dict[str, Any]]]:
@@ -225,7 +230,7 @@ def _findings(records: Sequence[Record]) -> dict[str, list[dict[str, Any]]]:
     return by_class
 
 
-def _environment_of(record: Record) -> dict[str, Any]:
+def _describe_environment(record: Record) -> dict[str, Any]:
     """The facts about a run, its environment in groups of names and values, and its notes."""
     counts, untested = total(record), record.suite.clauses_without_tests
     facts = {
@@ -250,10 +255,6 @@ def _environment_of(record: Record) -> dict[str, Any]:
         "groups": {title: list(group.items())[:_FACTS] for title, group in groups.items()},
         "notes": [*describe_unconfirmed(record), *record.notes[:_NOTES]],
     }
-
-
-_CHECKS, _LEAKS, _PAIRS, _REPEATS, _RUNS = 200, 20, 40, 20, 50
-_REPRO = 2000
 
 
 class _Numbers(dict[str, int]):
@@ -315,7 +316,7 @@ class Details:
         return {"name": row.name, "tests": tests, "wordings": wordings, **_about(row.text)}
 
     def _verdict(self, verdict: TestVerdict, texts: Mapping[str, FindingText]) -> int:
-        said = (verdict.reason, f"{verdict.signature}: {verdict.reason}")
+        repeated = (verdict.reason, f"{verdict.signature}: {verdict.reason}")
         link = href(verdict.link)
         fields = _drop_empty(
             outcome=verdict.outcome.value,
@@ -324,7 +325,7 @@ class Details:
             reason=_parts(verdict.reason, MESSAGE),
             link=link,
             address="" if link else clean(verdict.link),
-            message="" if verdict.message in said else clean(verdict.message, MESSAGE, lines=True),
+            message="" if verdict.message in repeated else clean(verdict.message, MESSAGE, lines=True),
             repro=clean(verdict.repro, _REPRO),
             seed="" if verdict.seed is None else clean(str(verdict.seed), 40),
             leaks=[clean(leak) for leak in verdict.leaks[:_LEAKS]],

@@ -38,25 +38,25 @@ def clean(text: str, limit: int = NAME, lines: bool = False) -> str:
         limit: number of characters that stay.
         lines: whether line breaks and tabs stay as they are.
     """
-    head, left = text[:limit], len(text) - limit
+    head, omitted = text[:limit], len(text) - limit
     if not (head.isascii() and head.isprintable()):
         head = _visible(head, lines)
-    return f"{head}… [{left:,} more characters are left out]" if left > 0 else head
+    return f"{head}… [{omitted:,} more characters are left out]" if omitted > 0 else head
 
 
 def _visible(text: str, lines: bool) -> str:
     result, marks = [], 0
-    for c in text:
-        category = unicodedata.category(c)
+    for character in text:
+        category = unicodedata.category(character)
         marks = marks + 1 if category in ("Mn", "Me") else 0
-        if lines and c in "\n\t":
-            result.append(c)
+        if lines and character in "\n\t":
+            result.append(character)
         elif category == "Zs":
             result.append(" ")
         elif category[0] == "C" or category in ("Zl", "Zp"):
-            result.append(f"‹U+{ord(c):04X}›")
+            result.append(f"‹U+{ord(character):04X}›")
         elif marks <= _MARKS_IN_A_ROW:
-            result.append(c)
+            result.append(character)
     return "".join(result)
 
 

@@ -114,7 +114,7 @@ _URL = re.compile(r"https?://(?![^/?#]*@)[^\s<>\[\]\"'`\\]+")
 def title(record: Record) -> tuple[str, ...]:
     """The lines over a record's column: framework, version, mode, device; unless complete, its selection or status."""
     series = record.series
-    lines = (series.framework, record.variant.framework_version, f"{series.mode} {series.device}".strip())
+    lines = (series.framework, record.variant.framework_version, series.mode_and_device)
     short = tuple(one_line(line, NAME_LIMIT) for line in lines if line)
     named = record.selection.removeprefix("--tests=") if record.status == "partial" else ""
     status = named if named in ("quick", "core") else record.status
@@ -166,14 +166,14 @@ def cut(lines: Iterable[str], limit: int = LIMIT) -> str:
     No fold stays open: one is opened by a line that begins with `<details>` and closed by a line `</details>`.
     """
     result: list[str] = []
-    size = left = folds = 0
+    size = omitted = folds = 0
     for line in lines:
         size += len(line.encode("utf-8", "replace")) + 1
-        if left or size > limit:
-            left += 1
+        if omitted or size > limit:
+            omitted += 1
             continue
         result.append(line)
         folds += line.startswith("<details>") - (line == "</details>")
-    if left:
-        result += ["", *["</details>", ""] * folds, f"Cut at {limit // 1024} KiB: {left} more lines are left out."]
+    if omitted:
+        result += ["", *["</details>", ""] * folds, f"Cut at {limit // 1024} KiB: {omitted} more lines are left out."]
     return "\n".join(result) + "\n"

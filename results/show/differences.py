@@ -12,13 +12,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from results.compare.changes import LEAST, Change, ChangeKind
-from results.compare.comparison import Comparison, Comparisons, name, series
+from results.compare.comparison import Comparison, Comparisons, series_name
 from results.compare.environment import Environment
 from results.compare.numbers import MovedNumbers, Movement, counts
 from results.compare.verdicts import NOT_JUDGED
 from results.record.files import one_line
 from results.record.values import plain
-from results.show.clauses import code, cut, words
+from results.show.clauses import code, cut, number, words
 
 VERDICTS = {0: "nothing is worse", 1: "something is worse", 2: "cannot be judged"}
 UNSET = "unset"
@@ -84,12 +84,12 @@ def verdict(comparisons: Comparisons) -> str:
     if comparisons.status == 0:
         drifted = sum(pair.drifted for pair in pairs)
         if drifted:
-            text += f", {drifted} test{'s' if drifted > 1 else ''} drifted"
+            text += f", {number(drifted, 'test')} drifted"
         elif all(pair.identical for pair in pairs):
             text += ": identical"
-    left = sum(pair.of - pair.compared for pair in pairs if not pair.refusals)
-    if left and comparisons.status < 2:
-        text += f", {left} of {sum(pair.of for pair in pairs)} tests were not compared"
+    uncompared = sum(pair.of - pair.compared for pair in pairs if not pair.refusals)
+    if uncompared and comparisons.status < 2:
+        text += f", {uncompared} of {sum(pair.of for pair in pairs)} tests were not compared"
     areas = sorted({area for pair in pairs for area in pair.suite.areas})
     return f"{text}; the suite itself differs: {', '.join(areas)}" if areas else text
 
@@ -109,7 +109,7 @@ def headline(pair: Comparison) -> str:
 def title(pair: Comparison) -> str:
     """Series and both versions."""
     versions = (pair.old.variant.framework_version, pair.new.variant.framework_version)
-    return f"{name(series(pair.new))}: {versions[0]} → {versions[1]}"
+    return f"{series_name(pair.new.series.key)}: {versions[0]} → {versions[1]}"
 
 
 def summary(pair: Comparison) -> str:
@@ -137,7 +137,7 @@ def movements(numbers: Sequence[MovedNumbers]) -> str:
 
 def not_judged(count: int) -> str:
     """The number of timings that are not judged; "" for none."""
-    return f"{count} timing{'s' if count > 1 else ''} {ChangeKind.NOT_JUDGED}" if count else ""
+    return f"{number(count, 'timing')} {ChangeKind.NOT_JUDGED}" if count else ""
 
 
 def draw(comparisons: Comparisons, console: Console, *, brief: bool = False) -> None:
@@ -214,7 +214,7 @@ def to_text(comparisons: Comparisons) -> str:
 
 
 def markdown(comparisons: Comparisons) -> str:
-    """The changes, for a pull request or the summary of a CI job, cut to `marks.LIMIT` with a notice."""
+    """The changes, for a pull request or the summary of a CI job, cut to `clauses.LIMIT` with a notice."""
     return cut(_lines(comparisons))
 
 

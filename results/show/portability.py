@@ -194,14 +194,6 @@ class _VersionRun:
         known, version, text = self.age
         return (True, Version(version.public), "") if known else (False, version, text)
 
-    @property
-    def series(self) -> tuple[str, str, str]:
-        return self.framework, self.record.series.device_kind, self.record.series.mode
-
-    @property
-    def where(self) -> str:
-        return f"{self.record.series.mode} {self.record.series.device}".strip()
-
     def revision(self, clause: str) -> int:
         return self.record.clauses[clause].revision
 
@@ -215,9 +207,9 @@ def words(records: Sequence[Record]) -> dict[str, Word]:
     names = {run.framework for run in runs}
     runs = [run for run in runs if run.framework in (names - {ORACLE} or names)]
     current = _current(runs)
-    observed, whose = _collect_observations(current), owners(run.record for run in current)
+    observed, owners_of = _collect_observations(current), owners(run.record for run in current)
     return {
-        clause: _word(clause, current, runs, observed.get(clause, {}), whose.get(clause, ()))
+        clause: _word(clause, current, runs, observed.get(clause, {}), owners_of.get(clause, ()))
         for clause in sorted({clause for run in current for clause in run.verdicts})
     }
 
@@ -226,21 +218,21 @@ def _current(runs: Sequence[_VersionRun]) -> list[_VersionRun]:
     """The runs of each framework's newest release, and in each series those of its newest local label."""
     newest = {run.framework: run.release for run in sorted(runs, key=lambda run: run.release)}
     released = [run for run in runs if run.release == newest[run.framework]]
-    labels = {run.series: run.age for run in sorted(released, key=lambda run: run.age)}
-    return [run for run in released if run.age == labels[run.series]]
+    labels = {run.record.series.key: run.age for run in sorted(released, key=lambda run: run.age)}
+    return [run for run in released if run.age == labels[run.record.series.key]]
 
 
 def list_clauses(records: Sequence[Record]) -> Iterator[str]:
     """Yield lines with each clause and its word, the number of clauses by word, and the words' meanings."""
-    said = words(records)
-    names = {clause: one_line(clause, NAME_LIMIT) for clause in said}
+    word_of = words(records)
+    names = {clause: one_line(clause, NAME_LIMIT) for clause in word_of}
     width = max(map(len, names.values()), default=0)
-    for clause, word in said.items():
+    for clause, word in word_of.items():
         yield f"{names[clause]:{width}}  {one_line(str(word))}"
-    counts = Counter(word.kind for word in said.values())
+    counts = Counter(word.kind for word in word_of.values())
     yield ""
     by_kind = ", ".join(f"{counts[kind]} {kind}" for kind in Portability if counts[kind])
-    yield f"{number(len(said), 'clause')}: {by_kind or 'none judged'}"
+    yield f"{number(len(word_of), 'clause')}: {by_kind or 'none judged'}"
     for kind in Portability:
         if counts[kind]:
             yield f"{'broken in X' if kind is Portability.BROKEN else kind}: {kind.meaning}"
@@ -251,35 +243,35 @@ def _word(
     current: Sequence[_VersionRun],
     runs: Sequence[_VersionRun],
     observed: Mapping[Place, Sequence[tuple[str, Json]]],
-    whose: tuple[Owner, ...],
+    clause_owners: tuple[Owner, ...],
 ) -> Word:
-    having: dict[str, list[_VersionRun]] = {}
+    by_framework: dict[str, list[_VersionRun]] = {}
     for run in current:
         if clause in run.verdicts:
-            having.setdefault(run.framework, []).append(run)
-    stances = [_stance([verdict for run in here for verdict in run.verdicts[clause]]) for here in having.values()]
-    asked = [stance for stance in stances if stance is not Outcome.NOT_OFFERED]
+            by_framework.setdefault(run.framework, []).append(run)
+    outcomes = [_outcome([verdict for run in own for verdict in run.verdicts[clause]]) for own in by_framework.values()]
+    counted = [one for one in outcomes if one is not Outcome.NOT_OFFERED]
     broken = tuple(
-        _find_break(clause, having[framework], runs)
-        for framework in sorted(having)
-        if any(run.breaks(clause) for run in having[framework])
+        _find_break(clause, own, runs)
+        for _, own in sorted(by_framework.items())
+        if any(run.breaks(clause) for run in own)
     )
     if broken:
-        return Word(Portability.BROKEN, broken, whose)
-    if Outcome.ABSTAIN in asked or Outcome.UNSTABLE in asked:
+        return Word(Portability.BROKEN, broken, clause_owners)
+    if Outcome.ABSTAIN in counted or Outcome.UNSTABLE in counted:
         return Word(Portability.NOT_JUDGED)
-    if not asked:
+    if not counted:
         return Word(Portability.NOT_OFFERED)
-    if set(asked) == {Outcome.UNSUPPORTED}:
+    if set(counted) == {Outcome.UNSUPPORTED}:
         return Word(Portability.UNSUPPORTED)
-    level = next(run.record.clauses[clause].level for here in having.values() for run in here)
-    chosen = level == OBSERVATION and any(differ(location, values) for location, values in observed.items())
-    if Outcome.UNSUPPORTED in asked or chosen:
+    level = next(run.record.clauses[clause].level for own in by_framework.values() for run in own)
+    is_choice = level == OBSERVATION and any(differ(location, values) for location, values in observed.items())
+    if Outcome.UNSUPPORTED in counted or is_choice:
         return Word(Portability.DIFFERS)
-    return Word(Portability.PASSES_IN_ONE if len(asked) == 1 else Portability.PORTABLE)
+    return Word(Portability.PASSES_IN_ONE if len(counted) == 1 else Portability.PORTABLE)
 
 
-def _stance(verdicts: Sequence[TestVerdict]) -> Outcome:
+def _outcome(verdicts: Sequence[TestVerdict]) -> Outcome:
     """Return a framework's outcome; `fixed` counts as a pass."""
     return outcome([verdict for verdict in verdicts if verdict.outcome is not Outcome.FIXED] or [verdicts[0]])
 
@@ -293,20 +285,22 @@ def _collect_observations(runs: Sequence[_VersionRun]) -> dict[str, dict[Place, 
     return values
 
 
-def _find_break(clause: str, having: Sequence[_VersionRun], runs: Sequence[_VersionRun]) -> Broken:
-    """The framework whose runs `having` the clause break it, in some or all of them."""
-    failing = [run for run in having if run.breaks(clause)]
-    judging = [run for run in having if outcome(run.verdicts[clause]) not in REFUSED]
-    began = [_began(clause, run, runs) for run in failing]
-    where = tuple(dict.fromkeys(run.where for run in failing)) if len(failing) < len(judging) else ()
-    first = min((run for run in began if run), key=lambda run: run.age) if all(began) else None
+def _find_break(clause: str, judged: Sequence[_VersionRun], runs: Sequence[_VersionRun]) -> Broken:
+    """The framework whose `judged` runs of the clause break it, in some or all of them."""
+    failing = [run for run in judged if run.breaks(clause)]
+    supporting = [run for run in judged if outcome(run.verdicts[clause]) not in REFUSED]
+    first_breaks = [_first_break(clause, run, runs) for run in failing]
+    settings = dict.fromkeys(run.record.series.mode_and_device for run in failing)
+    where = tuple(settings) if len(failing) < len(supporting) else ()
+    first = min((run for run in first_breaks if run), key=lambda run: run.age) if all(first_breaks) else None
     return Broken(failing[0].framework, failing[0].version, first.version if first else "", where)
 
 
-def _began(clause: str, newest: _VersionRun, runs: Sequence[_VersionRun]) -> _VersionRun | None:
+def _first_break(clause: str, newest: _VersionRun, runs: Sequence[_VersionRun]) -> _VersionRun | None:
     """The oldest run of the stretch in which the clause is broken up to `newest`, None if no run before it held."""
     failing = {(v.test, newest.revision(clause)) for v in newest.verdicts[clause] if v.outcome in FAILURE_OUTCOMES}
-    older = [run for run in runs if run.series == newest.series and run.age < newest.age and run.age[0]]
+    same_series = (run for run in runs if run.record.series.key == newest.record.series.key)
+    older = [run for run in same_series if run.age < newest.age and run.age[0]]
     first = newest
     for run in sorted(older, key=lambda run: run.age, reverse=True):
         passed = {(v.test, run.revision(clause)) for v in run.verdicts.get(clause, ()) if v.outcome is Outcome.PASS}
@@ -334,12 +328,12 @@ def owners(records: Iterable[Record]) -> dict[str, tuple[Owner, ...]]:
             sharing.setdefault(library, []).append(record)
     result: dict[str, set[Owner]] = {}
     for library, runs in sharing.items():
-        for clause, owner in _of(library, runs):
+        for clause, owner in _failing_clauses(library, runs):
             result.setdefault(clause, set()).add(owner)
     return {clause: tuple(sorted(clause_owners)) for clause, clause_owners in result.items()}
 
 
-def _of(library: str, runs: Sequence[Record]) -> Iterable[tuple[str, Owner]]:
+def _failing_clauses(library: str, runs: Sequence[Record]) -> Iterable[tuple[str, Owner]]:
     """Clauses of the tests that fail under a library, each with its owner."""
     judged: dict[tuple[str, str], set[str]] = {}
     failing: dict[tuple[str, str], set[str]] = {}

@@ -67,8 +67,8 @@ def _table(columns: Sequence[_Column], cell_width: int) -> Table:
     families = sorted({family for column in columns for family in column.families})
     for family in families:
         cells = [_format_count(column.families.get(family), cell_width) for column in columns]
-        apart = family == families[-1] or any("\n" in cell.plain for cell in cells)
-        table.add_row(_name(family), *cells, end_section=apart)
+        has_rule = family == families[-1] or any("\n" in cell.plain for cell in cells)
+        table.add_row(_name(family), *cells, end_section=has_rule)
     kinds = [kind for kind in FindingKind if any(kind in column.known for column in columns)]
     table.add_row(Text("total", style="bold"), *(_format_count(column.total, cell_width) for column in columns))
     tests = [_cell(column.total.tests, column.total.of_what[1:], cell_width) for column in columns]

@@ -15,8 +15,7 @@ from typing import Any
 import click
 import pytest
 
-from conformance.cli import main
-from conformance.cli.main import SECTIONS, commands
+from conformance.cli import SECTIONS, commands, main
 from conformance.known_failures.reading import load_known
 from conformance.runner import baselines, jobs
 from conformance.spec.clauses import load_clauses
@@ -201,7 +200,7 @@ def test_compare_partial_leaves_out_old_records_without_a_partner(tmp_path: Path
 def test_spec_show_has_bugs_tests_and_known_failures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("conformance.cli.specifying.load", lambda path: pytest.fail(f"{path} is read"))
+    monkeypatch.setattr("results.record.reading.from_json", lambda _: pytest.fail("a record is read"))
     assert main(["spec", "show", "scaling.stays-positive"]) == 0
     printed = capsys.readouterr().out
     for text in ("MUST", "https://github.com/NVIDIA/apex/issues/834", "test_scaling.py::", "scale-reaches-zero"):
@@ -213,12 +212,17 @@ def test_spec_show_has_bugs_tests_and_known_failures(
     assert capsys.readouterr().out.endswith("Known failures:\n  none\n")
 
 
-def test_issue_reads_the_records_of_its_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_issue_reads_the_records_of_its_framework(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     paths: list[Path] = []
-    monkeypatch.setattr("conformance.cli.specifying.load", lambda path: paths.append(path) or load(path))
-    monkeypatch.setattr("conformance.cli.specifying._run_program", lambda _: "not run in this test")
+    monkeypatch.setattr(
+        "conformance.cli.issue.load", lambda path: paths.append(path) or load(path if paths[1:] else ROOT)
+    )
+    monkeypatch.setattr("conformance.cli.issue.run_program", lambda _: "not run in this test")
     assert main(["issue", "scaling.automaton", "--framework", "jax"]) == 0
     assert {path.name.partition("-")[0] for path in paths} == {"jax"}
+    assert capsys.readouterr().err == f"conformance: {ROOT}: is not a regular file; name another file\n"
 
 
 def test_lists_into_a_pipe_print_one_line_for_each_entry(capsys: pytest.CaptureFixture[str]) -> None:

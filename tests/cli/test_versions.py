@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cli import bisecting, main, sweeping
+from conformance.cli import main
+from conformance.cli.bisect import select
 from conformance.sweep import bisection, plan
 from conformance.sweep.cell import CellRequest, CellResult, LocalEngine, LostCell
 from conformance.sweep.plan import SweepCell
@@ -193,18 +194,18 @@ def test_bisect_refuses_in_one_line(options: str, message: str, capsys: pytest.C
 def test_bisect_checks_names_before_an_index_is_read(
     options: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bisecting, "releases", lambda *_: pytest.fail("an index is read"))
+    monkeypatch.setattr(plan, "releases", lambda *_: pytest.fail("an index is read"))
     argv = ["bisect", "torch", "--good", "2.6.0", "--bad", "2.13.0", *shlex.split(options.format(CLAUSE))]
     assert message in run_refused(capsys, *argv)
 
 
 def test_select_clause_has_all_its_tests() -> None:
-    clause, nodes = bisecting.select("accumulation.keeps-precision")
+    clause, nodes = select("accumulation.keeps-precision")
     assert clause.id == "accumulation.keeps-precision"
     assert all(node.startswith("conformance/suites/accumulation/") and "::test_" in node for node in nodes)
     node = "conformance/suites/scaling/test_scaling_skip.py::test_skipped_update_is_atomic[inf-sgd]"
-    assert bisecting.select(node)[1] == (node,)
-    assert bisecting.select("scaling.skip-is-atomic/test_skipped_update_is_atomic[inf-sgd]")[1] == (node,)
+    assert select(node)[1] == (node,)
+    assert select("scaling.skip-is-atomic/test_skipped_update_is_atomic[inf-sgd]")[1] == (node,)
 
 
 @pytest.fixture
@@ -212,8 +213,7 @@ def toy_plan(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """A plan of a toy's versions, of which 9.0 does not exist; pip and uv know the wheels alone."""
     assert releases.is_dir()
     monkeypatch.setattr(
-        sweeping,
-        "LocalEngine",
+        "conformance.cli.sweep.LocalEngine",
         lambda jobs: LocalEngine(jobs, lambda request, _: FAILED.get(request.cell.version, CellResult("judged"))),
     )
     (tmp_path / "toys.toml").write_text(PLAN, encoding="utf-8")
@@ -270,7 +270,7 @@ def test_sweep_refuses_in_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sweeping, "find_spec", lambda _: None)
+    monkeypatch.setattr("conformance.cli.sweep.find_spec", lambda _: None)
     if not arguments:
         monkeypatch.setenv("CONFORMANCE_SUITE_PACKAGES", "/nowhere")
     assert problem in run_refused(capsys, *sweep_arguments(toy_plan, *arguments))
@@ -291,7 +291,7 @@ def test_compare_two_versions_judges_each_once(
 
     assert toy_plan.exists()
     monkeypatch.setattr(bisection, "run_cell", judge)
-    monkeypatch.setattr(sweeping, "FOLDER", tmp_path / "sweeps")
+    monkeypatch.setattr("conformance.cli.sweep.FOLDER", tmp_path / "sweeps")
     compare = ["compare", f"{TOY}==1.0", f"{TOY}==2.0", "--mode", "emulated", "--fail-on", "never"]
     for _ in range(2):
         assert main(compare) == 0

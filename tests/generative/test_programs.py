@@ -35,7 +35,8 @@ from conformance.generative.programs.judge import against_the_oracle
 from conformance.generative.programs.triage import find_broken_clause, reachable
 from conformance.generative.programs.variations import Program
 from conformance.generative.verdicts import LAWS, explore
-from conformance.known_failures.reading import Exclusion, load_known
+from conformance.known_failures.entries import Exclusion
+from conformance.known_failures.reading import load_known
 from conformance.search.properties import Search, distance, generative_settings
 from conformance.spec.clauses import load_clauses
 from fixtures.arrays import Array

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from conformance.cli.main import main
+from conformance.cli import main
 from results.history.changes import (
     Explanation,
     LineHistory,
@@ -413,7 +413,7 @@ def test_history_of_a_damaged_file_or_of_none_is_refused(
     written.write_text(text.replace(old, new, 1), "utf-8")
     for name in ("committed", "empty"):
         (written.parent / name).mkdir()
-    monkeypatch.setattr("conformance.cli.sweeping.COMMITTED", written.parent / "committed")
+    monkeypatch.setattr("conformance.cli.sweep.COMMITTED", written.parent / "committed")
     argv = [str(written)] if old else [str(written.parent / "empty")] if new else []
     assert message in run_refused(capsys, "history", *argv)
 

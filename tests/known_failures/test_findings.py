@@ -10,9 +10,10 @@ import pytest
 from conformance.checks import reproducers
 from conformance.checks.outcome import conclude
 from conformance.checks.reproducers import ProgramError, ProgramResult
-from conformance.cli import main, specifying
-from conformance.cli.specifying import Evidence
-from conformance.known_failures.reading import Known, load_known
+from conformance.cli import issue, main
+from conformance.cli.issue import Evidence
+from conformance.known_failures.entries import Known
+from conformance.known_failures.reading import load_known
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
 from fixtures.recipe import FLOAT16
@@ -62,7 +63,7 @@ def test_findings_run_skips_programs_that_need_something_else(
         "instruction_sets": lambda: ("avx2", "avx512f"),
         "devices": lambda: ("cpu",),
     }.items():
-        monkeypatch.setattr(f"conformance.cli.specifying.{name}", value)
+        monkeypatch.setattr(f"conformance.cli.spec.{name}", value)
     assert main(("findings", "torch", "--run")) == 1
     printed = capsys.readouterr().out
     for reason in (
@@ -178,7 +179,7 @@ def test_conclude_of_a_declared_capability_believes_the_attempt_of_the_refusal(
 def test_report_has_program_clause_and_result(tmp_path: Path, result: ProgramResult | str, message: str) -> None:
     clause = load_clauses()["scaling.stays-positive"]
     finding = Finding("falls", "torch", TEXT, write_program(tmp_path, "print('a program')"))
-    text = specifying.report(clause, [Evidence(finding, (), result)], None)
+    text = issue.draft(clause, [Evidence(finding, (), result)], None)
     for part in ("# The scale falls.", "print('a program')", clause.requirement, clause.source, TEXT.link, message):
         assert part in text
 

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from packaging.version import Version
 
-from conformance.cli import racing
-from conformance.cli.main import main
+from conformance.cli import main
+from conformance.cli.race import interpreter, side_of
 from conformance.race import FEWEST_PAIRS, NEW, OLD, PAIRS, TWIN, RaceError
 from conformance.race.race import (
     COSTS,
@@ -298,23 +298,23 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> list[Requirements]:
             raise RecordError(package, "its releases cannot be listed", "correct the name")
         return {Version(text): Release() for text in ("2.6.0", "2.12.1", "2.13.0")}
 
-    monkeypatch.setattr(racing, "make_environment", make)
+    monkeypatch.setattr("conformance.cli.race.make_environment", make)
     monkeypatch.setattr(plan, "releases", list_releases)
     return result
 
 
 def test_interpreter_of_a_version_is_of_an_environment(environments: list[Requirements]) -> None:
-    for text, device, mode, interpreter in (
+    for text, device, mode, path in (
         ("torch==2.12.1", "cpu", "accelerate", Path("torch==2.12.1")),
         (f"reference@{PYTHON}", "auto", "", PYTHON),
         ("torch", "auto", "compile", PYTHON),
     ):
-        with racing.interpreter(OLD, racing.side_of(OLD, text, device, mode)) as python:
-            assert python == interpreter
+        with interpreter(OLD, side_of(OLD, text, device, mode)) as python:
+            assert python == path
     assert environments[0].names[:2] == ("torch==2.12.1", "accelerate")
-    refused_side = racing.side_of(OLD, "torch==2.6.0", "cpu", "")
+    refused_side = side_of(OLD, "torch==2.6.0", "cpu", "")
     with pytest.raises(RaceError, match=r"^old: torch-2.6.0-cpu-\w+: there is no torch 2.6.0"):
-        racing.interpreter(OLD, refused_side).__enter__()
+        interpreter(OLD, refused_side).__enter__()
     assert len(environments) == 1
 
 

@@ -19,7 +19,7 @@ from results.compare.numbers import Movement
 from results.compare.ratio import CONFIDENCE, FEWEST, SMALLEST, TRIMMED, ratio
 from results.record.arrays import differs, fingerprint, first_difference
 from results.record.files import RecordError
-from results.record.fingerprints import Fingerprint
+from results.record.model import Fingerprint
 from results.record.reading import CheckResult, Curves, Measurement, Outcome, Record, RunSetup, Tensors, Trace, write
 from results.show.differences import document, headline, markdown, to_text
 from tests.support.recorded import (

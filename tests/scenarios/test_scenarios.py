@@ -156,9 +156,9 @@ def test_train_gives_every_side_the_same_batches_and_weights(runs: Mapping[str, 
     assert runs["plain"].losses == runs["segments"].losses
     assert runs["flushed"].losses[:4] == pytest.approx(runs["plain"].losses[:4], rel=2**-22)
     assert (len(runs["plain"].losses), len(runs["flushed"].losses), len(runs["whole"].losses)) == (30, 30, 24)
-    assert runs["segments"].distance == 0.0
-    assert 0.0 < (runs["whole"].distance or 0.0) < 1.0
-    assert runs["plain"].distance is None
+    assert runs["segments"].parameter_distance == 0.0
+    assert 0.0 < (runs["whole"].parameter_distance or 0.0) < 1.0
+    assert runs["plain"].parameter_distance is None
 
 
 def test_measurements_have_bytes_and_paired_times(runs: Mapping[str, SideRun]) -> None:
@@ -311,7 +311,7 @@ def test_train_with_ranks_follows_one_process_and_its_own_control(sharded: Mappi
     costs = measure_runs(SHARDED, sharded)
     for label in ("2 ranks", "4 ranks"):
         assert sharded[label].losses == pytest.approx(sharded["one process"].losses, rel=1e-3)
-        assert 0.0 < (sharded[label].distance or 0.0) < 0.01
+        assert 0.0 < (sharded[label].parameter_distance or 0.0) < 0.01
         assert len(costs[f"seconds a round/{label}"].control) == 30
     assert costs["seconds a round/2 ranks"].control == tuple(sharded["one process"].seconds)
     assert costs["seconds a round/4 ranks"].control != tuple(sharded["one process"].seconds)
@@ -363,7 +363,7 @@ def test_measurements_of_offload_are_bytes_of_the_control(to: Literal["host", "d
 def test_train_of_quantized_sides_quantizes_the_first_one() -> None:
     plain, eight, four = run(QUANTIZED).values()
     assert not eight.losses
-    assert 0 < (eight.apart or 0.0) < (four.apart or 0.0)
+    assert 0 < (eight.output_distance or 0.0) < (four.output_distance or 0.0)
     assert four.counts[MODEL] < eight.counts[MODEL] < plain.counts[MODEL]
     useless = verdict(QUANTIZED, replace(eight, quality=0.1), 30, "again")
     assert useless.signature == "learned-nothing"

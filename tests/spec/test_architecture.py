@@ -143,7 +143,7 @@ def test_hits_of_names_code_and_generated_blocks_are_none(tmp_path: Path, name: 
 
 def test_style_prints_hits_and_leaves_programs_of_findings_out(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = {path.relative_to(ROOT).as_posix() for path in texts()}
-    assert {"README.md", "conformance/cli/main.py", "results/report/text.py"} - searched == set()
+    assert {"README.md", "conformance/cli/spec.py", "results/report/text.py"} - searched == set()
     assert not any("/findings/" in name for name in searched)
     for phrases in ([Phrase("a.py", 3, "mend", "fix"), Phrase("b.md", 1, "told", "reported")], []):
         monkeypatch.setattr("tools.style.hits", lambda _, phrases=phrases: phrases)

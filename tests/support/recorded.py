@@ -13,11 +13,19 @@ from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import Comparison, Comparisons
 from results.compare.ratio import FEWEST
 from results.record.arrays import fingerprint
-from results.record.fingerprints import Fingerprint
 from results.record.folders import list_records
-from results.record.model import CheckResult, Header, JudgedTest, Measurement, Observation, RunSetup, Series, Suite
-from results.record.reading import ClauseText, Journal, Outcome, Record, Tensors, TestVerdict, Trace, Variant, load
-from results.record.values import Consequence, FindingKind, FindingText, Json
+from results.record.model import (
+    CheckResult,
+    Fingerprint,
+    Header,
+    JudgedTest,
+    Measurement,
+    Observation,
+    RunSetup,
+    Series,
+)
+from results.record.reading import Journal, Outcome, Record, Suite, Tensors, TestVerdict, Trace, Variant, load
+from results.record.values import ClauseText, Consequence, FindingKind, FindingText, Json
 from results.report import render
 from results.report.values import FORMATS
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import groupby
 
-from conformance.cli.specifying import WAYS_HEADER, ways_rows
+from conformance.cli.spec import WAYS_HEADER, ways_rows
 from conformance.generative import coverage
 from conformance.known_failures.reading import load_known
 from conformance.scenarios.table import markdown_table

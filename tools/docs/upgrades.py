@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from conformance.runner.baselines import BASELINES
-from results.compare.comparison import Comparison, Comparisons, compare, series
+from results.compare.comparison import Comparison, Comparisons, compare
 from results.history.changes import LineHistory, by_interval, find_explanations, interval, markdown, statement
 from results.history.changes import load as load_history
 from results.record.folders import list_records
@@ -42,7 +42,7 @@ def histories() -> tuple[LineHistory, ...]:
 def example() -> Comparison:
     """The older record and its baseline."""
     old = load(list_records(OLD)[0])
-    return compare(old, next(new for new in map(load, list_records(BASELINES)) if series(new) == series(old)))
+    return compare(old, next(new for new in map(load, list_records(BASELINES)) if new.series.key == old.series.key))
 
 
 def _upgrades() -> Iterator[tuple[str, ...]]:

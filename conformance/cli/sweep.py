@@ -1,5 +1,6 @@
 """`conformance sweep` judges many versions, companions and modes; `conformance history` shows what each one does."""
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -37,6 +38,9 @@ FOLDER = WRITTEN / "sweeps"
 
 LIBRARIES = {"ray": "ray", "slurm": "submitit"}
 """The package that each engine needs."""
+
+COMMITTED = Path(__file__).parents[2] / "results" / "sweeps"
+"""Folder of the histories that come with a checkout."""
 
 
 @click.command()
@@ -79,7 +83,7 @@ def sweep(
     Exit status: 0, every cell is judged or cannot be had here; 1, a cell that can be had was not judged; 2, the sweep
     could not be run.
     """
-    reserved = _parse_reserve(engine, reserve)
+    reserved = _parse_reserved(engine, reserve)
     if not is_plan and engine in LIBRARIES and find_spec(LIBRARIES[engine]) is None:
         raise click.UsageError(f"{LIBRARIES[engine]} is not installed: pip install {LIBRARIES[engine]}")
     check_suite_packages()
@@ -95,12 +99,12 @@ def sweep(
         put_table(("cell", "released", "state"), [(cell.name, cell.released, _state(cell, folder)) for cell in chosen])
         return 0
     run = Sweep(folder, cells, {cell.name for cell in chosen}, _tell(len(chosen)), fresh)
+    engines: dict[str, Callable[[], CellEngine]] = {
+        "local": lambda: LocalEngine(jobs),
+        "ray": lambda: RayEngine(resources={key: float(value) for key, value in reserved.items()}),
+        "slurm": lambda: SlurmEngine(folder.path / "slurm", f"conformance-{folder.digest}", reserved),
+    }
     try:
-        engines: dict[str, Callable[[], CellEngine]] = {
-            "local": lambda: LocalEngine(jobs),
-            "ray": lambda: RayEngine(resources={key: float(value) for key, value in reserved.items()}),
-            "slurm": lambda: SlurmEngine(folder.path / "slurm", f"conformance-{folder.digest}", reserved),
-        }
         results = run.run(engines[engine])
     except NoEngine as refusal:
         raise click.ClickException(str(refusal)) from None
@@ -130,21 +134,13 @@ def judge_version(text: str, mode: str, device: str) -> list[Path]:
 
 def tell_verdicts(result: CellVerdicts) -> None:
     """Print the result of a release on standard error."""
-    cell = result.cell
-    listed = ", ".join(f"{name} {version}" for name, version in cell.companions.items())
-    released = f" of {cell.released}" if cell.released else ""
-    release = f"{cell.package} {cell.version}{released}{f' with {listed}' if listed else ''}"
+    companions = ", ".join(f"{name} {version}" for name, version in result.cell.companions.items())
+    release = f"{result.cell.release}{f' with {companions}' if companions else ''}"
     click.echo(one_line(f"{release}: {result}"), err=True)
 
 
 def check_suite_packages() -> None:
-    """Refuse a folder of the suite's packages that does not exist.
-
-    Raises:
-        click.UsageError: there is no such folder.
-    """
-    import os
-
+    """Refuse a folder of the suite's packages that has no pytest, by a UsageError."""
     folder = os.environ.get(SUITE_VARIABLE, "")
     if folder and not (Path(folder) / "pytest").is_dir():
         raise click.UsageError(f"{SUITE_VARIABLE}: {folder} has no pytest; name site-packages with the suite's")
@@ -156,32 +152,31 @@ def _state(cell: SweepCell, folder: CellFolder) -> str:
     return f"{cell.outcome}: {cell.reason}" if cell.outcome else "due"
 
 
-def _parse_reserve(engine: str, reserve: Sequence[str]) -> dict[str, str]:
-    if reserve and engine not in LIBRARIES:
+def _parse_reserved(engine: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return values by name, of texts NAME=VALUE; refuse other texts, and an engine that reserves nothing."""
+    if texts and engine not in LIBRARIES:
         raise click.UsageError("--reserve is for --engine ray or --engine slurm; leave it out, or name the engine")
     result = {}
-    for word in reserve:
-        name, _, value = word.partition("=")
+    for text in texts:
+        name, _, value = text.partition("=")
         if not name or not value:
-            raise click.BadParameter(f"got {word!r}, want NAME=VALUE", param_hint="--reserve")
+            raise click.BadParameter(f"got {text!r}, want NAME=VALUE", param_hint="--reserve")
         if engine == "ray" and not value.replace(".", "", 1).isdecimal():
-            raise click.BadParameter(f"got {word!r}, want a number above 0 as VALUE", param_hint="--reserve")
+            raise click.BadParameter(f"got {text!r}, want a number above 0 as VALUE", param_hint="--reserve")
         result[name] = value
     return result
 
 
 def _tell(total: int) -> Callable[[SweepCell, CellResult, bool], None]:
+    """Return a function that prints the result of each of `total` cells."""
     numbers = count(1)
 
-    def tell(cell: SweepCell, result: CellResult, now: bool) -> None:
-        how = f"{result.outcome} in {result.seconds:.0f} s" if result.seconds else result.outcome
+    def tell(cell: SweepCell, result: CellResult, is_new: bool) -> None:
+        outcome = f"{result.outcome} in {result.seconds:.0f} s" if result.seconds else result.outcome
         reason = f" ({result.reason})" if result.reason else ""
-        click.echo(one_line(f"[{next(numbers)}/{total}] {cell.name}: {how if now else 'judged before'}{reason}"))
+        click.echo(one_line(f"[{next(numbers)}/{total}] {cell.name}: {outcome if is_new else 'judged before'}{reason}"))
 
     return tell
-
-
-COMMITTED = Path(__file__).parents[2] / "results" / "sweeps"
 
 
 @click.command()
@@ -201,7 +196,7 @@ def history(paths: tuple[Path, ...], clause: str | None, style: str, output: Pat
     A line has the versions of one package, in one mode, on one platform. Versions are compared by the tests that both
     judged; abstentions and unstable tests change nothing.
     """
-    histories = read(paths or (COMMITTED,))
+    histories = read_histories(paths or (COMMITTED,))
     if clause is not None:
         histories = [LineHistory(one.line, {clause: one.clauses[clause]}) for one in histories if clause in one.clauses]
         if not histories:
@@ -211,33 +206,39 @@ def history(paths: tuple[Path, ...], clause: str | None, style: str, output: Pat
     elif style == "markdown" or output is not None:
         put(markdown(histories), output)
     else:
-        for one in histories:
-            entries = list(rows(one, unchanged=clause is not None))
-            if not Console().is_terminal:
-                put_entries((one.line.name, *entry) for entry in entries)
-                continue
-            click.echo(one_line(f"{one.line.name}: {summary(one)}", 2000))
-            if entries:
-                put_table(("clause", "history", "what changed"), entries)
+        _print_histories(histories, unchanged=clause is not None)
     return 0
 
 
-def read(paths: Sequence[Path]) -> list[LineHistory]:
+def _print_histories(histories: Sequence[LineHistory], *, unchanged: bool) -> None:
+    """Print the clauses that changed in each line, with `unchanged` all clauses."""
+    is_terminal = Console().is_terminal
+    for one in histories:
+        entries = list(rows(one, unchanged=unchanged))
+        if not is_terminal:
+            put_entries((one.line.name, *entry) for entry in entries)
+            continue
+        click.echo(one_line(f"{one.line.name}: {summary(one)}", 2000))
+        if entries:
+            put_table(("clause", "history", "what changed"), entries)
+
+
+def read_histories(paths: Sequence[Path]) -> list[LineHistory]:
     """Read the histories of files that this command wrote, and of records, folders of records and folders of sweeps.
 
     Raises:
         RecordError: a file cannot be read, or a folder has no record.
     """
-    files = [file for path in paths for file in _with_histories(path)]
-    written = [path for path in files if is_history(path)]
-    histories = [one for path in written for one in load(path)]
-    if others := [path for path in files if path not in written]:
-        gathered = gather(others, lambda records: show_progress(records, "reading records"))
-        histories += map(history_of, lines(gathered))
+    sources = [source for path in paths for source in _list_sources(path)]
+    written = [source for source in sources if is_history(source)]
+    histories = [one for source in written for one in load(source)]
+    if records := [source for source in sources if source not in written]:
+        contents = gather(records, lambda files: show_progress(files, "reading records"))
+        histories += map(history_of, lines(contents))
     return histories
 
 
-def _with_histories(path: Path) -> list[Path]:
+def _list_sources(path: Path) -> list[Path]:
     """Return the files of a folder with written histories, its records included; for any other path, the path."""
     files = list_records(path) if path.is_dir() and not (path / OUTCOMES).is_file() else []
     if path == COMMITTED and not files:

@@ -125,5 +125,5 @@ def interpreter(name: str, side: Path | SweepCell) -> Iterator[Path]:
         try:
             python = make_environment(Path(folder, "environment"), requirements_of(side), Commands())
         except NotJudged as refusal:
-            raise RaceError(f"{name}: {side.name}: {refusal.args[1]}") from None
+            raise RaceError(f"{name}: {side.name}: {refusal.reason}") from None
         yield python

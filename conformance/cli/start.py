@@ -1,7 +1,7 @@
 """Commands for the start: `conformance quickstart`, `new`, `install` and `doctor`.
 
-`doctor` imports and uses the framework in a separate process, `python -m conformance.cli.starting NAME DEVICE`, which
-writes a line of JSON before and after each step.
+`doctor` imports and uses the framework in a separate process, `python -m conformance.cli.start NAME DEVICE`, which
+writes a line of JSON after each step.
 """
 
 import json
@@ -24,7 +24,7 @@ from click.core import ParameterSource
 from packaging.specifiers import SpecifierSet
 
 from conformance.cli.options import PATH, names
-from conformance.cli.running import import_from_here
+from conformance.cli.run import import_from_here
 from conformance.runner import quickstart as quick
 from conformance.runner.subprocesses import guard_group, killed_by
 from frameworks.installer import install as installing
@@ -33,6 +33,19 @@ from frameworks.installer.distributions import DISTRIBUTIONS, Distribution
 from frameworks.registry import DEVICE_HELP, path_of
 from frameworks.skeleton import import_path_of, write_adapter, write_loop
 from results.record.files import one_line
+
+ROOT = Path(__file__).parents[2]
+
+MACHINE = "machine"
+"""Subject of the steps of `doctor` that are about no framework."""
+
+_OTHER_BUILD = "the wheel does not fit this processor or GPU: install another build"
+STEPS = {
+    "import": "install what it names, or `conformance install` in a new environment; a GPU also needs its driver",
+    "multiply": _OTHER_BUILD,
+    "backward": _OTHER_BUILD,
+}
+"""Steps of the process that uses the framework, each with the remedy if it fails."""
 
 
 @click.command()
@@ -86,7 +99,7 @@ def adapter(folder: Path, name: str | None) -> None:
 
 
 @click.command()
-@click.option("--all", "every", is_flag=True, help="Install all built-in frameworks.")
+@click.option("--all", "is_all", is_flag=True, help="Install all built-in frameworks.")
 @click.option(
     "--mode",
     "modes",
@@ -96,7 +109,7 @@ def adapter(folder: Path, name: str | None) -> None:
     help="Also install what these modes need, such as accelerate.",
 )
 @click.argument("names", nargs=-1, type=click.Choice(list(installing.DISTRIBUTIONS)), metavar="[NAME]...")
-def install(every: bool, modes: str, names: tuple[str, ...]) -> int:
+def install(is_all: bool, modes: str, names: tuple[str, ...]) -> int:
     """Install frameworks by uv or pip (NAME is torch, tf, paddle or jax): the locked versions, or those that
     environment variables select.
 
@@ -113,41 +126,23 @@ def install(every: bool, modes: str, names: tuple[str, ...]) -> int:
 
     Exit status: 0, installed; 2, a package is not available, with the reason in one line.
     """
-    if every == bool(names):
+    if is_all == bool(names):
         raise click.UsageError("name the frameworks to install, or use --all")
     if len(set(names)) < len(names):
         raise click.UsageError(f"a framework is named twice: {', '.join(names)}")
     chosen = list(names or installing.DISTRIBUTIONS)
     wanted = [mode for mode in modes.split(",") if mode]
     known = {mode for name in chosen for mode in installing.DISTRIBUTIONS[name].modes}
-    explicit = click.get_current_context().get_parameter_source("modes") is ParameterSource.COMMANDLINE
-    if explicit and (unknown := sorted(set(wanted) - known)):
+    is_option = click.get_current_context().get_parameter_source("modes") is ParameterSource.COMMANDLINE
+    if is_option and (unknown := sorted(set(wanted) - known)):
         choice = f"one of {', '.join(sorted(known))}" if known else f"none, {', '.join(chosen)} needs no more packages"
         raise click.UsageError(f"--mode: got {', '.join(unknown)}, want {choice}")
     return installing.main(chosen, wanted)
 
 
-ROOT = Path(__file__).parents[2]
-MACHINE = "machine"
-STEPS = ("import", "multiply", "backward")
-"""Steps of the process that uses the framework."""
-
-_REMEDIES = {
-    "import": "install what it names, or `conformance install` in a new environment; a GPU also needs its driver",
-    "multiply": "the wheel does not fit this processor or GPU: install another build",
-    "backward": "the wheel does not fit this processor or GPU: install another build",
-}
-
-
 @dataclass(frozen=True)
 class Step:
-    """The outcome of a step.
-
-    Attributes:
-        subject: a framework, or `MACHINE`.
-        text: the observation.
-        remedy: what the user can do, "" if nothing is needed.
-    """
+    """The outcome of a step about a framework or the `MACHINE`: what was observed, and what the user can do, or ""."""
 
     subject: str
     name: str
@@ -237,17 +232,16 @@ def _python() -> Iterator[Step]:
 def _driver(device: str) -> Step:
     program = shutil.which("nvidia-smi")
     if program is None:
-        remedy = "install the driver, start the container with the GPU, or ask for --device cpu"
         text = "no NVIDIA driver: nvidia-smi is not on PATH"
-        return (
-            Step(MACHINE, "driver", "failed", text, remedy) if device == "cuda" else Step(MACHINE, "driver", "ok", text)
-        )
+        if device != "cuda":
+            return Step(MACHINE, "driver", "ok", text)
+        remedy = "install the driver, start the container with the GPU, or ask for --device cpu"
+        return Step(MACHINE, "driver", "failed", text, remedy)
     status, output, errors = _run([program], 60)
-    versions = re.findall(r"(?:Driver|CUDA (?:UMD )?) ?Version:\s*[\d.]+", output)
     if status == 0 or device == "cpu":
-        return Step(
-            MACHINE, "driver", "ok", ", ".join(" ".join(version.split()) for version in versions) or "no version"
-        )
+        versions = re.findall(r"(?:Driver|CUDA (?:UMD )?) ?Version:\s*[\d.]+", output)
+        text = ", ".join(" ".join(version.split()) for version in versions)
+        return Step(MACHINE, "driver", "ok", text or "no version")
     reason = next((line.strip() for line in (output + errors).splitlines() if line.strip()), "no reason given")
     return Step(MACHINE, "driver", "failed", f"nvidia-smi: {one_line(reason, 200)}", "reinstall the driver, or reboot")
 
@@ -272,23 +266,22 @@ def _versions(name: str) -> Step:
 def _use(name: str, device: str, limit_s: float) -> Iterator[Step]:
     """Yield the steps of the framework's own process, up to the one that fails."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "conformance.cli.starting", name, device]
+    command = [sys.executable, "-m", "conformance.cli.start", name, device]
     status, output, errors = _run(command, limit_s, {**os.environ, "PYTHONPATH": path})
     texts: dict[str, str] = {}
     for line in output.splitlines():
         with suppress(ValueError):
             texts |= json.loads(line)
-    for step in STEPS:
-        if texts.get(step):
-            yield Step(name, step, "ok", texts[step])
-            continue
-        last = next((line for line in reversed(errors.splitlines()) if line.strip()), "no reason given")
-        reason = texts.get("problem") or f"its process {_ending(status, limit_s)}: {last.strip()}"
-        yield Step(name, step, "failed", one_line(reason, 300), _REMEDIES[step])
-        return
+    for step, remedy in STEPS.items():
+        if not texts.get(step):
+            last_line = next((line for line in reversed(errors.splitlines()) if line.strip()), "no reason given")
+            reason = texts.get("problem") or f"its process {_describe_end(status, limit_s)}: {last_line.strip()}"
+            yield Step(name, step, "failed", one_line(reason, 300), remedy)
+            return
+        yield Step(name, step, "ok", texts[step])
 
 
-def _ending(status: int | None, limit_s: float) -> str:
+def _describe_end(status: int | None, limit_s: float) -> str:
     if status is None:
         return f"did not end within {limit_s:g} s"
     name = killed_by(status)
@@ -307,30 +300,33 @@ def _run(command: list[str], limit_s: float, environment: dict[str, str] | None 
         text=True,
         errors="replace",
     )
-    late = False
+    is_late = False
     try:
         with guard_group(process.pid):
             try:
                 output, errors = process.communicate(timeout=limit_s)
             except subprocess.TimeoutExpired:
-                late = True
+                is_late = True
                 os.killpg(process.pid, signal.SIGKILL)
                 output, errors = process.communicate()
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    return (None if late else process.returncode), output, errors
+    return (None if is_late else process.returncode), output, errors
 
 
 def use(name: str, device: str) -> int:
-    """Import a framework and train with it, in this process; return the exit status."""
+    """Import a framework and train with it, in this process; return the exit status.
+
+    Standard output gets a line of JSON for each step: its name and its result, or "problem" and the error.
+    """
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the framework prints is no step
     for step, work in _work(name, device):
         try:
             texts = {step: work()}
-        except Exception as error:
+        except Exception as error:  # a framework may raise anything, and what it raises is the answer
             texts = {"problem": f"{type(error).__name__}: {error}"}
         print(json.dumps(texts), file=out, flush=True)
         if "problem" in texts:
@@ -339,6 +335,7 @@ def use(name: str, device: str) -> int:
 
 
 def _work(name: str, device: str) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Yield the steps: name, and a function that returns the result in words or raises an error."""
     from fixtures.data import exact_batch
     from fixtures.models import exact_linear
     from fixtures.recipe import Recipe
@@ -356,11 +353,11 @@ def _work(name: str, device: str) -> Iterator[tuple[str, Callable[[], str]]]:
     def agree(what: str, arrays: Callable[[Trainer], Mapping[str, Any]]) -> str:
         assert framework is not None
         try:
-            results, wanted = (arrays(one.trainer(model, recipe, model.weights(0))) for one in (framework, reference))
+            got, want = (arrays(one.trainer(model, recipe, model.weights(0))) for one in (framework, reference))
         except Unsupported:
             return "the adapter does not offer it"
-        for key, value in wanted.items():
-            error = float(abs(results[key].astype("float64") - value).max())
+        for key, value in want.items():
+            error = float(abs(got[key].astype("float64") - value).max())
             if not error <= 1e-5 * float(abs(value).max()):
                 raise ValueError(f"{what} of {key!r} differ from the reference's by {error:g}")
         return f"{what} are the reference's"

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -16,30 +17,35 @@ from results.record.files import one_line
 PYTEST_OPTIONS = ("--profile", "--record", "--seed", "--way")
 """Options of the suite's plugin. If the value is a separate argument, pytest takes it for a path to tests."""
 
+LIBRARY = "transformers"
+"""The library whose models `judge-model --all` judges."""
+
 
 def _scenarios() -> Iterable[str]:
-    from conformance.scenarios.definitions import SCENARIOS
+    from conformance.scenarios.definitions import SCENARIOS  # takes NumPy
 
     return SCENARIOS
 
 
 class RunCommand(click.Command):
-    """A command whose own options may stand anywhere; all other words after FRAMEWORK are pytest's."""
+    """A command whose own options may stand anywhere; all other arguments after FRAMEWORK are pytest's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Move this command's options before all other arguments, up to a `--`."""
+        """Parse this command's options first, those after a `--` excepted: click stops at the first other argument."""
         end = args.index("--") if "--" in args else len(args)
         options = {name: option for option in self.params if isinstance(option, click.Option) for name in option.opts}
         own: list[str] = []
         others: list[str] = []
         arguments = iter(args[:end])
-        for word in arguments:
-            name, equals, _ = word.partition("=")
-            if name in PYTEST_OPTIONS and not equals:
-                word += f"={next(arguments, '')}"
-            (own if name in options else others).append(word)
-            if name in options and not equals and not options[name].is_flag:
-                own.extend(value for value in [next(arguments, None)] if value is not None)
+        for argument in arguments:
+            name, equals, _ = argument.partition("=")
+            if name in options:
+                has_value = not (equals or options[name].is_flag)
+                own += [argument, *islice(arguments, int(has_value))]
+            elif name in PYTEST_OPTIONS and not equals:
+                others.append(f"{argument}={next(arguments, '')}")
+            else:
+                others.append(argument)
         return super().parse_args(ctx, [*own, *others, *args[end + 1 :]])
 
 
@@ -115,15 +121,16 @@ def run(
     from conformance.runner import jobs
 
     adapter = adapter_file(framework)
-    judged = [*dict.fromkeys(modes.split(","))] if modes else [*adapter.modes] or [""]
-    if modes and not all(judged):
+    chosen_modes = [*dict.fromkeys(modes.split(","))] if modes else [*adapter.modes] or [""]
+    if modes and not all(chosen_modes):
         raise click.UsageError(f"--mode: got {modes!r}, want names with commas between them")
-    chosen = tests or ("all" if jobs.selects(pytest_arguments) else "core")
-    return jobs.job(framework, judged, device, [f"--tests={chosen}", *pytest_arguments], _runs_of(framework, ways))
+    selection = tests or ("all" if jobs.selects(pytest_arguments) else "core")
+    arguments = [f"--tests={selection}", *pytest_arguments]
+    return jobs.job(framework, chosen_modes, device, arguments, _split_into_runs(framework, ways))
 
 
-def _runs_of(framework: str, ways: str) -> list[tuple[str, ...]]:
-    """Return the ways of each run."""
+def _split_into_runs(framework: str, ways: str) -> list[tuple[str, ...]]:
+    """Return the ways of each run, for the value of --ways."""
     if ways != "all":
         return [tuple(ways.split(",")) if ways else ()]
     return [(f"set-{number}",) for number, _ in enumerate(sets(load_ways(framework)), start=1)]
@@ -133,12 +140,13 @@ def import_from_here() -> None:
     """Make modules of the current folder importable after the suite's own, here and in the processes of the run."""
     from conformance.runner import jobs
 
-    first = [str(jobs.ROOT), str(Path.cwd())]
-    sys.path[:0] = first
-    os.environ["PYTHONPATH"] = os.pathsep.join([*first, *filter(None, [os.environ.get("PYTHONPATH")])])
+    folders = [str(jobs.ROOT), str(Path.cwd())]
+    sys.path[:0] = folders
+    os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def _train(name: str, framework: str, device: str, mode: str, rounds: int) -> int:
+    """Train a scenario for at most `rounds` rounds, 0 for all, and print its records; return the exit status."""
     from conformance.runner.identity import name_of
     from conformance.scenarios import table
     from conformance.scenarios.definitions import SCENARIOS
@@ -167,9 +175,6 @@ def _train(name: str, framework: str, device: str, mode: str, rounds: int) -> in
     return int(any(verdict.outcome.bad for verdict in record.verdicts))
 
 
-LIBRARY = "transformers"
-
-
 @click.command("judge-model")
 @click.argument("model", required=False, default="", metavar="[MODEL]")
 @click.option("--all", "library", type=click.Choice([LIBRARY]), help="Judge every head class of this library.")
@@ -177,7 +182,7 @@ LIBRARY = "transformers"
 @click.option("--record", "path", type=PATH, metavar="FILE", help="Write the record to FILE (NAME.json or .json.gz).")
 @click.option("--output", type=PATH, metavar="FILE", help="Write the table of --all to FILE instead of printing it.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="Number of processes.")
-@click.option("--limit", type=click.IntRange(1), default=60, show_default=True, help="Seconds for a model.")
+@click.option("--limit", type=click.IntRange(1), default=60, show_default=True, help="Whole seconds for a model.")
 def judge_model(
     model: str, library: str | None, only: str | None, path: Path | None, output: Path | None, jobs: int, limit: int
 ) -> int:
@@ -207,10 +212,12 @@ def judge_model(
     from results.record.reading import write
 
     import_from_here()
-    every = judging.ModelRequest(only=tuple(only.split(",")) if only else ("",), limit_s=limit)
-    one = judging.ModelRequest(model, formats=("bfloat16", "float16"), limit_s=limit)
+    if model:
+        request, jobs = judging.ModelRequest(model, formats=("bfloat16", "float16"), limit_s=limit), 1
+    else:
+        request = judging.ModelRequest(only=tuple(only.split(",")) if only else ("",), limit_s=limit)
     try:
-        record = judging.judge(one if model else every, 1 if model else jobs)
+        record = judging.judge(request, jobs)
     except judging.CannotJudge as error:
         raise click.ClickException(one_line(str(error))) from None
     if model and (problem := judging.problem_of(record)):
