@@ -11,20 +11,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import astuple
 from types import FrameType
 
 import numpy as np
 import pytest
 
-from conformance.checks.outcome import Judgement, conclude
-from conformance.known_failures.reading import Expectation
 from frameworks.contract import Framework
 from frameworks.ranks.worker_group import WorkerGroupFolder
 from results.record.files import one_line, printable
-from results.record.model import Outcome
 
 LONGEST = 20_000
 """Largest number of characters of a traceback, and of a test's output, in a report."""
@@ -93,17 +89,6 @@ def restore_settings(framework: Framework, before: Mapping[str, str]) -> tuple[s
     framework.restore_global_state(before)
     changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
     return tuple(f"{key}: {before.get(key)} → {after.get(key)}"[:LONGEST] for key in changed)
-
-
-def conclude_safely(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
-    """Return the judgement of `conclude`, even if the exception's text or the framework's probe raises."""
-    try:
-        judgement = conclude(framework, error, matching)
-    except Exception as problem:
-        name, why = type(error).__name__, type(problem).__name__
-        return Judgement(Outcome.ERROR, f"raises-{name}", f"{name}: cannot be judged or shown ({why})")
-    texts = (str(text).encode("utf-8", "replace").decode("utf-8") for text in astuple(judgement)[1:])
-    return Judgement(judgement.outcome, *texts)
 
 
 def traceback_of(item: pytest.Item, error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The pytest plugin: options, the fixtures `subject`, `verdict` and `variant`, and the outcome of every test.
+"""The pytest plugin: options, the fixtures `subject`, `verdict` and `excluded`, parameters, and each test's outcome.
 
 It does nothing unless pytest runs the suites, so that the suite's own tests need no framework.
 """
@@ -10,6 +10,7 @@ import time
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from _pytest.mark.expression import Expression
 
 from conformance.checks.combinations import rows
 from conformance.checks.evidence import Verdict
-from conformance.checks.outcome import Judgement
+from conformance.checks.outcome import Judgement, conclude_safely
 from conformance.checks.subject import Profile, Subject
 from conformance.known_failures.reading import Exclusion, Expectation, Known, known_of
 from conformance.runner import machine
@@ -26,7 +27,6 @@ from conformance.runner.baselines import foreign
 from conformance.runner.isolation import (
     Interrupts,
     clip_text,
-    conclude_safely,
     end_despite_threads,
     end_with_parent,
     isolate_test,
@@ -34,19 +34,19 @@ from conformance.runner.isolation import (
     restore_settings,
     traceback_of,
 )
-from conformance.runner.recorder import (
-    PROPERTY,
+from conformance.runner.recorder import PROPERTY, Recorder, recorded_runs, to_property
+from conformance.runner.reporting import describe_failure, junit_properties, repro, show
+from conformance.runner.selection import (
+    ALL,
+    NAMES,
+    PARAMETERS,
     Completeness,
-    Recorder,
-    describe_failure,
-    junit_properties,
-    repro,
-    show,
-    to_property,
+    SelectedTests,
+    Ways,
+    WayTests,
+    chosen_ways,
 )
-from conformance.runner.selection import ALL, NAMES, SelectedTests
 from conformance.runner.subprocesses import no_commands
-from conformance.runner.ways import PARAMETERS, Ways, WayTests, chosen_ways, recorded_runs
 from conformance.runner.workers import CachedPrograms, FullWorkers, LostWorkers
 from conformance.test_ids.inventory import SUITES, code_of, id_of
 from conformance.timing import costs
@@ -359,21 +359,25 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     judgement = item.stash.get(_JUDGEMENT, None) if call.when == "call" else None
     if judgement is None:
         judgement = conclude_safely(framework, call.excinfo.value if call.excinfo else None, _matching(item))
-
     if judgement.outcome.bad and (elsewhere := foreign(framework.name, framework.mode, framework.device)):
         judgement = replace(judgement, message=f"{elsewhere}{judgement.message}")
     runs: list[RunSetup] = item.stash.get(_RUNS, [])
 
-    def content(judgement: Judgement, collected: Verdict) -> str:
-        leaks, seed = item.stash.get(_LEAKS, ()), item.config.option.seed
-        return to_property(item.nodeid, judgement, collected, call.duration, leaks, seed, command, runs)
-
+    store = partial(
+        to_property,
+        item.nodeid,
+        duration_s=call.duration,
+        leaks=item.stash.get(_LEAKS, ()),
+        seed=item.config.option.seed,
+        repro=command,
+        runs=runs,
+    )
     try:
-        text = content(judgement, item.stash.get(_VERDICT, Verdict()))
-    except Exception as problem:
+        text = store(judgement, item.stash.get(_VERDICT, Verdict()))
+    except Exception as problem:  # a test may observe any object, and its conversion may raise anything
         message = f"the test's record cannot be stored ({clip_text(str(problem))})"
         judgement = Judgement(Outcome.ERROR, "cannot-be-stored", message)
-        text = content(judgement, Verdict())
+        text = store(judgement, Verdict())
     trace = item.stash.get(_TRACEBACK, "") if call.when == "call" else str(report.longrepr or "")
     show(report, item, judgement, describe_failure(judgement, code.clause, command, runs), trace)
     item.user_properties += junit_properties(judgement, code.clause, command)

@@ -7,8 +7,19 @@ from threading import Thread
 import pytest
 
 from conformance.runner.jobs import selects
-from conformance.runner.selection import ALL, CORE, QUICK, Selection, durations, path_of, read, write
-from conformance.runner.ways import WayTests, chosen_ways, may_use
+from conformance.runner.selection import (
+    ALL,
+    CORE,
+    QUICK,
+    Selection,
+    WayTests,
+    chosen_ways,
+    durations,
+    may_use,
+    path_of,
+    read,
+    write,
+)
 from fixtures.recipe import SGD, Precision, Ranks, Recipe, Recompute
 from frameworks.reference import ReferenceFramework
 from frameworks.registry import UnknownFramework
