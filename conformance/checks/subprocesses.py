@@ -108,7 +108,9 @@ def peak_bytes(subject: Subject, model: Model, recipe: Recipe, window: Window, p
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
-    return int(apart(PeakTask(*same_framework(subject), model, subject.complete_recipe(recipe), window), path))
+    return int(
+        run_in_new_process(PeakTask(*same_framework(subject), model, subject.complete_recipe(recipe), window), path)
+    )
 
 
 def same_framework(subject: Subject) -> tuple[str, str, str]:
@@ -117,7 +119,7 @@ def same_framework(subject: Subject) -> tuple[str, str, str]:
     return f"{its_class.__module__}:{its_class.__qualname__}", framework.device, framework.mode
 
 
-def apart(task: Runnable, path: Path) -> Any:
+def run_in_new_process(task: Runnable, path: Path) -> Any:
     """Run a task in a new process and return its result.
 
     Args:

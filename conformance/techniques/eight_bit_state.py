@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.checks.subject import Subject, need_rule
 from conformance.oracle.bound import Bound
-from conformance.techniques.technique import Technique
+from conformance.techniques import Technique
 from fixtures.arrays import Array
 from fixtures.recipe import Adam, Recipe
+from frameworks.contract import Capability, EightBitRule
 from frameworks.reference.quantization.float8 import EightBitState
 from frameworks.reference.training.trainer import ReferenceTrainer
 
@@ -28,6 +30,11 @@ OF_ITS_WAY = Bound(0.15, {"clause": 0.15, "half a step of the first moment's sec
 An update is off by the relative errors of its moments, as if all had the same sign. Most moments of a block lie in its
 upper two decades.
 """
+
+
+def rule_of(subject: Subject) -> EightBitRule:
+    """Return the rule with the values of the framework's codes; end the test if there is none."""
+    return need_rule(subject, Capability.ADAM_8BIT, EightBitRule)
 
 
 def paper_values(signed: bool) -> Array:

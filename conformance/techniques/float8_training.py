@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.checks.evidence import Verdict
-from conformance.checks.subject import Subject, need
+from conformance.checks.subject import Subject, need_rule
 from conformance.search.properties import CheckedInstance, Property, breaking
+from conformance.techniques import Technique
 from conformance.techniques.formats import (
     SCALE,
     WITHIN,
@@ -20,7 +21,6 @@ from conformance.techniques.formats import (
     stored_scales,
     values_up_to,
 )
-from conformance.techniques.technique import Technique
 from fixtures.arrays import NARROW, Array, NarrowFormat
 from fixtures.model import Batch, Dense, Head, Heads, Model, Window
 from fixtures.recipe import SGD, Float8, Recipe, StaticScaling
@@ -412,8 +412,7 @@ STILL = EIGHTHS.replace(optimizer=SGD(0.0))
 
 def rule_of(subject: Subject) -> Float8Rule:
     """Return the declared rule; end the test if there is none."""
-    need(subject, Capability.FLOAT8_TRAINING)
-    return subject.framework.rule(Float8Rule)
+    return need_rule(subject, Capability.FLOAT8_TRAINING, Float8Rule)
 
 
 def kernels() -> dict[str, Array]:

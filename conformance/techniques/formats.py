@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from conformance.checks.evidence import Verdict, same_bits
-from conformance.checks.subject import Subject
+from conformance.checks.subject import Subject, need_rule
 from conformance.oracle.bound import Bound
 from conformance.search.properties import LAYOUTS, CheckedInstance, ClauseBroken, Layout, Property, breaking, laid_out
-from conformance.techniques.technique import Technique
+from conformance.techniques import Technique
 from fixtures.arrays import CODES, NARROW, Array, NarrowFormat
 from frameworks.contract import (
     Capability,
@@ -109,6 +109,16 @@ def beyond_values(narrow: NarrowFormat) -> Array:
 U = 2.0**-24
 NEAR_A_TIE = 2.0**-20
 """Relative distance of a quotient from a half-way value below which float32 may round it to either neighbour."""
+
+
+def rule_of(subject: Subject, name: str) -> QuantRule:
+    """Return the declared rule of a quantizer; end the test if there is none."""
+    return need_rule(subject, Capability(f"quantization.{name}"), Quantizers).rules()[name]
+
+
+def fake_rule_of(subject: Subject, name: str) -> FakeRule:
+    """Return the declared rule of a fake quantizer; end the test if there is none."""
+    return need_rule(subject, Capability(f"quantization.{name}"), Quantizers).fake_rules()[name]
 
 
 def round_quotient(quotient: Array, ties: Ties) -> Array:

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 from conformance.checks.evidence import Verdict
-from conformance.checks.subject import Subject, need
+from conformance.checks.subject import Subject, need, need_rule
 from conformance.oracle.bound import Bound
 from conformance.search.properties import CheckedInstance, breaking, laid_out, nth
-from conformance.techniques import formats
+from conformance.techniques import Technique, formats
 from conformance.techniques.formats import NEAR_A_TIE, U, check_codes, check_scale
-from conformance.techniques.technique import Technique
 from fixtures.arrays import Array
 from fixtures.model import Activation, Dense, Flatten, Head, Heads, LayerNorm, Model, dense_weights
 from frameworks.contract import (
@@ -175,7 +174,7 @@ def layer_inputs_and_outputs(
     x = np.concatenate(batches).astype(np.float64)
 
     def dense(name: str, inputs: Array) -> Array:
-        bias = weights.get(name.replace(".weight", ".bias"))
+        bias = weights.get(bias_of(name))
         outputs = inputs @ weights[name].astype(np.float64) + (0.0 if bias is None else bias.astype(np.float64))
         result[name] = (inputs, outputs)
         return np.asarray(outputs)
@@ -257,7 +256,7 @@ def predict_outputs(
             elif rule.inputs is not None:
                 code = 2.0 * float((np.abs(x) + off).max(initial=0.0)) / rule.inputs.divisor
         entering = off + code if off.any() else off
-        bias = weights.get(name.replace(".weight", ".bias"), np.zeros(weight.shape[1]))
+        bias = weights.get(bias_of(name), np.zeros(weight.shape[1]))
         rounding = 2 * (len(weight) + 8) * U * ((np.abs(x) + entering + code) @ np.abs(weight) + np.abs(bias))
         outputs = calibrated.outputs.scale if calibrated is not None and calibrated.outputs is not None else 0.0
         result = quantized.layer(name, x.astype(np.float32)).astype(np.float64)
@@ -495,7 +494,7 @@ class QuantizedCase(CheckedInstance):
         """Check that each layer alone computes the result of its codes, or of its weight if it is not quantized."""
         with breaking("quantization.linear-arithmetic") as verdict:
             for name, weight in quantized.weights().items():
-                bias, width = weights.get(name.replace(".weight", ".bias")), len(weights[name])
+                bias, width = weights.get(bias_of(name)), len(weights[name])
                 if weight is not None:
                     inputs = _inputs(rule, quantized, name, verb, width)
                     check_layer(verdict, rule, quantized, name, inputs, bias)
@@ -583,8 +582,7 @@ def foreign(model: Model, how: str) -> Model:
 
 def rule_of(subject: Subject, technique: str) -> LinearRule:
     """Return the declared rule of a technique; end the test if there is none."""
-    need(subject, Capability(f"quantization.{technique}"))
-    return subject.framework.rule(PostTraining).rules()[technique]
+    return need_rule(subject, Capability(f"quantization.{technique}"), PostTraining).rules()[technique]
 
 
 def batches(model: Model, seed: int = 0) -> tuple[Array, ...]:
@@ -623,6 +621,11 @@ def unlike_weights(model: Model, seed: int = 0) -> dict[str, Array]:
         noise = 0.0 if name.endswith("weight") else 0.3 * rng.standard_normal(value.shape)
         weights[name] = np.asarray(moved + noise, np.float32)
     return weights
+
+
+def bias_of(weight: str) -> str:
+    """Return the name of the bias of a dense layer, given its weight's name."""
+    return f"{weight.removesuffix('.weight')}.bias"
 
 
 def quantized_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
@@ -715,7 +718,7 @@ def check_dense(
     weights: dict[str, Array],
 ) -> None:
     """Check that a layer's output for generated inputs (rows, ...) follows from the rule for a weight of its size."""
-    weight, bias = weights[name], weights.get(name.replace(".weight", ".bias"))
+    weight, bias = weights[name], weights.get(bias_of(name))
     if weight.size < rule.smallest:
         inputs = np.random.default_rng([seed, 8]).standard_normal((rows, len(weight))).astype(np.float32)
         verdict.equal(model.weights()[name], None, f"codes of {name}", "other-layers")

@@ -10,11 +10,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.checks.evidence import Verdict
-from conformance.checks.subject import Subject, full, need, supports
+from conformance.checks.subject import Subject, full, need, need_rule, supports
 from conformance.oracle.bound import Bound
 from conformance.search.properties import CheckedInstance, breaking, laid_out, nth
-from conformance.techniques import formats, post_training
-from conformance.techniques.technique import Technique
+from conformance.techniques import Technique, formats, post_training
 from fixtures.arrays import Array
 from fixtures.model import Activation, Batch, Dense, Flatten, Head, Heads, Layer, Model
 from fixtures.recipe import Adam, DynamicScaling, Qat, Recipe
@@ -55,6 +54,11 @@ QAT = Technique(
 
 
 RATE = 2.0**-6
+
+
+def rule_of(subject: Subject) -> QatRule:
+    """Return the declared rule; end the test if there is none."""
+    return need_rule(subject, Capability.QAT, QatRule)
 
 
 @dataclass(frozen=True)
@@ -231,7 +235,7 @@ class _QatPlay:
                 post_training.check_same_ranges(verdict, name, converted.calibrated_ranges()[name], ranges)
             for name, shape in self._shapes().items():
                 inputs = post_training.input_values(rule, converted, name, verb.rows, shape[0], index)
-                bias = weights.get(name.replace("weight", "bias"))
+                bias = weights.get(post_training.bias_of(name))
                 if not verb.beyond:
                     inputs = post_training.rows_with_codes(rule, converted, name, inputs, bias)
                 post_training.check_layer(verdict, rule, converted, name, inputs, bias)

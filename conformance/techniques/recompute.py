@@ -15,10 +15,15 @@ from conformance.oracle.bound import Bound
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, SAMPLES, distance, flat
 from fixtures.arrays import Array, format_of
 from fixtures.model import Batch, Dropout, Layer, Model, Residual
-from fixtures.recipe import Recipe
-from frameworks.contract import RecomputeResult
+from fixtures.recipe import Recipe, Recompute
+from frameworks.contract import RecomputeResult, Trainer
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact, Rounding, Stochastic
+
+
+def make_runs(subject: Subject, model: Model, recipe: Recipe, recompute: Recompute) -> tuple[Trainer, Trainer]:
+    """Return two equal runs, without and with recomputation."""
+    return subject.trainer(model, recipe), subject.trainer(model, recipe.replace(recompute=recompute))
 
 
 def function_bounds(x: Array, w: Array, seed: int) -> dict[str, Bound]:

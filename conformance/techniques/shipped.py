@@ -13,9 +13,16 @@ from conformance.checks.evidence import Verdict
 from conformance.checks.subject import Subject, need, supports
 from conformance.known_failures.reading import Exclusion
 from conformance.search.properties import Property
-from conformance.techniques.post_training import PredictBatch, QuantizedCase, QuantizedVerb, RunLayers, SaveAndLoad
+from conformance.techniques import Technique
+from conformance.techniques.post_training import (
+    TECHNIQUES,
+    PredictBatch,
+    QuantizedCase,
+    QuantizedVerb,
+    RunLayers,
+    SaveAndLoad,
+)
 from conformance.techniques.qat import QatCase, beginnings, draw_case
-from conformance.techniques.technique import Technique
 from fixtures.arrays import Array
 from fixtures.model import Activation, Dense, Head, Heads, Layer, LayerNorm, Model, dense_weights
 from frameworks.contract import SHIPPED, Capability, Framework, Part, PostTraining, Shipped, Unsupported, Values
@@ -24,10 +31,12 @@ BASES = {"recomputed-in-scope": "in-scope"}
 """Techniques that are compared with another technique, instead of with none."""
 ROUNDING = 2.0**-9
 """Largest difference, as a share of the largest element; a gradient of `logcumsumexp` times 1024 differs by 2⁻¹¹."""
-
-
 SMALL = 2.0**-12
 """Smallest scale of a difference, as a share of the part's largest element: a gradient may cancel."""
+
+_WIDTHS = st.sampled_from([2, 3, 5, 8, 17, 31, 33, 64, 65])
+_ROWS = st.sampled_from([1, 2, 3, 7, 9, 16, 33, 300, 520])
+_BETWEEN: tuple[Layer, ...] = (Activation("relu"), Activation("tanh"), LayerNorm())
 
 
 def judge_parts(subject: Subject, verdict: Verdict, excluded: Sequence[Exclusion], part: Part, technique: str) -> None:
@@ -52,17 +61,22 @@ def judge_parts(subject: Subject, verdict: Verdict, excluded: Sequence[Exclusion
 
 
 def _differences(shipped: Shipped, name: str, technique: str) -> Iterator[str]:
-    """Yield how a part differs under a technique, "" if it does not; nothing if it fails without the technique."""
+    """Yield how a part differs under a technique, "" if it does not; nothing if it fails without the technique.
+
+    A framework's parts raise exceptions of any type, so all are caught: without the technique the part has no values to
+    compare with, and under the technique the exception itself is the difference.
+    """
     try:
         expected = shipped.values(name, BASES.get(technique, ""))
-    except Exception:  # the part does not run without the technique either
+    except Exception:
         return
     try:
         yield difference(shipped.values(name, technique), expected)
     except Unsupported:
         return
     except Exception as error:
-        yield f"raises {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:80]}"
+        first_line, _, _ = str(error).strip().partition("\n")
+        yield f"raises {type(error).__name__}: {first_line[:80]}"
 
 
 def difference(measured: Values, expected: Values) -> str:
@@ -77,17 +91,17 @@ def difference(measured: Values, expected: Values) -> str:
         if got is None or want is None:
             present = want if got is None else got
             if present is not None and np.any(present):
-                return f"{key}: got {_kind(got)}, want {_kind(want)}"
+                return f"{key}: got {_describe(got)}, want {_describe(want)}"
         elif got.size == want.size == 0:
             continue
         elif got.dtype != want.dtype or got.shape != want.shape:
-            return f"{key}: got {_kind(got)}, want {_kind(want)}"
+            return f"{key}: got {_describe(got)}, want {_describe(want)}"
         elif (share := _share(got, want, floor)) > worst:
             worst, text = share, f"{key}: by {share:.1g} of the largest element"
     return text
 
 
-def _kind(value: Array | None) -> str:
+def _describe(value: Array | None) -> str:
     return "nothing" if value is None else f"{value.dtype}{list(value.shape)}"
 
 
@@ -108,12 +122,6 @@ def _share(got: Array, want: Array, floor: float) -> float:
         return float("inf")
     gap = float(np.abs(got[finite] - want[finite]).max(initial=0.0))
     return gap / max(_largest(want), floor) if gap else 0.0
-
-
-TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")
-_WIDTHS = st.sampled_from([2, 3, 5, 8, 17, 31, 33, 64, 65])
-_ROWS = st.sampled_from([1, 2, 3, 7, 9, 16, 33, 300, 520])
-_BETWEEN: tuple[Layer, ...] = (Activation("relu"), Activation("tanh"), LayerNorm())
 
 
 def draw_quantization_case(framework: Framework) -> SearchStrategy[QuantizedCase | QatCase]:

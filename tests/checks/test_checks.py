@@ -18,10 +18,10 @@ from conformance.checks.combinations import FACTORS, list_covered_pairs, list_fa
 from conformance.checks.evidence import Violation, same_bits
 from conformance.checks.failing_layer import WITHIN, LayerBounds, layer_bounds, naming_the_layer
 from conformance.checks.outcome import conclude
+from conformance.checks.sockets import Listener, listeners, listeners_below
 from conformance.oracle.bound import Bound
 from conformance.suites.recompute.test_recompute import probe_arrays
 from conformance.techniques import recompute
-from conformance.techniques.sharding import Listener, listeners, listeners_below
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, sincos_batch, token_batch
 from fixtures.model import Batch, Model

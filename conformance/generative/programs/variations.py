@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.checks.subject import Subject, supports
-from conformance.checks.subprocesses import apart, same_framework
+from conformance.checks.subprocesses import run_in_new_process, same_framework
 from conformance.generative.programs.case import (
     Accumulate,
     ApplyGradients,
@@ -48,6 +48,7 @@ from fixtures.model import BatchNorm, Dropout, LayerNorm, walk
 from fixtures.recipe import DynamicScaling, Recompute, Scaling, StaticScaling
 from frameworks.contract import Capability, Framework, Unsupported
 from frameworks.registry import load
+from frameworks.ways import Way
 
 HUGE = 2.0**96
 """Limit of the compared values: below it, no drawn scale makes a value or its operands infinite in float32."""
@@ -176,7 +177,8 @@ class Elsewhere(Variation):
         if len(refusals) == len(here):
             raise refusals[-1]
         with TemporaryDirectory() as folder:
-            there = [*reversed(apart(PlaysTask.of(subject, tuple(reversed(self.cases))), Path(folder) / "plays"))]
+            task = PlaysTask.of(subject, tuple(reversed(self.cases)))
+            there = [*reversed(run_in_new_process(task, Path(folder) / "plays"))]
         for case, mine, other in zip(self.cases, here, there, strict=True):
             if not isinstance(mine, Play) or other is None:
                 continue
@@ -193,16 +195,17 @@ class PlaysTask:
     device: str
     mode: str
     seed: int
+    ways: tuple[Way, ...]
     cases: tuple[GeneratedCase, ...]
 
     @classmethod
     def of(cls, subject: Subject, cases: tuple[GeneratedCase, ...]) -> PlaysTask:
-        """Return the task that plays the cases on the same framework, device, mode and seed."""
-        return cls(*same_framework(subject), subject.seed, cases)
+        """Return the task that plays the cases on the same framework, device, mode, seed and ways."""
+        return cls(*same_framework(subject), subject.seed, subject.ways, cases)
 
     def run(self) -> list[tuple[Observation | None, ...] | None]:
         """Return the observations after every verb of each case; None for a case that is refused or raises."""
-        subject = Subject(load(self.framework, self.device, self.mode), self.seed)
+        subject = Subject(load(self.framework, self.device, self.mode), self.seed, ways=self.ways)
         plays = [_try_play(subject, case) for case in self.cases]
         return [result.observations if isinstance(result, Play) else None for result in plays]
 

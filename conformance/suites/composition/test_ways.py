@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conformance.checks import combinations
-from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients, supports
 from conformance.checks.combinations import Row, rows
 from conformance.generative.programs.features import recipe_features
 from conformance.generative.verdicts import Excluded
@@ -176,7 +176,7 @@ def make_norm_model() -> Model:
 
 
 def _declares(subject: Subject, recipe: Recipe) -> bool:
-    return all(subject.framework.declares(capability).supported for capability in needs(recipe))
+    return supports(subject.framework, *needs(recipe))
 
 
 _VALUES = (0.5, math.inf, 0.5, 0.25, 0.75)
@@ -271,7 +271,7 @@ def _recipe(subject: Subject, way: Way, optimizer: Optimizer) -> Recipe:
 def test_way_keeps_state_of_default_way_over_ranks(
     subject: Subject, verdict: Verdict, rank_way: Way, tmp_path: Path
 ) -> None:
-    twice = all(subject.framework.declares(capability).supported for capability in model_needs(make_reused_dense()))
+    twice = supports(subject.framework, *model_needs(make_reused_dense()))
     for level in rank_way.levels or ("replicated" if rank_way.technique == "data-parallel" else "full",):
         ranks = PAIRS[level]
         need(subject, *Capability.of_ranks(ranks))

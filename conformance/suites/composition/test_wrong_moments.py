@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, need
+from conformance.checks.api import Subject, Verdict, clause, need, train
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, exact_stack
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
@@ -36,12 +36,6 @@ def test_empty_window_is_refused_or_ignored(subject: Subject, verdict: Verdict, 
         verdict.same_state(asked.parameters(), plain.parameters(), f"parameters {what}", "empty-window-counts")
         for run in (asked, plain):
             train(run, updates + number, updates + number + 1)
-
-
-def train(trainer: Trainer, start: int, stop: int) -> None:
-    """Make updates `start` to `stop` - 1, each on a different batch."""
-    for seed in range(start, stop):
-        trainer.update((exact_batch(8, seed=seed),))
 
 
 def answer(trainer: Trainer) -> str:

@@ -17,6 +17,7 @@ from conformance.techniques.eight_bit_state import (
     expand_blocks,
     first_update,
     paper_values,
+    rule_of,
     state_bytes,
 )
 from conformance.techniques.formats import WITHIN
@@ -58,12 +59,6 @@ class StoredMoment:
         state, names = trainer.optimizer_state(), [f"{kind}{slot}/{name}" for kind in ("", "codes/", "absmax/")]
         verdict.equal([key for key in names if key not in state], [], f"missing parts of {slot} of {name}", "lacking")
         return cls(*(state[key].ravel() for key in names))
-
-
-def rule_of(subject: Subject) -> EightBitRule:
-    """Return the rule with the values of the framework's codes; end the test if there is none."""
-    need(subject, Capability.ADAM_8BIT)
-    return subject.framework.rule(EightBitRule)
 
 
 def moments_of(rule: EightBitRule) -> tuple[tuple[str, Array, float, bool], ...]:

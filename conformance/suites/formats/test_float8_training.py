@@ -7,6 +7,7 @@ from conformance.checks.api import Bound, Subject, Verdict, clause, need
 from conformance.techniques import float8_training as expected
 from conformance.techniques.float8_training import STILL, rule_of
 from conformance.techniques.formats import WITHIN, U, furthest, values_up_to
+from conformance.techniques.post_training import bias_of
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
 from fixtures.model import Activation, Batch, Dense, Head, Heads, Model
@@ -55,7 +56,7 @@ def run_pass(
         name: expected.layer(
             samples.inputs if source is None else shown.outputs[source],
             start[name],
-            start[name.replace("weight", "bias")],
+            start[bias_of(name)],
             shown.gradients[path],
             rule,
             known[name],

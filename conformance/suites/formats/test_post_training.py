@@ -16,6 +16,7 @@ from conformance.techniques.post_training import (
     STATIC,
     TECHNIQUE,
     batches,
+    bias_of,
     check_chosen,
     check_dense,
     check_float_layer,
@@ -188,7 +189,7 @@ def test_requested_layers_are_quantized(
     check_chosen(verdict, quantized, weights, wanted)
     for name in set(dense_weights(model)) - set(wanted):
         inputs = np.random.default_rng(1).standard_normal((ROWS, len(weights[name]))).astype(np.float32)
-        bias = weights[name.replace(".weight", ".bias")]
+        bias = weights[bias_of(name)]
         check_float_layer(verdict, quantized, name, inputs, weights[name], bias)
 
 

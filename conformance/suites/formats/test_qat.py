@@ -8,8 +8,8 @@ import pytest
 from conformance.checks.api import Bound, Subject, Verdict, clause, need, spike_gradients
 from conformance.techniques import formats
 from conformance.techniques import qat as expected
-from conformance.techniques.post_training import check_same_ranges, random_inputs
-from conformance.techniques.qat import check_following, ranges_of
+from conformance.techniques.post_training import bias_of, check_same_ranges, random_inputs
+from conformance.techniques.qat import check_following, ranges_of, rule_of
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
 from fixtures.model import Activation, Batch, Dense, Head, Heads, Model
@@ -25,12 +25,6 @@ TWO = Model("two-layers", LAYERS, (40,), (("output", "squared_error"),))
 NAMES = ("0.weight", "2.output.weight")
 OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
 ROWS = 12
-
-
-def rule_of(subject: Subject) -> QatRule:
-    """Return the declared rule; end the test if there is none."""
-    need(subject, Capability.QAT)
-    return subject.framework.rule(QatRule)
 
 
 def weights() -> dict[str, Array]:
@@ -84,7 +78,7 @@ def run_pass(
             relu = trace.outputs["1"] > 0
             gradient = trace.gradients["1"].astype(np.float64) * relu
         ranges = observed[name].inputs, observed[name].outputs
-        bias = start[name.replace("weight", "bias")].astype(np.float64)
+        bias = start[bias_of(name)].astype(np.float64)
         layers[name] = expected.layer(inputs[name], start[name], bias, rule, ranges, gradient)
     verdict.equal(sorted(observed), sorted(NAMES), "layers with ranges", "other-layers")
     return samples, layers, dict(trace.outputs), {**trace.gradients, **trace.parameters}

@@ -6,21 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from conformance.checks.api import Subject, Verdict, clause, need
+from conformance.checks.api import Subject, Verdict, clause
 from conformance.search.properties import explore
 from conformance.techniques import formats as expected
+from conformance.techniques.formats import rule_of
 from fixtures.arrays import Array
-from frameworks.contract import Capability, Quantizers, QuantRule
+from frameworks.contract import Quantizers
 
 each_quantizer = pytest.mark.parametrize("name", expected.QUANTIZERS)
 SIDE = 48
 """Rows and columns of a square matrix; groups of 32 do not divide it."""
-
-
-def rule_of(subject: Subject, name: str) -> QuantRule:
-    """Return the declared rule of a quantizer; end the test if there is none."""
-    need(subject, Capability(f"quantization.{name}"))
-    return subject.framework.rule(Quantizers).rules()[name]
 
 
 def unlike(seed: int = 0) -> Array:

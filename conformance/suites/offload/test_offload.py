@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conformance.checks import subprocesses
-from conformance.checks.api import Subject, Verdict, clause, full, need, need_device, spike_gradients
+from conformance.checks.api import Subject, Verdict, clause, full, need, need_device, spike_gradients, supports
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, sincos_batch, vector_batch, wide_batch
 from fixtures.model import Batch, Model
@@ -102,8 +102,7 @@ def widest(subject: Subject) -> list[Offload]:
     Raises:
         Unsupported: no offload is declared; the message is the reason for the first.
     """
-    there = subject.framework.declares
-    offloads = [offload for offload in OFFLOADS if all(there(c).supported for c in Capability.of_offload(offload))]
+    offloads = [offload for offload in OFFLOADS if supports(subject.framework, *Capability.of_offload(offload))]
     if not offloads:
         need(subject, *Capability.of_offload(OFFLOADS[0]))
     return [a for a in offloads if not any(a.to == b.to and set(a.what) < set(b.what) for b in offloads)]

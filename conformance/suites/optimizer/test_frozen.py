@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conformance.checks import combinations
-from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients, supports
 from conformance.checks.combinations import Row
 from conformance.techniques.optimizers import judge_updates
 from fixtures.arrays import Array
@@ -73,8 +73,7 @@ def test_other_parameters_train_beside_frozen_ones(
     need(subject, *needs(recipe))
     for field, value in changes.items():
         larger = recipe.replace(**{field: value})
-        declared = all(subject.framework.declares(capability).supported for capability in needs(larger))
-        recipe = larger if declared else recipe
+        recipe = larger if supports(subject.framework, *needs(larger)) else recipe
     row = Row((("technique", technique),), recipe, dropout=False, norm=False)
     combinations.compare(subject, verdict, row, tmp_path)
 

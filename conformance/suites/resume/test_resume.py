@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from conformance.checks import subprocesses
-from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients, supports
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients, supports, train
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, dropout_probe, exact_linear, exact_stack, scalar, two_heads
 from fixtures.recipe import MASTERED, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
@@ -34,12 +34,6 @@ FRESH: dict[str, Recipe] = {
     for rate, schedule in (("constant", None), ("scheduled", Steps((1, 2), (1.0, 0.5, 0.25))))
 }
 """Recipes of runs that are saved before their first update."""
-
-
-def train(trainer: Trainer, start: int, stop: int, k: int = 1) -> None:
-    """Make updates `start` to `stop` - 1, each on a different batch."""
-    for i in range(start, stop):
-        trainer.update(exact_batch(8, seed=i).into(k))
 
 
 @clause("resume.bit-identical")
@@ -161,7 +155,7 @@ def test_run_resumes_in_new_process(subject: Subject, verdict: Verdict, tmp_path
         states.append(through.state())
     framework, completed = subprocesses.same_framework(subject), subject.complete_recipe(recipe)
     task = subprocesses.Task(*framework, dropout_probe(16), completed, tmp_path / "run", tuple(windows[2:]))
-    restored = subprocesses.apart(task, tmp_path / "run")
+    restored = subprocesses.run_in_new_process(task, tmp_path / "run")
     for index, (measured, expected) in enumerate(zip(restored, states, strict=True)):
         verdict.same_state(measured, expected, f"training state {index} updates after the load", "new-process-differs")
 
