@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from _pytest.mark.expression import Expression
 
+from conformance import timing
 from conformance.checks.combinations import rows
 from conformance.checks.evidence import Verdict
 from conformance.checks.outcome import Judgement, conclude_safely
@@ -49,7 +50,6 @@ from conformance.runner.selection import (
 from conformance.runner.subprocesses import no_commands
 from conformance.runner.workers import CachedPrograms, FullWorkers, LostWorkers
 from conformance.test_ids.inventory import SUITES, code_of, id_of
-from conformance.timing import costs
 from frameworks.contract import SHIPPED, Framework, MissingDevice
 from frameworks.registry import DEVICE_HELP, UnknownFramework, adapter_file, clashes, load
 from results.record.files import RecordError, one_line
@@ -66,7 +66,7 @@ _STATUS = pytest.StashKey[int]()
 _WAYS = pytest.StashKey[Ways]()
 _RUNS = pytest.StashKey[list[RunSetup]]()
 TIMED = frozenset({"cost.adapter-overhead", "cost.mixed-speed", "cost.recompute-time"})
-"""Clauses whose tests measure time while no other worker runs (`conformance.timing.costs`)."""
+"""Clauses whose tests measure time while no other worker runs (`conformance.timing`)."""
 MOST_OBJECTS = 100_000
 """Number of objects in the garbage collector's oldest generation from which on they are frozen."""
 _NIGHTLY = Profile(20, time.time_ns() % 2**32, shrinking_s=60.0)
@@ -289,7 +289,7 @@ def _split_node_id(item: pytest.Item) -> tuple[str, str]:
 def subject(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     """The framework under test."""
     if hasattr(pytestconfig, "workerinput"):
-        costs.join(tmp_path_factory.getbasetemp().parent)
+        timing.join(tmp_path_factory.getbasetemp().parent)
     option, ways = pytestconfig.option, pytestconfig.stash[_WAYS].chosen
     return Subject(pytestconfig.stash[_FRAMEWORK], option.seed, PROFILES[option.profile], ways)
 
@@ -320,7 +320,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         before = framework.global_state()
         try:
             with (
-                costs.share_machine(),
+                timing.share_machine(),
                 recorded_runs(framework) as item.stash[_RUNS],
                 isolate_test(interrupts, timeout) as errors,
             ):

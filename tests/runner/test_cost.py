@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from conformance import timing
 from conformance.checks import subprocesses
 from conformance.checks.evidence import Abstention, Verdict, Violation
 from conformance.checks.subject import Subject, need_device
@@ -26,8 +27,7 @@ from conformance.runner.plugin import TIMED as TIMED_CLAUSES
 from conformance.suites.cost import test_cost as brief
 from conformance.suites.cost import test_cost_device as suite
 from conformance.test_ids.inventory import SUITES, inventory
-from conformance.timing import costs
-from conformance.timing.costs import WARM_UP, time_interleaved
+from conformance.timing import WARM_UP, time_interleaved
 from fixtures.data import sincos_batch, token_batch
 from fixtures.models import encoder, sincos
 from fixtures.recipe import FLOAT16
@@ -44,7 +44,7 @@ Run = Callable[[own_loops.Device], Verdict]
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fixtures that the reference trains in no time, in the proportions of those that fill a device."""
-    monkeypatch.setattr(suite, "products", lambda: costs.equal_blocks(4, 4, 4, inputs=2))
+    monkeypatch.setattr(suite, "products", lambda: timing.equal_blocks(4, 4, 4, inputs=2))
     monkeypatch.setattr(suite, "transformer_block", lambda: (encoder(4, 2, 1, 4), token_batch(2, 4, ragged=False)))
     monkeypatch.setattr(suite, "example", lambda: (sincos(4), sincos_batch(8)))
     monkeypatch.setattr(suite, "EPOCHS", 61)
@@ -180,9 +180,9 @@ def test_a_peak_that_stays_or_is_of_weights_alone_fails(
 
 
 def test_a_peak_is_taken_in_a_process_of_its_own(tmp_path: Path) -> None:
-    subject, (model, batch) = Subject(own_loops.Device()), costs.equal_blocks(2, 4, 4)
-    result = subprocesses.peak_bytes(subject, model, costs.RECIPE, (batch,), tmp_path / "peak")
-    run = subject.trainer(model, costs.RECIPE)
+    subject, (model, batch) = Subject(own_loops.Device()), timing.equal_blocks(2, 4, 4)
+    result = subprocesses.peak_bytes(subject, model, timing.RECIPE, (batch,), tmp_path / "peak")
+    run = subject.trainer(model, timing.RECIPE)
     run.update((batch,))
     assert result == run.peak_bytes() > sum(value.nbytes for value in model.weights(0).values())
 
@@ -235,15 +235,15 @@ def test_an_allocators_grain_is_allowed_on_a_device_alone(monkeypatch: pytest.Mo
 
 def test_what_takes_times_alone_is_what_runs_last() -> None:
     """Other workers wait for the tests whose names lead to `time_interleaved`; the plugin puts those clauses last."""
-    timing, timed = {"time_interleaved", "compare_times"}, set[str]()
+    timers, timed = {"time_interleaved", "compare_times"}, set[str]()
     for path in sorted(SUITES.rglob("test_*.py")):
         functions = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
         named = {
             function.name: {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
             for function in functions
         }
-        own = {name for name, names in named.items() if names & timing}
-        tests = {name for name in named if name.startswith("test_") and (named[name] & (own | timing))}
+        own = {name for name, names in named.items() if names & timers}
+        tests = {name for name in named if name.startswith("test_") and (named[name] & (own | timers))}
         timed |= {
             code.clause for code in inventory().values() if code.file.endswith(path.name) and code.function in tests
         }
@@ -278,22 +278,22 @@ def test_committed_costs_can_be_read_and_the_yardstick_takes_time() -> None:
     assert 0.001 < cost.Yardstick().stop() < 10
 
 
-locks = pytest.mark.skipif(costs.fcntl is None, reason="POSIX locks only")
+locks = pytest.mark.skipif(timing.fcntl is None, reason="POSIX locks only")
 PROCESSES = multiprocessing.get_context("spawn")
 TESTS = 12
 
 
 def worker(folder: Path, name: str, queue: Queue[tuple[str, str, float, float]]) -> None:
     """Tests of 5 ms each, in every third of which 20 ms of times are taken by all workers but c."""
-    costs.join(folder)
+    timing.join(folder)
     for number in range(TESTS):
-        with costs.share_machine():
+        with timing.share_machine():
             begin = time.monotonic()
             time.sleep(0.005)
             middle = time.monotonic()
             queue.put((name, "test", begin, middle))
             if name != "c" and number % 3 == 0:
-                with costs.alone():
+                with timing.alone():
                     begin = time.monotonic()
                     time.sleep(0.02)
                     queue.put((name, "alone", begin, time.monotonic()))
@@ -322,7 +322,7 @@ def test_a_worker_that_was_killed_keeps_nobody_waiting(tmp_path: Path) -> None:
     holder.start()
     assert ready.wait(hang_limit())
     holder.kill()
-    company_of_one = costs.Workers(tmp_path)
+    company_of_one = timing.Workers(tmp_path)
     with company_of_one.share_machine(), company_of_one.alone():
         pass
     holder.join(hang_limit())
@@ -330,8 +330,8 @@ def test_a_worker_that_was_killed_keeps_nobody_waiting(tmp_path: Path) -> None:
 
 def holding(folder: Path, ready: Event) -> None:
     """A test that does not end."""
-    costs.join(folder)
-    with costs.share_machine(), costs.alone():
+    timing.join(folder)
+    with timing.share_machine(), timing.alone():
         ready.set()
         time.sleep(3600.0)
 

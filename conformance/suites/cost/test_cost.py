@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from conformance import timing
 from conformance.checks.api import Bound, Subject, Verdict, clause
-from conformance.timing import costs
-from conformance.timing.costs import RECIPE, compare_times
+from conformance.timing import RECIPE, compare_times
 from fixtures.data import digits_batch, token_batch, wide_batch
 from fixtures.model import Batch, Model
 from fixtures.models import blocks, digits_convolution, digits_mlp, encoder
@@ -74,7 +74,7 @@ def test_matmul_saves_half_the_bytes(subject: Subject, verdict: Verdict, precisi
 
 def saved_bytes(subject: Subject, count: int, segments: int, variant: str | None = None) -> int:
     """Return the saved bytes of `count` blocks with `segments` recomputed segments; 0 means no recomputation."""
-    return costs.saved_bytes(subject, costs.equal_blocks(count, WIDTH, ROWS), segments, variant)
+    return timing.saved_bytes(subject, timing.equal_blocks(count, WIDTH, ROWS), segments, variant)
 
 
 def extra_activations(subject: Subject, variant: str | None) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from conformance.checks import subprocesses
 from conformance.checks.api import Bound, Subject, Verdict, clause, need, need_device
-from conformance.timing.costs import (
+from conformance.timing import (
     RECIPE,
     Fixture,
     compare_times,
