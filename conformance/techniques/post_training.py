@@ -1,22 +1,17 @@
-"""Post-training quantization: inputs with certain codes, expected results and bounds, checks, and generated cases."""
+"""Post-training quantization: inputs with certain codes, expected results with their bounds, and checks."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
 import pytest
 
 from conformance.checks.evidence import Verdict
-from conformance.checks.subject import Subject, need, need_rule
+from conformance.checks.subject import Subject, need_rule
 from conformance.oracle.bound import Bound
-from conformance.search.properties import CheckedInstance, breaking, laid_out, nth
 from conformance.techniques import Technique, formats
 from conformance.techniques.formats import NEAR_A_TIE, U, check_codes, check_scale
 from fixtures.arrays import Array
@@ -354,196 +349,6 @@ def from_float(inputs: Array, weight: Array, bias: Array, rule: LinearRule) -> t
         off_x = np.where(outlying(inputs, rule), 0.0, code / 2 + np.abs(cast(inputs, rule) - x))
     rounding = (len(w) + 8) * formats.U * ((np.abs(x) + off_x) @ (np.abs(w) + off_w) + np.abs(added))
     return x @ w + added, np.abs(x) @ off_w + off_x @ (np.abs(w) + off_w) + rounding
-
-
-Receiver = Literal["itself", "other", "used"]
-
-
-@dataclass(frozen=True)
-class PredictBatch:
-    """A prediction of `rows` samples, whose largest values are about 2 to `power`."""
-
-    rows: int
-    power: int = 0
-
-
-@dataclass(frozen=True)
-class RunLayers:
-    """A call of each dense layer alone, on a matrix of `rows` rows."""
-
-    rows: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class SaveAndLoad:
-    """A save, and a load into the model itself, another one, or another used one, with which the case continues."""
-
-    into: Receiver
-
-
-QuantizedVerb = PredictBatch | RunLayers | SaveAndLoad
-
-
-@dataclass(frozen=True)
-class QuantizedCase(CheckedInstance):
-    """A trained model, a technique that quantizes it, and the verbs that follow.
-
-    Attributes:
-        skip: names of the weights of dense layers that are not quantized.
-        power: weights are multiplied by 2 to this power.
-        batches: number of rows of each calibration batch.
-        seed: of weights and samples.
-    """
-
-    technique: str
-    model: Model
-    skip: tuple[str, ...]
-    power: int
-    batches: tuple[int, ...]
-    verbs: tuple[QuantizedVerb, ...]
-    seed: int
-
-    def words(self) -> frozenset[str]:
-        """Return the features that exclusions may name."""
-        flags = {
-            "quantized=skips": bool(self.skip),
-            "quantized=loads": any(isinstance(verb, SaveAndLoad) for verb in self.verbs),
-            "quantized=small-weights": self.power < 0,
-            "quantized=bias-before-dense": _has_bias_before_dense(self.model),
-        }
-        return frozenset({f"technique={self.technique}", *(word for word, there in flags.items() if there)})
-
-    def check(self, subject: Subject) -> None:
-        """Check the model at first and after every verb."""
-        need(subject, Capability(f"quantization.{self.technique}"))
-        with TemporaryDirectory() as folder:
-            self._check(subject, Path(folder))
-
-    def weights(self, seed: int) -> dict[str, Array]:
-        """Return the trained weights."""
-        drawn = unlike_weights(self.model, seed)
-        dense = dense_weights(self.model)
-        scaled = {name: v * np.float32(2.0**self.power) if name in dense else v for name, v in drawn.items()}
-        return {name: laid_out(value, nth(self.seed + index)) for index, (name, value) in enumerate(scaled.items())}
-
-    def samples(self, rows: int, power: int, index: int) -> Array:
-        """Return a batch of samples (rows, ...), float32."""
-        rng = np.random.default_rng([self.seed, 51, index])
-        values = np.asarray(rng.standard_normal((rows, *self.model.sample)) * 2.0**power, np.float32)
-        return laid_out(values, nth(self.seed + index))
-
-    def _make_model(self, subject: Subject, seed: int) -> QuantizedModel:
-        post_training, batches = subject.framework.rule(PostTraining), self._calibration()
-        return post_training.quantize(self.technique, self.model, self.weights(seed), batches, self.skip)
-
-    def _calibration(self) -> tuple[Array, ...]:
-        return tuple(self.samples(rows, index % 3 - 1, 100 + index) for index, rows in enumerate(self.batches))
-
-    def _check(self, subject: Subject, folder: Path) -> None:
-        rule, weights = subject.framework.rule(PostTraining).rules()[self.technique], self.weights(self.seed)
-        current = self._make_model(subject, self.seed)
-        self._check_stored(current, rule, weights)
-        if _saw_nothing(current):
-            return
-        state = collect_arrays(current)
-        for index, verb in enumerate(self.verbs):
-            clause = "quantization.dynamic-scale"
-            match verb:
-                case PredictBatch():
-                    samples = self.samples(verb.rows, verb.power, index)
-                    self._check_prediction(subject, current, rule, weights, samples)
-                case RunLayers():
-                    self._check_layers(current, rule, weights, verb)
-                case SaveAndLoad():
-                    clause = "quantization.survives-saving"
-                    current = self._save_and_load(subject, current, verb, folder / str(index))
-            with breaking(clause) as verdict:
-                verdict.same_state(collect_arrays(current), state, f"the model after step {index + 1}", "differs")
-
-    def _save_and_load(
-        self, subject: Subject, current: QuantizedModel, verb: SaveAndLoad, folder: Path
-    ) -> QuantizedModel:
-        current.save(folder)
-        receiver = current if verb.into == "itself" else self._make_model(subject, self.seed + 1)
-        if verb.into == "used":
-            receiver.predict(self.samples(2, 0, 200))
-        receiver.restore(folder)
-        return receiver
-
-    def _check_stored(self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
-        """Check that the selected layers have the rule's codes, and the calibrated ranges."""
-        wanted = sorted(set(quantized_layers(self.model, rule)) - set(self.skip))
-        with breaking("quantization.only-what-was-asked") as verdict:
-            check_chosen(verdict, quantized, weights, wanted)
-        with breaking("quantization.weights-as-declared") as verdict:
-            check_weights(verdict, quantized, rule, weights)
-        if rule.ranges != "calibration":
-            return
-        batches = self._calibration()
-        by_layer = layer_inputs_and_outputs(self.model, weights, batches)
-        terms = sum(shape[0] + 8 for shape in dense_weights(self.model).values())
-        times = conditions(self.model, weights, batches, by_layer)
-        with breaking("quantization.calibrated-range") as verdict:
-            for name, ranges in quantized.calibrated_ranges().items():
-                check_ranges(verdict, rule, name, ranges, by_layer[name], math.ceil(terms * times[name]))
-
-    def _check_layers(
-        self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], verb: RunLayers
-    ) -> None:
-        """Check that each layer alone computes the result of its codes, or of its weight if it is not quantized."""
-        with breaking("quantization.linear-arithmetic") as verdict:
-            for name, weight in quantized.weights().items():
-                bias, width = weights.get(bias_of(name)), len(weights[name])
-                if weight is not None:
-                    inputs = _inputs(rule, quantized, name, verb, width)
-                    check_layer(verdict, rule, quantized, name, inputs, bias)
-                    continue
-                drawn = np.random.default_rng([verb.seed, 52]).standard_normal((verb.rows, width))
-                check_float_layer(verdict, quantized, name, drawn.astype(np.float32), weights[name], bias)
-
-    def _check_prediction(
-        self, subject: Subject, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], samples: Array
-    ) -> None:
-        """Check that a prediction equals its layers in sequence, as far as codes allow, and a fresh model's prediction.
-
-        Models with norms skip the former, compiled frameworks the latter: last digits differ between their programs.
-        """
-        measured = quantized.predict(samples)
-        if not any(isinstance(layer, LayerNorm) for layer in self.model.layers):
-            with breaking("quantization.linear-arithmetic") as verdict:
-                expected = predict_outputs(self.model, quantized, weights, rule, samples)
-                for head, (values, bound) in expected.items():
-                    check_near(verdict, measured[head], values, bound, f"prediction of {head}", "prediction")
-        if not subject.conventions.compiled:
-            with breaking("quantization.dynamic-scale") as verdict:
-                fresh = self._make_model(subject, self.seed).predict(samples)
-                verdict.same_state(measured, fresh, "a prediction, compared with a fresh model", "differs")
-
-
-def _inputs(rule: LinearRule, quantized: QuantizedModel, name: str, verb: RunLayers, width: int) -> Array:
-    """Return inputs for a layer; if the rule has outliers, the verb's seed selects one of `CASES`."""
-    if math.isinf(rule.outliers):
-        return input_values(rule, quantized, name, verb.rows, width, verb.seed)
-    cases = tuple(CASES.values())
-    return cases[verb.seed % len(cases)](verb.rows, width, rule, verb.seed)
-
-
-def _has_bias_before_dense(model: Model) -> bool:
-    """Return whether a dense layer with a bias is directly followed by another dense layer or the heads."""
-    return any(
-        isinstance(layer, Dense) and layer.bias and isinstance(after, Dense | Heads)
-        for layer, after in pairwise(model.layers)
-    )
-
-
-def _saw_nothing(quantized: QuantizedModel) -> bool:
-    """Return whether calibration saw only zeros in some layer, whose range is then empty."""
-    return any(
-        code_range is not None and code_range.scale == 0.0
-        for ranges in quantized.calibrated_ranges().values()
-        for code_range in (ranges.inputs, ranges.outputs)
-    )
 
 
 TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")

@@ -18,8 +18,20 @@ from conformance.techniques.formats import (
     QuantizerCall,
     SpoiltCall,
 )
-from conformance.techniques.post_training import PredictBatch, QuantizedCase, QuantizedVerb, RunLayers, SaveAndLoad
-from conformance.techniques.qat import Convert, PredictQat, QatCase, QatVerb, Reload, SkipQat, TrainQat
+from conformance.techniques.quantized_models import (
+    Convert,
+    PredictBatch,
+    PredictQat,
+    QatCase,
+    QatVerb,
+    QuantizedCase,
+    QuantizedVerb,
+    Reload,
+    RunLayers,
+    SaveAndLoad,
+    SkipQat,
+    TrainQat,
+)
 from fixtures.arrays import Array
 from fixtures.model import Activation, Dense, Head, Heads, Layer, Model
 from frameworks.contract import Operand, Quantized, QuantRule

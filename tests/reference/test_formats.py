@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from conformance.techniques import formats
 from conformance.techniques.eight_bit_state import MomentBeforeEncoding, block_maxima, paper_values
 from conformance.techniques.post_training import MIXED, make_mixed_model, quantized_layers, small_layers
-from conformance.techniques.shipped import large_enough
+from conformance.techniques.quantized_models import large_enough
 from fixtures.arrays import CODES, FORMATS, NARROW, Array
 from fixtures.model import Activation, Dense, Flatten, Head, Heads, Layer, Model
 from fixtures.models import exact_linear
