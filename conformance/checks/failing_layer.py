@@ -153,9 +153,8 @@ def layer_bounds(conventions: Conventions, model: Model, recipe: Recipe, batch: 
         store(path, spreads)
     distances, gains = (dict(zip(exact, spreads[kind], strict=True)) for kind in ("distances", "gains"))
     gains = {name: spread for name, spread in gains.items() if name.startswith("parameter/")}
-    return LayerBounds(
-        model, exact, _bounds(distances, exact, recipe.precision.format), _bounds(gains, exact, "float32")
-    )
+    of_distances = _bounds(distances, exact, recipe.precision.format)
+    return LayerBounds(model, exact, of_distances, _bounds(gains, exact, "float32"))
 
 
 def _spreads(exact: Mapping[str, Array], members: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
@@ -170,7 +169,7 @@ def _spreads(exact: Mapping[str, Array], members: Sequence[Mapping[str, Array]])
 
 
 def _bounds(spreads: Mapping[str, float], exact: Mapping[str, Array], format_name: str) -> dict[str, float]:
-    """Return bounds from spreads of at least one rounding; infinite for tensors that are zero or mostly rounding error."""
+    """Return bounds from spreads of at least one rounding; infinite for a tensor of zeros or mostly rounding error."""
     unit = format_of(format_name).unit_roundoff
     at_least = {name: max(spread, unit) for name, spread in spreads.items()}
     return {
