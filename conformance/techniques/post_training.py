@@ -474,11 +474,15 @@ def check_weights(verdict: Verdict, quantized: QuantizedModel, rule: LinearRule,
             check_codes(verdict, operand, weight, rule.weight, f" of {name}")
 
 
+def worst_share(measured: Array, exact: Array, bound: Array) -> float:
+    """Return the largest deviation in units of its bound; where the bound is 0, a value must be exact."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound), initial=0.0))
+
+
 def check_near(verdict: Verdict, measured: Array, exact: Array, bound: Array, what: str, signature: str) -> None:
     """Check that each value is within its own bound; where the bound is 0, it must be exact."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        worst = float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound), initial=0.0))
-    verdict.within(worst, Bound(1.0, OF_ITS_BOUND), what, signature)
+    verdict.within(worst_share(measured, exact, bound), Bound(1.0, OF_ITS_BOUND), what, signature)
 
 
 def check_layer(

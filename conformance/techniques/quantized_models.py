@@ -13,29 +13,7 @@ from hypothesis.strategies import SearchStrategy
 
 from conformance.checks.subject import Subject, full, need, supports
 from conformance.search.properties import CheckedInstance, Property, breaking, laid_out, nth
-from conformance.techniques import Technique
-from conformance.techniques.post_training import (
-    CASES,
-    TECHNIQUES,
-    bias_of,
-    check_chosen,
-    check_dense,
-    check_float_layer,
-    check_layer,
-    check_near,
-    check_ranges,
-    check_same_ranges,
-    check_weights,
-    collect_arrays,
-    conditions,
-    input_values,
-    layer_inputs_and_outputs,
-    predict_outputs,
-    quantized_layers,
-    rows_with_codes,
-    small_layers,
-    unlike_weights,
-)
+from conformance.techniques import Technique, post_training
 from conformance.techniques.qat import check_following, ranges_of
 from fixtures.arrays import Array
 from fixtures.model import Activation, Batch, Dense, Flatten, Head, Heads, Layer, LayerNorm, Model, dense_weights
@@ -130,7 +108,7 @@ class QuantizedCase(CheckedInstance):
 
     def weights(self, seed: int) -> dict[str, Array]:
         """Return the trained weights."""
-        drawn = unlike_weights(self.model, seed)
+        drawn = post_training.unlike_weights(self.model, seed)
         dense = dense_weights(self.model)
         scaled = {name: v * np.float32(2.0**self.power) if name in dense else v for name, v in drawn.items()}
         return {name: laid_out(value, nth(self.seed + index)) for index, (name, value) in enumerate(scaled.items())}
@@ -142,8 +120,8 @@ class QuantizedCase(CheckedInstance):
         return laid_out(values, nth(self.seed + index))
 
     def _make_model(self, subject: Subject, seed: int) -> QuantizedModel:
-        post_training, batches = subject.framework.rule(PostTraining), self._calibration()
-        return post_training.quantize(self.technique, self.model, self.weights(seed), batches, self.skip)
+        quantize, batches = subject.framework.rule(PostTraining).quantize, self._calibration()
+        return quantize(self.technique, self.model, self.weights(seed), batches, self.skip)
 
     def _calibration(self) -> tuple[Array, ...]:
         return tuple(self.samples(rows, index % 3 - 1, 100 + index) for index, rows in enumerate(self.batches))
@@ -154,7 +132,7 @@ class QuantizedCase(CheckedInstance):
         self._check_stored(current, rule, weights)
         if _saw_nothing(current):
             return
-        state = collect_arrays(current)
+        state = post_training.collect_arrays(current)
         for index, verb in enumerate(self.verbs):
             clause = "quantization.dynamic-scale"
             match verb:
@@ -167,7 +145,9 @@ class QuantizedCase(CheckedInstance):
                     clause = "quantization.survives-saving"
                     current = self._save_and_load(subject, current, verb, folder / str(index))
             with breaking(clause) as verdict:
-                verdict.same_state(collect_arrays(current), state, f"the model after step {index + 1}", "differs")
+                verdict.same_state(
+                    post_training.collect_arrays(current), state, f"the model after step {index + 1}", "differs"
+                )
 
     def _save_and_load(
         self, subject: Subject, current: QuantizedModel, verb: SaveAndLoad, folder: Path
@@ -181,20 +161,20 @@ class QuantizedCase(CheckedInstance):
 
     def _check_stored(self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
         """Check that the selected layers have the rule's codes, and the calibrated ranges."""
-        wanted = sorted(set(quantized_layers(self.model, rule)) - set(self.skip))
+        wanted = sorted(set(post_training.quantized_layers(self.model, rule)) - set(self.skip))
         with breaking("quantization.only-what-was-asked") as verdict:
-            check_chosen(verdict, quantized, weights, wanted)
+            post_training.check_chosen(verdict, quantized, weights, wanted)
         with breaking("quantization.weights-as-declared") as verdict:
-            check_weights(verdict, quantized, rule, weights)
+            post_training.check_weights(verdict, quantized, rule, weights)
         if rule.ranges != "calibration":
             return
         batches = self._calibration()
-        by_layer = layer_inputs_and_outputs(self.model, weights, batches)
+        by_layer = post_training.layer_inputs_and_outputs(self.model, weights, batches)
         terms = sum(shape[0] + 8 for shape in dense_weights(self.model).values())
-        times = conditions(self.model, weights, batches, by_layer)
+        times = post_training.conditions(self.model, weights, batches, by_layer)
         with breaking("quantization.calibrated-range") as verdict:
             for name, ranges in quantized.calibrated_ranges().items():
-                check_ranges(verdict, rule, name, ranges, by_layer[name], math.ceil(terms * times[name]))
+                post_training.check_ranges(verdict, rule, name, ranges, by_layer[name], math.ceil(terms * times[name]))
 
     def _check_layers(
         self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], verb: RunLayers
@@ -202,13 +182,13 @@ class QuantizedCase(CheckedInstance):
         """Check that each layer alone computes the result of its codes, or of its weight if it is not quantized."""
         with breaking("quantization.linear-arithmetic") as verdict:
             for name, weight in quantized.weights().items():
-                bias, width = weights.get(bias_of(name)), len(weights[name])
+                bias, width = weights.get(post_training.bias_of(name)), len(weights[name])
                 if weight is not None:
                     inputs = _inputs(rule, quantized, name, verb, width)
-                    check_layer(verdict, rule, quantized, name, inputs, bias)
+                    post_training.check_layer(verdict, rule, quantized, name, inputs, bias)
                     continue
                 drawn = np.random.default_rng([verb.seed, 52]).standard_normal((verb.rows, width))
-                check_float_layer(verdict, quantized, name, drawn.astype(np.float32), weights[name], bias)
+                post_training.check_float_layer(verdict, quantized, name, drawn.astype(np.float32), weights[name], bias)
 
     def _check_prediction(
         self, subject: Subject, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], samples: Array
@@ -220,9 +200,11 @@ class QuantizedCase(CheckedInstance):
         measured = quantized.predict(samples)
         if not any(isinstance(layer, LayerNorm) for layer in self.model.layers):
             with breaking("quantization.linear-arithmetic") as verdict:
-                expected = predict_outputs(self.model, quantized, weights, rule, samples)
+                expected = post_training.predict_outputs(self.model, quantized, weights, rule, samples)
                 for head, (values, bound) in expected.items():
-                    check_near(verdict, measured[head], values, bound, f"prediction of {head}", "prediction")
+                    post_training.check_near(
+                        verdict, measured[head], values, bound, f"prediction of {head}", "prediction"
+                    )
         if not subject.conventions.compiled:
             with breaking("quantization.dynamic-scale") as verdict:
                 fresh = self._make_model(subject, self.seed).predict(samples)
@@ -230,10 +212,10 @@ class QuantizedCase(CheckedInstance):
 
 
 def _inputs(rule: LinearRule, quantized: QuantizedModel, name: str, verb: RunLayers, width: int) -> Array:
-    """Return inputs for a layer; if the rule has outliers, the verb's seed selects one of `CASES`."""
+    """Return inputs for a layer; if the rule has outliers, the verb's seed selects one of the `CASES`."""
     if math.isinf(rule.outliers):
-        return input_values(rule, quantized, name, verb.rows, width, verb.seed)
-    cases = tuple(CASES.values())
+        return post_training.input_values(rule, quantized, name, verb.rows, width, verb.seed)
+    cases = tuple(post_training.CASES.values())
     return cases[verb.seed % len(cases)](verb.rows, width, rule, verb.seed)
 
 
@@ -379,7 +361,7 @@ class _QatPlay:
 
     def _make_trainer(self) -> Trainer:
         case = self._case
-        return self._subject.trainer(case.model, case.recipe(), unlike_weights(case.model, case.seed))
+        return self._subject.trainer(case.model, case.recipe(), post_training.unlike_weights(case.model, case.seed))
 
     def _train(self, verb: TrainQat, index: int) -> None:
         pairs = enumerate(zip(verb.rows, verb.powers, strict=True))
@@ -422,27 +404,32 @@ class _QatPlay:
         converted, again = run.convert(), run.convert()
         with breaking("quantization.convert-is-faithful") as verdict:
             verdict.same_state(self._subject.state(run), before, "the run after a conversion", "run-changed")
-            check_chosen(verdict, converted, weights, sorted(known))
-            check_weights(verdict, converted, rule, weights)
+            post_training.check_chosen(verdict, converted, weights, sorted(known))
+            post_training.check_weights(verdict, converted, rule, weights)
             for name, ranges in known.items():
-                check_same_ranges(verdict, name, converted.calibrated_ranges()[name], ranges)
+                post_training.check_same_ranges(verdict, name, converted.calibrated_ranges()[name], ranges)
             for name, shape in self._shapes().items():
-                inputs = input_values(rule, converted, name, verb.rows, shape[0], index)
-                bias = weights.get(bias_of(name))
+                inputs = post_training.input_values(rule, converted, name, verb.rows, shape[0], index)
+                bias = weights.get(post_training.bias_of(name))
                 if not verb.beyond:
-                    inputs = rows_with_codes(rule, converted, name, inputs, bias)
-                check_layer(verdict, rule, converted, name, inputs, bias)
-            for name in small_layers(case.model, rule):
-                check_dense(verdict, rule, converted, name, verb.rows, index, weights)
+                    inputs = post_training.rows_with_codes(rule, converted, name, inputs, bias)
+                post_training.check_layer(verdict, rule, converted, name, inputs, bias)
+            for name in post_training.small_layers(case.model, rule):
+                post_training.check_dense(verdict, rule, converted, name, verb.rows, index, weights)
             samples = case.batch(verb.rows, 0, 10 * index).inputs
             measured = converted.predict(samples)
-            values = predict_outputs(case.model, converted, weights, rule, samples)
+            values = post_training.predict_outputs(case.model, converted, weights, rule, samples)
             for head, (exact, bound) in values.items():
-                check_near(verdict, measured[head], exact, bound, f"converted {head}", "prediction")
-            verdict.same_state(collect_arrays(converted), collect_arrays(again), "a second conversion", "differs")
+                post_training.check_near(verdict, measured[head], exact, bound, f"converted {head}", "prediction")
+            verdict.same_state(
+                post_training.collect_arrays(converted),
+                post_training.collect_arrays(again),
+                "a second conversion",
+                "differs",
+            )
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return quantized_layers(self._case.model, self._rule.linear)
+        return post_training.quantized_layers(self._case.model, self._rule.linear)
 
     def _reload(self, into: str, folder: Path) -> None:
         need(self._subject, Capability.CHECKPOINT)
@@ -473,8 +460,8 @@ def draw_quantization_case(framework: Framework) -> SearchStrategy[QuantizedCase
 @st.composite
 def _draw_quantized_case(draw: st.DrawFn, framework: Framework) -> QuantizedCase:
     """Draw a case of a technique that the framework declares; if there is none, of one that it refuses."""
-    declared = [t for t in TECHNIQUES if framework.declares(Capability(f"quantization.{t}")).supported]
-    technique = draw(st.sampled_from(declared or TECHNIQUES[:1]))
+    declared = [t for t in post_training.TECHNIQUES if framework.declares(Capability(f"quantization.{t}")).supported]
+    technique = draw(st.sampled_from(declared or post_training.TECHNIQUES[:1]))
     model = draw(_models())
     if technique in declared:
         model = large_enough(model, framework.rule(PostTraining).rules()[technique].smallest)
@@ -580,5 +567,5 @@ def _qat_verbs(accumulation: int, scaled: bool) -> st.SearchStrategy[QatVerb]:
 
 QUANTIZED_MODELS = Technique(
     properties={"laws.quantized-models": Property(11, draw_quantization_case, 1, 1 / 4)},
-    features=tuple(f"technique={name}" for name in TECHNIQUES),
+    features=tuple(f"technique={name}" for name in post_training.TECHNIQUES),
 )

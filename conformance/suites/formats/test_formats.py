@@ -7,6 +7,7 @@ import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
 from conformance.techniques.formats import (
+    PRODUCTS,
     SOURCES,
     WITHIN,
     as_declared,
@@ -24,8 +25,6 @@ from frameworks.contract import Capability, NumberFormats
 each_format = pytest.mark.parametrize("name", sorted(NARROW))
 each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, narrow in NARROW.items() if narrow.signed))
 each_source = pytest.mark.parametrize("source", sorted(SOURCES))
-PRODUCTS = [("float8_e4m3fn", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn")]
-"""Formats of the two operands of a product: pairs of the forward pass, and of gradients, which need a wider range."""
 INTEGERS = {"1.5": 1.5, "-1.5": -1.5, "2.5": 2.5, "300": 300.0, "-300": -300.0, "inf": np.inf, "-inf": -np.inf}
 INTEGERS |= {"nan": np.nan, "127.9": 127.9, "-128.9": -128.9}
 

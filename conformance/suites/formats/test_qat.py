@@ -8,7 +8,7 @@ import pytest
 from conformance.checks.api import Bound, Subject, Verdict, clause, need, spike_gradients
 from conformance.techniques import formats
 from conformance.techniques import qat as expected
-from conformance.techniques.post_training import bias_of, check_same_ranges, random_inputs
+from conformance.techniques.post_training import OF_ITS_BOUND, bias_of, check_same_ranges, random_inputs, worst_share
 from conformance.techniques.qat import check_following, ranges_of, rule_of
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
@@ -23,7 +23,6 @@ STILL = Recipe(SGD(0.0), quantization=Qat())
 LAYERS = (Dense(24), Activation("relu"), Heads((Head("output", 6),)))
 TWO = Model("two-layers", LAYERS, (40,), (("output", "squared_error"),))
 NAMES = ("0.weight", "2.output.weight")
-OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
 ROWS = 12
 
 
@@ -52,12 +51,6 @@ def batch(seed: int, factor: float = 1.0, rule: QatRule | None = None) -> Batch:
 def ranges_of_run(run: Trainer) -> dict[str, Array]:
     """Return a run's reported ranges, bit for bit."""
     return ranges_of(run.view(CalibratedRanges))
-
-
-def worst(measured: Array, exact: Array, bound: Array) -> float:
-    """Return the largest deviation in units of its bound."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound)))
 
 
 def run_pass(
@@ -89,7 +82,7 @@ def test_layers_compute_with_dequantized_values(subject: Subject, verdict: Verdi
     _, layers, outputs, _ = run_pass(subject, verdict)
     for name, layer in layers.items():
         path = name.removesuffix(".weight")
-        far = worst(outputs[path], layer.outputs, layer.outputs_bound)
+        far = worst_share(outputs[path], layer.outputs, layer.outputs_bound)
         verdict.within(far, Bound(1.0, OF_ITS_BOUND), f"what layer {path} gives", "values-differ")
 
 
@@ -97,10 +90,10 @@ def test_layers_compute_with_dequantized_values(subject: Subject, verdict: Verdi
 def test_qat_gradients_pass_as_declared(subject: Subject, verdict: Verdict) -> None:
     _, layers, _, gradients = run_pass(subject, verdict)
     for name, layer in layers.items():
-        far = worst(gradients[name], layer.weight_gradient, layer.weight_bound)
+        far = worst_share(gradients[name], layer.weight_gradient, layer.weight_bound)
         verdict.within(far, Bound(1.0, OF_ITS_BOUND), f"gradient of {name}", "gradient-differs")
     head = layers["2.output.weight"]
-    far = worst(gradients["1"], head.input_gradient, head.input_bound)
+    far = worst_share(gradients["1"], head.input_gradient, head.input_bound)
     verdict.within(far, Bound(1.0, OF_ITS_BOUND), "gradient that the head passes back", "gradient-differs")
 
 
@@ -118,11 +111,11 @@ def test_clipped_values_have_zero_gradient(subject: Subject, verdict: Verdict) -
     bias = start["2.output.bias"].astype(np.float64)
     ranges = known.inputs, known.outputs
     layer = expected.layer(trace.outputs["1"], start["2.output.weight"], bias, rule, ranges, back)
-    far = worst(trace.gradients["1"], layer.input_gradient, layer.input_bound)
+    far = worst_share(trace.gradients["1"], layer.input_gradient, layer.input_bound)
     verdict.within(far, Bound(1.0, OF_ITS_BOUND), "gradient that the head passes back", "gradient-differs")
-    far = worst(trace.parameters["2.output.weight"], layer.weight_gradient, layer.weight_bound)
+    far = worst_share(trace.parameters["2.output.weight"], layer.weight_gradient, layer.weight_bound)
     verdict.within(far, Bound(1.0, OF_ITS_BOUND), "gradient of the head's weight", "gradient-differs")
-    far = worst(trace.outputs["2.output"], layer.outputs, layer.outputs_bound)
+    far = worst_share(trace.outputs["2.output"], layer.outputs, layer.outputs_bound)
     verdict.within(far, Bound(1.0, OF_ITS_BOUND), "what the head gives", "values-differ")
 
 
@@ -226,7 +219,7 @@ def test_converted_model_matches_trained_model(subject: Subject, verdict: Verdic
             continue
         fake = expected.fake_quantize(start[name], rule.linear.weight, rule.gradient)
         allowed = fake.uncertain * fake.step + 4 * formats.U * (np.abs(fake.values) + fake.step)
-        far = worst(weight.values, fake.values, allowed)
+        far = worst_share(weight.values, fake.values, allowed)
         verdict.within(far, Bound(1.0, OF_ITS_BOUND), f"values of {name}", "other-weights")
         check_same_ranges(verdict, name, converted.calibrated_ranges()[name], known[name])
 
