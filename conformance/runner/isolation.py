@@ -124,14 +124,14 @@ def own_temporary_directory() -> Generator[None]:
 
 def end_despite_threads(status: int) -> None:
     """End the process with `status`, even if remaining threads would keep it alive."""
-    left = [t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon and t.is_alive()]
-    if not left:
+    remaining = [t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon and t.is_alive()]
+    if not remaining:
         return
 
     def end() -> None:
         time.sleep(PATIENCE_S)
         with suppress(Exception):
-            os.write(2, one_line(f"conformance: ended without waiting for {len(left)} threads").encode() + b"\n")
+            os.write(2, one_line(f"conformance: ended without waiting for {len(remaining)} threads").encode() + b"\n")
         os._exit(status)
 
     threading.Thread(target=end, daemon=True).start()

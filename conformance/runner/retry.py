@@ -61,8 +61,8 @@ class RepeatResults:
             result.append(f"unstable, regressions that did not repeat in {TIMES} new processes: {_some(self.unstable)}")
         if self.late:
             result.append(f"timed out while other tests ran, and not when repeated alone: {_some(self.late)}")
-        if lost := [test for test in self.asked if not self._repeats(test)]:
-            result.append(f"could not be repeated: {_some(lost)}")
+        if unrepeated := [test for test in self.asked if not self._repeats(test)]:
+            result.append(f"could not be repeated: {_some(unrepeated)}")
         if self.left:
             result.append(f"not repeated, beyond the limit of {MOST}: {self.left} more")
         return [one_line(line) for line in result]
@@ -124,9 +124,9 @@ def repeat(
         return RepeatResults(record)
     tell(f"repeating {number(len(asked), 'verdict')} that got worse, {TIMES} times, in new processes")
     rounds = [_round([*command, f"--seed={record.seed}"], asked, run) for _ in range(TIMES)]
-    again = [{verdict.test: verdict for verdict in rerun.verdicts} if rerun else {} for rerun in rounds]
+    reruns = [{verdict.test: verdict for verdict in rerun.verdicts} if rerun else {} for rerun in rounds]
     settled = tuple(
-        settle(verdict, [verdicts.get(verdict.test) for verdicts in again]) if verdict.test in asked else verdict
+        settle(verdict, [verdicts.get(verdict.test) for verdicts in reruns]) if verdict.test in asked else verdict
         for verdict in record.verdicts
     )
     unstable = tuple(verdict.test for verdict in settled if verdict.outcome is Outcome.UNSTABLE)
@@ -182,14 +182,14 @@ def settle(verdict: TestVerdict, repeats: Sequence[TestVerdict | None]) -> TestV
             return again.outcome.bad
         return {verdict.outcome, again.outcome} <= REFUSED or came_to(again) == came_to(verdict)
 
-    come = [repeated for repeated in repeats if repeated is not None]
-    outcomes = tuple(came_to(repeated) for repeated in come)
-    if all(map(as_before, come)):
+    completed = [repeated for repeated in repeats if repeated is not None]
+    outcomes = tuple(came_to(repeated) for repeated in completed)
+    if all(map(as_before, completed)):
         return replace(verdict, repeats=outcomes)
-    if verdict.outcome is Outcome.TIMEOUT and _agree(come):
-        return replace(come[-1], repeats=outcomes)
-    begun = f"{came_to(verdict)} in the run, {' and '.join(outcomes)} when repeated in a new process"
-    message = f"{begun}: {verdict.message}" if verdict.message else begun
+    if verdict.outcome is Outcome.TIMEOUT and _agree(completed):
+        return replace(completed[-1], repeats=outcomes)
+    story = f"{came_to(verdict)} in the run, {' and '.join(outcomes)} when repeated in a new process"
+    message = f"{story}: {verdict.message}" if verdict.message else story
     return replace(verdict, outcome=Outcome.UNSTABLE, message=message, repeats=outcomes)
 
 

@@ -263,8 +263,8 @@ def ask(name: str, device: str = "auto") -> AdapterInfo | str:
         return f"no answer within {LIMIT_S} s"
     lines = completed.stdout.strip().splitlines()
     if completed.returncode:
-        said = (completed.stderr.strip() or "it printed nothing").splitlines()
-        return said[-1]
+        lines_of_error = (completed.stderr.strip() or "it printed nothing").splitlines()
+        return lines_of_error[-1]
     return msgspec.json.decode(lines[-1], type=AdapterInfo)
 
 

@@ -102,9 +102,9 @@ class MomentBeforeEncoding:
     def largest_off(self, largest: Array, block: int) -> float:
         """Return the error of the blocks' absmax, in units of the rounding bound."""
         exact, slack = block_maxima(self.value, block), ROUNDINGS * U * block_maxima(self.magnitude, block)
-        apart = np.abs(largest.astype(np.float64) - exact)
+        gap = np.abs(largest.astype(np.float64) - exact)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return float(np.max(np.where(apart == 0, 0.0, apart / slack)))
+            return float(np.max(np.where(gap == 0, 0.0, gap / slack)))
 
 
 def first_update(rate: float, epsilon: float, gradient: float, weight: float) -> Bound:

@@ -51,6 +51,12 @@ def formats_of(rule: DelayedRule) -> dict[Operand, NarrowFormat]:
     return {"input": operands, "kernel": operands, "gradient": NARROW[rule.gradients]}
 
 
+def sorted_history(maxima: Sequence[float], length: int) -> Array:
+    """Return the amax history after steps with these maxima, sorted, float32; it begins with zeros."""
+    recent = maxima[-length:]
+    return np.sort(np.array([*recent, *[0.0] * (length - len(recent))], np.float32))
+
+
 def amax_state(product: DelayedProduct) -> dict[str, Array]:
     """Return the amax history and scales, with all bits."""
     history = product.amax_histories()
@@ -76,12 +82,10 @@ class ExpectedScales:
         for operand in OPERANDS:
             history, maxima = observed[operand], self._maxima[operand]
             what = f"of the {operand} after step {len(maxima) - 1}"
-            expected = np.zeros(self._history, np.float32)
-            last = maxima[-self._history :]
-            expected[: len(last)] = last
-            verdict.equal(np.sort(history.amax), np.sort(expected), f"amax history {what}", "history")
-            apart = abs(history.scale / self._compute_stored_scales(operand)[-1] - 1.0)
-            verdict.within(apart, SCALE, f"scale {what}, relative", "scale")
+            expected = sorted_history(maxima, self._history)
+            verdict.equal(np.sort(history.amax), expected, f"amax history {what}", "history")
+            error = abs(history.scale / self._compute_stored_scales(operand)[-1] - 1.0)
+            verdict.within(error, SCALE, f"scale {what}, relative", "scale")
 
     def check_results(
         self, verdict: Verdict, passed: PassResult, inputs: Array, kernel: Array, gradient: Array
@@ -97,8 +101,8 @@ class ExpectedScales:
             ("gradient of the input", passed.input_gradient, back, weights.T),
             ("gradient of the kernel", passed.kernel_gradient, activations.T, back),
         ):
-            far = furthest(measured, *product_and_bound(left, right))
-            verdict.within(far, WITHIN, f"{name} of step {step}", "value")
+            share = furthest(measured, *product_and_bound(left, right))
+            verdict.within(share, WITHIN, f"{name} of step {step}", "value")
 
     def _compute_stored_scales(self, operand: Operand) -> list[float]:
         return stored_scales(self._maxima[operand], self._formats[operand], self._history)
@@ -191,9 +195,9 @@ def _values(shape: tuple[int, ...], power: int | None, narrow: NarrowFormat, see
 def _check_prediction(verdict: Verdict, product: DelayedProduct, inputs: Array, index: int) -> None:
     """Check that two predictions are equal and leave the amax history unchanged."""
     before = amax_state(product)
-    first, again = (product.predict(inputs) for _ in range(2))
+    first, repeated = (product.predict(inputs) for _ in range(2))
     verdict.same_state(amax_state(product), before, f"amax history after prediction {index}", "moved")
-    verdict.equal(again, first, f"prediction {index}, repeated", "prediction")
+    verdict.equal(repeated, first, f"prediction {index}, repeated", "prediction")
 
 
 _POWERS = st.integers(-6, 6)
@@ -280,8 +284,8 @@ class BoundedResult:
 def product(left: Cast, right: Cast) -> BoundedResult:
     """Return (n, k) times (k, m), and a bound: (k + 12)·u·Σ|a||b| for float32 sums, plus that of uncertain codes."""
     sizes = np.abs(left.values) @ np.abs(right.values)
-    loose = left.doubt @ (np.abs(right.values) + right.doubt) + np.abs(left.values) @ right.doubt
-    return BoundedResult(left.values @ right.values, (left.values.shape[1] + SCALES) * U * sizes + loose)
+    from_codes = left.doubt @ (np.abs(right.values) + right.doubt) + np.abs(left.values) @ right.doubt
+    return BoundedResult(left.values @ right.values, (left.values.shape[1] + SCALES) * U * sizes + from_codes)
 
 
 @dataclass(frozen=True)
@@ -365,10 +369,7 @@ class ExactRun:
 
     def amax(self, name: str, operand: Operand) -> Array:
         """Return the amax history of an operand, sorted."""
-        history = np.zeros(self.history, np.float32)
-        last = self.magnitudes[name, operand][-self.history :]
-        history[: len(last)] = last
-        return np.sort(history)
+        return sorted_history(self.magnitudes[name, operand], self.history)
 
     def compute_stored_scale(self, name: str, operand: Operand) -> float:
         """Return the stored scale."""
@@ -468,10 +469,8 @@ class TrackedRun:
         factor = self._scale() * (len(powers) if self.rule.mean == "micro-batch" else 1)
         for index, (of_inputs, of_gradient) in enumerate(powers):
             seed = [self._seed, self._windows, index]
-            inputs, gradient = (
-                draw_values((rows, WIDTH), of_inputs, [*seed, 1]),
-                draw_values((rows, UNITS), of_gradient, [*seed, 2]),
-            )
+            inputs = draw_values((rows, WIDTH), of_inputs, [*seed, 1])
+            gradient = draw_values((rows, UNITS), of_gradient, [*seed, 2])
             if input_value is not None and index == len(powers) - 1:
                 inputs[1, 4] = input_value
             outputs = self.exact.outputs(inputs)
@@ -505,8 +504,8 @@ class TrackedRun:
             what = f"{operand} of {name} {when}"
             expected = self.exact.amax(name, operand)
             self._verdict.equal(np.sort(history.amax), expected, f"amax history of the {what}", "history")
-            apart = abs(history.scale / self.exact.compute_stored_scale(name, operand) - 1.0)
-            self._verdict.within(apart, SCALE, f"scale of the {what}, relative", "scale")
+            error = abs(history.scale / self.exact.compute_stored_scale(name, operand) - 1.0)
+            self._verdict.within(error, SCALE, f"scale of the {what}, relative", "scale")
 
     def _scale(self) -> float:
         if isinstance(self._recipe.scaling, StaticScaling):

@@ -243,8 +243,8 @@ def check_scale(verdict: Verdict, values: Array, quantized: Quantized, rule: Qua
     wanted = scale_of(values, rule)
     derivation = {"method": "four roundings of float32", "u": U}
     with np.errstate(invalid="ignore", divide="ignore"):
-        apart = float(np.where(scale == wanted, 0.0, np.abs(scale - wanted) / wanted).max())
-    verdict.within(apart, Bound(4 * U, derivation), f"scale{what}", "scale")
+        error = float(np.where(scale == wanted, 0.0, np.abs(scale - wanted) / wanted).max())
+    verdict.within(error, Bound(4 * U, derivation), f"scale{what}", "scale")
 
 
 def check_zero_point(verdict: Verdict, values: Array, quantized: Quantized, rule: QuantRule) -> None:
@@ -300,11 +300,11 @@ def stored_scales(maxima: Sequence[float], narrow: NarrowFormat, history: int) -
 
     It follows the previous steps, at most `history` of them. It stays if their amax is 0 or not finite.
     """
-    scales, last = [], 1.0
+    scales, scale = [], 1.0
     for step in range(len(maxima)):
         most = float(np.max(maxima[max(0, step - history) : step], initial=0.0))
-        last = most / narrow.largest if np.isfinite(most) and most > 0 else last
-        scales.append(last)
+        scale = most / narrow.largest if np.isfinite(most) and most > 0 else scale
+        scales.append(scale)
     return scales
 
 
@@ -326,8 +326,8 @@ def product_and_bound(left: Array, right: Array) -> tuple[Array, Array]:
 def furthest(measured: Array, expected: Array, bound: Array) -> float:
     """Return the largest deviation in units of its bound; NaN if a value is not finite."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        apart = np.abs(measured - expected)
-        return float(np.max(np.where(apart == 0, 0.0, apart / bound)))
+        gap = np.abs(measured - expected)
+        return float(np.max(np.where(gap == 0, 0.0, gap / bound)))
 
 
 CLAUSE = "laws.codes"
@@ -378,9 +378,9 @@ class CodedCalls(CheckedInstance):
         """Check each answer, that operands are unchanged, and that the first call, repeated, gives the same answer."""
         framework, first = subject.framework, self.calls[0]
         answers = [self._check_call(framework, call) for call in self.calls]
-        again = first.answer(framework, self._operands(framework, first))
+        repeated = first.answer(framework, self._operands(framework, first))
         with breaking(CLAUSE) as verdict:
-            verdict.same_state(again, answers[0], f"{first} after other calls", "calls-depend")
+            verdict.same_state(repeated, answers[0], f"{first} after other calls", "calls-depend")
 
     def _operands(self, framework: Framework, call: CodedCall) -> Operands:
         return tuple(laid_out(operand, self.layout) for operand in call.operands(framework))
@@ -555,11 +555,11 @@ class FakeCall:
         restored, slope = fake(values, scale.astype(np.float64), zero, rule)
         allowed = (0.0 if self.exact else FAKE_ROUNDINGS * U) * np.maximum(np.abs(restored), scale)
         measured = answer["values"].astype(np.float64)
-        far = ~(np.abs(measured - restored) <= allowed)
+        wrong = ~(np.abs(measured - restored) <= allowed)
         other = answer["gradient"] != slope
         with breaking("quantization.fake-values") as verdict:
-            mismatch = example(far, values, measured, restored)
-            verdict.holds(not far.any(), "fake-quantized values", mismatch, "all", "values")
+            mismatch = example(wrong, values, measured, restored)
+            verdict.holds(not wrong.any(), "fake-quantized values", mismatch, "all", "values")
         with breaking("quantization.straight-through") as verdict:
             mismatch = example(other, values, answer["gradient"], slope)
             verdict.holds(not other.any(), "gradients", mismatch, "all", "gradient")

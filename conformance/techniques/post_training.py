@@ -226,8 +226,8 @@ def range_gaps(values: Array, rule: QuantRule, code_range: CodeRange) -> tuple[f
     whole = rule if rule.axis is None else QuantRule(rule.low, rule.high, rule.divisor, rule.symmetric)
     wanted = float(formats.scale_of(row, whole)[0, 0])
     exact = 0.0 if rule.symmetric else rule.low - min(float(row.min()), 0.0) / (wanted or 1.0)
-    apart = abs(code_range.scale - wanted)
-    return apart / wanted if wanted else apart, abs(code_range.zero_point - exact)
+    error = abs(code_range.scale - wanted)
+    return error / wanted if wanted else error, abs(code_range.zero_point - exact)
 
 
 def predict_outputs(
@@ -239,7 +239,7 @@ def predict_outputs(
     propagates through the absolute values of the weights.
     """
     x: Array = samples.astype(np.float64)
-    off: Array = np.zeros(samples.shape)
+    error: Array = np.zeros(samples.shape)
 
     def dense(name: str) -> tuple[Array, Array]:
         stored, calibrated = quantized.weights()[name], quantized.calibrated_ranges().get(name)
@@ -249,8 +249,8 @@ def predict_outputs(
             if calibrated is not None:
                 code = calibrated.inputs.scale
             elif rule.inputs is not None:
-                code = 2.0 * float((np.abs(x) + off).max(initial=0.0)) / rule.inputs.divisor
-        entering = off + code if off.any() else off
+                code = 2.0 * float((np.abs(x) + error).max(initial=0.0)) / rule.inputs.divisor
+        entering = error + code if error.any() else error
         bias = weights.get(bias_of(name), np.zeros(weight.shape[1]))
         rounding = 2 * (len(weight) + 8) * U * ((np.abs(x) + entering + code) @ np.abs(weight) + np.abs(bias))
         outputs = calibrated.outputs.scale if calibrated is not None and calibrated.outputs is not None else 0.0
@@ -260,13 +260,13 @@ def predict_outputs(
     for index, layer in enumerate(model.layers[:-1]):
         match layer:
             case Dense():
-                x, off = dense(f"{index}.weight")
+                x, error = dense(f"{index}.weight")
             case Activation(kind="relu"):
                 x = np.maximum(x, 0.0)
             case Activation(kind="tanh"):
-                x, off = np.tanh(x), off + 16 * U * np.abs(np.tanh(x))
+                x, error = np.tanh(x), error + 16 * U * np.abs(np.tanh(x))
             case Flatten():
-                x, off = (array.reshape(len(x), -1) for array in (x, off))
+                x, error = (array.reshape(len(x), -1) for array in (x, error))
             case _:
                 raise ValueError(f"no {type(layer).__name__} here")
     return {head.name: dense(f"{len(model.layers) - 1}.{head.name}.weight") for head in model.heads.heads}
@@ -435,8 +435,8 @@ def bias_of(weight: str) -> str:
 
 def quantized_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
     """Return shapes of the weights that a technique quantizes."""
-    last, small = f"{len(model.layers) - 1}.", small_layers(model, rule)
-    return {n: s for n, s in dense_weights(model).items() if n not in small and (rule.heads or not n.startswith(last))}
+    head, small = f"{len(model.layers) - 1}.", small_layers(model, rule)
+    return {n: s for n, s in dense_weights(model).items() if n not in small and (rule.heads or not n.startswith(head))}
 
 
 def small_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
@@ -563,8 +563,8 @@ def check_same_ranges(verdict: Verdict, name: str, converted: Calibrated, known:
     ):
         if theirs is not None and ours is not None:
             verdict.equal(theirs.zero_point, ours.zero_point, f"zero point of the {what} of {name}", "other-ranges")
-            apart = abs(theirs.scale - ours.scale) / ours.scale
-            verdict.within(apart, rounding, f"scale of the {what} of {name}", "other-ranges")
+            error = abs(theirs.scale - ours.scale) / ours.scale
+            verdict.within(error, rounding, f"scale of the {what} of {name}", "other-ranges")
 
 
 def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array | None) -> Array:

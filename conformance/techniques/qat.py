@@ -119,42 +119,42 @@ def layer(
     w = fake_quantize(weight, linear.weight, gradient)
     k, n, m = weight.shape[0], len(inputs), weight.shape[1]
     exact = x.values @ w.values + bias
-    loose = (x.uncertain * x.step) @ np.abs(w.values) + np.abs(x.values) @ (w.uncertain * w.step)
-    rounding = (k + 8) * formats.U * (np.abs(x.values) @ np.abs(w.values) + np.abs(bias)) + loose
-    back, doubt = passed_back.astype(np.float64), np.zeros((n, m))
+    from_codes = (x.uncertain * x.step) @ np.abs(w.values) + np.abs(x.values) @ (w.uncertain * w.step)
+    rounding = (k + 8) * formats.U * (np.abs(x.values) @ np.abs(w.values) + np.abs(bias)) + from_codes
+    back, uncertainty = passed_back.astype(np.float64), np.zeros((n, m))
     outputs, bound = exact, rounding
     if linear.outputs is not None and ranges[1] is not None:
         y = fake_quantize(exact, linear.outputs, gradient, ranges[1], rounding)
         outputs = y.values
         bound = y.uncertain * y.step + 4 * formats.U * (np.abs(y.values) + y.step)
-        back, doubt = back * y.passes, np.abs(back) * y.uncertain
+        back, uncertainty = back * y.passes, np.abs(back) * y.uncertain
     return FakeLayer(
         outputs,
         bound,
         (x.values.T @ back) * w.passes,
-        _gradient_bound(x.values.T, back, doubt, n)
+        _gradient_bound(x.values.T, back, uncertainty, n)
         + np.abs(x.values.T @ back) * w.uncertain
         + (x.uncertain * x.step).T @ np.abs(back),
         (back @ w.values.T) * x.passes,
         _gradient_bound(back, w.values.T, None, m)
-        + doubt @ np.abs(w.values.T)
+        + uncertainty @ np.abs(w.values.T)
         + np.abs(back @ w.values.T) * x.uncertain
         + np.abs(back) @ (w.uncertain * w.step).T,
     )
 
 
-def _gradient_bound(left: Array, right: Array, doubt: Array | None, terms: int) -> Array:
+def _gradient_bound(left: Array, right: Array, uncertainty: Array | None, terms: int) -> Array:
     """Return the bound of a product of two matrices, where gradients in the right one may be off by `doubt`."""
     bound = (terms + 16) * formats.U * (np.abs(left) @ np.abs(right))
-    return bound if doubt is None else bound + np.abs(left) @ doubt
+    return bound if uncertainty is None else bound + np.abs(left) @ uncertainty
 
 
 def following(batches: Sequence[tuple[float, float]], average: float) -> list[tuple[float, float]]:
     """Return the range after each batch, from the lowest and highest value of each; the first batch sets the range."""
     result = [batches[0]]
     for ends in batches[1:]:
-        last = result[-1]
-        result.append((last[0] + average * (ends[0] - last[0]), last[1] + average * (ends[1] - last[1])))
+        former = result[-1]
+        result.append((former[0] + average * (ends[0] - former[0]), former[1] + average * (ends[1] - former[1])))
     return result
 
 

@@ -401,7 +401,7 @@ class _QatPlay:
         run, rule, case = self._run, self._rule.linear, self._case
         need(self._subject, Capability.CONVERT)
         before, known, weights = self._subject.state(run), run.view(CalibratedRanges), run.parameters()
-        converted, again = run.convert(), run.convert()
+        converted, repeated = run.convert(), run.convert()
         with breaking("quantization.convert-is-faithful") as verdict:
             verdict.same_state(self._subject.state(run), before, "the run after a conversion", "run-changed")
             post_training.check_chosen(verdict, converted, weights, sorted(known))
@@ -423,7 +423,7 @@ class _QatPlay:
                 post_training.check_near(verdict, measured[head], exact, bound, f"converted {head}", "prediction")
             verdict.same_state(
                 post_training.collect_arrays(converted),
-                post_training.collect_arrays(again),
+                post_training.collect_arrays(repeated),
                 "a second conversion",
                 "differs",
             )
@@ -559,10 +559,10 @@ def _qat_updates(accumulation: int) -> st.SearchStrategy[QatVerb]:
 def _qat_verbs(accumulation: int, scaled: bool) -> st.SearchStrategy[QatVerb]:
     """Return a strategy for verbs: updates and conversions more often than verbs that should change nothing."""
     convert, update = st.builds(Convert, st.sampled_from([9, 33, 64]), st.booleans()), _qat_updates(accumulation)
-    still = st.builds(PredictQat, _QAT_ROWS, _POWERS)
+    prediction = st.builds(PredictQat, _QAT_ROWS, _POWERS)
     reload = st.builds(Reload, st.sampled_from(["itself", "fresh", "used"]))
     skip: list[st.SearchStrategy[QatVerb]] = [st.just(SkipQat())] if scaled else []
-    return st.one_of(update, update, convert, convert, still, reload, *skip)
+    return st.one_of(update, update, convert, convert, prediction, reload, *skip)
 
 
 QUANTIZED_MODELS = Technique(

@@ -94,8 +94,8 @@ def same_gradients(
     verdict.equal(sorted(measured), sorted(expected), "parameters that have a gradient", "gradient-missing")
     envelope = subject.envelope(without_masks(model), recipe, [(batch,)])
     _, one = envelope.gradient(envelope.exact.gradient)
-    apart = distance(flat(dict(measured)), flat(dict(expected)))
-    verdict.within(apart, of_two_runs(one), f"{what}: relative distance from those without recomputation", signature)
+    gap = distance(flat(dict(measured)), flat(dict(expected)))
+    verdict.within(gap, of_two_runs(one), f"{what}: relative distance from those without recomputation", signature)
 
 
 def same_values(
@@ -117,9 +117,9 @@ def same_values(
             continue
         kinds = [(array.dtype.name, array.shape) for array in map(np.asarray, (value, wanted))]
         verdict.equal(kinds[0], kinds[1], f"format and shape of the {what}", signature)
-        apart = distance(np.asarray(value, np.float64), np.asarray(wanted, np.float64))
+        gap = distance(np.asarray(value, np.float64), np.asarray(wanted, np.float64))
         bound = of_two_runs(bounds[name])
-        verdict.within(apart, bound, f"{what}: relative distance from that without recomputation", signature)
+        verdict.within(gap, bound, f"{what}: relative distance from that without recomputation", signature)
 
 
 def of_two_runs(one: Bound) -> Bound:

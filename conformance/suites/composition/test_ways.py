@@ -91,12 +91,12 @@ _failing: set[Row] = set()
 
 def _fails_by_default(subject: Subject, row: Row, folder: Path) -> bool:
     """Return whether the row fails by the default ways too; that failure belongs to `composition.pairs`."""
-    usual = row.replace(ways=())
+    default_row = row.replace(ways=())
     try:
-        combinations.compare(subject, Verdict(), usual, folder / row.label)
+        combinations.compare(subject, Verdict(), default_row, folder / row.label)
     except Exception:
-        _failing.add(usual)
-    return usual in _failing
+        _failing.add(default_row)
+    return default_row in _failing
 
 
 def _rows(subject: Subject, way: Way, excluded: Excluded) -> Iterator[Row]:
@@ -106,9 +106,9 @@ def _rows(subject: Subject, way: Way, excluded: Excluded) -> Iterator[Row]:
     """
     array = [row for row in rows(subject.framework) if row.recipe.ranks is None]
     start = sum(map(ord, str(way))) % len(array)
-    turned = [*array[start:], *array[:start]]
+    rotated = [*array[start:], *array[:start]]
     changed: list[Row] = []
-    for row in sorted(turned, key=lambda row: not row.recipe.uses(way.technique)):
+    for row in sorted(rotated, key=lambda row: not row.recipe.uses(way.technique)):
         recipe = _using(row.recipe, way.technique)
         changed.append(row.replace(**{name: getattr(recipe, name) for name, _ in WANTED.values()}, ways=()))
     for row in sorted(changed, key=lambda row: _is_excluded(row, excluded)):
@@ -155,9 +155,10 @@ def _cases(subject: Subject, way: Way) -> Iterator[tuple[str, Model, Recipe]]:
         case "load" | "optimizer" | "save" | "zero-grad":
             model = make_norm_model() if way.technique in FILES else model
             adam = _recipe(subject, way, AdamW(2.0**-4, epsilon=1.0, weight_decay=0.5))
-            apart = adam.replace(undecayed=tuple(model.parameter_shapes())[:1])
+            undecayed = adam.replace(undecayed=tuple(model.parameter_shapes())[:1])
             several = next(
-                (candidate for candidate in (apart.replace(groups=2), apart) if _declares(subject, candidate)), None
+                (candidate for candidate in (undecayed.replace(groups=2), undecayed) if _declares(subject, candidate)),
+                None,
             )
             yield ("adam", model, adam) if several is None else ("groups", model, several)
             if way.technique == "optimizer" and _declares(subject, clipped := Recipe(SGD(2.0**-4), clip=0.25)):
@@ -232,10 +233,10 @@ def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, rec
         return
     trainer.save(folder)
     runs = [subject.trainer(model, recipe.replace(ways=(str(way),))) for _ in range(1 + (way.technique in FILES))]
-    for index, again in enumerate(runs, start=1):
-        again.restore(folder)
-        verdict.same_state(subject.state(again), saved, f"state after load {index} by {way}")
-        again.apply_gradients(*[spike_gradients(again, 0.5)] * recipe.accumulation)
+    for index, restored in enumerate(runs, start=1):
+        restored.restore(folder)
+        verdict.same_state(subject.state(restored), saved, f"state after load {index} by {way}")
+        restored.apply_gradients(*[spike_gradients(restored, 0.5)] * recipe.accumulation)
     trainer.apply_gradients(*[spike_gradients(trainer, 0.5)] * recipe.accumulation)
     verdict.same_state(subject.state(runs[0]), subject.state(trainer), f"state of an update after a load by {way}")
 
@@ -252,10 +253,10 @@ def _nearly_same(verdict: Verdict, measured: Mapping[str, Array], expected: Mapp
     verdict.same_state(measured_rest, rest, what)
     for name in sorted(numbers):
         value = expected[name]
-        far = np.max(np.abs(measured[name].astype(np.float64) - value.astype(np.float64)), initial=0.0)
+        gap = np.max(np.abs(measured[name].astype(np.float64) - value.astype(np.float64)), initial=0.0)
         largest = float(np.max(np.abs(value.astype(np.float64)), initial=0.0))
         bound = Bound(2.0**-16 * largest, {"method": "256 unit roundoffs of float32, of the largest value"})
-        verdict.within(float(far), bound, f"distance of {name}: {what}", "state-differs")
+        verdict.within(float(gap), bound, f"distance of {name}: {what}", "state-differs")
 
 
 def _recipe(subject: Subject, way: Way, optimizer: Optimizer) -> Recipe:
@@ -295,9 +296,9 @@ def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, rank
     for (what, states), (_, expected) in zip(_updated_ranks(subject, rank_group, model, recipe), usual, strict=True):
         _each_state(verdict, states, expected, f"{what}, by {way} and by the default way, {ranks.label}")
     rank_group.save(folder)
-    again = subject.rank_group(model, recipe.replace(ways=(str(way),)))
-    again.restore(folder)
-    _each_state(verdict, again.states(), rank_group.states(), f"after a save and a load by {way}, {ranks.label}")
+    restored = subject.rank_group(model, recipe.replace(ways=(str(way),)))
+    restored.restore(folder)
+    _each_state(verdict, restored.states(), rank_group.states(), f"after a save and a load by {way}, {ranks.label}")
 
 
 _usual_ranks: dict[tuple[Framework, int, str], list[tuple[str, States]]] = {}

@@ -27,14 +27,14 @@ MIXED: dict[str, Recipe] = {
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 @pytest.mark.parametrize("updates", [0, 2], ids=["at-once", "after-updates"])
 def test_empty_window_is_refused_or_ignored(subject: Subject, verdict: Verdict, recipe: Recipe, updates: int) -> None:
-    asked, plain = (subject.trainer(exact_linear(), recipe) for _ in range(2))
-    for run in (asked, plain):
+    interrupted, plain = (subject.trainer(exact_linear(), recipe) for _ in range(2))
+    for run in (interrupted, plain):
         train(run, 0, updates)
-    verdict.observe("empty window", answer(asked))
+    verdict.observe("empty window", answer(interrupted))
     for number in range(3):
         what = f"{number} updates after the empty window"
-        verdict.same_state(asked.parameters(), plain.parameters(), f"parameters {what}", "empty-window-counts")
-        for run in (asked, plain):
+        verdict.same_state(interrupted.parameters(), plain.parameters(), f"parameters {what}", "empty-window-counts")
+        for run in (interrupted, plain):
             train(run, updates + number, updates + number + 1)
 
 
@@ -105,8 +105,10 @@ def test_state_taken_inside_window_is_not_shared(subject: Subject, verdict: Verd
     for run in (source, plain):
         run.accumulate(second, 8)
         run.apply()
-    left, right = subject.state(source), subject.state(plain)
-    verdict.same_state(left, right, "training state of the run that gave its state inside the window", "shared-state")
+    measured, expected = subject.state(source), subject.state(plain)
+    verdict.same_state(
+        measured, expected, "training state of the run that gave its state inside the window", "shared-state"
+    )
 
 
 @clause("resume.bit-identical")
@@ -124,7 +126,7 @@ def test_save_replaces_older_checkpoint(subject: Subject, verdict: Verdict, tmp_
         return
     resumed.restore(tmp_path)
     for what in ("right after the load", "an update later"):
-        left, right = subject.state(resumed), subject.state(through)
-        verdict.same_state(left, right, f"training state {what}", "older-save")
+        measured, expected = subject.state(resumed), subject.state(through)
+        verdict.same_state(measured, expected, f"training state {what}", "older-save")
         for run in (through, resumed):
             train(run, 5, 6)

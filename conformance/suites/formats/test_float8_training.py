@@ -75,8 +75,8 @@ def test_layers_multiply_dequantized_values(subject: Subject, verdict: Verdict, 
     shown, layers = run_pass(subject, verdict, largest, weights())
     for name, layer in layers.items():
         path, _ = DENSE[name]
-        far = furthest(shown.outputs[path], layer.outputs.values, layer.outputs.bound)
-        verdict.within(far, WITHIN, f"what layer {path} gives", "value")
+        share = furthest(shown.outputs[path], layer.outputs.values, layer.outputs.bound)
+        verdict.within(share, WITHIN, f"what layer {path} gives", "value")
 
 
 @clause("formats.float8-values")
@@ -85,8 +85,8 @@ def test_biases_are_not_cast(subject: Subject, verdict: Verdict) -> None:
     shown, layers = run_pass(subject, verdict, 4.0, weights(biases=3.0))
     for name, layer in layers.items():
         path, _ = DENSE[name]
-        far = furthest(shown.outputs[path], layer.outputs.values, layer.outputs.bound)
-        verdict.within(far, WITHIN, f"what layer {path} gives", "bias")
+        share = furthest(shown.outputs[path], layer.outputs.values, layer.outputs.bound)
+        verdict.within(share, WITHIN, f"what layer {path} gives", "bias")
 
 
 @clause("formats.float8-gradients")
@@ -95,11 +95,11 @@ def test_gradients_multiply_dequantized_values(subject: Subject, verdict: Verdic
     shown, layers = run_pass(subject, verdict, largest, weights())
     for name, layer in layers.items():
         gradient = layer.weight_gradient
-        far = furthest(shown.parameters[name], gradient.values, gradient.bound)
-        verdict.within(far, WITHIN, f"gradient of {name}", "gradient")
+        share = furthest(shown.parameters[name], gradient.values, gradient.bound)
+        verdict.within(share, WITHIN, f"gradient of {name}", "gradient")
     back = layers["2.output.weight"].input_gradient
-    far = furthest(shown.gradients["1"], back.values, back.bound)
-    verdict.within(far, WITHIN, "gradient that the head passes back", "passed-back")
+    share = furthest(shown.gradients["1"], back.values, back.bound)
+    verdict.within(share, WITHIN, "gradient that the head passes back", "passed-back")
 
 
 @clause("formats.float8-gradients")
@@ -108,8 +108,8 @@ def test_bias_gradients_are_not_cast(subject: Subject, verdict: Verdict) -> None
     for path, _ in DENSE.values():
         gradient = shown.gradients[path].astype(np.float64)
         bound = (ROWS + 2) * U * np.abs(gradient).sum(0)
-        far = furthest(shown.parameters[f"{path}.bias"], gradient.sum(0), bound)
-        verdict.within(far, WITHIN, f"gradient of the bias of layer {path}", "bias-gradient")
+        share = furthest(shown.parameters[f"{path}.bias"], gradient.sum(0), bound)
+        verdict.within(share, WITHIN, f"gradient of the bias of layer {path}", "bias-gradient")
 
 
 def _answers(subject: Subject, recipe: Recipe, test: Batch) -> Array:

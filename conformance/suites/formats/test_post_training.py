@@ -225,8 +225,8 @@ def range_count(rule: QuantRule, width: int, outputs: int) -> int:
     """Return the number of ranges of a weight."""
     if rule.axis is None:
         return 1
-    along, across = (width, outputs) if rule.axis == 0 else (outputs, width)
-    return across * -(-along // (rule.group or along))
+    length, count = (width, outputs) if rule.axis == 0 else (outputs, width)
+    return count * -(-length // (rule.group or length))
 
 
 @clause("quantization.zeros")
@@ -250,9 +250,9 @@ def test_zero_inputs_give_bias(subject: Subject, verdict: Verdict, technique: st
             codes = formats.codes(wanted / code_range.scale, np.array(float(code_range.zero_point)), rule.outputs)
             wanted, step = (codes - code_range.zero_point) * code_range.scale, code_range.scale
         zero = ~rows.any(axis=1)
-        apart = np.concatenate([np.abs(results - wanted)[zero].ravel(), np.abs(results - wanted)[:, 4]])
+        errors = np.concatenate([np.abs(results - wanted)[zero].ravel(), np.abs(results - wanted)[:, 4]])
         allowed = Bound(4 * formats.U * float(np.abs(wanted).max()) + 1e-3 * step, {"method": "roundings of the bias"})
-        verdict.within(float(apart.max()), allowed, "distance from the bias", "zeros-differ")
+        verdict.within(float(errors.max()), allowed, "distance from the bias", "zeros-differ")
 
 
 @clause("quantization.accuracy")

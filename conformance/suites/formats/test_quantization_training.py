@@ -72,8 +72,8 @@ def test_fake_quantization_of_nonfinite_values(subject: Subject, verdict: Verdic
     verdict.holds(not finite.any() or rule.nan == "clamped", "NaN", measured[0].tolist(), rule.nan, "nan")
     ends = ((rule.high - zero) * scale, (rule.low - zero) * scale)
     for row, (end, value) in enumerate(zip(ends, (np.inf, -np.inf), strict=True), start=1):
-        right = (measured[row] == end) | (measured[row] == value)
-        verdict.holds(bool(right.all()), f"{value}", measured[row].tolist(), "the end of the range", "infinity")
+        allowed = (measured[row] == end) | (measured[row] == value)
+        verdict.holds(bool(allowed.all()), f"{value}", measured[row].tolist(), "the end of the range", "infinity")
     wanted, _ = expected.fake(values[3:], scale.astype(np.float64), zero, rule)
     verdict.equal(measured[3:].astype(np.float64) + 0.0, wanted + 0.0, "the other values", "disturbed")
 

@@ -114,12 +114,12 @@ def test_implementation_applies_clipped_gradients(
     for value in (8.0, 2.0**-6, 1.0):
         norms = [run.apply_gradients(full(run, value)).gradient_norm for run in (plain, scaled)]
         verdict.equal(norms[1], norms[0], f"norm of gradients of {value}, scaled against unscaled", "norm-differs")
-    apart = max(
+    gap = max(
         float(np.abs(scaled.parameters()[name] - value).max() / np.abs(value).max())
         for name, value in plain.parameters().items()
     )
     bound = 3 * 2.0**-23
-    verdict.holds(apart <= bound, "relative distance of the weights after three clipped updates", apart, f"<= {bound}")
+    verdict.holds(gap <= bound, "relative distance of the weights after three clipped updates", gap, f"<= {bound}")
 
 
 @clause("optimizer.implementations-agree")

@@ -8,7 +8,6 @@ import pytest
 
 from conformance.checks.api import Subject, Verdict, clause
 from conformance.techniques import recompute
-from conformance.techniques.recompute import make_runs
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, token_batch, vector_batch, wide_batch
 from fixtures.model import Activation, Batch, Dense, Dropout, Head, Heads, Layer, Model, Residual
@@ -56,7 +55,7 @@ UPDATES = 12
 @pytest.mark.parametrize("fixture", PLAIN)
 def test_losses_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str) -> None:
     model, batch = make_model_and_batch(subject, PLAIN, fixture, variant)
-    plain, recomputed = make_runs(subject, model, RECIPE, Recompute(segments, variant=variant))
+    plain, recomputed = recompute.make_runs(subject, model, RECIPE, Recompute(segments, variant=variant))
     expected = [plain.update((batch,)).loss for _ in range(UPDATES)]
     measured = [recomputed.update((batch,)).loss for _ in range(UPDATES)]
     recompute.same_losses(subject, verdict, measured, expected, model, RECIPE, batch)
@@ -67,7 +66,7 @@ def test_losses_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, 
 @pytest.mark.parametrize("fixture", ["convolution", "encoder"])
 def test_gradients_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str) -> None:
     model, batch = make_model_and_batch(subject, PLAIN, fixture, variant)
-    plain, recomputed = make_runs(subject, model, RECIPE, Recompute(segments, variant=variant))
+    plain, recomputed = recompute.make_runs(subject, model, RECIPE, Recompute(segments, variant=variant))
     expected, measured = plain.gradients((batch,)), recomputed.gradients((batch,))
     recompute.same_gradients(subject, verdict, measured, expected, model, RECIPE, batch)
 
@@ -92,7 +91,7 @@ def test_dropout_masks_are_replayed(
 @clause("recompute.random-stream-unmoved")
 def test_later_random_numbers_match(subject: Subject, verdict: Verdict, variant: str) -> None:
     model, batch = RANDOM["mlp"]()
-    plain, recomputed = make_runs(subject, model, RECIPE, Recompute(2, variant=variant))
+    plain, recomputed = recompute.make_runs(subject, model, RECIPE, Recompute(2, variant=variant))
     for run in (plain, recomputed):
         run.gradients((batch,))
     verdict.same_state(recomputed.random_state(), plain.random_state(), "random state after one step", "stream-moved")
@@ -106,7 +105,7 @@ def test_running_statistics_update_once_per_step(
     subject: Subject, verdict: Verdict, segments: int, variant: str
 ) -> None:
     model, batch = PLAIN["convolution"]()
-    plain, recomputed = make_runs(subject, model, RECIPE, Recompute(segments, variant=variant))
+    plain, recomputed = recompute.make_runs(subject, model, RECIPE, Recompute(segments, variant=variant))
     for run in (plain, recomputed):
         run.update((batch,))
     verdict.differs(model.buffers(), plain.buffers(), "running statistics move at all")
@@ -123,7 +122,7 @@ def test_recomputed_forward_uses_precision_of_forward(
     of_ids = model.integer_inputs
     batches = [token_batch(2, seed=i) if of_ids else vector_batch(2, width=16, seed=i) for i in range(6)]
     recipe = RECIPE.replace(precision=precision)
-    plain, recomputed = make_runs(subject, model, recipe, Recompute(2, variant=variant))
+    plain, recomputed = recompute.make_runs(subject, model, recipe, Recompute(2, variant=variant))
     wide = subject.trainer(model, RECIPE).gradients((batches[0],))
     expected, measured = ([run.gradients((batch,)) for batch in batches] for run in (plain, recomputed))
     verdict.differs(wide, expected[0], f"{precision.label} differs from float32, so that a wrong replay would show")
@@ -142,7 +141,8 @@ def test_inner_segments_use_precision_of_forward(
     model, batch = digits_mlp((64, 32, 16)), digits_batch(8)
     recipe = RECIPE.replace(precision=precision)
     expected, measured = (
-        run.gradients((batch,)) for run in make_runs(subject, model, recipe, Recompute(2, depth=2, variant=variant))
+        run.gradients((batch,))
+        for run in recompute.make_runs(subject, model, recipe, Recompute(2, depth=2, variant=variant))
     )
     recompute.same_gradients(
         subject, verdict, measured, expected, model, recipe, batch, signature="precision-not-replayed"
@@ -159,7 +159,7 @@ def test_segment_boundary_between_matmul_and_activation(
     model = Model("cut", (*layers, Heads((Head("output", 10),))), (784,), (("output", "cross_entropy"),))
     recipe, batch = RECIPE.replace(precision=precision), digits_batch(8)
     expected, measured = (
-        run.gradients((batch,)) for run in make_runs(subject, model, recipe, Recompute(4, variant=variant))
+        run.gradients((batch,)) for run in recompute.make_runs(subject, model, recipe, Recompute(4, variant=variant))
     )
     recompute.same_gradients(
         subject, verdict, measured, expected, model, recipe, batch, signature="precision-not-replayed"
@@ -219,7 +219,7 @@ def test_tensors_in_containers_are_differentiated_or_refused(
 @pytest.mark.parametrize("fixture", PLAIN)
 def test_nested_recomputation(subject: Subject, verdict: Verdict, fixture: str, variant: str) -> None:
     model, batch = make_model_and_batch(subject, PLAIN, fixture, variant)
-    plain, single = make_runs(subject, model, RECIPE, Recompute(2, variant=variant))
+    plain, single = recompute.make_runs(subject, model, RECIPE, Recompute(2, variant=variant))
     single.gradients((batch,))
     try:
         nested = subject.trainer(model, RECIPE.replace(recompute=Recompute(2, depth=2, variant=variant)))
@@ -236,7 +236,7 @@ def test_nested_recomputation(subject: Subject, verdict: Verdict, fixture: str, 
 @pytest.mark.parametrize("segments", [1, 2, 3])
 def test_each_segment_runs_exactly_twice(subject: Subject, verdict: Verdict, segments: int, variant: str) -> None:
     model, batch = PLAIN["mlp"]()
-    plain, recomputed = make_runs(subject, model, RECIPE, Recompute(segments, variant=variant))
+    plain, recomputed = recompute.make_runs(subject, model, RECIPE, Recompute(segments, variant=variant))
     for run in (plain, recomputed):
         for _ in range(2):
             run.update((batch,))
@@ -262,7 +262,7 @@ def test_weights_changed_before_backward(subject: Subject, verdict: Verdict, var
 
 @clause("recompute.frees-activations")
 def test_activations_are_freed(subject: Subject, verdict: Verdict, variant: str) -> None:
-    plain, recomputed = make_runs(subject, blocks(), RECIPE, Recompute(4, variant=variant))
+    plain, recomputed = recompute.make_runs(subject, blocks(), RECIPE, Recompute(4, variant=variant))
     plain_bytes, less = plain.saved_bytes(wide_batch()), recomputed.saved_bytes(wide_batch())
     verdict.holds(less < plain_bytes, "bytes held with four segments", less, f"below {plain_bytes}", "nothing-saved")
 

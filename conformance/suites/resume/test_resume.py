@@ -90,8 +90,8 @@ def test_run_resumed_after_every_update_matches_uninterrupted_run(
             resumed.restore(tmp_path / str(number))
         for run in (through, resumed):
             train(run, number, number + 1)
-        left, right = subject.state(resumed), subject.state(through)
-        verdict.same_state(left, right, f"training state after update {number}, resumed before each")
+        measured, expected = subject.state(resumed), subject.state(through)
+        verdict.same_state(measured, expected, f"training state after update {number}, resumed before each")
 
 
 @clause("resume.bit-identical")
@@ -141,9 +141,8 @@ def test_arrays_of_caller_are_not_aliased(subject: Subject, verdict: Verdict) ->
 
 @clause("resume.bit-identical")
 def test_run_resumes_in_new_process(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
-    scaling = SCALING if supports(subject.framework, Capability.DYNAMIC_SCALING) else None
     k = 2 if supports(subject.framework, Capability.ACCUMULATION) else 1
-    recipe = ADAM.replace(scaling=scaling, accumulation=k, schedule=Steps((1, 4), (1.0, 0.5, 0.25)))
+    recipe = ADAM.replace(scaling=scaling_if(subject), accumulation=k, schedule=Steps((1, 4), (1.0, 0.5, 0.25)))
     windows = [exact_batch(8, 16, 1, seed=i).into(k) for i in range(5)]
     through = subject.trainer(dropout_probe(16), recipe)
     for window in windows[:2]:
@@ -195,7 +194,7 @@ def test_load_restores_saved_state_only(subject: Subject, verdict: Verdict, tmp_
 
 def scaling_if(subject: Subject) -> DynamicScaling | None:
     """Return dynamic scaling if the framework has it, else None."""
-    return SCALING if subject.framework.declares(Capability.DYNAMIC_SCALING).supported else None
+    return SCALING if supports(subject.framework, Capability.DYNAMIC_SCALING) else None
 
 
 @clause("resume.save-has-no-side-effects")
@@ -243,8 +242,8 @@ def test_save_inside_window_is_complete_or_refused(subject: Subject, verdict: Ve
     if resumed is None:
         verdict.holds(True, "the save was refused")
     else:
-        left, right = subject.state(resumed), subject.state(through)
-        verdict.same_state(left, right, "training state at the window's end", "partial-window-lost")
+        measured, expected = subject.state(resumed), subject.state(through)
+        verdict.same_state(measured, expected, "training state at the window's end", "partial-window-lost")
 
 
 @clause("resume.mid-window-rule")
@@ -266,8 +265,8 @@ def test_dropout_stream_resumes(subject: Subject, verdict: Verdict, tmp_path: Pa
     for batch in batches[3:]:
         masks = [run.update((batch,)).loss for run in (resumed, through)]
         verdict.equal(masks[0], masks[1], "loss under dropout after the load", "stream-restarted")
-    left, right = subject.state(resumed), subject.state(through)
-    verdict.same_state(left, right, "training state after three more updates under dropout", "stream-restarted")
+    measured, expected = subject.state(resumed), subject.state(through)
+    verdict.same_state(measured, expected, "training state after three more updates under dropout", "stream-restarted")
 
 
 @clause("resume.load-order")

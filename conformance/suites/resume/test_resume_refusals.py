@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, full, need
+from conformance.checks.api import Subject, Verdict, clause, full, need, train
 from fixtures.data import exact_batch
 from fixtures.model import Model
 from fixtures.models import exact_linear, exact_stack
@@ -205,8 +205,7 @@ def test_first_call_after_load_succeeds(subject: Subject, verdict: Verdict, tmp_
     if first == "unscale":
         need(subject, Capability.EXPLICIT_UNSCALE)
     running, restored = (subject.trainer(exact_linear(), PLAIN.replace(scaling=SCALING)) for _ in range(2))
-    for seed in range(2):
-        running.update((exact_batch(seed=seed),))
+    train(running, 0, 2)
     running.save(tmp_path)
     restored.restore(tmp_path)
     verdict.equal(CALLS[first](restored), CALLS[first](running), f"result of {first} after a load", "answer-differs")
