@@ -108,9 +108,8 @@ def peak_bytes(subject: Subject, model: Model, recipe: Recipe, window: Window, p
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
-    return int(
-        run_in_new_process(PeakTask(*same_framework(subject), model, subject.complete_recipe(recipe), window), path)
-    )
+    task = PeakTask(*same_framework(subject), model, subject.complete_recipe(recipe), window)
+    return int(run_in_new_process(task, path))
 
 
 def same_framework(subject: Subject) -> tuple[str, str, str]:
@@ -138,5 +137,5 @@ def run_in_new_process(task: Runnable, path: Path) -> Any:
 
 
 if __name__ == "__main__":
-    asked: Runnable = pickle.loads(Path(sys.argv[1]).read_bytes())
-    Path(sys.argv[2]).write_bytes(pickle.dumps(asked.run()))
+    requested: Runnable = pickle.loads(Path(sys.argv[1]).read_bytes())
+    Path(sys.argv[2]).write_bytes(pickle.dumps(requested.run()))

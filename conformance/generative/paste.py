@@ -27,17 +27,6 @@ from conformance.techniques.formats import (
     QuantizerCall,
     SpoiltCall,
 )
-from conformance.techniques.quantized_models import (
-    Convert,
-    PredictBatch,
-    PredictQat,
-    QatCase,
-    QuantizedCase,
-    Reload,
-    RunLayers,
-    SaveAndLoad,
-    SkipQat,
-    TrainQat,
-)
+from conformance.techniques.quantized_models import *
 from fixtures.model import *
 from fixtures.recipe import *

@@ -421,12 +421,8 @@ class _QatPlay:
             values = post_training.predict_outputs(case.model, converted, weights, rule, samples)
             for head, (exact, bound) in values.items():
                 post_training.check_near(verdict, measured[head], exact, bound, f"converted {head}", "prediction")
-            verdict.same_state(
-                post_training.collect_arrays(converted),
-                post_training.collect_arrays(repeated),
-                "a second conversion",
-                "differs",
-            )
+            arrays = (post_training.collect_arrays(model) for model in (converted, repeated))
+            verdict.same_state(*arrays, "a second conversion", "differs")
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return post_training.quantized_layers(self._case.model, self._rule.linear)

@@ -6,20 +6,9 @@ from threading import Thread
 
 import pytest
 
+from conformance.runner import selection
 from conformance.runner.jobs import selects
-from conformance.runner.selection import (
-    ALL,
-    CORE,
-    QUICK,
-    Selection,
-    WayTests,
-    chosen_ways,
-    durations,
-    may_use,
-    path_of,
-    read,
-    write,
-)
+from conformance.runner.selection import ALL, CORE, QUICK, Selection, WayTests, chosen_ways, durations, path_of
 from fixtures.recipe import SGD, Precision, Ranks, Recipe, Recompute
 from frameworks.reference import ReferenceFramework
 from frameworks.registry import UnknownFramework
@@ -33,15 +22,15 @@ CHOSEN = Selection(quick={TEST: ["1"]}, left_out={TEST: ["0"]})
 
 
 def test_selection_has_its_tests_and_core_has_unknown_ones(tmp_path: Path) -> None:
-    write(tmp_path / "x.json", CHOSEN)
-    selection = read(tmp_path / "x.json")
-    has = {name: [case for case in "0123" if selection.has(f"{TEST}[{case}]", name)] for name in (QUICK, CORE, ALL)}
+    selection.write(tmp_path / "x.json", CHOSEN)
+    chosen = selection.read(tmp_path / "x.json")
+    has = {name: [case for case in "0123" if chosen.has(f"{TEST}[{case}]", name)] for name in (QUICK, CORE, ALL)}
     assert has == {QUICK: ["1"], CORE: ["1", "2", "3"], ALL: ["0", "1", "2", "3"]}
-    assert read(None).has("a.b/test_c", CORE)
+    assert selection.read(None).has("a.b/test_c", CORE)
 
 
 def test_file_has_a_line_for_each_function_in_order(tmp_path: Path) -> None:
-    write(tmp_path / "x.json", Selection({"b.c/test_d": ["2", "1"], "a.b/test_c": [""]}, {}))
+    selection.write(tmp_path / "x.json", Selection({"b.c/test_d": ["2", "1"], "a.b/test_c": [""]}, {}))
     expected = '{"quick": {\n"a.b/test_c": [""],\n"b.c/test_d": ["1", "2"]\n},\n"left out of core": {\n\n}}\n'
     assert (tmp_path / "x.json").read_text() == expected
 
@@ -218,10 +207,10 @@ def test_a_run_refuses_ways_that_do_not_exist_or_exclude_each_other(names: list[
 def test_tests_are_chosen_by_what_their_runs_used() -> None:
     clipped = _verdict("composition.pairs/a", {"clip": 0.5})
     saved = _verdict("resume.bit-identical/test_a_saved_run_goes_on", {})
-    assert (may_use(clipped, "clip"), may_use(saved, "clip")) == (True, False)
-    assert (may_use(clipped, "save"), may_use(saved, "save")) == (False, True)
-    assert may_use(_verdict("a.b/c", {"precision": {"level": "O1"}}), "autocast")
-    assert may_use(saved, "backward")
+    assert (selection.may_use(clipped, "clip"), selection.may_use(saved, "clip")) == (True, False)
+    assert (selection.may_use(clipped, "save"), selection.may_use(saved, "save")) == (False, True)
+    assert selection.may_use(_verdict("a.b/c", {"precision": {"level": "O1"}}), "autocast")
+    assert selection.may_use(saved, "backward")
 
 
 def _verdict(test: str, recipe: dict[str, object]) -> TestVerdict:
