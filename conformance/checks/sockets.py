@@ -38,10 +38,10 @@ class Listener:
 def listeners_below(pid: int) -> Iterator[set[Listener]]:
     """Collect the sockets on which a process and its descendants listen until the context ends; none without /proc."""
     collected: set[Listener] = set()
-    ended = Event()
+    stop = Event()
 
     def watch() -> None:
-        while not ended.wait(PAUSE_S):
+        while not stop.wait(PAUSE_S):
             collected.update(_listeners_now(pid))
 
     thread = Thread(target=watch, daemon=True)
@@ -49,7 +49,7 @@ def listeners_below(pid: int) -> Iterator[set[Listener]]:
     try:
         yield collected
     finally:
-        ended.set()
+        stop.set()
         thread.join()
         collected.update(_listeners_now(pid))
 

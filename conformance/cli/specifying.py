@@ -230,7 +230,7 @@ def _program(evidence: Evidence) -> Iterator[str]:
         return
     yield from ("## To reproduce", "", "```python", evidence.finding.program.read_text("utf-8").rstrip(), "```", "")
     if isinstance(evidence.result, ProgramResult):
-        state = "shows the failure" if evidence.result.there else "does not show the failure"
+        state = "shows the failure" if evidence.result.present else "does not show the failure"
         yield from (f"Run just now with the versions below, it {state}:", "")
         yield from ("```text", f"expected: {evidence.result.expected}", f"seen: {evidence.result.observed}", "```", "")
     else:
@@ -344,7 +344,7 @@ def findings(framework: str, terms: tuple[str, ...], clause: str | None, kind: s
         return 2
     version = installed_version(framework) or ""
     there = {finding.id: known.is_expected(finding, version) for finding in due}
-    shown = {name: one.there for name, one in results.items() if not isinstance(one, str)}
+    shown = {name: one.present for name, one in results.items() if not isinstance(one, str)}
     return int(shown != there)
 
 
@@ -362,7 +362,7 @@ def _finding_lines(entry: tuple[str, ...], tried: str) -> Iterator[str]:
 def _result_line(result: reproducers.ProgramResult | str) -> str:
     if isinstance(result, str):
         return result
-    return f"{'present' if result.there else 'gone'}: got {result.observed}, want {result.expected}"
+    return f"{'present' if result.present else 'gone'}: got {result.observed}, want {result.expected}"
 
 
 def _run_program(finding: Finding) -> reproducers.ProgramResult | str:

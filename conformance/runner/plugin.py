@@ -240,15 +240,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     framework = config.stash[_FRAMEWORK]
     spoiling = [entry for entry in config.stash[_KNOWN].expectations if entry.finding.spoils_process]
-    last = [item for item in items if any(entry.covers(*_split_node_id(item)) for entry in spoiling)]
-    alone = [item for item in items if _split_node_id(item)[0] in TIMED]
+    harmful = [item for item in items if any(entry.covers(*_split_node_id(item)) for entry in spoiling)]
+    timed = [item for item in items if _split_node_id(item)[0] in TIMED]
     workers = int(getattr(config, "workerinput", {}).get("workercount", 1))
     if workers == 1 or _serial(config):
-        items.sort(key=lambda item: (item in last, item in alone))
+        items.sort(key=lambda item: (item in harmful, item in timed))
         return
     from conformance.runner.ordering import expected_seconds, split_by_worker  # needs pytest-xdist
 
-    items[:] = split_by_worker(items, workers, frozenset(alone), frozenset(last), expected_seconds(framework, items))
+    items[:] = split_by_worker(items, workers, frozenset(timed), frozenset(harmful), expected_seconds(framework, items))
 
 
 def _serial(config: pytest.Config) -> bool:

@@ -45,4 +45,4 @@ def test_documented_call_works(verdict: Verdict, workaround: Workaround) -> None
     verdict.observe(
         workaround.finding.id, {"instead": workaround.does, "kind": workaround.kind, "seen": result.observed}
     )
-    verdict.holds(not result.there, workaround.finding.id, result.observed, result.expected, "plain-way-fails")
+    verdict.holds(not result.present, workaround.finding.id, result.observed, result.expected, "plain-way-fails")
