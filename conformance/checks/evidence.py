@@ -13,6 +13,8 @@ from results.record.arrays import fingerprint
 from results.record.fingerprints import Fingerprint
 
 _MAX_LENGTH = 200
+_FRAME = re.compile(r'^\s*File "[^"]*", line \d+.*(?:\n(?!\s*File ").*)?$', re.MULTILINE)
+_FOLDER = re.compile(r"(?<![\w/.])(?:/[\w.+~-]+)+/(?=[\w.+-])")
 
 
 class Violation(AssertionError):
@@ -41,10 +43,6 @@ class Check:
     expected: str
     bound: float | None = None
     derivation: Mapping[str, Any] = field(default_factory=dict)
-
-
-_FRAME = re.compile(r'^\s*File "[^"]*", line \d+.*(?:\n(?!\s*File ").*)?$', re.MULTILINE)
-_FOLDER = re.compile(r"(?<![\w/.])(?:/[\w.+~-]+)+/(?=[\w.+-])")
 
 
 def clean_message(text: str) -> str:

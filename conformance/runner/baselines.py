@@ -16,6 +16,8 @@ from results.record.reading import Record, load, write
 BASELINES = SHIPPED / "baselines"
 SEED = 0
 """The seed of baselines, and the default seed of runs."""
+FOREIGN = "on a processor that no baseline has"
+"""Prefix of a failure's message on a processor that is not like that of any baseline."""
 
 
 def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | None:
@@ -29,10 +31,6 @@ def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | No
         if series(baseline) == series(record) and baseline.status != "interrupted":
             return path, baseline
     return None
-
-
-FOREIGN = "on a processor that no baseline has"
-"""Prefix of a failure's message on a processor that is not like that of any baseline."""
 
 
 @cache

@@ -30,6 +30,7 @@ PATIENCE_S = 5.0
 
 BEAT_S = 0.5
 """Seconds between two checks whether the parent process is alive."""
+_SINK = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 class Interrupts:
@@ -76,9 +77,6 @@ def isolate_test(interrupts: Interrupts, timeout_s: float) -> Generator[list[Bas
         state.restore()
     if interrupts.asked:
         raise KeyboardInterrupt
-
-
-_SINK = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def restore_settings(framework: Framework, before: Mapping[str, str]) -> tuple[str, ...]:

@@ -43,6 +43,30 @@ from frameworks.reference.quantization.float8 import Float8Layers, ReferenceDela
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
+_POWERS = st.integers(-6, 6)
+LONGEST = 8
+"""Largest number of steps for an amax history up to this length; a longer history gets up to twice its length."""
+QUOTIENT = 8 * U
+"""Relative error of a value's quotient by its scale: four roundings in the scale, and the quotient's own."""
+SCALES = 12
+"""Number of roundings that the two scales of a product add to those of its sum."""
+HISTORY = 3
+"""Length of the amax history of an exact run."""
+ITEMS, WIDTH, UNITS = 8, 16, 8
+"""Samples of a window, features of a sample and of the first layer, and outputs of the exact model."""
+MODEL = Model("exact-layers", (Dense(WIDTH), Heads((Head("output", UNITS),))), (WIDTH,), (("output", "squared_error"),))
+NAMES = ("0.weight", "1.output.weight")
+_LARGEST = 1.75
+"""The largest number of both formats is a power of two times this, so a largest value like this has an exact scale."""
+_IDLE = WIDTH - 1
+"""Index of a feature that is always zero; the kernel has its largest value there."""
+Powers = tuple[int, int]
+"""Exponents of the powers of two that multiply inputs and gradients of a micro-batch."""
+WINDOWS = ((0, 0), (3, -2), (-2, 1), (1, 3), (0, -4), (-3, 0))
+"""Exponents for inputs and gradients, window by window."""
+EIGHTHS = Recipe(SGD(2.0**-6), quantization=Float8(HISTORY))
+STILL = EIGHTHS.replace(optimizer=SGD(0.0))
+"""A recipe under which weights stay the same and the amax history changes."""
 
 
 def formats_of(rule: DelayedRule) -> dict[Operand, NarrowFormat]:
@@ -200,11 +224,6 @@ def _check_prediction(verdict: Verdict, product: DelayedProduct, inputs: Array, 
     verdict.equal(repeated, first, f"prediction {index}, repeated", "prediction")
 
 
-_POWERS = st.integers(-6, 6)
-LONGEST = 8
-"""Largest number of steps for an amax history up to this length; a longer history gets up to twice its length."""
-
-
 @st.composite
 def draw_case(draw: st.DrawFn, framework: Framework) -> DelayedCase:  # noqa: ARG001
     """Draw a case with a history shorter or longer than its steps, and windows of one to three micro-batches."""
@@ -241,12 +260,6 @@ DELAYED_SCALING = Technique(
     features=("delayed=window", "delayed=infinite"),
     places={ReferenceDelayedProduct: ("delayed_class", ReferenceFramework)},
 )
-
-
-QUOTIENT = 8 * U
-"""Relative error of a value's quotient by its scale: four roundings in the scale, and the quotient's own."""
-SCALES = 12
-"""Number of roundings that the two scales of a product add to those of its sum."""
 
 
 def used_scale(rule: DelayedRule, operand: Operand, history: AmaxHistory) -> float:
@@ -390,25 +403,6 @@ class ExactRun:
 
 def _most(values: Array) -> float:
     return float(np.max(np.abs(values)))
-
-
-HISTORY = 3
-ITEMS, WIDTH, UNITS = 8, 16, 8
-MODEL = Model("exact-layers", (Dense(WIDTH), Heads((Head("output", UNITS),))), (WIDTH,), (("output", "squared_error"),))
-NAMES = ("0.weight", "1.output.weight")
-_LARGEST = 1.75
-"""The largest number of both formats is a power of two times this, so a largest value like this has an exact scale."""
-_IDLE = WIDTH - 1
-"""Index of a feature that is always zero; the kernel has its largest value there."""
-
-Powers = tuple[int, int]
-"""Exponents of the powers of two that multiply inputs and gradients of a micro-batch."""
-WINDOWS = ((0, 0), (3, -2), (-2, 1), (1, 3), (0, -4), (-3, 0))
-"""Exponents for inputs and gradients, window by window."""
-
-EIGHTHS = Recipe(SGD(2.0**-6), quantization=Float8(HISTORY))
-STILL = EIGHTHS.replace(optimizer=SGD(0.0))
-"""A recipe under which weights stay the same and the amax history changes."""
 
 
 def rule_of(subject: Subject) -> Float8Rule:

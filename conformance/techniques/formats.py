@@ -34,6 +34,31 @@ SOURCES = {name: np.dtype(name) for name in ("float64", "float32", "float16")} |
     "bfloat16": np.dtype(ml_dtypes.bfloat16)
 }
 """NumPy dtypes of the formats from which values are cast, by name."""
+U = 2.0**-24
+"""Unit roundoff of float32."""
+NEAR_A_TIE = 2.0**-20
+"""Relative distance of a quotient from a half-way value below which float32 may round it to either neighbour."""
+SCALE = Bound(4 * U, {"u": U, "roundings": 4.0})
+"""Relative error of a scale, which is the reciprocal of a quotient, with two more roundings."""
+WITHIN = Bound(1.0, {"bound": 1.0})
+"""Bound of a deviation that is measured in units of its own bound."""
+CLAUSE = "laws.codes"
+"""Clause of a call that changes its operands or depends on other calls."""
+FAKE_ROUNDINGS = 3
+"""Number of roundings of a dequantized value: its product with the scale, and two more in frameworks that derive the
+scale from a largest value."""
+Operands = tuple[Array, ...]
+Answer = dict[str, Array]
+"""Results of a call by name."""
+INTEGERS = ("int8", "int8")
+"""Formats of the operands of an integer product."""
+QUANTIZERS = ("int8-tensor", "int8-row", "int8-column", "uint8-tensor", "int4-group")
+FAKE_QUANTIZERS = ("fake-int8-tensor", "fake-int8-column", "fake-uint8-tensor", "fake-int4-tensor")
+PRODUCTS = (("float8_e4m3fn", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn"))
+"""Formats of the forward pass, and of gradients, which need a wider range."""
+_SEEDS = st.integers(0, 2**16)
+_SMALL, _LARGE = st.integers(1, 9), st.sampled_from([16, 31, 64, 65, 129, 257, 1025])
+_SIDES = _SMALL | _LARGE
 
 
 def nearest(values: Array, narrow: NarrowFormat) -> Array:
@@ -104,11 +129,6 @@ def beyond_values(narrow: NarrowFormat) -> Array:
     every = np.unique(every).astype(np.float32)
     every = every[np.isfinite(every)]
     return np.concatenate([every, -every])
-
-
-U = 2.0**-24
-NEAR_A_TIE = 2.0**-20
-"""Relative distance of a quotient from a half-way value below which float32 may round it to either neighbour."""
 
 
 def rule_of(subject: Subject, name: str) -> QuantRule:
@@ -281,12 +301,6 @@ def comes_back(verdict: Verdict, values: Array, quantized: Quantized, what: str)
     verdict.equal(moved, 0, f"zeros of {what} that moved", "zero-moved")
 
 
-SCALE = Bound(4 * U, {"u": U, "roundings": 4.0})
-"""Relative error of a scale, which is the reciprocal of a quotient, with two more roundings."""
-WITHIN = Bound(1.0, {"bound": 1.0})
-"""Bound of a deviation that is measured in units of its own bound."""
-
-
 def values_up_to(shape: tuple[int, ...], largest: float, seed: int | Sequence[int]) -> Array:
     """Return values of both signs and many magnitudes, float32; the largest is `largest`, at a random place."""
     rng = np.random.default_rng(seed)
@@ -328,15 +342,6 @@ def furthest(measured: Array, expected: Array, bound: Array) -> float:
     with np.errstate(invalid="ignore", divide="ignore"):
         gap = np.abs(measured - expected)
         return float(np.max(np.where(gap == 0, 0.0, gap / bound)))
-
-
-CLAUSE = "laws.codes"
-FAKE_ROUNDINGS = 3
-"""Number of roundings of a dequantized value: its product with the scale, and two more in frameworks that derive the
-scale from a largest value."""
-
-Operands = tuple[Array, ...]
-Answer = dict[str, Array]
 
 
 class CodedCall(Protocol):
@@ -570,10 +575,6 @@ def _along(values: Array, axis: Literal[0, 1] | None) -> Array:
     return values[:, None] if axis == 1 else values
 
 
-INTEGERS = ("int8", "int8")
-"""Formats of the operands of an integer product."""
-
-
 @dataclass(frozen=True)
 class CastCall:
     """Values that are cast to an 8-bit format.
@@ -711,15 +712,6 @@ class Packing:
             halved = codes.size // length * ((length + 1) // 2)
             verdict.equal(answer["packed"].nbytes, halved, "bytes", "bytes")
             verdict.equal(answer["restored"], codes, "unpacked integers", "other-codes")
-
-
-QUANTIZERS = ("int8-tensor", "int8-row", "int8-column", "uint8-tensor", "int4-group")
-FAKE_QUANTIZERS = ("fake-int8-tensor", "fake-int8-column", "fake-uint8-tensor", "fake-int4-tensor")
-PRODUCTS = (("float8_e4m3fn", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn"))
-"""Formats of the forward pass, and of gradients, which need a wider range."""
-_SEEDS = st.integers(0, 2**16)
-_SMALL, _LARGE = st.integers(1, 9), st.sampled_from([16, 31, 64, 65, 129, 257, 1025])
-_SIDES = _SMALL | _LARGE
 
 
 def matrices(

@@ -57,6 +57,18 @@ _MOVE, _MOVES = 2.0**-20, 4
 """Relative size and number of random perturbations of the samples."""
 _FURTHEST = 0.4
 """Largest distance of a generated quotient from an integer."""
+USUAL = 6.0
+"""The outlier threshold where a rule has none: Dettmers et al. 2022, arXiv:2208.07339, section 3.2."""
+_COLUMN = 20
+"""Column in which `_with_column` puts the outlier, if the inputs are wide enough."""
+TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")
+DYNAMIC, STATIC = TECHNIQUES[:2]
+TECHNIQUE = pytest.mark.parametrize("technique", TECHNIQUES)
+LAYERS = (Dense(33), Activation("relu"), LayerNorm(), Dense(17), Activation("tanh"), Heads((Head("output", 5),)))
+MIXED = Model("mixed", LAYERS, (160,), (("output", "squared_error"),))
+"""A model whose sizes no group divides, with a norm between layers."""
+ROWS = 9
+OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
 
 
 def random_inputs(
@@ -272,12 +284,6 @@ def predict_outputs(
     return {head.name: dense(f"{len(model.layers) - 1}.{head.name}.weight") for head in model.heads.heads}
 
 
-USUAL = 6.0
-"""The outlier threshold where a rule has none: Dettmers et al. 2022, arXiv:2208.07339, section 3.2."""
-_COLUMN = 20
-"""Column in which `_with_column` puts the outlier, if the inputs are wide enough."""
-
-
 def threshold(rule: LinearRule) -> float:
     """Return the rule's outlier threshold, or the usual one if it has none."""
     return rule.outliers if np.isfinite(rule.outliers) else USUAL
@@ -351,15 +357,6 @@ def from_float(inputs: Array, weight: Array, bias: Array, rule: LinearRule) -> t
     return x @ w + added, np.abs(x) @ off_w + off_x @ (np.abs(w) + off_w) + rounding
 
 
-TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")
-DYNAMIC, STATIC = TECHNIQUES[:2]
-TECHNIQUE = pytest.mark.parametrize("technique", TECHNIQUES)
-LAYERS = (Dense(33), Activation("relu"), LayerNorm(), Dense(17), Activation("tanh"), Heads((Head("output", 5),)))
-MIXED = Model("mixed", LAYERS, (160,), (("output", "squared_error"),))
-"""A model whose sizes no group divides, with a norm between layers."""
-ROWS = 9
-
-
 def make_mixed_model(rule: LinearRule) -> Model:
     """Return `MIXED` or, if small weights are not quantized, a model in which every layer but one head has codes.
 
@@ -412,9 +409,6 @@ def try_predict(make: Callable[[], QuantizedModel], samples: Array) -> tuple[str
         return "", make().predict(samples)
     except Exception as error:
         return f"{type(error).__name__}: {error}", {}
-
-
-OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
 
 
 def unlike_weights(model: Model, seed: int = 0) -> dict[str, Array]:

@@ -18,6 +18,11 @@ from frameworks.contract import Capability, Trainer, Unsupported
 RECIPE = Recipe(SGD(2.0**-4))
 UNIT = 2.0**-24
 """Unit roundoff of float32."""
+OPTIMIZERS: dict[str, Optimizer] = {
+    "momentum": SGD(2.0**-4, momentum=0.9),
+    "adam": Adam(1e-2),
+    "adamw": AdamW(1e-2, weight_decay=0.1),
+}
 
 
 @clause("accumulation.remainder")
@@ -151,13 +156,6 @@ def test_finite_gradients_are_applied_unclipped_beside_nonfinite(
     verdict.same_state(measured, wanted, "parameters next to the non-finite one, without clipping", "clipped")
     spoilt = sum(int((~np.isfinite(after[name][~own])).sum()) for name, own in finite.items())
     verdict.holds(spoilt == 1, "non-finite elements where the gradient is not finite", spoilt, 1, "clipped")
-
-
-OPTIMIZERS: dict[str, Optimizer] = {
-    "momentum": SGD(2.0**-4, momentum=0.9),
-    "adam": Adam(1e-2),
-    "adamw": AdamW(1e-2, weight_decay=0.1),
-}
 
 
 @clause("accumulation.groups-change-nothing")

@@ -21,6 +21,7 @@ SMOOTH = 1e-3
 """Largest distance between the differences to both sides, and by a quarter of the step, at a smooth point."""
 NEAR = 2.0**-6
 TINY = 2.0**-100
+Check = Callable[[Shipped, str, int], Iterator[str]]
 
 
 @clause("composition.shipped-gradients")
@@ -31,9 +32,6 @@ def test_gradient_matches_numerical_derivative(subject: Subject, verdict: Verdic
 @clause("composition.shipped-gradients")
 def test_gradient_is_independent_of_position(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
     _judge(subject, verdict, excluded, "place", _by_place)
-
-
-Check = Callable[[Shipped, str, int], Iterator[str]]
 
 
 def _judge(subject: Subject, verdict: Verdict, excluded: Excluded, technique: str, check: Check) -> None:

@@ -52,6 +52,14 @@ AFTER_GRADIENTS = ("average", "load", "optimizer", "save", "schedule")
 
 ROUNDING = ("average", "clip")
 """Techniques whose ways may round differently where values have more than a few bits."""
+_failing: set[Row] = set()
+"""Rows that this process found to fail by the default ways."""
+_VALUES = (0.5, math.inf, 0.5, 0.25, 0.75)
+"""Values of one gradient element in successive updates; the infinite one is skipped, so counters end at odd numbers."""
+_usual: dict[tuple[Framework, int, bool, str], list[dict[str, Array]]] = {}
+"""Cache of the states of this process's runs by the default way."""
+_usual_ranks: dict[tuple[Framework, int, str], list[tuple[str, States]]] = {}
+"""Cache of the states of ranks by the default way, in the form of `_updated_ranks`."""
 
 
 def _using(recipe: Recipe, technique: str) -> Recipe:
@@ -83,10 +91,6 @@ def test_way_matches_oracle(subject: Subject, verdict: Verdict, excluded: Exclud
                 break
         verdict.holds(trained > 0, f"rows that {way} can train", trained, "one or more", "no-row")
     verdict.equal(calls.missing, (), "calls of the way that were not made", "way-not-used")
-
-
-_failing: set[Row] = set()
-"""Rows that this process found to fail by the default ways."""
 
 
 def _fails_by_default(subject: Subject, row: Row, folder: Path) -> bool:
@@ -180,10 +184,6 @@ def _declares(subject: Subject, recipe: Recipe) -> bool:
     return supports(subject.framework, *needs(recipe))
 
 
-_VALUES = (0.5, math.inf, 0.5, 0.25, 0.75)
-"""Values of one gradient element in successive updates; the infinite one is skipped, so counters end at odd numbers."""
-
-
 def _trains(way: Way) -> bool:
     """Return whether runs of the way train on data, in addition to given gradients."""
     return way.technique not in (*ROUNDING, *AFTER_GRADIENTS)
@@ -241,10 +241,6 @@ def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, rec
     verdict.same_state(subject.state(runs[0]), subject.state(trainer), f"state of an update after a load by {way}")
 
 
-_usual: dict[tuple[Framework, int, bool, str], list[dict[str, Array]]] = {}
-"""Cache of the states of this process's runs by the default way."""
-
-
 def _nearly_same(verdict: Verdict, measured: Mapping[str, Array], expected: Mapping[str, Array], what: str) -> None:
     """Compare the states of two compiled programs, which may divide and take roots in different orders."""
     verdict.equal(sorted(measured), sorted(expected), f"entries of the {what}", "entries-differ")
@@ -299,10 +295,6 @@ def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, rank
     restored = subject.rank_group(model, recipe.replace(ways=(str(way),)))
     restored.restore(folder)
     _each_state(verdict, restored.states(), rank_group.states(), f"after a save and a load by {way}, {ranks.label}")
-
-
-_usual_ranks: dict[tuple[Framework, int, str], list[tuple[str, States]]] = {}
-"""Cache of the states of ranks by the default way, in the form of `_updated_ranks`."""
 
 
 def _updated_ranks(

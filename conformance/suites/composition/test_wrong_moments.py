@@ -21,6 +21,13 @@ MIXED: dict[str, Recipe] = {
     "adam-bfloat16-recomputed": RECIPES["adam"].replace(precision=BFLOAT16, recompute=Recompute(2)),
     "momentum-float16-scaled-clipped": RECIPES["momentum"].replace(precision=FLOAT16, scaling=SCALING, clip=0.25),
 }
+OLDER: dict[str, tuple[Recipe, int]] = {
+    "of-fewer-updates": (RECIPES["adam"], 1),
+    "of-more-updates": (RECIPES["adam"], 3),
+    "with-more-parts": (RECIPES["adam"].replace(scaling=SCALING, schedule=Steps((1,), (1.0, 0.5))), 1),
+    "with-fewer-parts": (Recipe(SGD(2.0**-6)), 1),
+}
+"""By case, the recipe of a run and the number of its updates before an older save."""
 
 
 @clause("accumulation.empty-window")
@@ -76,15 +83,6 @@ def test_load_inside_window_replaces_window(subject: Subject, verdict: Verdict, 
         for run in (through, resumed):
             run.update(exact_batch(8, seed=seed).into(2))
     verdict.same_state(subject.state(resumed), subject.state(through), "training state two updates after the load")
-
-
-OLDER: dict[str, tuple[Recipe, int]] = {
-    "of-fewer-updates": (RECIPES["adam"], 1),
-    "of-more-updates": (RECIPES["adam"], 3),
-    "with-more-parts": (RECIPES["adam"].replace(scaling=SCALING, schedule=Steps((1,), (1.0, 0.5))), 1),
-    "with-fewer-parts": (Recipe(SGD(2.0**-6)), 1),
-}
-"""By case, the recipe of a run and the number of its updates before an older save."""
 
 
 @clause("resume.live-state")

@@ -27,6 +27,11 @@ SMALL: dict[str, Callable[[], tuple[Model, Batch]]] = {
     "convolution": lambda: (digits_convolution(0.0, 4), digits_batch(32, image=True)),
     "encoder": lambda: (encoder(width=16, heads=2, blocks=1), token_batch(32)),
 }
+TECHNIQUES = {
+    "plain": RECIPE,
+    "float16": RECIPE.replace(precision=FLOAT16),
+    "recomputed": RECIPE.replace(recompute=Recompute(4)),
+}
 
 
 def slack(subject: Subject, tensors: int) -> int:
@@ -133,13 +138,6 @@ def test_micro_batch_saves_its_share_of_bytes(subject: Subject, verdict: Verdict
     verdict.within(
         float(abs(k * one - whole)), bound, f"{k} times the last one's bytes, from the whole's", "not-a-share"
     )
-
-
-TECHNIQUES = {
-    "plain": RECIPE,
-    "float16": RECIPE.replace(precision=FLOAT16),
-    "recomputed": RECIPE.replace(recompute=Recompute(4)),
-}
 
 
 @clause("cost.bytes-repeat")

@@ -43,6 +43,12 @@ WORKSPACE = 64 * 2**20
 
 TENSORS = 4
 """Additional activations of one block during its backward pass: gradients and their inputs."""
+TECHNIQUES = {
+    "O1-float16": RECIPE.replace(precision=FLOAT16),
+    "O1-bfloat16": RECIPE.replace(precision=BFLOAT16),
+    "recomputed": RECIPE.replace(recompute=Recompute(SEGMENTS)),
+    "accumulated": RECIPE.replace(accumulation=MICRO_BATCHES),
+}
 
 
 def tall_blocks(count: int = BLOCKS) -> Fixture:
@@ -117,14 +123,6 @@ def test_time_of_sine_and_cosine_example(subject: Subject, verdict: Verdict, pre
     compare_times(
         subject, verdict, example(), technique, f"{precision.label}, sine and cosine", plain, -(-EPOCHS // FEWEST)
     )
-
-
-TECHNIQUES = {
-    "O1-float16": RECIPE.replace(precision=FLOAT16),
-    "O1-bfloat16": RECIPE.replace(precision=BFLOAT16),
-    "recomputed": RECIPE.replace(recompute=Recompute(SEGMENTS)),
-    "accumulated": RECIPE.replace(accumulation=MICRO_BATCHES),
-}
 
 
 def count_peak_bytes(subject: Subject, technique: str) -> int:

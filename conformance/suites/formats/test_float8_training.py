@@ -21,6 +21,7 @@ TWO = Model(
 DENSE = {"0.weight": ("0", None), "2.output.weight": ("2.output", "1")}
 """By weight, the path of its dense layer and the path of the layer whose output is its input."""
 ROWS = 12
+LARGEST = pytest.mark.parametrize("largest", [4.0, 300.0, 0.002], ids=["usual", "beyond", "tiny"])
 
 
 def weights(biases: float = 0.0) -> dict[str, Array]:
@@ -64,9 +65,6 @@ def run_pass(
         for name, (path, source) in DENSE.items()
     }
     return shown, layers
-
-
-LARGEST = pytest.mark.parametrize("largest", [4.0, 300.0, 0.002], ids=["usual", "beyond", "tiny"])
 
 
 @clause("formats.float8-values")

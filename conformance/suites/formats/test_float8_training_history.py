@@ -14,6 +14,20 @@ from fixtures.recipe import SGD, AdamW, DynamicScaling, Float8, Recompute, Stati
 from frameworks.contract import AmaxHistories, Capability, Operand
 
 PARTS = pytest.mark.parametrize("parts", [(0,), (0, -3), (-3, 0)], ids=["whole", "largest-first", "largest-last"])
+SCALINGS = {"default-factors": DynamicScaling(2.0**6), "own-factors": DynamicScaling(2.0**6, 2.0, 0.25, 1000)}
+FOREIGN = {
+    "another-history": (expected.EIGHTHS.replace(quantization=Float8(expected.HISTORY + 2)), expected.EIGHTHS),
+    "from-float32": (expected.EIGHTHS.replace(quantization=None), expected.EIGHTHS),
+    "into-float32": (expected.EIGHTHS, expected.EIGHTHS.replace(quantization=None)),
+}
+OPTIMIZERS = {
+    "momentum": expected.EIGHTHS.replace(optimizer=SGD(2.0**-6, 0.9)),
+    "decay": expected.EIGHTHS.replace(optimizer=AdamW(2.0**-6, weight_decay=0.5)),
+    "clip": expected.EIGHTHS.replace(clip=2.0**-10),
+    "average": expected.EIGHTHS.replace(average=0.5),
+    "groups": expected.EIGHTHS.replace(groups=2),
+    "accumulation": expected.EIGHTHS.replace(accumulation=2, clip=2.0**-10),
+}
 
 
 @clause("formats.float8-memory-follows")
@@ -71,9 +85,6 @@ def test_recomputation_does_not_change_amax_history(subject: Subject, verdict: V
     )
     for of_inputs, of_gradient in expected.WINDOWS:
         followed.update(*((of_inputs + part, of_gradient + part) for part in parts))
-
-
-SCALINGS = {"default-factors": DynamicScaling(2.0**6), "own-factors": DynamicScaling(2.0**6, 2.0, 0.25, 1000)}
 
 
 @clause("formats.float8-skips")
@@ -184,13 +195,6 @@ def test_amax_history_survives_saving(
     verdict.same_state(subject.state(other.run), subject.state(followed.run), "both runs later", "goes-on-otherwise")
 
 
-FOREIGN = {
-    "another-history": (expected.EIGHTHS.replace(quantization=Float8(expected.HISTORY + 2)), expected.EIGHTHS),
-    "from-float32": (expected.EIGHTHS.replace(quantization=None), expected.EIGHTHS),
-    "into-float32": (expected.EIGHTHS, expected.EIGHTHS.replace(quantization=None)),
-}
-
-
 @clause("formats.float8-survives-saving")
 @pytest.mark.parametrize("kind", list(FOREIGN))
 def test_other_amax_history_is_refused(subject: Subject, verdict: Verdict, tmp_path: Path, kind: str) -> None:
@@ -209,16 +213,6 @@ def test_other_amax_history_is_refused(subject: Subject, verdict: Verdict, tmp_p
         refused = True
     verdict.holds(refused, "the save of another kind is refused", signature="loaded")
     verdict.same_state(subject.state(other), before, "the run that refused it", "half-loaded")
-
-
-OPTIMIZERS = {
-    "momentum": expected.EIGHTHS.replace(optimizer=SGD(2.0**-6, 0.9)),
-    "decay": expected.EIGHTHS.replace(optimizer=AdamW(2.0**-6, weight_decay=0.5)),
-    "clip": expected.EIGHTHS.replace(clip=2.0**-10),
-    "average": expected.EIGHTHS.replace(average=0.5),
-    "groups": expected.EIGHTHS.replace(groups=2),
-    "accumulation": expected.EIGHTHS.replace(accumulation=2, clip=2.0**-10),
-}
 
 
 @clause("formats.float8-is-no-parameter")

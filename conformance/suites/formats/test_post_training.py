@@ -39,6 +39,9 @@ from fixtures.models import digits_mlp
 from fixtures.recipe import Adam, Recipe
 from frameworks.contract import PostTraining, QuantRule
 
+SIZES = st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(1, 6), st.integers(-12, 12), st.integers(0, 99))
+"""Inputs and outputs of a layer, rows of its batch, the exponent of 2 of its weights, and a seed."""
+
 
 @clause("quantization.weights-as-declared")
 @TECHNIQUE
@@ -56,10 +59,6 @@ def test_layer_output_matches_its_codes(subject: Subject, verdict: Verdict, tech
     for name in [*quantized_layers(model, rule), *small_layers(model, rule)]:
         for rows in (1, ROWS):
             check_dense(verdict, rule, quantized, name, rows, rows, weights)
-
-
-SIZES = st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(1, 6), st.integers(-12, 12), st.integers(0, 99))
-"""Inputs and outputs of a layer, rows of its batch, the exponent of 2 of its weights, and a seed."""
 
 
 @clause("quantization.linear-arithmetic")

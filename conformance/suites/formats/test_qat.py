@@ -24,6 +24,7 @@ LAYERS = (Dense(24), Activation("relu"), Heads((Head("output", 6),)))
 TWO = Model("two-layers", LAYERS, (40,), (("output", "squared_error"),))
 NAMES = ("0.weight", "2.output.weight")
 ROWS = 12
+FACTORS = (1.0, 3.0, 0.25, 7.0)
 
 
 def weights() -> dict[str, Array]:
@@ -117,9 +118,6 @@ def test_clipped_values_have_zero_gradient(subject: Subject, verdict: Verdict) -
     verdict.within(share_of_bound, Bound(1.0, OF_ITS_BOUND), "gradient of the head's weight", "gradient-differs")
     share_of_bound = worst_share(trace.outputs["2.output"], layer.outputs, layer.outputs_bound)
     verdict.within(share_of_bound, Bound(1.0, OF_ITS_BOUND), "what the head gives", "values-differ")
-
-
-FACTORS = (1.0, 3.0, 0.25, 7.0)
 
 
 @clause("quantization.ranges-follow")

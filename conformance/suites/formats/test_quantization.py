@@ -16,6 +16,18 @@ from frameworks.contract import Quantizers
 each_quantizer = pytest.mark.parametrize("name", expected.QUANTIZERS)
 SIDE = 48
 """Rows and columns of a square matrix; groups of 32 do not divide it."""
+MATRICES = expected.matrices(st.integers(1, 9), st.integers(1, 67), ("normal", "one", "zeros"))
+DEGENERATE = {
+    "zeros": (0.0, 0.0, 0.0),
+    "negative-zeros": (-0.0, 0.0, -0.0),
+    "one-value": (0.7, 0.7, 0.7),
+    "one-negative-value": (-0.7, -0.7, -0.7),
+    "subnormal": (1e-40, -2e-40, 0.0),
+    "tiny": (1e-30, -2e-30, 0.0),
+    "outlier": (1e4, 1e-3, -1e-3),
+    "far-from-zero": (1000.0, 1000.5, 1001.0),
+    "wide": (3e38, -3e38, 1.0),
+}
 
 
 def unlike(seed: int = 0) -> Array:
@@ -87,9 +99,6 @@ def test_ties_round_as_declared(subject: Subject, verdict: Verdict, name: str) -
     verdict.equal(quantized.codes.astype(np.int64), wanted.astype(np.int64), "codes of half-way values", "ties")
 
 
-MATRICES = expected.matrices(st.integers(1, 9), st.integers(1, 67), ("normal", "one", "zeros"))
-
-
 @clause("quantization.round-trip")
 @each_quantizer
 @explore(MATRICES, examples=60)
@@ -99,19 +108,6 @@ def test_round_trip_error_is_at_most_half_a_scale(
     rule_of(subject, name)
     values = case.values()
     expected.comes_back(verdict, values, subject.framework.rule(Quantizers).quantize(name, values), "a drawn matrix")
-
-
-DEGENERATE = {
-    "zeros": (0.0, 0.0, 0.0),
-    "negative-zeros": (-0.0, 0.0, -0.0),
-    "one-value": (0.7, 0.7, 0.7),
-    "one-negative-value": (-0.7, -0.7, -0.7),
-    "subnormal": (1e-40, -2e-40, 0.0),
-    "tiny": (1e-30, -2e-30, 0.0),
-    "outlier": (1e4, 1e-3, -1e-3),
-    "far-from-zero": (1000.0, 1000.5, 1001.0),
-    "wide": (3e38, -3e38, 1.0),
-}
 
 
 @clause("quantization.degenerate")

@@ -55,6 +55,9 @@ TECHNIQUES: dict[str, tuple[str, Optimizer, dict[str, Any]]] = {
     "masters": ("inner-layer", ADAMW, {"precision": MASTERED[1], "accumulation": 2}),
 }
 """Case of frozen parameters, optimizer, and recipe fields, which are used as far as the framework declares them."""
+_PAUSED = ("0.output.weight",)
+SCRIPT: tuple[tuple[tuple[str, ...], float], ...] = (((), 1.0), ((), 0.5), (_PAUSED, 2.0), (_PAUSED, 0.5), ((), 0.25))
+"""Frozen parameters of each update, and the value of all gradients in it."""
 
 
 def constants(trainer: Trainer, names: Collection[str]) -> dict[str, Array]:
@@ -141,11 +144,6 @@ def test_freezing_later_keeps_moments(subject: Subject, verdict: Verdict, tmp_pa
 def test_freezing_later_is_saved_by_each_way(subject: Subject, verdict: Verdict, tmp_path: Path, file_way: Way) -> None:
     need(subject, Capability.FREEZE)
     run_with_pause(subject, verdict, tmp_path, exact_linear(), Recipe(ADAMW, ways=(str(file_way),)))
-
-
-_PAUSED = ("0.output.weight",)
-SCRIPT: tuple[tuple[tuple[str, ...], float], ...] = (((), 1.0), ((), 0.5), (_PAUSED, 2.0), (_PAUSED, 0.5), ((), 0.25))
-"""Frozen parameters of each update, and the value of all gradients in it."""
 
 
 def run_with_pause(subject: Subject, verdict: Verdict, folder: Path, model: Model, recipe: Recipe) -> Trainer:

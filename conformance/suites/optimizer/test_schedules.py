@@ -56,6 +56,10 @@ CURVES: dict[str, Curve] = {
     "joined-inside": Joined((Joined((_HALF, Linear(0.5, 1.0, 2)), (2,)), Exponential(0.5)), (6,)),
 }
 each_curve = pytest.mark.parametrize("curve", CURVES)
+each_cycled = pytest.mark.parametrize(
+    "optimizer", [SGD(RATE, momentum=0.5), Adam(RATE, beta2=0.75)], ids=["momentum", "adam"]
+)
+CYCLE = OneCycle(4.0, 3, 10, 0.25, momenta=(0.75, 0.25))
 
 
 def zeros() -> dict[str, Array]:
@@ -136,12 +140,6 @@ def test_each_group_follows_schedule_from_its_own_rate(subject: Subject, verdict
     trainer = make_zero_run(subject, recipe)
     judge(verdict, CURVES[curve], measure_moves(trainer, 0, 5, parameter=1), 0, 2.0 * RATE)
     judge(verdict, CURVES[curve], measure_moves(trainer, 5, UPDATES), 5)
-
-
-each_cycled = pytest.mark.parametrize(
-    "optimizer", [SGD(RATE, momentum=0.5), Adam(RATE, beta2=0.75)], ids=["momentum", "adam"]
-)
-CYCLE = OneCycle(4.0, 3, 10, 0.25, momenta=(0.75, 0.25))
 
 
 @clause("optimizer.schedules")

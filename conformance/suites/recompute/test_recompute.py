@@ -21,18 +21,19 @@ PLAIN: dict[str, Callable[[], tuple[Model, Batch]]] = {
     "convolution": lambda: (digits_convolution(0.0, 4), digits_batch(4, image=True)),
     "encoder": lambda: (encoder(width=16, heads=2, blocks=1), token_batch(2)),
 }
+RANDOM: dict[str, Callable[[], tuple[Model, Batch]]] = {
+    "mlp": lambda: (make_dropout_model(), digits_batch(8)),
+    "encoder": lambda: (encoder(width=16, heads=2, blocks=1, dropout=0.25), token_batch(2)),
+}
+UPDATES = 12
+"""Enough updates for a gradient's last bits to affect a loss at any seed."""
+CONTAINERS = [case for case in get_args(RecomputeCase) if case in ("positional", "tuple", "list", "dict", "keyword")]
 
 
 def make_dropout_model(rate: float = 0.5) -> Model:
     """Return a model of two dense layers, each followed by dropout."""
     layers: tuple[Layer, ...] = (Dense(32), Activation("tanh"), Dropout(rate), Dense(32), Dropout(rate))
     return Model("dropped", (*layers, Heads((Head("output", 10),))), (784,), (("output", "cross_entropy"),))
-
-
-RANDOM: dict[str, Callable[[], tuple[Model, Batch]]] = {
-    "mlp": lambda: (make_dropout_model(), digits_batch(8)),
-    "encoder": lambda: (encoder(width=16, heads=2, blocks=1, dropout=0.25), token_batch(2)),
-}
 
 
 def make_model_and_batch(
@@ -44,10 +45,6 @@ def make_model_and_batch(
         dropout = 0.25 if fixtures is RANDOM else 0.0
         return encoder(width=16, heads=2, blocks=1, dropout=dropout, embedded=False), vector_batch(2, width=16)
     return model, batch
-
-
-UPDATES = 12
-"""Enough updates for a gradient's last bits to affect a loss at any seed."""
 
 
 @clause("recompute.same-loss")
@@ -190,9 +187,6 @@ def probe_arrays() -> tuple[Array, Array]:
     """Return x of shape (4, 8) and w of shape (8, 3), both float32."""
     rng = np.random.default_rng(9)
     return rng.standard_normal((4, 8)).astype(np.float32), rng.standard_normal((8, 3)).astype(np.float32)
-
-
-CONTAINERS = [case for case in get_args(RecomputeCase) if case in ("positional", "tuple", "list", "dict", "keyword")]
 
 
 @clause("recompute.containers")

@@ -34,6 +34,12 @@ FRESH: dict[str, Recipe] = {
     for rate, schedule in (("constant", None), ("scheduled", Steps((1, 2), (1.0, 0.5, 0.25))))
 }
 """Recipes of runs that are saved before their first update."""
+AGAIN: dict[str, Recipe] = {
+    "momentum-scheduled": TECHNIQUES["momentum"].replace(schedule=TECHNIQUES["schedule"].schedule),
+    "adam-averaged": ADAM.replace(average=0.75),
+    "adam-scaled": ADAM.replace(scaling=SCALING),
+    "momentum-recomputed": TECHNIQUES["momentum"].replace(recompute=Recompute(2)),
+}
 
 
 @clause("resume.bit-identical")
@@ -66,14 +72,6 @@ def test_save_before_first_update_has_no_side_effects(
             run.update((exact_batch(8, seed=number),))
         what = f"training state {number} updates after a save before the first one"
         verdict.same_state(subject.state(saved), subject.state(plain), what, "run-differs")
-
-
-AGAIN: dict[str, Recipe] = {
-    "momentum-scheduled": TECHNIQUES["momentum"].replace(schedule=TECHNIQUES["schedule"].schedule),
-    "adam-averaged": ADAM.replace(average=0.75),
-    "adam-scaled": ADAM.replace(scaling=SCALING),
-    "momentum-recomputed": TECHNIQUES["momentum"].replace(recompute=Recompute(2)),
-}
 
 
 @clause("resume.bit-identical")

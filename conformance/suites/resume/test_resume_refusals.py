@@ -14,6 +14,19 @@ from fixtures.recipe import MASTERED, PURE_LOW, SGD, Adam, DynamicScaling, Preci
 from frameworks.contract import Capability, Trainer
 
 SCALING = DynamicScaling(initial=2.0**10, interval=3)
+PLAIN = Recipe(Adam())
+SCHEDULED = PLAIN.replace(schedule=Steps((1,), (1.0, 0.5)))
+STRANGERS: dict[str, tuple[Model, Recipe, Model, Recipe]] = {
+    "scaler-into-none": (exact_linear(), PLAIN.replace(scaling=SCALING), exact_linear(), PLAIN),
+    "none-into-scaler": (exact_linear(), PLAIN, exact_linear(), PLAIN.replace(scaling=SCALING)),
+    "moments-into-none": (exact_linear(), PLAIN, exact_linear(), Recipe(SGD())),
+    "none-into-moments": (exact_linear(), Recipe(SGD()), exact_linear(), PLAIN),
+    "layers-into-none": (exact_stack(), PLAIN, exact_linear(), PLAIN),
+    "none-into-layers": (exact_linear(), PLAIN, exact_stack(), PLAIN),
+    "schedule-into-none": (exact_linear(), SCHEDULED, exact_linear(), PLAIN),
+    "none-into-schedule": (exact_linear(), PLAIN, exact_linear(), SCHEDULED),
+    "other-shapes": (exact_linear(8, 4), PLAIN, exact_linear(4, 4), PLAIN),
+}
 
 
 def refusal(trainer: Trainer, path: Path) -> str:
@@ -65,21 +78,6 @@ def load_damaged(subject: Subject, verdict: Verdict, tmp_path: Path, how: str) -
     text = refusal(trainer, tmp_path)
     verdict.holds(bool(text), f"a {how} file is refused with a message", text, "a ValueError", "damage-unnoticed")
     verdict.same_state(subject.state(trainer), before, "training state after the refusal", "damaged-by-load")
-
-
-PLAIN = Recipe(Adam())
-SCHEDULED = PLAIN.replace(schedule=Steps((1,), (1.0, 0.5)))
-STRANGERS: dict[str, tuple[Model, Recipe, Model, Recipe]] = {
-    "scaler-into-none": (exact_linear(), PLAIN.replace(scaling=SCALING), exact_linear(), PLAIN),
-    "none-into-scaler": (exact_linear(), PLAIN, exact_linear(), PLAIN.replace(scaling=SCALING)),
-    "moments-into-none": (exact_linear(), PLAIN, exact_linear(), Recipe(SGD())),
-    "none-into-moments": (exact_linear(), Recipe(SGD()), exact_linear(), PLAIN),
-    "layers-into-none": (exact_stack(), PLAIN, exact_linear(), PLAIN),
-    "none-into-layers": (exact_linear(), PLAIN, exact_stack(), PLAIN),
-    "schedule-into-none": (exact_linear(), SCHEDULED, exact_linear(), PLAIN),
-    "none-into-schedule": (exact_linear(), PLAIN, exact_linear(), SCHEDULED),
-    "other-shapes": (exact_linear(8, 4), PLAIN, exact_linear(4, 4), PLAIN),
-}
 
 
 @clause("resume.unclaimed-is-refused")

@@ -23,6 +23,8 @@ from fixtures.recipe import BFLOAT16, FLOAT32, MASTERED, SGD, Adam, DynamicScali
 from frameworks.contract import Capability, RankGroup, Update
 
 SCALED = Recipe(Adam(2.0**-6), scaling=DynamicScaling(initial=16.0, interval=3))
+TINY = 2.0**-9
+FORMATS = {"float32": 1.0 + TINY, "bfloat16": 1.0}
 
 
 def make_rounding_bound(times: float) -> Bound:
@@ -166,10 +168,6 @@ def test_shards_are_clipped_by_global_norm(subject: Subject, verdict: Verdict, r
         verdict.within(
             abs(moved / limit - 1.0), make_rounding_bound(of_the_norm + of_an_update), what, "clipped-by-a-shard"
         )
-
-
-TINY = 2.0**-9
-FORMATS = {"float32": 1.0 + TINY, "bfloat16": 1.0}
 
 
 @clause("sharding.reduces-in-the-asked-format")
