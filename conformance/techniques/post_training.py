@@ -516,9 +516,10 @@ def check_dense(
     rule: LinearRule,
     model: QuantizedModel,
     name: str,
+    weights: dict[str, Array],
+    *,
     rows: int,
     seed: int,
-    weights: dict[str, Array],
 ) -> None:
     """Check that a layer's output for generated inputs (rows, ...) follows from the rule for a weight of its size."""
     weight, bias = weights[name], weights.get(bias_of(name))

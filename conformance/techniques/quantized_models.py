@@ -415,14 +415,14 @@ class _QatPlay:
                     inputs = post_training.rows_with_codes(rule, converted, name, inputs, bias)
                 post_training.check_layer(verdict, rule, converted, name, inputs, bias)
             for name in post_training.small_layers(case.model, rule):
-                post_training.check_dense(verdict, rule, converted, name, verb.rows, index, weights)
+                post_training.check_dense(verdict, rule, converted, name, weights, rows=verb.rows, seed=index)
             samples = case.batch(verb.rows, 0, 10 * index).inputs
             measured = converted.predict(samples)
             values = post_training.predict_outputs(case.model, converted, weights, rule, samples)
             for head, (exact, bound) in values.items():
                 post_training.check_near(verdict, measured[head], exact, bound, f"converted {head}", "prediction")
-            arrays = (post_training.collect_arrays(model) for model in (converted, repeated))
-            verdict.same_state(*arrays, "a second conversion", "differs")
+            arrays, expected = post_training.collect_arrays(converted), post_training.collect_arrays(repeated)
+            verdict.same_state(arrays, expected, "a second conversion", "differs")
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return post_training.quantized_layers(self._case.model, self._rule.linear)

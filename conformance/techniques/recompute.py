@@ -20,6 +20,9 @@ from frameworks.contract import RecomputeResult, Trainer
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact, Rounding, Stochastic
 
+Pass = tuple[Model, Recipe, Batch]
+"""What a forward and backward pass depends on."""
+
 
 def make_runs(subject: Subject, model: Model, recipe: Recipe, recompute: Recompute) -> tuple[Trainer, Trainer]:
     """Return two equal runs, without and with recomputation."""
@@ -58,15 +61,10 @@ def parts(result: RecomputeResult) -> dict[str, Array]:
 
 
 def same_losses(
-    subject: Subject,
-    verdict: Verdict,
-    measured: Sequence[float],
-    expected: Sequence[float],
-    model: Model,
-    recipe: Recipe,
-    batch: Batch,
+    subject: Subject, verdict: Verdict, measured: Sequence[float], expected: Sequence[float], source: Pass
 ) -> None:
     """Check that losses of updates on one batch are the same with recomputation and without."""
+    model, recipe, batch = source
     what = f"loss of {len(expected)} updates"
     if not subject.conventions.compiled:
         verdict.equal(measured, expected, what, "loss-differs")
@@ -81,13 +79,13 @@ def same_gradients(
     verdict: Verdict,
     measured: Mapping[str, Array],
     expected: Mapping[str, Array],
-    model: Model,
-    recipe: Recipe,
-    batch: Batch,
+    source: Pass,
+    *,
     what: str = "every gradient",
     signature: str = "gradient-differs",
 ) -> None:
     """Check that the same parameters have gradients, and that these are the same."""
+    model, recipe, batch = source
     if not subject.conventions.compiled:
         verdict.same_gradients(measured, expected, what, signature)
         return

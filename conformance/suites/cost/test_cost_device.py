@@ -120,9 +120,8 @@ def test_time_of_sine_and_cosine_example(subject: Subject, verdict: Verdict, pre
     plain = Recipe(Adam(1e-2))
     scaling = DynamicScaling() if precision == FLOAT16 else None
     technique = plain.replace(precision=precision, scaling=scaling)
-    compare_times(
-        subject, verdict, example(), technique, f"{precision.label}, sine and cosine", plain, -(-EPOCHS // FEWEST)
-    )
+    what, steps = f"{precision.label}, sine and cosine", -(-EPOCHS // FEWEST)
+    compare_times(subject, verdict, example(), technique, what, plain=plain, steps=steps)
 
 
 def count_peak_bytes(subject: Subject, technique: str) -> int:

@@ -58,7 +58,7 @@ def test_layer_output_matches_its_codes(subject: Subject, verdict: Verdict, tech
     weights = unlike_weights(model)
     for name in [*quantized_layers(model, rule), *small_layers(model, rule)]:
         for rows in (1, ROWS):
-            check_dense(verdict, rule, quantized, name, rows, rows, weights)
+            check_dense(verdict, rule, quantized, name, weights, rows=rows, seed=rows)
 
 
 @clause("quantization.linear-arithmetic")
@@ -75,7 +75,7 @@ def test_generated_layer_output_matches_its_codes(
         model = Model("drawn", layers, (inputs,), (("output", "squared_error"),))
         weights = {name: value * np.float32(2.0**power) for name, value in unlike_weights(model, seed).items()}
         quantized = subject.framework.rule(PostTraining).quantize(technique, model, weights, batches(model, seed))
-        check_dense(verdict, rule, quantized, "0.weight", rows, seed, weights)
+        check_dense(verdict, rule, quantized, "0.weight", weights, rows=rows, seed=seed)
 
 
 @clause("quantization.linear-arithmetic")

@@ -55,7 +55,7 @@ def test_losses_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, 
     plain, recomputed = recompute.make_runs(subject, model, RECIPE, Recompute(segments, variant=variant))
     expected = [plain.update((batch,)).loss for _ in range(UPDATES)]
     measured = [recomputed.update((batch,)).loss for _ in range(UPDATES)]
-    recompute.same_losses(subject, verdict, measured, expected, model, RECIPE, batch)
+    recompute.same_losses(subject, verdict, measured, expected, (model, RECIPE, batch))
 
 
 @clause("recompute.same-gradients")
@@ -65,7 +65,7 @@ def test_gradients_match_bitwise(subject: Subject, verdict: Verdict, fixture: st
     model, batch = make_model_and_batch(subject, PLAIN, fixture, variant)
     plain, recomputed = recompute.make_runs(subject, model, RECIPE, Recompute(segments, variant=variant))
     expected, measured = plain.gradients((batch,)), recomputed.gradients((batch,))
-    recompute.same_gradients(subject, verdict, measured, expected, model, RECIPE, batch)
+    recompute.same_gradients(subject, verdict, measured, expected, (model, RECIPE, batch))
 
 
 @clause("recompute.replays-dropout")
@@ -81,7 +81,7 @@ def test_dropout_masks_are_replayed(
     recomputed = subject.trainer(model, RECIPE.replace(recompute=Recompute(segments, variant=variant)))
     measured, what = recomputed.gradients((batch,)), "every gradient under dropout"
     recompute.same_gradients(
-        subject, verdict, measured, control[0], model, RECIPE, batch, what, signature="mask-redrawn"
+        subject, verdict, measured, control[0], (model, RECIPE, batch), what=what, signature="mask-redrawn"
     )
 
 
@@ -126,7 +126,7 @@ def test_recomputed_forward_uses_precision_of_forward(
     for index, (batch, one, other) in enumerate(zip(batches, measured, expected, strict=True)):
         what = f"every gradient of batch {index}"
         recompute.same_gradients(
-            subject, verdict, one, other, model, recipe, batch, what, signature="precision-not-replayed"
+            subject, verdict, one, other, (model, recipe, batch), what=what, signature="precision-not-replayed"
         )
 
 
@@ -142,7 +142,7 @@ def test_inner_segments_use_precision_of_forward(
         for run in recompute.make_runs(subject, model, recipe, Recompute(2, depth=2, variant=variant))
     )
     recompute.same_gradients(
-        subject, verdict, measured, expected, model, recipe, batch, signature="precision-not-replayed"
+        subject, verdict, measured, expected, (model, recipe, batch), signature="precision-not-replayed"
     )
 
 
@@ -159,7 +159,7 @@ def test_segment_boundary_between_matmul_and_activation(
         run.gradients((batch,)) for run in recompute.make_runs(subject, model, recipe, Recompute(4, variant=variant))
     )
     recompute.same_gradients(
-        subject, verdict, measured, expected, model, recipe, batch, signature="precision-not-replayed"
+        subject, verdict, measured, expected, (model, recipe, batch), signature="precision-not-replayed"
     )
 
 
@@ -223,7 +223,7 @@ def test_nested_recomputation(subject: Subject, verdict: Verdict, fixture: str, 
         verdict.holds(bool(str(refusal)), "the refusal says why", str(refusal), "a message")
         return
     verdict.observe(fixture, "taken")
-    recompute.same_gradients(subject, verdict, measured, plain.gradients((batch,)), model, RECIPE, batch)
+    recompute.same_gradients(subject, verdict, measured, plain.gradients((batch,)), (model, RECIPE, batch))
 
 
 @clause("recompute.runs-forward-once-more")

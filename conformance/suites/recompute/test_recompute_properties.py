@@ -153,7 +153,7 @@ def same_gradients(
     measured = run_of(subject, case, variant, depth).gradients(window)
     expected = plain_gradients(subject, replace(case, segments=1))
     recipe, (batch, *_) = RECIPE.replace(precision=case.precision), window
-    recompute.same_gradients(subject, verdict, measured, expected, case.model, recipe, batch, signature=signature)
+    recompute.same_gradients(subject, verdict, measured, expected, (case.model, recipe, batch), signature=signature)
 
 
 def same_state(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
