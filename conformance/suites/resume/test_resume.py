@@ -151,7 +151,7 @@ def test_run_resumes_in_new_process(subject: Subject, verdict: Verdict, tmp_path
         through.update(window)
         states.append(through.state())
     framework, completed = subprocesses.same_framework(subject), subject.complete_recipe(recipe)
-    task = subprocesses.Task(*framework, dropout_probe(16), completed, tmp_path / "run", tuple(windows[2:]))
+    task = subprocesses.ResumeTask(*framework, dropout_probe(16), completed, tmp_path / "run", tuple(windows[2:]))
     restored = subprocesses.run_in_new_process(task, tmp_path / "run")
     for index, (measured, expected) in enumerate(zip(restored, states, strict=True)):
         verdict.same_state(measured, expected, f"training state {index} updates after the load", "new-process-differs")
