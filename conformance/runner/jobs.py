@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -166,18 +166,25 @@ def job(
         draw_table([*new.values()], Console())
     if new and len(new) < len(paths):
         print(f"`conformance table` shows them next to {len(paths) - len(new)} of earlier runs", flush=True)
-    if new and ":" not in framework:
-        compared = [_beside_baseline(path, record) for path, record in new.items()]
-        summary = conclusion([*new.values()], compared)
-        if units is None:
-            print(summary)
-        else:
-            tests = next((word.partition("=")[2] for word in arguments if word.startswith("--tests=")), "")
-            line, over = cost.judge(framework, tests if arguments[1:] == [] else "", units)
-            print(*((summary, line) if over else (line, summary)), sep="\n")
-            if over:
-                return 1
-    return 1 if 1 in statuses else 0
+    too_costly = bool(new) and ":" not in framework and _conclude(framework, new, arguments, units)
+    return 1 if too_costly or 1 in statuses else 0
+
+
+def _conclude(framework: str, records: Mapping[Path, Record], arguments: Sequence[str], units: float | None) -> bool:
+    """Print how records differ from the baselines; return whether the run has cost too much.
+
+    Args:
+        units: the cost of the run in yardsticks, None if it was not measured.
+    """
+    compared = [_beside_baseline(path, record) for path, record in records.items()]
+    summary = conclusion([*records.values()], compared)
+    if units is None:
+        print(summary)
+        return False
+    tests = next((word.partition("=")[2] for word in arguments if word.startswith("--tests=")), "")
+    line, over = cost.judge(framework, tests if arguments[1:] == [] else "", units)
+    print(*((summary, line) if over else (line, summary)), sep="\n")
+    return over
 
 
 def _beside_baseline(path: Path, record: Record) -> Comparisons:
