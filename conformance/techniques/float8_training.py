@@ -15,9 +15,9 @@ from conformance.techniques.formats import (
     SCALE,
     WITHIN,
     U,
-    as_codes_have_it,
     furthest,
     product_and_bound,
+    round_to_codes,
     stored_scales,
     values_up_to,
 )
@@ -117,7 +117,7 @@ class ExpectedScales:
         """Check output and gradients of the last step, which has one micro-batch."""
         step = len(self._maxima["input"]) - 1
         activations, weights, back = (
-            as_codes_have_it(values, self._compute_cast_scale(operand), self._formats[operand])
+            round_to_codes(values, self._compute_cast_scale(operand), self._formats[operand])
             for operand, values in zip(OPERANDS, (inputs, kernel, gradient), strict=True)
         )
         for name, measured, left, right in (
@@ -275,14 +275,14 @@ class Cast:
     """Dequantized values, float64, and their bound, which is one step near a midpoint between codes."""
 
     values: Array
-    doubt: Array
+    uncertainty: Array
 
 
 def cast(values: Array, scale: float, narrow: NarrowFormat) -> Cast:
     """Return the cast of values whose quotients may be rounded once more."""
     wide = values.astype(np.float64)
-    exact = as_codes_have_it(wide, scale, narrow)
-    others = [as_codes_have_it(wide * (1.0 + side * QUOTIENT), scale, narrow) for side in (-1, 1)]
+    exact = round_to_codes(wide, scale, narrow)
+    others = [round_to_codes(wide * (1.0 + side * QUOTIENT), scale, narrow) for side in (-1, 1)]
     return Cast(exact, np.maximum(*(np.abs(other - exact) for other in others)))
 
 
@@ -297,7 +297,7 @@ class BoundedResult:
 def product(left: Cast, right: Cast) -> BoundedResult:
     """Return (n, k) times (k, m), and a bound: (k + 12)·u·Σ|a||b| for float32 sums, plus that of uncertain codes."""
     sizes = np.abs(left.values) @ np.abs(right.values)
-    from_codes = left.doubt @ (np.abs(right.values) + right.doubt) + np.abs(left.values) @ right.doubt
+    from_codes = left.uncertainty @ (np.abs(right.values) + right.uncertainty) + np.abs(left.values) @ right.uncertainty
     return BoundedResult(left.values @ right.values, (left.values.shape[1] + SCALES) * U * sizes + from_codes)
 
 
@@ -332,7 +332,7 @@ def layer(
 
 
 def _transpose(operand: Cast) -> Cast:
-    return Cast(operand.values.T, operand.doubt.T)
+    return Cast(operand.values.T, operand.uncertainty.T)
 
 
 @dataclass(frozen=True)
@@ -398,7 +398,7 @@ class ExactRun:
         return stored_scales(maxima, formats_of(self.rule.product)[operand], self.history)
 
     def _cast(self, name: str, operand: Operand, values: Array) -> Array:
-        return as_codes_have_it(values, self.compute_cast_scale(name, operand), formats_of(self.rule.product)[operand])
+        return round_to_codes(values, self.compute_cast_scale(name, operand), formats_of(self.rule.product)[operand])
 
 
 def _most(values: Array) -> float:

@@ -81,7 +81,7 @@ def nearest(values: Array, narrow: NarrowFormat) -> Array:
     return np.where(magnitude == 0.0, 0.0, signed) if narrow.specials == "fnuz" else signed
 
 
-def as_declared(values: Array, narrow: NarrowFormat, rule: CastRule) -> Array:
+def cast_by_rule(values: Array, narrow: NarrowFormat, rule: CastRule) -> Array:
     """Return the result of a cast, float64: the nearest value, or the rule's result beyond the largest value."""
     wide = np.asarray(values).astype(np.float64)
     becomes = {"saturate": narrow.largest, "nan": np.nan, "inf": np.inf}
@@ -90,7 +90,7 @@ def as_declared(values: Array, narrow: NarrowFormat, rule: CastRule) -> Array:
     return np.asarray(np.where(np.isnan(wide), np.nan, np.where(np.isfinite(near), near, np.copysign(beyond, wide))))
 
 
-def unlike(measured: Array, expected: Array) -> Array:
+def find_differences(measured: Array, expected: Array) -> Array:
     """Return where two arrays differ; NaN equals NaN, and zeros have signs."""
     same = (measured == expected) & (np.signbit(measured) == np.signbit(expected))
     return np.asarray(~(same | (np.isnan(measured) & np.isnan(expected))))
@@ -167,9 +167,9 @@ def _parts(shape: tuple[int, ...], rule: QuantRule) -> list[tuple[slice, slice]]
         return [(whole, whole)]
     length = shape[rule.axis]
     size = rule.group or length
-    along = [slice(start, min(start + size, length)) for start in range(0, length, size)]
-    across = [slice(index, index + 1) for index in range(shape[1 - rule.axis])]
-    return [(a, b) if rule.axis == 0 else (b, a) for a in along for b in across]
+    along_axis = [slice(start, min(start + size, length)) for start in range(0, length, size)]
+    across_axis = [slice(index, index + 1) for index in range(shape[1 - rule.axis])]
+    return [(a, b) if rule.axis == 0 else (b, a) for a in along_axis for b in across_axis]
 
 
 def scale_of(values: Array, rule: QuantRule) -> Array:
@@ -290,7 +290,7 @@ def check_codes(verdict: Verdict, values: Array, quantized: Quantized, rule: Qua
     verdict.within(float(gap.max()), Bound(2 * U, derivation), f"(code - zero point) * scale{what}", "restored")
 
 
-def comes_back(verdict: Verdict, values: Array, quantized: Quantized, what: str) -> None:
+def check_round_trip(verdict: Verdict, values: Array, quantized: Quantized, what: str) -> None:
     """Check that dequantized values are finite and within the bound, and that zeros stay zero."""
     scale, _ = broadcast(quantized)
     verdict.finite({"scale": scale, "values": quantized.values}, what)
@@ -322,7 +322,7 @@ def stored_scales(maxima: Sequence[float], narrow: NarrowFormat, history: int) -
     return scales
 
 
-def as_codes_have_it(values: Array, scale: float, narrow: NarrowFormat) -> Array:
+def round_to_codes(values: Array, scale: float, narrow: NarrowFormat) -> Array:
     """Return the values, float64, clipped to the format's range at this scale and rounded to its codes."""
     wide = np.clip(values.astype(np.float64) / scale, -narrow.largest, narrow.largest)
     return nearest(wide, narrow) * scale
@@ -618,14 +618,14 @@ class CastCall:
     def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
         narrow, rule, codes = NARROW[self.format], framework.rule(NumberFormats).casts()[self.format], answer["codes"]
         wide, measured = operands[0].astype(np.float64), narrow.values()[codes]
-        expected = as_declared(wide, narrow, rule)
+        expected = cast_by_rule(wide, narrow, rule)
         ordinary = np.isfinite(nearest(wide, narrow))
         for clause, mask in (("formats.round-to-nearest", ordinary), ("formats.overflow-as-declared", ~ordinary)):
-            wrong = unlike(measured, expected) & mask
+            wrong = find_differences(measured, expected) & mask
             with breaking(clause) as verdict:
                 mismatch = example(wrong, wide, measured, expected)
                 verdict.holds(not wrong.any(), f"casts to {self.format}", mismatch, "all", "casts")
-        wrong = unlike(answer["decoded"].astype(np.float64), measured)
+        wrong = find_differences(answer["decoded"].astype(np.float64), measured)
         with breaking("formats.decode") as verdict:
             mismatch = example(wrong, codes, answer["decoded"], measured)
             verdict.holds(not wrong.any(), f"values of codes of {self.format}", mismatch, "all", "decoded")

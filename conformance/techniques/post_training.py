@@ -138,7 +138,7 @@ def zero_outliers(inputs: Array, rule: LinearRule) -> Array:
     return np.where(without, np.float32(0.0), narrow)
 
 
-def entering(inputs: Array, rule: LinearRule, code_range: CodeRange | None) -> Array:
+def dequantize_inputs(inputs: Array, rule: LinearRule, code_range: CodeRange | None) -> Array:
     """Return the left operand of the product, float64: dequantized inputs, with outlier columns unchanged."""
     x = inputs.astype(np.float64)
     if rule.inputs is None:
@@ -155,7 +155,7 @@ def linear(
 
     The bound is (k + 8)·u·Σ|x||w| for k terms: their sum, two scales, the products with these, and the bias.
     """
-    x = entering(inputs, rule, calibrated.inputs if calibrated else None)
+    x = dequantize_inputs(inputs, rule, calibrated.inputs if calibrated else None)
     w = (weight.codes - weight.zero_point.astype(np.float64)) * weight.scale
     added = np.zeros(w.shape[1]) if bias is None else bias.astype(np.float64)
     terms = w.shape[0] + 8

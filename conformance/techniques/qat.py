@@ -144,12 +144,12 @@ def layer(
 
 
 def _gradient_bound(left: Array, right: Array, uncertainty: Array | None, terms: int) -> Array:
-    """Return the bound of a product of two matrices, where gradients in the right one may be off by `doubt`."""
+    """Return the bound of a product of two matrices, where gradients in the right one may be off by `uncertainty`."""
     bound = (terms + 16) * formats.U * (np.abs(left) @ np.abs(right))
     return bound if uncertainty is None else bound + np.abs(left) @ uncertainty
 
 
-def following(batches: Sequence[tuple[float, float]], average: float) -> list[tuple[float, float]]:
+def follow_ranges(batches: Sequence[tuple[float, float]], average: float) -> list[tuple[float, float]]:
     """Return the range after each batch, from the lowest and highest value of each; the first batch sets the range."""
     result = [batches[0]]
     for ends in batches[1:]:
@@ -186,7 +186,7 @@ def check_following(
     """
     if rule.linear.inputs is None:
         raise ValueError("inputs have no codes")
-    scale, zero = codes_of(following(batch_ranges, rule.average)[-1], rule.linear.inputs)
+    scale, zero = codes_of(follow_ranges(batch_ranges, rule.average)[-1], rule.linear.inputs)
     derivation = {"method": "roundings of float32, three a batch and four of the scale", "u": formats.U}
     roundings = Bound((3 * len(batch_ranges) + 4) * formats.U, derivation)
     verdict.within(abs(code_range.scale - scale) / scale, roundings, f"scale {what}", "scale")

@@ -274,13 +274,13 @@ def test_off_of_codes_is_above_one_beside_the_nearest_and_zero_in_a_block_of_zer
     moment = MomentBeforeEncoding(np.array([1.0, 0.25, 0.4, 0.0]), np.array([1.0, 0.25, 0.4, 0.0]))
     largest = np.ones(1, np.float32)
     for codes in ([3, 2, 2, 1], [3, 1, 2, 1]):
-        assert moment.off(np.array(codes), largest, values, 4) <= 1.0
+        assert moment.code_error(np.array(codes), largest, values, 4) <= 1.0
     for codes in ([2, 2, 2, 1], [3, 2, 1, 1], [3, 2, 2, 2]):
-        assert moment.off(np.array(codes), largest, values, 4) > 1.0
+        assert moment.code_error(np.array(codes), largest, values, 4) > 1.0
     zeros, values, zero = MomentBeforeEncoding(np.zeros(2), np.zeros(2)), values[[0, 1, 3]], np.zeros(1, np.float32)
-    assert (zeros.off(np.array([1, 2]), zero, values, 2), zeros.largest_off(zero, 2)) == (0.0, 0.0)
-    assert not zeros.off(np.array([1, 2]), largest, values, 2) <= 1.0
-    assert not zeros.largest_off(largest, 2) <= 1.0
+    assert (zeros.code_error(np.array([1, 2]), zero, values, 2), zeros.absmax_error(zero, 2)) == (0.0, 0.0)
+    assert not zeros.code_error(np.array([1, 2]), largest, values, 2) <= 1.0
+    assert not zeros.absmax_error(largest, 2) <= 1.0
 
 
 FEWEST = 1024

@@ -56,9 +56,9 @@ _failing: set[Row] = set()
 """Rows that this process found to fail by the default ways."""
 _VALUES = (0.5, math.inf, 0.5, 0.25, 0.75)
 """Values of one gradient element in successive updates; the infinite one is skipped, so counters end at odd numbers."""
-_usual: dict[tuple[Framework, int, bool, str], list[dict[str, Array]]] = {}
+_default_states: dict[tuple[Framework, int, bool, str], list[dict[str, Array]]] = {}
 """Cache of the states of this process's runs by the default way."""
-_usual_ranks: dict[tuple[Framework, int, str], list[tuple[str, States]]] = {}
+_default_rank_states: dict[tuple[Framework, int, str], list[tuple[str, States]]] = {}
 """Cache of the states of ranks by the default way, in the form of `_updated_ranks`."""
 
 
@@ -213,14 +213,18 @@ def _by_default_way(subject: Subject, model: Model, recipe: Recipe) -> Trainer:
 
 def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, recipe: Recipe, folder: Path) -> None:
     """Compare the states of runs by the way and by the default way."""
-    usual = _usual.get(key := (subject.framework, subject.seed, _trains(way), repr((model, recipe))))
-    if usual is None:
-        usual = _usual[key] = [*_run_updates(subject, _by_default_way(subject, model, recipe), way, model, recipe)]
+    reference_states = _default_states.get(
+        key := (subject.framework, subject.seed, _trains(way), repr((model, recipe)))
+    )
+    if reference_states is None:
+        reference_states = _default_states[key] = [
+            *_run_updates(subject, _by_default_way(subject, model, recipe), way, model, recipe)
+        ]
     trainer = subject.trainer(model, recipe.replace(ways=(str(way),)))
     zeroed = ("accumulator/",) if way.technique == "zero-grad" else ()
     saved: dict[str, Array] = {}
     for index, (saved, expected) in enumerate(
-        zip(_run_updates(subject, trainer, way, model, recipe), usual, strict=True), start=1
+        zip(_run_updates(subject, trainer, way, model, recipe), reference_states, strict=True), start=1
     ):
         if index == 1 and way.technique in FILES and recipe.optimizers == 1:
             trainer.save(folder)  # which a later save replaces
@@ -285,11 +289,15 @@ def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, rank
     recipe = Recipe(SGD(2.0**-4, momentum=0.5), ranks=ranks, schedule=Steps((2,), (0.0, 1.0)))
     scaled = recipe.replace(scaling=DynamicScaling(initial=16.0, interval=2))
     recipe = _accumulating(subject, model, scaled if _declares(subject, scaled) else recipe)
-    usual = _usual_ranks.get(key := (subject.framework, subject.seed, repr((model, recipe))))
-    if usual is None:
-        usual = _usual_ranks[key] = [*_updated_ranks(subject, subject.rank_group(model, recipe), model, recipe)]
+    reference_states = _default_rank_states.get(key := (subject.framework, subject.seed, repr((model, recipe))))
+    if reference_states is None:
+        reference_states = _default_rank_states[key] = [
+            *_updated_ranks(subject, subject.rank_group(model, recipe), model, recipe)
+        ]
     rank_group = subject.rank_group(model, recipe.replace(ways=(str(way),)))
-    for (what, states), (_, expected) in zip(_updated_ranks(subject, rank_group, model, recipe), usual, strict=True):
+    for (what, states), (_, expected) in zip(
+        _updated_ranks(subject, rank_group, model, recipe), reference_states, strict=True
+    ):
         _each_state(verdict, states, expected, f"{what}, by {way} and by the default way, {ranks.label}")
     rank_group.save(folder)
     restored = subject.rank_group(model, recipe.replace(ways=(str(way),)))

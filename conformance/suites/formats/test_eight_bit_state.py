@@ -124,9 +124,9 @@ def test_each_entry_has_nearest_code_of_its_block(subject: Subject, verdict: Ver
                 _same(verdict, stored.decoded, stands_for, f"decoded {what}")
                 old = former[f"{slot}/{name}"].ravel() if former else np.zeros(ENTRIES)
                 moment = MomentBeforeEncoding.after(old, gradients[name].ravel(), beta, squared=squared)
-                largest_off = moment.largest_off(stored.largest, BLOCK)
-                verdict.within(largest_off, WITHIN, f"largest magnitudes of {what}, of the bound", "largest")
-                code_error = moment.off(stored.codes, stored.largest, values, BLOCK)
+                absmax_error = moment.absmax_error(stored.largest, BLOCK)
+                verdict.within(absmax_error, WITHIN, f"largest magnitudes of {what}, of the bound", "largest")
+                code_error = moment.code_error(stored.codes, stored.largest, values, BLOCK)
                 verdict.within(code_error, WITHIN, f"codes of {what} beyond the nearest, of the bound", "not-nearest")
                 zero = moment.value == 0
                 verdict.holds(

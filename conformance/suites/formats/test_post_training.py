@@ -156,11 +156,11 @@ def test_calibration_order_does_not_matter(subject: Subject, verdict: Verdict, h
     samples = batches(MIXED)
     others = samples[::-1] if how == "reversed" else (*samples, *samples)
     post_training = subject.framework.rule(PostTraining)
-    other, usual = (
+    measured_arrays, expected_arrays = (
         collect_arrays(post_training.quantize(STATIC, MIXED, unlike_weights(MIXED), calibration))
         for calibration in (others, samples)
     )
-    verdict.same_state(other, usual, f"the model calibrated with batches {how}", "order-matters")
+    verdict.same_state(measured_arrays, expected_arrays, f"the model calibrated with batches {how}", "order-matters")
 
 
 @clause("quantization.calibration-needed")

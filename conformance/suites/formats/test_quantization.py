@@ -30,7 +30,7 @@ DEGENERATE = {
 }
 
 
-def unlike(seed: int = 0) -> Array:
+def make_varied_matrix(seed: int = 0) -> Array:
     """Return a square matrix of normal values whose rows and columns differ in magnitude."""
     normal = np.random.default_rng(seed).standard_normal((SIDE, SIDE))
     rows, columns = 2.0 ** -(np.arange(SIDE) % 7), 2.0 ** -(np.arange(SIDE) % 5)
@@ -49,7 +49,7 @@ def test_quantizer_rules(subject: Subject, verdict: Verdict) -> None:
 @pytest.mark.parametrize("signs", ["both", "positive", "negative"])
 def test_scale_and_zero_point_follow_range(subject: Subject, verdict: Verdict, name: str, signs: str) -> None:
     rule = rule_of(subject, name)
-    values = unlike()
+    values = make_varied_matrix()
     if signs != "both":
         values = (np.abs(values) + 0.25) * np.float32(1 if signs == "positive" else -1)
     quantized = subject.framework.rule(Quantizers).quantize(name, values)
@@ -107,7 +107,9 @@ def test_round_trip_error_is_at_most_half_a_scale(
 ) -> None:
     rule_of(subject, name)
     values = case.values()
-    expected.comes_back(verdict, values, subject.framework.rule(Quantizers).quantize(name, values), "a drawn matrix")
+    expected.check_round_trip(
+        verdict, values, subject.framework.rule(Quantizers).quantize(name, values), "a drawn matrix"
+    )
 
 
 @clause("quantization.degenerate")
@@ -124,7 +126,7 @@ def test_degenerate_ranges_round_trip(subject: Subject, verdict: Verdict, name: 
         values[1] = degenerate
         values, ordinary = (array if rule.axis == 1 else np.ascontiguousarray(array.T) for array in (values, ordinary))
     quantized = subject.framework.rule(Quantizers).quantize(name, values)
-    expected.comes_back(verdict, values, quantized, f"a range of {kind}")
+    expected.check_round_trip(verdict, values, quantized, f"a range of {kind}")
     if rule.axis is not None:
         alone = subject.framework.rule(Quantizers).quantize(name, ordinary).values
         same = (quantized.values == alone).all(axis=rule.axis)
@@ -136,7 +138,7 @@ def test_degenerate_ranges_round_trip(subject: Subject, verdict: Verdict, name: 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
 def test_nonfinite_values_do_not_become_finite(subject: Subject, verdict: Verdict, name: str, value: float) -> None:
     rule = rule_of(subject, name)
-    values = unlike()
+    values = make_varied_matrix()
     position = (1, 3) if rule.axis == 1 else (3, 1)
     before = subject.framework.rule(Quantizers).quantize(name, values).values
     values[position] = value

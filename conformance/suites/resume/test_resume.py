@@ -297,18 +297,22 @@ def test_run_resumes_in_any_load_order(
 def test_runs_with_shared_state_are_independent(subject: Subject, verdict: Verdict, technique: str) -> None:
     need(subject, Capability.LIVE_STATE)
     recipe = make_recipe(subject) if technique == "all" else TECHNIQUES[technique]
-    giver, taker, *alone = (subject.trainer(exact_linear(), recipe) for _ in range(4))
-    for run in (giver, *alone):
+    source, receiver, *alone = (subject.trainer(exact_linear(), recipe) for _ in range(4))
+    for run in (source, *alone):
         train(run, 0, 4, recipe.accumulation)
-    taker.take(giver)
-    taken = subject.state(giver)
-    verdict.same_state(subject.state(taker), taken, "training state right after it was taken")
-    train(giver, 4, 7, recipe.accumulation)
-    verdict.same_state(subject.state(taker), taken, "training state while the run trained that gave it", "shared-state")
-    left = subject.state(giver)
-    train(taker, 10, 13, recipe.accumulation)
-    verdict.same_state(subject.state(giver), left, "training state while the run trained that took it", "shared-state")
-    for run, own, start, what in ((giver, alone[0], 4, "gave"), (taker, alone[1], 10, "took")):
+    receiver.take(source)
+    source_state = subject.state(source)
+    verdict.same_state(subject.state(receiver), source_state, "training state right after it was taken")
+    train(source, 4, 7, recipe.accumulation)
+    verdict.same_state(
+        subject.state(receiver), source_state, "training state while the run trained that gave it", "shared-state"
+    )
+    state_after = subject.state(source)
+    train(receiver, 10, 13, recipe.accumulation)
+    verdict.same_state(
+        subject.state(source), state_after, "training state while the run trained that took it", "shared-state"
+    )
+    for run, own, start, what in ((source, alone[0], 4, "gave"), (receiver, alone[1], 10, "took")):
         train(own, start, start + 3, recipe.accumulation)
         verdict.same_state(subject.state(run), subject.state(own), f"training state of the run that {what} its state")
 
