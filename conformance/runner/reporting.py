@@ -118,7 +118,8 @@ def _describe_group(verdicts: Sequence[TestVerdict], counts: Mapping[str, str], 
     yield from _rule(load_clauses().get(verdict.clause), framework)
     yield from _wrap_lines(f"{verdict.outcome}: {_shorten(verdict.message)}")
     if others:
-        yield from _wrap_lines(f"in the same way: {', '.join(f'{v.clause} ({counts[v.clause]})' for v in others)}")
+        also = ", ".join(f"{other.clause} ({counts[other.clause]})" for other in others)
+        yield from _wrap_lines(f"in the same way: {also}")
     yield f"  repeat: {verdict.repro.replace('conformance/suites/', f'{SUITES}/')}"
 
 
