@@ -15,7 +15,7 @@ import numpy as np
 
 from conformance.checks.evidence import Misdeclared, Verdict
 from conformance.checks.subject import Subject
-from conformance.techniques.technique import load_techniques
+from conformance.techniques import load_techniques
 from fixtures.data import exact_batch
 from fixtures.model import FunctionUse
 from fixtures.models import exact_linear, exact_stack, make_reused_dense, sincos, tied_embedding, user_function

@@ -25,5 +25,5 @@ def test_run_of_a_program_shows_its_finding(finding: Finding, monkeypatch: pytes
     if reason := finding.not_here(devices(), instruction_sets()):
         pytest.skip(reason)
     result = reproducers.run(finding.program)
-    assert result.there is KNOWN.is_expected(finding, version), f"expected {result.expected}, seen {result.observed}"
-    assert result.there is (result.expected != result.observed)
+    assert result.present is KNOWN.is_expected(finding, version), f"expected {result.expected}, seen {result.observed}"
+    assert result.present is (result.expected != result.observed)

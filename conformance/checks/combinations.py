@@ -128,8 +128,8 @@ def _model(dropout: bool, norm: bool, bias: float) -> Model:
         Activation("tanh"),
         Heads((Head("output", 4),)),
     )
-    at = f"{layers.index(branch)}.body.0" if dropout else ""
-    starts = ((f"{at}.weight", np.zeros((WIDTH, WIDTH))), (f"{at}.bias", np.full(WIDTH, bias))) if dropout else ()
+    path = f"{layers.index(branch)}.body.0" if dropout else ""
+    starts = ((f"{path}.weight", np.zeros((WIDTH, WIDTH))), (f"{path}.bias", np.full(WIDTH, bias))) if dropout else ()
     return Model("combined", layers, (WIDTH,), (("output", "squared_error"),), starts=starts)
 
 
@@ -156,13 +156,15 @@ def rows(framework: Framework) -> tuple[Row, ...]:
     open_factors = {factor: values[::-1] for factor, values in names.items() if len(values) > 1}
     fixed = {factor: values[0] for factor, values in names.items() if len(values) == 1}
     array = AllPairs(list(open_factors.values()))
-    return tuple(_row(factors, names, fixed | dict(zip(open_factors, taken, strict=True))) for taken in array)
+    return tuple(
+        _row(factors, names, fixed | dict(zip(open_factors, combination, strict=True))) for combination in array
+    )
 
 
-def _row(factors: Mapping[str, Mapping[str, Any]], names: Mapping[str, Any], taken: Mapping[str, str]) -> Row:
-    recipe = replace(Recipe(), **{factor: values[taken[factor]] for factor, values in factors.items()})
-    values = tuple((factor, taken[factor]) for factor in names)
-    return Row(values, recipe, taken["dropout"] == "dropout", taken["norm"] == "norm")
+def _row(factors: Mapping[str, Mapping[str, Any]], names: Mapping[str, Any], combination: Mapping[str, str]) -> Row:
+    recipe = replace(Recipe(), **{factor: values[combination[factor]] for factor, values in factors.items()})
+    values = tuple((factor, combination[factor]) for factor in names)
+    return Row(values, recipe, combination["dropout"] == "dropout", combination["norm"] == "norm")
 
 
 def list_covered_pairs(array: tuple[Row, ...]) -> set[tuple[tuple[str, str], tuple[str, str]]]:

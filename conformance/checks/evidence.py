@@ -13,6 +13,8 @@ from results.record.arrays import fingerprint
 from results.record.model import Fingerprint
 
 _MAX_LENGTH = 200
+_FRAME = re.compile(r'^\s*File "[^"]*", line \d+.*(?:\n(?!\s*File ").*)?$', re.MULTILINE)
+_FOLDER = re.compile(r"(?<![\w/.])(?:/[\w.+~-]+)+/(?=[\w.+-])")
 
 
 class Violation(AssertionError):
@@ -41,10 +43,6 @@ class Check:
     expected: str
     bound: float | None = None
     derivation: Mapping[str, Any] = field(default_factory=dict)
-
-
-_FRAME = re.compile(r'^\s*File "[^"]*", line \d+.*(?:\n(?!\s*File ").*)?$', re.MULTILINE)
-_FOLDER = re.compile(r"(?<![\w/.])(?:/[\w.+~-]+)+/(?=[\w.+-])")
 
 
 def clean_message(text: str) -> str:
@@ -76,8 +74,8 @@ def same_bits(a: object, b: object) -> bool:
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(same_bits(a[k], b[k]) for k in a)
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        left, right = np.asarray(a), np.asarray(b)
-        return left.dtype == right.dtype and left.shape == right.shape and _same_bytes(left, right)
+        first, second = np.asarray(a), np.asarray(b)
+        return first.dtype == second.dtype and first.shape == second.shape and _same_bytes(first, second)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(same_bits(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, float | np.floating) and isinstance(b, float | np.floating):
@@ -85,15 +83,15 @@ def same_bits(a: object, b: object) -> bool:
     return bool(a == b)
 
 
-def _same_bytes(left: Array, right: Array) -> bool:
+def _same_bytes(first: Array, second: Array) -> bool:
     """Compare arrays of one dtype and shape. Sign and payload of a NaN are ignored: they differ by processor."""
-    if left.tobytes() == right.tobytes():
+    if first.tobytes() == second.tobytes():
         return True
-    if left.dtype.kind != "f" and "float" not in left.dtype.name:
+    if first.dtype.kind != "f" and "float" not in first.dtype.name:
         return False
-    blank = np.isnan(left) & np.isnan(right)
-    empty = np.zeros((), left.dtype)
-    return np.where(blank, empty, left).tobytes() == np.where(blank, empty, right).tobytes()
+    blank = np.isnan(first) & np.isnan(second)
+    empty = np.zeros((), first.dtype)
+    return np.where(blank, empty, first).tobytes() == np.where(blank, empty, second).tobytes()
 
 
 def difference(measured: Mapping[str, Array], expected: Mapping[str, Array]) -> str:
@@ -115,8 +113,8 @@ def got_want(measured: Array, expected: Array) -> str:
         return f"got {short_text(measured.tolist())}, want {short_text(expected.tolist())}"
     differing = measured != expected
     if measured.dtype.kind not in "biu":
-        left, right = (np.asarray(array, np.float64) for array in (measured, expected))
-        differing = ((left != right) & ~(np.isnan(left) & np.isnan(right))) | (np.signbit(left) != np.signbit(right))
+        x, y = (np.asarray(array, np.float64) for array in (measured, expected))
+        differing = ((x != y) & ~(np.isnan(x) & np.isnan(y))) | (np.signbit(x) != np.signbit(y))
     return element(measured, expected, differing)
 
 
@@ -128,9 +126,8 @@ def element(measured: Array, expected: Array, differing: Array, allowed: float =
         differing: boolean mask of that shape; true for wrong elements.
         allowed: largest correct distance of an element from the expected one.
     """
-    left, right = (np.asarray(array, np.float64) for array in (measured, expected))
     with np.errstate(invalid="ignore"):
-        gap = np.abs(left - right)
+        gap = np.abs(np.asarray(measured, np.float64) - np.asarray(expected, np.float64))
     gap = np.where(differing, np.where(np.isnan(gap), np.inf, gap), -1.0)
     position = tuple(int(index) for index in np.unravel_index(int(np.argmax(gap)), gap.shape))
     values = f"got {measured[position]!s}, want {expected[position]!s}" + (f" ± {allowed:.3g}" if allowed else "")
@@ -167,18 +164,18 @@ class Verdict:
     traces: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     fingerprints: dict[str, list[Fingerprint]] = field(default_factory=dict)
 
-    def _add(self, check: Check, signature: str, apart: str = "") -> None:
+    def _add(self, check: Check, signature: str, mismatch: str = "") -> None:
         __tracebackhide__ = True
         self.checks.append(check)
         if not check.passed:
-            raise Violation(signature, f"{check.what}: {apart or _describe_failure(check)}")
+            raise Violation(signature, f"{check.what}: {mismatch or _describe_failure(check)}")
 
     def equal(self, measured: object, expected: object, what: str, signature: str = "differs") -> None:
         """Check that two values are equal bit for bit: numbers, strings, arrays, or mappings and sequences of them."""
         __tracebackhide__ = True
         equal = same_bits(measured, expected)
-        apart = "" if equal else _first_difference(measured, expected)
-        self._add(Check(what, equal, short_text(measured), short_text(expected)), signature, apart)
+        mismatch = "" if equal else _first_difference(measured, expected)
+        self._add(Check(what, equal, short_text(measured), short_text(expected)), signature, mismatch)
 
     def same_state(
         self,
@@ -189,13 +186,13 @@ class Verdict:
         *,
         ignoring: Sequence[str] = (),
     ) -> None:
-        """Check that two full states are equal bit for bit, except for entries that begin with one of `but`."""
+        """Check that two full states are equal bit for bit, except for entries that begin with one of `ignoring`."""
         __tracebackhide__ = True
-        left = {k: v for k, v in measured.items() if not k.startswith(tuple(ignoring))}
-        right = {k: v for k, v in expected.items() if not k.startswith(tuple(ignoring))}
-        apart = difference(left, right)
-        measured_text = apart or f"{len(left)} equal entries"
-        self._add(Check(what, not apart, measured_text, f"{len(right)} equal entries"), signature, apart)
+        compared = {k: v for k, v in measured.items() if not k.startswith(tuple(ignoring))}
+        wanted = {k: v for k, v in expected.items() if not k.startswith(tuple(ignoring))}
+        mismatch = difference(compared, wanted)
+        measured_text = mismatch or f"{len(compared)} equal entries"
+        self._add(Check(what, not mismatch, measured_text, f"{len(wanted)} equal entries"), signature, mismatch)
 
     def same_gradients(
         self,
@@ -235,8 +232,8 @@ class Verdict:
     ) -> None:
         """Check that at least one value changed, so that the test is not vacuous."""
         __tracebackhide__ = True
-        apart = difference(after, before)
-        self._add(Check(what, bool(apart), apart or "no change", "a change"), signature)
+        change = difference(after, before)
+        self._add(Check(what, bool(change), change or "no change", "a change"), signature)
 
     def observe(self, key: str, value: object) -> None:
         """Record a legitimate difference, to be compared across frameworks and versions."""

@@ -5,7 +5,7 @@ of every layer's output, of the gradient with respect to that output, and of eve
 checked in the order in which a pass computes them, so the error begins at the first tensor beyond its bound.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -16,7 +16,7 @@ import numpy as np
 from conformance.checks.evidence import Verdict, Violation
 from conformance.checks.subject import Subject, need
 from conformance.oracle.bounds_cache import folder, load_arrays, origin_of, store
-from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, LEARNABLE, SAMPLES, relevant
+from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, LEARNABLE, SAMPLES, distance, relevant
 from fixtures.arrays import Array, format_of
 from fixtures.model import Batch, Model, walk
 from fixtures.recipe import Recipe
@@ -110,9 +110,9 @@ def label(model: Model, tensor: str) -> str:
     A gradient with respect to an output is computed by the layer that the output enters.
     """
     role, _, name = tensor.partition("/")
-    last = len(model.layers) - 1
+    head = len(model.layers) - 1
     kinds = {path: type(layer).__name__ for path, layer in walk(model.layers)}
-    kinds |= {f"{last}.{head.name}": "Heads" for head in model.heads.heads}
+    kinds |= {f"{head}.{part.name}": "Heads" for part in model.heads.heads}
     match role:
         case "parameter":
             owner = _owner(model, name)
@@ -120,9 +120,9 @@ def label(model: Model, tensor: str) -> str:
         case "gradient":
             following = list(model.output_shapes())
             entered = following[following.index(name) + 1 :]
-            if name.startswith(f"{last}."):
+            if name.startswith(f"{head}."):
                 return f"loss, gradient of its input from {name} ({kinds[name]})"
-            path = str(last) if entered[0].startswith(f"{last}.") else entered[0]
+            path = str(head) if entered[0].startswith(f"{head}.") else entered[0]
             return f"{path} ({kinds[path]}), gradient of its input"
         case _:
             return f"{name} ({kinds[name]}), output"
@@ -137,39 +137,45 @@ def layer_bounds(conventions: Conventions, model: Model, recipe: Recipe, batch: 
     """Return the bounds of a pass; their spreads come from the cache if those of the same origin are there."""
     plain = Recipe(precision=recipe.precision, scaling=recipe.scaling, seed=recipe.seed)
     conventions = relevant(conventions, model, plain)
-    here = sha256(Path(__file__).read_bytes()).hexdigest()
-    path = folder() / f"{origin_of(conventions, model, plain, [(batch,)])[:32]}.{here[:8]}.layers.npz"
+    code = sha256(Path(__file__).read_bytes()).hexdigest()
+    path = folder() / f"{origin_of(conventions, model, plain, [(batch,)])[:32]}.{code[:8]}.layers.npz"
 
-    def pass_of(rounding: Rounding) -> dict[str, Array]:
+    def run_rounded(rounding: Rounding) -> dict[str, Array]:
         reference = ReferenceFramework("cpu", conventions=conventions, rounding=rounding)
         return tensors(model, reference.trainer(model, plain).trace(batch))
 
-    exact = pass_of(Exact())
+    exact = run_rounded(Exact())
     spreads = load_arrays(path, "distances", "gains")
     if spreads is None:
-        members = [pass_of(Stochastic(np.random.default_rng([plain.seed, 11, i]))) for i in range(SAMPLES)]
-        distances = [[_distance(member[name], exact[name]) for name in exact] for member in members]
-        gains = [[_gain(member[name], exact[name]) for name in exact] for member in members]
-        counts = np.sqrt([array.size for array in exact.values()])
-        chances = np.array(distances) / counts
-        spreads = {"distances": np.max(distances, axis=0), "gains": np.maximum(np.max(gains, axis=0), chances.max(0))}
+        spreads = _spreads(
+            exact, [run_rounded(Stochastic(np.random.default_rng([plain.seed, 11, i]))) for i in range(SAMPLES)]
+        )
         store(path, spreads)
-    unit = format_of(recipe.precision.format).unit_roundoff
-    return LayerBounds(
-        model,
-        exact,
-        {name: _bound(max(s, unit), exact[name]) for name, s in zip(exact, spreads["distances"], strict=True)},
-        {
-            name: _bound(max(s, format_of("float32").unit_roundoff), exact[name])
-            for name, s in zip(exact, spreads["gains"], strict=True)
-            if name.startswith("parameter/")
-        },
-    )
+    distances, gains = (dict(zip(exact, spreads[kind], strict=True)) for kind in ("distances", "gains"))
+    gains = {name: spread for name, spread in gains.items() if name.startswith("parameter/")}
+    of_distances = _bounds(distances, exact, recipe.precision.format)
+    return LayerBounds(model, exact, of_distances, _bounds(gains, exact, "float32"))
 
 
-def _bound(spread: float, exact: Array) -> float:
-    """Return the bound for a spread; infinite where the exact tensor is zero or mostly rounding error."""
-    return float(IMPLEMENTATION_FREEDOM * spread) if spread <= LEARNABLE and exact.any() else np.inf
+def _spreads(exact: Mapping[str, Array], members: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Return the spreads of distances and gains of an ensemble, one number for each tensor.
+
+    A gain's spread is at least the component that an error of a member's size has along any one direction by chance.
+    """
+    distances = np.array([[_distance(member[name], exact[name]) for name in exact] for member in members])
+    gains = [[_gain(member[name], exact[name]) for name in exact] for member in members]
+    chances = distances / np.sqrt([array.size for array in exact.values()])
+    return {"distances": distances.max(axis=0), "gains": np.maximum(np.max(gains, axis=0), chances.max(axis=0))}
+
+
+def _bounds(spreads: Mapping[str, float], exact: Mapping[str, Array], format_name: str) -> dict[str, float]:
+    """Return bounds from spreads of at least one rounding; infinite for a tensor of zeros or mostly rounding error."""
+    unit = format_of(format_name).unit_roundoff
+    at_least = {name: max(spread, unit) for name, spread in spreads.items()}
+    return {
+        name: float(IMPLEMENTATION_FREEDOM * spread) if spread <= LEARNABLE and exact[name].any() else np.inf
+        for name, spread in at_least.items()
+    }
 
 
 def _distance(measured: Array | None, exact: Array) -> float:
@@ -177,7 +183,7 @@ def _distance(measured: Array | None, exact: Array) -> float:
     if measured is None or measured.shape != exact.shape:
         return np.inf
     with np.errstate(all="ignore"):
-        return float(np.linalg.norm(measured.astype(np.float64) - exact) / np.linalg.norm(exact))
+        return distance(measured.astype(np.float64), exact)
 
 
 def _gain(measured: Array | None, exact: Array) -> float:
@@ -206,16 +212,20 @@ def naming_the_layer(subject: Subject, model: Model, recipe: Recipe, batch: Batc
     try:
         yield
     except Violation as error:
-        if said := _locate_failure(subject, model, recipe, batch):
-            error.add_note(said)
+        if note := _locate_failure(subject, model, recipe, batch):
+            error.add_note(note)
         raise
 
 
 def _locate_failure(subject: Subject, model: Model, recipe: Recipe, batch: Batch) -> str:
-    for asked in (recipe, recipe.replace(recompute=None)):
+    """Return a note about the first layer beyond its bound, "" if no layer can be shown.
+
+    A framework may raise any exception while it shows its layers. The test reports the violation then, without a note.
+    """
+    for candidate in (recipe, recipe.replace(recompute=None)):
         try:
-            trace = subject.trainer(model, asked).trace(batch)
-            bounds = layer_bounds(subject.conventions, model, subject.complete_recipe(asked), batch)
+            trace = subject.trainer(model, candidate).trace(batch)
+            bounds = layer_bounds(subject.conventions, model, subject.complete_recipe(candidate), batch)
             beyond = bounds.first_beyond(trace)
         except Unsupported:
             continue

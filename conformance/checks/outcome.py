@@ -1,13 +1,16 @@
 """Classifies the end of a test as an outcome, given the expectations that apply."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from conformance.checks.evidence import Abstention, Misdeclared, Violation, clean_message
 from conformance.known_failures.entries import Expectation, explain_repair
 from frameworks.base import has_effect
 from frameworks.contract import NOT_OFFERED, Framework, Unsupported
 from results.record.model import Outcome
+
+_READ, _LONGEST = 100_000, 2000
+"""Largest numbers of characters that are read of an exception's text, and stored of a message."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,17 @@ class Judgement:
         return f"not confirmed here, expected as in {self.inferred_from}" if self.inferred_from else ""
 
 
+def conclude_safely(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
+    """Return the judgement of `conclude` in valid UTF-8, even if an exception's text or a probe raises."""
+    try:
+        judgement = conclude(framework, error, matching)
+    except Exception as problem:
+        name, why = type(error).__name__, type(problem).__name__
+        return Judgement(Outcome.ERROR, f"raises-{name}", f"{name}: cannot be judged or shown ({why})")
+    texts = (str(text).encode("utf-8", "replace").decode("utf-8") for text in astuple(judgement)[1:])
+    return Judgement(judgement.outcome, *texts)
+
+
 def conclude(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
     """Return the outcome of a test, given the exception that ended it and the expectations that cover it."""
     match error:
@@ -38,13 +52,13 @@ def conclude(framework: Framework, error: BaseException | None, matching: Sequen
         case None:
             verdict, entry = judge(False, "", matching)
             if verdict == "fixed" and entry is not None:
-                return _resting(entry, Outcome.FIXED, entry.signature, explain_repair(matching))
+                return _apply_expectation(entry, Outcome.FIXED, entry.signature, explain_repair(matching))
             return Judgement(Outcome.PASS)
         case _:
             return _judge_failure(error, matching)
 
 
-def _resting(entry: Expectation, outcome: Outcome, signature: str, message: str) -> Judgement:
+def _apply_expectation(entry: Expectation, outcome: Outcome, signature: str, message: str) -> Judgement:
     cause = entry.finding
     result = Judgement(outcome, signature, message, cause.text.reason, cause.text.link, cause.id, entry.inferred_from)
     return replace(result, message=f"{message} ({result.mark})") if result.mark and outcome is Outcome.KNOWN else result
@@ -57,17 +71,17 @@ def _judge_refusal(framework: Framework, error: Unsupported) -> Judgement:
     if error.attempt is None and declared.supported:
         message = f"adapter declares {error.capability} supported, but refuses it: {error.reason}"
         return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
-    acted = _can_call_directly(framework, error)
-    if acted:
+    effective = _can_call_directly(framework, error)
+    if effective:
         message = f"adapter declares {error.capability} unsupported ({error.reason}), but a direct call succeeded"
         return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
-    tried = acted is False and (error.attempt is not None or declared != NOT_OFFERED)
-    outcome, asked = (Outcome.UNSUPPORTED, "tried") if tried else (Outcome.NOT_OFFERED, "nothing to try")
-    return Judgement(outcome, signature, f"{error} ({asked})", error.reason)
+    if effective is False and (error.attempt is not None or declared != NOT_OFFERED):
+        return Judgement(Outcome.UNSUPPORTED, signature, f"{error} (tried)", error.reason)
+    return Judgement(Outcome.NOT_OFFERED, signature, f"{error} (nothing to try)", error.reason)
 
 
 def _can_call_directly(framework: Framework, error: Unsupported) -> bool | None:
-    """Return whether a direct call of the refused capability works; settings that it changes are restored."""
+    """Return whether a direct call of the refused capability works, None without such a call; settings are restored."""
     settings = framework.global_state()
     try:
         return framework.probe(error.capability) if error.attempt is None else has_effect(error.attempt)
@@ -76,26 +90,23 @@ def _can_call_directly(framework: Framework, error: Unsupported) -> bool | None:
 
 
 def _judge_failure(error: BaseException, matching: Sequence[Expectation]) -> Judgement:
-    said = "\n".join((str(error), *getattr(error, "__notes__", ())))[:_READ]
-    text = clean_message(said) or type(error).__name__
+    text = "\n".join((str(error), *getattr(error, "__notes__", ())))[:_READ]
+    text = clean_message(text) or type(error).__name__
     if isinstance(error, Misdeclared):
         return Judgement(Outcome.MISDECLARED, error.signature, text)
     if isinstance(error, Violation):
-        bad, signature = Outcome.FAIL, error.signature
+        outcome, signature = Outcome.FAIL, error.signature
     elif text.startswith("Timeout"):
-        bad, signature = Outcome.TIMEOUT, "timeout"
+        outcome, signature = Outcome.TIMEOUT, "timeout"
     else:
-        bad, signature = Outcome.ERROR, f"raises-{type(error).__name__}"
+        outcome, signature = Outcome.ERROR, f"raises-{type(error).__name__}"
         text = f"{type(error).__name__}: {text}"
     text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     verdict, entry = judge(True, signature, matching)
     if verdict == "known" and entry is not None:
-        return _resting(entry, Outcome.KNOWN, signature, text)
+        return _apply_expectation(entry, Outcome.KNOWN, signature, text)
     note = explain(verdict, signature, entry)
-    return Judgement(bad, signature, f"{text} ({note})" if note else text)
-
-
-_LONGEST, _READ = 2000, 100_000
+    return Judgement(outcome, signature, f"{text} ({note})" if note else text)
 
 
 def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectation]) -> tuple[str, Expectation | None]:
@@ -144,10 +155,10 @@ def find_unmatched(expectations: Iterable[Expectation], verdicts: Iterable[tuple
     cases_by_clause: dict[str, set[str]] = {}
     for clause, case in verdicts:
         cases_by_clause.setdefault(clause, set()).add(case)
-    left: list[Expectation] = []
+    unmatched: list[Expectation] = []
     for entry in expectations:
         cases = cases_by_clause.get(entry.clause, set())
         missing = tuple(case for case in entry.cases if case not in cases)
         if missing or not cases:
-            left.append(replace(entry, cases=missing))
-    return tuple(left)
+            unmatched.append(replace(entry, cases=missing))
+    return tuple(unmatched)

@@ -33,7 +33,7 @@ class ProgramResult:
 
     expected: str
     observed: str
-    there: bool
+    present: bool
 
 
 def run(program: Traversable) -> ProgramResult:
@@ -45,13 +45,13 @@ def run(program: Traversable) -> ProgramResult:
     """
     for _ in range(ATTEMPTS):
         completed = _run_program(program)
-        said = {key: _said(completed.stdout, key) for key in ("expected", "seen")}
-        if completed.returncode in (0, 1) and all(len(lines) == 1 for lines in said.values()):
-            return ProgramResult(said["expected"][0], said["seen"][0], completed.returncode == 1)
+        reports = {key: _reports(completed.stdout, key) for key in ("expected", "seen")}
+        if completed.returncode in (0, 1) and all(len(lines) == 1 for lines in reports.values()):
+            return ProgramResult(reports["expected"][0], reports["seen"][0], completed.returncode == 1)
     error_lines = [line for line in completed.stderr.splitlines() if line.strip()] or ["it printed nothing"]
     if error_lines[-1].startswith("ModuleNotFoundError"):
         raise ProgramError(f"{error_lines[-1]}; `python -m conformance install NAME` installs a framework")
-    printed = ", ".join(f"{len(lines)} lines `{key}:`" for key, lines in said.items())
+    printed = ", ".join(f"{len(lines)} lines `{key}:`" for key, lines in reports.items())
     raise ProgramError(f"{program.name} exited with {completed.returncode}, printed {printed}: {error_lines[-1]}")
 
 
@@ -73,6 +73,6 @@ def _foreign_folders() -> list[str]:
     return [folder for folder in folders if folder != _ROOT]
 
 
-def _said(output: str, key: str) -> list[str]:
+def _reports(output: str, key: str) -> list[str]:
     marker = f"{key}: "
     return [line.removeprefix(marker).strip() for line in output.splitlines() if line.startswith(marker)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from frameworks.contract import Capability, Conventions, Framework, RankGroup, T
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact
 from frameworks.ways import Way
+
+Rule = TypeVar("Rule")
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,16 @@ def need(subject: Subject, *capabilities: Capability | None) -> None:
     for capability in capabilities:
         if capability is not None and not (declared := subject.framework.declares(capability)).supported:
             raise Unsupported(capability, declared.reason)
+
+
+def need_rule(subject: Subject, capability: Capability, kind: type[Rule]) -> Rule:
+    """Return the framework's rule of a kind; end the test unless the framework declares the capability as supported.
+
+    Raises:
+        Unsupported: it does not; the message is the declared reason.
+    """
+    need(subject, capability)
+    return subject.framework.rule(kind)
 
 
 def need_device(subject: Subject) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fixtures.arrays import Array
 from fixtures.model import Model, Window
 from fixtures.recipe import Recipe
-from frameworks.contract import PostTraining
+from frameworks.contract import Framework, PostTraining
 from frameworks.registry import load
 
 if TYPE_CHECKING:
@@ -37,12 +37,22 @@ class Runnable(Protocol):
 
 
 @dataclass(frozen=True)
-class Task:
-    """A run to restore and the windows to train it on; `framework` is an adapter's "package.module:Class"."""
+class FrameworkTask:
+    """What loads a framework in the new process; `framework` is an adapter's "package.module:Class"."""
 
     framework: str
     device: str
     mode: str
+
+    def load(self) -> Framework:
+        """Return the framework on this device, in this mode."""
+        return load(self.framework, self.device, self.mode)
+
+
+@dataclass(frozen=True)
+class ResumeTask(FrameworkTask):
+    """A run to restore, and the windows to train it on."""
+
     model: Model
     recipe: Recipe
     saved: Path
@@ -50,7 +60,7 @@ class Task:
 
     def run(self) -> list[dict[str, Array]]:
         """Return the run's state right after the load, and after each window."""
-        trainer = load(self.framework, self.device, self.mode).trainer(self.model, self.recipe)
+        trainer = self.load().trainer(self.model, self.recipe)
         trainer.restore(self.saved)
         states = [trainer.state()]
         for window in self.windows:
@@ -60,31 +70,25 @@ class Task:
 
 
 @dataclass(frozen=True)
-class PeakTask:
-    """A run whose memory peak is measured, and the window of its updates; `framework` as above."""
+class PeakTask(FrameworkTask):
+    """A run whose memory peak is measured, and the window of its updates."""
 
-    framework: str
-    device: str
-    mode: str
     model: Model
     recipe: Recipe
     window: Window
 
     def run(self) -> int:
         """Return the allocator's peak after two updates, in bytes."""
-        trainer = load(self.framework, self.device, self.mode).trainer(self.model, self.recipe)
+        trainer = self.load().trainer(self.model, self.recipe)
         for _ in range(2):
             trainer.update(self.window)
         return trainer.peak_bytes()
 
 
 @dataclass(frozen=True)
-class PredictTask:
-    """A quantized model, made from other weights and then restored, and samples for it; `framework` as above."""
+class PredictTask(FrameworkTask):
+    """A quantized model, made from other weights and then restored, and samples for it."""
 
-    framework: str
-    device: str
-    mode: str
     technique: str
     model: Model
     weights: dict[str, Array]
@@ -94,7 +98,7 @@ class PredictTask:
 
     def run(self) -> dict[str, Array]:
         """Return the predictions of the restored model."""
-        post_training = load(self.framework, self.device, self.mode).rule(PostTraining)
+        post_training = self.load().rule(PostTraining)
         quantized = post_training.quantize(self.technique, self.model, self.weights, self.calibration)
         quantized.restore(self.saved)
         return quantized.predict(self.samples)
@@ -108,7 +112,8 @@ def peak_bytes(subject: Subject, model: Model, recipe: Recipe, window: Window, p
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
-    return int(apart(PeakTask(*same_framework(subject), model, subject.complete_recipe(recipe), window), path))
+    task = PeakTask(*same_framework(subject), model, subject.complete_recipe(recipe), window)
+    return int(run_in_new_process(task, path))
 
 
 def same_framework(subject: Subject) -> tuple[str, str, str]:
@@ -117,7 +122,7 @@ def same_framework(subject: Subject) -> tuple[str, str, str]:
     return f"{its_class.__module__}:{its_class.__qualname__}", framework.device, framework.mode
 
 
-def apart(task: Runnable, path: Path) -> Any:
+def run_in_new_process(task: Runnable, path: Path) -> Any:
     """Run a task in a new process and return its result.
 
     Args:
@@ -136,5 +141,5 @@ def apart(task: Runnable, path: Path) -> Any:
 
 
 if __name__ == "__main__":
-    asked: Runnable = pickle.loads(Path(sys.argv[1]).read_bytes())
-    Path(sys.argv[2]).write_bytes(pickle.dumps(asked.run()))
+    requested: Runnable = pickle.loads(Path(sys.argv[1]).read_bytes())
+    Path(sys.argv[2]).write_bytes(pickle.dumps(requested.run()))

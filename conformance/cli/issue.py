@@ -106,7 +106,7 @@ def _program_section(evidence: Evidence) -> Iterator[str]:
     if isinstance(evidence.result, str):
         yield from (f"Not run just now: {evidence.result}", "")
         return
-    state = "shows the failure" if evidence.result.there else "does not show the failure"
+    state = "shows the failure" if evidence.result.present else "does not show the failure"
     yield from (f"Run just now with the versions below, it {state}:", "")
     yield from ("```text", f"expected: {evidence.result.expected}", f"seen: {evidence.result.observed}", "```", "")
 

@@ -232,7 +232,7 @@ def findings(framework: str, terms: tuple[str, ...], clause: str | None, kind: s
         return 2
     version = installed_version(framework) or ""
     expected = {finding.id: known.is_expected(finding, version) for finding in due}
-    present = {name: result.there for name, result in results.items() if isinstance(result, ProgramResult)}
+    present = {name: result.present for name, result in results.items() if isinstance(result, ProgramResult)}
     return int(present != expected)
 
 
@@ -313,4 +313,4 @@ def _print_findings(rows: Sequence[_FindingRow], reports: Mapping[str, str] | No
 def _describe_result(result: ProgramResult | str) -> str:
     if isinstance(result, str):
         return result
-    return f"{'present' if result.there else 'gone'}: got {result.observed}, want {result.expected}"
+    return f"{'present' if result.present else 'gone'}: got {result.observed}, want {result.expected}"

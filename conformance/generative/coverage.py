@@ -26,7 +26,7 @@ from conformance.generative.verdicts import LAWS
 from conformance.known_failures.reading import Exclusion, known_of
 from conformance.search.properties import Search, generative_settings
 from conformance.spec.clauses import load_clauses
-from conformance.techniques.technique import load_techniques
+from conformance.techniques import load_techniques
 from fixtures.model import Again, Layer, UserFunction
 from fixtures.recipe import Recipe
 from frameworks.contract import Framework, MissingDevice

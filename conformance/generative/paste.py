@@ -27,7 +27,6 @@ from conformance.techniques.formats import (
     QuantizerCall,
     SpoiltCall,
 )
-from conformance.techniques.post_training import PredictBatch, QuantizedCase, RunLayers, SaveAndLoad
-from conformance.techniques.qat import Convert, PredictQat, QatCase, Reload, SkipQat, TrainQat
+from conformance.techniques.quantized_models import *
 from fixtures.model import *
 from fixtures.recipe import *

@@ -11,7 +11,7 @@ from conformance.generative.programs import variations
 from conformance.generative.programs.variations import Instance
 from conformance.known_failures.entries import Exclusion
 from conformance.search.properties import Failure, GenerativeSettings, Property, Search, generative_settings
-from conformance.techniques.technique import load_techniques
+from conformance.techniques import load_techniques
 from frameworks.contract import Capability
 
 Excluded = tuple[Exclusion, ...]

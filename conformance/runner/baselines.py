@@ -15,6 +15,8 @@ from results.record.reading import Record, load, write
 BASELINES = SHIPPED / "baselines"
 SEED = 0
 """The seed of baselines, and the default seed of runs."""
+FOREIGN = "on a processor that no baseline has"
+"""Prefix of a failure's message on a processor that is not like that of any baseline."""
 
 
 def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | None:
@@ -30,10 +32,6 @@ def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | No
     return None
 
 
-FOREIGN = "on a processor that no baseline has"
-"""Prefix of a failure's message on a processor that is not like that of any baseline."""
-
-
 @cache
 def foreign(framework: str, mode: str, device: str, folder: Path = BASELINES) -> str:
     """Return the prefix of failures' messages if no baseline of the series is of a processor like this one; else "".
@@ -46,11 +44,11 @@ def foreign(framework: str, mode: str, device: str, folder: Path = BASELINES) ->
     """
     if framework == "reference":
         return ""
-    here = machine.level(machine.instruction_sets())
+    level = machine.level(machine.instruction_sets())
     named = [path for path in list_records(folder) if path.name.startswith(f"{framework}-")]
     records = [load(path) for path in named if path.name.partition(".json")[0].endswith(f"-{device}-{mode}")]
     levels = {machine.level(record.variant.instruction_sets) for record in records}
-    return "" if not levels or here in levels else f"{FOREIGN} ({here}; they have {', '.join(sorted(levels))}): "
+    return "" if not levels or level in levels else f"{FOREIGN} ({level}; they have {', '.join(sorted(levels))}): "
 
 
 def nearest(name: str, mode: str, device: str, folder: Path = BASELINES) -> Path | None:
@@ -62,8 +60,9 @@ def nearest(name: str, mode: str, device: str, folder: Path = BASELINES) -> Path
 
     def distance(path: Path) -> tuple[bool, bool, bool, bool, str]:
         stem = path.name.removesuffix(".gz").removesuffix(".json")
-        own, there = stem.startswith(f"{name}-"), f"-{device}-" in stem
-        return not own, not (own and stem.endswith(f"-{mode}")), not there, not stem.startswith("reference-"), stem
+        same_framework = stem.startswith(f"{name}-")
+        same_mode = same_framework and stem.endswith(f"-{mode}")
+        return not same_framework, not same_mode, f"-{device}-" not in stem, not stem.startswith("reference-"), stem
 
     return min(list_records(folder), key=distance, default=None)
 
@@ -110,11 +109,11 @@ def _unknown(record: Record) -> str:
     framework, (mode, *ways) = record.series.framework, record.series.mode.split("+")
     if framework not in find_adapters():
         return f"no adapter is called {framework!r}: one of {', '.join(sorted(find_adapters()))}"
-    there = [str(way) for way in load_ways(framework)]
+    known_ways = [str(way) for way in load_ways(framework)]
     named = {"framework_version": record.variant.framework_version, "device": record.series.device}
     if bad := next((key for key, name in named.items() if {"/", "\\"} & {*name}), None):
         return f"{bad}: got {named[bad]!r}, want a name without path separators"
-    missing = next((way for way in ways if way not in there), None)
+    missing = next((way for way in ways if way not in known_ways), None)
     try:
         check_mode(framework, mode, loadable=True)
     except ValueError as error:
@@ -137,8 +136,8 @@ def accept(path: Path, reason: str, folder: Path = BASELINES) -> Path:
     old = former(record, folder)
     accepted = folder / f"{name_of(record.series, record.variant.framework_version)}.json.gz"
     if accepted.exists() and (old is None or old[0] != accepted):
-        there = load(accepted).series
-        problem = f"is the baseline of another series ({there.framework} {there.mode} {there.device_kind})"
+        other = load(accepted).series
+        problem = f"is the baseline of another series ({other.framework} {other.mode} {other.device_kind})"
         raise RecordError(accepted, problem, "give that file another name first")
     folder.mkdir(parents=True, exist_ok=True)
     write(accepted, replace(record, notes=(*record.notes, f"accepted as the baseline: {reason}")))

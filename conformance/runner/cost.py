@@ -38,12 +38,12 @@ class Yardstick(threading.Thread):
     def run(self) -> None:
         vector = np.random.default_rng(0).standard_normal(100_000)
         while not self._seconds or not self._ended.wait(1.0):
-            begun = time.thread_time()
+            start = time.thread_time()
             counts: dict[int, int] = {}
             for number in range(100_000):
                 counts[number % 997] = counts.get(number % 997, 0) + number
             _ = np.sort(np.exp(-vector * vector))
-            self._seconds.append(time.thread_time() - begun)
+            self._seconds.append(time.thread_time() - start)
 
     def stop(self) -> float:
         """Stop the thread; return the mean processor seconds of the workload."""

@@ -11,20 +11,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import astuple
 from types import FrameType
 
 import numpy as np
 import pytest
 
-from conformance.checks.outcome import Judgement, conclude
-from conformance.known_failures.entries import Expectation
 from frameworks.contract import Framework
 from frameworks.ranks.worker_group import WorkerGroupFolder
 from results.record.files import one_line, printable
-from results.record.model import Outcome
 
 LONGEST = 20_000
 """Largest number of characters of a traceback, and of a test's output, in a report."""
@@ -34,6 +30,7 @@ PATIENCE_S = 5.0
 
 BEAT_S = 0.5
 """Seconds between two checks whether the parent process is alive."""
+_SINK = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 class Interrupts:
@@ -82,9 +79,6 @@ def isolate_test(interrupts: Interrupts, timeout_s: float) -> Generator[list[Bas
         raise KeyboardInterrupt
 
 
-_SINK = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-
-
 def restore_settings(framework: Framework, before: Mapping[str, str]) -> tuple[str, ...]:
     """Restore the framework's process-wide settings and return the names of those that had changed."""
     after = framework.global_state()
@@ -93,17 +87,6 @@ def restore_settings(framework: Framework, before: Mapping[str, str]) -> tuple[s
     framework.restore_global_state(before)
     changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
     return tuple(f"{key}: {before.get(key)} → {after.get(key)}"[:LONGEST] for key in changed)
-
-
-def conclude_safely(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
-    """Return the judgement of `conclude`, even if the exception's text or the framework's probe raises."""
-    try:
-        judgement = conclude(framework, error, matching)
-    except Exception as problem:
-        name, why = type(error).__name__, type(problem).__name__
-        return Judgement(Outcome.ERROR, f"raises-{name}", f"{name}: cannot be judged or shown ({why})")
-    texts = (str(text).encode("utf-8", "replace").decode("utf-8") for text in astuple(judgement)[1:])
-    return Judgement(judgement.outcome, *texts)
 
 
 def traceback_of(item: pytest.Item, error: BaseException) -> str:
@@ -139,14 +122,14 @@ def own_temporary_directory() -> Generator[None]:
 
 def end_despite_threads(status: int) -> None:
     """End the process with `status`, even if remaining threads would keep it alive."""
-    left = [t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon and t.is_alive()]
-    if not left:
+    remaining = [t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon and t.is_alive()]
+    if not remaining:
         return
 
     def end() -> None:
         time.sleep(PATIENCE_S)
         with suppress(Exception):
-            os.write(2, one_line(f"conformance: ended without waiting for {len(left)} threads").encode() + b"\n")
+            os.write(2, one_line(f"conformance: ended without waiting for {len(remaining)} threads").encode() + b"\n")
         os._exit(status)
 
     threading.Thread(target=end, daemon=True).start()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -45,15 +45,15 @@ def _command(framework: str, mode: str, device: str, workers: int) -> list[str]:
 
 def _find_refusal(command: Sequence[str], arguments: Sequence[str]) -> str:
     """Return why pytest refuses the arguments, "" if it accepts them; with this option it only parses them."""
-    asked = subprocess.run([*command, "--version", "--version", *arguments], cwd=ROOT, capture_output=True, text=True)
-    if asked.returncode != 4:
+    parsed = subprocess.run([*command, "--version", "--version", *arguments], cwd=ROOT, capture_output=True, text=True)
+    if parsed.returncode != 4:
         return ""
-    return f"pytest refuses its arguments: {reason_of(asked.stderr)}"
+    return f"pytest refuses its arguments: {reason_of(parsed.stderr)}"
 
 
-def reason_of(said: str) -> str:
+def reason_of(output: str) -> str:
     """Return the line of pytest's output with the reason why it ended, without pytest's prefix."""
-    lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line for line in output.splitlines() if line.strip()]
     marked = [line.partition(mark)[2] for mark in ("error: ", "Exit: ", "ERROR: ") for line in lines if mark in line]
     return (marked or lines or ["a bad option"])[0]
 
@@ -64,18 +64,18 @@ def judge(framework: str, mode: str, device: str, workers: int, arguments: Seque
     Returns:
         pytest's exit status: 5 if no test was selected; 0 also if no failure occurred again when repeated.
     """
-    begun = time.time()
+    start = time.time()
     arguments = _replace_paths(arguments, _FILES, os.path.abspath)
     status = run_to_end([*_command(framework, mode, device, workers), *arguments], ROOT)
     if name := killed_by(status):
-        left = "it left no journal, so run it again"
-        if journals := _find_written(arguments, begun, ".jsonl"):
-            left = f"its verdicts so far are in its journal: conformance table {shlex.join(map(str, journals))}"
-        print(f"\n{one_line(f'conformance: {name} killed the run; {left}')}", file=sys.stderr)
+        remedy = "it left no journal, so run it again"
+        if journals := _find_written(arguments, start, ".jsonl"):
+            remedy = f"its verdicts so far are in its journal: conformance table {shlex.join(map(str, journals))}"
+        print(f"\n{one_line(f'conformance: {name} killed the run; {remedy}')}", file=sys.stderr)
     if status not in (0, 1) or not repeatable(arguments):
         return status
     limits = [f"--timeout={value}" for value in _values(arguments, "--timeout")]
-    for path in _find_written(arguments, begun):
+    for path in _find_written(arguments, start):
         repeated = repeat(path, [*_command(framework, mode, device, 1), *limits])
         for line in repeated.lines:
             print(line, flush=True)
@@ -99,11 +99,11 @@ def _replace_paths(arguments: Sequence[str], options: Sequence[str], replace: Ca
     return result
 
 
-def _find_written(arguments: Sequence[str], begun: float, ending: str = ".json") -> list[Path]:
+def _find_written(arguments: Sequence[str], start: float, ending: str = ".json") -> list[Path]:
     """Return the records, or journals, that a run with these arguments has written since `begun`."""
     chosen = [Path(value).with_suffix(ending) for value in _values(arguments, "--record")]
     places = chosen[-1:] or sorted(LAST_RUNS.glob(f"*{ending}"))
-    return [path for path in places if path.is_file() and path.stat().st_mtime >= begun]
+    return [path for path in places if path.is_file() and path.stat().st_mtime >= start]
 
 
 def selects(arguments: Sequence[str]) -> bool:
@@ -144,7 +144,7 @@ def job(
     if problem := install.lacking(framework, modes):
         print(one_line(f"conformance: {problem}"), file=sys.stderr)
         return 2
-    begun, spent = time.time(), cost.measure_child_time()
+    start, spent = time.time(), cost.measure_child_time()
     yardstick = cost.Yardstick() if os.environ.get("CI") else None
     statuses = []
     runs = [*product(modes, ways)]
@@ -161,23 +161,30 @@ def job(
     if any(status not in (0, 1, 5) for status in statuses):
         return 2
     paths = sorted(LAST_RUNS.glob("*.json"))
-    new = {path: load(path) for path in paths if path.stat().st_mtime >= begun}
+    new = {path: load(path) for path in paths if path.stat().st_mtime >= start}
     if new:
         draw_table([*new.values()], Console())
     if new and len(new) < len(paths):
         print(f"`conformance table` shows them next to {len(paths) - len(new)} of earlier runs", flush=True)
-    if new and ":" not in framework:
-        compared = [_beside_baseline(path, record) for path, record in new.items()]
-        last = conclusion([*new.values()], compared)
-        if units is None:
-            print(last)
-        else:
-            tests = next((word.partition("=")[2] for word in arguments if word.startswith("--tests=")), "")
-            line, over = cost.judge(framework, tests if arguments[1:] == [] else "", units)
-            print(*((last, line) if over else (line, last)), sep="\n")
-            if over:
-                return 1
-    return 1 if 1 in statuses else 0
+    too_costly = bool(new) and ":" not in framework and _conclude(framework, new, arguments, units)
+    return 1 if too_costly or 1 in statuses else 0
+
+
+def _conclude(framework: str, records: Mapping[Path, Record], arguments: Sequence[str], units: float | None) -> bool:
+    """Print how records differ from the baselines; return whether the run has cost too much.
+
+    Args:
+        units: the cost of the run in yardsticks, None if it was not measured.
+    """
+    compared = [_beside_baseline(path, record) for path, record in records.items()]
+    summary = conclusion([*records.values()], compared)
+    if units is None:
+        print(summary)
+        return False
+    tests = next((word.partition("=")[2] for word in arguments if word.startswith("--tests=")), "")
+    line, over = cost.judge(framework, tests if arguments[1:] == [] else "", units)
+    print(*((summary, line) if over else (line, summary)), sep="\n")
+    return over
 
 
 def _beside_baseline(path: Path, record: Record) -> Comparisons:

@@ -51,6 +51,19 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 _CHOSEN_BY = re.compile(
     r"ssse3|sse4_[12]|avx\w*|f16c|fma4?|bmi[12]|amx_\w+|gfni|asimd\w*|neon|fphp|bf16|i8mm|sve\w*|sme(?!p)\w*"
 )
+BEYOND_AVX2 = re.compile(r"avx512\w*|avx10\w*|amx\w*|avx_vnni\w*|avx_ne_convert|avx_ifma")
+BEYOND_SSE = re.compile(r"avx\w*|amx\w*|f16c|fma4?|bmi[12]|gfni")
+_SWITCHES = (
+    (re.compile(r"ATEN_CPU_CAPABILITY=(default|avx2)\b.*"), "default"),
+    (re.compile(r"(?:ONEDNN|DNNL)_MAX_CPU_ISA=(SSE41|AVX2)\b.*"), "SSE41"),
+    (re.compile(r"MKL_ENABLE_INSTRUCTIONS=(SSE4_2|AVX2)\b.*"), "SSE4_2"),
+    (re.compile(r"XLA_FLAGS=.*--xla_cpu_max_isa=(AVX2?)\b.*"), "AVX"),
+    (re.compile(r"TF_ENABLE_ONEDNN_OPTS=(0|false)\b.*"), ""),
+)
+"""Variables by which libraries leave instruction sets unused, each with its value for none beyond SSE. TensorFlow's
+only says whether oneDNN's kernels run, as they do by default where the processor has AVX-512 VNNI."""
+LEVELS = {"avx512-vnni": {"avx512f", "avx512_vnni"}, "avx512": {"avx512f"}, "avx2": {"avx2"}, "neon": {"asimd"}}
+"""Instruction sets of each level, the widest first."""
 
 
 def packages(installed: Iterable[Distribution] | None = None) -> dict[str, str]:
@@ -101,19 +114,6 @@ def origin(packages: Iterable[str]) -> str:
     return "editable" if direct_url.get("dir_info", {}).get("editable") else "folder"
 
 
-BEYOND_AVX2 = re.compile(r"avx512\w*|avx10\w*|amx\w*|avx_vnni\w*|avx_ne_convert|avx_ifma")
-BEYOND_SSE = re.compile(r"avx\w*|amx\w*|f16c|fma4?|bmi[12]|gfni")
-_SWITCHES = (
-    (re.compile(r"ATEN_CPU_CAPABILITY=(default|avx2)\b.*"), "default"),
-    (re.compile(r"(?:ONEDNN|DNNL)_MAX_CPU_ISA=(SSE41|AVX2)\b.*"), "SSE41"),
-    (re.compile(r"MKL_ENABLE_INSTRUCTIONS=(SSE4_2|AVX2)\b.*"), "SSE4_2"),
-    (re.compile(r"XLA_FLAGS=.*--xla_cpu_max_isa=(AVX2?)\b.*"), "AVX"),
-    (re.compile(r"TF_ENABLE_ONEDNN_OPTS=(0|false)\b.*"), ""),
-)
-"""Variables by which libraries leave instruction sets unused, each with its value for none beyond SSE. TensorFlow's
-only says whether oneDNN's kernels run, as they do by default where the processor has AVX-512 VNNI."""
-
-
 def instruction_sets(listing: Path = _CPUINFO, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the instruction sets by which kernels are chosen, sorted; () where Linux does not list them.
 
@@ -137,10 +137,6 @@ def level(instructions: Iterable[str]) -> str:
         if needed <= names:
             return name
     return "none"
-
-
-LEVELS = {"avx512-vnni": {"avx512f", "avx512_vnni"}, "avx512": {"avx512f"}, "avx2": {"avx2"}, "neon": {"asimd"}}
-"""Instruction sets of each level, the widest first."""
 
 
 def _read_instruction_sets(listing: Path) -> tuple[str, ...]:

@@ -27,8 +27,8 @@ class FixedShares(LoadScopeScheduling):  # type: ignore[misc]
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        apart = PurePosixPath(nodeid.partition("::")[0]).name in APART
-        return "apart" if apart and self.numnodes > 1 else "others"
+        separate = PurePosixPath(nodeid.partition("::")[0]).name in APART
+        return "apart" if separate and self.numnodes > 1 else "others"
 
 
 def expected_seconds(framework: Framework, items: Sequence[pytest.Item]) -> dict[pytest.Item, float]:
@@ -52,13 +52,13 @@ def split_by_worker(
         seconds: known durations of tests.
     """
     timed = [test for test in tests if test in alone and test not in last]
-    left = [test for test in tests if test not in alone and test not in last]
-    left += [test for test in tests if test in last]
+    untimed = [test for test in tests if test not in alone and test not in last]
+    untimed += [test for test in tests if test in last]
     order: list[T] = []
     for worker in range(workers):
         own = timed[worker::workers]
         size = max(0, (len(tests) - len(order)) // (workers - worker) - len(own))
-        part, left = left[:size], left[size:]
+        part, untimed = untimed[:size], untimed[size:]
         long = [test for test in part if test not in last and seconds.get(test, 0.0) > LONG_S]
         order += [*own, *sorted(long, key=lambda test: -seconds[test]), *(test for test in part if test not in long)]
-    return [*order, *left]
+    return [*order, *untimed]

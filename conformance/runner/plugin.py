@@ -1,4 +1,4 @@
-"""The pytest plugin: options, the fixtures `subject`, `verdict` and `variant`, and the outcome of every test.
+"""The pytest plugin: options, the fixtures `subject`, `verdict` and `excluded`, parameters, and each test's outcome.
 
 It does nothing unless pytest runs the suites, so that the suite's own tests need no framework.
 """
@@ -11,15 +11,17 @@ import traceback
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.mark.expression import Expression
 
+from conformance import timing
 from conformance.checks.combinations import rows
 from conformance.checks.evidence import Verdict
-from conformance.checks.outcome import Judgement
+from conformance.checks.outcome import Judgement, conclude_safely
 from conformance.checks.subject import Profile, Subject
 from conformance.known_failures.reading import Exclusion, Expectation, Known, known_of
 from conformance.runner import machine
@@ -27,7 +29,6 @@ from conformance.runner.baselines import foreign
 from conformance.runner.isolation import (
     Interrupts,
     clip_text,
-    conclude_safely,
     end_despite_threads,
     end_with_parent,
     isolate_test,
@@ -35,22 +36,21 @@ from conformance.runner.isolation import (
     restore_settings,
     traceback_of,
 )
-from conformance.runner.recorder import (
-    PROPERTY,
+from conformance.runner.recorder import PROPERTY, Recorder, recorded_runs, to_property
+from conformance.runner.reporting import describe_failure, junit_properties, repro, show
+from conformance.runner.selection import (
+    ALL,
+    NAMES,
+    PARAMETERS,
     Completeness,
-    Recorder,
-    describe_failure,
-    junit_properties,
-    repro,
-    show,
-    to_property,
+    SelectedTests,
+    Ways,
+    WayTests,
+    chosen_ways,
 )
-from conformance.runner.selection import ALL, NAMES, SelectedTests
 from conformance.runner.subprocesses import no_commands
-from conformance.runner.ways import PARAMETERS, Ways, WayTests, chosen_ways, recorded_runs
 from conformance.runner.workers import CachedPrograms, FullWorkers, LostWorkers
 from conformance.test_ids.inventory import SUITES, code_of, id_of
-from conformance.timing import costs
 from frameworks.contract import SHIPPED, Framework, MissingDevice
 from frameworks.registry import DEVICE_HELP, UnknownFramework, adapter_file, clashes, load
 from results.record.files import RecordError, one_line
@@ -67,7 +67,7 @@ _STATUS = pytest.StashKey[int]()
 _WAYS = pytest.StashKey[Ways]()
 _RUNS = pytest.StashKey[list[RunSetup]]()
 TIMED = frozenset({"cost.adapter-overhead", "cost.mixed-speed", "cost.recompute-time"})
-"""Clauses whose tests measure time while no other worker runs (`conformance.timing.costs`)."""
+"""Clauses whose tests measure time while no other worker runs (`conformance.timing`)."""
 MOST_OBJECTS = 100_000
 """Number of objects in the garbage collector's oldest generation from which on they are frozen."""
 _NIGHTLY = Profile(20, time.time_ns() % 2**32, shrinking_s=60.0)
@@ -243,15 +243,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     framework = config.stash[_FRAMEWORK]
     spoiling = [entry for entry in config.stash[_KNOWN].expectations if entry.finding.spoils_process]
-    last = [item for item in items if any(entry.covers(*_split_node_id(item)) for entry in spoiling)]
-    alone = [item for item in items if _split_node_id(item)[0] in TIMED]
+    harmful = [item for item in items if any(entry.covers(*_split_node_id(item)) for entry in spoiling)]
+    timed = [item for item in items if _split_node_id(item)[0] in TIMED]
     workers = int(getattr(config, "workerinput", {}).get("workercount", 1))
     if workers == 1 or _serial(config):
-        items.sort(key=lambda item: (item in last, item in alone))
+        items.sort(key=lambda item: (item in harmful, item in timed))
         return
     from conformance.runner.ordering import expected_seconds, split_by_worker  # needs pytest-xdist
 
-    items[:] = split_by_worker(items, workers, frozenset(alone), frozenset(last), expected_seconds(framework, items))
+    items[:] = split_by_worker(items, workers, frozenset(timed), frozenset(harmful), expected_seconds(framework, items))
 
 
 def _serial(config: pytest.Config) -> bool:
@@ -292,7 +292,7 @@ def _split_node_id(item: pytest.Item) -> tuple[str, str]:
 def subject(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     """The framework under test."""
     if hasattr(pytestconfig, "workerinput"):
-        costs.join(tmp_path_factory.getbasetemp().parent)
+        timing.join(tmp_path_factory.getbasetemp().parent)
     option, ways = pytestconfig.option, pytestconfig.stash[_WAYS].chosen
     return Subject(pytestconfig.stash[_FRAMEWORK], option.seed, PROFILES[option.profile], ways)
 
@@ -323,7 +323,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         before = framework.global_state()
         try:
             with (
-                costs.share_machine(),
+                timing.share_machine(),
                 recorded_runs(framework) as item.stash[_RUNS],
                 isolate_test(interrupts, timeout) as errors,
             ):
@@ -362,21 +362,25 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     judgement = item.stash.get(_JUDGEMENT, None) if call.when == "call" else None
     if judgement is None:
         judgement = conclude_safely(framework, call.excinfo.value if call.excinfo else None, _matching(item))
-
     if judgement.outcome.bad and (elsewhere := foreign(framework.name, framework.mode, framework.device)):
         judgement = replace(judgement, message=f"{elsewhere}{judgement.message}")
     runs: list[RunSetup] = item.stash.get(_RUNS, [])
 
-    def content(judgement: Judgement, collected: Verdict) -> str:
-        leaks, seed = item.stash.get(_LEAKS, ()), item.config.option.seed
-        return to_property(item.nodeid, judgement, collected, call.duration, leaks, seed, command, runs)
-
+    store = partial(
+        to_property,
+        item.nodeid,
+        duration_s=call.duration,
+        leaks=item.stash.get(_LEAKS, ()),
+        seed=item.config.option.seed,
+        repro=command,
+        runs=runs,
+    )
     try:
-        text = content(judgement, item.stash.get(_VERDICT, Verdict()))
-    except Exception as problem:
+        text = store(judgement, item.stash.get(_VERDICT, Verdict()))
+    except Exception as problem:  # a test may observe any object, and its conversion may raise anything
         message = f"the test's record cannot be stored ({clip_text(str(problem))})"
         judgement = Judgement(Outcome.ERROR, "cannot-be-stored", message)
-        text = content(judgement, Verdict())
+        text = store(judgement, Verdict())
     trace = item.stash.get(_TRACEBACK, "") if call.when == "call" else str(report.longrepr or "")
     show(report, item, judgement, describe_failure(judgement, code.clause, command, runs), trace)
     item.user_properties += junit_properties(judgement, code.clause, command)

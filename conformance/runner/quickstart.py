@@ -45,11 +45,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         records = {name: Path(folder) / f"{name}.json" for name in ("reference", "twin")}
         running = [start("reference", records["reference"]), start(TWIN, records["twin"])]
-        said = [process.communicate()[0].decode("utf-8", "replace") for process in running]
+        outputs = [process.communicate()[0].decode("utf-8", "replace") for process in running]
         try:
             reference, twin = (load(path) for path in records.values())
         except RecordError as error:
-            print(*said, error, sep="\n", file=sys.stderr)
+            print(*outputs, error, sep="\n", file=sys.stderr)
             return 1
     tell("reference", reference)
     tell("broken twin", twin)

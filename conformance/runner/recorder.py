@@ -1,21 +1,18 @@
-"""The recorder: it writes the record, decides whether the record is complete, and prints the end of a run.
+"""The recorder: it collects what belongs to each test's verdict, and writes the journal and the record.
 
-Workers send verdicts to the main process as report properties. The end of a run lists the clauses that fail, each with
-its requirement and a source, and counts of outcomes.
+Workers send verdicts to the main process as report properties.
 """
 
 import os
-import re
-import shlex
-import textwrap
 import time
-from collections import Counter, defaultdict
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -24,20 +21,20 @@ from conformance.checks.evidence import Verdict as Collected
 from conformance.checks.outcome import Judgement, conclude, find_unmatched
 from conformance.known_failures.entries import EXPECTATION, Known
 from conformance.known_failures.reading import series_of
-from conformance.runner import ways
 from conformance.runner.identity import name_of, series, suite, variant
 from conformance.runner.isolation import clip_text
-from conformance.runner.selection import ALL, CORE, QUICK
-from conformance.spec.clauses import Clause, load_clauses
-from conformance.spec.findings import Workaround
-from conformance.test_ids.inventory import SUITES, code_of, id_of, inventory
-from frameworks.contract import NOT_OFFERED, Framework
-from frameworks.ways import Way
+from conformance.runner.reporting import closing_lines, repro
+from conformance.runner.selection import CORE, QUICK, Completeness, selecting_options
+from conformance.spec.clauses import load_clauses
+from conformance.test_ids.inventory import code_of, id_of, inventory
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe, collect_fields
+from frameworks.contract import Framework, Trainer
 from results.record.encoding import decode_judged, encode_judged
-from results.record.files import RecordError, one_line
-from results.record.folders import INSTALLED, LAST_RUNS
+from results.record.files import RecordError
+from results.record.folders import LAST_RUNS
 from results.record.model import (
-    UNJUDGED,
     CheckResult,
     Header,
     JudgedTest,
@@ -45,7 +42,6 @@ from results.record.model import (
     Observation,
     Outcome,
     RunSetup,
-    Status,
     Tensors,
     TestVerdict,
     Trace,
@@ -53,210 +49,62 @@ from results.record.model import (
 from results.record.reading import Journal, now
 from results.record.values import as_number
 
-_LONGEST = 300
-_MOST_RUNS = 3
-_WIDTH = 110
-_DERIVATION = re.compile(r" \(from \{[^{}]*\}\)")
-_NOT_OFFERED = f"{NOT_OFFERED.reason} (techniques that it has no place for)"
-
-
-def junit_properties(judgement: Judgement, clause: str, command: str) -> list[tuple[str, object]]:
-    """Return the test's properties for the report of pytest's --junitxml, without empty ones."""
-    texts = {"clause": clause, "outcome": judgement.outcome.value, "signature": judgement.signature}
-    texts |= {"link": judgement.link, "finding": judgement.finding, "inferred_from": judgement.inferred_from}
-    texts |= {"repro": command}
-    return [(name, text) for name, text in texts.items() if text]
-
-
-def describe_failure(judgement: Judgement, clause: str, command: str, runs: Sequence[RunSetup]) -> str:
-    """Return a failure in a few lines: clause, message, training runs, and the command that repeats it."""
-    which = f"the last of {len(runs)}: " if len(runs) > _MOST_RUNS else ""
-    lines = "".join(f"run: {which}{ways.describe_run(run)}\n" for run in (runs[-1:] if which else runs))
-    return f"{clause} [{judgement.outcome}] {judgement.message}\n{lines}repeat: {command}"
-
-
-def show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, description: str, trace: str) -> None:
-    """Set pytest's report to the judgement, even if the test called `pytest.xfail`.
-
-    Args:
-        trace: the traceback, shown with an error.
-    """
-    vars(report).pop("wasxfail", None)
-    if judgement.outcome is Outcome.PASS:
-        report.outcome = "passed"
-    elif judgement.outcome is Outcome.KNOWN:
-        reason = f"{judgement.reason} ({judgement.mark})" if judgement.mark else judgement.reason
-        report.outcome, report.wasxfail = "skipped", f"{judgement.signature}: {reason}"
-    elif judgement.outcome in UNJUDGED:
-        report.outcome = "skipped"
-        path, line, _ = item.location
-        report.longrepr = (path, (line or 0) + 1, f"{judgement.outcome}: {judgement.message}")
-    else:
-        text = f"{trace}\n{description}" if trace and judgement.outcome is Outcome.ERROR else description
-        report.outcome, report.longrepr = "failed", clip_text(text)
-
-
-def closing_lines(verdicts: Iterable[TestVerdict], framework: str) -> list[str]:
-    """Return the failures by clause, and a paragraph with the numbers of tests that passed or do not apply, and why.
-
-    Args:
-        framework: the name of a framework whose documentation to quote, where a clause has several sources.
-    """
-    judged = list(verdicts)
-    bad: dict[str, list[TestVerdict]] = defaultdict(list)
-    for verdict in judged:
-        if verdict.outcome.bad:
-            bad[verdict.clause].append(verdict)
-    totals = Counter(verdict.clause for verdict in judged if verdict.outcome not in UNJUDGED)
-    groups: dict[tuple[str, str], list[TestVerdict]] = defaultdict(list)
-    for failed in sorted(bad.values(), key=len, reverse=True):
-        plainest = min(failed, key=lambda verdict: (verdict.outcome is not Outcome.FAIL, len(verdict.message)))
-        groups[plainest.signature, re.sub(r"\d+", "N", plainest.message.partition(" got ")[0])].append(plainest)
-    lines = [f"clauses that fail: {len(bad) or 'none'}"]
-    for plainest, *others in groups.values():
-        clause = plainest.clause
-        count = f"{len(bad[clause])} of {totals[clause]} tests fail"
-        lines += ["", f"{clause}: {count}", *_rule(load_clauses().get(clause), framework)]
-        lines += _wrap_lines(f"{plainest.outcome}: {_shorten(plainest.message)}")
-        if others:
-            also = ", ".join(
-                f"{verdict.clause} ({len(bad[verdict.clause])} of {totals[verdict.clause]})" for verdict in others
-            )
-            lines += _wrap_lines(f"in the same way: {also}")
-        lines.append(f"  repeat: {plainest.repro.replace('conformance/suites/', f'{SUITES}/')}")
-    return [*lines, "", *textwrap.wrap(_counts(judged), _WIDTH)]
-
-
-def _rule(clause: Clause | None, framework: str) -> Iterator[str]:
-    if clause is not None:
-        yield from _wrap_lines(f"rule: {' '.join(clause.requirement.split())}")
-        yield f"  source: {source_for(clause, framework)}"
-
-
-def source_for(clause: Clause, framework: str) -> str:
-    """Return the first source of a clause that names the framework, or else its first source."""
-    sources = [" ".join(source.split()) for source in re.split(r";\s", clause.source)]
-    return next((source for source in sources if framework in source), sources[0])
-
-
-def _wrap_lines(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
-
-
-def _shorten(message: str) -> str:
-    text = _DERIVATION.sub("", " ".join(message.split()))
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def _counts(judged: list[TestVerdict]) -> str:
-    passed = sum(verdict.outcome is Outcome.PASS for verdict in judged)
-    known = [verdict for verdict in judged if verdict.outcome is Outcome.KNOWN]
-    parts = [f"{passed} tests pass"]
-    if known:
-        parts.append(f"{len(known)} fail as the framework itself is known to")
-    reasons = Counter(_reason(verdict) for verdict in judged if verdict.outcome in UNJUDGED)
-    if reasons:
-        listed = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
-        parts.append(f"{reasons.total()} do not apply ({listed})")
-    return ", ".join(parts) + "."
-
-
-def _reason(verdict: TestVerdict) -> str:
-    reason = " ".join((verdict.reason or verdict.message).split())
-    return _NOT_OFFERED if reason == NOT_OFFERED.reason else reason or str(verdict.outcome)
-
-
-_OUTPUT = "conformance-left-out"
-_NAMED = 3
-_PARAMETERS = {"workaround": Workaround, **dict.fromkeys(("way", "rank_way", "file_way", "rate_way"), Way)}
-"""Types of test parameters for which a framework may have no values."""
-
-
-def _some(names: Sequence[str]) -> str:
-    text = ", ".join(name.partition("/")[2] for name in names[:_NAMED])
-    return one_line(f"{text}{', ...' if names[_NAMED:] else ''}")
-
-
-class Completeness:
-    """Plugin of every process: records which tests were collected, and which were deselected.
-
-    Under pytest-xdist each worker reports its deselected tests to the controller when it ends.
-    """
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self.tests: set[str] = set()
-        self._left_out: list[list[str]] | None = None  # test functions not collected, and tests deselected
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
-        """Compare the collected tests with the inventory, and with the tests that all plugins have selected."""
-        collected = {item.nodeid: _has_parameters(item) for item in items if code_of(item.nodeid) is not None}
-        items[:] = [item for item in items if collected.get(item.nodeid, True)]
-        yield
-        functions = {code.function for test in collected if (code := code_of(test))}
-        left = {item.nodeid for item in items}
-        self.tests |= {id_of(test) for test in left & collected.keys()}
-        self._left_out = [
-            sorted(code.id for name, code in inventory().items() if name not in functions),
-            sorted(id_of(test) for test, judged in collected.items() if judged and test not in left),
-        ]
-        if hasattr(self._config, "workeroutput"):
-            self._config.workeroutput[_OUTPUT] = self._left_out
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        """A worker has collected what all of them share."""
-        self.tests.update(id_of(test) for test in ids if code_of(test) is not None)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """A worker has ended; one that died reports nothing."""
-        output: Mapping[str, Any] = getattr(node, "workeroutput", None) or {}
-        self._left_out = output.get(_OUTPUT, self._left_out)
-
-    def status(self, judged: Collection[str], completed: bool, selection: str) -> tuple[Status, list[str]]:
-        """Return the status of the run's record, and notes on what the record lacks.
-
-        Args:
-            judged: tests that have a verdict.
-            completed: whether the session was completed.
-            selection: command-line words that selected tests, or "".
-        """
-        kinds = ("test functions were not collected", "tests were deselected")
-        parts = zip(kinds, self._left_out or (), strict=False)
-        notes = [f"{len(names)} {what} ({_some(names)})" for what, names in parts if names]
-        if selection.startswith("--tests=") and self._left_out is not None:
-            left = len(self._left_out[1])
-            notes = [f"{selection}: {len(self.tests)} of {len(self.tests) + left} tests"]
-        unjudged = sorted(self.tests.difference(judged))
-        if unjudged:
-            notes.insert(0, f"{len(unjudged)} of {len(self.tests)} collected tests were not judged ({_some(unjudged)})")
-        if unjudged or not completed or self._left_out is None:
-            return "interrupted", notes
-        return ("partial" if selection or notes else "complete"), notes
-
-
-def _has_parameters(item: pytest.Item) -> bool:
-    """Return whether the test has a parameter value; for a parameter without values, pytest adds one skipped test."""
-    call = getattr(item, "callspec", None)
-    wanted = _PARAMETERS.keys() & {*getattr(item, "fixturenames", ())}
-    return all(call is not None and isinstance(call.params.get(name), _PARAMETERS[name]) for name in wanted)
-
-
 PROPERTY = "conformance"
 LIMIT = 4 * 2**20
 """Largest record of one test, in characters."""
 
 _ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 SETTINGS, EVERY_TEST = "autocast.settings-restored", "every test"
+FOLDER = "FOLDER"
+"""Placeholder for a folder of offloaded files, so that equal runs give equal records."""
+
+
+@contextmanager
+def recorded_runs(framework: Framework) -> Iterator[list[RunSetup]]:
+    """Collect the distinct training runs that the framework makes within the context.
+
+    The list stays empty for a framework whose instances accept no attributes.
+    """
+    runs: list[RunSetup] = []
+    make = framework.trainer
+
+    def trainer(model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
+        run = run_of(model, recipe)
+        if run not in runs:
+            runs.append(run)
+        return make(model, recipe, weights)
+
+    with ExitStack() as stack:
+        with suppress(AttributeError):
+            stack.enter_context(patch.object(framework, "trainer", trainer))
+        yield runs
+
+
+def run_of(model: Model, recipe: Recipe) -> RunSetup:
+    """Return the record of a training run of this model; a folder of offloaded files becomes `FOLDER`.
+
+    A recipe field that is itself a dataclass stores the name of its class under "kind", next to its own fields.
+    """
+    if recipe.offload is not None and recipe.offload.folder is not None:
+        recipe = recipe.replace(offload=replace(recipe.offload, folder=FOLDER))
+    default = Recipe()
+    values = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
+    changed = {name: _plain(value) for name, value in values.items() if value != getattr(default, name)}
+    return RunSetup(model.name, changed)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__} | {name: _plain(part) for name, part in collect_fields(value).items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def to_property(
     node_id: str,
     judgement: Judgement,
     collected: Collected,
-    duration: float,
+    *,
+    duration_s: float,
     leaks: tuple[str, ...],
     seed: int,
     repro: str,
@@ -275,24 +123,20 @@ def to_property(
         checks=tuple(_result(check) for check in collected.checks),
         seed=seed,
         repro=repro,
-        duration_s=duration,
+        duration_s=duration_s,
         leaks=leaks,
         runs=tuple(runs),
         **asdict(judgement),
     )
-    curves = ((key, {name: tuple(points) for name, points in trace.items()}) for key, trace in collected.traces.items())
-    line = encode_judged(
-        JudgedTest(
-            verdict,
-            tuple(Observation(clause, key, case, value) for key, value in collected.observations.items()),
-            tuple(
-                Measurement(clause, key, case, unit, tuple(samples), tuple(control))
-                for key, (unit, samples, control) in collected.measurements.items()
-            ),
-            tuple(Trace(key, case, curve) for key, curve in curves),
-            tuple(Tensors(key, case, tuple(taken)) for key, taken in collected.fingerprints.items()),
-        )
+    observations = tuple(Observation(clause, key, case, value) for key, value in collected.observations.items())
+    measurements = tuple(
+        Measurement(clause, key, case, unit, tuple(samples), tuple(control))
+        for key, (unit, samples, control) in collected.measurements.items()
     )
+    curves = ((key, {name: tuple(points) for name, points in trace.items()}) for key, trace in collected.traces.items())
+    traces = tuple(Trace(key, case, curve) for key, curve in curves)
+    tensors = tuple(Tensors(key, case, tuple(prints)) for key, prints in collected.fingerprints.items())
+    line = encode_judged(JudgedTest(verdict, observations, measurements, traces, tensors))
     if len(line) > LIMIT:
         raise ValueError(f"{len(line) >> 20} MiB, at most {LIMIT >> 20}")
     return line
@@ -306,34 +150,25 @@ def _result(check: Check) -> CheckResult:
     return CheckResult(check.what, measured, check.bound, expected, check.passed, check.derivation)
 
 
-@contextmanager
-def _writing() -> Generator[None]:
-    """End the session with one line if the record cannot be written within the context."""
-    try:
-        yield
-    except RecordError as error:
-        pytest.exit(str(error), returncode=2)
-
-
 class Recorder:
     """Plugin of the session's main process: writes the journal, and converts it to the record at the end."""
 
     def __init__(self, config: pytest.Config, framework: Framework, known: Known, completeness: Completeness) -> None:
+        self._framework = framework
+        self._completeness = completeness
         self._expectations = known.expectations
         self._position = known.position(framework.name, series_of(framework), framework.modes)
-        self._idle = 0
+        self._selection = selecting_options(config)
         self._seed: int = config.option.seed
+        self._timeout_s = float(config.getoption("timeout", None) or 0.0)
         self._repro = partial(repro, config, framework)
+        self._started: dict[str, float] = {}
         self._cases: list[tuple[str, str]] = []
-        self._completeness = completeness
         self._outcomes: dict[str, Outcome] = {}
         self._own: list[TestVerdict] | None = [] if ":" in config.option.framework else None
-        self._started: dict[str, float] = {}
-        self._timeout = float(config.getoption("timeout", None) or 0.0)
-        self._framework = framework
         self._leaks: dict[str, list[str]] = {}
         self._inferred: Counter[str] = Counter()
-        self._selection = _selection(config)
+        self._unmatched = 0
         self._journal: Journal | None = None
         self._path: Path | None = None
         chosen = config.option.record
@@ -379,7 +214,7 @@ class Recorder:
         if str(report.when) != "???":
             return Outcome.ERROR
         duration = time.monotonic() - self._started.get(report.nodeid, time.monotonic())
-        return Outcome.TIMEOUT if self._timeout and duration > self._timeout else Outcome.CRASH
+        return Outcome.TIMEOUT if self._timeout_s and duration > self._timeout_s else Outcome.CRASH
 
     def _lose(self, node_id: str, outcome: Outcome, message: str) -> None:
         """Write a verdict for a test that ended without one."""
@@ -393,6 +228,7 @@ class Recorder:
         )
 
     def _keep(self, line: str) -> None:
+        """Write a verdict as the worker has sent it."""
         verdict = decode_judged(line).verdict
         self._count(verdict)
         for leak in verdict.leaks:
@@ -415,19 +251,13 @@ class Recorder:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Compare the expectations with a complete run, finish the record, and set the exit status by it."""
-        status, notes = self._completeness.status(self._outcomes, exitstatus in _ENDED, self._selection)
+        status, notes = self._completeness.status(
+            self._outcomes, completed=exitstatus in _ENDED, selection=self._selection
+        )
         if status == "complete" or (status == "partial" and self._selection == f"--tests={CORE}"):
             self._judge_leaks()
         if status == "complete":
-            for entry in find_unmatched(self._expectations, self._cases):
-                if entry.inferred_from:
-                    self._idle += 1
-                    continue
-                cases = f", cases {', '.join(entry.cases)}" if entry.cases else ""
-                remedy = f"remove the entry from {entry.file} or correct it"
-                message = f"the expectation for {entry.clause}{cases} matched no test of this run; {remedy}"
-                test = f"{entry.clause}/{EXPECTATION}{entry.signature}{cases}"
-                self._write(TestVerdict(test, entry.clause, Outcome.ERROR, message=message))
+            self._judge_unmatched()
         if exitstatus in _ENDED and (
             status == "interrupted" or any(outcome.bad for outcome in self._outcomes.values())
         ):
@@ -446,6 +276,18 @@ class Recorder:
         result = conclude(self._framework, error, matching)
         self._write(TestVerdict(f"{SETTINGS}/{EVERY_TEST}", SETTINGS, seed=self._seed, **asdict(result)))
 
+    def _judge_unmatched(self) -> None:
+        """Write a verdict for each expectation that matched no test; those of another series are only counted."""
+        for entry in find_unmatched(self._expectations, self._cases):
+            if entry.inferred_from:
+                self._unmatched += 1
+                continue
+            cases = f", cases {', '.join(entry.cases)}" if entry.cases else ""
+            remedy = f"remove the entry from {entry.file} or correct it"
+            message = f"the expectation for {entry.clause}{cases} matched no test of this run; {remedy}"
+            test = f"{entry.clause}/{EXPECTATION}{entry.signature}{cases}"
+            self._write(TestVerdict(test, entry.clause, Outcome.ERROR, message=message))
+
     def pytest_unconfigure(self) -> None:
         """Close the journal of a session that did not finish."""
         if self._journal is not None:
@@ -458,13 +300,8 @@ class Recorder:
         parts = [f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]]
         terminalreporter.section("conformance")
         terminalreporter.line(f"{' · '.join(parts) or 'nothing judged'} (of {total} verdicts)")
-        position = self._position
-        if not position.confirmed:
-            here = f"{self._framework.name} {position.version} on {position.device} in mode {position.mode}"
-            origins = ", ".join(sorted(self._inferred)) or position.label(position.sources[0])
-            known = f"{self._inferred.total()} known failures are expected as in {origins}, not confirmed here"
-            idle = f"; {self._idle} of its expectations matched no test" if self._idle else ""
-            terminalreporter.line(f"{here} has not been judged yet: {known}{idle}")
+        if not self._position.confirmed:
+            terminalreporter.line(self._describe_position())
         if self._path is not None:
             terminalreporter.line(f"record: {self._path}")
         yield
@@ -473,30 +310,23 @@ class Recorder:
             for line in closing_lines(self._own, self._framework.name):
                 terminalreporter.line(line)
 
-
-def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
-    """Return the command that repeats one test."""
-    option = config.option
-    if INSTALLED:  # pytest would need the suite's folder
-        arguments = ["conformance", "run", option.framework, f"--device={framework.device}", f"--mode={framework.mode}"]
-        arguments += [f"--ways={','.join(option.way)}"] if option.way else []
-        return shlex.join([*arguments, f"--seed={option.seed}", node_id])
-    arguments = [f"--framework={option.framework}", f"--device={framework.device}", f"--mode={framework.mode}"]
-    arguments += [f"--way={way}" for way in option.way]
-    return shlex.join(["python", "-m", "pytest", *arguments, f"--seed={option.seed}", node_id])
+    def _describe_position(self) -> str:
+        """Return one line about a series that has not been judged, and where its expectations are from."""
+        position = self._position
+        subject = f"{self._framework.name} {position.version} on {position.device} in mode {position.mode}"
+        origins = ", ".join(sorted(self._inferred)) or position.label(position.sources[0])
+        known = f"{self._inferred.total()} known failures are expected as in {origins}, not confirmed here"
+        unmatched = f"; {self._unmatched} of its expectations matched no test" if self._unmatched else ""
+        return f"{subject} has not been judged yet: {known}{unmatched}"
 
 
-def _selection(config: pytest.Config) -> str:
-    """Return the options that selected tests, as on the command line; "" if all tests run."""
-    option = config.option
-    arguments = [str(a) for a in config.args if not SUITES.is_relative_to(config.invocation_params.dir / str(a))]
-    arguments += [f"-k {option.keyword}"] if option.keyword else []
-    arguments += [f"-m {option.markexpr}"] if option.markexpr else []
-    arguments += [f"--deselect={prefix}" for prefix in option.deselect or ()]
-    arguments += [f"--ignore={path}" for path in option.ignore or ()]
-    arguments += [f"--ignore-glob={path}" for path in option.ignore_glob or ()]
-    arguments += [f"--tests={option.tests}"] if option.tests != ALL else []
-    return " ".join(arguments)
+@contextmanager
+def _writing() -> Generator[None]:
+    """End the session with one line if the record cannot be written within the context."""
+    try:
+        yield
+    except RecordError as error:
+        pytest.exit(str(error), returncode=2)
 
 
 def _header(config: pytest.Config, framework: Framework, known: Known, selection: str) -> Header:

@@ -38,22 +38,22 @@ class RepeatResults:
 
     Attributes:
         record: the run's record, with the repeats.
-        asked: tests to repeat.
+        tests: tests to repeat.
         unstable: tests whose regression did not repeat.
         late: tests that timed out in the run and then got the verdict of their repetitions.
-        left: number of regressions beyond `MOST`, which were not repeated.
+        omitted: number of regressions beyond `MOST`, which were not repeated.
     """
 
     record: Record
-    asked: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
     unstable: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
-    left: int = 0
+    omitted: int = 0
 
     @property
     def lines(self) -> list[str]:
         """The report: one line for stable tests, one for unstable ones."""
-        stable = [test for test in self.asked if test not in self.unstable + self.late and self._repeats(test)]
+        stable = [test for test in self.tests if test not in self.unstable + self.late and self._repeats(test)]
         result = []
         if stable:
             result.append(f"regressions that repeated in {TIMES} new processes: {_some(stable)}")
@@ -61,10 +61,10 @@ class RepeatResults:
             result.append(f"unstable, regressions that did not repeat in {TIMES} new processes: {_some(self.unstable)}")
         if self.late:
             result.append(f"timed out while other tests ran, and not when repeated alone: {_some(self.late)}")
-        if lost := [test for test in self.asked if not self._repeats(test)]:
-            result.append(f"could not be repeated: {_some(lost)}")
-        if self.left:
-            result.append(f"not repeated, beyond the limit of {MOST}: {self.left} more")
+        if unrepeated := [test for test in self.tests if not self._repeats(test)]:
+            result.append(f"could not be repeated: {_some(unrepeated)}")
+        if self.omitted:
+            result.append(f"not repeated, beyond the limit of {MOST}: {self.omitted} more")
         return [one_line(line) for line in result]
 
     def _repeats(self, test: str) -> tuple[str, ...]:
@@ -119,24 +119,24 @@ def repeat(
     """
     record = load(path)
     tests = due(record)
-    asked = tuple(tests[:MOST])
-    if not asked:
+    selected = tuple(tests[:MOST])
+    if not selected:
         return RepeatResults(record)
-    tell(f"repeating {number(len(asked), 'verdict')} that got worse, {TIMES} times, in new processes")
-    rounds = [_round([*command, f"--seed={record.seed}"], asked, run) for _ in range(TIMES)]
-    again = [{verdict.test: verdict for verdict in rerun.verdicts} if rerun else {} for rerun in rounds]
+    tell(f"repeating {number(len(selected), 'verdict')} that got worse, {TIMES} times, in new processes")
+    rounds = [_round([*command, f"--seed={record.seed}"], selected, run) for _ in range(TIMES)]
+    reruns = [{verdict.test: verdict for verdict in rerun.verdicts} if rerun else {} for rerun in rounds]
     settled = tuple(
-        settle(verdict, [verdicts.get(verdict.test) for verdicts in again]) if verdict.test in asked else verdict
+        settle(verdict, [verdicts.get(verdict.test) for verdicts in reruns]) if verdict.test in selected else verdict
         for verdict in record.verdicts
     )
     unstable = tuple(verdict.test for verdict in settled if verdict.outcome is Outcome.UNSTABLE)
     timed_out = _timeouts(record)
     record = replace(record, verdicts=settled)
-    late = tuple(sorted(timed_out.intersection(asked) - _timeouts(record) - {*unstable}))
+    late = tuple(sorted(timed_out.intersection(selected) - _timeouts(record) - {*unstable}))
     if late:
         record = _with_parts(record, next(rerun for rerun in reversed(rounds) if rerun), late)
     write(path, record)
-    return RepeatResults(record, asked, unstable, late, len(tests) - len(asked))
+    return RepeatResults(record, selected, unstable, late, len(tests) - len(selected))
 
 
 def _with_parts(record: Record, other: Record, tests: Sequence[str]) -> Record:
@@ -182,14 +182,14 @@ def settle(verdict: TestVerdict, repeats: Sequence[TestVerdict | None]) -> TestV
             return again.outcome.bad
         return {verdict.outcome, again.outcome} <= REFUSED or came_to(again) == came_to(verdict)
 
-    come = [repeated for repeated in repeats if repeated is not None]
-    outcomes = tuple(came_to(repeated) for repeated in come)
-    if all(map(as_before, come)):
+    completed = [repeated for repeated in repeats if repeated is not None]
+    outcomes = tuple(came_to(repeated) for repeated in completed)
+    if all(map(as_before, completed)):
         return replace(verdict, repeats=outcomes)
-    if verdict.outcome is Outcome.TIMEOUT and _agree(come):
-        return replace(come[-1], repeats=outcomes)
-    begun = f"{came_to(verdict)} in the run, {' and '.join(outcomes)} when repeated in a new process"
-    message = f"{begun}: {verdict.message}" if verdict.message else begun
+    if verdict.outcome is Outcome.TIMEOUT and _agree(completed):
+        return replace(completed[-1], repeats=outcomes)
+    story = f"{came_to(verdict)} in the run, {' and '.join(outcomes)} when repeated in a new process"
+    message = f"{story}: {verdict.message}" if verdict.message else story
     return replace(verdict, outcome=Outcome.UNSTABLE, message=message, repeats=outcomes)
 
 

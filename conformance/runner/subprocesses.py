@@ -48,6 +48,13 @@ while [ "$left" -gt 0 ] && kill -s 0 -- "-$0"; do
 done
 kill -s KILL -- "-$0"
 """
+_COMMAND = re.compile(rb"\A[^!-~]*:(?=:)|#(?=#\[)")
+"""Workflow commands: `::` at the beginning of a line, also after spaces, or the older `##[` anywhere."""
+_BEGUN = re.compile(rb"\A[^!-~]*:?\Z|##?\Z")
+"""The end of a line that the next character may turn into a command."""
+_GAP = rb"\g<0>" + "\N{ZERO WIDTH SPACE}".encode()
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 120
 
 
 def run_to_end(command: Sequence[str], folder: Path, *, silent: bool = False) -> int:
@@ -150,15 +157,6 @@ def ending_signals(*, once: bool = False) -> Generator[None]:
             signal.signal(number, handler)
 
 
-_COMMAND = re.compile(rb"\A[^!-~]*:(?=:)|#(?=#\[)")
-"""Workflow commands: `::` at the beginning of a line, also after spaces, or the older `##[` anywhere."""
-
-_BEGUN = re.compile(rb"\A[^!-~]*:?\Z|##?\Z")
-"""The end of a line that the next character may turn into a command."""
-
-_GAP = rb"\g<0>" + "\N{ZERO WIDTH SPACE}".encode()
-
-
 def in_job() -> bool:
     """Return whether this process runs in a job of GitHub Actions."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
@@ -232,10 +230,6 @@ def no_commands() -> Generator[None]:
             print(f"\n::{token}::", flush=True)
 
 
-ROOT = Path(__file__).parents[2]
-LIMIT_S = 120
-
-
 @dataclass(frozen=True)
 class AdapterInfo:
     """The declarations of an adapter.
@@ -263,8 +257,8 @@ def ask(name: str, device: str = "auto") -> AdapterInfo | str:
         return f"no answer within {LIMIT_S} s"
     lines = completed.stdout.strip().splitlines()
     if completed.returncode:
-        said = (completed.stderr.strip() or "it printed nothing").splitlines()
-        return said[-1]
+        lines_of_error = (completed.stderr.strip() or "it printed nothing").splitlines()
+        return lines_of_error[-1]
     return msgspec.json.decode(lines[-1], type=AdapterInfo)
 
 

@@ -127,9 +127,9 @@ class CachedPrograms:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Add the counts of a worker; a worker that died reports nothing."""
-        asked, result = (getattr(node, "workeroutput", None) or {}).get(_PROGRAMS, (0, 0))
-        PROGRAMS.asked += asked
-        PROGRAMS.hits += result
+        requests, hits = (getattr(node, "workeroutput", None) or {}).get(_PROGRAMS, (0, 0))
+        PROGRAMS.asked += requests
+        PROGRAMS.hits += hits
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

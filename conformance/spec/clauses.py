@@ -15,6 +15,10 @@ from typing import Any, TypeVar
 from results.record.values import ClauseText
 
 Choice = TypeVar("Choice", bound=StrEnum)
+SPECIFICATION = Path(__file__).parent
+MOST_INCIDENTS = 4
+_ID = re.compile(r"([a-z]+)\.[a-z0-9]+(?:-[a-z0-9]+)*")
+_THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
 
 
 @dataclass(frozen=True)
@@ -151,12 +155,7 @@ def _table(where: str, values: Mapping[str, Any], allowed: frozenset[str]) -> Ta
     return Table(where, values)
 
 
-SPECIFICATION = Path(__file__).parent
-
-MOST_INCIDENTS = 4
 _CLAUSE = Kind("id", frozenset({"id", "level", "revision", "requirement", "observed_by", "source", "history"}))
-_ID = re.compile(r"([a-z]+)\.[a-z0-9]+(?:-[a-z0-9]+)*")
-_THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
 
 
 class Level(StrEnum):

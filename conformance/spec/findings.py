@@ -34,6 +34,12 @@ ANY = "*"
 
 PROCESSOR = re.compile(r"\*|-?\w+(?:\|\w+)*(?:, -?\w+(?:\|\w+)*)*")
 """Syntax of a processor: instruction sets that it has, with "-" those that it lacks; "a|b": either, "-a|b": neither."""
+_WORKAROUND = frozenset({"kind", "module", "does", "mode"})
+WorkaroundKind = Literal["call", "check", "state"]
+_MEANT = {FindingKind.NUMERICS: Consequence.LAST_BITS, FindingKind.LIMITATION: Consequence.ERROR}
+"""Consequences that a class of findings implies."""
+_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_LINK = re.compile(r"https?://\S+")
 
 
 def has_name(names: str, name: str) -> bool:
@@ -49,14 +55,6 @@ def has_instruction_sets(processor: str, instructions: Collection[str]) -> bool:
 
     listed = [] if processor == ANY else processor.split(", ")
     return all(not has(names[1:]) if names.startswith("-") else has(names) for names in listed)
-
-
-_WORKAROUND = frozenset({"kind", "module", "does", "mode"})
-WorkaroundKind = Literal["call", "check", "state"]
-_MEANT = {FindingKind.NUMERICS: Consequence.LAST_BITS, FindingKind.LIMITATION: Consequence.ERROR}
-"""Consequences that a class of findings implies."""
-_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-_LINK = re.compile(r"https?://\S+")
 
 
 @dataclass(frozen=True)

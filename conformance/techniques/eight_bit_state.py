@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.checks.subject import Subject, need_rule
 from conformance.oracle.bound import Bound
-from conformance.techniques.technique import Technique
+from conformance.techniques import Technique
 from fixtures.arrays import Array
 from fixtures.recipe import Adam, Recipe
+from frameworks.contract import Capability, EightBitRule
 from frameworks.reference.quantization.eight_bit_state import EightBitState
 from frameworks.reference.training.trainer import ReferenceTrainer
 
@@ -28,6 +30,11 @@ OF_ITS_WAY = Bound(0.15, {"clause": 0.15, "half a step of the first moment's sec
 An update is off by the relative errors of its moments, as if all had the same sign. Most moments of a block lie in its
 upper two decades.
 """
+
+
+def rule_of(subject: Subject) -> EightBitRule:
+    """Return the rule with the values of the framework's codes; end the test if there is none."""
+    return need_rule(subject, Capability.ADAM_8BIT, EightBitRule)
 
 
 def paper_values(signed: bool) -> Array:
@@ -58,7 +65,7 @@ def block_maxima(values: Array, block: int) -> Array:
     return np.maximum.reduceat(np.abs(values), np.arange(0, len(values), block))
 
 
-def beyond_the_nearest(quotients: Array, decoded: Array, values: Array) -> Array:
+def excess_over_nearest(quotients: Array, decoded: Array, values: Array) -> Array:
     """Return by how much the codes' values are further from the quotients than the nearest codes' values."""
     above = np.clip(np.searchsorted(values, quotients), 1, len(values) - 1)
     nearest = np.minimum(np.abs(values[above] - quotients), np.abs(values[above - 1] - quotients))
@@ -79,7 +86,7 @@ class MomentBeforeEncoding:
         added = (1.0 - beta) * (new * new if squared else new)
         return cls(beta * old + added, beta * np.abs(old) + np.abs(added))
 
-    def off(self, codes: Array, largest: Array, values: Array, block: int) -> float:
+    def code_error(self, codes: Array, largest: Array, values: Array, block: int) -> float:
         """Return the distance of codes from the nearest ones, in units of the rounding bound; NaN if a value is NaN.
 
         In a block whose absmax is 0 every decoded value is 0.
@@ -89,15 +96,15 @@ class MomentBeforeEncoding:
         with np.errstate(invalid="ignore", divide="ignore"):
             scaled = np.where(of_entries > 0, self.value / of_entries, self.value)
             slack = np.where(of_entries > 0, self.magnitude / of_entries, 0.0) * 2 * ROUNDINGS * U
-            farther = beyond_the_nearest(scaled, decoded, values.astype(np.float64))
+            farther = excess_over_nearest(scaled, decoded, values.astype(np.float64))
             return float(np.max(np.where(farther <= 0, 0.0, farther / slack)))
 
-    def largest_off(self, largest: Array, block: int) -> float:
+    def absmax_error(self, largest: Array, block: int) -> float:
         """Return the error of the blocks' absmax, in units of the rounding bound."""
         exact, slack = block_maxima(self.value, block), ROUNDINGS * U * block_maxima(self.magnitude, block)
-        apart = np.abs(largest.astype(np.float64) - exact)
+        gap = np.abs(largest.astype(np.float64) - exact)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return float(np.max(np.where(apart == 0, 0.0, apart / slack)))
+            return float(np.max(np.where(gap == 0, 0.0, gap / slack)))
 
 
 def first_update(rate: float, epsilon: float, gradient: float, weight: float) -> Bound:

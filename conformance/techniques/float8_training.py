@@ -8,19 +8,19 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.checks.evidence import Verdict
-from conformance.checks.subject import Subject, need
+from conformance.checks.subject import Subject, need_rule
 from conformance.search.properties import CheckedInstance, Property, breaking
+from conformance.techniques import Technique
 from conformance.techniques.formats import (
     SCALE,
     WITHIN,
     U,
-    as_codes_have_it,
     furthest,
     product_and_bound,
+    round_to_codes,
     stored_scales,
     values_up_to,
 )
-from conformance.techniques.technique import Technique
 from fixtures.arrays import NARROW, Array, NarrowFormat
 from fixtures.model import Batch, Dense, Head, Heads, Model, Window
 from fixtures.recipe import SGD, Float8, Recipe, StaticScaling
@@ -43,12 +43,42 @@ from frameworks.reference.quantization.float8 import Float8Layers, ReferenceDela
 from frameworks.reference.training.trainer import ReferenceTrainer
 
 OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
+_POWERS = st.integers(-6, 6)
+LONGEST = 8
+"""Largest number of steps for an amax history up to this length; a longer history gets up to twice its length."""
+QUOTIENT = 8 * U
+"""Relative error of a value's quotient by its scale: four roundings in the scale, and the quotient's own."""
+SCALES = 12
+"""Number of roundings that the two scales of a product add to those of its sum."""
+HISTORY = 3
+"""Length of the amax history of an exact run."""
+ITEMS, WIDTH, UNITS = 8, 16, 8
+"""Samples of a window, features of a sample and of the first layer, and outputs of the exact model."""
+MODEL = Model("exact-layers", (Dense(WIDTH), Heads((Head("output", UNITS),))), (WIDTH,), (("output", "squared_error"),))
+NAMES = ("0.weight", "1.output.weight")
+_LARGEST = 1.75
+"""The largest number of both formats is a power of two times this, so a largest value like this has an exact scale."""
+_IDLE = WIDTH - 1
+"""Index of a feature that is always zero; the kernel has its largest value there."""
+Powers = tuple[int, int]
+"""Exponents of the powers of two that multiply inputs and gradients of a micro-batch."""
+WINDOWS = ((0, 0), (3, -2), (-2, 1), (1, 3), (0, -4), (-3, 0))
+"""Exponents for inputs and gradients, window by window."""
+EIGHTHS = Recipe(SGD(2.0**-6), quantization=Float8(HISTORY))
+STILL = EIGHTHS.replace(optimizer=SGD(0.0))
+"""A recipe under which weights stay the same and the amax history changes."""
 
 
 def formats_of(rule: DelayedRule) -> dict[Operand, NarrowFormat]:
     """Return the format to which each operand is cast."""
     operands = NARROW[rule.operands]
     return {"input": operands, "kernel": operands, "gradient": NARROW[rule.gradients]}
+
+
+def sorted_history(maxima: Sequence[float], length: int) -> Array:
+    """Return the amax history after steps with these maxima, sorted, float32; it begins with zeros."""
+    recent = maxima[-length:]
+    return np.sort(np.array([*recent, *[0.0] * (length - len(recent))], np.float32))
 
 
 def amax_state(product: DelayedProduct) -> dict[str, Array]:
@@ -76,12 +106,10 @@ class ExpectedScales:
         for operand in OPERANDS:
             history, maxima = observed[operand], self._maxima[operand]
             what = f"of the {operand} after step {len(maxima) - 1}"
-            expected = np.zeros(self._history, np.float32)
-            last = maxima[-self._history :]
-            expected[: len(last)] = last
-            verdict.equal(np.sort(history.amax), np.sort(expected), f"amax history {what}", "history")
-            apart = abs(history.scale / self._compute_stored_scales(operand)[-1] - 1.0)
-            verdict.within(apart, SCALE, f"scale {what}, relative", "scale")
+            expected = sorted_history(maxima, self._history)
+            verdict.equal(np.sort(history.amax), expected, f"amax history {what}", "history")
+            error = abs(history.scale / self._compute_stored_scales(operand)[-1] - 1.0)
+            verdict.within(error, SCALE, f"scale {what}, relative", "scale")
 
     def check_results(
         self, verdict: Verdict, passed: PassResult, inputs: Array, kernel: Array, gradient: Array
@@ -89,7 +117,7 @@ class ExpectedScales:
         """Check output and gradients of the last step, which has one micro-batch."""
         step = len(self._maxima["input"]) - 1
         activations, weights, back = (
-            as_codes_have_it(values, self._compute_cast_scale(operand), self._formats[operand])
+            round_to_codes(values, self._compute_cast_scale(operand), self._formats[operand])
             for operand, values in zip(OPERANDS, (inputs, kernel, gradient), strict=True)
         )
         for name, measured, left, right in (
@@ -97,8 +125,8 @@ class ExpectedScales:
             ("gradient of the input", passed.input_gradient, back, weights.T),
             ("gradient of the kernel", passed.kernel_gradient, activations.T, back),
         ):
-            far = furthest(measured, *product_and_bound(left, right))
-            verdict.within(far, WITHIN, f"{name} of step {step}", "value")
+            share = furthest(measured, *product_and_bound(left, right))
+            verdict.within(share, WITHIN, f"{name} of step {step}", "value")
 
     def _compute_stored_scales(self, operand: Operand) -> list[float]:
         return stored_scales(self._maxima[operand], self._formats[operand], self._history)
@@ -191,14 +219,9 @@ def _values(shape: tuple[int, ...], power: int | None, narrow: NarrowFormat, see
 def _check_prediction(verdict: Verdict, product: DelayedProduct, inputs: Array, index: int) -> None:
     """Check that two predictions are equal and leave the amax history unchanged."""
     before = amax_state(product)
-    first, again = (product.predict(inputs) for _ in range(2))
+    first, repeated = (product.predict(inputs) for _ in range(2))
     verdict.same_state(amax_state(product), before, f"amax history after prediction {index}", "moved")
-    verdict.equal(again, first, f"prediction {index}, repeated", "prediction")
-
-
-_POWERS = st.integers(-6, 6)
-LONGEST = 8
-"""Largest number of steps for an amax history up to this length; a longer history gets up to twice its length."""
+    verdict.equal(repeated, first, f"prediction {index}, repeated", "prediction")
 
 
 @st.composite
@@ -239,12 +262,6 @@ DELAYED_SCALING = Technique(
 )
 
 
-QUOTIENT = 8 * U
-"""Relative error of a value's quotient by its scale: four roundings in the scale, and the quotient's own."""
-SCALES = 12
-"""Number of roundings that the two scales of a product add to those of its sum."""
-
-
 def used_scale(rule: DelayedRule, operand: Operand, history: AmaxHistory) -> float:
     """Return the scale of the next cast, from the amax history."""
     if rule.lag == 2:
@@ -258,14 +275,14 @@ class Cast:
     """Dequantized values, float64, and their bound, which is one step near a midpoint between codes."""
 
     values: Array
-    doubt: Array
+    uncertainty: Array
 
 
 def cast(values: Array, scale: float, narrow: NarrowFormat) -> Cast:
     """Return the cast of values whose quotients may be rounded once more."""
     wide = values.astype(np.float64)
-    exact = as_codes_have_it(wide, scale, narrow)
-    others = [as_codes_have_it(wide * (1.0 + side * QUOTIENT), scale, narrow) for side in (-1, 1)]
+    exact = round_to_codes(wide, scale, narrow)
+    others = [round_to_codes(wide * (1.0 + side * QUOTIENT), scale, narrow) for side in (-1, 1)]
     return Cast(exact, np.maximum(*(np.abs(other - exact) for other in others)))
 
 
@@ -280,8 +297,8 @@ class BoundedResult:
 def product(left: Cast, right: Cast) -> BoundedResult:
     """Return (n, k) times (k, m), and a bound: (k + 12)·u·Σ|a||b| for float32 sums, plus that of uncertain codes."""
     sizes = np.abs(left.values) @ np.abs(right.values)
-    loose = left.doubt @ (np.abs(right.values) + right.doubt) + np.abs(left.values) @ right.doubt
-    return BoundedResult(left.values @ right.values, (left.values.shape[1] + SCALES) * U * sizes + loose)
+    from_codes = left.uncertainty @ (np.abs(right.values) + right.uncertainty) + np.abs(left.values) @ right.uncertainty
+    return BoundedResult(left.values @ right.values, (left.values.shape[1] + SCALES) * U * sizes + from_codes)
 
 
 @dataclass(frozen=True)
@@ -315,7 +332,7 @@ def layer(
 
 
 def _transpose(operand: Cast) -> Cast:
-    return Cast(operand.values.T, operand.doubt.T)
+    return Cast(operand.values.T, operand.uncertainty.T)
 
 
 @dataclass(frozen=True)
@@ -365,10 +382,7 @@ class ExactRun:
 
     def amax(self, name: str, operand: Operand) -> Array:
         """Return the amax history of an operand, sorted."""
-        history = np.zeros(self.history, np.float32)
-        last = self.magnitudes[name, operand][-self.history :]
-        history[: len(last)] = last
-        return np.sort(history)
+        return sorted_history(self.magnitudes[name, operand], self.history)
 
     def compute_stored_scale(self, name: str, operand: Operand) -> float:
         """Return the stored scale."""
@@ -384,36 +398,16 @@ class ExactRun:
         return stored_scales(maxima, formats_of(self.rule.product)[operand], self.history)
 
     def _cast(self, name: str, operand: Operand, values: Array) -> Array:
-        return as_codes_have_it(values, self.compute_cast_scale(name, operand), formats_of(self.rule.product)[operand])
+        return round_to_codes(values, self.compute_cast_scale(name, operand), formats_of(self.rule.product)[operand])
 
 
 def _most(values: Array) -> float:
     return float(np.max(np.abs(values)))
 
 
-HISTORY = 3
-ITEMS, WIDTH, UNITS = 8, 16, 8
-MODEL = Model("exact-layers", (Dense(WIDTH), Heads((Head("output", UNITS),))), (WIDTH,), (("output", "squared_error"),))
-NAMES = ("0.weight", "1.output.weight")
-_LARGEST = 1.75
-"""The largest number of both formats is a power of two times this, so a largest value like this has an exact scale."""
-_IDLE = WIDTH - 1
-"""Index of a feature that is always zero; the kernel has its largest value there."""
-
-Powers = tuple[int, int]
-"""Exponents of the powers of two that multiply inputs and gradients of a micro-batch."""
-WINDOWS = ((0, 0), (3, -2), (-2, 1), (1, 3), (0, -4), (-3, 0))
-"""Exponents for inputs and gradients, window by window."""
-
-EIGHTHS = Recipe(SGD(2.0**-6), quantization=Float8(HISTORY))
-STILL = EIGHTHS.replace(optimizer=SGD(0.0))
-"""A recipe under which weights stay the same and the amax history changes."""
-
-
 def rule_of(subject: Subject) -> Float8Rule:
     """Return the declared rule; end the test if there is none."""
-    need(subject, Capability.FLOAT8_TRAINING)
-    return subject.framework.rule(Float8Rule)
+    return need_rule(subject, Capability.FLOAT8_TRAINING, Float8Rule)
 
 
 def kernels() -> dict[str, Array]:
@@ -469,10 +463,8 @@ class TrackedRun:
         factor = self._scale() * (len(powers) if self.rule.mean == "micro-batch" else 1)
         for index, (of_inputs, of_gradient) in enumerate(powers):
             seed = [self._seed, self._windows, index]
-            inputs, gradient = (
-                draw_values((rows, WIDTH), of_inputs, [*seed, 1]),
-                draw_values((rows, UNITS), of_gradient, [*seed, 2]),
-            )
+            inputs = draw_values((rows, WIDTH), of_inputs, [*seed, 1])
+            gradient = draw_values((rows, UNITS), of_gradient, [*seed, 2])
             if input_value is not None and index == len(powers) - 1:
                 inputs[1, 4] = input_value
             outputs = self.exact.outputs(inputs)
@@ -506,8 +498,8 @@ class TrackedRun:
             what = f"{operand} of {name} {when}"
             expected = self.exact.amax(name, operand)
             self._verdict.equal(np.sort(history.amax), expected, f"amax history of the {what}", "history")
-            apart = abs(history.scale / self.exact.compute_stored_scale(name, operand) - 1.0)
-            self._verdict.within(apart, SCALE, f"scale of the {what}, relative", "scale")
+            error = abs(history.scale / self.exact.compute_stored_scale(name, operand) - 1.0)
+            self._verdict.within(error, SCALE, f"scale of the {what}, relative", "scale")
 
     def _scale(self) -> float:
         if isinstance(self._recipe.scaling, StaticScaling):

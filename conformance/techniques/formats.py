@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from conformance.checks.evidence import Verdict, same_bits
-from conformance.checks.subject import Subject
+from conformance.checks.subject import Subject, need_rule
 from conformance.oracle.bound import Bound
 from conformance.search.properties import LAYOUTS, CheckedInstance, ClauseBroken, Layout, Property, breaking, laid_out
-from conformance.techniques.technique import Technique
+from conformance.techniques import Technique
 from fixtures.arrays import CODES, NARROW, Array, NarrowFormat
 from frameworks.contract import (
     Capability,
@@ -34,6 +34,31 @@ SOURCES = {name: np.dtype(name) for name in ("float64", "float32", "float16")} |
     "bfloat16": np.dtype(ml_dtypes.bfloat16)
 }
 """NumPy dtypes of the formats from which values are cast, by name."""
+U = 2.0**-24
+"""Unit roundoff of float32."""
+NEAR_A_TIE = 2.0**-20
+"""Relative distance of a quotient from a half-way value below which float32 may round it to either neighbour."""
+SCALE = Bound(4 * U, {"u": U, "roundings": 4.0})
+"""Relative error of a scale, which is the reciprocal of a quotient, with two more roundings."""
+WITHIN = Bound(1.0, {"bound": 1.0})
+"""Bound of a deviation that is measured in units of its own bound."""
+CLAUSE = "laws.codes"
+"""Clause of a call that changes its operands or depends on other calls."""
+FAKE_ROUNDINGS = 3
+"""Number of roundings of a dequantized value: its product with the scale, and two more in frameworks that derive the
+scale from a largest value."""
+Operands = tuple[Array, ...]
+Answer = dict[str, Array]
+"""Results of a call by name."""
+INTEGERS = ("int8", "int8")
+"""Formats of the operands of an integer product."""
+QUANTIZERS = ("int8-tensor", "int8-row", "int8-column", "uint8-tensor", "int4-group")
+FAKE_QUANTIZERS = ("fake-int8-tensor", "fake-int8-column", "fake-uint8-tensor", "fake-int4-tensor")
+PRODUCTS = (("float8_e4m3fn", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn"))
+"""Formats of the forward pass, and of gradients, which need a wider range."""
+_SEEDS = st.integers(0, 2**16)
+_SMALL, _LARGE = st.integers(1, 9), st.sampled_from([16, 31, 64, 65, 129, 257, 1025])
+_SIDES = _SMALL | _LARGE
 
 
 def nearest(values: Array, narrow: NarrowFormat) -> Array:
@@ -56,7 +81,7 @@ def nearest(values: Array, narrow: NarrowFormat) -> Array:
     return np.where(magnitude == 0.0, 0.0, signed) if narrow.specials == "fnuz" else signed
 
 
-def as_declared(values: Array, narrow: NarrowFormat, rule: CastRule) -> Array:
+def cast_by_rule(values: Array, narrow: NarrowFormat, rule: CastRule) -> Array:
     """Return the result of a cast, float64: the nearest value, or the rule's result beyond the largest value."""
     wide = np.asarray(values).astype(np.float64)
     becomes = {"saturate": narrow.largest, "nan": np.nan, "inf": np.inf}
@@ -65,7 +90,7 @@ def as_declared(values: Array, narrow: NarrowFormat, rule: CastRule) -> Array:
     return np.asarray(np.where(np.isnan(wide), np.nan, np.where(np.isfinite(near), near, np.copysign(beyond, wide))))
 
 
-def unlike(measured: Array, expected: Array) -> Array:
+def find_differences(measured: Array, expected: Array) -> Array:
     """Return where two arrays differ; NaN equals NaN, and zeros have signs."""
     same = (measured == expected) & (np.signbit(measured) == np.signbit(expected))
     return np.asarray(~(same | (np.isnan(measured) & np.isnan(expected))))
@@ -106,9 +131,14 @@ def beyond_values(narrow: NarrowFormat) -> Array:
     return np.concatenate([every, -every])
 
 
-U = 2.0**-24
-NEAR_A_TIE = 2.0**-20
-"""Relative distance of a quotient from a half-way value below which float32 may round it to either neighbour."""
+def rule_of(subject: Subject, name: str) -> QuantRule:
+    """Return the declared rule of a quantizer; end the test if there is none."""
+    return need_rule(subject, Capability(f"quantization.{name}"), Quantizers).rules()[name]
+
+
+def fake_rule_of(subject: Subject, name: str) -> FakeRule:
+    """Return the declared rule of a fake quantizer; end the test if there is none."""
+    return need_rule(subject, Capability(f"quantization.{name}"), Quantizers).fake_rules()[name]
 
 
 def round_quotient(quotient: Array, ties: Ties) -> Array:
@@ -137,9 +167,9 @@ def _parts(shape: tuple[int, ...], rule: QuantRule) -> list[tuple[slice, slice]]
         return [(whole, whole)]
     length = shape[rule.axis]
     size = rule.group or length
-    along = [slice(start, min(start + size, length)) for start in range(0, length, size)]
-    across = [slice(index, index + 1) for index in range(shape[1 - rule.axis])]
-    return [(a, b) if rule.axis == 0 else (b, a) for a in along for b in across]
+    along_axis = [slice(start, min(start + size, length)) for start in range(0, length, size)]
+    across_axis = [slice(index, index + 1) for index in range(shape[1 - rule.axis])]
+    return [(a, b) if rule.axis == 0 else (b, a) for a in along_axis for b in across_axis]
 
 
 def scale_of(values: Array, rule: QuantRule) -> Array:
@@ -233,8 +263,8 @@ def check_scale(verdict: Verdict, values: Array, quantized: Quantized, rule: Qua
     wanted = scale_of(values, rule)
     derivation = {"method": "four roundings of float32", "u": U}
     with np.errstate(invalid="ignore", divide="ignore"):
-        apart = float(np.where(scale == wanted, 0.0, np.abs(scale - wanted) / wanted).max())
-    verdict.within(apart, Bound(4 * U, derivation), f"scale{what}", "scale")
+        error = float(np.where(scale == wanted, 0.0, np.abs(scale - wanted) / wanted).max())
+    verdict.within(error, Bound(4 * U, derivation), f"scale{what}", "scale")
 
 
 def check_zero_point(verdict: Verdict, values: Array, quantized: Quantized, rule: QuantRule) -> None:
@@ -260,7 +290,7 @@ def check_codes(verdict: Verdict, values: Array, quantized: Quantized, rule: Qua
     verdict.within(float(gap.max()), Bound(2 * U, derivation), f"(code - zero point) * scale{what}", "restored")
 
 
-def comes_back(verdict: Verdict, values: Array, quantized: Quantized, what: str) -> None:
+def check_round_trip(verdict: Verdict, values: Array, quantized: Quantized, what: str) -> None:
     """Check that dequantized values are finite and within the bound, and that zeros stay zero."""
     scale, _ = broadcast(quantized)
     verdict.finite({"scale": scale, "values": quantized.values}, what)
@@ -269,12 +299,6 @@ def comes_back(verdict: Verdict, values: Array, quantized: Quantized, what: str)
     verdict.within(excess, Bound(1.0, derivation), f"error of {what}", "round-trip")
     moved = int(np.count_nonzero(quantized.values[values == 0.0]))
     verdict.equal(moved, 0, f"zeros of {what} that moved", "zero-moved")
-
-
-SCALE = Bound(4 * U, {"u": U, "roundings": 4.0})
-"""Relative error of a scale, which is the reciprocal of a quotient, with two more roundings."""
-WITHIN = Bound(1.0, {"bound": 1.0})
-"""Bound of a deviation that is measured in units of its own bound."""
 
 
 def values_up_to(shape: tuple[int, ...], largest: float, seed: int | Sequence[int]) -> Array:
@@ -290,15 +314,15 @@ def stored_scales(maxima: Sequence[float], narrow: NarrowFormat, history: int) -
 
     It follows the previous steps, at most `history` of them. It stays if their amax is 0 or not finite.
     """
-    scales, last = [], 1.0
+    scales, scale = [], 1.0
     for step in range(len(maxima)):
         most = float(np.max(maxima[max(0, step - history) : step], initial=0.0))
-        last = most / narrow.largest if np.isfinite(most) and most > 0 else last
-        scales.append(last)
+        scale = most / narrow.largest if np.isfinite(most) and most > 0 else scale
+        scales.append(scale)
     return scales
 
 
-def as_codes_have_it(values: Array, scale: float, narrow: NarrowFormat) -> Array:
+def round_to_codes(values: Array, scale: float, narrow: NarrowFormat) -> Array:
     """Return the values, float64, clipped to the format's range at this scale and rounded to its codes."""
     wide = np.clip(values.astype(np.float64) / scale, -narrow.largest, narrow.largest)
     return nearest(wide, narrow) * scale
@@ -316,17 +340,8 @@ def product_and_bound(left: Array, right: Array) -> tuple[Array, Array]:
 def furthest(measured: Array, expected: Array, bound: Array) -> float:
     """Return the largest deviation in units of its bound; NaN if a value is not finite."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        apart = np.abs(measured - expected)
-        return float(np.max(np.where(apart == 0, 0.0, apart / bound)))
-
-
-CLAUSE = "laws.codes"
-FAKE_ROUNDINGS = 3
-"""Number of roundings of a dequantized value: its product with the scale, and two more in frameworks that derive the
-scale from a largest value."""
-
-Operands = tuple[Array, ...]
-Answer = dict[str, Array]
+        gap = np.abs(measured - expected)
+        return float(np.max(np.where(gap == 0, 0.0, gap / bound)))
 
 
 class CodedCall(Protocol):
@@ -368,9 +383,9 @@ class CodedCalls(CheckedInstance):
         """Check each answer, that operands are unchanged, and that the first call, repeated, gives the same answer."""
         framework, first = subject.framework, self.calls[0]
         answers = [self._check_call(framework, call) for call in self.calls]
-        again = first.answer(framework, self._operands(framework, first))
+        repeated = first.answer(framework, self._operands(framework, first))
         with breaking(CLAUSE) as verdict:
-            verdict.same_state(again, answers[0], f"{first} after other calls", "calls-depend")
+            verdict.same_state(repeated, answers[0], f"{first} after other calls", "calls-depend")
 
     def _operands(self, framework: Framework, call: CodedCall) -> Operands:
         return tuple(laid_out(operand, self.layout) for operand in call.operands(framework))
@@ -545,11 +560,11 @@ class FakeCall:
         restored, slope = fake(values, scale.astype(np.float64), zero, rule)
         allowed = (0.0 if self.exact else FAKE_ROUNDINGS * U) * np.maximum(np.abs(restored), scale)
         measured = answer["values"].astype(np.float64)
-        far = ~(np.abs(measured - restored) <= allowed)
+        wrong = ~(np.abs(measured - restored) <= allowed)
         other = answer["gradient"] != slope
         with breaking("quantization.fake-values") as verdict:
-            mismatch = example(far, values, measured, restored)
-            verdict.holds(not far.any(), "fake-quantized values", mismatch, "all", "values")
+            mismatch = example(wrong, values, measured, restored)
+            verdict.holds(not wrong.any(), "fake-quantized values", mismatch, "all", "values")
         with breaking("quantization.straight-through") as verdict:
             mismatch = example(other, values, answer["gradient"], slope)
             verdict.holds(not other.any(), "gradients", mismatch, "all", "gradient")
@@ -558,10 +573,6 @@ class FakeCall:
 def _along(values: Array, axis: Literal[0, 1] | None) -> Array:
     """Return scales or zero points, broadcastable to the matrix."""
     return values[:, None] if axis == 1 else values
-
-
-INTEGERS = ("int8", "int8")
-"""Formats of the operands of an integer product."""
 
 
 @dataclass(frozen=True)
@@ -607,14 +618,14 @@ class CastCall:
     def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
         narrow, rule, codes = NARROW[self.format], framework.rule(NumberFormats).casts()[self.format], answer["codes"]
         wide, measured = operands[0].astype(np.float64), narrow.values()[codes]
-        expected = as_declared(wide, narrow, rule)
+        expected = cast_by_rule(wide, narrow, rule)
         ordinary = np.isfinite(nearest(wide, narrow))
         for clause, mask in (("formats.round-to-nearest", ordinary), ("formats.overflow-as-declared", ~ordinary)):
-            wrong = unlike(measured, expected) & mask
+            wrong = find_differences(measured, expected) & mask
             with breaking(clause) as verdict:
                 mismatch = example(wrong, wide, measured, expected)
                 verdict.holds(not wrong.any(), f"casts to {self.format}", mismatch, "all", "casts")
-        wrong = unlike(answer["decoded"].astype(np.float64), measured)
+        wrong = find_differences(answer["decoded"].astype(np.float64), measured)
         with breaking("formats.decode") as verdict:
             mismatch = example(wrong, codes, answer["decoded"], measured)
             verdict.holds(not wrong.any(), f"values of codes of {self.format}", mismatch, "all", "decoded")
@@ -701,15 +712,6 @@ class Packing:
             halved = codes.size // length * ((length + 1) // 2)
             verdict.equal(answer["packed"].nbytes, halved, "bytes", "bytes")
             verdict.equal(answer["restored"], codes, "unpacked integers", "other-codes")
-
-
-QUANTIZERS = ("int8-tensor", "int8-row", "int8-column", "uint8-tensor", "int4-group")
-FAKE_QUANTIZERS = ("fake-int8-tensor", "fake-int8-column", "fake-uint8-tensor", "fake-int4-tensor")
-PRODUCTS = (("float8_e4m3fn", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn"))
-"""Formats of the forward pass, and of gradients, which need a wider range."""
-_SEEDS = st.integers(0, 2**16)
-_SMALL, _LARGE = st.integers(1, 9), st.sampled_from([16, 31, 64, 65, 129, 257, 1025])
-_SIDES = _SMALL | _LARGE
 
 
 def matrices(

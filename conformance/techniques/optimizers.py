@@ -62,14 +62,14 @@ def judge_updates(
 def judge_elements(verdict: Verdict, name: str, count: int, measured: Array, exact: Array, allowed: Array) -> None:
     """Check that every element of a parameter lies within the allowed distance of the exact one."""
     __tracebackhide__ = True
-    apart = np.abs(measured.astype(np.float64) - exact)
-    beyond = ~(apart <= allowed)
-    position = np.unravel_index(int(np.argmax(np.where(beyond, apart / allowed, 0.0))), apart.shape)
-    at = [int(index) for index in position]
+    gap = np.abs(measured.astype(np.float64) - exact)
+    beyond = ~(gap <= allowed)
+    position = np.unravel_index(int(np.argmax(np.where(beyond, gap / allowed, 0.0))), gap.shape)
+    indices = [int(index) for index in position]
     verdict.holds(
         not beyond.any(),
         f"{name} after update {count}",
-        f"{measured[position]!s} at {at} ({int(beyond.sum())} of {beyond.size} elements beyond the bound)",
+        f"{measured[position]!s} at {indices} ({int(beyond.sum())} of {beyond.size} elements beyond the bound)",
         f"{exact[position]!s} ± {allowed[position]:.3g}",
         "wrong-update",
     )
@@ -87,8 +87,8 @@ def _make_gradient(array: Array, count: int, exponent: int) -> Array:
     rng = np.random.default_rng([array.size, count])
     values = rng.choice([-0.5, -0.25, 0.25, 0.5], array.shape)
     if array.ndim == 2:
-        along = np.arange(max(array.shape))
-        values[along % array.shape[0], along % array.shape[1]] += 1.0
+        diagonal = np.arange(max(array.shape))
+        values[diagonal % array.shape[0], diagonal % array.shape[1]] += 1.0
     scaled: Array = np.ldexp(values, exponent).astype(array.dtype)
     return scaled
 
@@ -117,7 +117,7 @@ def judge_matrix_updates(
         result, after = [member.parameters() for member in members], exact.parameters()
         for name, measured in trainer.parameters().items():
             one = format_of(measured.dtype.name).unit_roundoff * float(np.abs(after[name]).max())
-            far = [float(np.abs(parameters[name].astype(np.float64) - after[name]).max()) for parameters in result]
-            spreads[name] = max(spreads[name], one, *far)
+            gaps = [float(np.abs(parameters[name].astype(np.float64) - after[name]).max()) for parameters in result]
+            spreads[name] = max(spreads[name], one, *gaps)
             allowed = np.full(measured.shape, IMPLEMENTATION_FREEDOM * spreads[name])
             judge_elements(verdict, name, count, measured, after[name], allowed)

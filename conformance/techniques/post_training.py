@@ -1,25 +1,19 @@
-"""Post-training quantization: inputs with certain codes, expected results and bounds, checks, and generated cases."""
+"""Post-training quantization: inputs with certain codes, expected results with their bounds, and checks."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
 import pytest
 
 from conformance.checks.evidence import Verdict
-from conformance.checks.subject import Subject, need
+from conformance.checks.subject import Subject, need_rule
 from conformance.oracle.bound import Bound
-from conformance.search.properties import CheckedInstance, breaking, laid_out, nth
-from conformance.techniques import formats
+from conformance.techniques import Technique, formats
 from conformance.techniques.formats import NEAR_A_TIE, U, check_codes, check_scale
-from conformance.techniques.technique import Technique
 from fixtures.arrays import Array
 from fixtures.model import Activation, Dense, Flatten, Head, Heads, LayerNorm, Model, dense_weights
 from frameworks.contract import (
@@ -63,6 +57,18 @@ _MOVE, _MOVES = 2.0**-20, 4
 """Relative size and number of random perturbations of the samples."""
 _FURTHEST = 0.4
 """Largest distance of a generated quotient from an integer."""
+USUAL = 6.0
+"""The outlier threshold where a rule has none: Dettmers et al. 2022, arXiv:2208.07339, section 3.2."""
+_COLUMN = 20
+"""Column in which `_with_column` puts the outlier, if the inputs are wide enough."""
+TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")
+DYNAMIC, STATIC = TECHNIQUES[:2]
+TECHNIQUE = pytest.mark.parametrize("technique", TECHNIQUES)
+LAYERS = (Dense(33), Activation("relu"), LayerNorm(), Dense(17), Activation("tanh"), Heads((Head("output", 5),)))
+MIXED = Model("mixed", LAYERS, (160,), (("output", "squared_error"),))
+"""A model whose sizes no group divides, with a norm between layers."""
+ROWS = 9
+OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
 
 
 def random_inputs(
@@ -132,7 +138,7 @@ def zero_outliers(inputs: Array, rule: LinearRule) -> Array:
     return np.where(without, np.float32(0.0), narrow)
 
 
-def entering(inputs: Array, rule: LinearRule, code_range: CodeRange | None) -> Array:
+def dequantize_inputs(inputs: Array, rule: LinearRule, code_range: CodeRange | None) -> Array:
     """Return the left operand of the product, float64: dequantized inputs, with outlier columns unchanged."""
     x = inputs.astype(np.float64)
     if rule.inputs is None:
@@ -149,7 +155,7 @@ def linear(
 
     The bound is (k + 8)·u·Σ|x||w| for k terms: their sum, two scales, the products with these, and the bias.
     """
-    x = entering(inputs, rule, calibrated.inputs if calibrated else None)
+    x = dequantize_inputs(inputs, rule, calibrated.inputs if calibrated else None)
     w = (weight.codes - weight.zero_point.astype(np.float64)) * weight.scale
     added = np.zeros(w.shape[1]) if bias is None else bias.astype(np.float64)
     terms = w.shape[0] + 8
@@ -175,7 +181,7 @@ def layer_inputs_and_outputs(
     x = np.concatenate(batches).astype(np.float64)
 
     def dense(name: str, inputs: Array) -> Array:
-        bias = weights.get(name.replace(".weight", ".bias"))
+        bias = weights.get(bias_of(name))
         outputs = inputs @ weights[name].astype(np.float64) + (0.0 if bias is None else bias.astype(np.float64))
         result[name] = (inputs, outputs)
         return np.asarray(outputs)
@@ -232,8 +238,8 @@ def range_gaps(values: Array, rule: QuantRule, code_range: CodeRange) -> tuple[f
     whole = rule if rule.axis is None else QuantRule(rule.low, rule.high, rule.divisor, rule.symmetric)
     wanted = float(formats.scale_of(row, whole)[0, 0])
     exact = 0.0 if rule.symmetric else rule.low - min(float(row.min()), 0.0) / (wanted or 1.0)
-    apart = abs(code_range.scale - wanted)
-    return apart / wanted if wanted else apart, abs(code_range.zero_point - exact)
+    error = abs(code_range.scale - wanted)
+    return error / wanted if wanted else error, abs(code_range.zero_point - exact)
 
 
 def predict_outputs(
@@ -245,7 +251,7 @@ def predict_outputs(
     propagates through the absolute values of the weights.
     """
     x: Array = samples.astype(np.float64)
-    off: Array = np.zeros(samples.shape)
+    error: Array = np.zeros(samples.shape)
 
     def dense(name: str) -> tuple[Array, Array]:
         stored, calibrated = quantized.weights()[name], quantized.calibrated_ranges().get(name)
@@ -255,9 +261,9 @@ def predict_outputs(
             if calibrated is not None:
                 code = calibrated.inputs.scale
             elif rule.inputs is not None:
-                code = 2.0 * float((np.abs(x) + off).max(initial=0.0)) / rule.inputs.divisor
-        entering = off + code if off.any() else off
-        bias = weights.get(name.replace(".weight", ".bias"), np.zeros(weight.shape[1]))
+                code = 2.0 * float((np.abs(x) + error).max(initial=0.0)) / rule.inputs.divisor
+        entering = error + code if error.any() else error
+        bias = weights.get(bias_of(name), np.zeros(weight.shape[1]))
         rounding = 2 * (len(weight) + 8) * U * ((np.abs(x) + entering + code) @ np.abs(weight) + np.abs(bias))
         outputs = calibrated.outputs.scale if calibrated is not None and calibrated.outputs is not None else 0.0
         result = quantized.layer(name, x.astype(np.float32)).astype(np.float64)
@@ -266,22 +272,16 @@ def predict_outputs(
     for index, layer in enumerate(model.layers[:-1]):
         match layer:
             case Dense():
-                x, off = dense(f"{index}.weight")
+                x, error = dense(f"{index}.weight")
             case Activation(kind="relu"):
                 x = np.maximum(x, 0.0)
             case Activation(kind="tanh"):
-                x, off = np.tanh(x), off + 16 * U * np.abs(np.tanh(x))
+                x, error = np.tanh(x), error + 16 * U * np.abs(np.tanh(x))
             case Flatten():
-                x, off = (array.reshape(len(x), -1) for array in (x, off))
+                x, error = (array.reshape(len(x), -1) for array in (x, error))
             case _:
                 raise ValueError(f"no {type(layer).__name__} here")
     return {head.name: dense(f"{len(model.layers) - 1}.{head.name}.weight") for head in model.heads.heads}
-
-
-USUAL = 6.0
-"""The outlier threshold where a rule has none: Dettmers et al. 2022, arXiv:2208.07339, section 3.2."""
-_COLUMN = 20
-"""Column in which `_with_column` puts the outlier, if the inputs are wide enough."""
 
 
 def threshold(rule: LinearRule) -> float:
@@ -357,205 +357,6 @@ def from_float(inputs: Array, weight: Array, bias: Array, rule: LinearRule) -> t
     return x @ w + added, np.abs(x) @ off_w + off_x @ (np.abs(w) + off_w) + rounding
 
 
-Receiver = Literal["itself", "other", "used"]
-
-
-@dataclass(frozen=True)
-class PredictBatch:
-    """A prediction of `rows` samples, whose largest values are about 2 to `power`."""
-
-    rows: int
-    power: int = 0
-
-
-@dataclass(frozen=True)
-class RunLayers:
-    """A call of each dense layer alone, on a matrix of `rows` rows."""
-
-    rows: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class SaveAndLoad:
-    """A save, and a load into the model itself, another one, or another used one, with which the case continues."""
-
-    into: Receiver
-
-
-QuantizedVerb = PredictBatch | RunLayers | SaveAndLoad
-
-
-@dataclass(frozen=True)
-class QuantizedCase(CheckedInstance):
-    """A trained model, a technique that quantizes it, and the verbs that follow.
-
-    Attributes:
-        skip: names of the weights of dense layers that are not quantized.
-        power: weights are multiplied by 2 to this power.
-        batches: number of rows of each calibration batch.
-        seed: of weights and samples.
-    """
-
-    technique: str
-    model: Model
-    skip: tuple[str, ...]
-    power: int
-    batches: tuple[int, ...]
-    verbs: tuple[QuantizedVerb, ...]
-    seed: int
-
-    def words(self) -> frozenset[str]:
-        """Return the features that exclusions may name."""
-        flags = {
-            "quantized=skips": bool(self.skip),
-            "quantized=loads": any(isinstance(verb, SaveAndLoad) for verb in self.verbs),
-            "quantized=small-weights": self.power < 0,
-            "quantized=bias-before-dense": _has_bias_before_dense(self.model),
-        }
-        return frozenset({f"technique={self.technique}", *(word for word, there in flags.items() if there)})
-
-    def check(self, subject: Subject) -> None:
-        """Check the model at first and after every verb."""
-        need(subject, Capability(f"quantization.{self.technique}"))
-        with TemporaryDirectory() as folder:
-            self._check(subject, Path(folder))
-
-    def weights(self, seed: int) -> dict[str, Array]:
-        """Return the trained weights."""
-        drawn = unlike_weights(self.model, seed)
-        dense = dense_weights(self.model)
-        scaled = {name: v * np.float32(2.0**self.power) if name in dense else v for name, v in drawn.items()}
-        return {name: laid_out(value, nth(self.seed + index)) for index, (name, value) in enumerate(scaled.items())}
-
-    def samples(self, rows: int, power: int, index: int) -> Array:
-        """Return a batch of samples (rows, ...), float32."""
-        rng = np.random.default_rng([self.seed, 51, index])
-        values = np.asarray(rng.standard_normal((rows, *self.model.sample)) * 2.0**power, np.float32)
-        return laid_out(values, nth(self.seed + index))
-
-    def _make_model(self, subject: Subject, seed: int) -> QuantizedModel:
-        post_training, batches = subject.framework.rule(PostTraining), self._calibration()
-        return post_training.quantize(self.technique, self.model, self.weights(seed), batches, self.skip)
-
-    def _calibration(self) -> tuple[Array, ...]:
-        return tuple(self.samples(rows, index % 3 - 1, 100 + index) for index, rows in enumerate(self.batches))
-
-    def _check(self, subject: Subject, folder: Path) -> None:
-        rule, weights = subject.framework.rule(PostTraining).rules()[self.technique], self.weights(self.seed)
-        current = self._make_model(subject, self.seed)
-        self._check_stored(current, rule, weights)
-        if _saw_nothing(current):
-            return
-        state = collect_arrays(current)
-        for index, verb in enumerate(self.verbs):
-            clause = "quantization.dynamic-scale"
-            match verb:
-                case PredictBatch():
-                    samples = self.samples(verb.rows, verb.power, index)
-                    self._check_prediction(subject, current, rule, weights, samples)
-                case RunLayers():
-                    self._check_layers(current, rule, weights, verb)
-                case SaveAndLoad():
-                    clause = "quantization.survives-saving"
-                    current = self._save_and_load(subject, current, verb, folder / str(index))
-            with breaking(clause) as verdict:
-                verdict.same_state(collect_arrays(current), state, f"the model after step {index + 1}", "differs")
-
-    def _save_and_load(
-        self, subject: Subject, current: QuantizedModel, verb: SaveAndLoad, folder: Path
-    ) -> QuantizedModel:
-        current.save(folder)
-        receiver = current if verb.into == "itself" else self._make_model(subject, self.seed + 1)
-        if verb.into == "used":
-            receiver.predict(self.samples(2, 0, 200))
-        receiver.restore(folder)
-        return receiver
-
-    def _check_stored(self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
-        """Check that the selected layers have the rule's codes, and the calibrated ranges."""
-        wanted = sorted(set(quantized_layers(self.model, rule)) - set(self.skip))
-        with breaking("quantization.only-what-was-asked") as verdict:
-            check_chosen(verdict, quantized, weights, wanted)
-        with breaking("quantization.weights-as-declared") as verdict:
-            check_weights(verdict, quantized, rule, weights)
-        if rule.ranges != "calibration":
-            return
-        batches = self._calibration()
-        by_layer = layer_inputs_and_outputs(self.model, weights, batches)
-        terms = sum(shape[0] + 8 for shape in dense_weights(self.model).values())
-        times = conditions(self.model, weights, batches, by_layer)
-        with breaking("quantization.calibrated-range") as verdict:
-            for name, ranges in quantized.calibrated_ranges().items():
-                check_ranges(verdict, rule, name, ranges, by_layer[name], math.ceil(terms * times[name]))
-
-    def _check_layers(
-        self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], verb: RunLayers
-    ) -> None:
-        """Check that each layer alone computes the result of its codes, or of its weight if it is not quantized."""
-        with breaking("quantization.linear-arithmetic") as verdict:
-            for name, weight in quantized.weights().items():
-                bias, width = weights.get(name.replace(".weight", ".bias")), len(weights[name])
-                if weight is not None:
-                    inputs = _inputs(rule, quantized, name, verb, width)
-                    check_layer(verdict, rule, quantized, name, inputs, bias)
-                    continue
-                drawn = np.random.default_rng([verb.seed, 52]).standard_normal((verb.rows, width))
-                check_float_layer(verdict, quantized, name, drawn.astype(np.float32), weights[name], bias)
-
-    def _check_prediction(
-        self, subject: Subject, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], samples: Array
-    ) -> None:
-        """Check that a prediction equals its layers in sequence, as far as codes allow, and a fresh model's prediction.
-
-        Models with norms skip the former, compiled frameworks the latter: last digits differ between their programs.
-        """
-        measured = quantized.predict(samples)
-        if not any(isinstance(layer, LayerNorm) for layer in self.model.layers):
-            with breaking("quantization.linear-arithmetic") as verdict:
-                expected = predict_outputs(self.model, quantized, weights, rule, samples)
-                for head, (values, bound) in expected.items():
-                    check_near(verdict, measured[head], values, bound, f"prediction of {head}", "prediction")
-        if not subject.conventions.compiled:
-            with breaking("quantization.dynamic-scale") as verdict:
-                fresh = self._make_model(subject, self.seed).predict(samples)
-                verdict.same_state(measured, fresh, "a prediction, compared with a fresh model", "differs")
-
-
-def _inputs(rule: LinearRule, quantized: QuantizedModel, name: str, verb: RunLayers, width: int) -> Array:
-    """Return inputs for a layer; if the rule has outliers, the verb's seed selects one of `CASES`."""
-    if math.isinf(rule.outliers):
-        return input_values(rule, quantized, name, verb.rows, width, verb.seed)
-    cases = tuple(CASES.values())
-    return cases[verb.seed % len(cases)](verb.rows, width, rule, verb.seed)
-
-
-def _has_bias_before_dense(model: Model) -> bool:
-    """Return whether a dense layer with a bias is directly followed by another dense layer or the heads."""
-    return any(
-        isinstance(layer, Dense) and layer.bias and isinstance(after, Dense | Heads)
-        for layer, after in pairwise(model.layers)
-    )
-
-
-def _saw_nothing(quantized: QuantizedModel) -> bool:
-    """Return whether calibration saw only zeros in some layer, whose range is then empty."""
-    return any(
-        code_range is not None and code_range.scale == 0.0
-        for ranges in quantized.calibrated_ranges().values()
-        for code_range in (ranges.inputs, ranges.outputs)
-    )
-
-
-TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")
-DYNAMIC, STATIC = TECHNIQUES[:2]
-TECHNIQUE = pytest.mark.parametrize("technique", TECHNIQUES)
-LAYERS = (Dense(33), Activation("relu"), LayerNorm(), Dense(17), Activation("tanh"), Heads((Head("output", 5),)))
-MIXED = Model("mixed", LAYERS, (160,), (("output", "squared_error"),))
-"""A model whose sizes no group divides, with a norm between layers."""
-ROWS = 9
-
-
 def make_mixed_model(rule: LinearRule) -> Model:
     """Return `MIXED` or, if small weights are not quantized, a model in which every layer but one head has codes.
 
@@ -583,8 +384,7 @@ def foreign(model: Model, how: str) -> Model:
 
 def rule_of(subject: Subject, technique: str) -> LinearRule:
     """Return the declared rule of a technique; end the test if there is none."""
-    need(subject, Capability(f"quantization.{technique}"))
-    return subject.framework.rule(PostTraining).rules()[technique]
+    return need_rule(subject, Capability(f"quantization.{technique}"), PostTraining).rules()[technique]
 
 
 def batches(model: Model, seed: int = 0) -> tuple[Array, ...]:
@@ -611,9 +411,6 @@ def try_predict(make: Callable[[], QuantizedModel], samples: Array) -> tuple[str
         return f"{type(error).__name__}: {error}", {}
 
 
-OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
-
-
 def unlike_weights(model: Model, seed: int = 0) -> dict[str, Array]:
     """Return weights whose columns differ in magnitude, with biases other than 0 and norms other than 1."""
     rng = np.random.default_rng([seed, 3])
@@ -625,10 +422,15 @@ def unlike_weights(model: Model, seed: int = 0) -> dict[str, Array]:
     return weights
 
 
+def bias_of(weight: str) -> str:
+    """Return the name of the bias of a dense layer, given its weight's name."""
+    return f"{weight.removesuffix('.weight')}.bias"
+
+
 def quantized_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
     """Return shapes of the weights that a technique quantizes."""
-    last, small = f"{len(model.layers) - 1}.", small_layers(model, rule)
-    return {n: s for n, s in dense_weights(model).items() if n not in small and (rule.heads or not n.startswith(last))}
+    head, small = f"{len(model.layers) - 1}.", small_layers(model, rule)
+    return {n: s for n, s in dense_weights(model).items() if n not in small and (rule.heads or not n.startswith(head))}
 
 
 def small_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
@@ -666,11 +468,15 @@ def check_weights(verdict: Verdict, quantized: QuantizedModel, rule: LinearRule,
             check_codes(verdict, operand, weight, rule.weight, f" of {name}")
 
 
+def worst_share(measured: Array, exact: Array, bound: Array) -> float:
+    """Return the largest deviation in units of its bound; where the bound is 0, a value must be exact."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound), initial=0.0))
+
+
 def check_near(verdict: Verdict, measured: Array, exact: Array, bound: Array, what: str, signature: str) -> None:
     """Check that each value is within its own bound; where the bound is 0, it must be exact."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        worst = float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound), initial=0.0))
-    verdict.within(worst, Bound(1.0, OF_ITS_BOUND), what, signature)
+    verdict.within(worst_share(measured, exact, bound), Bound(1.0, OF_ITS_BOUND), what, signature)
 
 
 def check_layer(
@@ -710,12 +516,13 @@ def check_dense(
     rule: LinearRule,
     model: QuantizedModel,
     name: str,
+    weights: dict[str, Array],
+    *,
     rows: int,
     seed: int,
-    weights: dict[str, Array],
 ) -> None:
     """Check that a layer's output for generated inputs (rows, ...) follows from the rule for a weight of its size."""
-    weight, bias = weights[name], weights.get(name.replace(".weight", ".bias"))
+    weight, bias = weights[name], weights.get(bias_of(name))
     if weight.size < rule.smallest:
         inputs = np.random.default_rng([seed, 8]).standard_normal((rows, len(weight))).astype(np.float32)
         verdict.equal(model.weights()[name], None, f"codes of {name}", "other-layers")
@@ -751,8 +558,8 @@ def check_same_ranges(verdict: Verdict, name: str, converted: Calibrated, known:
     ):
         if theirs is not None and ours is not None:
             verdict.equal(theirs.zero_point, ours.zero_point, f"zero point of the {what} of {name}", "other-ranges")
-            apart = abs(theirs.scale - ours.scale) / ours.scale
-            verdict.within(apart, rounding, f"scale of the {what} of {name}", "other-ranges")
+            error = abs(theirs.scale - ours.scale) / ours.scale
+            verdict.within(error, rounding, f"scale of the {what} of {name}", "other-ranges")
 
 
 def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array | None) -> Array:

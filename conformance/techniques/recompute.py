@@ -15,10 +15,18 @@ from conformance.oracle.bound import Bound
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, SAMPLES, distance, flat
 from fixtures.arrays import Array, format_of
 from fixtures.model import Batch, Dropout, Layer, Model, Residual
-from fixtures.recipe import Recipe
-from frameworks.contract import RecomputeResult
+from fixtures.recipe import Recipe, Recompute
+from frameworks.contract import RecomputeResult, Trainer
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact, Rounding, Stochastic
+
+Pass = tuple[Model, Recipe, Batch]
+"""What a forward and backward pass depends on."""
+
+
+def make_runs(subject: Subject, model: Model, recipe: Recipe, recompute: Recompute) -> tuple[Trainer, Trainer]:
+    """Return two equal runs, without and with recomputation."""
+    return subject.trainer(model, recipe), subject.trainer(model, recipe.replace(recompute=recompute))
 
 
 def function_bounds(x: Array, w: Array, seed: int) -> dict[str, Bound]:
@@ -53,15 +61,10 @@ def parts(result: RecomputeResult) -> dict[str, Array]:
 
 
 def same_losses(
-    subject: Subject,
-    verdict: Verdict,
-    measured: Sequence[float],
-    expected: Sequence[float],
-    model: Model,
-    recipe: Recipe,
-    batch: Batch,
+    subject: Subject, verdict: Verdict, measured: Sequence[float], expected: Sequence[float], source: Pass
 ) -> None:
     """Check that losses of updates on one batch are the same with recomputation and without."""
+    model, recipe, batch = source
     what = f"loss of {len(expected)} updates"
     if not subject.conventions.compiled:
         verdict.equal(measured, expected, what, "loss-differs")
@@ -76,21 +79,21 @@ def same_gradients(
     verdict: Verdict,
     measured: Mapping[str, Array],
     expected: Mapping[str, Array],
-    model: Model,
-    recipe: Recipe,
-    batch: Batch,
+    source: Pass,
+    *,
     what: str = "every gradient",
     signature: str = "gradient-differs",
 ) -> None:
     """Check that the same parameters have gradients, and that these are the same."""
+    model, recipe, batch = source
     if not subject.conventions.compiled:
         verdict.same_gradients(measured, expected, what, signature)
         return
     verdict.equal(sorted(measured), sorted(expected), "parameters that have a gradient", "gradient-missing")
     envelope = subject.envelope(without_masks(model), recipe, [(batch,)])
     _, one = envelope.gradient(envelope.exact.gradient)
-    apart = distance(flat(dict(measured)), flat(dict(expected)))
-    verdict.within(apart, of_two_runs(one), f"{what}: relative distance from those without recomputation", signature)
+    gap = distance(flat(dict(measured)), flat(dict(expected)))
+    verdict.within(gap, of_two_runs(one), f"{what}: relative distance from those without recomputation", signature)
 
 
 def same_values(
@@ -112,9 +115,9 @@ def same_values(
             continue
         kinds = [(array.dtype.name, array.shape) for array in map(np.asarray, (value, wanted))]
         verdict.equal(kinds[0], kinds[1], f"format and shape of the {what}", signature)
-        apart = distance(np.asarray(value, np.float64), np.asarray(wanted, np.float64))
+        gap = distance(np.asarray(value, np.float64), np.asarray(wanted, np.float64))
         bound = of_two_runs(bounds[name])
-        verdict.within(apart, bound, f"{what}: relative distance from that without recomputation", signature)
+        verdict.within(gap, bound, f"{what}: relative distance from that without recomputation", signature)
 
 
 def of_two_runs(one: Bound) -> Bound:

@@ -7,6 +7,7 @@ import pytest
 
 from conformance.checks.subject import Subject
 from conformance.search.properties import generative_settings
+from conformance.techniques import quantized_models as quantized
 from conformance.techniques.float8_training import DelayedCase, DelayedStep
 from conformance.techniques.formats import (
     CastCall,
@@ -18,8 +19,7 @@ from conformance.techniques.formats import (
     QuantizerCall,
     SpoiltCall,
 )
-from conformance.techniques.post_training import PredictBatch, QuantizedCase, QuantizedVerb, RunLayers, SaveAndLoad
-from conformance.techniques.qat import Convert, PredictQat, QatCase, QatVerb, Reload, SkipQat, TrainQat
+from conformance.techniques.quantized_models import Convert, PredictBatch, QatCase, QuantizedCase, SaveAndLoad, SkipQat
 from fixtures.arrays import Array
 from fixtures.model import Activation, Dense, Head, Heads, Layer, Model
 from frameworks.contract import Operand, Quantized, QuantRule
@@ -47,7 +47,7 @@ ZERO, TWO = DelayedStep(((0, 0),)), DelayedStep(((2, 2),))
 QAT_MODEL = Model(
     "aware", (Dense(5), Activation("relu"), Heads((Head("output", 3),))), (8,), (("output", "squared_error"),)
 )
-TRAIN_QAT, LARGE = TrainQat((4, 3), (0, 1)), TrainQat((5, 2), (3, 2))
+TRAIN_QAT, LARGE = quantized.TrainQat((4, 3), (0, 1)), quantized.TrainQat((5, 2), (3, 2))
 
 
 def with_parts(**parts: type) -> type[ReferenceFramework]:
@@ -118,7 +118,7 @@ def test_coded_calls_that_depend_on_earlier_ones_fail() -> None:
     assert clause(CodedCalls((smaller, larger)), with_parts(quantizers_class=broken)) == "laws.codes"
 
 
-def case(technique: str, *verbs: QuantizedVerb, layers: int = 1, skip: tuple[str, ...] = ()) -> QuantizedCase:
+def case(technique: str, *verbs: quantized.QuantizedVerb, layers: int = 1, skip: tuple[str, ...] = ()) -> QuantizedCase:
     body: list[Layer] = [Dense(5), Activation("tanh")] * layers
     model = Model("drawn", (*body, Heads((Head("output", 3),))), (8,), (("output", "squared_error"),))
     return QuantizedCase(technique, model, skip, 0, (4, 3), verbs, 7)
@@ -132,7 +132,7 @@ def case(technique: str, *verbs: QuantizedVerb, layers: int = 1, skip: tuple[str
             quantization.SkipsOnlyTheFirst,
             "only-what-was-asked",
         ),
-        (case("dynamic-int8", RunLayers(300, 1)), quantization.RowsShareARange, "linear-arithmetic"),
+        (case("dynamic-int8", quantized.RunLayers(300, 1)), quantization.RowsShareARange, "linear-arithmetic"),
         (case("weight-int4", SaveAndLoad("other")), formats.OddRowOfInt4IsLostInALoad, "survives-saving"),
         (case("weight-int8"), quantization.OneScaleForAllColumns, "weights-as-declared"),
         (case("dynamic-int8", PredictBatch(1, 3), PredictBatch(1, -6)), quantization.RangeOnlyGrows, "dynamic-scale"),
@@ -169,7 +169,7 @@ def test_delayed_case_with_a_broken_scale_fails(
     assert failure(drawn, broken).text.startswith(text)
 
 
-def qat_failure(framework: Any, *verbs: QatVerb, freeze: int | None = None, **fields: Any) -> Any:
+def qat_failure(framework: Any, *verbs: quantized.QatVerb, freeze: int | None = None, **fields: Any) -> Any:
     return failure(QatCase(QAT_MODEL, freeze, 2, (TRAIN_QAT, *verbs), 7, **fields), framework)
 
 
@@ -179,14 +179,14 @@ def qat_failure(framework: Any, *verbs: QatVerb, freeze: int | None = None, **fi
         (quantization.AverageStartsAtOne, (), {}, "ranges-follow"),
         (quantization.NeverFrozen, (LARGE,), {"freeze": 1}, "ranges-follow"),
         (formats.SkippedUpdatesFreezeRanges, (SkipQat(), LARGE), {"freeze": 2, "scaled": True}, "ranges-follow"),
-        (quantization.PredictionsAreObserved, (PredictQat(3, 4),), {}, "observers-hold-still"),
+        (quantization.PredictionsAreObserved, (quantized.PredictQat(3, 4),), {}, "observers-hold-still"),
         (quantization.ConvertsByAnotherScale, (Convert(2),), {}, "convert-is-faithful"),
         (quantization.ConvertedClipsElsewhere, (LARGE, Convert(33)), {}, "convert-is-faithful"),
-        (quantization.RangesAreNotLoaded, (LARGE, Reload("fresh")), {}, "aware-survives-saving"),
+        (quantization.RangesAreNotLoaded, (LARGE, quantized.Reload("fresh")), {}, "aware-survives-saving"),
     ],
 )
 def test_qat_case_with_a_fault_names_its_clause(
-    framework: Any, verbs: tuple[QatVerb, ...], fields: dict[str, Any], clause: str
+    framework: Any, verbs: tuple[quantized.QatVerb, ...], fields: dict[str, Any], clause: str
 ) -> None:
     assert qat_failure(ReferenceFramework, *verbs, **fields) is None
     assert qat_failure(framework, *verbs, **fields).name == f"quantization.{clause}"

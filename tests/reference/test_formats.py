@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from conformance.techniques import formats
 from conformance.techniques.eight_bit_state import MomentBeforeEncoding, block_maxima, paper_values
 from conformance.techniques.post_training import MIXED, make_mixed_model, quantized_layers, small_layers
-from conformance.techniques.shipped import large_enough
+from conformance.techniques.quantized_models import large_enough
 from fixtures.arrays import CODES, FORMATS, NARROW, Array
 from fixtures.model import Activation, Dense, Flatten, Head, Heads, Layer, Model
 from fixtures.models import exact_linear
@@ -270,13 +270,13 @@ def test_off_of_codes_next_to_the_nearest_is_above_one() -> None:
     moment = MomentBeforeEncoding(np.array([1.0, 0.25, 0.4, 0.0]), np.array([1.0, 0.25, 0.4, 0.0]))
     largest = np.ones(1, np.float32)
     for codes in ([3, 2, 2, 1], [3, 1, 2, 1]):
-        assert moment.off(np.array(codes), largest, values, 4) <= 1.0
+        assert moment.code_error(np.array(codes), largest, values, 4) <= 1.0
     for codes in ([2, 2, 2, 1], [3, 2, 1, 1], [3, 2, 2, 2]):
-        assert moment.off(np.array(codes), largest, values, 4) > 1.0
+        assert moment.code_error(np.array(codes), largest, values, 4) > 1.0
     zeros, values, zero = MomentBeforeEncoding(np.zeros(2), np.zeros(2)), values[[0, 1, 3]], np.zeros(1, np.float32)
-    assert (zeros.off(np.array([1, 2]), zero, values, 2), zeros.largest_off(zero, 2)) == (0.0, 0.0)
-    assert not zeros.off(np.array([1, 2]), largest, values, 2) <= 1.0
-    assert not zeros.largest_off(largest, 2) <= 1.0
+    assert (zeros.code_error(np.array([1, 2]), zero, values, 2), zeros.absmax_error(zero, 2)) == (0.0, 0.0)
+    assert not zeros.code_error(np.array([1, 2]), largest, values, 2) <= 1.0
+    assert not zeros.absmax_error(largest, 2) <= 1.0
 
 
 @pytest.mark.parametrize("fewest", [1, 33, 1024, 1000, 5000])

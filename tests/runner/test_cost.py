@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from conformance import timing
 from conformance.checks import subprocesses
 from conformance.checks.evidence import Abstention, Verdict, Violation
 from conformance.checks.subject import Subject, need_device
@@ -26,8 +27,7 @@ from conformance.runner.plugin import TIMED as TIMED_CLAUSES
 from conformance.suites.cost import test_cost as cpu_suite
 from conformance.suites.cost import test_cost_device as suite
 from conformance.test_ids.inventory import SUITES, inventory
-from conformance.timing import costs
-from conformance.timing.costs import WARM_UP, time_interleaved
+from conformance.timing import WARM_UP, time_interleaved
 from fixtures.data import sincos_batch, token_batch
 from fixtures.models import encoder, sincos
 from fixtures.recipe import FLOAT16
@@ -41,13 +41,13 @@ from tests.support.suite_runs import hang_limit, judge, outcomes
 PROCESSES = multiprocessing.get_context("spawn")
 TESTS = 12
 Run = Callable[[misbehaving.Device], Verdict]
-needs_locks = pytest.mark.skipif(costs.fcntl is None, reason="POSIX locks only")
+needs_locks = pytest.mark.skipif(timing.fcntl is None, reason="POSIX locks only")
 
 
 @pytest.fixture(autouse=True)
 def small_fixtures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replaces the fixtures that fill a device by small ones of the same proportions."""
-    monkeypatch.setattr(suite, "products", lambda: costs.equal_blocks(4, 4, 4, inputs=2))
+    monkeypatch.setattr(suite, "products", lambda: timing.equal_blocks(4, 4, 4, inputs=2))
     monkeypatch.setattr(suite, "transformer_block", lambda: (encoder(4, 2, 1, 4), token_batch(2, 4, ragged=False)))
     monkeypatch.setattr(suite, "example", lambda: (sincos(4), sincos_batch(8)))
     monkeypatch.setattr(suite, "EPOCHS", 61)
@@ -183,9 +183,9 @@ def test_peak_of_a_device_that_keeps_bytes_fails(
 
 
 def test_peak_bytes_is_measured_in_another_process(tmp_path: Path) -> None:
-    subject, (model, batch) = Subject(misbehaving.Device()), costs.equal_blocks(2, 4, 4)
-    result = subprocesses.peak_bytes(subject, model, costs.RECIPE, (batch,), tmp_path / "peak")
-    run = subject.trainer(model, costs.RECIPE)
+    subject, (model, batch) = Subject(misbehaving.Device()), timing.equal_blocks(2, 4, 4)
+    result = subprocesses.peak_bytes(subject, model, timing.RECIPE, (batch,), tmp_path / "peak")
+    run = subject.trainer(model, timing.RECIPE)
     run.update((batch,))
     assert result == run.peak_bytes() > sum(value.nbytes for value in model.weights(0).values())
 
@@ -238,15 +238,15 @@ def test_slack_on_a_device_allows_the_allocation_unit(monkeypatch: pytest.Monkey
 
 def test_timed_clauses_are_those_of_tests_that_measure_times() -> None:
     """The plugin puts the clauses of every test that calls `time_interleaved` last."""
-    timing, timed = {"time_interleaved", "compare_times"}, set[str]()
+    timers, timed = {"time_interleaved", "compare_times"}, set[str]()
     for path in sorted(SUITES.rglob("test_*.py")):
         functions = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
         named = {
             function.name: {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
             for function in functions
         }
-        helpers = {name for name, names in named.items() if names & timing}
-        tests = {name for name in named if name.startswith("test_") and (named[name] & (helpers | timing))}
+        helpers = {name for name, names in named.items() if names & timers}
+        tests = {name for name in named if name.startswith("test_") and (named[name] & (helpers | timers))}
         timed |= {
             code.clause for code in inventory().values() if code.file.endswith(path.name) and code.function in tests
         }
@@ -268,8 +268,8 @@ def test_judge_of_a_cost_above_the_limit_fails_on_its_processor_in_ci(
 ) -> None:
     monkeypatch.setattr(cost, "processor_model", lambda: processor)
     monkeypatch.setenv("CI", ci)
-    (tmp_path / "costs.toml").write_text('processor = "A"\n[quick]\ntorch = 100.0\n')
-    line, result = cost.judge(framework, "quick", spent, tmp_path / "costs.toml")
+    (tmp_path / "timing.toml").write_text('processor = "A"\n[quick]\ntorch = 100.0\n')
+    line, result = cost.judge(framework, "quick", spent, tmp_path / "timing.toml")
     assert result is over
     assert line.startswith(f"cost: {spent:.0f} yardsticks of processor time")
     assert "edit the file and say why" in line or not over
@@ -283,15 +283,15 @@ def test_committed_cost_limits_are_positive() -> None:
 
 def run_worker(folder: Path, name: str, queue: Queue[tuple[str, str, float, float]]) -> None:
     """Runs tests of 5 ms each; after every third, all workers but c take times for 20 ms."""
-    costs.join(folder)
+    timing.join(folder)
     for number in range(TESTS):
-        with costs.share_machine():
+        with timing.share_machine():
             begin = time.monotonic()
             time.sleep(0.005)
             middle = time.monotonic()
             queue.put((name, "test", begin, middle))
             if name != "c" and number % 3 == 0:
-                with costs.alone():
+                with timing.alone():
                     begin = time.monotonic()
                     time.sleep(0.02)
                     queue.put((name, "alone", begin, time.monotonic()))
@@ -320,7 +320,7 @@ def test_alone_after_a_killed_worker_does_not_wait(tmp_path: Path) -> None:
     holder.start()
     assert ready.wait(hang_limit())
     holder.kill()
-    workers = costs.Workers(tmp_path)
+    workers = timing.Workers(tmp_path)
     with workers.share_machine(), workers.alone():
         pass
     holder.join(hang_limit())
@@ -328,8 +328,8 @@ def test_alone_after_a_killed_worker_does_not_wait(tmp_path: Path) -> None:
 
 def hold_machine(folder: Path, ready: Event) -> None:
     """Holds the machine in a test that does not end."""
-    costs.join(folder)
-    with costs.share_machine(), costs.alone():
+    timing.join(folder)
+    with timing.share_machine(), timing.alone():
         ready.set()
         time.sleep(3600.0)
 

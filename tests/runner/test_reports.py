@@ -20,9 +20,9 @@ import pytest
 from conformance.checks.subject import Subject
 from conformance.runner import jobs
 from conformance.runner.baselines import FOREIGN
-from conformance.runner.recorder import closing_lines, source_for
+from conformance.runner.recorder import recorded_runs, run_of
+from conformance.runner.reporting import closing_lines, describe_run, source_for
 from conformance.runner.subprocesses import harmless
-from conformance.runner.ways import describe_run, recorded_runs, run_of
 from conformance.spec.clauses import load_clauses
 from conformance.suites.composition import test_ways
 from fixtures.models import exact_linear, exact_stack

@@ -173,7 +173,7 @@ def test_judge_without_a_record_repeats_nothing(monkeypatch: pytest.MonkeyPatch,
 
 def test_lines_of_repeats_count_those_left_out() -> None:
     verdict = TestVerdict("s.x/test_a", "s.x", Outcome.UNSTABLE, repeats=("pass", "pass"))
-    repeated = retry.RepeatResults(replace(BASE, verdicts=(verdict,)), (verdict.test,), (verdict.test,), left=3)
+    repeated = retry.RepeatResults(replace(BASE, verdicts=(verdict,)), (verdict.test,), (verdict.test,), omitted=3)
     assert repeated.lines == [
         "unstable, regressions that did not repeat in 2 new processes: 1 (test_a)",
         f"not repeated, beyond the limit of {retry.MOST}: 3 more",

@@ -6,9 +6,9 @@ from threading import Thread
 
 import pytest
 
+from conformance.runner import selection
 from conformance.runner.jobs import selects
-from conformance.runner.selection import ALL, CORE, QUICK, Selection, durations, path_of, read, write
-from conformance.runner.ways import WayTests, chosen_ways, may_use
+from conformance.runner.selection import ALL, CORE, QUICK, Selection, WayTests, chosen_ways, durations, path_of
 from fixtures.recipe import SGD, Precision, Ranks, Recipe, Recompute
 from frameworks.reference import ReferenceFramework
 from frameworks.registry import UnknownFramework
@@ -31,15 +31,15 @@ PATHS = {
 
 
 def test_selection_has_its_tests_and_core_has_unknown_ones(tmp_path: Path) -> None:
-    write(tmp_path / "x.json", CHOSEN)
-    selection = read(tmp_path / "x.json")
-    has = {name: [case for case in "0123" if selection.has(f"{TEST}[{case}]", name)] for name in (QUICK, CORE, ALL)}
+    selection.write(tmp_path / "x.json", CHOSEN)
+    chosen = selection.read(tmp_path / "x.json")
+    has = {name: [case for case in "0123" if chosen.has(f"{TEST}[{case}]", name)] for name in (QUICK, CORE, ALL)}
     assert has == {QUICK: ["1"], CORE: ["1", "2", "3"], ALL: ["0", "1", "2", "3"]}
-    assert read(None).has("a.b/test_c", CORE)
+    assert selection.read(None).has("a.b/test_c", CORE)
 
 
 def test_write_of_a_selection_has_a_line_for_each_function(tmp_path: Path) -> None:
-    write(tmp_path / "x.json", Selection({"b.c/test_d": ["2", "1"], "a.b/test_c": [""]}, {}))
+    selection.write(tmp_path / "x.json", Selection({"b.c/test_d": ["2", "1"], "a.b/test_c": [""]}, {}))
     expected = '{"quick": {\n"a.b/test_c": [""],\n"b.c/test_d": ["1", "2"]\n},\n"left out of core": {\n\n}}\n'
     assert (tmp_path / "x.json").read_text() == expected
 
@@ -202,10 +202,10 @@ def test_chosen_ways_of_wrong_names_are_refused(names: list[str], problem: str) 
 def test_may_use_follows_the_runs_of_a_test() -> None:
     clipped = run_verdict("composition.pairs/a", {"clip": 0.5})
     saved = run_verdict("resume.bit-identical/test_a_saved_run_goes_on", {})
-    assert (may_use(clipped, "clip"), may_use(saved, "clip")) == (True, False)
-    assert (may_use(clipped, "save"), may_use(saved, "save")) == (False, True)
-    assert may_use(run_verdict("a.b/c", {"precision": {"level": "O1"}}), "autocast")
-    assert may_use(saved, "backward")
+    assert (selection.may_use(clipped, "clip"), selection.may_use(saved, "clip")) == (True, False)
+    assert (selection.may_use(clipped, "save"), selection.may_use(saved, "save")) == (False, True)
+    assert selection.may_use(run_verdict("a.b/c", {"precision": {"level": "O1"}}), "autocast")
+    assert selection.may_use(saved, "backward")
 
 
 def run_verdict(test: str, recipe: dict[str, object]) -> TestVerdict:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from conformance.techniques.technique import load_techniques
+from conformance.techniques import load_techniques
 from results.record.model import UNJUDGED, Outcome, TestVerdict
 from results.record.reading import Record
 from results.show.clauses import outcome

@@ -13,7 +13,7 @@ runs it. The decorator's arguments are literals: `tools.faults.catalogue` reads 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from conformance.techniques.technique import load_techniques
+from conformance.techniques import load_techniques
 from fixtures.recipe import Offload
 from fixtures.schedules import PlateauRule
 from frameworks.reference import ReferenceFramework

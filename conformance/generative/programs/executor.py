@@ -37,7 +37,7 @@ from conformance.generative.programs.case import (
     step_text,
 )
 from conformance.search.properties import Observation, laid_out, nth
-from conformance.techniques.sharding import apart
+from conformance.techniques.sharding import describe_difference
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from fixtures.recipe import Precision, Recipe
@@ -356,7 +356,7 @@ class SubjectExecutor(Executor):
         return Play(tuple(observations))
 
     def state(self) -> Observation:
-        if isinstance(self.trainer, RankGroupTrainer) and (difference := apart(self.trainer.rank_group)):
+        if isinstance(self.trainer, RankGroupTrainer) and (difference := describe_difference(self.trainer.rank_group)):
             raise StateMismatch("apart", f"leaves {difference}")
         return self._subject.state(self.trainer)
 

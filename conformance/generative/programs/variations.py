@@ -180,7 +180,7 @@ class Elsewhere(Variation):
         framework = subprocesses.same_framework(subject)
         task = PlaysTask(*framework, subject.seed, subject.ways, tuple(reversed(self.cases)))
         with TemporaryDirectory() as folder:
-            others = [*reversed(subprocesses.apart(task, Path(folder) / "plays"))]
+            others = [*reversed(subprocesses.run_in_new_process(task, Path(folder) / "plays"))]
         for case, result, observations in zip(self.cases, own, others, strict=True):
             if not isinstance(result, Play) or observations is None:
                 continue

@@ -206,8 +206,8 @@ def test_each_micro_batch_contributes_once(subject: Subject, verdict: Verdict) -
         whole.update((batch,))
         parts.update(batch.into(8))
         verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after window {window}")
-    left = {name: value for name, value in parts.accumulator().items() if np.any(value)}
-    verdict.equal(sorted(left), [], "accumulator after the boundary")
+    nonzero = {name: value for name, value in parts.accumulator().items() if np.any(value)}
+    verdict.equal(sorted(nonzero), [], "accumulator after the boundary")
 
 
 @clause("accumulation.each-counts-once")
@@ -252,8 +252,8 @@ def test_optimizer_clipping_and_schedule_act_once_per_window(
         rates = whole.apply_gradients(mean).learning_rate, parts.apply_gradients(*micro).learning_rate
         verdict.equal(rates[1], rates[0], f"learning rate of window {step}")
         verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after window {step}")
-    left, right = (run.optimizer_state() for run in (parts, whole))
-    verdict.same_state(left, right, "optimizer state after three windows")
+    measured, expected = (run.optimizer_state() for run in (parts, whole))
+    verdict.same_state(measured, expected, "optimizer state after three windows")
 
 
 @clause("accumulation.keeps-precision")
@@ -301,8 +301,8 @@ def test_window_of_one_equals_no_accumulation(subject: Subject, verdict: Verdict
         at_once.update((batch,))
         manual.accumulate(batch, batch.items)
         manual.apply()
-    left, right = subject.state(manual), subject.state(at_once)
-    verdict.same_state(left, right, "training state after two windows of one micro-batch")
+    measured, expected = subject.state(manual), subject.state(at_once)
+    verdict.same_state(measured, expected, "training state after two windows of one micro-batch")
 
 
 @clause("accumulation.fresh-dropout")

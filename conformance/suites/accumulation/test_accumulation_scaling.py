@@ -50,9 +50,9 @@ def test_nonfinite_micro_batch_is_never_applied(subject: Subject, verdict: Verdi
     calm, spoilt = full(trainer, 2.0**-3), spike_gradients(trainer, math.inf, base=2.0**-3)
     update = trainer.apply_gradients(calm, spoilt, calm, calm)
     verdict.finite(trainer.parameters(), "parameters after inf in the second of four", "applied-non-finite")
-    left = ("scaler/", "accumulator/")
+    ignored = ("scaler/", "accumulator/")
     verdict.same_state(
-        subject.state(trainer), state, "training state while the window cannot be applied", ignoring=left
+        subject.state(trainer), state, "training state while the window cannot be applied", ignoring=ignored
     )
     verdict.holds(update.skipped, "the window is reported as not applied", update.skipped, True)
     rule = subject.conventions.nonfinite_micro_batch

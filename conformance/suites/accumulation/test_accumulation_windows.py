@@ -18,6 +18,11 @@ from frameworks.contract import Capability, Trainer, Unsupported
 RECIPE = Recipe(SGD(2.0**-4))
 UNIT = 2.0**-24
 """Unit roundoff of float32."""
+OPTIMIZERS: dict[str, Optimizer] = {
+    "momentum": SGD(2.0**-4, momentum=0.9),
+    "adam": Adam(1e-2),
+    "adamw": AdamW(1e-2, weight_decay=0.1),
+}
 
 
 @clause("accumulation.remainder")
@@ -94,12 +99,12 @@ def epoch(trainer: Trainer, length: int, k: int, waiting: int, rule: str) -> int
     for index in range(length):
         before = trainer.parameters()
         full_window = (waiting + index + 1) % k == 0
-        last = index + 1 == length
+        ends_epoch = index + 1 == length
         tail = length % k if rule == "flush" and index >= length - length % k else k
         trainer.accumulate(exact_batch(4, seed=index), 4 * tail)
-        if full_window or (last and rule == "flush"):
+        if full_window or (ends_epoch and rule == "flush"):
             trainer.apply()
-        elif last and rule == "drop":
+        elif ends_epoch and rule == "drop":
             with contextlib.suppress(Unsupported):
                 trainer.apply()
         updates += any(not np.array_equal(before[n], v) for n, v in trainer.parameters().items())
@@ -147,17 +152,10 @@ def test_finite_gradients_are_applied_unclipped_beside_nonfinite(
     trainer.apply_gradients(*[spike] * k)
     expected = {name: (value - np.float32(2.0**-4) * spike[name]).astype(value.dtype) for name, value in before.items()}
     after, finite = trainer.parameters(), {name: np.isfinite(value) for name, value in expected.items()}
-    reached, due = ({name: state[name][own] for name, own in finite.items()} for state in (after, expected))
-    verdict.same_state(reached, due, "parameters next to the non-finite one, without clipping", "clipped")
+    measured, wanted = ({name: state[name][own] for name, own in finite.items()} for state in (after, expected))
+    verdict.same_state(measured, wanted, "parameters next to the non-finite one, without clipping", "clipped")
     spoilt = sum(int((~np.isfinite(after[name][~own])).sum()) for name, own in finite.items())
     verdict.holds(spoilt == 1, "non-finite elements where the gradient is not finite", spoilt, 1, "clipped")
-
-
-OPTIMIZERS: dict[str, Optimizer] = {
-    "momentum": SGD(2.0**-4, momentum=0.9),
-    "adam": Adam(1e-2),
-    "adamw": AdamW(1e-2, weight_decay=0.1),
-}
 
 
 @clause("accumulation.groups-change-nothing")

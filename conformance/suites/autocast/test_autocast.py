@@ -12,6 +12,8 @@ from frameworks.operations import CATALOGUE
 
 HALVES = [FLOAT16, BFLOAT16]
 each_half = pytest.mark.parametrize("precision", HALVES, ids=lambda p: p.format)
+REDUCTIONS = ["sum", "mean", "variance", "norm"]
+NORMS = ["layer_norm", "batch_norm", "instance_norm", "rms_norm"]
 
 
 def under(subject: Subject, precision: Precision, op: str, *arrays: Array) -> OpResult:
@@ -65,9 +67,6 @@ def test_matmul_accumulates_in_float32(subject: Subject, verdict: Verdict, preci
     ones = np.ones((1, 4096), np.float32)
     value = under(subject, precision, "matmul", ones, ones.T).value.astype(np.float64)
     verdict.equal(value.item(), 4096.0, "sum of 4,096 ones in a product", "accumulated-low")
-
-
-REDUCTIONS = ["sum", "mean", "variance", "norm"]
 
 
 @clause("autocast.sum-is-wide")
@@ -149,9 +148,6 @@ def test_squared_error_beyond_float16(subject: Subject, verdict: Verdict, precis
     a, b = low(np.full((4, 1), 300.0), precision), low(np.zeros((4, 1)), precision)
     result = under(subject, precision, "squared_error", a, b)
     verdict.equal(float(result.value.item()), 90_000.0, "mean of 300²", "overflow")
-
-
-NORMS = ["layer_norm", "batch_norm", "instance_norm", "rms_norm"]
 
 
 @clause("autocast.norm-layers-are-wide")

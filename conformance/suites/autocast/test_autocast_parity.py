@@ -30,6 +30,15 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adam-epsilon": Adam(2.0**-4, epsilon=0.25),
 }
 """Optimizers by name. The last one's epsilon is as large as the gradients, so that its position in the rule matters."""
+GENTLE: dict[str, Optimizer] = {"sgd": SGD(2.0**-13), "momentum": SGD(2.0**-17, momentum=0.9)}
+"""Learning rates at which the two-head regression with its large gradients does not diverge."""
+SMOOTH: dict[str, Optimizer] = {
+    "adam": Adam(1e-3, epsilon=2.0**-12),
+    "adamw": AdamW(1e-3, epsilon=2.0**-12, weight_decay=0.01),
+}
+"""Optimizers with an epsilon as large as a typical gradient. With a tiny one, a sign flipped by rounding moves a weight
+by the learning rate."""
+each_fixture = pytest.mark.parametrize("fixture", [name for name in FIXTURES if name != "digits-small"])
 
 
 def judge(
@@ -76,16 +85,6 @@ def judge(
         )
 
 
-GENTLE: dict[str, Optimizer] = {"sgd": SGD(2.0**-13), "momentum": SGD(2.0**-17, momentum=0.9)}
-"""Learning rates at which the two-head regression with its large gradients does not diverge."""
-SMOOTH: dict[str, Optimizer] = {
-    "adam": Adam(1e-3, epsilon=2.0**-12),
-    "adamw": AdamW(1e-3, epsilon=2.0**-12, weight_decay=0.01),
-}
-"""Optimizers with an epsilon as large as a typical gradient. With a tiny one, a sign flipped by rounding moves a weight
-by the learning rate."""
-
-
 def parity(subject: Subject, verdict: Verdict, fixture: str, optimizer: str, precision: Precision) -> None:
     """Compare a fixture's run with its envelope; float16 uses dynamic scaling if the framework has it."""
     make, batch, updates = FIXTURES[fixture]
@@ -94,9 +93,6 @@ def parity(subject: Subject, verdict: Verdict, fixture: str, optimizer: str, pre
     recipe = Recipe(gentle.get(optimizer, OPTIMIZERS[optimizer]), precision, scaling)
     windows: list[Window] = [(batch(i),) for i in range(updates)]
     judge(subject, verdict, make(), recipe, windows, layers=optimizer == "sgd")
-
-
-each_fixture = pytest.mark.parametrize("fixture", [name for name in FIXTURES if name != "digits-small"])
 
 
 @clause("autocast.float32-parity")

@@ -18,6 +18,18 @@ from frameworks.operations import CATALOGUE
 
 Way = Literal["return", "exception", "generator", "thread"]
 FORMATS: dict[str, Precision] = {p.format: p for p in (FLOAT16, BFLOAT16)}
+OPERATIONS = (
+    "matmul",
+    "batched_matmul",
+    "linear",
+    "conv2d",
+    "softmax",
+    "log_softmax",
+    "sum",
+    "exp",
+    "layer_norm",
+    "add",
+)
 
 
 @dataclass(frozen=True)
@@ -122,20 +134,6 @@ class Disabled:
     format: str
     nested: bool
     seed: int
-
-
-OPERATIONS = (
-    "matmul",
-    "batched_matmul",
-    "linear",
-    "conv2d",
-    "softmax",
-    "log_softmax",
-    "sum",
-    "exp",
-    "layer_norm",
-    "add",
-)
 
 
 @clause("autocast.disabled-is-identity")

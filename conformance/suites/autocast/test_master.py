@@ -69,8 +69,8 @@ def test_bias_correction_counts_every_update(
     before = trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
     trainer.apply_gradients(gradient)
     moved = before - trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
-    apart = abs(moved / optimizer.learning_rate - 1.0)
-    verdict.within(apart, equal_steps(optimizer, updates), f"update {updates}, against the rate", "updates-uncounted")
+    error = abs(moved / optimizer.learning_rate - 1.0)
+    verdict.within(error, equal_steps(optimizer, updates), f"update {updates}, against the rate", "updates-uncounted")
 
 
 def equal_steps(optimizer: Adam, updates: int) -> Bound:

@@ -20,16 +20,16 @@ def test_combination_matches_oracle(subject: Subject, verdict: Verdict, row: Row
 @clause("composition.pairs")
 def test_dropout_acts_in_combination(subject: Subject, verdict: Verdict, dropping_row: Row) -> None:
     row = dropping_row
-    still = row.recipe.replace(optimizer=replace(row.recipe.optimizer, learning_rate=0.0))
-    trainer, window = subject.trainer(row.masked, still), row.windows[0]
+    constant = row.recipe.replace(optimizer=replace(row.recipe.optimizer, learning_rate=0.0))
+    trainer, window = subject.trainer(row.masked, constant), row.windows[0]
     first, second = (trainer.update(window).loss for _ in range(2))
     verdict.holds(first != second, "two masks give two losses of one window", second, f"not {first}", "mask-inert")
 
 
 @clause("composition.coverage")
 def test_covered_pairs(subject: Subject, verdict: Verdict) -> None:
-    due, tested = list_pairs(subject.framework), list_covered_pairs(rows(subject.framework))
-    verdict.observe("pairs", f"{len(due & tested)} of {len(due)}")
+    declared, covered = list_pairs(subject.framework), list_covered_pairs(rows(subject.framework))
+    verdict.observe("pairs", f"{len(declared & covered)} of {len(declared)}")
 
 
 @clause("composition.declarations-hold")
@@ -45,4 +45,4 @@ def test_documented_call_works(verdict: Verdict, workaround: Workaround) -> None
     verdict.observe(
         workaround.finding.id, {"instead": workaround.does, "kind": workaround.kind, "seen": result.observed}
     )
-    verdict.holds(not result.there, workaround.finding.id, result.observed, result.expected, "plain-way-fails")
+    verdict.holds(not result.present, workaround.finding.id, result.observed, result.expected, "plain-way-fails")

@@ -6,7 +6,7 @@ from conformance.checks.api import Subject, Verdict, clause
 from conformance.generative.verdicts import LAWS, Excluded, explore
 from conformance.techniques.float8_training import DELAYED_SCALING
 from conformance.techniques.formats import FORMATS
-from conformance.techniques.shipped import QUANTIZED_MODELS
+from conformance.techniques.quantized_models import QUANTIZED_MODELS
 
 
 @clause("laws.programs")

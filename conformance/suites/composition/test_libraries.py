@@ -18,6 +18,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adamw": AdamW(1e-2, weight_decay=0.1),
 }
 MODELS: dict[str, Model] = {"perceptron": digits_mlp((16,)), "convolutions": digits_convolution(0.25, 2)}
+WINDOWS = 3
 
 
 @clause("composition.library-adds-nothing")
@@ -39,9 +40,6 @@ def test_library_matches_framework_alone(subject: Subject, verdict: Verdict, opt
         verdict.same_state(
             library.state(), plain.state(), f"training state after update {index}", "library-adds", ignoring=ignoring
         )
-
-
-WINDOWS = 3
 
 
 class Stepwise:

@@ -21,6 +21,7 @@ SMOOTH = 1e-3
 """Largest distance between the differences to both sides, and by a quarter of the step, at a smooth point."""
 NEAR = 2.0**-6
 TINY = 2.0**-100
+Check = Callable[[Shipped, str, int], Iterator[str]]
 
 
 @clause("composition.shipped-gradients")
@@ -31,9 +32,6 @@ def test_gradient_matches_numerical_derivative(subject: Subject, verdict: Verdic
 @clause("composition.shipped-gradients")
 def test_gradient_is_independent_of_position(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
     _judge(subject, verdict, excluded, "place", _by_place)
-
-
-Check = Callable[[Shipped, str, int], Iterator[str]]
 
 
 def _judge(subject: Subject, verdict: Verdict, excluded: Excluded, technique: str, check: Check) -> None:
@@ -69,10 +67,10 @@ def _is_elementwise(shipped: Shipped, name: str, count: int) -> bool:
         values, *gradients = shipped.at(name, *ordinary)
         if values.dtype != np.float64 or {array.shape for array in (values, *gradients)} != {ORDINARY.shape}:
             return False
-        others, turned = (
+        others, reversed_values = (
             shipped.at(name, *arguments)[0] for arguments in (changed, [a[::-1].copy() for a in ordinary])
         )
-        if not np.allclose(values[1:], others[1:], 1e-9) or not np.allclose(values, turned[::-1], 1e-9):
+        if not np.allclose(values[1:], others[1:], 1e-9) or not np.allclose(values, reversed_values[::-1], 1e-9):
             return False
         first, second = (shipped.at(name, *_points(count))[0] for _ in range(2))
     except Exception:
@@ -104,11 +102,11 @@ def _slopes(shipped: Shipped, name: str, points: Sequence[Array], argument: int)
         return shipped.at(name, *moved)[0]
 
     middle, before, after = value(0.0), value(-1.0), value(1.0)
-    left, right = (middle - before) / step, (after - middle) / step
-    slope = (left + right) / 2.0
+    backward, forward = (middle - before) / step, (after - middle) / step
+    slope = (backward + forward) / 2.0
     nearer = 2.0 * (value(0.25) - value(-0.25)) / step
-    apart = np.maximum(np.abs(left - right), np.abs(slope - nearer))
-    return slope, np.isfinite(apart) & (apart <= SMOOTH * np.maximum(1.0, np.abs(slope)))
+    disagreement = np.maximum(np.abs(backward - forward), np.abs(slope - nearer))
+    return slope, np.isfinite(disagreement) & (disagreement <= SMOOTH * np.maximum(1.0, np.abs(slope)))
 
 
 def _by_place(shipped: Shipped, name: str, count: int) -> Iterator[str]:

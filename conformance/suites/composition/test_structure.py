@@ -25,6 +25,17 @@ TECHNIQUES: dict[str, Recipe] = {
     "bfloat16-recomputed": PLAIN.replace(precision=BFLOAT16, recompute=Recompute(1)),
 }
 """Recipes by name. One recomputed segment contains both uses of a shared layer; two segments contain one use each."""
+SHARED = {"reused": make_reused_dense, "tied": tied_embedding}
+each_shared = pytest.mark.parametrize("fixture", SHARED)
+USES: dict[str, FunctionUse] = {
+    "all-inputs": FunctionUse(),
+    "first-frozen": FunctionUse((False, True, True)),
+    "others-frozen": FunctionUse((True, False, False)),
+    "first-output": FunctionUse((True, True, False), outputs="y"),
+    "second-output": FunctionUse((True, True, False), outputs="z"),
+    "twice": FunctionUse((False, True, False), times=2),
+}
+"""Uses, by name, of an operation with three inputs and two outputs."""
 
 
 def signs(shape: tuple[int, ...], *seed: int) -> Array:
@@ -96,10 +107,6 @@ def trains_exactly(subject: Subject, verdict: Verdict, model: Model, recipe: Rec
     verdict.same_state(measured, after, "parameters after one update", "update-differs")
 
 
-SHARED = {"reused": make_reused_dense, "tied": tied_embedding}
-each_shared = pytest.mark.parametrize("fixture", SHARED)
-
-
 @clause("composition.shared-weights")
 @pytest.mark.parametrize("techniques", TECHNIQUES)
 @each_shared
@@ -162,17 +169,6 @@ def test_custom_function_computes_in_documented_format(
     verdict.equal(
         trace.outputs["1"].dtype.name, expected, f"format of the function's output for {input_format}", "format"
     )
-
-
-USES: dict[str, FunctionUse] = {
-    "all-inputs": FunctionUse(),
-    "first-frozen": FunctionUse((False, True, True)),
-    "others-frozen": FunctionUse((True, False, False)),
-    "first-output": FunctionUse((True, True, False), outputs="y"),
-    "second-output": FunctionUse((True, True, False), outputs="z"),
-    "twice": FunctionUse((False, True, False), times=2),
-}
-"""Uses, by name, of an operation with three inputs and two outputs."""
 
 
 def judge_use(subject: Subject, verdict: Verdict, use: FunctionUse, variant: str | None = None) -> None:

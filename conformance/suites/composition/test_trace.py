@@ -40,7 +40,7 @@ def test_trace_matches_training_pass(subject: Subject, verdict: Verdict, fixture
         verdict.equal(list(arrays), list(shapes), f"layers whose {what} are shown, in order", "layers-differ")
         verdict.equal({p: [*a.shape] for p, a in arrays.items()}, shapes, f"shapes of the {what}", "shapes-differ")
     recompute.same_gradients(
-        subject, verdict, trace.parameters, gradients, model, recipe, batch, "gradients, shown or not"
+        subject, verdict, trace.parameters, gradients, (model, recipe, batch), what="gradients, shown or not"
     )
     moved = ("buffer/",) if subject.conventions.compiled else ()
     verdict.same_state(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conformance.checks import combinations
-from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients, supports
 from conformance.checks.combinations import Row, rows
 from conformance.generative.programs.features import recipe_features
 from conformance.generative.verdicts import Excluded
@@ -52,6 +52,14 @@ AFTER_GRADIENTS = ("average", "load", "optimizer", "save", "schedule")
 
 ROUNDING = ("average", "clip")
 """Techniques whose ways may round differently where values have more than a few bits."""
+_failing: set[Row] = set()
+"""Rows that this process found to fail by the default ways."""
+_VALUES = (0.5, math.inf, 0.5, 0.25, 0.75)
+"""Values of one gradient element in successive updates; the infinite one is skipped, so counters end at odd numbers."""
+_default_states: dict[tuple[Framework, int, bool, str], list[dict[str, Array]]] = {}
+"""Cache of the states of this process's runs by the default way."""
+_default_rank_states: dict[tuple[Framework, int, str], list[tuple[str, States]]] = {}
+"""Cache of the states of ranks by the default way, in the form of `_updated_ranks`."""
 
 
 def _using(recipe: Recipe, technique: str) -> Recipe:
@@ -85,18 +93,14 @@ def test_way_matches_oracle(subject: Subject, verdict: Verdict, excluded: Exclud
     verdict.equal(calls.missing, (), "calls of the way that were not made", "way-not-used")
 
 
-_failing: set[Row] = set()
-"""Rows that this process found to fail by the default ways."""
-
-
 def _fails_by_default(subject: Subject, row: Row, folder: Path) -> bool:
     """Return whether the row fails by the default ways too; that failure belongs to `composition.pairs`."""
-    usual = row.replace(ways=())
+    default_row = row.replace(ways=())
     try:
-        combinations.compare(subject, Verdict(), usual, folder / row.label)
+        combinations.compare(subject, Verdict(), default_row, folder / row.label)
     except Exception:
-        _failing.add(usual)
-    return usual in _failing
+        _failing.add(default_row)
+    return default_row in _failing
 
 
 def _rows(subject: Subject, way: Way, excluded: Excluded) -> Iterator[Row]:
@@ -106,9 +110,9 @@ def _rows(subject: Subject, way: Way, excluded: Excluded) -> Iterator[Row]:
     """
     array = [row for row in rows(subject.framework) if row.recipe.ranks is None]
     start = sum(map(ord, str(way))) % len(array)
-    turned = [*array[start:], *array[:start]]
+    rotated = [*array[start:], *array[:start]]
     changed: list[Row] = []
-    for row in sorted(turned, key=lambda row: not row.recipe.uses(way.technique)):
+    for row in sorted(rotated, key=lambda row: not row.recipe.uses(way.technique)):
         recipe = _using(row.recipe, way.technique)
         changed.append(row.replace(**{name: getattr(recipe, name) for name, _ in WANTED.values()}, ways=()))
     for row in sorted(changed, key=lambda row: _is_excluded(row, excluded)):
@@ -155,9 +159,10 @@ def _cases(subject: Subject, way: Way) -> Iterator[tuple[str, Model, Recipe]]:
         case "load" | "optimizer" | "save" | "zero-grad":
             model = make_norm_model() if way.technique in FILES else model
             adam = _recipe(subject, way, AdamW(2.0**-4, epsilon=1.0, weight_decay=0.5))
-            apart = adam.replace(undecayed=tuple(model.parameter_shapes())[:1])
+            undecayed = adam.replace(undecayed=tuple(model.parameter_shapes())[:1])
             several = next(
-                (candidate for candidate in (apart.replace(groups=2), apart) if _declares(subject, candidate)), None
+                (candidate for candidate in (undecayed.replace(groups=2), undecayed) if _declares(subject, candidate)),
+                None,
             )
             yield ("adam", model, adam) if several is None else ("groups", model, several)
             if way.technique == "optimizer" and _declares(subject, clipped := Recipe(SGD(2.0**-4), clip=0.25)):
@@ -176,11 +181,7 @@ def make_norm_model() -> Model:
 
 
 def _declares(subject: Subject, recipe: Recipe) -> bool:
-    return all(subject.framework.declares(capability).supported for capability in needs(recipe))
-
-
-_VALUES = (0.5, math.inf, 0.5, 0.25, 0.75)
-"""Values of one gradient element in successive updates; the infinite one is skipped, so counters end at odd numbers."""
+    return supports(subject.framework, *needs(recipe))
 
 
 def _trains(way: Way) -> bool:
@@ -212,14 +213,18 @@ def _by_default_way(subject: Subject, model: Model, recipe: Recipe) -> Trainer:
 
 def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, recipe: Recipe, folder: Path) -> None:
     """Compare the states of runs by the way and by the default way."""
-    usual = _usual.get(key := (subject.framework, subject.seed, _trains(way), repr((model, recipe))))
-    if usual is None:
-        usual = _usual[key] = [*_run_updates(subject, _by_default_way(subject, model, recipe), way, model, recipe)]
+    reference_states = _default_states.get(
+        key := (subject.framework, subject.seed, _trains(way), repr((model, recipe)))
+    )
+    if reference_states is None:
+        reference_states = _default_states[key] = [
+            *_run_updates(subject, _by_default_way(subject, model, recipe), way, model, recipe)
+        ]
     trainer = subject.trainer(model, recipe.replace(ways=(str(way),)))
     zeroed = ("accumulator/",) if way.technique == "zero-grad" else ()
     saved: dict[str, Array] = {}
     for index, (saved, expected) in enumerate(
-        zip(_run_updates(subject, trainer, way, model, recipe), usual, strict=True), start=1
+        zip(_run_updates(subject, trainer, way, model, recipe), reference_states, strict=True), start=1
     ):
         if index == 1 and way.technique in FILES and recipe.optimizers == 1:
             trainer.save(folder)  # which a later save replaces
@@ -232,16 +237,12 @@ def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, rec
         return
     trainer.save(folder)
     runs = [subject.trainer(model, recipe.replace(ways=(str(way),))) for _ in range(1 + (way.technique in FILES))]
-    for index, again in enumerate(runs, start=1):
-        again.restore(folder)
-        verdict.same_state(subject.state(again), saved, f"state after load {index} by {way}")
-        again.apply_gradients(*[spike_gradients(again, 0.5)] * recipe.accumulation)
+    for index, restored in enumerate(runs, start=1):
+        restored.restore(folder)
+        verdict.same_state(subject.state(restored), saved, f"state after load {index} by {way}")
+        restored.apply_gradients(*[spike_gradients(restored, 0.5)] * recipe.accumulation)
     trainer.apply_gradients(*[spike_gradients(trainer, 0.5)] * recipe.accumulation)
     verdict.same_state(subject.state(runs[0]), subject.state(trainer), f"state of an update after a load by {way}")
-
-
-_usual: dict[tuple[Framework, int, bool, str], list[dict[str, Array]]] = {}
-"""Cache of the states of this process's runs by the default way."""
 
 
 def _nearly_same(verdict: Verdict, measured: Mapping[str, Array], expected: Mapping[str, Array], what: str) -> None:
@@ -252,10 +253,10 @@ def _nearly_same(verdict: Verdict, measured: Mapping[str, Array], expected: Mapp
     verdict.same_state(measured_rest, rest, what)
     for name in sorted(numbers):
         value = expected[name]
-        far = np.max(np.abs(measured[name].astype(np.float64) - value.astype(np.float64)), initial=0.0)
+        gap = np.max(np.abs(measured[name].astype(np.float64) - value.astype(np.float64)), initial=0.0)
         largest = float(np.max(np.abs(value.astype(np.float64)), initial=0.0))
         bound = Bound(2.0**-16 * largest, {"method": "256 unit roundoffs of float32, of the largest value"})
-        verdict.within(float(far), bound, f"distance of {name}: {what}", "state-differs")
+        verdict.within(float(gap), bound, f"distance of {name}: {what}", "state-differs")
 
 
 def _recipe(subject: Subject, way: Way, optimizer: Optimizer) -> Recipe:
@@ -271,7 +272,7 @@ def _recipe(subject: Subject, way: Way, optimizer: Optimizer) -> Recipe:
 def test_way_keeps_state_of_default_way_over_ranks(
     subject: Subject, verdict: Verdict, rank_way: Way, tmp_path: Path
 ) -> None:
-    twice = all(subject.framework.declares(capability).supported for capability in model_needs(make_reused_dense()))
+    twice = supports(subject.framework, *model_needs(make_reused_dense()))
     for level in rank_way.levels or ("replicated" if rank_way.technique == "data-parallel" else "full",):
         ranks = PAIRS[level]
         need(subject, *Capability.of_ranks(ranks))
@@ -288,20 +289,20 @@ def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, rank
     recipe = Recipe(SGD(2.0**-4, momentum=0.5), ranks=ranks, schedule=Steps((2,), (0.0, 1.0)))
     scaled = recipe.replace(scaling=DynamicScaling(initial=16.0, interval=2))
     recipe = _accumulating(subject, model, scaled if _declares(subject, scaled) else recipe)
-    usual = _usual_ranks.get(key := (subject.framework, subject.seed, repr((model, recipe))))
-    if usual is None:
-        usual = _usual_ranks[key] = [*_updated_ranks(subject, subject.rank_group(model, recipe), model, recipe)]
+    reference_states = _default_rank_states.get(key := (subject.framework, subject.seed, repr((model, recipe))))
+    if reference_states is None:
+        reference_states = _default_rank_states[key] = [
+            *_updated_ranks(subject, subject.rank_group(model, recipe), model, recipe)
+        ]
     rank_group = subject.rank_group(model, recipe.replace(ways=(str(way),)))
-    for (what, states), (_, expected) in zip(_updated_ranks(subject, rank_group, model, recipe), usual, strict=True):
+    for (what, states), (_, expected) in zip(
+        _updated_ranks(subject, rank_group, model, recipe), reference_states, strict=True
+    ):
         _each_state(verdict, states, expected, f"{what}, by {way} and by the default way, {ranks.label}")
     rank_group.save(folder)
-    again = subject.rank_group(model, recipe.replace(ways=(str(way),)))
-    again.restore(folder)
-    _each_state(verdict, again.states(), rank_group.states(), f"after a save and a load by {way}, {ranks.label}")
-
-
-_usual_ranks: dict[tuple[Framework, int, str], list[tuple[str, States]]] = {}
-"""Cache of the states of ranks by the default way, in the form of `_updated_ranks`."""
+    restored = subject.rank_group(model, recipe.replace(ways=(str(way),)))
+    restored.restore(folder)
+    _each_state(verdict, restored.states(), rank_group.states(), f"after a save and a load by {way}, {ranks.label}")
 
 
 def _updated_ranks(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, need
+from conformance.checks.api import Subject, Verdict, clause, need, train
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, exact_stack
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
@@ -21,27 +21,28 @@ MIXED: dict[str, Recipe] = {
     "adam-bfloat16-recomputed": RECIPES["adam"].replace(precision=BFLOAT16, recompute=Recompute(2)),
     "momentum-float16-scaled-clipped": RECIPES["momentum"].replace(precision=FLOAT16, scaling=SCALING, clip=0.25),
 }
+OLDER: dict[str, tuple[Recipe, int]] = {
+    "of-fewer-updates": (RECIPES["adam"], 1),
+    "of-more-updates": (RECIPES["adam"], 3),
+    "with-more-parts": (RECIPES["adam"].replace(scaling=SCALING, schedule=Steps((1,), (1.0, 0.5))), 1),
+    "with-fewer-parts": (Recipe(SGD(2.0**-6)), 1),
+}
+"""By case, the recipe of a run and the number of its updates before an older save."""
 
 
 @clause("accumulation.empty-window")
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 @pytest.mark.parametrize("updates", [0, 2], ids=["at-once", "after-updates"])
 def test_empty_window_is_refused_or_ignored(subject: Subject, verdict: Verdict, recipe: Recipe, updates: int) -> None:
-    asked, plain = (subject.trainer(exact_linear(), recipe) for _ in range(2))
-    for run in (asked, plain):
+    interrupted, plain = (subject.trainer(exact_linear(), recipe) for _ in range(2))
+    for run in (interrupted, plain):
         train(run, 0, updates)
-    verdict.observe("empty window", answer(asked))
+    verdict.observe("empty window", answer(interrupted))
     for number in range(3):
         what = f"{number} updates after the empty window"
-        verdict.same_state(asked.parameters(), plain.parameters(), f"parameters {what}", "empty-window-counts")
-        for run in (asked, plain):
+        verdict.same_state(interrupted.parameters(), plain.parameters(), f"parameters {what}", "empty-window-counts")
+        for run in (interrupted, plain):
             train(run, updates + number, updates + number + 1)
-
-
-def train(trainer: Trainer, start: int, stop: int) -> None:
-    """Make updates `start` to `stop` - 1, each on a different batch."""
-    for seed in range(start, stop):
-        trainer.update((exact_batch(8, seed=seed),))
 
 
 def answer(trainer: Trainer) -> str:
@@ -84,15 +85,6 @@ def test_load_inside_window_replaces_window(subject: Subject, verdict: Verdict, 
     verdict.same_state(subject.state(resumed), subject.state(through), "training state two updates after the load")
 
 
-OLDER: dict[str, tuple[Recipe, int]] = {
-    "of-fewer-updates": (RECIPES["adam"], 1),
-    "of-more-updates": (RECIPES["adam"], 3),
-    "with-more-parts": (RECIPES["adam"].replace(scaling=SCALING, schedule=Steps((1,), (1.0, 0.5))), 1),
-    "with-fewer-parts": (Recipe(SGD(2.0**-6)), 1),
-}
-"""By case, the recipe of a run and the number of its updates before an older save."""
-
-
 @clause("resume.live-state")
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_state_taken_inside_window_is_not_shared(subject: Subject, verdict: Verdict, recipe: Recipe) -> None:
@@ -111,8 +103,10 @@ def test_state_taken_inside_window_is_not_shared(subject: Subject, verdict: Verd
     for run in (source, plain):
         run.accumulate(second, 8)
         run.apply()
-    left, right = subject.state(source), subject.state(plain)
-    verdict.same_state(left, right, "training state of the run that gave its state inside the window", "shared-state")
+    measured, expected = subject.state(source), subject.state(plain)
+    verdict.same_state(
+        measured, expected, "training state of the run that gave its state inside the window", "shared-state"
+    )
 
 
 @clause("resume.bit-identical")
@@ -130,7 +124,7 @@ def test_save_replaces_older_checkpoint(subject: Subject, verdict: Verdict, tmp_
         return
     resumed.restore(tmp_path)
     for what in ("right after the load", "an update later"):
-        left, right = subject.state(resumed), subject.state(through)
-        verdict.same_state(left, right, f"training state {what}", "older-save")
+        measured, expected = subject.state(resumed), subject.state(through)
+        verdict.same_state(measured, expected, f"training state {what}", "older-save")
         for run in (through, resumed):
             train(run, 5, 6)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from conformance import timing
 from conformance.checks.api import Bound, Subject, Verdict, clause
-from conformance.timing import costs
-from conformance.timing.costs import RECIPE, compare_times
+from conformance.timing import RECIPE, compare_times
 from fixtures.data import digits_batch, token_batch, wide_batch
 from fixtures.model import Batch, Model
 from fixtures.models import blocks, digits_convolution, digits_mlp, encoder
@@ -26,6 +26,11 @@ GRAIN = 512
 SMALL: dict[str, Callable[[], tuple[Model, Batch]]] = {
     "convolution": lambda: (digits_convolution(0.0, 4), digits_batch(32, image=True)),
     "encoder": lambda: (encoder(width=16, heads=2, blocks=1), token_batch(32)),
+}
+TECHNIQUES = {
+    "plain": RECIPE,
+    "float16": RECIPE.replace(precision=FLOAT16),
+    "recomputed": RECIPE.replace(recompute=Recompute(4)),
 }
 
 
@@ -74,7 +79,7 @@ def test_matmul_saves_half_the_bytes(subject: Subject, verdict: Verdict, precisi
 
 def saved_bytes(subject: Subject, count: int, segments: int, variant: str | None = None) -> int:
     """Return the saved bytes of `count` blocks with `segments` recomputed segments; 0 means no recomputation."""
-    return costs.saved_bytes(subject, costs.equal_blocks(count, WIDTH, ROWS), segments, variant)
+    return timing.saved_bytes(subject, timing.equal_blocks(count, WIDTH, ROWS), segments, variant)
 
 
 def extra_activations(subject: Subject, variant: str | None) -> int:
@@ -133,13 +138,6 @@ def test_micro_batch_saves_its_share_of_bytes(subject: Subject, verdict: Verdict
     verdict.within(
         float(abs(k * one - whole)), bound, f"{k} times the last one's bytes, from the whole's", "not-a-share"
     )
-
-
-TECHNIQUES = {
-    "plain": RECIPE,
-    "float16": RECIPE.replace(precision=FLOAT16),
-    "recomputed": RECIPE.replace(recompute=Recompute(4)),
-}
 
 
 @clause("cost.bytes-repeat")

@@ -11,7 +11,7 @@ import pytest
 
 from conformance.checks import subprocesses
 from conformance.checks.api import Bound, Subject, Verdict, clause, need, need_device
-from conformance.timing.costs import (
+from conformance.timing import (
     RECIPE,
     Fixture,
     compare_times,
@@ -43,6 +43,12 @@ WORKSPACE = 64 * 2**20
 
 TENSORS = 4
 """Additional activations of one block during its backward pass: gradients and their inputs."""
+TECHNIQUES = {
+    "O1-float16": RECIPE.replace(precision=FLOAT16),
+    "O1-bfloat16": RECIPE.replace(precision=BFLOAT16),
+    "recomputed": RECIPE.replace(recompute=Recompute(SEGMENTS)),
+    "accumulated": RECIPE.replace(accumulation=MICRO_BATCHES),
+}
 
 
 def tall_blocks(count: int = BLOCKS) -> Fixture:
@@ -114,17 +120,8 @@ def test_time_of_sine_and_cosine_example(subject: Subject, verdict: Verdict, pre
     plain = Recipe(Adam(1e-2))
     scaling = DynamicScaling() if precision == FLOAT16 else None
     technique = plain.replace(precision=precision, scaling=scaling)
-    compare_times(
-        subject, verdict, example(), technique, f"{precision.label}, sine and cosine", plain, -(-EPOCHS // FEWEST)
-    )
-
-
-TECHNIQUES = {
-    "O1-float16": RECIPE.replace(precision=FLOAT16),
-    "O1-bfloat16": RECIPE.replace(precision=BFLOAT16),
-    "recomputed": RECIPE.replace(recompute=Recompute(SEGMENTS)),
-    "accumulated": RECIPE.replace(accumulation=MICRO_BATCHES),
-}
+    what, steps = f"{precision.label}, sine and cosine", -(-EPOCHS // FEWEST)
+    compare_times(subject, verdict, example(), technique, what, plain=plain, steps=steps)
 
 
 def count_peak_bytes(subject: Subject, technique: str) -> int:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause
-from conformance.timing.costs import time_interleaved
+from conformance.timing import time_interleaved
 from frameworks.native_loop import CASES, FIXTURES, LoopCase, steps
 from results.compare.ratio import FEWEST
 

@@ -47,10 +47,8 @@ def test_scale_follows_history_of_any_length(subject: Subject, verdict: Verdict,
     product = make_product(subject, kernel, history=history)
     expected = ExpectedScales(product.rule, history)
     for step in range(history + 3):
-        inputs, gradient = (
-            values_up_to((N, K), 3.7 * 0.9**step, 1 + step),
-            values_up_to((N, M), 0.5 * 0.9**step, 99 + step),
-        )
+        inputs = values_up_to((N, K), 3.7 * 0.9**step, 1 + step)
+        gradient = values_up_to((N, M), 0.5 * 0.9**step, 99 + step)
         product.train((inputs, gradient))
         expected.record([inputs], kernel, [gradient])
         expected.check_history(verdict, product)
@@ -79,8 +77,8 @@ def test_prediction_does_not_change_amax_history(subject: Subject, verdict: Verd
     first = product.predict(values_up_to((N, K), 300.0, 5))
     product.predict(np.full((N, K), np.inf, np.float32))
     verdict.same_state(amax_state(product), before, "amax history after predictions", "moved")
-    again = product.predict(values_up_to((N, K), 300.0, 5))
-    verdict.holds(np.array_equal(first, again), "a repeated prediction", "differs", "the same", "prediction")
+    repeated = product.predict(values_up_to((N, K), 300.0, 5))
+    verdict.holds(np.array_equal(first, repeated), "a repeated prediction", "differs", "the same", "prediction")
 
 
 @clause("formats.delayed-scaling")
@@ -88,10 +86,8 @@ def test_prediction_does_not_change_amax_history(subject: Subject, verdict: Verd
 def test_window_records_one_amax(subject: Subject, verdict: Verdict, places: tuple[int, int]) -> None:
     kernel = values_up_to((K, M), 0.37, 0)
     both, alone = make_product(subject, kernel, accumulation=2), make_product(subject, kernel)
-    large, small = (
-        (values_up_to((N, K), 10.0, 1), values_up_to((N, M), 4.0, 2)),
-        (values_up_to((N, K), 1.0, 3), values_up_to((N, M), 0.5, 4)),
-    )
+    large = (values_up_to((N, K), 10.0, 1), values_up_to((N, M), 4.0, 2))
+    small = (values_up_to((N, K), 1.0, 3), values_up_to((N, M), 0.5, 4))
     for _ in range(2):
         both.train(*((large, small)[index] for index in places))
         alone.train(large)

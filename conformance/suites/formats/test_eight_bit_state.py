@@ -17,6 +17,7 @@ from conformance.techniques.eight_bit_state import (
     expand_blocks,
     first_update,
     paper_values,
+    rule_of,
     state_bytes,
 )
 from conformance.techniques.formats import WITHIN
@@ -60,12 +61,6 @@ class StoredMoment:
         return cls(*(state[key].ravel() for key in names))
 
 
-def rule_of(subject: Subject) -> EightBitRule:
-    """Return the rule with the values of the framework's codes; end the test if there is none."""
-    need(subject, Capability.ADAM_8BIT)
-    return subject.framework.rule(EightBitRule)
-
-
 def moments_of(rule: EightBitRule) -> tuple[tuple[str, Array, float, bool], ...]:
     """Return for each moment under `EXACT`: slot, values of codes, beta, and whether gradients are squared."""
     return ((rule.first, rule.first_codes, EXACT.beta1, False), (rule.second, rule.second_codes, EXACT.beta2, True))
@@ -97,9 +92,9 @@ def wide_run(subject: Subject, recipe: Recipe = Recipe(EXACT)) -> Trainer:
 def test_adam8_dequantization_map(subject: Subject, verdict: Verdict) -> None:
     rule = rule_of(subject)
     for moment, values, signed in (("first", rule.first_codes, True), ("second", rule.second_codes, False)):
-        apart = np.sort(values.astype(np.float64)) - paper_values(signed)
+        gaps = np.sort(values.astype(np.float64)) - paper_values(signed)
         smallest = float(values[values > 0].min())
-        verdict.observe(f"{moment} moment", {"smallest": smallest, "furthest": float(np.max(np.abs(apart)))})
+        verdict.observe(f"{moment} moment", {"smallest": smallest, "furthest": float(np.max(np.abs(gaps)))})
 
 
 @clause("quantization.adam8-encoding")
@@ -129,10 +124,10 @@ def test_each_entry_has_nearest_code_of_its_block(subject: Subject, verdict: Ver
                 _same(verdict, stored.decoded, stands_for, f"decoded {what}")
                 old = former[f"{slot}/{name}"].ravel() if former else np.zeros(ENTRIES)
                 moment = MomentBeforeEncoding.after(old, gradients[name].ravel(), beta, squared=squared)
-                largest_off = moment.largest_off(stored.largest, BLOCK)
-                verdict.within(largest_off, WITHIN, f"largest magnitudes of {what}, of the bound", "largest")
-                off = moment.off(stored.codes, stored.largest, values, BLOCK)
-                verdict.within(off, WITHIN, f"codes of {what} beyond the nearest, of the bound", "not-nearest")
+                absmax_error = moment.absmax_error(stored.largest, BLOCK)
+                verdict.within(absmax_error, WITHIN, f"largest magnitudes of {what}, of the bound", "largest")
+                code_error = moment.code_error(stored.codes, stored.largest, values, BLOCK)
+                verdict.within(code_error, WITHIN, f"codes of {what} beyond the nearest, of the bound", "not-nearest")
                 zero = moment.value == 0
                 verdict.holds(
                     bool((stored.decoded[zero] == 0).all()), f"zeros of {what}", stored.decoded[zero], 0, "zero"
@@ -141,8 +136,8 @@ def test_each_entry_has_nearest_code_of_its_block(subject: Subject, verdict: Ver
 
 def _same(verdict: Verdict, measured: Array, expected: Array, what: str) -> None:
     with np.errstate(invalid="ignore", divide="ignore"):
-        apart = np.where(measured == expected, 0.0, np.abs(measured - expected) / np.abs(expected))
-    verdict.within(float(apart.max()), PRODUCT, f"{what}, relative", "decoded")
+        errors = np.where(measured == expected, 0.0, np.abs(measured - expected) / np.abs(expected))
+    verdict.within(float(errors.max()), PRODUCT, f"{what}, relative", "decoded")
 
 
 @clause("quantization.adam8-encoding")
@@ -169,9 +164,9 @@ def test_parameter_without_gradient_never_changes(subject: Subject, verdict: Ver
         trainer.apply_gradients(draw_gradients(update, zeros=True))
     after = trainer.parameters()
     for name, gradient in draw_gradients(0, zeros=True).items():
-        still = gradient == 0
-        verdict.equal(after[name][still], before[name][still], f"entries of {name} without a gradient", "drift")
-        moved = after[name][~still] != before[name][~still]
+        constant = gradient == 0
+        verdict.equal(after[name][constant], before[name][constant], f"entries of {name} without a gradient", "drift")
+        moved = after[name][~constant] != before[name][~constant]
         verdict.holds(bool(moved.all()), f"the others of {name}", int(moved.sum()), int(moved.size), "unmoved")
 
 
@@ -188,8 +183,8 @@ def test_first_update_matches_float_adam(subject: Subject, verdict: Verdict) -> 
     largest = max(float(np.abs(value).max()) for value in before.values())
     bound = first_update(EXACT.learning_rate, EXACT.epsilon or 0.0, smallest, largest)
     verdict.differs(before, expected, "weights by float Adam's update")
-    apart = float(np.max(np.abs(flat(measured) - flat(expected))))
-    verdict.within(apart, bound, "weights after the first update", "first-update")
+    gap = float(np.max(np.abs(flat(measured) - flat(expected))))
+    verdict.within(gap, bound, "weights after the first update", "first-update")
 
 
 def distance(short: Trainer, wide: Trainer, background: float) -> float:
@@ -218,9 +213,9 @@ def test_hundred_updates_stay_near_float_adam(subject: Subject, verdict: Verdict
             break
     else:
         verdict.abstain(f"second moments vanish with these weights: the oracle itself is {control:.3g} of its way off")
-    apart = distance(subject.trainer(PERCEPTRON, short), subject.trainer(PERCEPTRON, wide), GREY)
-    verdict.within(apart, OF_ITS_WAY, "distance from float Adam's weights, in units of its way", "distance")
-    verdict.observe("distance", {"measured": apart, "oracle": control})
+    gap = distance(subject.trainer(PERCEPTRON, short), subject.trainer(PERCEPTRON, wide), GREY)
+    verdict.within(gap, OF_ITS_WAY, "distance from float Adam's weights, in units of its way", "distance")
+    verdict.observe("distance", {"measured": gap, "oracle": control})
 
 
 @clause("quantization.adam8-rare-inputs")

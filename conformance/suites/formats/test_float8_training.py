@@ -7,6 +7,7 @@ from conformance.checks.api import Bound, Subject, Verdict, clause, need
 from conformance.techniques import float8_training as expected
 from conformance.techniques.float8_training import STILL, rule_of
 from conformance.techniques.formats import WITHIN, U, furthest, values_up_to
+from conformance.techniques.post_training import bias_of
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
 from fixtures.model import Activation, Batch, Dense, Head, Heads, Model
@@ -20,6 +21,7 @@ TWO = Model(
 DENSE = {"0.weight": ("0", None), "2.output.weight": ("2.output", "1")}
 """By weight, the path of its dense layer and the path of the layer whose output is its input."""
 ROWS = 12
+LARGEST = pytest.mark.parametrize("largest", [4.0, 300.0, 0.002], ids=["usual", "beyond", "tiny"])
 
 
 def weights(biases: float = 0.0) -> dict[str, Array]:
@@ -55,7 +57,7 @@ def run_pass(
         name: expected.layer(
             samples.inputs if source is None else shown.outputs[source],
             start[name],
-            start[name.replace("weight", "bias")],
+            start[bias_of(name)],
             shown.gradients[path],
             rule,
             known[name],
@@ -65,17 +67,14 @@ def run_pass(
     return shown, layers
 
 
-LARGEST = pytest.mark.parametrize("largest", [4.0, 300.0, 0.002], ids=["usual", "beyond", "tiny"])
-
-
 @clause("formats.float8-values")
 @LARGEST
 def test_layers_multiply_dequantized_values(subject: Subject, verdict: Verdict, largest: float) -> None:
     shown, layers = run_pass(subject, verdict, largest, weights())
     for name, layer in layers.items():
         path, _ = DENSE[name]
-        far = furthest(shown.outputs[path], layer.outputs.values, layer.outputs.bound)
-        verdict.within(far, WITHIN, f"what layer {path} gives", "value")
+        share = furthest(shown.outputs[path], layer.outputs.values, layer.outputs.bound)
+        verdict.within(share, WITHIN, f"what layer {path} gives", "value")
 
 
 @clause("formats.float8-values")
@@ -84,8 +83,8 @@ def test_biases_are_not_cast(subject: Subject, verdict: Verdict) -> None:
     shown, layers = run_pass(subject, verdict, 4.0, weights(biases=3.0))
     for name, layer in layers.items():
         path, _ = DENSE[name]
-        far = furthest(shown.outputs[path], layer.outputs.values, layer.outputs.bound)
-        verdict.within(far, WITHIN, f"what layer {path} gives", "bias")
+        share = furthest(shown.outputs[path], layer.outputs.values, layer.outputs.bound)
+        verdict.within(share, WITHIN, f"what layer {path} gives", "bias")
 
 
 @clause("formats.float8-gradients")
@@ -94,11 +93,11 @@ def test_gradients_multiply_dequantized_values(subject: Subject, verdict: Verdic
     shown, layers = run_pass(subject, verdict, largest, weights())
     for name, layer in layers.items():
         gradient = layer.weight_gradient
-        far = furthest(shown.parameters[name], gradient.values, gradient.bound)
-        verdict.within(far, WITHIN, f"gradient of {name}", "gradient")
+        share = furthest(shown.parameters[name], gradient.values, gradient.bound)
+        verdict.within(share, WITHIN, f"gradient of {name}", "gradient")
     back = layers["2.output.weight"].input_gradient
-    far = furthest(shown.gradients["1"], back.values, back.bound)
-    verdict.within(far, WITHIN, "gradient that the head passes back", "passed-back")
+    share = furthest(shown.gradients["1"], back.values, back.bound)
+    verdict.within(share, WITHIN, "gradient that the head passes back", "passed-back")
 
 
 @clause("formats.float8-gradients")
@@ -107,8 +106,8 @@ def test_bias_gradients_are_not_cast(subject: Subject, verdict: Verdict) -> None
     for path, _ in DENSE.values():
         gradient = shown.gradients[path].astype(np.float64)
         bound = (ROWS + 2) * U * np.abs(gradient).sum(0)
-        far = furthest(shown.parameters[f"{path}.bias"], gradient.sum(0), bound)
-        verdict.within(far, WITHIN, f"gradient of the bias of layer {path}", "bias-gradient")
+        share = furthest(shown.parameters[f"{path}.bias"], gradient.sum(0), bound)
+        verdict.within(share, WITHIN, f"gradient of the bias of layer {path}", "bias-gradient")
 
 
 def _answers(subject: Subject, recipe: Recipe, test: Batch) -> Array:

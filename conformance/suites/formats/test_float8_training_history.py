@@ -14,6 +14,20 @@ from fixtures.recipe import SGD, AdamW, DynamicScaling, Float8, Recompute, Stati
 from frameworks.contract import AmaxHistories, Capability, Operand
 
 PARTS = pytest.mark.parametrize("parts", [(0,), (0, -3), (-3, 0)], ids=["whole", "largest-first", "largest-last"])
+SCALINGS = {"default-factors": DynamicScaling(2.0**6), "own-factors": DynamicScaling(2.0**6, 2.0, 0.25, 1000)}
+FOREIGN = {
+    "another-history": (expected.EIGHTHS.replace(quantization=Float8(expected.HISTORY + 2)), expected.EIGHTHS),
+    "from-float32": (expected.EIGHTHS.replace(quantization=None), expected.EIGHTHS),
+    "into-float32": (expected.EIGHTHS, expected.EIGHTHS.replace(quantization=None)),
+}
+OPTIMIZERS = {
+    "momentum": expected.EIGHTHS.replace(optimizer=SGD(2.0**-6, 0.9)),
+    "decay": expected.EIGHTHS.replace(optimizer=AdamW(2.0**-6, weight_decay=0.5)),
+    "clip": expected.EIGHTHS.replace(clip=2.0**-10),
+    "average": expected.EIGHTHS.replace(average=0.5),
+    "groups": expected.EIGHTHS.replace(groups=2),
+    "accumulation": expected.EIGHTHS.replace(accumulation=2, clip=2.0**-10),
+}
 
 
 @clause("formats.float8-memory-follows")
@@ -71,9 +85,6 @@ def test_recomputation_does_not_change_amax_history(subject: Subject, verdict: V
     )
     for of_inputs, of_gradient in expected.WINDOWS:
         followed.update(*((of_inputs + part, of_gradient + part) for part in parts))
-
-
-SCALINGS = {"default-factors": DynamicScaling(2.0**6), "own-factors": DynamicScaling(2.0**6, 2.0, 0.25, 1000)}
 
 
 @clause("formats.float8-skips")
@@ -184,13 +195,6 @@ def test_amax_history_survives_saving(
     verdict.same_state(subject.state(other.run), subject.state(followed.run), "both runs later", "goes-on-otherwise")
 
 
-FOREIGN = {
-    "another-history": (expected.EIGHTHS.replace(quantization=Float8(expected.HISTORY + 2)), expected.EIGHTHS),
-    "from-float32": (expected.EIGHTHS.replace(quantization=None), expected.EIGHTHS),
-    "into-float32": (expected.EIGHTHS, expected.EIGHTHS.replace(quantization=None)),
-}
-
-
 @clause("formats.float8-survives-saving")
 @pytest.mark.parametrize("kind", list(FOREIGN))
 def test_other_amax_history_is_refused(subject: Subject, verdict: Verdict, tmp_path: Path, kind: str) -> None:
@@ -211,16 +215,6 @@ def test_other_amax_history_is_refused(subject: Subject, verdict: Verdict, tmp_p
     verdict.same_state(subject.state(other), before, "the run that refused it", "half-loaded")
 
 
-OPTIMIZERS = {
-    "momentum": expected.EIGHTHS.replace(optimizer=SGD(2.0**-6, 0.9)),
-    "decay": expected.EIGHTHS.replace(optimizer=AdamW(2.0**-6, weight_decay=0.5)),
-    "clip": expected.EIGHTHS.replace(clip=2.0**-10),
-    "average": expected.EIGHTHS.replace(average=0.5),
-    "groups": expected.EIGHTHS.replace(groups=2),
-    "accumulation": expected.EIGHTHS.replace(accumulation=2, clip=2.0**-10),
-}
-
-
 @clause("formats.float8-is-no-parameter")
 @pytest.mark.parametrize("kind", list(OPTIMIZERS))
 def test_optimizer_does_not_change_amax_history(subject: Subject, verdict: Verdict, kind: str) -> None:
@@ -238,9 +232,8 @@ def test_optimizer_does_not_change_amax_history(subject: Subject, verdict: Verdi
         followed.run.update(window)
         for (name, operand), maxima in seen.items():
             history = followed.run.view(AmaxHistories)[name][operand]
-            kept = np.zeros(expected.HISTORY, np.float32)
-            kept[: len(maxima[-expected.HISTORY :])] = maxima[-expected.HISTORY :]
-            verdict.equal(np.sort(history.amax), np.sort(kept), f"amax history of the {operand} of {name}", "history")
+            wanted = expected.sorted_history(maxima, expected.HISTORY)
+            verdict.equal(np.sort(history.amax), wanted, f"amax history of the {operand} of {name}", "history")
             scale = stored_scales(maxima, expected.formats_of(rule)["kernel"], expected.HISTORY)[-1]
             verdict.within(abs(history.scale / scale - 1.0), SCALE, f"scale of the {operand} of {name}", "scale")
 
@@ -275,8 +268,8 @@ def test_amax_history_is_not_in_gradient_norm(subject: Subject, verdict: Verdict
         for name, value in plain.parameters().items():
             moved = np.abs(value.astype(np.float64) - before[name])
             bound = 4 * update * U * (np.abs(before[name]) + 4 * moved)
-            far = furthest(clipped.parameters()[name], value.astype(np.float64), bound)
-            verdict.within(far, WITHIN, f"{name} after update {update}", "clipped")
+            share = furthest(clipped.parameters()[name], value.astype(np.float64), bound)
+            verdict.within(share, WITHIN, f"{name} after update {update}", "clipped")
         verdict.differs(before, plain.parameters(), "the update moves weights")
         before = plain.parameters()
     largest = max(float(history["input"].amax.max()) for history in clipped.view(AmaxHistories).values())

@@ -7,16 +7,17 @@ import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
 from conformance.techniques.formats import (
+    PRODUCTS,
     SOURCES,
     WITHIN,
-    as_declared,
     beyond_values,
+    cast_by_rule,
     example,
+    find_differences,
     furthest,
     hard_values,
     nearest,
     product_and_bound,
-    unlike,
 )
 from fixtures.arrays import CODES, NARROW, Array, NarrowFormat
 from frameworks.contract import Capability, NumberFormats
@@ -24,8 +25,6 @@ from frameworks.contract import Capability, NumberFormats
 each_format = pytest.mark.parametrize("name", sorted(NARROW))
 each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, narrow in NARROW.items() if narrow.signed))
 each_source = pytest.mark.parametrize("source", sorted(SOURCES))
-PRODUCTS = [("float8_e4m3fn", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn")]
-"""Formats of the two operands of a product: pairs of the forward pass, and of gradients, which need a wider range."""
 INTEGERS = {"1.5": 1.5, "-1.5": -1.5, "2.5": 2.5, "300": 300.0, "-300": -300.0, "inf": np.inf, "-inf": -np.inf}
 INTEGERS |= {"nan": np.nan, "127.9": 127.9, "-128.9": -128.9}
 
@@ -49,7 +48,7 @@ def test_every_code_decodes_to_its_value(subject: Subject, verdict: Verdict, nam
     with np.errstate(invalid="ignore"):
         decoded = subject.framework.rule(NumberFormats).decode(CODES, name).astype(np.float64)
     expected = narrow.values()
-    other = unlike(decoded, expected)
+    other = find_differences(decoded, expected)
     verdict.holds(not other.any(), f"codes of {name}", example(other, CODES, decoded, expected), "all", "decoded")
 
 
@@ -59,7 +58,7 @@ def test_every_code_decodes_to_its_value(subject: Subject, verdict: Verdict, nam
 def test_casts_round_to_nearest(subject: Subject, verdict: Verdict, name: str, source: str) -> None:
     values = hard_values(require_format(subject, name), source)
     measured, expected = cast(subject, values, name), nearest(values, NARROW[name])
-    other = unlike(measured, expected)
+    other = find_differences(measured, expected)
     verdict.holds(
         not other.any(), f"casts from {source} to {name}", example(other, values, measured, expected), "all", "rounding"
     )
@@ -71,11 +70,11 @@ def test_out_of_range_values_are_cast_as_declared(subject: Subject, verdict: Ver
     narrow = require_format(subject, name)
     rule = subject.framework.rule(NumberFormats).casts()[name]
     values = np.concatenate([beyond_values(narrow), np.array([np.inf, -np.inf, np.nan], np.float32)])
-    expected = as_declared(values, narrow, rule)
+    expected = cast_by_rule(values, narrow, rule)
     for length in (len(values), 33, 15, 1):
         parts = np.array_split(values, range(length, len(values), length))
         measured = np.concatenate([cast(subject, part, name) for part in parts])
-        other = unlike(measured, expected)
+        other = find_differences(measured, expected)
         mismatch = example(other, values, measured, expected)
         verdict.holds(not other.any(), f"casts to {name}, {length} at a time", mismatch, "all", "overflow")
 

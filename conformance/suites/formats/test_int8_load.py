@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from conformance.checks.api import Bound, Subject, Verdict, clause, need
+from conformance.checks.api import Bound, Subject, Verdict, clause
 from conformance.techniques import post_training
-from conformance.techniques.post_training import check_layer, check_near, check_weights, unlike_weights
+from conformance.techniques.post_training import check_layer, check_near, check_weights, rule_of, unlike_weights
 from fixtures.arrays import Array
 from fixtures.model import Activation, Dense, Head, Heads, Model
-from frameworks.contract import Capability, LinearRule, PostTraining, QuantizedModel
+from frameworks.contract import LinearRule, PostTraining, QuantizedModel
 
 TECHNIQUE = "load-int8"
 WIDTH, ROWS = 96, 8
@@ -16,12 +16,6 @@ LAYERS = (Dense(64), Activation("relu"), Heads((Head("output", 5),)))
 MODEL = Model("loaded", LAYERS, (WIDTH,), (("output", "squared_error"),))
 FIRST = "0.weight"
 each_case = pytest.mark.parametrize("case", post_training.CASES)
-
-
-def rule_of(subject: Subject) -> LinearRule:
-    """Return the declared rule; end the test if there is none."""
-    need(subject, Capability.LOAD_INT8)
-    return subject.framework.rule(PostTraining).rules()[TECHNIQUE]
 
 
 def load_int8_model(subject: Subject, weights: dict[str, Array]) -> QuantizedModel:
@@ -39,7 +33,7 @@ def inputs_of(rule: LinearRule, verdict: Verdict, case: str) -> Array:
 @clause("quantization.int8-load")
 @each_case
 def test_outlier_columns_are_not_quantized(subject: Subject, verdict: Verdict, case: str) -> None:
-    rule = rule_of(subject)
+    rule = rule_of(subject, TECHNIQUE)
     inputs, weights = inputs_of(rule, verdict, case), unlike_weights(MODEL)
     check_layer(verdict, rule, load_int8_model(subject, weights), FIRST, inputs, weights["0.bias"])
 
@@ -47,7 +41,7 @@ def test_outlier_columns_are_not_quantized(subject: Subject, verdict: Verdict, c
 @clause("quantization.int8-load")
 @each_case
 def test_int8_layer_is_near_float32(subject: Subject, verdict: Verdict, case: str) -> None:
-    rule = rule_of(subject)
+    rule = rule_of(subject, TECHNIQUE)
     inputs, weights = inputs_of(rule, verdict, case), unlike_weights(MODEL)
     exact, bound = post_training.from_float(inputs, weights[FIRST], weights["0.bias"], rule)
     measured = load_int8_model(subject, weights).layer(FIRST, inputs)
@@ -56,7 +50,7 @@ def test_int8_layer_is_near_float32(subject: Subject, verdict: Verdict, case: st
 
 @clause("quantization.int8-load")
 def test_outliers_of_earlier_call_have_no_effect(subject: Subject, verdict: Verdict) -> None:
-    rule = rule_of(subject)
+    rule = rule_of(subject, TECHNIQUE)
     weights = unlike_weights(MODEL)
     used = load_int8_model(subject, weights)
     for case in ("one", "all"):
@@ -67,7 +61,7 @@ def test_outliers_of_earlier_call_have_no_effect(subject: Subject, verdict: Verd
 @clause("quantization.int8-load")
 def test_weight_codes_match_cast_weights(subject: Subject, verdict: Verdict) -> None:
     """Columns reach down to float16's smallest subnormal numbers; their largest values lie between float16 numbers."""
-    rule = rule_of(subject)
+    rule = rule_of(subject, TECHNIQUE)
     weights = unlike_weights(MODEL)
     weights[FIRST] *= np.float32(2.0) ** -(np.arange(64, dtype=np.float32) % 24)
     weights[FIRST][7] = np.abs(weights[FIRST]).max(axis=0) * np.float32(1.0 + 2.0**-7 + 2.0**-11)
@@ -76,7 +70,7 @@ def test_weight_codes_match_cast_weights(subject: Subject, verdict: Verdict) -> 
 
 @clause("quantization.int8-load")
 def test_int8_weights_take_a_quarter_of_the_bytes(subject: Subject, verdict: Verdict) -> None:
-    rule_of(subject)
+    rule_of(subject, TECHNIQUE)
     weights = unlike_weights(MODEL)
     quantized = load_int8_model(subject, weights)
     rest = sum(value.nbytes for value in quantized.unquantized_parameters().values())

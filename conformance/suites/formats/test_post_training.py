@@ -16,6 +16,7 @@ from conformance.techniques.post_training import (
     STATIC,
     TECHNIQUE,
     batches,
+    bias_of,
     check_chosen,
     check_dense,
     check_float_layer,
@@ -38,6 +39,9 @@ from fixtures.models import digits_mlp
 from fixtures.recipe import Adam, Recipe
 from frameworks.contract import PostTraining, QuantRule
 
+SIZES = st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(1, 6), st.integers(-12, 12), st.integers(0, 99))
+"""Inputs and outputs of a layer, rows of its batch, the exponent of 2 of its weights, and a seed."""
+
 
 @clause("quantization.weights-as-declared")
 @TECHNIQUE
@@ -54,11 +58,7 @@ def test_layer_output_matches_its_codes(subject: Subject, verdict: Verdict, tech
     weights = unlike_weights(model)
     for name in [*quantized_layers(model, rule), *small_layers(model, rule)]:
         for rows in (1, ROWS):
-            check_dense(verdict, rule, quantized, name, rows, rows, weights)
-
-
-SIZES = st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(1, 6), st.integers(-12, 12), st.integers(0, 99))
-"""Inputs and outputs of a layer, rows of its batch, the exponent of 2 of its weights, and a seed."""
+            check_dense(verdict, rule, quantized, name, weights, rows=rows, seed=rows)
 
 
 @clause("quantization.linear-arithmetic")
@@ -75,7 +75,7 @@ def test_generated_layer_output_matches_its_codes(
         model = Model("drawn", layers, (inputs,), (("output", "squared_error"),))
         weights = {name: value * np.float32(2.0**power) for name, value in unlike_weights(model, seed).items()}
         quantized = subject.framework.rule(PostTraining).quantize(technique, model, weights, batches(model, seed))
-        check_dense(verdict, rule, quantized, "0.weight", rows, seed, weights)
+        check_dense(verdict, rule, quantized, "0.weight", weights, rows=rows, seed=seed)
 
 
 @clause("quantization.linear-arithmetic")
@@ -156,11 +156,11 @@ def test_calibration_order_does_not_matter(subject: Subject, verdict: Verdict, h
     samples = batches(MIXED)
     others = samples[::-1] if how == "reversed" else (*samples, *samples)
     post_training = subject.framework.rule(PostTraining)
-    other, usual = (
+    measured_arrays, expected_arrays = (
         collect_arrays(post_training.quantize(STATIC, MIXED, unlike_weights(MIXED), calibration))
         for calibration in (others, samples)
     )
-    verdict.same_state(other, usual, f"the model calibrated with batches {how}", "order-matters")
+    verdict.same_state(measured_arrays, expected_arrays, f"the model calibrated with batches {how}", "order-matters")
 
 
 @clause("quantization.calibration-needed")
@@ -188,7 +188,7 @@ def test_requested_layers_are_quantized(
     check_chosen(verdict, quantized, weights, wanted)
     for name in set(dense_weights(model)) - set(wanted):
         inputs = np.random.default_rng(1).standard_normal((ROWS, len(weights[name]))).astype(np.float32)
-        bias = weights[name.replace(".weight", ".bias")]
+        bias = weights[bias_of(name)]
         check_float_layer(verdict, quantized, name, inputs, weights[name], bias)
 
 
@@ -224,8 +224,8 @@ def range_count(rule: QuantRule, width: int, outputs: int) -> int:
     """Return the number of ranges of a weight."""
     if rule.axis is None:
         return 1
-    along, across = (width, outputs) if rule.axis == 0 else (outputs, width)
-    return across * -(-along // (rule.group or along))
+    length, count = (width, outputs) if rule.axis == 0 else (outputs, width)
+    return count * -(-length // (rule.group or length))
 
 
 @clause("quantization.zeros")
@@ -249,9 +249,9 @@ def test_zero_inputs_give_bias(subject: Subject, verdict: Verdict, technique: st
             codes = formats.codes(wanted / code_range.scale, np.array(float(code_range.zero_point)), rule.outputs)
             wanted, step = (codes - code_range.zero_point) * code_range.scale, code_range.scale
         zero = ~rows.any(axis=1)
-        apart = np.concatenate([np.abs(results - wanted)[zero].ravel(), np.abs(results - wanted)[:, 4]])
+        errors = np.concatenate([np.abs(results - wanted)[zero].ravel(), np.abs(results - wanted)[:, 4]])
         allowed = Bound(4 * formats.U * float(np.abs(wanted).max()) + 1e-3 * step, {"method": "roundings of the bias"})
-        verdict.within(float(apart.max()), allowed, "distance from the bias", "zeros-differ")
+        verdict.within(float(errors.max()), allowed, "distance from the bias", "zeros-differ")
 
 
 @clause("quantization.accuracy")

@@ -66,8 +66,8 @@ def test_prediction_matches_in_new_process(subject: Subject, verdict: Verdict, t
         tmp_path / "model",
         samples,
     )
-    found: dict[str, Array] = subprocesses.apart(task, tmp_path / "model")
-    verdict.same_state(found, quantized.predict(samples), "predictions of a new process", "new-process-differs")
+    predicted: dict[str, Array] = subprocesses.run_in_new_process(task, tmp_path / "model")
+    verdict.same_state(predicted, quantized.predict(samples), "predictions of a new process", "new-process-differs")
 
 
 @clause("quantization.survives-saving")

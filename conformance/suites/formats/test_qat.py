@@ -8,8 +8,8 @@ import pytest
 from conformance.checks.api import Bound, Subject, Verdict, clause, need, spike_gradients
 from conformance.techniques import formats
 from conformance.techniques import qat as expected
-from conformance.techniques.post_training import check_same_ranges, random_inputs
-from conformance.techniques.qat import check_following, ranges_of
+from conformance.techniques.post_training import OF_ITS_BOUND, bias_of, check_same_ranges, random_inputs, worst_share
+from conformance.techniques.qat import check_following, ranges_of, rule_of
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
 from fixtures.model import Activation, Batch, Dense, Head, Heads, Model
@@ -23,14 +23,8 @@ STILL = Recipe(SGD(0.0), quantization=Qat())
 LAYERS = (Dense(24), Activation("relu"), Heads((Head("output", 6),)))
 TWO = Model("two-layers", LAYERS, (40,), (("output", "squared_error"),))
 NAMES = ("0.weight", "2.output.weight")
-OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
 ROWS = 12
-
-
-def rule_of(subject: Subject) -> QatRule:
-    """Return the declared rule; end the test if there is none."""
-    need(subject, Capability.QAT)
-    return subject.framework.rule(QatRule)
+FACTORS = (1.0, 3.0, 0.25, 7.0)
 
 
 def weights() -> dict[str, Array]:
@@ -60,12 +54,6 @@ def ranges_of_run(run: Trainer) -> dict[str, Array]:
     return ranges_of(run.view(CalibratedRanges))
 
 
-def worst(measured: Array, exact: Array, bound: Array) -> float:
-    """Return the largest deviation in units of its bound."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound)))
-
-
 def run_pass(
     subject: Subject, verdict: Verdict
 ) -> tuple[Batch, dict[str, expected.FakeLayer], dict[str, Array], dict[str, Array]]:
@@ -84,7 +72,7 @@ def run_pass(
             relu = trace.outputs["1"] > 0
             gradient = trace.gradients["1"].astype(np.float64) * relu
         ranges = observed[name].inputs, observed[name].outputs
-        bias = start[name.replace("weight", "bias")].astype(np.float64)
+        bias = start[bias_of(name)].astype(np.float64)
         layers[name] = expected.layer(inputs[name], start[name], bias, rule, ranges, gradient)
     verdict.equal(sorted(observed), sorted(NAMES), "layers with ranges", "other-layers")
     return samples, layers, dict(trace.outputs), {**trace.gradients, **trace.parameters}
@@ -95,19 +83,19 @@ def test_layers_compute_with_dequantized_values(subject: Subject, verdict: Verdi
     _, layers, outputs, _ = run_pass(subject, verdict)
     for name, layer in layers.items():
         path = name.removesuffix(".weight")
-        far = worst(outputs[path], layer.outputs, layer.outputs_bound)
-        verdict.within(far, Bound(1.0, OF_ITS_BOUND), f"what layer {path} gives", "values-differ")
+        share_of_bound = worst_share(outputs[path], layer.outputs, layer.outputs_bound)
+        verdict.within(share_of_bound, Bound(1.0, OF_ITS_BOUND), f"what layer {path} gives", "values-differ")
 
 
 @clause("quantization.aware-gradients")
 def test_qat_gradients_pass_as_declared(subject: Subject, verdict: Verdict) -> None:
     _, layers, _, gradients = run_pass(subject, verdict)
     for name, layer in layers.items():
-        far = worst(gradients[name], layer.weight_gradient, layer.weight_bound)
-        verdict.within(far, Bound(1.0, OF_ITS_BOUND), f"gradient of {name}", "gradient-differs")
+        share_of_bound = worst_share(gradients[name], layer.weight_gradient, layer.weight_bound)
+        verdict.within(share_of_bound, Bound(1.0, OF_ITS_BOUND), f"gradient of {name}", "gradient-differs")
     head = layers["2.output.weight"]
-    far = worst(gradients["1"], head.input_gradient, head.input_bound)
-    verdict.within(far, Bound(1.0, OF_ITS_BOUND), "gradient that the head passes back", "gradient-differs")
+    share_of_bound = worst_share(gradients["1"], head.input_gradient, head.input_bound)
+    verdict.within(share_of_bound, Bound(1.0, OF_ITS_BOUND), "gradient that the head passes back", "gradient-differs")
 
 
 @clause("quantization.aware-gradients")
@@ -124,15 +112,12 @@ def test_clipped_values_have_zero_gradient(subject: Subject, verdict: Verdict) -
     bias = start["2.output.bias"].astype(np.float64)
     ranges = known.inputs, known.outputs
     layer = expected.layer(trace.outputs["1"], start["2.output.weight"], bias, rule, ranges, back)
-    far = worst(trace.gradients["1"], layer.input_gradient, layer.input_bound)
-    verdict.within(far, Bound(1.0, OF_ITS_BOUND), "gradient that the head passes back", "gradient-differs")
-    far = worst(trace.parameters["2.output.weight"], layer.weight_gradient, layer.weight_bound)
-    verdict.within(far, Bound(1.0, OF_ITS_BOUND), "gradient of the head's weight", "gradient-differs")
-    far = worst(trace.outputs["2.output"], layer.outputs, layer.outputs_bound)
-    verdict.within(far, Bound(1.0, OF_ITS_BOUND), "what the head gives", "values-differ")
-
-
-FACTORS = (1.0, 3.0, 0.25, 7.0)
+    share_of_bound = worst_share(trace.gradients["1"], layer.input_gradient, layer.input_bound)
+    verdict.within(share_of_bound, Bound(1.0, OF_ITS_BOUND), "gradient that the head passes back", "gradient-differs")
+    share_of_bound = worst_share(trace.parameters["2.output.weight"], layer.weight_gradient, layer.weight_bound)
+    verdict.within(share_of_bound, Bound(1.0, OF_ITS_BOUND), "gradient of the head's weight", "gradient-differs")
+    share_of_bound = worst_share(trace.outputs["2.output"], layer.outputs, layer.outputs_bound)
+    verdict.within(share_of_bound, Bound(1.0, OF_ITS_BOUND), "what the head gives", "values-differ")
 
 
 @clause("quantization.ranges-follow")
@@ -198,19 +183,19 @@ def test_prediction_does_not_change_qat_ranges(subject: Subject, verdict: Verdic
 def test_recomputation_does_not_change_qat_ranges(subject: Subject, verdict: Verdict) -> None:
     rule = rule_of(subject)
     need(subject, Capability.RECOMPUTE)
-    plain, again = (
+    plain, recomputed = (
         subject.trainer(TWO, QAT.replace(recompute=recompute), weights()) for recompute in (None, Recompute(2))
     )
-    for run in (plain, again):
+    for run in (plain, recomputed):
         for seed, factor in enumerate(FACTORS):
             run.update((batch(seed, factor, rule),))
     for name, value in ranges_of_run(plain).items():
-        measured = ranges_of_run(again)[name]
+        measured = ranges_of_run(recomputed)[name]
         near = abs(measured[0] - value[0]) <= 1e-3 * value[0]
         verdict.holds(bool(near), f"{name} with recomputation", measured, value, "recomputation-moves-ranges")
     if not subject.conventions.compiled:
         verdict.same_state(
-            subject.state(again), subject.state(plain), "the run with recomputation", "recompute-differs"
+            subject.state(recomputed), subject.state(plain), "the run with recomputation", "recompute-differs"
         )
 
 
@@ -232,8 +217,8 @@ def test_converted_model_matches_trained_model(subject: Subject, verdict: Verdic
             continue
         fake = expected.fake_quantize(start[name], rule.linear.weight, rule.gradient)
         allowed = fake.uncertain * fake.step + 4 * formats.U * (np.abs(fake.values) + fake.step)
-        far = worst(weight.values, fake.values, allowed)
-        verdict.within(far, Bound(1.0, OF_ITS_BOUND), f"values of {name}", "other-weights")
+        share_of_bound = worst_share(weight.values, fake.values, allowed)
+        verdict.within(share_of_bound, Bound(1.0, OF_ITS_BOUND), f"values of {name}", "other-weights")
         check_same_ranges(verdict, name, converted.calibrated_ranges()[name], known[name])
 
 
@@ -255,14 +240,14 @@ def test_converted_layer_gives_same_codes(subject: Subject, verdict: Verdict, fa
     ranges = run.view(CalibratedRanges)["0.output.weight"].outputs
     if ranges is None:
         bound = 64 * formats.U * np.abs(trained).max()
-        far = float(np.abs(converted - trained).max() / bound)
-        verdict.within(far, Bound(1.0, OF_ITS_BOUND), "results after the conversion", "conversion-differs")
+        share_of_bound = float(np.abs(converted - trained).max() / bound)
+        verdict.within(share_of_bound, Bound(1.0, OF_ITS_BOUND), "results after the conversion", "conversion-differs")
         return
-    apart = np.abs(converted.astype(np.float64) - trained) / ranges.scale
+    steps = np.abs(converted.astype(np.float64) - trained) / ranges.scale
     one = Bound(1.001, {"method": "one code"})
-    verdict.within(float(apart.max()), one, "codes between the results", "conversion-differs")
+    verdict.within(float(steps.max()), one, "codes between the results", "conversion-differs")
     share = Bound(0.01, {"method": "float32 and integer sums differ near half-way alone"})
-    verdict.within(float(np.mean(apart > 0.5)), share, "share of results with another code", "conversion-differs")
+    verdict.within(float(np.mean(steps > 0.5)), share, "share of results with another code", "conversion-differs")
 
 
 @clause("quantization.aware-survives-saving")
@@ -304,10 +289,8 @@ def test_qat_model_keeps_accuracy(subject: Subject, verdict: Verdict) -> None:
     if subject.framework.declares(Capability.CONVERT).supported:
         converted = run.convert().predict(test.inputs)["output"].argmax(-1)
         changed = np.count_nonzero(converted != trained.argmax(-1))
-        after, chance = (
-            float(np.mean(converted == test.targets["output"])),
-            3.0 * float(np.sqrt(changed)) / len(converted),
-        )
+        after = float(np.mean(converted == test.targets["output"]))
+        chance = 3.0 * float(np.sqrt(changed)) / len(converted)
         verdict.observe("accuracy", {"trained": share, "converted": after})
         method = "1 point, and three standard deviations of the sum of the answers that changed"
         allowed = Bound(0.01 + chance, {"method": method, "chance": chance})

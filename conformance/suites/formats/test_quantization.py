@@ -6,24 +6,31 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from conformance.checks.api import Subject, Verdict, clause, need
+from conformance.checks.api import Subject, Verdict, clause
 from conformance.search.properties import explore
 from conformance.techniques import formats as expected
+from conformance.techniques.formats import rule_of
 from fixtures.arrays import Array
-from frameworks.contract import Capability, Quantizers, QuantRule
+from frameworks.contract import Quantizers
 
 each_quantizer = pytest.mark.parametrize("name", expected.QUANTIZERS)
 SIDE = 48
 """Rows and columns of a square matrix; groups of 32 do not divide it."""
+MATRICES = expected.matrices(st.integers(1, 9), st.integers(1, 67), ("normal", "one", "zeros"))
+DEGENERATE = {
+    "zeros": (0.0, 0.0, 0.0),
+    "negative-zeros": (-0.0, 0.0, -0.0),
+    "one-value": (0.7, 0.7, 0.7),
+    "one-negative-value": (-0.7, -0.7, -0.7),
+    "subnormal": (1e-40, -2e-40, 0.0),
+    "tiny": (1e-30, -2e-30, 0.0),
+    "outlier": (1e4, 1e-3, -1e-3),
+    "far-from-zero": (1000.0, 1000.5, 1001.0),
+    "wide": (3e38, -3e38, 1.0),
+}
 
 
-def rule_of(subject: Subject, name: str) -> QuantRule:
-    """Return the declared rule of a quantizer; end the test if there is none."""
-    need(subject, Capability(f"quantization.{name}"))
-    return subject.framework.rule(Quantizers).rules()[name]
-
-
-def unlike(seed: int = 0) -> Array:
+def make_varied_matrix(seed: int = 0) -> Array:
     """Return a square matrix of normal values whose rows and columns differ in magnitude."""
     normal = np.random.default_rng(seed).standard_normal((SIDE, SIDE))
     rows, columns = 2.0 ** -(np.arange(SIDE) % 7), 2.0 ** -(np.arange(SIDE) % 5)
@@ -42,7 +49,7 @@ def test_quantizer_rules(subject: Subject, verdict: Verdict) -> None:
 @pytest.mark.parametrize("signs", ["both", "positive", "negative"])
 def test_scale_and_zero_point_follow_range(subject: Subject, verdict: Verdict, name: str, signs: str) -> None:
     rule = rule_of(subject, name)
-    values = unlike()
+    values = make_varied_matrix()
     if signs != "both":
         values = (np.abs(values) + 0.25) * np.float32(1 if signs == "positive" else -1)
     quantized = subject.framework.rule(Quantizers).quantize(name, values)
@@ -92,9 +99,6 @@ def test_ties_round_as_declared(subject: Subject, verdict: Verdict, name: str) -
     verdict.equal(quantized.codes.astype(np.int64), wanted.astype(np.int64), "codes of half-way values", "ties")
 
 
-MATRICES = expected.matrices(st.integers(1, 9), st.integers(1, 67), ("normal", "one", "zeros"))
-
-
 @clause("quantization.round-trip")
 @each_quantizer
 @explore(MATRICES, examples=60)
@@ -103,20 +107,9 @@ def test_round_trip_error_is_at_most_half_a_scale(
 ) -> None:
     rule_of(subject, name)
     values = case.values()
-    expected.comes_back(verdict, values, subject.framework.rule(Quantizers).quantize(name, values), "a drawn matrix")
-
-
-DEGENERATE = {
-    "zeros": (0.0, 0.0, 0.0),
-    "negative-zeros": (-0.0, 0.0, -0.0),
-    "one-value": (0.7, 0.7, 0.7),
-    "one-negative-value": (-0.7, -0.7, -0.7),
-    "subnormal": (1e-40, -2e-40, 0.0),
-    "tiny": (1e-30, -2e-30, 0.0),
-    "outlier": (1e4, 1e-3, -1e-3),
-    "far-from-zero": (1000.0, 1000.5, 1001.0),
-    "wide": (3e38, -3e38, 1.0),
-}
+    expected.check_round_trip(
+        verdict, values, subject.framework.rule(Quantizers).quantize(name, values), "a drawn matrix"
+    )
 
 
 @clause("quantization.degenerate")
@@ -133,7 +126,7 @@ def test_degenerate_ranges_round_trip(subject: Subject, verdict: Verdict, name: 
         values[1] = degenerate
         values, ordinary = (array if rule.axis == 1 else np.ascontiguousarray(array.T) for array in (values, ordinary))
     quantized = subject.framework.rule(Quantizers).quantize(name, values)
-    expected.comes_back(verdict, values, quantized, f"a range of {kind}")
+    expected.check_round_trip(verdict, values, quantized, f"a range of {kind}")
     if rule.axis is not None:
         alone = subject.framework.rule(Quantizers).quantize(name, ordinary).values
         same = (quantized.values == alone).all(axis=rule.axis)
@@ -145,7 +138,7 @@ def test_degenerate_ranges_round_trip(subject: Subject, verdict: Verdict, name: 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
 def test_nonfinite_values_do_not_become_finite(subject: Subject, verdict: Verdict, name: str, value: float) -> None:
     rule = rule_of(subject, name)
-    values = unlike()
+    values = make_varied_matrix()
     position = (1, 3) if rule.axis == 1 else (3, 1)
     before = subject.framework.rule(Quantizers).quantize(name, values).values
     values[position] = value

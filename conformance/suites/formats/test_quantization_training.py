@@ -5,18 +5,12 @@ import pytest
 
 from conformance.checks.api import Bound, Subject, Verdict, clause, need
 from conformance.techniques import formats as expected
+from conformance.techniques.formats import FAKE_QUANTIZERS, fake_rule_of
 from fixtures.arrays import Array
 from frameworks.contract import Capability, FakeRule, NumberFormats, Quantizers
 
-NAMES = ("fake-int8-tensor", "fake-int8-column", "fake-uint8-tensor", "fake-int4-tensor")
-each_fake = pytest.mark.parametrize("name", NAMES)
+each_fake = pytest.mark.parametrize("name", FAKE_QUANTIZERS)
 ROWS, COLUMNS = 64, 5
-
-
-def rule_of(subject: Subject, name: str) -> FakeRule:
-    """Return the declared rule of a fake quantizer; end the test if there is none."""
-    need(subject, Capability(f"quantization.{name}"))
-    return subject.framework.rule(Quantizers).fake_rules()[name]
 
 
 def make_scales(rule: FakeRule, *, exact: bool) -> tuple[Array, Array]:
@@ -39,7 +33,7 @@ def around(rule: FakeRule, scale: Array, zero: Array, steps: Array) -> Array:
 @each_fake
 @pytest.mark.parametrize("kind", ["halves", "between", "far"])
 def test_fake_quantization_gives_nearest_code(subject: Subject, verdict: Verdict, name: str, kind: str) -> None:
-    rule = rule_of(subject, name)
+    rule = fake_rule_of(subject, name)
     scale, zero = make_scales(rule, exact=kind != "between")
     steps = np.linspace(-1.47, 1.43, 23) if kind == "between" else np.arange(-2.0, 2.25, 0.25)
     values = around(rule, scale, zero, steps)
@@ -58,7 +52,7 @@ def test_fake_quantization_gives_nearest_code(subject: Subject, verdict: Verdict
 @clause("quantization.straight-through")
 @each_fake
 def test_gradients_pass_as_declared(subject: Subject, verdict: Verdict, name: str) -> None:
-    rule = rule_of(subject, name)
+    rule = fake_rule_of(subject, name)
     scale, zero = make_scales(rule, exact=True)
     values = around(rule, scale, zero, np.array([-3.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 3.0]))
     _, measured = subject.framework.rule(Quantizers).fake_quantize(name, values, scale, zero)
@@ -69,7 +63,7 @@ def test_gradients_pass_as_declared(subject: Subject, verdict: Verdict, name: st
 @clause("quantization.non-finite")
 @each_fake
 def test_fake_quantization_of_nonfinite_values(subject: Subject, verdict: Verdict, name: str) -> None:
-    rule = rule_of(subject, name)
+    rule = fake_rule_of(subject, name)
     scale, zero = make_scales(rule, exact=True)
     values = around(rule, scale, zero, np.zeros(1))
     values[:3] = np.array([[np.nan], [np.inf], [-np.inf]])
@@ -78,8 +72,8 @@ def test_fake_quantization_of_nonfinite_values(subject: Subject, verdict: Verdic
     verdict.holds(not finite.any() or rule.nan == "clamped", "NaN", measured[0].tolist(), rule.nan, "nan")
     ends = ((rule.high - zero) * scale, (rule.low - zero) * scale)
     for row, (end, value) in enumerate(zip(ends, (np.inf, -np.inf), strict=True), start=1):
-        right = (measured[row] == end) | (measured[row] == value)
-        verdict.holds(bool(right.all()), f"{value}", measured[row].tolist(), "the end of the range", "infinity")
+        allowed = (measured[row] == end) | (measured[row] == value)
+        verdict.holds(bool(allowed.all()), f"{value}", measured[row].tolist(), "the end of the range", "infinity")
     wanted, _ = expected.fake(values[3:], scale.astype(np.float64), zero, rule)
     verdict.equal(measured[3:].astype(np.float64) + 0.0, wanted + 0.0, "the other values", "disturbed")
 

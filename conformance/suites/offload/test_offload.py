@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conformance.checks import subprocesses
-from conformance.checks.api import Subject, Verdict, clause, full, need, need_device, spike_gradients
+from conformance.checks.api import Subject, Verdict, clause, full, need, need_device, spike_gradients, supports
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, sincos_batch, vector_batch, wide_batch
 from fixtures.model import Batch, Model
@@ -102,8 +102,7 @@ def widest(subject: Subject) -> list[Offload]:
     Raises:
         Unsupported: no offload is declared; the message is the reason for the first.
     """
-    there = subject.framework.declares
-    offloads = [offload for offload in OFFLOADS if all(there(c).supported for c in Capability.of_offload(offload))]
+    offloads = [offload for offload in OFFLOADS if supports(subject.framework, *Capability.of_offload(offload))]
     if not offloads:
         need(subject, *Capability.of_offload(OFFLOADS[0]))
     return [a for a in offloads if not any(a.to == b.to and set(a.what) < set(b.what) for b in offloads)]
@@ -113,18 +112,18 @@ def widest(subject: Subject) -> list[Offload]:
 @pytest.mark.parametrize("name", CASES)
 def test_offloaded_run_matches_resident_run_bitwise(subject: Subject, verdict: Verdict, name: str) -> None:
     model, recipe, data = CASES[name]
-    away = {offload.label: subject.trainer(model, recipe.replace(offload=offload)) for offload in widest(subject)}
-    here = run_without_offload(subject, model, recipe)
+    offloaded = {offload.label: subject.trainer(model, recipe.replace(offload=offload)) for offload in widest(subject)}
+    resident = run_without_offload(subject, model, recipe)
     for seed in range(3):
         window = data(seed).into(recipe.accumulation)
-        gradients, report, state = here.gradients(window), here.update(window), here.state()
-        for label, run in away.items():
+        gradients, report, state = resident.gradients(window), resident.update(window), resident.state()
+        for label, run in offloaded.items():
             verdict.same_state(run.gradients(window), gradients, f"gradients before update {seed + 1}, {label}")
             verdict.equal(run.update(window), report, f"report of update {seed + 1}, {label}", "update-differs")
             verdict.same_state(run.state(), state, f"training state after update {seed + 1}, {label}")
     inputs = data(9).inputs
-    for label, run in away.items():
-        verdict.same_state(run.predict(inputs), here.predict(inputs), f"outputs after the last update, {label}")
+    for label, run in offloaded.items():
+        verdict.same_state(run.predict(inputs), resident.predict(inputs), f"outputs after the last update, {label}")
 
 
 @clause("offload.same-bits")
@@ -133,26 +132,27 @@ def test_empty_micro_batch_matches_resident_run_bitwise(subject: Subject, verdic
     batch = samples(0)
     window = (batch.part(0, 0), batch)
     offloads = widest(subject)
-    here = run_without_offload(subject, STACK, recipe)
-    here.update(window)
+    resident = run_without_offload(subject, STACK, recipe)
+    resident.update(window)
     for offload in offloads:
-        away = subject.trainer(STACK, recipe.replace(offload=offload))
-        away.update(window)
+        offloaded = subject.trainer(STACK, recipe.replace(offload=offload))
+        offloaded.update(window)
         what = f"training state after a window with an empty micro-batch, {offload.label}"
-        verdict.same_state(away.state(), here.state(), what)
+        verdict.same_state(offloaded.state(), resident.state(), what)
 
 
 @clause("offload.same-bits")
 @each_offload
 def test_skipped_update_matches_resident_run_bitwise(subject: Subject, verdict: Verdict, offload: Offload) -> None:
     recipe = ADAM.replace(scaling=DynamicScaling(initial=16.0, interval=3))
-    away, here = subject.trainer(STACK, recipe.replace(offload=offload)), run_without_offload(subject, STACK, recipe)
+    offloaded = subject.trainer(STACK, recipe.replace(offload=offload))
+    resident = run_without_offload(subject, STACK, recipe)
     for value in (1.0, np.inf, 0.5):
-        reports = [run.apply_gradients(spike_gradients(run, value, base=1.0)) for run in (away, here)]
+        reports = [run.apply_gradients(spike_gradients(run, value, base=1.0)) for run in (offloaded, resident)]
         verdict.equal(
             reports[0].skipped, reports[1].skipped, f"whether an update of {value} is skipped", "skip-differs"
         )
-        verdict.same_state(away.state(), here.state(), f"training state after an update of {value}")
+        verdict.same_state(offloaded.state(), resident.state(), f"training state after an update of {value}")
 
 
 def copies(subject: Subject, kind: str) -> int:
@@ -188,14 +188,14 @@ def test_only_requested_tensors_are_offloaded(
 def test_activations_are_offloaded_in_every_update(subject: Subject, verdict: Verdict, to: str) -> None:
     offload = Offload(("activations",), to)  # type: ignore[arg-type]
     run = subject.trainer(STACK, ADAM.replace(offload=offload))
-    left = []
+    sizes = []
     for seed in range(3):
         run.update((samples(seed),))
-        left.append(run.offloaded_bytes()["activations"])
-    verdict.equal(left, [left[0]] * 3, "bytes offloaded in each of three equal updates", "other-bytes")
+        sizes.append(run.offloaded_bytes()["activations"])
+    verdict.equal(sizes, [sizes[0]] * 3, "bytes offloaded in each of three equal updates", "other-bytes")
     run.update(samples(4).into(2))
     halves = run.offloaded_bytes()["activations"]
-    verdict.holds(halves >= left[0], "bytes offloaded in two halves", halves, f">= {left[0]}", "stays")
+    verdict.holds(halves >= sizes[0], "bytes offloaded in two halves", halves, f">= {sizes[0]}", "stays")
     run.predict(samples(5).inputs)
     verdict.equal(run.offloaded_bytes()["activations"], 0, "bytes offloaded in an evaluation", "other-bytes")
 
@@ -227,18 +227,19 @@ def outputs_of(subject: Subject, run: Trainer) -> dict[str, Array]:
 def test_checkpoint_resumes_with_and_without_offload(
     subject: Subject, verdict: Verdict, offload: Offload, tmp_path: Path
 ) -> None:
-    away, here = subject.trainer(STACK, ADAM.replace(offload=offload)), run_without_offload(subject, STACK, ADAM)
+    offloaded = subject.trainer(STACK, ADAM.replace(offload=offload))
+    resident = run_without_offload(subject, STACK, ADAM)
     for seed in range(2):
-        away.update((samples(seed),))
-        here.update((samples(7 + seed),))
-    away.save(tmp_path / "away")
-    here.save(tmp_path / "here")
+        offloaded.update((samples(seed),))
+        resident.update((samples(7 + seed),))
+    offloaded.save(tmp_path / "away")
+    resident.save(tmp_path / "here")
     for name, run in (
         ("away", run_without_offload(subject, STACK, ADAM)),
         ("here", subject.trainer(STACK, ADAM.replace(offload=offload))),
     ):
         run.restore(tmp_path / name)
-        saved = {"away": away, "here": here}[name]
+        saved = {"away": offloaded, "here": resident}[name]
         verdict.same_state(run.state(), saved.state(), f"saved training state of the run {name}", "load-differs")
         for trainer in (run, saved):
             trainer.update((samples(3),))
@@ -257,14 +258,14 @@ def test_no_activation_stays_offloaded_after_update(subject: Subject, verdict: V
     for seed in range(2):
         run.update(samples(seed).into(2))
         run.gradients(samples(seed).into(2))
-        left = [path.name for path in files(tmp_path)]
-        verdict.equal(left, [], f"files after update {seed + 1}", "files-left")
+        remaining = [path.name for path in files(tmp_path)]
+        verdict.equal(remaining, [], f"files after update {seed + 1}", "files-left")
     if subject.framework.ranks() is not None:
         return  # a rank drops a run only at its next request
     del run
     gc.collect()
-    left = [path.name for path in tmp_path.iterdir()]
-    verdict.equal(left, [], "files in the folder after the run has been deleted", "folder-left")
+    remaining = [path.name for path in tmp_path.iterdir()]
+    verdict.equal(remaining, [], "files in the folder after the run has been deleted", "folder-left")
 
 
 @clause("offload.gives-back")
@@ -274,11 +275,11 @@ def test_failed_pass_leaves_no_offloaded_activation(
 ) -> None:
     run = subject.trainer(STACK, ADAM.replace(offload=Offload((kind,), "disk", str(tmp_path))))
     run.update((samples(0),))
-    before, usual = run.state(), [path.name for path in files(tmp_path)]
+    before, files_before = run.state(), [path.name for path in files(tmp_path)]
     wrong = Batch(np.zeros((4, 5), np.float32), samples(0).targets)
     with pytest.raises(Exception):  # noqa: B017, PT011 - frameworks raise different exceptions for a wrong shape
         run.accumulate(wrong, 4)
-    verdict.equal([path.name for path in files(tmp_path)], usual, "files after a pass that raised", "files-left")
+    verdict.equal([path.name for path in files(tmp_path)], files_before, "files after a pass that raised", "files-left")
     verdict.same_state(run.state(), before, "training state after a pass that raised")
 
 
@@ -286,8 +287,8 @@ def test_failed_pass_leaves_no_offloaded_activation(
 def test_missing_offload_folder_is_reported_or_created(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     recipe = ADAM.replace(offload=Offload(("activations",), "disk", str(tmp_path / "away")))
     (tmp_path / "away").mkdir()
-    run, here = subject.trainer(STACK, recipe), run_without_offload(subject, STACK, ADAM)
-    for trainer in (run, here):
+    run, resident = subject.trainer(STACK, recipe), run_without_offload(subject, STACK, ADAM)
+    for trainer in (run, resident):
         trainer.update((samples(0),))
     (tmp_path / "away").rename(tmp_path / "elsewhere")
     before = run.state()
@@ -299,8 +300,9 @@ def test_missing_offload_folder_is_reported_or_created(subject: Subject, verdict
         verdict.same_state(run.state(), before, "training state after the refused pass", "fault-moved")
         (tmp_path / "elsewhere").rename(tmp_path / "away")
         run.update((samples(1),))
-    here.update((samples(1),))
-    verdict.same_state(run.state(), here.state(), "training state after the update, repeated if refused", "fault-moved")
+    resident.update((samples(1),))
+    what = "training state after the update, repeated if refused"
+    verdict.same_state(run.state(), resident.state(), what, "fault-moved")
 
 
 @clause("offload.disk-fault")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from conformance.checks.api import Subject, Verdict, clause, full, spike_gradients
+from conformance.checks.api import Subject, Verdict, clause, full, spike_gradients, train
 from conformance.search.properties import explore
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch
@@ -119,8 +119,7 @@ def test_average_is_updated_once_per_window(subject: Subject, verdict: Verdict) 
 @clause("accumulation.nothing-before-boundary")
 def test_average_is_constant_within_window(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(exact_linear(), RECIPE.replace(accumulation=4))
-    for seed in range(2):
-        trainer.update(exact_batch(8, seed=seed).into(4))
+    train(trainer, 0, 2, 4)
     before = subject.state(trainer)
     for batch in exact_batch(8, seed=2).into(4)[:3]:
         trainer.accumulate(batch, 8)
@@ -145,8 +144,7 @@ def test_evaluation_with_average_matches_averaged_model(
 ) -> None:
     model, recipe = exact_linear(), RECIPE.replace(precision=precision)
     trainer = subject.trainer(model, recipe)
-    for seed in range(3):
-        trainer.update((exact_batch(8, seed=seed),))
+    train(trainer, 0, 3)
     inputs = exact_batch(4, seed=3).inputs
     of_average = subject.trainer(model, recipe.replace(average=None), averages(trainer)).predict(inputs)
     of_weights = subject.trainer(model, recipe.replace(average=None), trainer.master_parameters()).predict(inputs)
@@ -159,12 +157,10 @@ def test_evaluation_with_average_matches_averaged_model(
 def test_average_resumes(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     recipe = Recipe(SGD(2.0**-6, momentum=0.5), average=0.75)
     through, saved, resumed = (subject.trainer(exact_stack(), recipe) for _ in range(3))
-    for run, stop in ((through, 6), (saved, 3)):
-        for seed in range(stop):
-            run.update((exact_batch(8, seed=seed),))
+    train(through, 0, 6)
+    train(saved, 0, 3)
     saved.save(tmp_path)
     resumed.restore(tmp_path)
     verdict.same_state(subject.state(resumed), subject.state(saved), "state right after the load")
-    for seed in range(3, 6):
-        resumed.update((exact_batch(8, seed=seed),))
+    train(resumed, 3, 6)
     verdict.same_state(subject.state(resumed), subject.state(through), "state after three more updates")

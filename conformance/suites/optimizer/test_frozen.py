@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conformance.checks import combinations
-from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients, supports
 from conformance.checks.combinations import Row
 from conformance.techniques.optimizers import judge_updates
 from fixtures.arrays import Array
@@ -44,6 +44,9 @@ TECHNIQUES: dict[str, tuple[str, Optimizer, dict[str, Any]]] = {
     "masters": ("inner-layer", ADAMW, {"precision": MASTERED[1], "accumulation": 2}),
 }
 """Case of frozen parameters, optimizer, and recipe fields, which are used as far as the framework declares them."""
+_PAUSED = ("0.output.weight",)
+SCRIPT: tuple[tuple[tuple[str, ...], float], ...] = (((), 1.0), ((), 0.5), (_PAUSED, 2.0), (_PAUSED, 0.5), ((), 0.25))
+"""Frozen parameters of each update, and the value of all gradients in it."""
 
 
 def constants(trainer: Trainer, names: Collection[str]) -> dict[str, Array]:
@@ -62,8 +65,7 @@ def test_other_parameters_train_beside_frozen_ones(
     need(subject, *needs(recipe))
     for field, value in changes.items():
         larger = recipe.replace(**{field: value})
-        declared = all(subject.framework.declares(capability).supported for capability in needs(larger))
-        recipe = larger if declared else recipe
+        recipe = larger if supports(subject.framework, *needs(larger)) else recipe
     row = Row((("technique", technique),), recipe, dropout=False, norm=False)
     combinations.compare(subject, verdict, row, tmp_path)
 
@@ -131,11 +133,6 @@ def test_freezing_later_keeps_moments(subject: Subject, verdict: Verdict, tmp_pa
 def test_freezing_later_is_saved_by_each_way(subject: Subject, verdict: Verdict, tmp_path: Path, file_way: Way) -> None:
     need(subject, Capability.FREEZE)
     run_with_pause(subject, verdict, tmp_path, exact_linear(), Recipe(ADAMW, ways=(str(file_way),)))
-
-
-_PAUSED = ("0.output.weight",)
-SCRIPT: tuple[tuple[tuple[str, ...], float], ...] = (((), 1.0), ((), 0.5), (_PAUSED, 2.0), (_PAUSED, 0.5), ((), 0.25))
-"""Frozen parameters of each update, and the value of all gradients in it."""
 
 
 def run_with_pause(subject: Subject, verdict: Verdict, folder: Path, model: Model, recipe: Recipe) -> Trainer:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
+from conformance.checks.api import Subject, Verdict, clause, full, need, run_two_updates, spike_gradients
 from conformance.techniques.optimizers import judge_updates
 from fixtures.models import exact_linear, two_heads, vectors
 from fixtures.recipe import (
@@ -19,9 +19,8 @@ from fixtures.recipe import (
     Optimizer,
     Precision,
     Recipe,
-    Steps,
 )
-from frameworks.contract import Capability, Trainer
+from frameworks.contract import Capability
 
 SCALING = DynamicScaling(initial=2.0**10)
 OPTIMIZERS: dict[str, Optimizer] = {
@@ -37,24 +36,13 @@ each_chosen = pytest.mark.parametrize("implementation", CHOSEN)
 each_implementation = pytest.mark.parametrize("implementation", ["default", *CHOSEN])
 
 
-def run_two_updates(subject: Subject, optimizer: str, implementation: Implementation, **changes: object) -> Trainer:
-    """Return a run after two updates, so that moments and counters have changed."""
-    recipe = Recipe(
-        OPTIMIZERS[optimizer], scaling=SCALING, schedule=Steps((1, 3), (1.0, 0.5, 0.25)), implementation=implementation
-    )
-    trainer = subject.trainer(exact_linear(), recipe.replace(**changes))
-    for _ in range(2):
-        trainer.apply_gradients(full(trainer, 2.0**-3))
-    return trainer
-
-
 @clause("scaling.skip-is-atomic")
 @each_optimizer
 @each_chosen
 def test_implementation_skip_is_atomic(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
-    trainer = run_two_updates(subject, optimizer, implementation)
+    trainer = run_two_updates(subject, OPTIMIZERS[optimizer], implementation=implementation)
     before = subject.state(trainer)
     for bad in (math.inf, -math.inf, math.nan):
         update = trainer.apply_gradients(spike_gradients(trainer, bad, base=1.0))
@@ -86,7 +74,7 @@ def test_implementation_skips_first_update(
 def test_implementation_counts_applied_updates(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
-    trainer, plain = (run_two_updates(subject, optimizer, implementation) for _ in range(2))
+    trainer, plain = (run_two_updates(subject, OPTIMIZERS[optimizer], implementation=implementation) for _ in range(2))
     for value in (2.0**-3, math.inf, -(2.0**-4), math.nan, 2.0**-2):
         trainer.apply_gradients(full(trainer, value))
         if math.isfinite(value):
@@ -126,12 +114,12 @@ def test_implementation_applies_clipped_gradients(
     for value in (8.0, 2.0**-6, 1.0):
         norms = [run.apply_gradients(full(run, value)).gradient_norm for run in (plain, scaled)]
         verdict.equal(norms[1], norms[0], f"norm of gradients of {value}, scaled against unscaled", "norm-differs")
-    apart = max(
+    gap = max(
         float(np.abs(scaled.parameters()[name] - value).max() / np.abs(value).max())
         for name, value in plain.parameters().items()
     )
     bound = 3 * 2.0**-23
-    verdict.holds(apart <= bound, "relative distance of the weights after three clipped updates", apart, f"<= {bound}")
+    verdict.holds(gap <= bound, "relative distance of the weights after three clipped updates", gap, f"<= {bound}")
 
 
 @clause("optimizer.implementations-agree")
@@ -181,7 +169,7 @@ def test_hooks_run_only_after_applied_updates(
     subject: Subject, verdict: Verdict, implementation: Implementation, optimizer: str
 ) -> None:
     need(subject, Capability.STEP_HOOKS)
-    trainer = run_two_updates(subject, optimizer, implementation)
+    trainer = run_two_updates(subject, OPTIMIZERS[optimizer], implementation=implementation)
     before, calls = trainer.hook_calls(), []
     for value in (1.0, math.inf, 2.0**-3, math.nan):
         trainer.apply_gradients(full(trainer, value))
@@ -195,7 +183,9 @@ def test_averages_and_schedules_follow_applied_updates(
     subject: Subject, verdict: Verdict, implementation: Implementation
 ) -> None:
     need(subject, Capability.AVERAGE)
-    trainer, plain = (run_two_updates(subject, "sgd", implementation, average=0.5) for _ in range(2))
+    trainer, plain = (
+        run_two_updates(subject, OPTIMIZERS["sgd"], implementation=implementation, average=0.5) for _ in range(2)
+    )
     for value in (1.0, math.inf, 2.0**-3, math.nan):
         update = trainer.apply_gradients(full(trainer, value))
         if math.isfinite(value):

@@ -56,6 +56,10 @@ CURVES: dict[str, Curve] = {
     "joined-inside": Joined((Joined((_HALF, Linear(0.5, 1.0, 2)), (2,)), Exponential(0.5)), (6,)),
 }
 each_curve = pytest.mark.parametrize("curve", CURVES)
+each_cycled = pytest.mark.parametrize(
+    "optimizer", [SGD(RATE, momentum=0.5), Adam(RATE, beta2=0.75)], ids=["momentum", "adam"]
+)
+CYCLE = OneCycle(4.0, 3, 10, 0.25, momenta=(0.75, 0.25))
 
 
 def zeros() -> dict[str, Array]:
@@ -68,11 +72,11 @@ def make_zero_run(subject: Subject, recipe: Recipe) -> Trainer:
     return subject.trainer(exact_linear(), recipe, zeros())
 
 
-def measure_moves(trainer: Trainer, first: int, last: int, parameter: int = 0) -> list[float]:
+def measure_moves(trainer: Trainer, start: int, stop: int, parameter: int = 0) -> list[float]:
     """Return the moves of a weight by updates `first` to `last` - 1; its gradient is 1 and -1 in turn."""
     name = list(trainer.parameters())[parameter]
     places = [float(trainer.parameters()[name].flat[0])]
-    signs = [(-1.0) ** index for index in range(first, last)]
+    signs = [(-1.0) ** index for index in range(start, stop)]
     for sign in signs:
         trainer.apply_gradients(full(trainer, sign))
         places.append(float(trainer.parameters()[name].flat[0]))
@@ -105,9 +109,9 @@ def test_rates_resume_after_load(subject: Subject, verdict: Verdict, curve: str,
     for former, saved in pairwise((0, 0, 4)):
         measure_moves(trainer, former, saved)
         trainer.save(tmp_path / str(saved))
-        again = make_zero_run(subject, recipe)
-        again.restore(tmp_path / str(saved))
-        judge(verdict, CURVES[curve], measure_moves(again, saved, UPDATES), saved)
+        resumed = make_zero_run(subject, recipe)
+        resumed.restore(tmp_path / str(saved))
+        judge(verdict, CURVES[curve], measure_moves(resumed, saved, UPDATES), saved)
 
 
 @clause("optimizer.schedules")
@@ -115,11 +119,11 @@ def test_rates_resume_after_load(subject: Subject, verdict: Verdict, curve: str,
 def test_rates_resume_when_schedule_is_created(subject: Subject, verdict: Verdict, curve: str, tmp_path: Path) -> None:
     need(subject, Capability.LOAD_ORDER)
     recipe = Recipe(SGD(RATE), schedule=CURVES[curve])
-    trainer, again = (make_zero_run(subject, recipe) for _ in range(2))
+    trainer, resumed = (make_zero_run(subject, recipe) for _ in range(2))
     measure_moves(trainer, 0, 4)
     trainer.save(tmp_path)
-    again.restore_in(tmp_path, "schedule-made-there")
-    judge(verdict, CURVES[curve], measure_moves(again, 4, UPDATES), 4)
+    resumed.restore_in(tmp_path, "schedule-made-there")
+    judge(verdict, CURVES[curve], measure_moves(resumed, 4, UPDATES), 4)
 
 
 @clause("optimizer.schedules")
@@ -136,12 +140,6 @@ def test_each_group_follows_schedule_from_its_own_rate(subject: Subject, verdict
     trainer = make_zero_run(subject, recipe)
     judge(verdict, CURVES[curve], measure_moves(trainer, 0, 5, parameter=1), 0, 2.0 * RATE)
     judge(verdict, CURVES[curve], measure_moves(trainer, 5, UPDATES), 5)
-
-
-each_cycled = pytest.mark.parametrize(
-    "optimizer", [SGD(RATE, momentum=0.5), Adam(RATE, beta2=0.75)], ids=["momentum", "adam"]
-)
-CYCLE = OneCycle(4.0, 3, 10, 0.25, momenta=(0.75, 0.25))
 
 
 @clause("optimizer.schedules")
@@ -164,6 +162,6 @@ def judge_cycle(subject: Subject, verdict: Verdict, recipe: Recipe, parameter: i
     trainer, oracle = make_zero_run(subject, recipe), subject.oracle(exact_linear(), recipe, zeros())
     measured, expected = (measure_moves(run, 0, UPDATES, parameter) for run in (trainer, oracle))
     largest = max(map(abs, expected))
-    for applied, (left, right) in enumerate(zip(measured, expected, strict=True)):
+    for applied, (move, exact) in enumerate(zip(measured, expected, strict=True)):
         bound = Bound(64 * UNIT * largest, {"method": "64 unit roundoffs of float32, of the largest movement"})
-        verdict.within(abs(left - right), bound, f"distance of movement {applied} from {right:.6g}", "momentum-differs")
+        verdict.within(abs(move - exact), bound, f"distance of movement {applied} from {exact:.6g}", "momentum-differs")

@@ -13,7 +13,7 @@ from fixtures.data import digits_batch, token_batch, vector_batch, wide_batch
 from fixtures.model import Activation, Batch, Dense, Dropout, Head, Heads, Layer, Model, Residual
 from fixtures.models import blocks, digits_convolution, digits_mlp, encoder
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Precision, Recipe, Recompute
-from frameworks.contract import RecomputeCase, Trainer
+from frameworks.contract import RecomputeCase
 
 RECIPE = Recipe(SGD(2.0**-4, momentum=0.5))
 PLAIN: dict[str, Callable[[], tuple[Model, Batch]]] = {
@@ -21,18 +21,19 @@ PLAIN: dict[str, Callable[[], tuple[Model, Batch]]] = {
     "convolution": lambda: (digits_convolution(0.0, 4), digits_batch(4, image=True)),
     "encoder": lambda: (encoder(width=16, heads=2, blocks=1), token_batch(2)),
 }
+RANDOM: dict[str, Callable[[], tuple[Model, Batch]]] = {
+    "mlp": lambda: (make_dropout_model(), digits_batch(8)),
+    "encoder": lambda: (encoder(width=16, heads=2, blocks=1, dropout=0.25), token_batch(2)),
+}
+UPDATES = 12
+"""Enough updates for a gradient's last bits to affect a loss at any seed."""
+CONTAINERS = [case for case in get_args(RecomputeCase) if case in ("positional", "tuple", "list", "dict", "keyword")]
 
 
 def make_dropout_model(rate: float = 0.5) -> Model:
     """Return a model of two dense layers, each followed by dropout."""
     layers: tuple[Layer, ...] = (Dense(32), Activation("tanh"), Dropout(rate), Dense(32), Dropout(rate))
     return Model("dropped", (*layers, Heads((Head("output", 10),))), (784,), (("output", "cross_entropy"),))
-
-
-RANDOM: dict[str, Callable[[], tuple[Model, Batch]]] = {
-    "mlp": lambda: (make_dropout_model(), digits_batch(8)),
-    "encoder": lambda: (encoder(width=16, heads=2, blocks=1, dropout=0.25), token_batch(2)),
-}
 
 
 def make_model_and_batch(
@@ -46,24 +47,15 @@ def make_model_and_batch(
     return model, batch
 
 
-def twins(subject: Subject, model: Model, recipe: Recipe, recompute: Recompute) -> tuple[Trainer, Trainer]:
-    """Return two equal runs, without and with recomputation."""
-    return subject.trainer(model, recipe), subject.trainer(model, recipe.replace(recompute=recompute))
-
-
-UPDATES = 12
-"""Enough updates for a gradient's last bits to affect a loss at any seed."""
-
-
 @clause("recompute.same-loss")
 @pytest.mark.parametrize("segments", [3])
 @pytest.mark.parametrize("fixture", PLAIN)
 def test_losses_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str) -> None:
     model, batch = make_model_and_batch(subject, PLAIN, fixture, variant)
-    plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
+    plain, recomputed = recompute.make_runs(subject, model, RECIPE, Recompute(segments, variant=variant))
     expected = [plain.update((batch,)).loss for _ in range(UPDATES)]
     measured = [recomputed.update((batch,)).loss for _ in range(UPDATES)]
-    recompute.same_losses(subject, verdict, measured, expected, model, RECIPE, batch)
+    recompute.same_losses(subject, verdict, measured, expected, (model, RECIPE, batch))
 
 
 @clause("recompute.same-gradients")
@@ -71,9 +63,9 @@ def test_losses_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, 
 @pytest.mark.parametrize("fixture", ["convolution", "encoder"])
 def test_gradients_match_bitwise(subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str) -> None:
     model, batch = make_model_and_batch(subject, PLAIN, fixture, variant)
-    plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
+    plain, recomputed = recompute.make_runs(subject, model, RECIPE, Recompute(segments, variant=variant))
     expected, measured = plain.gradients((batch,)), recomputed.gradients((batch,))
-    recompute.same_gradients(subject, verdict, measured, expected, model, RECIPE, batch)
+    recompute.same_gradients(subject, verdict, measured, expected, (model, RECIPE, batch))
 
 
 @clause("recompute.replays-dropout")
@@ -89,14 +81,14 @@ def test_dropout_masks_are_replayed(
     recomputed = subject.trainer(model, RECIPE.replace(recompute=Recompute(segments, variant=variant)))
     measured, what = recomputed.gradients((batch,)), "every gradient under dropout"
     recompute.same_gradients(
-        subject, verdict, measured, control[0], model, RECIPE, batch, what, signature="mask-redrawn"
+        subject, verdict, measured, control[0], (model, RECIPE, batch), what=what, signature="mask-redrawn"
     )
 
 
 @clause("recompute.random-stream-unmoved")
 def test_later_random_numbers_match(subject: Subject, verdict: Verdict, variant: str) -> None:
     model, batch = RANDOM["mlp"]()
-    plain, recomputed = twins(subject, model, RECIPE, Recompute(2, variant=variant))
+    plain, recomputed = recompute.make_runs(subject, model, RECIPE, Recompute(2, variant=variant))
     for run in (plain, recomputed):
         run.gradients((batch,))
     verdict.same_state(recomputed.random_state(), plain.random_state(), "random state after one step", "stream-moved")
@@ -110,7 +102,7 @@ def test_running_statistics_update_once_per_step(
     subject: Subject, verdict: Verdict, segments: int, variant: str
 ) -> None:
     model, batch = PLAIN["convolution"]()
-    plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
+    plain, recomputed = recompute.make_runs(subject, model, RECIPE, Recompute(segments, variant=variant))
     for run in (plain, recomputed):
         run.update((batch,))
     verdict.differs(model.buffers(), plain.buffers(), "running statistics move at all")
@@ -127,14 +119,14 @@ def test_recomputed_forward_uses_precision_of_forward(
     of_ids = model.integer_inputs
     batches = [token_batch(2, seed=i) if of_ids else vector_batch(2, width=16, seed=i) for i in range(6)]
     recipe = RECIPE.replace(precision=precision)
-    plain, recomputed = twins(subject, model, recipe, Recompute(2, variant=variant))
+    plain, recomputed = recompute.make_runs(subject, model, recipe, Recompute(2, variant=variant))
     wide = subject.trainer(model, RECIPE).gradients((batches[0],))
     expected, measured = ([run.gradients((batch,)) for batch in batches] for run in (plain, recomputed))
     verdict.differs(wide, expected[0], f"{precision.label} differs from float32, so that a wrong replay would show")
     for index, (batch, one, other) in enumerate(zip(batches, measured, expected, strict=True)):
         what = f"every gradient of batch {index}"
         recompute.same_gradients(
-            subject, verdict, one, other, model, recipe, batch, what, signature="precision-not-replayed"
+            subject, verdict, one, other, (model, recipe, batch), what=what, signature="precision-not-replayed"
         )
 
 
@@ -146,10 +138,11 @@ def test_inner_segments_use_precision_of_forward(
     model, batch = digits_mlp((64, 32, 16)), digits_batch(8)
     recipe = RECIPE.replace(precision=precision)
     expected, measured = (
-        run.gradients((batch,)) for run in twins(subject, model, recipe, Recompute(2, depth=2, variant=variant))
+        run.gradients((batch,))
+        for run in recompute.make_runs(subject, model, recipe, Recompute(2, depth=2, variant=variant))
     )
     recompute.same_gradients(
-        subject, verdict, measured, expected, model, recipe, batch, signature="precision-not-replayed"
+        subject, verdict, measured, expected, (model, recipe, batch), signature="precision-not-replayed"
     )
 
 
@@ -163,10 +156,10 @@ def test_segment_boundary_between_matmul_and_activation(
     model = Model("cut", (*layers, Heads((Head("output", 10),))), (784,), (("output", "cross_entropy"),))
     recipe, batch = RECIPE.replace(precision=precision), digits_batch(8)
     expected, measured = (
-        run.gradients((batch,)) for run in twins(subject, model, recipe, Recompute(4, variant=variant))
+        run.gradients((batch,)) for run in recompute.make_runs(subject, model, recipe, Recompute(4, variant=variant))
     )
     recompute.same_gradients(
-        subject, verdict, measured, expected, model, recipe, batch, signature="precision-not-replayed"
+        subject, verdict, measured, expected, (model, recipe, batch), signature="precision-not-replayed"
     )
 
 
@@ -196,9 +189,6 @@ def probe_arrays() -> tuple[Array, Array]:
     return rng.standard_normal((4, 8)).astype(np.float32), rng.standard_normal((8, 3)).astype(np.float32)
 
 
-CONTAINERS = [case for case in get_args(RecomputeCase) if case in ("positional", "tuple", "list", "dict", "keyword")]
-
-
 @clause("recompute.containers")
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_tensors_in_containers_are_differentiated_or_refused(
@@ -223,7 +213,7 @@ def test_tensors_in_containers_are_differentiated_or_refused(
 @pytest.mark.parametrize("fixture", PLAIN)
 def test_nested_recomputation(subject: Subject, verdict: Verdict, fixture: str, variant: str) -> None:
     model, batch = make_model_and_batch(subject, PLAIN, fixture, variant)
-    plain, single = twins(subject, model, RECIPE, Recompute(2, variant=variant))
+    plain, single = recompute.make_runs(subject, model, RECIPE, Recompute(2, variant=variant))
     single.gradients((batch,))
     try:
         nested = subject.trainer(model, RECIPE.replace(recompute=Recompute(2, depth=2, variant=variant)))
@@ -233,14 +223,14 @@ def test_nested_recomputation(subject: Subject, verdict: Verdict, fixture: str, 
         verdict.holds(bool(str(refusal)), "the refusal says why", str(refusal), "a message")
         return
     verdict.observe(fixture, "taken")
-    recompute.same_gradients(subject, verdict, measured, plain.gradients((batch,)), model, RECIPE, batch)
+    recompute.same_gradients(subject, verdict, measured, plain.gradients((batch,)), (model, RECIPE, batch))
 
 
 @clause("recompute.runs-forward-once-more")
 @pytest.mark.parametrize("segments", [1, 2, 3])
 def test_each_segment_runs_exactly_twice(subject: Subject, verdict: Verdict, segments: int, variant: str) -> None:
     model, batch = PLAIN["mlp"]()
-    plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
+    plain, recomputed = recompute.make_runs(subject, model, RECIPE, Recompute(segments, variant=variant))
     for run in (plain, recomputed):
         for _ in range(2):
             run.update((batch,))
@@ -266,7 +256,7 @@ def test_weights_changed_before_backward(subject: Subject, verdict: Verdict, var
 
 @clause("recompute.frees-activations")
 def test_activations_are_freed(subject: Subject, verdict: Verdict, variant: str) -> None:
-    plain, recomputed = twins(subject, blocks(), RECIPE, Recompute(4, variant=variant))
+    plain, recomputed = recompute.make_runs(subject, blocks(), RECIPE, Recompute(4, variant=variant))
     plain_bytes, less = plain.saved_bytes(wide_batch()), recomputed.saved_bytes(wide_batch())
     verdict.holds(less < plain_bytes, "bytes held with four segments", less, f"below {plain_bytes}", "nothing-saved")
 

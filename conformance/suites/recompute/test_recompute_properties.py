@@ -32,6 +32,18 @@ from frameworks.contract import Trainer
 RECIPE = Recipe(SGD(2.0**-4, momentum=0.5))
 TOKENS = (Embedding(3000, 4), Flatten())
 WIDTH, SAMPLES, OUTPUTS = 12, 8, 4
+LINEAR: tuple[tuple[Layer, ...], ...] = (
+    (Dense(WIDTH),),
+    (Dense(WIDTH, bias=False), Activation("relu")),
+    (Residual((Dense(WIDTH), Activation("relu"))),),
+    (Residual((Dense(WIDTH, bias=False),)),),
+)
+CURVED: tuple[tuple[Layer, ...], ...] = (
+    (Dense(WIDTH),),
+    (LayerNorm(),),
+    (Residual((Dense(WIDTH), Activation("sigmoid"))),),
+    (Residual((Dense(WIDTH, bias=False),)), Activation("gelu")),
+)
 
 
 @dataclass(frozen=True)
@@ -78,20 +90,6 @@ def permutations(model: Model) -> Iterator[tuple[str, Array]]:
             places = rng.permutation(rows) % columns
             chosen = np.ones(shape) if rows > WIDTH else places[:, None] == np.arange(columns)
             yield name, np.where(chosen, rng.choice([-1.0, 1.0], shape), 0.0)
-
-
-LINEAR: tuple[tuple[Layer, ...], ...] = (
-    (Dense(WIDTH),),
-    (Dense(WIDTH, bias=False), Activation("relu")),
-    (Residual((Dense(WIDTH), Activation("relu"))),),
-    (Residual((Dense(WIDTH, bias=False),)),),
-)
-CURVED: tuple[tuple[Layer, ...], ...] = (
-    (Dense(WIDTH),),
-    (LayerNorm(),),
-    (Residual((Dense(WIDTH), Activation("sigmoid"))),),
-    (Residual((Dense(WIDTH, bias=False),)), Activation("gelu")),
-)
 
 
 @st.composite
@@ -165,7 +163,7 @@ def same_gradients(
     measured = run_of(subject, case, variant, depth).gradients(window)
     expected = plain_gradients(subject, replace(case, segments=1))
     recipe, (batch, *_) = RECIPE.replace(precision=case.precision), window
-    recompute.same_gradients(subject, verdict, measured, expected, case.model, recipe, batch, signature=signature)
+    recompute.same_gradients(subject, verdict, measured, expected, (case.model, recipe, batch), signature=signature)
 
 
 def same_state(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:

@@ -6,18 +6,13 @@ import numpy as np
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause
+from conformance.techniques.recompute import make_runs
 from fixtures.data import digits_batch, exact_batch
 from fixtures.model import Activation, Batch, BatchNorm, Dense, Dropout, Head, Heads, Model
 from fixtures.models import digits_mlp, dropout_probe
 from fixtures.recipe import SGD, DynamicScaling, Recipe, Recompute
-from frameworks.contract import Trainer
 
 RECIPE = Recipe(SGD(2.0**-4, momentum=0.5))
-
-
-def twins(subject: Subject, model: Model, recipe: Recipe, recompute: Recompute) -> tuple[Trainer, Trainer]:
-    """Return two equal runs, without and with recomputation."""
-    return subject.trainer(model, recipe), subject.trainer(model, recipe.replace(recompute=recompute))
 
 
 @clause("recompute.failure-leaves-no-trace")
@@ -45,7 +40,7 @@ def test_error_in_recomputed_forward(subject: Subject, verdict: Verdict, variant
 @clause("recompute.with-accumulation")
 @pytest.mark.parametrize("k", [3])
 def test_recomputation_within_window(subject: Subject, verdict: Verdict, k: int, variant: str) -> None:
-    plain, recomputed = twins(
+    plain, recomputed = make_runs(
         subject, digits_mlp((64, 32)), RECIPE.replace(accumulation=k), Recompute(2, variant=variant)
     )
     for start in (0, 12):
@@ -61,7 +56,7 @@ def test_overflow_in_recomputed_segment(subject: Subject, verdict: Verdict, vari
     inputs[0, 300] = math.inf
     spoilt = Batch(inputs, batch.targets)
     recipe = RECIPE.replace(scaling=DynamicScaling(initial=2.0**10))
-    plain, recomputed = twins(subject, digits_mlp((64, 32)), recipe, Recompute(2, variant=variant))
+    plain, recomputed = make_runs(subject, digits_mlp((64, 32)), recipe, Recompute(2, variant=variant))
     for window in ((batch,), (spoilt,), (batch,)):
         skipped = [run.update(window).skipped for run in (plain, recomputed)]
         verdict.equal(skipped[1], skipped[0], "whether the update is skipped")
@@ -81,7 +76,7 @@ def steep(by: float = 2.0**110) -> Model:
 def test_overflow_only_in_first_segment(subject: Subject, verdict: Verdict, variant: str) -> None:
     batch = exact_batch(4, 4, 4)
     recipe = RECIPE.replace(scaling=DynamicScaling(initial=2.0**30))
-    plain, recomputed = twins(subject, steep(), recipe, Recompute(2, variant=variant))
+    plain, recomputed = make_runs(subject, steep(), recipe, Recompute(2, variant=variant))
     before = recomputed.parameters()
     skipped = [run.update((batch,)).skipped for run in (plain, recomputed)]
     verdict.holds(skipped[0], "the plain run overflows and skips", skipped[0], True)
@@ -94,7 +89,7 @@ def test_overflow_only_in_first_segment(subject: Subject, verdict: Verdict, vari
 def test_evaluation_ignores_segments(subject: Subject, verdict: Verdict, variant: str) -> None:
     layers = (Dense(8), BatchNorm(), Activation("tanh"), Dropout(0.5), Dense(8), Dropout(0.5))
     model = Model("evaluated", (*layers, Heads((Head("output", 4),))), (8,), (("output", "squared_error"),))
-    plain, recomputed = twins(subject, model, RECIPE, Recompute(2, variant=variant))
+    plain, recomputed = make_runs(subject, model, RECIPE, Recompute(2, variant=variant))
     before, inputs = subject.state(recomputed), exact_batch(6).inputs
     expected, measured = plain.predict(inputs), recomputed.predict(inputs)
     verdict.equal(measured, expected, "outputs of evaluation with recomputation", "evaluation-differs")

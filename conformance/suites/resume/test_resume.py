@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from conformance.checks import subprocesses
-from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients, supports
+from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients, supports, train
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, dropout_probe, exact_linear, exact_stack, scalar, two_heads
 from fixtures.recipe import MASTERED, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
@@ -34,12 +34,12 @@ FRESH: dict[str, Recipe] = {
     for rate, schedule in (("constant", None), ("scheduled", Steps((1, 2), (1.0, 0.5, 0.25))))
 }
 """Recipes of runs that are saved before their first update."""
-
-
-def train(trainer: Trainer, start: int, stop: int, k: int = 1) -> None:
-    """Make updates `start` to `stop` - 1, each on a different batch."""
-    for i in range(start, stop):
-        trainer.update(exact_batch(8, seed=i).into(k))
+AGAIN: dict[str, Recipe] = {
+    "momentum-scheduled": TECHNIQUES["momentum"].replace(schedule=TECHNIQUES["schedule"].schedule),
+    "adam-averaged": ADAM.replace(average=0.75),
+    "adam-scaled": ADAM.replace(scaling=SCALING),
+    "momentum-recomputed": TECHNIQUES["momentum"].replace(recompute=Recompute(2)),
+}
 
 
 @clause("resume.bit-identical")
@@ -74,14 +74,6 @@ def test_save_before_first_update_has_no_side_effects(
         verdict.same_state(subject.state(saved), subject.state(plain), what, "run-differs")
 
 
-AGAIN: dict[str, Recipe] = {
-    "momentum-scheduled": TECHNIQUES["momentum"].replace(schedule=TECHNIQUES["schedule"].schedule),
-    "adam-averaged": ADAM.replace(average=0.75),
-    "adam-scaled": ADAM.replace(scaling=SCALING),
-    "momentum-recomputed": TECHNIQUES["momentum"].replace(recompute=Recompute(2)),
-}
-
-
 @clause("resume.bit-identical")
 @pytest.mark.parametrize("recipe", AGAIN.values(), ids=AGAIN)
 def test_run_resumed_after_every_update_matches_uninterrupted_run(
@@ -96,8 +88,8 @@ def test_run_resumed_after_every_update_matches_uninterrupted_run(
             resumed.restore(tmp_path / str(number))
         for run in (through, resumed):
             train(run, number, number + 1)
-        left, right = subject.state(resumed), subject.state(through)
-        verdict.same_state(left, right, f"training state after update {number}, resumed before each")
+        measured, expected = subject.state(resumed), subject.state(through)
+        verdict.same_state(measured, expected, f"training state after update {number}, resumed before each")
 
 
 @clause("resume.bit-identical")
@@ -147,9 +139,8 @@ def test_arrays_of_caller_are_not_aliased(subject: Subject, verdict: Verdict) ->
 
 @clause("resume.bit-identical")
 def test_run_resumes_in_new_process(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
-    scaling = SCALING if supports(subject.framework, Capability.DYNAMIC_SCALING) else None
     k = 2 if supports(subject.framework, Capability.ACCUMULATION) else 1
-    recipe = ADAM.replace(scaling=scaling, accumulation=k, schedule=Steps((1, 4), (1.0, 0.5, 0.25)))
+    recipe = ADAM.replace(scaling=scaling_if(subject), accumulation=k, schedule=Steps((1, 4), (1.0, 0.5, 0.25)))
     windows = [exact_batch(8, 16, 1, seed=i).into(k) for i in range(5)]
     through = subject.trainer(dropout_probe(16), recipe)
     for window in windows[:2]:
@@ -160,8 +151,8 @@ def test_run_resumes_in_new_process(subject: Subject, verdict: Verdict, tmp_path
         through.update(window)
         states.append(through.state())
     framework, completed = subprocesses.same_framework(subject), subject.complete_recipe(recipe)
-    task = subprocesses.Task(*framework, dropout_probe(16), completed, tmp_path / "run", tuple(windows[2:]))
-    restored = subprocesses.apart(task, tmp_path / "run")
+    task = subprocesses.ResumeTask(*framework, dropout_probe(16), completed, tmp_path / "run", tuple(windows[2:]))
+    restored = subprocesses.run_in_new_process(task, tmp_path / "run")
     for index, (measured, expected) in enumerate(zip(restored, states, strict=True)):
         verdict.same_state(measured, expected, f"training state {index} updates after the load", "new-process-differs")
 
@@ -201,7 +192,7 @@ def test_load_restores_saved_state_only(subject: Subject, verdict: Verdict, tmp_
 
 def scaling_if(subject: Subject) -> DynamicScaling | None:
     """Return dynamic scaling if the framework has it, else None."""
-    return SCALING if subject.framework.declares(Capability.DYNAMIC_SCALING).supported else None
+    return SCALING if supports(subject.framework, Capability.DYNAMIC_SCALING) else None
 
 
 @clause("resume.save-has-no-side-effects")
@@ -249,8 +240,8 @@ def test_save_inside_window_is_complete_or_refused(subject: Subject, verdict: Ve
     if resumed is None:
         verdict.holds(True, "the save was refused")
     else:
-        left, right = subject.state(resumed), subject.state(through)
-        verdict.same_state(left, right, "training state at the window's end", "partial-window-lost")
+        measured, expected = subject.state(resumed), subject.state(through)
+        verdict.same_state(measured, expected, "training state at the window's end", "partial-window-lost")
 
 
 @clause("resume.mid-window-rule")
@@ -272,8 +263,8 @@ def test_dropout_stream_resumes(subject: Subject, verdict: Verdict, tmp_path: Pa
     for batch in batches[3:]:
         masks = [run.update((batch,)).loss for run in (resumed, through)]
         verdict.equal(masks[0], masks[1], "loss under dropout after the load", "stream-restarted")
-    left, right = subject.state(resumed), subject.state(through)
-    verdict.same_state(left, right, "training state after three more updates under dropout", "stream-restarted")
+    measured, expected = subject.state(resumed), subject.state(through)
+    verdict.same_state(measured, expected, "training state after three more updates under dropout", "stream-restarted")
 
 
 @clause("resume.load-order")
@@ -306,18 +297,22 @@ def test_run_resumes_in_any_load_order(
 def test_runs_with_shared_state_are_independent(subject: Subject, verdict: Verdict, technique: str) -> None:
     need(subject, Capability.LIVE_STATE)
     recipe = make_recipe(subject) if technique == "all" else TECHNIQUES[technique]
-    giver, taker, *alone = (subject.trainer(exact_linear(), recipe) for _ in range(4))
-    for run in (giver, *alone):
+    source, receiver, *alone = (subject.trainer(exact_linear(), recipe) for _ in range(4))
+    for run in (source, *alone):
         train(run, 0, 4, recipe.accumulation)
-    taker.take(giver)
-    taken = subject.state(giver)
-    verdict.same_state(subject.state(taker), taken, "training state right after it was taken")
-    train(giver, 4, 7, recipe.accumulation)
-    verdict.same_state(subject.state(taker), taken, "training state while the run trained that gave it", "shared-state")
-    left = subject.state(giver)
-    train(taker, 10, 13, recipe.accumulation)
-    verdict.same_state(subject.state(giver), left, "training state while the run trained that took it", "shared-state")
-    for run, own, start, what in ((giver, alone[0], 4, "gave"), (taker, alone[1], 10, "took")):
+    receiver.take(source)
+    source_state = subject.state(source)
+    verdict.same_state(subject.state(receiver), source_state, "training state right after it was taken")
+    train(source, 4, 7, recipe.accumulation)
+    verdict.same_state(
+        subject.state(receiver), source_state, "training state while the run trained that gave it", "shared-state"
+    )
+    state_after = subject.state(source)
+    train(receiver, 10, 13, recipe.accumulation)
+    verdict.same_state(
+        subject.state(source), state_after, "training state while the run trained that took it", "shared-state"
+    )
+    for run, own, start, what in ((source, alone[0], 4, "gave"), (receiver, alone[1], 10, "took")):
         train(own, start, start + 3, recipe.accumulation)
         verdict.same_state(subject.state(run), subject.state(own), f"training state of the run that {what} its state")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, full, need
+from conformance.checks.api import Subject, Verdict, clause, full, need, train
 from fixtures.data import exact_batch
 from fixtures.model import Model
 from fixtures.models import exact_linear, exact_stack
@@ -14,6 +14,20 @@ from fixtures.recipe import MASTERED, PURE_LOW, SGD, Adam, DynamicScaling, Preci
 from frameworks.contract import Capability, Trainer
 
 SCALING = DynamicScaling(initial=2.0**10, interval=3)
+PLAIN = Recipe(Adam())
+SCHEDULED = PLAIN.replace(schedule=Steps((1,), (1.0, 0.5)))
+Training = tuple[Model, Recipe]
+STRANGERS: dict[str, tuple[Training, Training]] = {
+    "scaler-into-none": ((exact_linear(), PLAIN.replace(scaling=SCALING)), (exact_linear(), PLAIN)),
+    "none-into-scaler": ((exact_linear(), PLAIN), (exact_linear(), PLAIN.replace(scaling=SCALING))),
+    "moments-into-none": ((exact_linear(), PLAIN), (exact_linear(), Recipe(SGD()))),
+    "none-into-moments": ((exact_linear(), Recipe(SGD())), (exact_linear(), PLAIN)),
+    "layers-into-none": ((exact_stack(), PLAIN), (exact_linear(), PLAIN)),
+    "none-into-layers": ((exact_linear(), PLAIN), (exact_stack(), PLAIN)),
+    "schedule-into-none": ((exact_linear(), SCHEDULED), (exact_linear(), PLAIN)),
+    "none-into-schedule": ((exact_linear(), PLAIN), (exact_linear(), SCHEDULED)),
+    "other-shapes": ((exact_linear(8, 4), PLAIN), (exact_linear(4, 4), PLAIN)),
+}
 
 
 def refusal(trainer: Trainer, path: Path) -> str:
@@ -67,21 +81,6 @@ def load_damaged(subject: Subject, verdict: Verdict, tmp_path: Path, how: str) -
     verdict.same_state(subject.state(trainer), before, "training state after the refusal", "damaged-by-load")
 
 
-PLAIN = Recipe(Adam())
-SCHEDULED = PLAIN.replace(schedule=Steps((1,), (1.0, 0.5)))
-STRANGERS: dict[str, tuple[Model, Recipe, Model, Recipe]] = {
-    "scaler-into-none": (exact_linear(), PLAIN.replace(scaling=SCALING), exact_linear(), PLAIN),
-    "none-into-scaler": (exact_linear(), PLAIN, exact_linear(), PLAIN.replace(scaling=SCALING)),
-    "moments-into-none": (exact_linear(), PLAIN, exact_linear(), Recipe(SGD())),
-    "none-into-moments": (exact_linear(), Recipe(SGD()), exact_linear(), PLAIN),
-    "layers-into-none": (exact_stack(), PLAIN, exact_linear(), PLAIN),
-    "none-into-layers": (exact_linear(), PLAIN, exact_stack(), PLAIN),
-    "schedule-into-none": (exact_linear(), SCHEDULED, exact_linear(), PLAIN),
-    "none-into-schedule": (exact_linear(), PLAIN, exact_linear(), SCHEDULED),
-    "other-shapes": (exact_linear(8, 4), PLAIN, exact_linear(4, 4), PLAIN),
-}
-
-
 @clause("resume.unclaimed-is-refused")
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_unclaimed_state_is_refused(subject: Subject, verdict: Verdict, tmp_path: Path, stranger: str) -> None:
@@ -93,14 +92,14 @@ def test_unclaimed_state_is_refused(subject: Subject, verdict: Verdict, tmp_path
 def test_average_on_one_side_only_is_refused(subject: Subject, verdict: Verdict, tmp_path: Path, saved: bool) -> None:
     recipes = PLAIN, PLAIN.replace(average=0.5)
     recipe, wanted = reversed(recipes) if saved else recipes
-    offer(subject, verdict, tmp_path, exact_linear(), recipe, exact_linear(), wanted)
+    offer(subject, verdict, tmp_path, (exact_linear(), recipe), (exact_linear(), wanted))
 
 
 @clause("resume.unclaimed-is-refused")
 def test_unclaimed_masters_are_refused_or_used(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
     """A save may hold only the masters, from which the low-precision weights are made; then nothing is lost."""
     saved, receiver = make_runs(
-        subject, tmp_path, exact_linear(), PLAIN.replace(precision=MASTERED[1]), exact_linear(), PLAIN
+        subject, tmp_path, (exact_linear(), PLAIN.replace(precision=MASTERED[1])), (exact_linear(), PLAIN)
     )
     text = refusal(receiver, tmp_path)
     verdict.observe("masters-into-none", "refused" if text else "taken")
@@ -132,7 +131,7 @@ def test_weights_in_other_format_are_refused(
 ) -> None:
     recipes = PLAIN.replace(precision=precision), PLAIN
     recipe, wanted = reversed(recipes) if narrower else recipes
-    offer(subject, verdict, tmp_path, exact_linear(), recipe, exact_linear(), wanted)
+    offer(subject, verdict, tmp_path, (exact_linear(), recipe), (exact_linear(), wanted))
 
 
 @clause("resume.other-format-is-refused")
@@ -142,27 +141,23 @@ def test_low_precision_formats_are_not_confused(
 ) -> None:
     (other,) = (candidate for candidate in PURE_LOW if candidate != precision)
     recipes = PLAIN.replace(precision=precision), PLAIN.replace(precision=other)
-    offer(subject, verdict, tmp_path, exact_linear(), recipes[0], exact_linear(), recipes[1])
+    offer(subject, verdict, tmp_path, (exact_linear(), recipes[0]), (exact_linear(), recipes[1]))
 
 
-def offer(
-    subject: Subject, verdict: Verdict, tmp_path: Path, model: Model, recipe: Recipe, other: Model, wanted: Recipe
-) -> None:
-    """Save a run of `model` by `recipe`, and check that a run of `other` by `wanted` refuses to load it."""
-    _, receiver = make_runs(subject, tmp_path, model, recipe, other, wanted)
+def offer(subject: Subject, verdict: Verdict, tmp_path: Path, saved: Training, other: Training) -> None:
+    """Save a run of a model by a recipe, and check that a run of the other model and recipe refuses to load it."""
+    _, receiver = make_runs(subject, tmp_path, saved, other)
     text = refusal(receiver, tmp_path)
     verdict.holds(
         bool(text), "a run of another recipe is refused with a message", text, "a ValueError", "silently-dropped"
     )
 
 
-def make_runs(
-    subject: Subject, tmp_path: Path, model: Model, recipe: Recipe, other: Model, wanted: Recipe
-) -> tuple[Trainer, Trainer]:
+def make_runs(subject: Subject, tmp_path: Path, *trainings: Training) -> tuple[Trainer, Trainer]:
     """Return a run that was saved and a run of another kind; both have made an update."""
-    saved, receiver = subject.trainer(model, recipe), subject.trainer(other, wanted)
-    saved.update((exact_batch(8, model.sample[0]),))
-    receiver.update((exact_batch(8, other.sample[0]),))
+    saved, receiver = (subject.trainer(model, recipe) for model, recipe in trainings)
+    for run, (model, _) in zip((saved, receiver), trainings, strict=True):
+        run.update((exact_batch(8, model.sample[0]),))
     saved.save(tmp_path)
     return saved, receiver
 
@@ -205,8 +200,7 @@ def test_first_call_after_load_succeeds(subject: Subject, verdict: Verdict, tmp_
     if first == "unscale":
         need(subject, Capability.EXPLICIT_UNSCALE)
     running, restored = (subject.trainer(exact_linear(), PLAIN.replace(scaling=SCALING)) for _ in range(2))
-    for seed in range(2):
-        running.update((exact_batch(seed=seed),))
+    train(running, 0, 2)
     running.save(tmp_path)
     restored.restore(tmp_path)
     verdict.equal(CALLS[first](restored), CALLS[first](running), f"result of {first} after a load", "answer-differs")

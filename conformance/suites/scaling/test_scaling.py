@@ -96,10 +96,8 @@ def test_static_scale_is_constant(subject: Subject, verdict: Verdict) -> None:
 @clause("scaling.static-is-constant")
 def test_static_scale_is_transparent(subject: Subject, verdict: Verdict) -> None:
     batch = exact_batch()
-    plain, scaled = (
-        subject.trainer(exact_linear()),
-        subject.trainer(exact_linear(), Recipe(scaling=StaticScaling(128.0))),
-    )
+    plain = subject.trainer(exact_linear())
+    scaled = subject.trainer(exact_linear(), Recipe(scaling=StaticScaling(128.0)))
     losses = [trainer.update((batch,)).loss for trainer in (plain, scaled)]
     verdict.equal(losses[1], losses[0], "reported loss")
     verdict.same_state(scaled.parameters(), plain.parameters(), "parameters after one update")
@@ -118,8 +116,8 @@ def test_scale_stays_finite_after_many_growths(subject: Subject, verdict: Verdic
         after = trainer.parameters()
         verdict.differs(before, after, f"a gradient of {gradient} trains again within 75 updates", "frozen")
         verdict.finite(after, "parameters after training again")
-        tried = [update.skipped for update in attempts[-2:]]
-        verdict.holds(not all(tried), "of the last two updates at least one is applied", tried, "one False", "frozen")
+        skips = [update.skipped for update in attempts[-2:]]
+        verdict.holds(not all(skips), "of the last two updates at least one is applied", skips, "one False", "frozen")
 
 
 @clause("scaling.stays-positive")

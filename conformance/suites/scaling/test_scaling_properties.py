@@ -18,6 +18,7 @@ from frameworks.contract import Capability
 RATE = 2.0**-6
 QUIET = 2.0**-10
 STEPS = st.lists(st.sampled_from(["quiet", "quiet", "quiet", "huge", "inf", "-inf", "nan"]), min_size=8, max_size=32)
+FORMATS = {"float32": two_heads, "float64-heads": sincos}
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,6 @@ HITS = st.builds(
         max_size=12,
     ).map(tuple),
 )
-FORMATS = {"float32": two_heads, "float64-heads": sincos}
 
 
 @clause("scaling.detects-every-group")

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, full, need, spike_gradients
+from conformance.checks.api import Subject, Verdict, clause, full, need, run_two_updates, spike_gradients
 from fixtures.models import exact_linear, two_heads
-from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Optimizer, Recipe, StaticScaling, Steps
-from frameworks.contract import Capability, Trainer
+from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Optimizer, Recipe, StaticScaling
+from frameworks.contract import Capability
 
 SCALING = DynamicScaling(initial=2.0**10)
 OPTIMIZERS: dict[str, Optimizer] = {
@@ -22,20 +22,11 @@ each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS)
 each_spoiler = pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan], ids=str)
 
 
-def run_two_updates(subject: Subject, optimizer: str, **changes: object) -> Trainer:
-    """Return a run after two updates, so that moments and counters have changed."""
-    recipe = Recipe(OPTIMIZERS[optimizer], scaling=SCALING, schedule=Steps((1, 3), (1.0, 0.5, 0.25)))
-    trainer = subject.trainer(exact_linear(), recipe.replace(**changes))
-    for _ in range(2):
-        trainer.apply_gradients(full(trainer, 2.0**-3))
-    return trainer
-
-
 @clause("scaling.skip-is-atomic")
 @each_optimizer
 @pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
 def test_skipped_update_is_atomic(subject: Subject, verdict: Verdict, optimizer: str, bad: float) -> None:
-    trainer = run_two_updates(subject, optimizer)
+    trainer = run_two_updates(subject, OPTIMIZERS[optimizer])
     before = subject.state(trainer)
     trainer.apply_gradients(spike_gradients(trainer, bad, base=1.0))
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", ignoring=("scaler/",))
@@ -45,7 +36,7 @@ def test_skipped_update_is_atomic(subject: Subject, verdict: Verdict, optimizer:
 @each_optimizer
 @pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
 def test_skip_under_static_scale_is_atomic(subject: Subject, verdict: Verdict, optimizer: str, bad: float) -> None:
-    trainer = run_two_updates(subject, optimizer, scaling=StaticScaling(2.0**10))
+    trainer = run_two_updates(subject, OPTIMIZERS[optimizer], scaling=StaticScaling(2.0**10))
     before = subject.state(trainer)
     if not trainer.apply_gradients(spike_gradients(trainer, bad, base=1.0)).skipped:
         verdict.abstain("an overflow skips no update under a static scale")
@@ -56,7 +47,7 @@ def test_skip_under_static_scale_is_atomic(subject: Subject, verdict: Verdict, o
 @clause("scaling.skip-is-atomic")
 def test_skipped_update_keeps_average(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.AVERAGE)
-    trainer = run_two_updates(subject, "sgd", average=0.5)
+    trainer = run_two_updates(subject, OPTIMIZERS["sgd"], average=0.5)
     before = subject.state(trainer)
     trainer.apply_gradients(spike_gradients(trainer, math.inf, base=1.0))
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", ignoring=("scaler/",))
@@ -64,7 +55,7 @@ def test_skipped_update_keeps_average(subject: Subject, verdict: Verdict) -> Non
 
 @clause("scaling.skip-is-atomic")
 def test_consecutive_skips_are_never_applied(subject: Subject, verdict: Verdict) -> None:
-    trainer = run_two_updates(subject, "adam", scaling=DynamicScaling(initial=2.0**100))
+    trainer = run_two_updates(subject, OPTIMIZERS["adam"], scaling=DynamicScaling(initial=2.0**100))
     before, spoilt = subject.state(trainer), spike_gradients(trainer, math.nan, base=1.0)
     for _ in range(100):
         trainer.apply_gradients(spoilt)
@@ -88,7 +79,7 @@ def test_skipped_first_update_changes_no_parameter(subject: Subject, verdict: Ve
 @clause("scaling.skip-is-reported")
 @each_optimizer
 def test_skip_is_reported_exactly_when_skipped(subject: Subject, verdict: Verdict, optimizer: str) -> None:
-    trainer = run_two_updates(subject, optimizer)
+    trainer = run_two_updates(subject, OPTIMIZERS[optimizer])
     reported, real = [], []
     for spoilt in (False, True, False, True, True, False):
         before = trainer.parameters()
@@ -103,7 +94,7 @@ def test_skip_is_reported_exactly_when_skipped(subject: Subject, verdict: Verdic
 @clause("scaling.step-count-follows-updates")
 @each_optimizer
 def test_run_with_skips_equals_run_without(subject: Subject, verdict: Verdict, optimizer: str) -> None:
-    trainer, plain = run_two_updates(subject, optimizer), run_two_updates(subject, optimizer)
+    trainer, plain = run_two_updates(subject, OPTIMIZERS[optimizer]), run_two_updates(subject, OPTIMIZERS[optimizer])
     rates = []
     for value in (2.0**-3, math.inf, -(2.0**-4), math.nan, 2.0**-2):
         gradient = full(trainer, value)
@@ -198,7 +189,7 @@ def test_gradient_order_does_not_matter(subject: Subject, verdict: Verdict) -> N
 @clause("scaling.tolerates-missing-gradients")
 def test_update_without_gradients_is_ignored(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.MISSING_GRADIENTS)
-    trainer = run_two_updates(subject, "adam", schedule=None)
+    trainer = run_two_updates(subject, OPTIMIZERS["adam"], schedule=None)
     before = subject.state(trainer)
     update = trainer.apply_gradients({})
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", ignoring=("scaler/",))
@@ -254,7 +245,7 @@ def test_observe_skips_with_two_optimizers(subject: Subject, verdict: Verdict) -
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_finite_update_can_be_discarded(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     need(subject, Capability.EXPLICIT_UNSCALE)
-    trainer, fresh = run_two_updates(subject, optimizer), run_two_updates(subject, optimizer)
+    trainer, fresh = run_two_updates(subject, OPTIMIZERS[optimizer]), run_two_updates(subject, OPTIMIZERS[optimizer])
     before = subject.state(trainer)
     trainer.apply_gradients(full(trainer, 1.0), discard=True)
     verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", ignoring=("scaler/",))

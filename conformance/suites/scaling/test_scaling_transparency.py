@@ -183,25 +183,24 @@ def test_scaling_a_low_precision_loss_does_not_overflow(subject: Subject, verdic
 @clause("scaling.disabled-is-passthrough")
 def test_disabled_scaling_is_passthrough(subject: Subject, verdict: Verdict) -> None:
     for fixture in FIXTURES:
-        off = run_updates(subject, fixture, Recipe(Adam(), scaling=DynamicScaling(enabled=False)))
+        disabled = run_updates(subject, fixture, Recipe(Adam(), scaling=DynamicScaling(enabled=False)))
         plain = run_updates(subject, fixture, Recipe(Adam()))
-        verdict.same_state(
-            subject.state(off), subject.state(plain), f"{fixture}: state with disabled scaling", ignoring=("scaler/",)
-        )
+        what = f"{fixture}: state with disabled scaling"
+        verdict.same_state(subject.state(disabled), subject.state(plain), what, ignoring=("scaler/",))
 
 
 @clause("scaling.disabled-is-passthrough")
 @pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
 def test_disabled_scaling_passes_on_what_is_not_finite(subject: Subject, verdict: Verdict, bad: float) -> None:
     recipe = Recipe(Adam(), schedule=Steps((1, 3), (1.0, 0.5, 0.25)))
-    off, plain = (
+    disabled, plain = (
         subject.trainer(exact_linear(), recipe.replace(scaling=s)) for s in (DynamicScaling(enabled=False), None)
     )
     for index, value in enumerate((1.0, bad, 1.0)):
-        for run in (off, plain):
+        for run in (disabled, plain):
             run.apply_gradients(spike_gradients(run, value, base=1.0))
-        left, right = subject.state(off), subject.state(plain)
-        verdict.same_state(left, right, f"state after update {index} with disabled scaling", ignoring=("scaler/",))
+        what = f"state after update {index} with disabled scaling"
+        verdict.same_state(subject.state(disabled), subject.state(plain), what, ignoring=("scaler/",))
 
 
 @clause("scaling.disabled-is-passthrough")

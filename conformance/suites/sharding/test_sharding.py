@@ -66,8 +66,8 @@ def test_two_ranks_match_oracle(subject: Subject, verdict: Verdict, ranks: Ranks
     updates = [rank_group.update(split_across_ranks(batch, 8, 8)) for batch in batches]
     envelope = subject.envelope(model, recipe, [(batch,) for batch in batches])
     losses = np.array([np.mean([own.loss for own in update]) for update in updates])
-    worst, bound, at = envelope.worst_loss(losses)
-    verdict.within(worst, bound, f"distance of the loss from float64's at update {at}", "loss-beyond-envelope")
+    worst, bound, index = envelope.worst_loss(losses)
+    verdict.within(worst, bound, f"distance of the loss from float64's at update {index}", "loss-beyond-envelope")
     for rank, state in enumerate(rank_group.states()):
         distance, bound = envelope.parameters(flat(weights(state)))
         verdict.within(distance, bound, f"relative distance of rank {rank}'s weights", "parameters-beyond-envelope")
@@ -153,9 +153,9 @@ def test_every_gradient_is_reduced_once_per_window(subject: Subject, verdict: Ve
 @clause("sharding.accumulates")
 @LEVEL
 def test_different_micro_batches_accumulate_in_every_window(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
-    still = Recipe(SGD(0.0), accumulation=3)
-    rank_group = subject.rank_group(exact_linear(), still.replace(ranks=ranks))
-    whole = make_single_run(subject, exact_linear(), still)
+    recipe = Recipe(SGD(0.0), accumulation=3)
+    rank_group = subject.rank_group(exact_linear(), recipe.replace(ranks=ranks))
+    whole = make_single_run(subject, exact_linear(), recipe)
     for number in range(2):
         batches = [exact_batch(size, seed=10 * number + size) for size in (4, 2, 2)]
         windows = windows_of(*[split_across_ranks(batch, len(batch) - 1, 1) for batch in batches])
@@ -212,10 +212,8 @@ def test_parameter_used_by_one_rank_is_updated_on_all(subject: Subject, verdict:
 @LEVEL
 def test_learning_rates_match_single_process(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = Recipe(SGD(0.5), schedule=Steps((1, 2, 3), (1.0, 0.5, 0.25, 0.125)))
-    one, rank_group = (
-        make_single_run(subject, exact_linear(), recipe),
-        subject.rank_group(exact_linear(), recipe.replace(ranks=ranks)),
-    )
+    one = make_single_run(subject, exact_linear(), recipe)
+    rank_group = subject.rank_group(exact_linear(), recipe.replace(ranks=ranks))
     gradient = full(one, 2.0**-6)
     expected, rates = [], []
     for _ in range(5):

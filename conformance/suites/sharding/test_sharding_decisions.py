@@ -23,6 +23,8 @@ from fixtures.recipe import BFLOAT16, FLOAT32, MASTERED, SGD, Adam, DynamicScali
 from frameworks.contract import Capability, RankGroup, Update
 
 SCALED = Recipe(Adam(2.0**-6), scaling=DynamicScaling(initial=16.0, interval=3))
+TINY = 2.0**-9
+FORMATS = {"float32": 1.0 + TINY, "bfloat16": 1.0}
 
 
 def make_rounding_bound(times: float) -> Bound:
@@ -70,10 +72,8 @@ def test_replicas_stay_equal(subject: Subject, verdict: Verdict, ranks: Ranks) -
 @LEVEL
 @RANK
 def test_overflow_on_one_rank_skips_on_all(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
-    rank_group, run = (
-        subject.rank_group(exact_stack(), SCALED.replace(ranks=ranks)),
-        make_single_run(subject, exact_stack(), Recipe()),
-    )
+    rank_group = subject.rank_group(exact_stack(), SCALED.replace(ranks=ranks))
+    run = make_single_run(subject, exact_stack(), Recipe())
     check_decisions(verdict, rank_group.apply_gradients([[full(run, 1.0)]] * 2), 16.0, 1, skipped=False)
     before = rank_group.states()
     fed = [
@@ -92,10 +92,8 @@ def test_overflow_on_one_rank_skips_on_all(subject: Subject, verdict: Verdict, r
 @RANK
 def test_overflow_in_one_shard_skips_on_all(subject: Subject, verdict: Verdict, ranks: Ranks, rank: int) -> None:
     need(subject, Capability.EXPLICIT_UNSCALE)
-    rank_group, run = (
-        subject.rank_group(exact_stack(), SCALED.replace(ranks=ranks)),
-        make_single_run(subject, exact_stack(), Recipe()),
-    )
+    rank_group = subject.rank_group(exact_stack(), SCALED.replace(ranks=ranks))
+    run = make_single_run(subject, exact_stack(), Recipe())
     inject = list_by_rank(ranks, rank, full(run, math.inf), full(run, 0.0))
     if ranks.level in ("replicated", "optimizer"):
         inject = [full(run, math.inf)] * 2
@@ -142,9 +140,9 @@ def test_clipping_norm_is_global(subject: Subject, verdict: Verdict, ranks: Rank
     coefficient = 1.25 / (2.5 + subject.conventions.clip_epsilon)
     for rank, state in enumerate(rank_group.states()):
         for name, mean in zip(names, (1.5, 2.0), strict=True):
-            apart = abs(float(state[f"parameter/{name}"].ravel()[0]) + mean * coefficient)
+            error = abs(float(state[f"parameter/{name}"].ravel()[0]) + mean * coefficient)
             verdict.within(
-                apart, make_rounding_bound(4), f"distance of {name} that rank {rank} has", "clipped-otherwise"
+                error, make_rounding_bound(4), f"distance of {name} that rank {rank} has", "clipped-otherwise"
             )
 
 
@@ -163,8 +161,8 @@ def test_shards_are_clipped_by_global_norm(subject: Subject, verdict: Verdict, r
     of_an_update = 4 + max(float(np.abs(value).max()) for value in start.values()) / share
     for rank, (update, state) in enumerate(zip(updates, rank_group.states(), strict=True)):
         if (norm := update.gradient_norm) is not None:
-            apart, what = abs(norm / (1.25 * limit) - 1.0), f"relative distance of the norm that rank {rank} reports"
-            verdict.within(apart, make_rounding_bound(of_the_norm), what, "norm-of-a-shard")
+            error, what = abs(norm / (1.25 * limit) - 1.0), f"relative distance of the norm that rank {rank} reports"
+            verdict.within(error, make_rounding_bound(of_the_norm), what, "norm-of-a-shard")
         moved = math.sqrt(sum(float(np.sum((state[f"parameter/{n}"] - a) ** 2.0)) for n, a in start.items()))
         what = f"relative distance of the length of rank {rank}'s update from the limit"
         verdict.within(
@@ -172,19 +170,13 @@ def test_shards_are_clipped_by_global_norm(subject: Subject, verdict: Verdict, r
         )
 
 
-TINY = 2.0**-9
-FORMATS = {"float32": 1.0 + TINY, "bfloat16": 1.0}
-
-
 @clause("sharding.reduces-in-the-asked-format")
 @LEVEL
 @pytest.mark.parametrize("name", FORMATS)
 def test_small_gradient_survives_reduction(subject: Subject, verdict: Verdict, ranks: Ranks, name: str) -> None:
-    asked = Ranks(ranks.count, ranks.level, reduce=name)  # type: ignore[arg-type]
-    rank_group, run = (
-        subject.rank_group(scalar(0.0), Recipe(SGD(1.0), ranks=asked)),
-        make_single_run(subject, scalar(0.0), Recipe()),
-    )
+    mesh = Ranks(ranks.count, ranks.level, reduce=name)  # type: ignore[arg-type]
+    rank_group = subject.rank_group(scalar(0.0), Recipe(SGD(1.0), ranks=mesh))
+    run = make_single_run(subject, scalar(0.0), Recipe())
     rank_group.apply_gradients([[full(run, 2.0)], [full(run, 2.0 * TINY)]])
     for rank, state in enumerate(rank_group.states()):
         sums = {n: -a.astype(np.float64) for n, a in state.items() if n.startswith("parameter/")}

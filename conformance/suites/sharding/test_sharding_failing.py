@@ -8,7 +8,8 @@ from time import monotonic
 import pytest
 
 from conformance.checks.api import Subject, Verdict, clause, need
-from conformance.techniques.sharding import listeners, listeners_below, split_across_ranks
+from conformance.checks.sockets import listeners, listeners_below
+from conformance.techniques.sharding import split_across_ranks
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear

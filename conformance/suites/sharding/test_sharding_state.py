@@ -141,16 +141,14 @@ def test_observe_running_statistics_of_ranks(subject: Subject, verdict: Verdict)
     model = Model("normed", (BatchNorm(), Heads((Head("output", 1),))), (2,), (("output", "squared_error"),))
     inputs = np.arange(16, dtype=np.float32).reshape(8, 2)
     batch = Batch(inputs, {"output": np.zeros((8, 1), np.float32)})
-    rank_group, whole = (
-        subject.rank_group(model, Recipe(SGD(0.0), ranks=Ranks(2))),
-        make_single_run(subject, model, Recipe(SGD(0.0))),
-    )
+    rank_group = subject.rank_group(model, Recipe(SGD(0.0), ranks=Ranks(2)))
+    whole = make_single_run(subject, model, Recipe(SGD(0.0)))
     rank_group.update(split_across_ranks(batch, 4, 4))
     whole.update((batch,))
     of_all = whole.buffers()["0.mean"]
-    left, right = (state["buffer/0.mean"] for state in rank_group.states())
-    alike = "whole" if np.array_equal(left, of_all) else "rank-0"
-    verdict.observe("statistics", alike if np.array_equal(left, right) else "own")
+    first, second = (state["buffer/0.mean"] for state in rank_group.states())
+    alike = "whole" if np.array_equal(first, of_all) else "rank-0"
+    verdict.observe("statistics", alike if np.array_equal(first, second) else "own")
 
 
 @clause("sharding.streams")
@@ -161,7 +159,7 @@ def test_observe_dropout_masks_of_ranks(subject: Subject, verdict: Verdict) -> N
     masks = []
     for rank in range(2):
         rank_group = subject.rank_group(model, Recipe(SGD(0.0), ranks=Ranks(2)))
-        still = alone[rank].part(0, 0)
-        windows = [(alone[rank],) if index == rank else (still,) for index in range(2)]
+        empty = alone[rank].part(0, 0)
+        windows = [(alone[rank],) if index == rank else (empty,) for index in range(2)]
         masks.append(rank_group.gradients(windows)[0]["1.output.weight"].ravel() != 0.0)
     verdict.observe("masks", "alike" if np.array_equal(masks[0], masks[1]) else "each its own")

@@ -158,6 +158,7 @@ def compare_times(
     fixture: Fixture,
     technique: Recipe,
     what: str,
+    *,
     plain: Recipe = RECIPE,
     steps: int = 1,
 ) -> Ratio:

@@ -1,1 +1,0 @@
-"""Measurement of bytes and times; the two sides of a comparison take turns, so that disturbances affect both."""
