@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.checks.sockets import Listener, listeners, listeners_below
 from conformance.checks.subject import Subject
-from conformance.techniques.sharding import Listener, listeners, listeners_below
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear
 from fixtures.recipe import Adam, Ranks, Recipe

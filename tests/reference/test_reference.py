@@ -37,7 +37,7 @@ from fixtures.recipe import (
 from frameworks.contract import Conventions, ScalerRule
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.core.network import CARRIERS, TENSORS
+from frameworks.reference.core.calls import CARRIERS, TENSORS
 from frameworks.reference.core.rounding import Exact
 from frameworks.reference.training.trainer import ReferenceTrainer
 
