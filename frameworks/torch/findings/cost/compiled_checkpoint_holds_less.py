@@ -1,4 +1,4 @@
-"""A compiled checkpoint has its output computed again for the layer behind it, which eager PyTorch keeps for it."""
+"""Compiled, a checkpoint's output is recomputed for the layer behind it, so fewer bytes are saved than eagerly."""
 
 import sys
 

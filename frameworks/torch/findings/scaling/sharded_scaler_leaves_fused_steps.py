@@ -1,4 +1,4 @@
-"""A rank applies a fused update although another rank met an overflow."""
+"""Under ShardedGradScaler a rank applies its fused update although another rank met an overflow."""
 
 import sys
 import tempfile

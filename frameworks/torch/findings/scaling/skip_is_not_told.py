@@ -1,4 +1,4 @@
-"""GradScaler.step does not tell that it skipped the update, so a schedule that follows it advances all the same."""
+"""GradScaler.step returns None for a skipped update too, so a schedule that follows it advances all the same."""
 
 import sys
 
