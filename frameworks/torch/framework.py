@@ -47,7 +47,7 @@ from frameworks.contract import (
 from frameworks.torch import shipped
 from frameworks.torch.core import devices, settings, ways
 from frameworks.torch.core.devices import DTYPES, dtype_name, parameters_leave, to_array, to_tensor
-from frameworks.torch.core.layers import OPERATIONS, VARIANTS, WAYS, function_used, recompute
+from frameworks.torch.core.operations import OPERATIONS, VARIANTS, WAYS, function_used, recompute
 from frameworks.torch.core.schedules import plateau_rates
 from frameworks.torch.core.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
 from frameworks.torch.declarations import NO_MASTERS, capabilities_of, conventions, refusals
@@ -270,4 +270,4 @@ class TorchFramework(TorchProcess):
         return OpResult(to_array(result), dtype_name(result.dtype))
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        return recompute(case, x, w, self.variant(variant), self.device, self.mode)
+        return recompute(case, x, w, self.variant(variant), device=self.device, mode=self.mode)

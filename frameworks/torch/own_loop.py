@@ -226,7 +226,7 @@ class LoopTrainer(TorchTrainer):
         schedulers = {id(value.optimizer): value for value in self.objects if isinstance(value, LRScheduler)}
         return [LoopStepper(optimizer, schedulers.get(id(optimizer))) for optimizer in optimizers]
 
-    def _made_scaler(self) -> torch.amp.GradScaler | None:
+    def _make_scaler(self) -> torch.amp.GradScaler | None:
         return next((value for value in self.objects if isinstance(value, torch.amp.GradScaler)), None)
 
     # one window
@@ -243,7 +243,7 @@ class LoopTrainer(TorchTrainer):
             norm = self.loop.step()
         return None if norm is None else float(norm)
 
-    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
+    def _make_update(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         before, rate = self._scale(), self.steppers[0].learning_rate
         applied = [stepper.applied for stepper in self.steppers]
         norm = self._own_step()

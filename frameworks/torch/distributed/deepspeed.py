@@ -357,7 +357,7 @@ class EngineTrainer(RankTrainer):
             self.put_gradients(former)
         return {name: self.slots[name].to_canonical(value) for name, value in result.items() if value is not None}
 
-    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
+    def _make_update(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         if inject is not None:
             raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_SCALER)
         self.sharding.end()
@@ -439,7 +439,7 @@ class EngineTrainer(RankTrainer):
         same_parts(path, [name for name in (_AVERAGE,) if state[name] is not None], averages)
         if self.average is not None:
             self.average.load_state_dict(state[_AVERAGE])
-        self.go_on(own[LOOP])
+        self.restore_loop_state(own[LOOP])
         self.put_buffers(own["buffers"])
         if own["open"]:
             self.put_gradients(own["gradients"])

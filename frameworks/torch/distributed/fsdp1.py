@@ -207,10 +207,10 @@ class FlatTrainer(RankTrainer):
     def _clip(self, limit: float) -> torch.Tensor:
         return self.sharding.root.clip_grad_norm_(limit)
 
-    def _add(self, gradients: Gradients) -> None:
+    def _add_gradients(self, gradients: Gradients) -> None:
         if gradients:
             with self.sharding.gather_parameters(writeback=True):
-                super()._add(gradients)
+                super()._add_gradients(gradients)
 
     # readings
 
@@ -236,7 +236,7 @@ class FlatTrainer(RankTrainer):
         with self.sharding.gather_parameters():
             return {name: gradient.clone() for name, gradient in super().open_gradients().items()}
 
-    def nothing_summed(self, name: str) -> torch.Tensor:
+    def zero_gradient(self, name: str) -> torch.Tensor:
         tensor = self.slots[name].tensor
         return torch.zeros(self.sharding.shapes[tensor], dtype=tensor.dtype)
 

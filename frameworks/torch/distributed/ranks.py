@@ -131,7 +131,7 @@ class RankTrainer(RankRun):
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
         return self.sharding.micro_batch(last=last)
 
-    def _share(self, total: torch.Tensor, items: int) -> torch.Tensor:
+    def _normalise(self, total: torch.Tensor, items: int) -> torch.Tensor:
         """The loss to back-propagate, multiplied by the number of ranks, by which the reduction divides."""
         return total * self.mesh.size() / items
 
@@ -164,9 +164,9 @@ class RankTrainer(RankRun):
 
     # the update
 
-    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
+    def _make_update(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         self._measure()
-        return super()._finish(unscale_calls, inject)
+        return super()._make_update(unscale_calls, inject)
 
     def _discard_update(self) -> Update:
         self._measure()
@@ -176,7 +176,7 @@ class RankTrainer(RankRun):
         gradients = (slot.tensor.grad for slot in self.slots.values())
         self._gradient_bytes = sum(resident_bytes(gradient) for gradient in gradients if gradient is not None)
 
-    def _add_to(self, gradient: torch.Tensor, value: torch.Tensor) -> None:
+    def _add_in_place(self, gradient: torch.Tensor, value: torch.Tensor) -> None:
         gradient.add_(part_of(value, gradient))
 
     # readings

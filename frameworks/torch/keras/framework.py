@@ -36,7 +36,7 @@ from frameworks.keras_common.run import KerasLoop, KerasMicroBatch, StatefulRun,
 from frameworks.keras_common.settings import dtype_policy, policy_of, read_settings, scalars, write_settings
 from frameworks.torch.core import devices
 from frameworks.torch.core.devices import SavedBytes, put_back, to_array, to_tensor
-from frameworks.torch.core.layers import differentiate_case
+from frameworks.torch.core.operations import differentiate_case
 from frameworks.torch.stacks.framework import StackFramework
 
 Gradients = dict[str, torch.Tensor | None]
@@ -325,7 +325,7 @@ class KerasOnTorch(ScopeOfPolicies, StackFramework):
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         with keras.device(self.device):
-            return differentiate_case(case, x, w, self.remat(variant), self.device)
+            return differentiate_case(case, x, w, self.remat(variant), device=self.device)
 
     def global_state(self) -> dict[str, str]:
         return super().global_state() | read_settings()

@@ -20,7 +20,7 @@ from fixtures.recipe import DynamicScaling, FormatName, Recipe
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Gradients, RowOrder, Unsupported, Update
 from frameworks.torch.core import devices
 from frameworks.torch.core.devices import dtype_name, whole
-from frameworks.torch.core.settings import guard_probe
+from frameworks.torch.probes import guard_probe
 from frameworks.torch.stacks.framework import (
     EPOCHS,
     ROWS,
@@ -128,7 +128,7 @@ class AccelerateTrainer(TorchTrainer):
     def prepare(self) -> None:
         self.accelerator = accelerator_of(self.recipe, self.device)
 
-    def _made_scaler(self) -> torch.amp.GradScaler | None:
+    def _make_scaler(self) -> torch.amp.GradScaler | None:
         return self.accelerator.scaler if self.recipe.scaling is not None else None
 
     # forward and backward: the prepared network has the precision scope
@@ -145,16 +145,16 @@ class AccelerateTrainer(TorchTrainer):
 
     @contextmanager
     def _micro_batch(self, *, last: bool) -> Iterator[None]:
-        """The body of the loop that accelerate documents; the update of a whole window is left to `_finish`."""
+        """The body of the loop that accelerate documents; the update of a whole window is left to `_make_update`."""
         with self.accelerator.accumulate(self.network):
             yield
             if not (last and self.accelerator.sync_gradients):
                 self._step()
 
-    def _share(self, total: torch.Tensor, items: int) -> torch.Tensor:
+    def _normalise(self, total: torch.Tensor, items: int) -> torch.Tensor:
         return total * self.recipe.accumulation / items if self._by_items else total / items
 
-    def _fed_share(self, total: torch.Tensor, micro_batches: int) -> torch.Tensor:
+    def _normalise_fed(self, total: torch.Tensor, micro_batches: int) -> torch.Tensor:
         return total
 
     def _pass(self, batch: Batch, items: int, scaler: torch.amp.GradScaler | None) -> float:
@@ -186,13 +186,13 @@ class AccelerateTrainer(TorchTrainer):
         with self.turn.install():
             return super().apply_gradients(*window, **manual)
 
-    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
+    def _make_update(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         before, rate = self._scale(), self.steppers[0].learning_rate
         self._end_window()
         manual = unscale_calls or 0
         for _ in range(manual if inject is None else max(1, manual)):
             self.accelerator.unscale_gradients()
-        self._add(inject or {})
+        self._add_gradients(inject or {})
         norm = None if self.recipe.clip is None else float(whole(self._clip(self.recipe.clip)))
         self._step()
         skipped = all(optimizer.step_was_skipped for optimizer in self.optimizers)
@@ -243,7 +243,7 @@ class _Loop:
         return {name: value for name, value in self._run.loop_state().items() if name != "random"}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._run.go_on({**state, "random": self._run.stream.states})
+        self._run.restore_loop_state({**state, "random": self._run.stream.states})
 
 
 NO_STATIC_SCALE = "accelerate calls GradScaler.update without a scale, and no setting keeps the scale"

@@ -46,7 +46,7 @@ from frameworks.contract import (
 from frameworks.torch.core import devices
 from frameworks.torch.core.devices import dtype_name
 from frameworks.torch.core.layers import DeviceBatch, Network, item_loss_sums
-from frameworks.torch.core.settings import Probe, guard_probe
+from frameworks.torch.probes import Probe, guard_probe
 from frameworks.torch.stacks.accelerate import SharedState, first_state
 from frameworks.torch.stacks.framework import (
     EPOCHS,
@@ -400,7 +400,7 @@ class TransformersRun(PlainTrainer):
         self.loop = Loop(self.trainer, self.desk)
         weakref.finalize(self, self.desk.close)
 
-    def _made_scaler(self) -> None:
+    def _make_scaler(self) -> None:
         """None: the scaler is in Trainer's accelerator."""
 
     @contextmanager
@@ -489,7 +489,7 @@ class TransformersRun(PlainTrainer):
         accelerator = self.trainer.accelerator
         self.before_step.actions += [accelerator.unscale_gradients] * max(0, (unscale_calls or 0) - 1)
         if inject is not None:
-            self.before_step.actions.append(partial(self._add, inject))
+            self.before_step.actions.append(partial(self._add_gradients, inject))
         gradients = [{name: value for name, value in mapping.items() if value is not None} for mapping in window]
         losses = [
             self._sum_products(mapping) if mapping else torch.zeros((), requires_grad=True) for mapping in gradients
@@ -557,7 +557,7 @@ class TransformersRun(PlainTrainer):
                 loop = torch.load(path / _LOOP_FILE, weights_only=True)
             except Exception as error:
                 raise ValueError(f"{path} cannot be loaded: {error}") from error
-        self.go_on({**loop, "random": self.stream.states})
+        self.restore_loop_state({**loop, "random": self.stream.states})
 
 
 class TransformersFramework(StackFramework):

@@ -448,12 +448,12 @@ class Stepper:
     def make_optimizer(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """The recipe's optimizer of these parameter groups."""
         kind, arguments = optimizer_kind(recipe)
-        return ways.optimizer(recipe.way("optimizer"), kind, groups, arguments)
+        return ways.make_optimizer(recipe.way("optimizer"), kind, groups, arguments)
 
-    def make_schedule(self, last: int = -1) -> None:
-        """Makes the recipe's schedule of the present optimizer, after update `last` (from 0), or at its beginning."""
+    def make_schedule(self, last_epoch: int = -1) -> None:
+        """Makes the recipe's schedule of the present optimizer after update `last_epoch`, from 0; -1: at the beginning."""
         schedule = self._schedule
-        self.scheduler = ways.scheduler(self._way, self.optimizer, schedule, last) if schedule else None
+        self.scheduler = ways.make_scheduler(self._way, self.optimizer, schedule, last_epoch) if schedule else None
 
     def _count(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self.hook_calls += 1

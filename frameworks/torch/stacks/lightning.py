@@ -23,17 +23,8 @@ from frameworks.base import NO_AVERAGE, MicroBatch
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Gradients, RowOrder, Unsupported, Update
 from frameworks.torch.core.devices import to_array, to_tensor
 from frameworks.torch.core.layers import DeviceBatch, parameters_by_name
-from frameworks.torch.core.settings import Probe
-from frameworks.torch.stacks.framework import (
-    EPOCHS,
-    STEPS,
-    Dropping,
-    StackFramework,
-    collect_warnings,
-    loader,
-    train_twice,
-)
-from frameworks.torch.stacks.lightning.fabric import (
+from frameworks.torch.probes import Probe
+from frameworks.torch.stacks.fabric import (
     ASKED,
     NAMES,
     NO_FUSED_CLIPPING,
@@ -47,7 +38,16 @@ from frameworks.torch.stacks.lightning.fabric import (
     require_together,
     without_warnings,
 )
-from frameworks.torch.stacks.lightning.fit import Fit, FitModule, Work, WorkQueue
+from frameworks.torch.stacks.framework import (
+    EPOCHS,
+    STEPS,
+    Dropping,
+    StackFramework,
+    collect_warnings,
+    loader,
+    train_twice,
+)
+from frameworks.torch.stacks.lightning_fit import Fit, FitModule, Work, WorkQueue
 from frameworks.torch.training.optimizers import averages_of
 from frameworks.torch.training.trainer import TorchTrainer
 
@@ -325,7 +325,7 @@ class LightningTrainer(TorchTrainer):
         self._left -= 1
         self._norm = work.norm
 
-    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
+    def _make_update(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         if self._left:
             raise Unsupported(Capability.PARTIAL_WINDOW, _WINDOW_GOES_ON, ends_a_window_early)
         before, rate, applied = self._opened
@@ -397,7 +397,7 @@ class LightningTrainer(TorchTrainer):
             raise ValueError(f"{path / FILE} cannot be loaded: {error}") from error
         former.end()
         loop = self._fit.task.loop
-        self.go_on(loop | {"random": self.stream.states})
+        self.restore_loop_state(loop | {"random": self.stream.states})
         self._left, self._opened = loop["left"], loop["opened"]
 
 

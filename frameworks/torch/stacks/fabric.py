@@ -22,7 +22,7 @@ from frameworks.base import NO_AVERAGE, same_parts
 from frameworks.contract import Attempt, Capability, FormatRequest, Unsupported
 from frameworks.torch.core.devices import dtype_name
 from frameworks.torch.core.layers import item_loss_sums
-from frameworks.torch.core.settings import Probe, all_guarded
+from frameworks.torch.probes import Probe, all_guarded
 from frameworks.torch.stacks.framework import StackFramework, collect_warnings
 from frameworks.torch.training.optimizers import scaler_settings
 from frameworks.torch.training.trainer import LOOP, TorchTrainer
@@ -234,7 +234,7 @@ class FabricTrainer(TorchTrainer):
     def _eager_losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         return item_loss_sums(self.model.losses, self._module(inputs), targets)
 
-    def _back(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
+    def _run_backward(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
         if scaler is not self.scaler and scaler is not None:
             scaler.scale(losses[0].detach())  # `unscale_` of the copy in `gradients` needs an earlier `scale`
         self.fabric.backward(losses[0], retain_graph=retain)
@@ -242,7 +242,7 @@ class FabricTrainer(TorchTrainer):
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
         return self.fabric.no_backward_sync(self._module, enabled=not last)
 
-    def _unscaled_to_clip(self) -> int:
+    def _unscale_calls(self) -> int:
         return 0
 
     def _unscale(self) -> None:
@@ -260,7 +260,7 @@ class FabricTrainer(TorchTrainer):
         for optimizer in self._optimizers:
             optimizer.step()
 
-    def _empty(self) -> None:
+    def _zero_gradients(self) -> None:
         for optimizer in self._optimizers:
             optimizer.zero_grad()
 
@@ -277,7 +277,7 @@ class FabricTrainer(TorchTrainer):
         parts = self.parts() | {"model": self._module}
         if "scaler" in parts:
             parts["scaler"] = self._plugin
-        return parts | self._loop()
+        return parts | self._loop_entry()
 
     def save(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -288,7 +288,7 @@ class FabricTrainer(TorchTrainer):
         try:
             same_parts(file, self.fabric.load(file, **_SAFELY), state)
             self.fabric.load(file, state, **_SAFELY)
-            self.go_on(state[LOOP])
+            self.restore_loop_state(state[LOOP])
             self.put_gradients(state[LOOP]["gradients"])
         except Exception as error:
             raise ValueError(f"{file} cannot be loaded: {error}") from error
