@@ -87,7 +87,7 @@ class Flat:
     """
 
     def __init__(
-        self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None, way: str
+        self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh, *, low: torch.dtype | None, way: str
     ) -> None:
         for index, layer in enumerate(network.layers):
             if index not in network.tied and any(True for _ in layer.parameters()):
@@ -198,7 +198,7 @@ class FlatTrainer(RankTrainer):
 
     def _flat(self, network: Network) -> Flat:
         low, way = self._take_low_format(), self.recipe.way("sharding")
-        return Flat(network, self._eager_losses, self.ranks, self.mesh, low, way)
+        return Flat(network, self._eager_losses, self.ranks, self.mesh, low=low, way=way)
 
     @property
     def root(self) -> nn.Module:

@@ -99,9 +99,9 @@ class RankTrainer(RankRun):
         self.sharding: ShardedNetwork
         if self.is_sharded:
             low, way = self._take_low_format(), self.recipe.way("sharding")
-            self.sharding = Sharded(self.network, self._eager_losses, self.ranks, self.mesh, low, way)
+            self.sharding = Sharded(self.network, self._eager_losses, self.ranks, self.mesh, low=low, way=way)
             if self.average is not None and isinstance(self.average.module, Network):
-                shard(self.average.module, self.ranks, self.mesh, low, way)
+                shard(self.average.module, self.ranks, self.mesh, low=low, way=way)
             self.slots = parameters_by_name(self.model, self.network)
         else:
             # reentrant checkpoints hide parameters from DDP's search; a separate loss does not reach all heads

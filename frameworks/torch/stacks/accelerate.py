@@ -112,8 +112,8 @@ class AccelerateTrainer(TorchTrainer):
     """
 
     def __init__(self, *args: Any) -> None:
-        self.turn = SharedState()
-        with self.turn.install():
+        self.shared_state = SharedState()
+        with self.shared_state.install():
             super().__init__(*args)
             optimizers = [stepper.optimizer for stepper in self.steppers]
             schedulers = [stepper.scheduler for stepper in self.steppers if stepper.scheduler is not None]
@@ -163,11 +163,11 @@ class AccelerateTrainer(TorchTrainer):
 
     def accumulate(self, batch: Batch, items: int) -> float:
         last = len(self.ledger.micro_batches) + 1 >= self.recipe.accumulation
-        with self.turn.install(), self._micro_batch(last=last):
+        with self.shared_state.install(), self._micro_batch(last=last):
             return super().accumulate(batch, items)
 
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
-        with self.turn.install():
+        with self.shared_state.install():
             accelerator = self.accelerator
             former = accelerator.step, accelerator.sync_gradients
             accelerator.step = 0
@@ -179,11 +179,11 @@ class AccelerateTrainer(TorchTrainer):
     # the update
 
     def apply(self) -> Update:
-        with self.turn.install():
+        with self.shared_state.install():
             return super().apply()
 
     def apply_gradients(self, *window: Gradients, **manual: Any) -> Update:
-        with self.turn.install():
+        with self.shared_state.install():
             return super().apply_gradients(*window, **manual)
 
     def _make_update(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
@@ -222,11 +222,11 @@ class AccelerateTrainer(TorchTrainer):
     # evaluation and checkpoints
 
     def save(self, path: Path) -> None:
-        with self.turn.install(), self.stream.open(keep=False):
+        with self.shared_state.install(), self.stream.open(keep=False):
             self.accelerator.save_state(str(path))
 
     def restore(self, path: Path) -> None:
-        with self.turn.install(), self.stream.open():
+        with self.shared_state.install(), self.stream.open():
             try:
                 self.accelerator.load_state(str(path))
             except Exception as error:

@@ -45,6 +45,19 @@ _SMALL = (
     r".*on purpose",
 )
 """Patterns of ignored warnings: Lightning's on small loops and Slurm, and a newer PyTorch's on Lightning's code."""
+ASKED: dict[FormatName, Any] = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
+_REPORTED = {"16-mixed": "float16", "bf16-mixed": "bfloat16", "32-true": "float32"}
+
+FILE = "run.ckpt"
+
+_SAFELY = {"weights_only": True} if "weights_only" in signature(Fabric.load).parameters else {}
+"""Arguments that restrict Fabric's loading to tensors and plain values; Lightning before 2.6 has none."""
+
+NO_STATIC_SCALE = "Lightning calls GradScaler.update() without a scale, so an overflow always changes it"
+_NORM_OF_ONE = "clip_gradients takes the norm over the parameters of one optimizer"
+NO_WIDE_HEADS = "Lightning casts the whole model, or all of its outputs, to one format"
+NO_LOW_SCALING = "Lightning scales losses in its 16-mixed alone"
+NO_FUSED_CLIPPING = "Lightning refuses to clip the scaled gradients of a fused optimizer, which unscales them itself"
 
 
 @cache
@@ -90,10 +103,6 @@ def make_scaled_plugin(mixed: Any, device: str, **options: Any) -> Any:
 def guard_attempts(probes: Mapping[Capability, Probe], device: str) -> dict[Capability, Attempt]:
     """Attempts by capability that use no random stream of a run and give no warnings."""
     return all_guarded(probes, device, partial(torch.random.fork_rng, []), without_warnings)
-
-
-ASKED: dict[FormatName, Any] = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
-_REPORTED = {"16-mixed": "float16", "bf16-mixed": "bfloat16", "32-true": "float32"}
 
 
 def format_request(ran: torch.dtype, reported: str, warned: list[str]) -> FormatRequest:
@@ -175,18 +184,6 @@ def scales(precision: str, device: str) -> bool:
         MixedPrecision(precision, device, torch.amp.GradScaler(device))
         return True
     return getattr(Loop(device, precision=precision).fabric.strategy.precision, "scaler", None) is not None
-
-
-FILE = "run.ckpt"
-
-_SAFELY = {"weights_only": True} if "weights_only" in signature(Fabric.load).parameters else {}
-"""Arguments that restrict Fabric's loading to tensors and plain values; Lightning before 2.6 has none."""
-
-NO_STATIC_SCALE = "Lightning calls GradScaler.update() without a scale, so an overflow always changes it"
-_NORM_OF_ONE = "clip_gradients takes the norm over the parameters of one optimizer"
-NO_WIDE_HEADS = "Lightning casts the whole model, or all of its outputs, to one format"
-NO_LOW_SCALING = "Lightning scales losses in its 16-mixed alone"
-NO_FUSED_CLIPPING = "Lightning refuses to clip the scaled gradients of a fused optimizer, which unscales them itself"
 
 
 class Float32Scaled(MixedPrecision):

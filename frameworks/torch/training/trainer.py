@@ -58,7 +58,7 @@ from frameworks.torch.core.settings import MODES, begin_anew, compile_function, 
 from frameworks.torch.probes import float16_clipped
 from frameworks.torch.training.optimizers import (
     NO_UNSCALING,
-    Kind,
+    ScalerClass,
     Stepper,
     averages_of,
     class_of_device,
@@ -113,7 +113,7 @@ Forward = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor
 class TorchTrainer(BaseTrainer):
     """A run on one device; compiled modes compile the forward pass and the loss together, at their first use."""
 
-    scaler_kind: Kind = torch.amp.GradScaler
+    scaler_kind: ScalerClass = torch.amp.GradScaler
 
     def __init__(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
