@@ -148,10 +148,14 @@ class LoopStepper(Stepper):
 
 
 def _flatten(values: Iterable[Any]) -> Iterator[Any]:
+    """The values, each once, with the elements of dictionaries, lists and tuples in their place."""
     seen: set[int] = set()
     for value in values:
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
-        for element in inner:
+        if isinstance(value, dict):
+            elements: Iterable[Any] = value.values()
+        else:
+            elements = value if isinstance(value, list | tuple) else (value,)
+        for element in elements:
             if id(element) not in seen:
                 seen.add(id(element))
                 yield element

@@ -120,7 +120,7 @@ def make_optimizer(way: str, kind: OptimizerClass, groups: Groups, options: Mapp
     """An optimizer of parameter groups."""
     match way:
         case "named":
-            return kind([group | {"params": [*_name_parameters(group["params"])]} for group in groups], **options)
+            return kind([group | {"params": _name_parameters(group["params"])} for group in groups], **options)
         case "added-groups":
             first, *others = [
                 group | {"params": part}
@@ -136,8 +136,8 @@ def make_optimizer(way: str, kind: OptimizerClass, groups: Groups, options: Mapp
             return kind(groups, **options)
 
 
-def _name_parameters(parameters: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from ((f"parameter.{index}", parameter) for index, parameter in enumerate(parameters))
+def _name_parameters(parameters: Iterable[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+    return [(f"parameter.{index}", parameter) for index, parameter in enumerate(parameters)]
 
 
 def make_scheduler(

@@ -342,7 +342,7 @@ class EngineTrainer(RankTrainer):
 
     def accumulate(self, batch: Batch, items: int) -> float:
         self.sharding.begin()
-        return self._enter(batch, self._pass(batch, items, self.scaler))
+        return self._record(batch, self._pass(batch, items, self.scaler))
 
     # the update
 

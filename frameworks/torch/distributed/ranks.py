@@ -137,16 +137,16 @@ class RankTrainer(RankRun):
 
     def accumulate(self, batch: Batch, items: int) -> float:
         with self._micro_batch(last=True):
-            return self._enter(batch, self._pass(batch, items, self.scaler))
+            return self._record(batch, self._pass(batch, items, self.scaler))
 
-    def _enter(self, batch: Batch, total: float) -> float:
+    def _record(self, batch: Batch, total: float) -> float:
         """Records a micro-batch with this rank's own items."""
         return self.ledger.add(MicroBatch(total, batch.items), self.ledger.items + batch.items)
 
     def update_share(self, window: Window, items: int) -> Update:
         """Makes one update from this rank's window. All ranks' windows hold `items` items and are equally long."""
         for batch, total in zip(window, self._passes(window, items, self.scaler), strict=True):
-            self._enter(batch, total)
+            self._record(batch, total)
         return self.apply()
 
     def gradients_share(self, window: Window, items: int) -> dict[str, Array]:

@@ -100,12 +100,12 @@ def products_by_unit(
     product: Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor],
 ) -> torch.Tensor:
     """The sum of `products` over the units, each by its own pass; units without a given gradient are gathered too."""
-    left = dict(gradients)
+    remaining = dict(gradients)
     total = torch.zeros(())
     for prefix, unit in units.items():
-        own = {name: left.pop(name) for name in list(left) if name.startswith(prefix)}
+        own = {name: remaining.pop(name) for name in list(remaining) if name.startswith(prefix)}
         total = total + product(unit, {name.removeprefix(prefix): value for name, value in own.items()})
-    return total + products(network, left)
+    return total + products(network, remaining)
 
 
 class CountedReductions(TorchDispatchMode):

@@ -34,6 +34,8 @@ from frameworks.torch.stacks.framework import (
 from frameworks.torch.training.optimizers import dynamic_arguments
 from frameworks.torch.training.trainer import TorchTrainer
 
+NO_STATIC_SCALE = "accelerate calls GradScaler.update without a scale, and no setting keeps the scale"
+BFLOAT16_SCALED = "accelerate's loss scaler comes with mixed_precision='fp16', and its bfloat16 has none"
 _SHARED: tuple[dict[str, Any], ...] = (
     PartialState._shared_state,
     AcceleratorState._shared_state,
@@ -246,10 +248,6 @@ class _Loop:
         self._run.restore_loop_state({**state, "random": self._run.stream.states})
 
 
-NO_STATIC_SCALE = "accelerate calls GradScaler.update without a scale, and no setting keeps the scale"
-BFLOAT16_SCALED = "accelerate's loss scaler comes with mixed_precision='fp16', and its bfloat16 has none"
-
-
 class AccelerateFramework(StackFramework):
     """Every recipe is trained by the loop that accelerate documents, with one accelerator for each run."""
 
@@ -314,22 +312,22 @@ def _bfloat16_is_scaled(device: str) -> bool:
         return accelerator.scaler is not None
 
 
-def _train_epochs(order: RowOrder, done: int, folder: str, device: str, *, resumes: bool) -> Dropping:
-    """Trains with a checkpoint after so many rows, or resumes from that checkpoint."""
+def _train_epochs(order: RowOrder, saved_after: int, folder: str, device: str, *, resumes: bool) -> Dropping:
+    """Trains with a checkpoint after `saved_after` rows of all epochs, or resumes from that checkpoint."""
     accelerator = Accelerator(cpu=device == "cpu", gradient_accumulation_steps=STEPS)
     model = Dropping()
     model, optimizer, rows = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01), loader(order))
     if resumes:
         accelerator.load_state(folder)
     model.train()
-    for epoch in range(done // ROWS if resumes else 0, EPOCHS):
-        skipped = done % ROWS if resumes and epoch == done // ROWS else 0
+    for epoch in range(saved_after // ROWS if resumes else 0, EPOCHS):
+        skipped = saved_after % ROWS if resumes and epoch == saved_after // ROWS else 0
         rows.set_epoch(epoch)
         for number, row in enumerate(accelerator.skip_first_batches(rows, skipped) if skipped else rows, skipped + 1):
             with accelerator.accumulate(model):
                 accelerator.backward(model(**row)["loss"])
                 optimizer.step()
                 optimizer.zero_grad()
-            if not resumes and epoch * ROWS + number == done:
+            if not resumes and epoch * ROWS + number == saved_after:
                 accelerator.save_state(folder)
     return accelerator.unwrap_model(model)

@@ -188,7 +188,7 @@ def arguments_of(recipe: Recipe, device: str, optimizer: str) -> TrainingArgumen
     )
 
 
-def force_float16(accelerator: Accelerator, recipe: Recipe, device: str) -> None:
+def install_scaler(accelerator: Accelerator, recipe: Recipe, device: str) -> None:
     """Gives a Trainer's accelerator the recipe's scaler, and on a CPU the float16 that it has on a GPU."""
     if accelerator.mixed_precision != "fp16":
         return
@@ -382,7 +382,7 @@ class TransformersRun(PlainTrainer):
             with self.stream.open(keep=False):
                 self.trainer = FedTrainer(
                     self.queue,
-                    partial(force_float16, recipe=recipe, device=device),
+                    partial(install_scaler, recipe=recipe, device=device),
                     model=self.whole,
                     args=self.arguments,
                     callbacks=[self.before_step],
@@ -610,22 +610,11 @@ class TransformersFramework(StackFramework):
 
         The compared weights are those of its last norm, which begin as ones.
         """
-        config = LlamaConfig(
-            vocab_size=16,
-            hidden_size=64,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            use_cache=False,
-        )
+        sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config = LlamaConfig(vocab_size=16, **sizes, use_cache=False)
         rows = [{"input_ids": row, "labels": row} for row in (torch.arange(8 * updates).view(-1, 8) % 13).tolist()]
-        options = {
-            "optim": "adamw_torch",
-            "learning_rate": rate,
-            "bf16": True,
-            "max_steps": updates,
-            "log_level": "passive",
-        }
+        options = {"optim": "adamw_torch", "learning_rate": rate, "bf16": True, "max_steps": updates}
+        options["log_level"] = "passive"
         with (
             tempfile.TemporaryDirectory() as folder,
             first_state(),
