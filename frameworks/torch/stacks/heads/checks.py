@@ -190,7 +190,7 @@ def state_of(model: Any, optimizer: Any) -> dict[str, torch.Tensor]:
     state = {f"model/{name}": value.detach().clone() for name, value in model.state_dict().items()}
     for number, slots in optimizer.state_dict()["state"].items():
         state |= {f"optimizer/{number}/{slot}": torch.as_tensor(value).clone() for slot, value in slots.items()}
-    return state | {"random": torch.get_rng_scope_state()}
+    return state | {"random": torch.get_rng_state()}
 
 
 DROPOUT = 0.1
