@@ -47,7 +47,7 @@ from frameworks.contract import (
 from frameworks.torch import shipped
 from frameworks.torch.core import devices, settings, ways
 from frameworks.torch.core.devices import DTYPES, dtype_name, parameters_leave, to_array, to_tensor
-from frameworks.torch.core.layers import OPERATIONS, VARIANTS, WAYS, function_used, recompute
+from frameworks.torch.core.operations import OPERATIONS, VARIANTS, WAYS, function_used, recompute
 from frameworks.torch.core.schedules import plateau_rates
 from frameworks.torch.core.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
 from frameworks.torch.declarations import NO_MASTERS, capabilities_of, conventions, refusals
@@ -153,21 +153,21 @@ class TorchFramework(TorchProcess):
         )
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here = dict(attempts(self.device, self.mode)) | shipped_attempts(self.parts())
+        result = dict(attempts(self.device, self.mode)) | shipped_attempts(self.parts())
         own = optimizers.implementation_attempts(self.device, self._run)
         if self.mode == deepspeed_start.MODE:
             own = {capability: own[capability] for capability in own.keys() & self.refusals().keys()}
-        here |= own
+        result |= own
         if self.mode not in ("fsdp1", deepspeed_start.MODE):
-            here[Capability.ADAM_8BIT] = partial(optimizers.keeps_codes, self.device)
-        here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
+            result[Capability.ADAM_8BIT] = partial(optimizers.keeps_codes, self.device)
+        result[Capability.OFFLOAD_PARAMETERS] = parameters_leave
         if not self._compiles:
-            here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
+            result |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
         if self.mode in _LIBRARIES:
-            here |= _LIBRARIES[self.mode].refused_attempts()
+            result |= _LIBRARIES[self.mode].refused_attempts()
         if self.device != "cpu" or self._compiles:
-            return here
-        return with_ranks(here | own_attempts(self.mode), partial(rank_group, mode=self.mode), self.ranks())
+            return result
+        return with_ranks(result | own_attempts(self.mode), partial(rank_group, mode=self.mode), self.ranks())
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
         if self.mode != "eager" and not self._compiles:
@@ -270,4 +270,4 @@ class TorchFramework(TorchProcess):
         return OpResult(to_array(result), dtype_name(result.dtype))
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        return recompute(case, x, w, self.variant(variant), self.device, self.mode)
+        return recompute(case, x, w, self.variant(variant), device=self.device, mode=self.mode)

@@ -59,8 +59,8 @@ def rank_group(
         Unsupported: PyTorch's ranks do not do what the recipe asks for.
         ValueError: the recipe names no ranks.
     """
-    if whole := _wants_whole(recipe, mode):
-        raise Unsupported(*whole, partial(_as_without_ranks, model, recipe, mode))
+    if refused := _refuse_parts(recipe, mode):
+        raise Unsupported(*refused, partial(_equals_single_run, model, recipe, mode))
     start = partial(_start_rank_group, mode=mode)
     if mode == deepspeed_start.MODE:
         deepspeed_start.require_together(model, recipe, start)
@@ -91,7 +91,7 @@ def _find_refusals(model: Model, recipe: Recipe, mode: str) -> Iterator[tuple[Ca
         yield Capability.O3_FLOAT16, _FUSED
 
 
-def _wants_whole(recipe: Recipe, mode: str) -> tuple[Capability, str] | None:
+def _refuse_parts(recipe: Recipe, mode: str) -> tuple[Capability, str] | None:
     """The refusal of an optimizer that needs whole matrices, where this mode's ranks hold parts of them."""
     flat, optimizer = is_flat(mode, recipe), recipe.optimizer
     if isinstance(optimizer, Adafactor) and ranks_of(recipe).level in ("gradients", "full"):
@@ -99,7 +99,7 @@ def _wants_whole(recipe: Recipe, mode: str) -> tuple[Capability, str] | None:
     return (Capability.MUON, _FLAT) if flat and isinstance(optimizer, Muon) else None
 
 
-def _as_without_ranks(model: Model, recipe: Recipe, mode: str) -> bool:
+def _equals_single_run(model: Model, recipe: Recipe, mode: str) -> bool:
     """Returns whether an update from power-of-two gradients equals that of a run without ranks."""
     shapes = model.parameter_shapes().items()
     gradients = {name: np.resize([1.0, -0.5, 0.25], shape).astype(np.float32) for name, shape in shapes}
@@ -130,17 +130,17 @@ def own_attempts(mode: str) -> dict[Capability, Attempt]:
     if mode == deepspeed_start.MODE:
         return deepspeed_start.attempts(partial(_start_rank_group, mode=mode))
     refusing = {"ddp": Ranks(2), "fsdp1": Ranks(2, "full")}
-    tries: dict[Capability, Attempt] = {}
+    own: dict[Capability, Attempt] = {}
     if mode in ("fsdp", "fsdp1"):
         for precision in MASTERED:
-            tries[Capability(f"precision.{precision.label}")] = partial(_keeps_masters, precision, mode)
+            own[Capability(f"precision.{precision.label}")] = partial(_keeps_masters, precision, mode)
     if mode in refusing:
-        tries[Capability.TWO_LOSSES] = partial(_two_losses, refusing[mode], mode)
+        own[Capability.TWO_LOSSES] = partial(_two_losses, refusing[mode], mode)
     if mode == "fsdp1":
-        tries[Capability.MISSING_GRADIENTS] = partial(
+        own[Capability.MISSING_GRADIENTS] = partial(
             stays_without_gradient, partial(_start_rank_group, mode=mode), refusing[mode]
         )
-    return tries
+    return own
 
 
 def _keeps_masters(precision: Precision, mode: str) -> bool:

@@ -38,8 +38,8 @@ class Stack:
 
 STACKS: Mapping[str, Stack] = {
     "keras": Stack("keras", "3.10", "frameworks.torch.keras.framework:KerasOnTorch"),
-    "fabric": Stack("lightning", "2.5", "frameworks.torch.stacks.lightning.fabric:FabricFramework"),
-    "lightning": Stack("lightning", "2.5", "frameworks.torch.stacks.lightning.framework:LightningFramework"),
+    "fabric": Stack("lightning", "2.5", "frameworks.torch.stacks.fabric:FabricFramework"),
+    "lightning": Stack("lightning", "2.5", "frameworks.torch.stacks.lightning:LightningFramework"),
     "accelerate": Stack("accelerate", "1.10", "frameworks.torch.stacks.accelerate:AccelerateFramework"),
     "trainer": Stack("transformers", "5.3", "frameworks.torch.stacks.trainer:TransformersFramework"),
     "trainer-plain": Stack("transformers", "5.3", "frameworks.torch.stacks.trainer:TransformersFramework"),

@@ -43,6 +43,7 @@ from frameworks.torch.training.optimizers import (
 from frameworks.torch.training.trainer import TorchTrainer
 
 _PLAIN = (bool, int, float, str, type(None))
+_RESCALED = "step changes gradients, so that those inside a pass are not those of the update"
 
 
 @dataclass
@@ -146,11 +147,15 @@ class LoopStepper(Stepper):
         self.scheduler = scheduler
 
 
-def _every(values: Iterable[Any]) -> Iterator[Any]:
+def _flatten(values: Iterable[Any]) -> Iterator[Any]:
+    """The values, each once, with the elements of dictionaries, lists and tuples in their place."""
     seen: set[int] = set()
     for value in values:
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
-        for element in inner:
+        if isinstance(value, dict):
+            elements: Iterable[Any] = value.values()
+        else:
+            elements = value if isinstance(value, list | tuple) else (value,)
+        for element in elements:
             if id(element) not in seen:
                 seen.add(id(element))
                 yield element
@@ -214,7 +219,7 @@ class LoopTrainer(TorchTrainer):
     def prepare(self) -> None:
         with self.stream.open():
             self.loop.setup(self.network, self.asked)
-        self.objects = list(_every(vars(self.loop).values()))
+        self.objects = list(_flatten(vars(self.loop).values()))
 
     def _make_average(self) -> AveragedModel | None:
         return next((value for value in self.objects if isinstance(value, AveragedModel)), None)
@@ -226,7 +231,7 @@ class LoopTrainer(TorchTrainer):
         schedulers = {id(value.optimizer): value for value in self.objects if isinstance(value, LRScheduler)}
         return [LoopStepper(optimizer, schedulers.get(id(optimizer))) for optimizer in optimizers]
 
-    def _made_scaler(self) -> torch.amp.GradScaler | None:
+    def _make_scaler(self) -> torch.amp.GradScaler | None:
         return next((value for value in self.objects if isinstance(value, torch.amp.GradScaler)), None)
 
     # one window
@@ -243,7 +248,7 @@ class LoopTrainer(TorchTrainer):
             norm = self.loop.step()
         return None if norm is None else float(norm)
 
-    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
+    def _make_update(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         before, rate = self._scale(), self.steppers[0].learning_rate
         applied = [stepper.applied for stepper in self.steppers]
         norm = self._own_step()
@@ -337,8 +342,8 @@ LoopAttempt = Callable[[Make], bool]
 _RECIPE = Recipe(SGD(0.5))
 
 
-def _same(left: Mapping[str, Array], right: Mapping[str, Array]) -> bool:
-    return all(np.array_equal(value, right[name]) for name, value in left.items())
+def _equal(first: Mapping[str, Array], second: Mapping[str, Array]) -> bool:
+    return all(np.array_equal(value, second[name]) for name, value in first.items())
 
 
 def _casts(precision: Precision, make: Make) -> bool:
@@ -375,14 +380,14 @@ def _moves(micro_batches: int, make: Make) -> bool:
     for batch in exact_batch(8).into(4)[:micro_batches]:
         run.accumulate(batch, 2 * micro_batches)
     run.apply()
-    return not _same(before, run.parameters())
+    return not _equal(before, run.parameters())
 
 
 def _feeds(make: Make) -> bool:
     run = make(exact_linear(), _RECIPE)
     before = run.parameters()
     run.apply_gradients(ones(run))
-    return not _same(before, run.parameters())
+    return not _equal(before, run.parameters())
 
 
 def _feeds_one(make: Make) -> bool:
@@ -391,7 +396,7 @@ def _feeds_one(make: Make) -> bool:
     name, value = next(iter(ones(run).items()))
     run.apply_gradients({name: value})
     after = run.parameters()
-    return not np.array_equal(before.pop(name), after[name]) and _same(before, after)
+    return not np.array_equal(before.pop(name), after[name]) and _equal(before, after)
 
 
 def _clips(make: Make) -> bool:
@@ -400,7 +405,7 @@ def _clips(make: Make) -> bool:
         run = make(exact_linear(), _RECIPE.replace(clip=clip))
         run.apply_gradients(ones(run))
         after.append(run.parameters())
-    return not _same(*after)
+    return not _equal(*after)
 
 
 def _schedules(make: Make) -> bool:
@@ -436,7 +441,7 @@ def _restores(make: Make) -> bool:
     with TemporaryDirectory() as folder:
         run.save(Path(folder))
         other.restore(Path(folder))
-    return _same(run.parameters(), other.parameters())
+    return _equal(run.parameters(), other.parameters())
 
 
 def _shows_the_pass(make: Make) -> bool:
@@ -522,7 +527,7 @@ class LoopFramework(TorchProcess):
         for capability, (what, attempt) in ATTEMPTS.items():
             try:
                 acts = _without_warnings(attempt, self._run)
-            except Exception:
+            except Exception:  # the test of this capability reports it
                 continue
             if not acts:
                 ignored[capability] = f"the loop ignores {what}" if what else _RESCALED
@@ -543,9 +548,6 @@ class LoopFramework(TorchProcess):
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         raise self.refusal(Capability.OPERATIONS)
-
-
-_RESCALED = "step changes gradients, so that those inside a pass are not those of the update"
 
 
 def _without_warnings(attempt: LoopAttempt, run: Make) -> bool:

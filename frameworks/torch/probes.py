@@ -1,7 +1,8 @@
-"""Attempts with PyTorch's own calls, without this adapter's guards."""
+"""Attempts with PyTorch's own calls, without this adapter's refusals, in scopes that restore what they change."""
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -13,7 +14,28 @@ from torch.nn.utils import clip_grad_norm_
 from fixtures.recipe import SGD, Adam, AdamW, Optimizer
 from frameworks.contract import Attempt, Capability
 from frameworks.torch.core.devices import module, random_apart
-from frameworks.torch.core.settings import MODES, Probe, all_guarded, compile_function, multiplies_in_tf32
+from frameworks.torch.core.settings import MODES, compile_function, multiplies_in_tf32
+
+Probe = Callable[[str], bool]
+"""An attempt that takes the name of the device."""
+Guard = Callable[[], AbstractContextManager[Any]]
+
+
+def guard_probe(probe: Probe, device: str, *guards: Guard) -> Attempt:
+    """The attempt on this device, inside scopes that restore the settings it changes."""
+    return partial(_inside, probe, device, guards)
+
+
+def all_guarded(probes: Mapping[Capability, Probe], device: str, *guards: Guard) -> dict[Capability, Attempt]:
+    """The guarded attempt (`guard_probe`) of each capability."""
+    return {capability: guard_probe(probe, device, *guards) for capability, probe in probes.items()}
+
+
+def _inside(probe: Probe, device: str, guards: tuple[Guard, ...]) -> bool:
+    with ExitStack() as scopes:
+        for guard in guards:
+            scopes.enter_context(guard())
+        return probe(device)
 
 
 def float16_clipped(optimizer: Optimizer, device: str) -> bool:

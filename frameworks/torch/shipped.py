@@ -39,10 +39,15 @@ from frameworks.torch.core.devices import to_array, to_tensor
 
 Call = Callable[[Callable[..., Any], Sequence[Any]], Any]
 Tensors = Sequence[torch.Tensor]
+Parameters = list[torch.Tensor]
 
 MISSING = "the examples of torch.testing want the package expecttest"
 _SAMPLES = 2
 _LOW = torch.bfloat16
+_IMPLEMENTATIONS = ("single", "foreach", "fused")
+_SCALE = 1024.0
+_DERIVATIVES = ("own-backward", "jacobian", "hessian", "low-jacobian")
+"""Techniques that take a derivative inside the function."""
 
 
 @cache
@@ -108,7 +113,13 @@ class _Shipped(BaseShipped):
     Args:
         device: device of the examples.
         compiles: the examples are compiled too.
+
+    Attributes:
+        own_techniques: techniques of this class alone, in addition to those of calls.
     """
+
+    own_techniques: tuple[str, ...] = ()
+    call_techniques = tuple(technique for technique in _calls("cpu") if technique != "in-scope")
 
     def __init__(self, device: str, *, compiles: bool) -> None:
         super().__init__()
@@ -144,11 +155,8 @@ class _Shipped(BaseShipped):
         return result
 
     def techniques(self) -> tuple[str, ...]:
-        known = (*self.of_calls, *self.own)
+        known = (*self.call_techniques, *self.own_techniques)
         return tuple(technique for technique in known if self.compiles or technique != "compiled")
-
-    own: tuple[str, ...] = ()
-    of_calls = tuple(technique for technique in _calls("cpu") if technique != "in-scope")
 
 
 def _values(example: Example, call: Call, technique: str, device: str) -> dict[str, torch.Tensor | None]:
@@ -229,7 +237,7 @@ def _dense(value: torch.Tensor) -> torch.Tensor:
     return (value if value.layout == torch.strided else value.to_dense()).clone().resolve_conj()
 
 
-def _again(value: Any) -> Any:
+def _copy_leaf(value: Any) -> Any:
     """A new leaf with the same numbers, where the value is a tensor."""
     if not isinstance(value, torch.Tensor):
         return value
@@ -262,7 +270,7 @@ def _modules() -> Mapping[str, Any]:
 class Operations(_Shipped):
     """Differentiable operations of `op_db` that take float32, two examples each."""
 
-    own = ("one-input", "used-twice", "scaled", "strided")
+    own_techniques = ("one-input", "used-twice", "scaled", "strided")
 
     def names(self) -> tuple[str, ...]:
         kind = torch.device(self.device).type
@@ -275,7 +283,7 @@ class Operations(_Shipped):
         del technique
         operation = _operations()[name]
         for sample in self.samples(name):
-            arguments, named = tree_map(_again, ((sample.input, *sample.args), dict(sample.kwargs)))
+            arguments, named = tree_map(_copy_leaf, ((sample.input, *sample.args), dict(sample.kwargs)))
             yield Example(partial(_apply_operation, operation, sample, named), arguments, _leaves((arguments, named)))
 
     def at(self, name: str, *points: Array) -> tuple[Array, ...]:
@@ -298,7 +306,7 @@ def _apply_operation(operation: Any, sample: Any, named: Mapping[str, Any], *arg
 class Layers(_Shipped):
     """Modules of `module_db` in training, two examples each."""
 
-    own = ("copied", "loaded", "saved-whole")
+    own_techniques = ("copied", "loaded", "saved-whole")
 
     def names(self) -> tuple[str, ...]:
         return tuple(_modules())
@@ -314,7 +322,9 @@ class Layers(_Shipped):
             module = build(2)
             if technique in _TRANSFORMED:
                 module = _TRANSFORMED[technique](module, build)
-            arguments, named = tree_map(_again, (tuple(sample.forward_input.args), dict(sample.forward_input.kwargs)))
+            arguments, named = tree_map(
+                _copy_leaf, (tuple(sample.forward_input.args), dict(sample.forward_input.kwargs))
+            )
             trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
             leaves = [*_leaves((arguments, named)), *trained]
             yield Example(partial(_call_module, module, named), arguments, leaves, tuple(module.buffers()))
@@ -355,11 +365,6 @@ _TRANSFORMED: Mapping[str, Callable[[torch.nn.Module, Build], torch.nn.Module]] 
 
 
 PARTS: Mapping[Part, type[Operations | Layers]] = {"operations": Operations, "layers": Layers}
-
-
-Parameters = list[torch.Tensor]
-_IMPLEMENTATIONS = ("single", "foreach", "fused")
-_SCALE = 1024.0
 
 
 @cache
@@ -625,9 +630,6 @@ _FUNCTIONS: Mapping[str, Function] = {
     "resized": _resize_images,
     "caught": _catch_error,
 }
-
-_DERIVATIVES = ("own-backward", "jacobian", "hessian", "low-jacobian")
-"""Techniques that take a derivative inside the function."""
 
 
 class TorchFunctions(BaseFunctions):

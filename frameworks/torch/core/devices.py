@@ -16,8 +16,10 @@ from fixtures.recipe import Offload
 from frameworks.base import processor
 from frameworks.base.recompute import OffloadedActivations, SavedActivations, TensorFiles
 
+CPU = "cpu"
+_BACKENDS = ("mtia", "hpu", "npu", "mps", "xpu", "cuda")
+"""Types of accelerators that have had a module `torch.TYPE` in PyTorch or one of its extensions."""
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-
 DTYPES: dict[str, torch.dtype] = {
     "float64": torch.float64,
     "float32": torch.float32,
@@ -28,11 +30,11 @@ DTYPES: dict[str, torch.dtype] = {
 
 def to_tensor(array: Array, device: str, dtype: torch.dtype | None = None) -> torch.Tensor:
     """A new tensor on `device`, rounded to `dtype` if one is given."""
-    own = np.array(array, order="C")
-    if own.dtype == BFLOAT16:
-        tensor = torch.from_numpy(own.view(np.int16)).view(torch.bfloat16)
+    copy = np.array(array, order="C")
+    if copy.dtype == BFLOAT16:
+        tensor = torch.from_numpy(copy.view(np.int16)).view(torch.bfloat16)
     else:
-        tensor = torch.from_numpy(own)
+        tensor = torch.from_numpy(copy)
     return tensor.to(device=device, dtype=dtype or tensor.dtype)
 
 
@@ -90,11 +92,6 @@ def put_back(tensors: Sequence[torch.Tensor], counts: list[int]) -> Iterator[Non
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value)
     counts[:] = former
-
-
-CPU = "cpu"
-_BACKENDS = ("mtia", "hpu", "npu", "mps", "xpu", "cuda")
-"""Types of accelerators that have had a module `torch.TYPE` in PyTorch or one of its extensions."""
 
 
 def available() -> tuple[str, ...]:
@@ -216,7 +213,7 @@ def parameters_leave() -> bool:
     """Returns whether `fully_shard`, the only API that offloads parameters, works without ranks."""
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard  # slow to import, rarely needed
 
-    module = torch.nn.Linear(2, 2, device=available()[-1])
-    before = module.weight.device
-    fully_shard(module, offload_policy=CPUOffloadPolicy(pin_memory=False))
-    return module.weight.device != before
+    linear = torch.nn.Linear(2, 2, device=available()[-1])
+    before = linear.weight.device
+    fully_shard(linear, offload_policy=CPUOffloadPolicy(pin_memory=False))
+    return linear.weight.device != before

@@ -1,24 +1,22 @@
 """The fixture model in PyTorch, channels-last between layers: layers, losses, recomputed segments, traces."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.amp import custom_bwd, custom_fwd
+from torch import nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import checkpoint_sequential
 
 from fixtures.arrays import Array
 from fixtures.model import (
-    SCALE,
     Activation,
     Again,
     Batch,
@@ -28,7 +26,6 @@ from fixtures.model import (
     Dropout,
     Embedding,
     Flatten,
-    FunctionUse,
     Layer,
     LayerNorm,
     LossKind,
@@ -43,110 +40,17 @@ from fixtures.model import (
 )
 from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds
-from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
-from frameworks.contract import FunctionFormat, FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.torch.core import devices, ways
 from frameworks.torch.core.devices import DTYPES, to_array, to_tensor
-from frameworks.torch.core.settings import MODES, begin_anew, compile_function
+from frameworks.torch.core.operations import VARIANTS, WAYS, make_function
 
-Function = Callable[[torch.Tensor], torch.Tensor]
-WAYS: dict[str, FunctionFormat] = {
-    "setup_context": "input",
-    "forward-with-context": "input",
-    "custom_fwd": "input",
-    "custom_fwd-setup_context": "input",
-    "custom_fwd-float32": "float32",
-    **({"custom_op": "input"} if hasattr(torch.library, "custom_op") else {}),
-}
-"""Ways to write a user function by name, the default first, with the documented format of each under autocast."""
-
-
-def _square(x: torch.Tensor) -> torch.Tensor:
-    return x * x
-
-
-def _back(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    return gradient * torch.clamp(2.0 * x, -1.0, 1.0)
-
-
-def _keep(ctx: Any, inputs: tuple[torch.Tensor], _output: torch.Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-    ctx.save_for_backward(x)
-    return _square(x)
-
-
-def _backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-    (x,) = ctx.saved_tensors
-    return _back(x, gradient)
-
-
-def _class_of(**methods: Callable[..., Any]) -> Function:
-    """The `apply` of a `torch.autograd.Function` with these static methods."""
-    static = {name: staticmethod(method) for name, method in methods.items()}
-    result: Any = type("Square", (torch.autograd.Function,), static)
-    return result.apply
-
-
-def _custom_op() -> Function:
-    operator = torch.library.custom_op("conformance::square", _square, mutates_args=())
-    operator.register_fake(torch.empty_like)
-    operator.register_autograd(_backward, setup_context=lambda ctx, inputs, output: _keep(ctx, inputs, output))
-    return operator
-
-
-@cache
-def function(way: str, device: str) -> Function:
-    """The operation in this way; `device` is the type of device that decorators for autocast are made for."""
-    decorated, decorated_backward = partial(custom_fwd, device_type=device), custom_bwd(_backward, device_type=device)
-    match way:
-        case "setup_context":
-            return _class_of(forward=_square, setup_context=_keep, backward=_backward)
-        case "forward-with-context":
-            return _class_of(forward=_forward, backward=_backward)
-        case "custom_op":
-            return _custom_op()
-        case "custom_fwd-setup_context":
-            return _class_of(forward=decorated(_square), setup_context=_keep, backward=decorated_backward)
-        case _:
-            wide = torch.float32 if way == "custom_fwd-float32" else None
-            return _class_of(forward=decorated(_forward, cast_inputs=wide), backward=decorated_backward)
-
-
-class UserFunctionLayer(nn.Module):
-    """`fixtures.model.UserFunction`, written in one of `WAYS`."""
-
-    def __init__(self, way: str | None) -> None:
-        super().__init__()
-        self.functions = {device: function(way or next(iter(WAYS)), device) for device in devices.available()}
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.functions[x.device.type](x)
-
-
-class ThreeInputsFunction(torch.autograd.Function):
-    """The operation of `fixtures.model`. Each backward pass appends its `needs_input_grad` to the list `asked`."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, scale: float, asked: list[tuple[bool, ...]]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        ctx.save_for_backward(a, b)
-        ctx.scale, ctx.asked = scale, asked
-        return scale * a * b, b + c
-
-    @staticmethod
-    def backward(ctx: Any, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (a, b), needs = ctx.saved_tensors, ctx.needs_input_grad[:3]
-        ctx.asked.append(needs)
-        every = (2.0 * ctx.scale * y * b, ctx.scale * y * a + z, z)
-        return *(gradient if needed else None for gradient, needed in zip(every, needs, strict=True)), None, None
-
-
+IGNORED = -100
+"""The label that `cross_entropy` ignores by default."""
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
 _PROJECTIONS = ("query", "key", "value", "output")
+_NUMBERS = count()
+_OF_NUMBER: WeakValueDictionary[int, "SegmentCalls"] = WeakValueDictionary()
+"""The counts of segments by number, through which an operator in a compiled graph finds them."""
 
 
 @dataclass(frozen=True)
@@ -241,6 +145,17 @@ class UsedAgain(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._layers[0][self._at](x)
+
+
+class UserFunctionLayer(nn.Module):
+    """`fixtures.model.UserFunction`, written in one of `WAYS`."""
+
+    def __init__(self, way: str | None) -> None:
+        super().__init__()
+        self.functions = {device: make_function(way or next(iter(WAYS)), device) for device in devices.available()}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.functions[x.device.type](x)
 
 
 def build(layer: Layer, shape: Shape) -> nn.Module:
@@ -339,10 +254,6 @@ def buffer_slots(layer: Layer, module: nn.Module, path: str) -> dict[str, Slot]:
             return {}
 
 
-IGNORED = -100
-"""The label that `cross_entropy` ignores by default."""
-
-
 @dataclass(frozen=True, eq=False)
 class DeviceBatch:
     """A micro-batch as tensors: labels outside the mask are `IGNORED`, other targets have their head's format."""
@@ -396,8 +307,8 @@ def item_losses(
     kinds: tuple[tuple[str, LossKind], ...], outputs: Mapping[str, torch.Tensor], targets: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
     """The loss of each item of a micro-batch, (items,), summed over the heads that have a target."""
-    every = [_item_losses(kind, outputs[name], targets[name]) for name, kind in kinds if name in targets]
-    return sum(every[1:], every[0])
+    losses = [_item_losses(kind, outputs[name], targets[name]) for name, kind in kinds if name in targets]
+    return sum(losses[1:], losses[0])
 
 
 def _item_losses(kind: LossKind, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -408,23 +319,13 @@ def _item_losses(kind: LossKind, output: torch.Tensor, target: torch.Tensor) -> 
     return functional.mse_loss(output, target, reduction="none").mean(-1)
 
 
-VARIANTS: dict[str, bool] = {"non-reentrant": False, "reentrant": True}
-"""Names of `torch.utils.checkpoint`'s two implementations, the recommended one first, and their `use_reentrant`."""
-DEFAULT = next(iter(VARIANTS))
-
-_NUMBERS = count()
-
-
 class SegmentCalls:
-    """A count for each segment. The operator of compiled forward passes finds this object by its `number`."""
+    """A count for each segment; `segment_begins` finds this object by its `number`."""
 
     def __init__(self, segments: int) -> None:
         self.counts = [0] * segments
         self.number = next(_NUMBERS)
         _OF_NUMBER[self.number] = self
-
-
-_OF_NUMBER: WeakValueDictionary[int, SegmentCalls] = WeakValueDictionary()
 
 
 @torch.library.custom_op("conformance::segment_begins", mutates_args=())
@@ -440,83 +341,6 @@ def _(x: torch.Tensor, number: int, index: int) -> torch.Tensor:  # noqa: ARG001
 
 
 segment_begins.register_autograd(lambda _, gradient: (gradient, None, None))
-
-
-_RERUN = FailingRerun()
-"""State of the present case. It is global because an operator takes no Python object as an argument."""
-
-
-@torch.library.custom_op("conformance::fails_the_second_time", mutates_args=())
-def _fails_the_second_time(x: torch.Tensor) -> torch.Tensor:
-    """A copy of `x`; raises in its second run. As an operator it also runs, and raises, in compiled graphs."""
-    _RERUN.begin()
-    return x.clone()
-
-
-@_fails_the_second_time.register_fake
-def _(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
-
-
-_fails_the_second_time.register_autograd(lambda _, gradient: gradient)
-
-
-def _value(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return torch.tanh(x @ w).sum()
-
-
-def _failing(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return _value(_fails_the_second_time(x), w)
-
-
-def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, device: str, mode: str) -> RecomputeResult:
-    """One case of `Framework.recompute`; PyTorch's own exceptions leave this call.
-
-    The value is one term of a loss. If the value is cut off from the graph, the backward pass of the other terms still
-    runs and gives the inputs of the value no gradient.
-    """
-
-    def run(function: Callable[..., torch.Tensor], *args: Any, **named: Any) -> torch.Tensor:
-        return checkpoint(function, *args, use_reentrant=VARIANTS[variant], **named)
-
-    return differentiate_case(case, x, w, run, device, mode)
-
-
-def differentiate_case(
-    case: RecomputeCase, x: Array, w: Array, run: Callable[..., torch.Tensor], device: str, mode: str = "eager"
-) -> RecomputeResult:
-    """Value and gradients of a case whose recomputation call is `run(function, *args, **named)`."""
-    inputs = to_tensor(x, device, torch.float32).requires_grad_(case != NO_GRAD_INPUT)
-    weight = to_tensor(w, device, torch.float32).requires_grad_()
-    _RERUN.runs = 0
-    forward: Callable[..., torch.Tensor] = partial(recomputed_call, case, run, _value, _failing)
-    if mode in MODES:
-        begin_anew()
-        forward = compile_function(forward, mode)
-    value = forward(inputs, weight)
-    if case == WEIGHTS_CHANGE:
-        with torch.no_grad():
-            weight.mul_(FACTOR)
-    if value.requires_grad:
-        value.backward()
-    gradients = [None if tensor.grad is None else to_array(tensor.grad) for tensor in (inputs, weight)]
-    return RecomputeResult(float(value.detach()), gradients[0], gradients[1])
-
-
-def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None, device: str) -> FunctionResult:
-    """The `needs_input_grad` of each backward pass of the operation of `fixtures.model`, and the gradients."""
-    asked: list[tuple[bool, ...]] = []
-    leaves = [
-        to_tensor(x, device, torch.float32).requires_grad_(need) for x, need in zip(inputs, use.needs, strict=True)
-    ]
-
-    def loss(*args: torch.Tensor) -> torch.Tensor:
-        pairs = [dict(zip("yz", ThreeInputsFunction.apply(*args, SCALE, asked), strict=True)) for _ in range(use.times)]
-        return torch.stack([outputs[name].sum() for outputs in pairs for name in use.outputs]).sum()
-
-    value = loss(*leaves) if variant is None else checkpoint(loss, *leaves, use_reentrant=VARIANTS[variant])
-    value.backward()
-    return FunctionResult(tuple(asked), tuple(None if leaf.grad is None else to_array(leaf.grad) for leaf in leaves))
 
 
 class Network(nn.Module):
@@ -551,7 +375,7 @@ class Network(nn.Module):
         self.tied = frozenset(head.tied for head in model.heads.heads if head.tied is not None)
         self._wide = frozenset(name for name, head in self.heads_built.items() if _is_wide(head))
         self.recompute, self._way = recompute, way
-        self.is_reentrant = recompute is not None and VARIANTS[recompute.variant or DEFAULT]
+        self.is_reentrant = recompute is not None and VARIANTS[recompute.variant or next(iter(VARIANTS))]
         self.bounds = segment_bounds(len(body), recompute)
         self.calls = SegmentCalls(len(self.bounds))
         self.call_in_place()
@@ -577,8 +401,8 @@ class Network(nn.Module):
         start, stop = self.bounds[index]
         if self.recompute is None or self.recompute.depth == 1:
             return self._run(start, stop, x)
-        for a, b in inner_bounds((start, stop)):
-            x = self._recompute(partial(self._run, a, b), x)
+        for first, end in inner_bounds((start, stop)):
+            x = self._recompute(partial(self._run, first, end), x)
         return x
 
     def _run(self, start: int, stop: int, x: torch.Tensor) -> torch.Tensor:
@@ -638,93 +462,19 @@ def cast_body(network: Network, dtype: torch.dtype) -> None:
             head.to(dtype)
 
 
-def _second(x: Tensor) -> Tensor:
-    return x.movedim(-1, 1)
-
-
-def _last(x: Tensor) -> Tensor:
-    return x.movedim(1, -1)
-
-
-OPERATIONS: dict[str, Callable[..., Tensor]] = {
-    "matmul": torch.matmul,
-    "batched_matmul": torch.bmm,
-    "einsum": lambda a, b: torch.einsum("ij,jk->ik", a, b),
-    "linear": lambda x, weight, bias: functional.linear(x, weight.t(), bias),
-    "conv2d": lambda x, kernel: _last(functional.conv2d(_second(x), kernel.permute(3, 2, 0, 1))),
-    "attention": lambda q, k, v: functional.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0],
-    "sum": torch.sum,
-    "mean": torch.mean,
-    "variance": lambda x: torch.var(x, correction=0),
-    "norm": lambda x: torch.linalg.vector_norm(x),
-    "prod": torch.prod,
-    "max": torch.max,
-    "cumsum": lambda x: torch.cumsum(x, -1),
-    "cumprod": lambda x: torch.cumprod(x, -1),
-    "logsumexp": lambda x: torch.logsumexp(x, -1),
-    "softmax": lambda x: torch.softmax(x, -1),
-    "log_softmax": lambda x: torch.log_softmax(x, -1),
-    "cross_entropy": functional.cross_entropy,
-    "squared_error": functional.mse_loss,
-    "absolute_error": functional.l1_loss,
-    "huber": functional.huber_loss,
-    "kl_divergence": lambda a, b: functional.kl_div(a, b, reduction="batchmean"),
-    "binary_cross_entropy_logits": functional.binary_cross_entropy_with_logits,
-    "layer_norm": lambda x: functional.layer_norm(x, x.shape[-1:]),
-    "instance_norm": lambda x: torch.nn.InstanceNorm1d(x.shape[0], device=x.device)(x),
-    "batch_norm": lambda x: torch.nn.BatchNorm1d(x.shape[-1], device=x.device)(x),  # with running statistics
-    "rms_norm": lambda x: functional.rms_norm(x, x.shape[-1:]),
-    "exp": torch.exp,
-    "expm1": torch.expm1,
-    "log": torch.log,
-    "log1p": torch.log1p,
-    "pow": lambda x: torch.pow(x, 3.0),
-    "square": torch.square,
-    "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt,
-    "reciprocal": torch.reciprocal,
-    "abs": torch.abs,
-    "sin": torch.sin,
-    "cos": torch.cos,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "relu": functional.relu,
-    "leaky_relu": functional.leaky_relu,
-    "elu": functional.elu,
-    "gelu": functional.gelu,
-    "silu": functional.silu,
-    "softplus": functional.softplus,
-    "erf": torch.erf,
-    "add": torch.add,
-    "subtract": torch.subtract,
-    "multiply": torch.multiply,
-    "divide": torch.divide,
-    "maximum": torch.maximum,
-    "where": lambda a, b: torch.where(a > 0, a, b),
-    "concatenate": lambda a, b: torch.cat([a, b], -1),
-    "stack": lambda a, b: torch.stack([a, b]),
-    "max_pool": lambda x: _last(functional.max_pool2d(_second(x), 2)),
-    "average_pool": lambda x: _last(functional.avg_pool2d(_second(x), 2)),
-    "dropout": lambda x: functional.dropout(x, 0.5, training=True),
-    "embedding": functional.embedding,
-    "gather_ids": lambda ids: ids + 0,
-    "argmax": lambda x: torch.argmax(x, -1),
-    "transpose": lambda x: x.transpose(-1, -2),
-    "reshape": torch.flatten,
-}
-
-
 def modules_by_path(model: Model, network: Network, heads: Container[str]) -> dict[str, nn.Module]:
     """The module of every layer by its path, in the order of the forward pass; the heads in `heads` are last."""
-    modules = dict(_inner(model.layers[:-1], network.built, ""))
+    modules = dict(_modules_of(model.layers[:-1], network.built, ""))
     last = len(model.layers) - 1
     return modules | {f"{last}.{name}": head for name, head in network.heads_built.items() if name in heads}
 
 
-def _inner(layers: tuple[Layer, ...], modules: Iterable[nn.Module], prefix: str) -> Iterator[Any]:
+def _modules_of(
+    layers: tuple[Layer, ...], modules: Iterable[nn.Module], prefix: str
+) -> Iterator[tuple[str, nn.Module]]:
     for index, (layer, module) in enumerate(zip(layers, modules, strict=True)):
         if isinstance(layer, Residual) and isinstance(module, ResidualBody):
-            yield from _inner(layer.body, module.body, f"{prefix}{index}.body.")
+            yield from _modules_of(layer.body, module.body, f"{prefix}{index}.body.")
         yield f"{prefix}{index}", module
 
 

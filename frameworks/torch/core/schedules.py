@@ -28,8 +28,10 @@ from frameworks.contract import Capability, Unsupported
 _LONG = 2**31
 
 
-def make_schedule(optimizer: torch.optim.Optimizer, curve: Curve | Steps, last: int = -1) -> lr_scheduler.LRScheduler:
-    """The schedule of an optimizer that follows a curve, after update `last`, from 0.
+def make_schedule(
+    optimizer: torch.optim.Optimizer, curve: Curve | Steps, last_epoch: int = -1
+) -> lr_scheduler.LRScheduler:
+    """The schedule of an optimizer that follows a curve, after update `last_epoch`, from 0.
 
     Raises:
         Unsupported: SCHEDULE, where PyTorch has no class for it.
@@ -40,29 +42,33 @@ def make_schedule(optimizer: torch.optim.Optimizer, curve: Curve | Steps, last: 
         raise Unsupported(Capability.SCHEDULE, "a cosine's eta_min is one for all groups", _has_floors)
     match curve:
         case Steps(boundaries=(), factors=(factor,)):
-            return lr_scheduler.ConstantLR(optimizer, factor, _LONG, last)
+            return lr_scheduler.ConstantLR(optimizer, factor, _LONG, last_epoch)
         case Exponential(ratio=ratio, every=1):
-            return lr_scheduler.ExponentialLR(optimizer, ratio, last)
+            return lr_scheduler.ExponentialLR(optimizer, ratio, last_epoch)
         case Exponential(ratio=ratio, every=every, staircase=True):
-            return lr_scheduler.StepLR(optimizer, every, ratio, last)
+            return lr_scheduler.StepLR(optimizer, every, ratio, last_epoch)
         case Linear(start=start, end=end, steps=steps):
-            return lr_scheduler.LinearLR(optimizer, start, end, steps, last)
+            return lr_scheduler.LinearLR(optimizer, start, end, steps, last_epoch)
         case Polynomial(steps=steps, power=power, end=0.0):
-            return lr_scheduler.PolynomialLR(optimizer, steps, power, last)
+            return lr_scheduler.PolynomialLR(optimizer, steps, power, last_epoch)
         case Cosine(steps=steps):
-            return lr_scheduler.CosineAnnealingLR(optimizer, steps, end, last)
+            return lr_scheduler.CosineAnnealingLR(optimizer, steps, end, last_epoch)
         case CosineRestarts(first=first, multiply=multiply):
-            return lr_scheduler.CosineAnnealingWarmRestarts(optimizer, first, multiply, end, last)
+            return lr_scheduler.CosineAnnealingWarmRestarts(optimizer, first, multiply, end, last_epoch)
         case Triangular(top=top, up=up, shrink=shrink):
             form, tops = "triangular2" if shrink else "triangular", [top * base for base in bases]
-            return lr_scheduler.CyclicLR(optimizer, bases, tops, up, mode=form, cycle_momentum=False, last_epoch=last)
+            return lr_scheduler.CyclicLR(
+                optimizer, bases, tops, up, mode=form, cycle_momentum=False, last_epoch=last_epoch
+            )
         case OneCycle(momenta=momenta):
-            return _one_cycle(optimizer, curve, bases, momenta or (), last)
+            return _one_cycle(optimizer, curve, bases, momenta or (), last_epoch)
         case Chained(parts=parts):
-            return lr_scheduler.ChainedScheduler([make_schedule(optimizer, part, last) for part in parts], optimizer)
+            return lr_scheduler.ChainedScheduler(
+                [make_schedule(optimizer, part, last_epoch) for part in parts], optimizer
+            )
         case Joined(parts=parts, boundaries=boundaries):
             return lr_scheduler.SequentialLR(
-                optimizer, [make_schedule(optimizer, part) for part in parts], list(boundaries), last
+                optimizer, [make_schedule(optimizer, part) for part in parts], list(boundaries), last_epoch
             )
         case InverseTime():
             attempt = partial(ships, "torch.optim.lr_scheduler", "inverse")
@@ -74,7 +80,7 @@ def make_schedule(optimizer: torch.optim.Optimizer, curve: Curve | Steps, last: 
 
 
 def _one_cycle(
-    optimizer: torch.optim.Optimizer, curve: OneCycle, bases: list[float], momenta: tuple[float, ...], last: int
+    optimizer: torch.optim.Optimizer, curve: OneCycle, bases: list[float], momenta: tuple[float, ...], last_epoch: int
 ) -> lr_scheduler.LRScheduler:
     cycled = {"max_momentum": momenta[0], "base_momentum": momenta[1]} if momenta else {}
     return lr_scheduler.OneCycleLR(
@@ -85,7 +91,7 @@ def _one_cycle(
         div_factor=curve.top,
         final_div_factor=1.0 / curve.end,
         cycle_momentum=bool(momenta),
-        last_epoch=last,
+        last_epoch=last_epoch,
         **cycled,
     )
 

@@ -3,8 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from inspect import signature
@@ -17,11 +16,20 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from frameworks.cache_folder import cache_folder
-from frameworks.contract import Attempt, Capability
 from frameworks.torch.core import devices
 from frameworks.torch.core.devices import dtype_name
 
-_OTHERS = ("accelerate", "bitsandbytes", "deepspeed", "torchao", "transformers")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+COMPILE, DYNAMIC = "compile", "compile-dynamic"
+MODES = (COMPILE, DYNAMIC)
+"""Compiled modes: PyTorch's default, which specializes on sizes until they change, and programs for all sizes."""
+_ISOLATION = "isolate_recompiles"
+_SPECIALIZATIONS: WeakKeyDictionary[Callable[..., Any], set[Hashable]] = WeakKeyDictionary()
+"""By function of all sizes, the `_specialization` of each program that it has; a reset of the compiler removes them."""
+
+_LIBRARIES = ("accelerate", "bitsandbytes", "deepspeed", "torchao", "transformers")
 """Optional libraries of modes and recipes."""
 
 _SWITCHES = (
@@ -61,8 +69,10 @@ _LIBRARY = re.compile(
 )
 """The compiler and the libraries of kernels that torch was built with, and their versions."""
 
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))  # default: a temporary folder
 
-def _truth(text: str) -> bool:
+
+def _is_true(text: str) -> bool:
     return text == "True"
 
 
@@ -97,22 +107,22 @@ def read_settings() -> dict[str, str]:
 def write_settings(state: Mapping[str, str]) -> None:
     """Restores what `read_settings` returned."""
     torch.set_default_dtype(getattr(torch, state["default-dtype"]))
-    torch.set_grad_enabled(_truth(state["grad-mode"]))
-    torch.set_autocast_cache_enabled(_truth(state["autocast.cache"]))
+    torch.set_grad_enabled(_is_true(state["grad-mode"]))
+    torch.set_autocast_cache_enabled(_is_true(state["autocast.cache"]))
     torch.set_num_threads(int(state["threads"]))
     if torch.get_float32_matmul_precision() != state["matmul-precision"]:
         torch.set_float32_matmul_precision(state["matmul-precision"])
     torch.use_deterministic_algorithms(
-        _truth(state["deterministic"]), warn_only=_truth(state["deterministic.warn-only"])
+        _is_true(state["deterministic"]), warn_only=_is_true(state["deterministic.warn-only"])
     )
-    torch.autograd.set_detect_anomaly(_truth(state["anomaly-mode"]), _truth(state["anomaly-mode.check-nan"]))
-    torch.backends.cudnn.enabled = _truth(state["cudnn.enabled"])
-    torch.backends.cudnn.benchmark = _truth(state["cudnn.benchmark"])
-    torch.backends.cudnn.deterministic = _truth(state["cudnn.deterministic"])
+    torch.autograd.set_detect_anomaly(_is_true(state["anomaly-mode"]), _is_true(state["anomaly-mode.check-nan"]))
+    torch.backends.cudnn.enabled = _is_true(state["cudnn.enabled"])
+    torch.backends.cudnn.benchmark = _is_true(state["cudnn.benchmark"])
+    torch.backends.cudnn.deterministic = _is_true(state["cudnn.deterministic"])
     if torch.backends.quantized.engine != state["quantized.engine"]:
         torch.backends.quantized.engine = state["quantized.engine"]
     for scope in _scopes():
-        torch.set_autocast_enabled(scope, _truth(state[f"autocast.{scope}"]))
+        torch.set_autocast_enabled(scope, _is_true(state[f"autocast.{scope}"]))
         torch.set_autocast_dtype(scope, getattr(torch, state[f"autocast.{scope}.dtype"]))
 
 
@@ -169,7 +179,7 @@ def read_environment(device: str) -> dict[str, str]:
         **_switches(),
         **{f"built-with.{name}": number for name, number in _LIBRARY.findall(torch.__config__.show())},
     }
-    result |= {library: version(library) for library in _OTHERS if find_spec(library) is not None}
+    result |= {library: version(library) for library in _LIBRARIES if find_spec(library) is not None}
     if device == "cuda":
         result |= {
             "cuda": torch.version.cuda,
@@ -183,49 +193,14 @@ def read_environment(device: str) -> dict[str, str]:
     return {name: str(value) for name, value in result.items()}
 
 
-Probe = Callable[[str], bool]
-"""An attempt that takes the name of the device."""
-Guard = Callable[[], AbstractContextManager[Any]]
-
-
-def guard_probe(probe: Probe, device: str, *guards: Guard) -> Attempt:
-    """The attempt on this device, inside scopes that restore the settings it changes."""
-    return partial(_inside, probe, device, guards)
-
-
-def all_guarded(probes: Mapping[Capability, Probe], device: str, *guards: Guard) -> dict[Capability, Attempt]:
-    """The guarded attempt (`guard_probe`) of each capability."""
-    return {capability: guard_probe(probe, device, *guards) for capability, probe in probes.items()}
-
-
-def _inside(probe: Probe, device: str, guards: tuple[Guard, ...]) -> bool:
-    with ExitStack() as scopes:
-        for guard in guards:
-            scopes.enter_context(guard())
-        return probe(device)
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-COMPILE, DYNAMIC = "compile", "compile-dynamic"
-MODES = (COMPILE, DYNAMIC)
-"""Compiled modes: PyTorch's default, which specializes on sizes until they change, and programs for all sizes."""
-_ISOLATION = "isolate_recompiles"
-_KINDS: WeakKeyDictionary[Callable[..., Any], set[Hashable]] = WeakKeyDictionary()
-"""The kinds of arguments for which a function of all sizes has a program. A reset of the compiler removes programs."""
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))  # default: a temporary folder
-
-
 def begin_anew() -> None:
     """Resets the compiler, as in a new process.
 
     PyTorch counts variants and records shapes for each code object, which all runs of a process share.
     """
     torch.compiler.reset()
-    for kinds in _KINDS.values():
-        kinds.clear()
+    for programs in _SPECIALIZATIONS.values():
+        programs.clear()
 
 
 def compile_function(function: Callable[P, R], mode: str) -> Callable[P, R]:
@@ -243,21 +218,21 @@ def compile_function(function: Callable[P, R], mode: str) -> Callable[P, R]:
 
 def _once_for_all_sizes(call: Callable[P, R]) -> Callable[P, R]:
     """The compiled function, which may not compile again for arguments that only have other sizes."""
-    kinds: set[Hashable] = set()
+    programs: set[Hashable] = set()
 
     def call_without_recompiling(*args: P.args, **kwargs: P.kwargs) -> R:
-        kind = _kind(args, kwargs)
-        if kind not in kinds:
-            kinds.add(kind)
+        key = _specialization(args, kwargs)
+        if key not in programs:
+            programs.add(key)
             return call(*args, **kwargs)
         with torch.compiler.set_stance("fail_on_recompile"):
             return call(*args, **kwargs)
 
-    _KINDS[call_without_recompiling] = kinds
+    _SPECIALIZATIONS[call_without_recompiling] = programs
     return call_without_recompiling
 
 
-def _kind(*arguments: object) -> Hashable:
+def _specialization(*arguments: object) -> Hashable:
     """The arguments without their sizes; PyTorch specializes programs on sizes of 0 and 1, and on equal sizes."""
     leaves, structure = tree_flatten(arguments)
     sizes = [size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape]

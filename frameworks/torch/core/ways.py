@@ -22,7 +22,7 @@ Groups = list[dict[str, Any]]
 OptimizerClass = Callable[..., torch.optim.Optimizer]
 
 
-def _in_two_calls(tensors: list[torch.Tensor], limit: float) -> torch.Tensor:
+def _clip_in_two_calls(tensors: list[torch.Tensor], limit: float) -> torch.Tensor:
     gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     torch.nn.utils.clip_grads_with_norm_(tensors, limit, norm)
@@ -33,12 +33,12 @@ CLIPS: Mapping[str, Clip] = {
     "": clip_grad_norm_,
     "loop": partial(clip_grad_norm_, foreach=False),
     "lists": partial(clip_grad_norm_, foreach=True),
-    "two-calls": _in_two_calls,
+    "two-calls": _clip_in_two_calls,
 }
 
 
 @contextmanager
-def _by_set_dtype(device: str, dtype: torch.dtype) -> Iterator[None]:
+def _scope_of_set_dtype(device: str, dtype: torch.dtype) -> Iterator[None]:
     former = torch.get_autocast_dtype(device)
     torch.set_autocast_dtype(device, dtype)
     try:
@@ -48,11 +48,11 @@ def _by_set_dtype(device: str, dtype: torch.dtype) -> Iterator[None]:
         torch.set_autocast_dtype(device, former)
 
 
-def autocast(way: str, device: str, dtype: torch.dtype) -> AbstractContextManager[None]:
+def make_scope(way: str, device: str, dtype: torch.dtype) -> AbstractContextManager[None]:
     """The precision scope of a format."""
     match way:
         case "set-dtype":
-            return _by_set_dtype(device, dtype)
+            return _scope_of_set_dtype(device, dtype)
         case "no-cache":
             return torch.autocast(device, dtype=dtype, cache_enabled=False)
         case _:
@@ -63,7 +63,7 @@ SEVERAL_ROOTS = ("function", "grad")
 """Ways of a backward pass that take several losses in one call."""
 
 
-def back(way: str, losses: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], *, retain: bool) -> None:
+def run_backward(way: str, losses: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], *, retain: bool) -> None:
     """Adds the gradients of losses to the parameters' gradients; only `SEVERAL_ROOTS` take more than one loss."""
     match way:
         case "function":
@@ -107,7 +107,7 @@ def _reentrant_selects() -> bool:
     return bool(checkpoint.checkpoint(torch.tanh, x, use_reentrant=True, context_fn=contexts) is not None)
 
 
-def averaged_model(way: str, network: torch.nn.Module, decay: float) -> AveragedModel:
+def make_average(way: str, network: torch.nn.Module, decay: float) -> AveragedModel:
     """The exponential moving average of a network's weights."""
     if way == "avg-fn":
         return AveragedModel(network, avg_fn=get_ema_avg_fn(decay))
@@ -116,11 +116,11 @@ def averaged_model(way: str, network: torch.nn.Module, decay: float) -> Averaged
     return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
-def optimizer(way: str, kind: OptimizerClass, groups: Groups, options: Mapping[str, Any]) -> torch.optim.Optimizer:
+def make_optimizer(way: str, kind: OptimizerClass, groups: Groups, options: Mapping[str, Any]) -> torch.optim.Optimizer:
     """An optimizer of parameter groups."""
     match way:
         case "named":
-            return kind([group | {"params": [*_name_parameters(group["params"])]} for group in groups], **options)
+            return kind([group | {"params": _name_parameters(group["params"])} for group in groups], **options)
         case "added-groups":
             first, *others = [
                 group | {"params": part}
@@ -136,38 +136,40 @@ def optimizer(way: str, kind: OptimizerClass, groups: Groups, options: Mapping[s
             return kind(groups, **options)
 
 
-def _name_parameters(parameters: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from ((f"parameter.{index}", parameter) for index, parameter in enumerate(parameters))
+def _name_parameters(parameters: Iterable[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+    return [(f"parameter.{index}", parameter) for index, parameter in enumerate(parameters)]
 
 
-def scheduler(way: str, optimizer: torch.optim.Optimizer, schedule: Steps | Curve, last: int = -1) -> LRScheduler:
+def make_scheduler(
+    way: str, optimizer: torch.optim.Optimizer, schedule: Steps | Curve, last_epoch: int = -1
+) -> LRScheduler:
     """A schedule of piecewise constant rates by a way, or one that PyTorch ships for a curve.
 
-    It begins after update `last`, from 0.
+    It begins after update `last_epoch`, from 0.
 
     Raises:
         Unsupported: SCHEDULE, for factors that this way cannot express, and for a curve that PyTorch does not ship.
     """
     if isinstance(schedule, Curve):
-        return make_schedule(optimizer, schedule, last)
+        return make_schedule(optimizer, schedule, last_epoch)
     factors = schedule.factors
     match way:
         case "multi-step":
             ratios = {after / before for before, after in pairwise(factors) if before}
             if factors[0] != 1 or len(ratios) > 1 or 0.0 in factors:
                 raise Unsupported(Capability.SCHEDULE, "MultiStepLR has one ratio for all steps", _takes_ratios)
-            return MultiStepLR(optimizer, list(schedule.boundaries), *ratios, last_epoch=last)
+            return MultiStepLR(optimizer, list(schedule.boundaries), *ratios, last_epoch=last_epoch)
         case "multiplicative":
             if 0.0 in factors or schedule.factor(0) != 1:
                 raise Unsupported(Capability.SCHEDULE, "MultiplicativeLR begins with the optimizer's rate", _begins_low)
-            return MultiplicativeLR(optimizer, lambda n: schedule.factor(n) / schedule.factor(n - 1), last)
+            return MultiplicativeLR(optimizer, lambda n: schedule.factor(n) / schedule.factor(n - 1), last_epoch)
         case "sequential":
             if not all(0 <= factor <= 1 for factor in factors):
                 raise Unsupported(Capability.SCHEDULE, "ConstantLR takes factors from 0 to 1 alone", _grows)
             parts: list[LRScheduler] = [ConstantLR(optimizer, factor, total_iters=2**31) for factor in factors]
-            return SequentialLR(optimizer, parts, list(schedule.boundaries), last) if parts[1:] else parts[0]
+            return SequentialLR(optimizer, parts, list(schedule.boundaries), last_epoch) if parts[1:] else parts[0]
         case _:
-            return LambdaLR(optimizer, schedule.factor, last)
+            return LambdaLR(optimizer, schedule.factor, last_epoch)
 
 
 def _stepper() -> torch.optim.Optimizer:

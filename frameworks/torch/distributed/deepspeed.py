@@ -31,6 +31,8 @@ _STAGES = {"replicated": 0, "optimizer": 1, "gradients": 2, "full": 3}
 _REDUCED = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _BUCKET = 2**20
 """Entries of the buffer through which gradients are reduced; DeepSpeed's default takes 2 GB for each rank."""
+_TAG, _AVERAGE = "engine", "average"
+"""Names of the engine's state and of the average in a checkpoint."""
 
 
 @cache
@@ -99,6 +101,7 @@ class Engine:
         losses: Losses,
         recipe: Recipe,
         ranks: Ranks,
+        *,
         optimizers: Sequence[torch.optim.Optimizer],
         scheduler: Any = None,
     ) -> None:
@@ -211,14 +214,14 @@ class Engine:
         """Bytes that this rank holds of a parameter between updates."""
         own = parameter.numel()
         if self.stage == 3:
-            own += self._own_of(parameter, parameter.ds_tensor)
+            own += self._count_own(parameter, parameter.ds_tensor)
         return own * parameter.element_size()
 
     def local_gradient_bytes(self, parameter: torch.Tensor) -> int:
         """Bytes that this rank holds of a parameter's reduced gradient."""
         if self.stage == 3:
             part = deepspeed().utils.safe_get_local_grad(parameter)
-            return self._own_of(parameter, part) * int(part.element_size())
+            return self._count_own(parameter, part) * int(part.element_size())
         whole = 0 if parameter.grad is None else parameter.grad.numel() * parameter.grad.element_size()
         mapping = parameter._hp_mapping if self.stage else None
         if mapping is None:
@@ -232,7 +235,7 @@ class Engine:
             utils = deepspeed().utils
             parts = [utils.safe_get_local_fp32_param(parameter)]
             parts += [utils.safe_get_local_optimizer_state(parameter, name) for name in names]
-            return sum(self._own_of(parameter, part) * part.element_size() for part in parts)
+            return sum(self._count_own(parameter, part) * part.element_size() for part in parts)
         self._link()
         mapping = parameter._hp_mapping
         if mapping is None:
@@ -247,7 +250,7 @@ class Engine:
             optimizer._hp_optimizer_states_linked = False
             optimizer._lazy_init_hp_params_optimizer_state()
 
-    def _own_of(self, parameter: torch.Tensor, part: torch.Tensor) -> int:
+    def _count_own(self, parameter: torch.Tensor, part: torch.Tensor) -> int:
         """Number of entries of this rank's part of a parameter at stage 3, without the padding of the last part."""
         before = part.numel() * distributed.get_rank()
         return max(0, min(part.numel(), math.prod(self.shapes[parameter]) - before))
@@ -257,10 +260,6 @@ def _forget_autocast() -> None:
     """Resets `torch_autocast`, whose format would otherwise apply to all later engines."""
     state = import_module("deepspeed.runtime.torch_autocast")
     vars(state).update(TORCH_AUTOCAST_INITIALIZED=False, TORCH_AUTOCAST_DTYPE=None)
-
-
-_TAG = "engine"
-_AVERAGE = "average"
 
 
 class EngineStepper(Stepper):
@@ -310,9 +309,13 @@ class EngineTrainer(RankTrainer):
         if self.recipe.precision.level == "O2":
             self.low = DTYPES[self.recipe.precision.format]
         every = steppers(self.recipe, self.slots, EngineStepper)
-        optimizers = [stepper.optimizer for stepper in every]
         self.sharding = Engine(
-            self.network, self._eager_losses, self.recipe, self.ranks, optimizers, every[0].scheduler
+            self.network,
+            self._eager_losses,
+            self.recipe,
+            self.ranks,
+            optimizers=[stepper.optimizer for stepper in every],
+            scheduler=every[0].scheduler,
         )
         for stepper in every:
             cast(EngineStepper, stepper).sharding = self.sharding
@@ -339,7 +342,7 @@ class EngineTrainer(RankTrainer):
 
     def accumulate(self, batch: Batch, items: int) -> float:
         self.sharding.begin()
-        return self._enter(batch, self._pass(batch, items, self.scaler))
+        return self._record(batch, self._pass(batch, items, self.scaler))
 
     # the update
 
@@ -357,7 +360,7 @@ class EngineTrainer(RankTrainer):
             self.put_gradients(former)
         return {name: self.slots[name].to_canonical(value) for name, value in result.items() if value is not None}
 
-    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
+    def _make_update(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         if inject is not None:
             raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_SCALER)
         self.sharding.end()
@@ -439,7 +442,7 @@ class EngineTrainer(RankTrainer):
         same_parts(path, [name for name in (_AVERAGE,) if state[name] is not None], averages)
         if self.average is not None:
             self.average.load_state_dict(state[_AVERAGE])
-        self.go_on(own[LOOP])
+        self.restore_loop_state(own[LOOP])
         self.put_buffers(own["buffers"])
         if own["open"]:
             self.put_gradients(own["gradients"])

@@ -173,10 +173,10 @@ def attempts(make: Make) -> dict[Capability, Attempt]:
         Capability.O2_BFLOAT16: Recipe(SGD(), Precision("O2", "bfloat16")),
         Capability.TWO_OPTIMIZERS: Recipe(SGD(), optimizers=2),
     }
-    tries: dict[Capability, Attempt] = {
+    own: dict[Capability, Attempt] = {
         capability: partial(trains, make, scalar(), recipe) for capability, recipe in scaled.items()
     }
-    return tries | {
+    return own | {
         Capability.O1_FLOAT16: partial(_without_a_scale, make),
         Capability.FLOAT64_HEADS: partial(keeps_formats, make, _LEVEL),
         Capability.MISSING_GRADIENTS: partial(stays_without_gradient, make, _LEVEL),

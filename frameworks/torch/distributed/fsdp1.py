@@ -87,7 +87,7 @@ class Flat:
     """
 
     def __init__(
-        self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None, way: str
+        self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh, *, low: torch.dtype | None, way: str
     ) -> None:
         for index, layer in enumerate(network.layers):
             if index not in network.tied and any(True for _ in layer.parameters()):
@@ -198,7 +198,7 @@ class FlatTrainer(RankTrainer):
 
     def _flat(self, network: Network) -> Flat:
         low, way = self._take_low_format(), self.recipe.way("sharding")
-        return Flat(network, self._eager_losses, self.ranks, self.mesh, low, way)
+        return Flat(network, self._eager_losses, self.ranks, self.mesh, low=low, way=way)
 
     @property
     def root(self) -> nn.Module:
@@ -207,10 +207,10 @@ class FlatTrainer(RankTrainer):
     def _clip(self, limit: float) -> torch.Tensor:
         return self.sharding.root.clip_grad_norm_(limit)
 
-    def _add(self, gradients: Gradients) -> None:
+    def _add_gradients(self, gradients: Gradients) -> None:
         if gradients:
             with self.sharding.gather_parameters(writeback=True):
-                super()._add(gradients)
+                super()._add_gradients(gradients)
 
     # readings
 
@@ -236,7 +236,7 @@ class FlatTrainer(RankTrainer):
         with self.sharding.gather_parameters():
             return {name: gradient.clone() for name, gradient in super().open_gradients().items()}
 
-    def nothing_summed(self, name: str) -> torch.Tensor:
+    def zero_gradient(self, name: str) -> torch.Tensor:
         tensor = self.slots[name].tensor
         return torch.zeros(self.sharding.shapes[tensor], dtype=tensor.dtype)
 

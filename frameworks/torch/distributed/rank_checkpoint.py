@@ -44,7 +44,7 @@ class RankRun(TorchTrainer):
         """The module that PyTorch's functions for sharded state take."""
         return self.network
 
-    def nothing_summed(self, name: str) -> torch.Tensor:
+    def zero_gradient(self, name: str) -> torch.Tensor:
         """Zeros in the form in which `open_gradients` returns a parameter's gradient."""
         return torch.zeros_like(self.slots[name].tensor)
 
@@ -150,7 +150,7 @@ class RankRun(TorchTrainer):
         states = [dict(stepper.optimizer.state) for stepper in self.steppers]
         try:
             self._make_bare(loop)
-            summed = {name: self.nothing_summed(name) for name in loop["gradients"]}
+            summed = {name: self.zero_gradient(name) for name in loop["gradients"]}
             content = tree_map_only(
                 torch.Tensor, lambda tensor: tensor.detach().clone(), self._collect_sharded_state(summed)
             )
@@ -175,7 +175,7 @@ class RankRun(TorchTrainer):
         """Loads the unsharded state and this rank's own state."""
         for name, part in self._shared_parts().items():
             part.load_state_dict(whole[name])
-        self.go_on(own[LOOP])
+        self.restore_loop_state(own[LOOP])
         self.put_gradients(summed)
         self.put_buffers(own["buffers"])
 

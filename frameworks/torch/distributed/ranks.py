@@ -99,9 +99,9 @@ class RankTrainer(RankRun):
         self.sharding: ShardedNetwork
         if self.is_sharded:
             low, way = self._take_low_format(), self.recipe.way("sharding")
-            self.sharding = Sharded(self.network, self._eager_losses, self.ranks, self.mesh, low, way)
+            self.sharding = Sharded(self.network, self._eager_losses, self.ranks, self.mesh, low=low, way=way)
             if self.average is not None and isinstance(self.average.module, Network):
-                shard(self.average.module, self.ranks, self.mesh, low, way)
+                shard(self.average.module, self.ranks, self.mesh, low=low, way=way)
             self.slots = parameters_by_name(self.model, self.network)
         else:
             # reentrant checkpoints hide parameters from DDP's search; a separate loss does not reach all heads
@@ -131,22 +131,22 @@ class RankTrainer(RankRun):
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
         return self.sharding.micro_batch(last=last)
 
-    def _share(self, total: torch.Tensor, items: int) -> torch.Tensor:
+    def _normalise(self, total: torch.Tensor, items: int) -> torch.Tensor:
         """The loss to back-propagate, multiplied by the number of ranks, by which the reduction divides."""
         return total * self.mesh.size() / items
 
     def accumulate(self, batch: Batch, items: int) -> float:
         with self._micro_batch(last=True):
-            return self._enter(batch, self._pass(batch, items, self.scaler))
+            return self._record(batch, self._pass(batch, items, self.scaler))
 
-    def _enter(self, batch: Batch, total: float) -> float:
+    def _record(self, batch: Batch, total: float) -> float:
         """Records a micro-batch with this rank's own items."""
         return self.ledger.add(MicroBatch(total, batch.items), self.ledger.items + batch.items)
 
     def update_share(self, window: Window, items: int) -> Update:
         """Makes one update from this rank's window. All ranks' windows hold `items` items and are equally long."""
         for batch, total in zip(window, self._passes(window, items, self.scaler), strict=True):
-            self._enter(batch, total)
+            self._record(batch, total)
         return self.apply()
 
     def gradients_share(self, window: Window, items: int) -> dict[str, Array]:
@@ -164,9 +164,9 @@ class RankTrainer(RankRun):
 
     # the update
 
-    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
+    def _make_update(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         self._measure()
-        return super()._finish(unscale_calls, inject)
+        return super()._make_update(unscale_calls, inject)
 
     def _discard_update(self) -> Update:
         self._measure()
@@ -176,7 +176,7 @@ class RankTrainer(RankRun):
         gradients = (slot.tensor.grad for slot in self.slots.values())
         self._gradient_bytes = sum(resident_bytes(gradient) for gradient in gradients if gradient is not None)
 
-    def _add_to(self, gradient: torch.Tensor, value: torch.Tensor) -> None:
+    def _add_in_place(self, gradient: torch.Tensor, value: torch.Tensor) -> None:
         gradient.add_(part_of(value, gradient))
 
     # readings

@@ -100,12 +100,12 @@ def products_by_unit(
     product: Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor],
 ) -> torch.Tensor:
     """The sum of `products` over the units, each by its own pass; units without a given gradient are gathered too."""
-    left = dict(gradients)
+    remaining = dict(gradients)
     total = torch.zeros(())
     for prefix, unit in units.items():
-        own = {name: left.pop(name) for name in list(left) if name.startswith(prefix)}
+        own = {name: remaining.pop(name) for name in list(remaining) if name.startswith(prefix)}
         total = total + product(unit, {name.removeprefix(prefix): value for name, value in own.items()})
-    return total + products(network, left)
+    return total + products(network, remaining)
 
 
 class CountedReductions(TorchDispatchMode):
@@ -234,14 +234,14 @@ class Sharded:
     """
 
     def __init__(
-        self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None, way: str
+        self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh, *, low: torch.dtype | None, way: str
     ) -> None:
         self.losses = losses
         self._network = network
         self._reductions = 0
         self._hooked: Counter[int] = Counter()
         self._counts = hasattr(FSDPModule, "set_all_reduce_hook")
-        self._units = shard(network, ranks, mesh, low, way)
+        self._units = shard(network, ranks, mesh, low=low, way=way)
         for index, unit in enumerate(self._units.values()):
             unit.products = MethodType(self._products_of_root if unit is network else products, unit)
             register_fsdp_forward_method(unit, "products")
@@ -285,7 +285,9 @@ class Sharded:
         self._hooked.clear()
 
 
-def shard(network: Network, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None, way: str) -> dict[str, nn.Module]:
+def shard(
+    network: Network, ranks: Ranks, mesh: DeviceMesh, *, low: torch.dtype | None, way: str
+) -> dict[str, nn.Module]:
     """Shards the network in place; its units by the prefix of their parameters' names, the root last.
 
     At level "gradients" parameters stay gathered between forward and backward. Tied weights need one unit for all their

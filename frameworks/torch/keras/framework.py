@@ -36,11 +36,22 @@ from frameworks.keras_common.run import KerasLoop, KerasMicroBatch, StatefulRun,
 from frameworks.keras_common.settings import dtype_policy, policy_of, read_settings, scalars, write_settings
 from frameworks.torch.core import devices
 from frameworks.torch.core.devices import SavedBytes, put_back, to_array, to_tensor
-from frameworks.torch.core.layers import differentiate_case
+from frameworks.torch.core.operations import differentiate_case
 from frameworks.torch.stacks.framework import StackFramework
 
 Gradients = dict[str, torch.Tensor | None]
 """Scaled gradients by parameter, in model order."""
+
+FILE = "run.pt"
+_CPU_REFUSED: dict[Capability, str] = {Capability.PEAK_BYTES: "PyTorch counts a GPU's allocations, and none of a CPU's"}
+_DISTRIBUTION = "keras.distribution is implemented for Keras on JAX alone"
+_RANKS = (
+    Capability.RANKS_REPLICATED,
+    Capability.RANKS_OPTIMIZER,
+    Capability.RANKS_GRADIENTS,
+    Capability.RANKS_FULL,
+    Capability.RANKS_HYBRID,
+)
 
 
 class AutogradBackend:
@@ -153,9 +164,6 @@ def _collect_outputs() -> Iterator[dict[str, torch.Tensor]]:
         yield outputs
 
 
-FILE = "run.pt"
-
-
 class AutogradRun(StatefulRun):
     """One run on a device.
 
@@ -265,26 +273,14 @@ class AutogradRun(StatefulRun):
         return int(devices.module(self._device).max_memory_allocated())
 
 
-_CPU_REFUSED: dict[Capability, str] = {Capability.PEAK_BYTES: "PyTorch counts a GPU's allocations, and none of a CPU's"}
-_DISTRIBUTION = "keras.distribution is implemented for Keras on JAX alone"
-_RANKS = (
-    Capability.RANKS_REPLICATED,
-    Capability.RANKS_OPTIMIZER,
-    Capability.RANKS_GRADIENTS,
-    Capability.RANKS_FULL,
-    Capability.RANKS_HYBRID,
-)
-
-
-def _peak() -> bool:
+def _has_peak() -> bool:
     scalars(1)
     return torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0
 
 
 def _can_distribute() -> bool:
     """Returns whether Keras' data parallelism accepts devices of this backend."""
-    devices = keras.distribution.list_devices()
-    keras.distribution.DataParallel(devices=devices)
+    keras.distribution.DataParallel(devices=keras.distribution.list_devices())
     return True
 
 
@@ -306,7 +302,7 @@ class KerasOnTorch(ScopeOfPolicies, StackFramework):
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
         tried = keras_attempts(BACKEND, lambda model, recipe: self.run(model, recipe, None))
-        tried |= {Capability.PEAK_BYTES: _peak, **dict.fromkeys(_RANKS, _can_distribute)}
+        tried |= {Capability.PEAK_BYTES: _has_peak, **dict.fromkeys(_RANKS, _can_distribute)}
         return {capability: partial(self._here, attempt) for capability, attempt in tried.items()}
 
     def _here(self, attempt: Attempt) -> bool:
@@ -325,7 +321,7 @@ class KerasOnTorch(ScopeOfPolicies, StackFramework):
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         with keras.device(self.device):
-            return differentiate_case(case, x, w, self.remat(variant), self.device)
+            return differentiate_case(case, x, w, self.remat(variant), device=self.device)
 
     def global_state(self) -> dict[str, str]:
         return super().global_state() | read_settings()

@@ -16,6 +16,22 @@ from frameworks.torch.core.devices import to_array, to_tensor
 
 _SATURATES_FROM = (2, 12)
 """The first version whose casts to float8_e4m3fn saturate on overflow; earlier ones return NaN."""
+FEWEST_ROWS = 17
+"""Least number of rows of the first factor of an integer matmul on a GPU."""
+
+_EPS = float(torch.finfo(torch.float32).eps)
+_RULES: Mapping[str, QuantRule] = {
+    "int8-tensor": QuantRule(-128, 127, 127.5, smallest_scale=_EPS),
+    "int8-row": QuantRule(-128, 127, 127.5, axis=1, smallest_scale=_EPS),
+    "int8-column": QuantRule(-128, 127, 127.5, axis=0, smallest_scale=_EPS),
+    "uint8-tensor": QuantRule(0, 255, 255.0, symmetric=False, rounds="sum", smallest_scale=_EPS),
+}
+_FAKE_RULES: Mapping[str, FakeRule] = {
+    "fake-int8-tensor": FakeRule(-128, 127, nan="clamped"),
+    "fake-int8-column": FakeRule(-128, 127, axis=0, nan="clamped"),
+    "fake-uint8-tensor": FakeRule(0, 255, nan="clamped"),
+    "fake-int4-tensor": FakeRule(-8, 7, nan="clamped"),
+}
 
 
 def _list_cast_rules() -> dict[str, CastRule]:
@@ -28,10 +44,6 @@ def _list_cast_rules() -> dict[str, CastRule]:
         "float8_e5m2fnuz": CastRule("nan", "nan"),
         "float8_e8m0fnu": CastRule("nan", "nan"),
     }
-
-
-FEWEST_ROWS = 17
-"""Least number of rows of the first factor of an integer matmul on a GPU."""
 
 
 class TorchFormats(BaseFormats):
@@ -93,21 +105,6 @@ def _multiplies_float8(device: str) -> bool:
     return True
 
 
-_EPS = float(torch.finfo(torch.float32).eps)
-_RULES: Mapping[str, QuantRule] = {
-    "int8-tensor": QuantRule(-128, 127, 127.5, smallest_scale=_EPS),
-    "int8-row": QuantRule(-128, 127, 127.5, axis=1, smallest_scale=_EPS),
-    "int8-column": QuantRule(-128, 127, 127.5, axis=0, smallest_scale=_EPS),
-    "uint8-tensor": QuantRule(0, 255, 255.0, symmetric=False, rounds="sum", smallest_scale=_EPS),
-}
-_FAKE_RULES: Mapping[str, FakeRule] = {
-    "fake-int8-tensor": FakeRule(-128, 127, nan="clamped"),
-    "fake-int8-column": FakeRule(-128, 127, axis=0, nan="clamped"),
-    "fake-uint8-tensor": FakeRule(0, 255, nan="clamped"),
-    "fake-int4-tensor": FakeRule(-8, 7, nan="clamped"),
-}
-
-
 class TorchQuantizers:
     """`MinMaxObserver` and `PerChannelMinMaxObserver` with PyTorch's quantized tensors, and its fake quantization."""
 
@@ -135,8 +132,8 @@ class TorchQuantizers:
             shape = (1, 1)
         else:
             axis = 1 - rule.axis
-            watching = observer.PerChannelMinMaxObserver(axis, dtype, torch.per_channel_symmetric)
-            scale, zero_point = _compute_qparams(watching, tensor)
+            range_observer = observer.PerChannelMinMaxObserver(axis, dtype, torch.per_channel_symmetric)
+            scale, zero_point = _compute_qparams(range_observer, tensor)
             quantized = torch.quantize_per_channel(tensor, scale, zero_point, axis, dtype)
             shape = (-1, 1) if axis == 0 else (1, -1)
         return Quantized(
@@ -158,8 +155,8 @@ class TorchQuantizers:
         return to_array(result), to_array(gradient)
 
 
-def _compute_qparams(watching: Any, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _compute_qparams(range_observer: Any, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Scale and zero point that an observer computes from a tensor."""
-    watching.to(tensor.device)(tensor)
-    scale, zero_point = watching.calculate_qparams()
+    range_observer.to(tensor.device)(tensor)
+    scale, zero_point = range_observer.calculate_qparams()
     return scale, zero_point

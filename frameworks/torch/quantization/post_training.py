@@ -54,6 +54,20 @@ _OBSERVED = quantization.QConfig(
 )
 """Observers of the smallest and largest value; x86's default, `HistogramObserver`, searches for a range instead."""
 
+_SEVEN_BITS = QuantRule(0, 127, 127.0, symmetric=False, smallest_scale=_EPS)
+RULE = QatRule(
+    LinearRule(
+        QuantRule(-128, 127, 127.5, axis=0, smallest_scale=_EPS), _SEVEN_BITS, _SEVEN_BITS, ranges="calibration"
+    ),
+    average=0.01,
+)
+"""The rules of `default_fake_quant` and of a per-channel fake quantizer, which uses the weight's own range."""
+
+_QCONFIG = quantization.QConfig(
+    activation=quantization.default_fake_quant,
+    weight=quantization.default_per_channel_weight_fake_quant.with_args(averaging_constant=1.0),
+)
+
 
 class Network(nn.Module):
     """A fixture model as a user writes it: a sequence of layers, and linear heads on its output."""
@@ -78,22 +92,22 @@ class TorchQuantized:
         self._model = model
         self._network = network
         self._device = device
-        self._places = places_of(model)
+        self._paths = paths_of(model)
 
     def predict(self, inputs: Array) -> dict[str, Array]:
-        with quiet(), torch.no_grad():
+        with without_deprecations(), torch.no_grad():
             return {name: to_array(value) for name, value in self._network(to_tensor(inputs, self._device)).items()}
 
     def layer(self, name: str, inputs: Array) -> Array:
-        with quiet(), torch.no_grad():
-            return to_array(self._network.get_submodule(self._places[name])(to_tensor(inputs, self._device)))
+        with without_deprecations(), torch.no_grad():
+            return to_array(self._network.get_submodule(self._paths[name])(to_tensor(inputs, self._device)))
 
     def weights(self) -> Mapping[str, Quantized | None]:
-        return {name: _codes(self._linear(name)) for name in self._places}
+        return {name: _codes(self._linear(name)) for name in self._paths}
 
     def unquantized_parameters(self) -> Mapping[str, Array]:
         arrays = self._floats()
-        for name in self._places:
+        for name in self._paths:
             linear = self._linear(name)
             if isinstance(linear, nnq.Linear) and (bias := linear.bias()) is not None:
                 arrays[name.removesuffix("weight") + "bias"] = to_array(bias)
@@ -101,22 +115,22 @@ class TorchQuantized:
 
     def calibrated_ranges(self) -> Mapping[str, Calibrated]:
         result: dict[str, Calibrated] = {}
-        for name, path in self._places.items():
+        for name, path in self._paths.items():
             module = self._network.get_submodule(path)
             if isinstance(module, quantization.QuantWrapper):
-                result[name] = Calibrated(_range(module.quant), _range(module.module))
+                result[name] = Calibrated(_code_range(module.quant), _code_range(module.module))
         return result
 
     def stored_bytes(self) -> int:
-        return sum(_bytes(value) for value in self._network.state_dict().values())
+        return sum(_bytes_of(value) for value in self._network.state_dict().values())
 
     def save(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        with quiet():
+        with without_deprecations():
             torch.save(self._network.state_dict(), path / FILE)
 
     def restore(self, path: Path) -> None:
-        with quiet():
+        with without_deprecations():
             resumed = copy.deepcopy(self._network)
             resumed.load_state_dict(torch.load(path / FILE, weights_only=True))
         self._network = resumed
@@ -128,7 +142,7 @@ class TorchQuantized:
         return {name: slot.to_canonical(slot.tensor) for name, slot in plain.items()}
 
     def _linear(self, name: str) -> nn.Module:
-        module = self._network.get_submodule(self._places[name])
+        module = self._network.get_submodule(self._paths[name])
         return module.module if isinstance(module, quantization.QuantWrapper) else module
 
 
@@ -152,13 +166,13 @@ class TorchPostTraining:
         calibration: Sequence[Array] = (),
         skip: Sequence[str] = (),
     ) -> TorchQuantized:
-        places = places_of(model)
-        if strange := sorted(set(skip) - places.keys()):
-            raise ValueError(f"{model.name} has no dense layer {', '.join(strange)}")
+        paths = paths_of(model)
+        if unknown := sorted(set(skip) - paths.keys()):
+            raise ValueError(f"{model.name} has no dense layer {', '.join(unknown)}")
         network = Network(model).eval()
         load(_float_slots(model, network), weights)
-        skipped = [places[name] for name in skip]
-        with quiet():
+        skipped = [paths[name] for name in skip]
+        with without_deprecations():
             return self.quantize_network(technique, model, network, skipped, calibration)
 
     def quantize_network(
@@ -168,7 +182,7 @@ class TorchPostTraining:
         with torch.no_grad():
             if technique == "dynamic-int8":
                 return TorchQuantized(model, _dynamic(network, skipped))
-            wanted = [path for path in places_of(model).values() if path not in skipped]
+            wanted = [path for path in paths_of(model).values() if path not in skipped]
             return TorchQuantized(model, _static(network, wanted, calibration))
 
 
@@ -192,7 +206,7 @@ def _static(network: nn.Module, wanted: Sequence[str], calibration: Sequence[Arr
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def without_deprecations() -> Iterator[None]:
     """A context without the warnings that these calls, and tensors of such codes, are deprecated."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"torch\.ao\.quantization is deprecated", DeprecationWarning)
@@ -202,7 +216,7 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def places_of(model: Model) -> dict[str, str]:
+def paths_of(model: Model) -> dict[str, str]:
     """The path of each dense layer in the network, by the name of its weight.
 
     Raises:
@@ -211,8 +225,8 @@ def places_of(model: Model) -> dict[str, str]:
     *body, _ = model.layers
     if not all(isinstance(layer, Dense | Activation | LayerNorm | Flatten) for layer in body):
         raise ValueError(f"{model.name} has other layers than dense ones, activations, layer norms and flattening")
-    places = {f"{i}.weight": f"layers.{i}" for i, layer in enumerate(body) if isinstance(layer, Dense)}
-    return places | {f"{len(body)}.{head.name}.weight": f"heads.{head.name}" for head in model.heads.heads}
+    paths = {f"{i}.weight": f"layers.{i}" for i, layer in enumerate(body) if isinstance(layer, Dense)}
+    return paths | {f"{len(body)}.{head.name}.weight": f"heads.{head.name}" for head in model.heads.heads}
 
 
 def _float_slots(model: Model, network: nn.Module) -> dict[str, Slot]:
@@ -251,33 +265,18 @@ def _scales(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(weight.q_scale(), dtype=torch.float64), torch.tensor(weight.q_zero_point())
 
 
-def _range(module: Any) -> CodeRange:
+def _code_range(module: Any) -> CodeRange:
     return CodeRange(float(module.scale), int(module.zero_point))
 
 
-def _bytes(stored: object) -> int:
+def _bytes_of(stored: object) -> int:
     """Bytes of an entry of a `state_dict`: a tensor, or a layer's weight and bias."""
     if isinstance(stored, tuple):
-        return sum(_bytes(part) for part in stored)
+        return sum(_bytes_of(part) for part in stored)
     if not isinstance(stored, torch.Tensor):
         return 0
     parts = _scales(stored) if stored.is_quantized else ()
     return stored.nbytes + sum(part.nbytes for part in parts)
-
-
-_SEVEN_BITS = QuantRule(0, 127, 127.0, symmetric=False, smallest_scale=_EPS)
-RULE = QatRule(
-    LinearRule(
-        QuantRule(-128, 127, 127.5, axis=0, smallest_scale=_EPS), _SEVEN_BITS, _SEVEN_BITS, ranges="calibration"
-    ),
-    average=0.01,
-)
-"""The rules of `default_fake_quant` and of a per-channel fake quantizer, which uses the weight's own range."""
-
-_QCONFIG = quantization.QConfig(
-    activation=quantization.default_fake_quant,
-    weight=quantization.default_per_channel_weight_fake_quant.with_args(averaging_constant=1.0),
-)
 
 
 class QatTrainer(TorchTrainer):
@@ -288,10 +287,10 @@ class QatTrainer(TorchTrainer):
         self._freeze()
 
     def prepare(self) -> None:
-        self._places = places_of(self.model)
-        for path in self._places.values():
+        self._paths = paths_of(self.model)
+        for path in self._paths.values():
             self.network.get_submodule(path).qconfig = _QCONFIG
-        with quiet():
+        with without_deprecations():
             quantization.add_quant_dequant(self.network)
             quantization.prepare_qat(self.network.train(), inplace=True).to(self.device)
         wrapped = dict(self.network.heads.items())
@@ -308,7 +307,7 @@ class QatTrainer(TorchTrainer):
         """Disables or enables the observers of inputs and outputs, by the number of applied updates."""
         limit = self.recipe.quantization.freeze if isinstance(self.recipe.quantization, Qat) else None
         stops = limit is not None and self.steppers[0].applied >= limit
-        for path in self._places.values():
+        for path in self._paths.values():
             for quantizer in self._quantizers(path):
                 quantizer.enable_observer(not stops)
 
@@ -326,14 +325,14 @@ class QatTrainer(TorchTrainer):
 
     def observe_ranges(self) -> dict[str, Calibrated]:
         result: dict[str, Calibrated] = {}
-        for name, path in self._places.items():
+        for name, path in self._paths.items():
             observers = self._quantizers(path)
             if bool(torch.isfinite(observers[0].activation_post_process.min_val).all()):
-                result[name] = Calibrated(*map(_range, observers))
+                result[name] = Calibrated(*map(_code_range, observers))
         return result
 
     def convert(self) -> TorchQuantized:
         """The model in integer codes, on the CPU: PyTorch has kernels for it there only."""
-        with quiet():
+        with without_deprecations():
             network = copy.deepcopy(self.network).to("cpu").eval()
             return TorchQuantized(self.model, quantization.convert(network))

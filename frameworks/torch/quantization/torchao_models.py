@@ -14,7 +14,7 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from frameworks.contract import Attempt, Capability, LinearRule, Quantized, QuantRule
 from frameworks.torch.core.devices import to_array
-from frameworks.torch.quantization.post_training import Network, TorchPostTraining, TorchQuantized, places_of
+from frameworks.torch.quantization.post_training import Network, TorchPostTraining, TorchQuantized, paths_of
 
 MODE = "torchao"
 NOT_INSTALLED = "torchao is not installed: pip install torchao"
@@ -78,7 +78,7 @@ class TorchaoQuantized(TorchQuantized):
     """A network whose linear layers have weights that are tensors of torchao's."""
 
     def weights(self) -> Mapping[str, Quantized | None]:
-        return {name: _codes(self._linear(name).weight) for name in self._places}
+        return {name: _codes(self._linear(name).weight) for name in self._paths}
 
     def stored_bytes(self) -> int:
         return sum(part.nbytes for value in self._network.state_dict().values() for part in _parts(value))
@@ -93,7 +93,7 @@ class TorchaoPostTraining(TorchPostTraining):
     def quantize_network(
         self, technique: str, model: Model, network: Network, skipped: Sequence[str], calibration: Sequence[Array]
     ) -> TorchaoQuantized:
-        wanted = set(places_of(model).values()) - set(skipped)
+        wanted = set(paths_of(model).values()) - set(skipped)
         network.to(self.device)
         _torchao().quantize_(network, _config(technique), filter_fn=lambda _, path: path in wanted)
         return TorchaoQuantized(model, network, self.device)

@@ -88,7 +88,7 @@ class LoadedModel(TorchQuantized):
 
     def weights(self) -> Mapping[str, Quantized | None]:
         state = self._network.state_dict()
-        return {name: _codes(state, path) for name, path in self._places.items()}
+        return {name: _codes(state, path) for name, path in self._paths.items()}
 
     def unquantized_parameters(self) -> Mapping[str, Array]:
         arrays, coded = self._floats(), {name for name, weight in self.weights().items() if weight is not None}

@@ -20,7 +20,7 @@ from fixtures.recipe import DynamicScaling, FormatName, Recipe
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Gradients, RowOrder, Unsupported, Update
 from frameworks.torch.core import devices
 from frameworks.torch.core.devices import dtype_name, whole
-from frameworks.torch.core.settings import guard_probe
+from frameworks.torch.probes import guard_probe
 from frameworks.torch.stacks.framework import (
     EPOCHS,
     ROWS,
@@ -34,6 +34,8 @@ from frameworks.torch.stacks.framework import (
 from frameworks.torch.training.optimizers import dynamic_arguments
 from frameworks.torch.training.trainer import TorchTrainer
 
+NO_STATIC_SCALE = "accelerate calls GradScaler.update without a scale, and no setting keeps the scale"
+BFLOAT16_SCALED = "accelerate's loss scaler comes with mixed_precision='fp16', and its bfloat16 has none"
 _SHARED: tuple[dict[str, Any], ...] = (
     PartialState._shared_state,
     AcceleratorState._shared_state,
@@ -112,8 +114,8 @@ class AccelerateTrainer(TorchTrainer):
     """
 
     def __init__(self, *args: Any) -> None:
-        self.turn = SharedState()
-        with self.turn.install():
+        self.shared_state = SharedState()
+        with self.shared_state.install():
             super().__init__(*args)
             optimizers = [stepper.optimizer for stepper in self.steppers]
             schedulers = [stepper.scheduler for stepper in self.steppers if stepper.scheduler is not None]
@@ -128,7 +130,7 @@ class AccelerateTrainer(TorchTrainer):
     def prepare(self) -> None:
         self.accelerator = accelerator_of(self.recipe, self.device)
 
-    def _made_scaler(self) -> torch.amp.GradScaler | None:
+    def _make_scaler(self) -> torch.amp.GradScaler | None:
         return self.accelerator.scaler if self.recipe.scaling is not None else None
 
     # forward and backward: the prepared network has the precision scope
@@ -145,16 +147,16 @@ class AccelerateTrainer(TorchTrainer):
 
     @contextmanager
     def _micro_batch(self, *, last: bool) -> Iterator[None]:
-        """The body of the loop that accelerate documents; the update of a whole window is left to `_finish`."""
+        """The body of the loop that accelerate documents; the update of a whole window is left to `_make_update`."""
         with self.accelerator.accumulate(self.network):
             yield
             if not (last and self.accelerator.sync_gradients):
                 self._step()
 
-    def _share(self, total: torch.Tensor, items: int) -> torch.Tensor:
+    def _normalise(self, total: torch.Tensor, items: int) -> torch.Tensor:
         return total * self.recipe.accumulation / items if self._by_items else total / items
 
-    def _fed_share(self, total: torch.Tensor, micro_batches: int) -> torch.Tensor:
+    def _normalise_fed(self, total: torch.Tensor, micro_batches: int) -> torch.Tensor:
         return total
 
     def _pass(self, batch: Batch, items: int, scaler: torch.amp.GradScaler | None) -> float:
@@ -163,11 +165,11 @@ class AccelerateTrainer(TorchTrainer):
 
     def accumulate(self, batch: Batch, items: int) -> float:
         last = len(self.ledger.micro_batches) + 1 >= self.recipe.accumulation
-        with self.turn.install(), self._micro_batch(last=last):
+        with self.shared_state.install(), self._micro_batch(last=last):
             return super().accumulate(batch, items)
 
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
-        with self.turn.install():
+        with self.shared_state.install():
             accelerator = self.accelerator
             former = accelerator.step, accelerator.sync_gradients
             accelerator.step = 0
@@ -179,20 +181,20 @@ class AccelerateTrainer(TorchTrainer):
     # the update
 
     def apply(self) -> Update:
-        with self.turn.install():
+        with self.shared_state.install():
             return super().apply()
 
     def apply_gradients(self, *window: Gradients, **manual: Any) -> Update:
-        with self.turn.install():
+        with self.shared_state.install():
             return super().apply_gradients(*window, **manual)
 
-    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
+    def _make_update(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         before, rate = self._scale(), self.steppers[0].learning_rate
         self._end_window()
         manual = unscale_calls or 0
         for _ in range(manual if inject is None else max(1, manual)):
             self.accelerator.unscale_gradients()
-        self._add(inject or {})
+        self._add_gradients(inject or {})
         norm = None if self.recipe.clip is None else float(whole(self._clip(self.recipe.clip)))
         self._step()
         skipped = all(optimizer.step_was_skipped for optimizer in self.optimizers)
@@ -222,11 +224,11 @@ class AccelerateTrainer(TorchTrainer):
     # evaluation and checkpoints
 
     def save(self, path: Path) -> None:
-        with self.turn.install(), self.stream.open(keep=False):
+        with self.shared_state.install(), self.stream.open(keep=False):
             self.accelerator.save_state(str(path))
 
     def restore(self, path: Path) -> None:
-        with self.turn.install(), self.stream.open():
+        with self.shared_state.install(), self.stream.open():
             try:
                 self.accelerator.load_state(str(path))
             except Exception as error:
@@ -243,11 +245,7 @@ class _Loop:
         return {name: value for name, value in self._run.loop_state().items() if name != "random"}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._run.go_on({**state, "random": self._run.stream.states})
-
-
-NO_STATIC_SCALE = "accelerate calls GradScaler.update without a scale, and no setting keeps the scale"
-BFLOAT16_SCALED = "accelerate's loss scaler comes with mixed_precision='fp16', and its bfloat16 has none"
+        self._run.restore_loop_state({**state, "random": self._run.stream.states})
 
 
 class AccelerateFramework(StackFramework):
@@ -314,22 +312,22 @@ def _bfloat16_is_scaled(device: str) -> bool:
         return accelerator.scaler is not None
 
 
-def _train_epochs(order: RowOrder, done: int, folder: str, device: str, *, resumes: bool) -> Dropping:
-    """Trains with a checkpoint after so many rows, or resumes from that checkpoint."""
+def _train_epochs(order: RowOrder, saved_after: int, folder: str, device: str, *, resumes: bool) -> Dropping:
+    """Trains with a checkpoint after `saved_after` rows of all epochs, or resumes from that checkpoint."""
     accelerator = Accelerator(cpu=device == "cpu", gradient_accumulation_steps=STEPS)
     model = Dropping()
     model, optimizer, rows = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01), loader(order))
     if resumes:
         accelerator.load_state(folder)
     model.train()
-    for epoch in range(done // ROWS if resumes else 0, EPOCHS):
-        skipped = done % ROWS if resumes and epoch == done // ROWS else 0
+    for epoch in range(saved_after // ROWS if resumes else 0, EPOCHS):
+        skipped = saved_after % ROWS if resumes and epoch == saved_after // ROWS else 0
         rows.set_epoch(epoch)
         for number, row in enumerate(accelerator.skip_first_batches(rows, skipped) if skipped else rows, skipped + 1):
             with accelerator.accumulate(model):
                 accelerator.backward(model(**row)["loss"])
                 optimizer.step()
                 optimizer.zero_grad()
-            if not resumes and epoch * ROWS + number == done:
+            if not resumes and epoch * ROWS + number == saved_after:
                 accelerator.save_state(folder)
     return accelerator.unwrap_model(model)

@@ -41,13 +41,20 @@ from frameworks.torch.training.trainer import TorchTrainer
 
 _NOT_OF_TRAINING = frozenset({Capability.AUTOCAST_SCOPE, Capability.AUTOCAST_LISTS, Capability.TF32})
 """Parts of PyTorch that no library's training loop replaces."""
+ROWS, STEPS, EPOCHS = 8, 2, 2
+"""Rows of an epoch, micro-batches of a window and epochs of a run fed by a data loader."""
 
 
 class StackFramework(TorchFramework):
     """A library's training loop.
 
     These modes offer no formats, operations, quantizers and ranks: those of PyTorch are judged in its own modes.
+
+    Attributes:
+        of_library: capabilities that the library adds to PyTorch.
     """
+
+    of_library: frozenset[Capability] = frozenset()
 
     def version(self) -> str:
         """PyTorch's version with the library's in its local label, such as "2.13.0+cpu.accelerate.1.15.0"."""
@@ -64,9 +71,6 @@ class StackFramework(TorchFramework):
         return {c: reason for c, reason in super().refusals().items() if c in of_training} | dict(
             self.library_refusals()
         )
-
-    of_library: frozenset[Capability] = frozenset()
-    """Capabilities that the library adds to PyTorch."""
 
     def library_refusals(self) -> Mapping[Capability, str]:
         """Capabilities of PyTorch that the library lacks, with reasons."""
@@ -134,9 +138,6 @@ class StackFramework(TorchFramework):
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         raise self.refusal(Capability.RECOMPUTE_CASES)
-
-
-ROWS, STEPS, EPOCHS = 8, 2, 2
 
 
 class NumberedRows(Dataset[dict[str, torch.Tensor]]):

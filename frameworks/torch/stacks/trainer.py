@@ -46,7 +46,7 @@ from frameworks.contract import (
 from frameworks.torch.core import devices
 from frameworks.torch.core.devices import dtype_name
 from frameworks.torch.core.layers import DeviceBatch, Network, item_loss_sums
-from frameworks.torch.core.settings import Probe, guard_probe
+from frameworks.torch.probes import Probe, guard_probe
 from frameworks.torch.stacks.accelerate import SharedState, first_state
 from frameworks.torch.stacks.framework import (
     EPOCHS,
@@ -79,6 +79,33 @@ from frameworks.torch.training.trainer import TorchTrainer
 
 OPTIMIZERS = {"trainer": "adamw_torch_fused", "trainer-plain": "adamw_torch"}
 """`TrainingArguments.optim` for AdamW by mode; the first is the library's default."""
+LOW_MODEL_SCALED = (
+    "Trainer logs the norm of unscaled gradients, and GradScaler.unscale_ refuses a float16 model's gradients"
+)
+BFLOAT16_SCALED = "Trainer's loss scaler comes with fp16=True, and its bf16 has none"
+QUIET: dict[str, Any] = {
+    "optim": "sgd",
+    "learning_rate": 0.5,
+    "max_grad_norm": 0.0,
+    "lr_scheduler_type": "constant",
+    "output_dir": tempfile.gettempdir(),
+    "per_device_train_batch_size": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+    "log_level": "error",
+}
+"""Training arguments of plain SGD at a rate of 0.5, one row a micro-batch."""
+_WORDS = ("bf16", "bfloat16", "float16", "fp16", "float32", "fp32", "dtype", "precision")
+"""Words by which warnings about formats are recognized."""
+_LOOP_FILE = "loop.pt"
+"""The file with the user's own state, next to Trainer's files."""
+_ALWAYS_STEPS = "Trainer steps the optimizer at the end of every window, and no callback leaves the step out"
+_ENDS_LATER = (
+    "Trainer ends a window early only at the end of its data loader, whose length it reads before the first batch"
+)
+
+Row = Mapping[str, float]
 
 
 class MeanLoss(nn.Module):
@@ -161,7 +188,7 @@ def arguments_of(recipe: Recipe, device: str, optimizer: str) -> TrainingArgumen
     )
 
 
-def force_float16(accelerator: Accelerator, recipe: Recipe, device: str) -> None:
+def install_scaler(accelerator: Accelerator, recipe: Recipe, device: str) -> None:
     """Gives a Trainer's accelerator the recipe's scaler, and on a CPU the float16 that it has on a GPU."""
     if accelerator.mixed_precision != "fp16":
         return
@@ -197,27 +224,6 @@ class PlainTrainer(TorchTrainer):
 
     def _steppers(self) -> list[Stepper]:
         return steppers(self.recipe, self.slots, partial(LibraryStepper, self.arguments))
-
-
-LOW_MODEL_SCALED = (
-    "Trainer logs the norm of unscaled gradients, and GradScaler.unscale_ refuses a float16 model's gradients"
-)
-BFLOAT16_SCALED = "Trainer's loss scaler comes with fp16=True, and its bf16 has none"
-QUIET: dict[str, Any] = {
-    "optim": "sgd",
-    "learning_rate": 0.5,
-    "max_grad_norm": 0.0,
-    "lr_scheduler_type": "constant",
-    "output_dir": tempfile.gettempdir(),
-    "per_device_train_batch_size": 1,
-    "save_strategy": "no",
-    "report_to": "none",
-    "disable_tqdm": True,
-    "log_level": "error",
-}
-"""Training arguments of plain SGD at a rate of 0.5, one row a micro-batch."""
-
-Row = Mapping[str, float]
 
 
 class _Values(IterableDataset[Row]):
@@ -351,21 +357,9 @@ _PROBES: dict[Capability, Probe] = {
 }
 
 
-def alone(probe: Probe, device: str) -> Attempt:
+def guard_trainer(probe: Probe, device: str) -> Attempt:
     """The attempt on a device, with accelerate's state and random streams restored at its end."""
     return guard_probe(probe, device, first_state, seeds_restored, partial(devices.random_apart, device))
-
-
-_WORDS = ("bf16", "bfloat16", "float16", "fp16", "float32", "fp32", "dtype", "precision")
-"""Words by which warnings about formats are recognized."""
-
-
-_LOOP_FILE = "loop.pt"
-"""The file with the user's own state, next to Trainer's files."""
-_ALWAYS_STEPS = "Trainer steps the optimizer at the end of every window, and no callback leaves the step out"
-_ENDS_LATER = (
-    "Trainer ends a window early only at the end of its data loader, whose length it reads before the first batch"
-)
 
 
 class TransformersRun(PlainTrainer):
@@ -378,17 +372,17 @@ class TransformersRun(PlainTrainer):
     def __init__(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
     ) -> None:
-        self.turn, self.desk, self.before_step = SharedState(), WorkQueue(), BeforeStep()
-        self._left, self._before = 0, 1.0
-        self._ended: Update | None = None
-        with self.turn.install(), seeds_restored():
+        self.shared_state, self.queue, self.before_step = SharedState(), WorkQueue(), BeforeStep()
+        self._remaining, self._scale_before = 0, 1.0
+        self._update: Update | None = None
+        with self.shared_state.install(), seeds_restored():
             super().__init__(model, recipe, weights, device, mode)
             self.whole = MeanLoss(self.network, model, widen=self.low is not None)
             (stepper,) = self.steppers
             with self.stream.open(keep=False):
                 self.trainer = FedTrainer(
-                    self.desk,
-                    partial(force_float16, recipe=recipe, device=device),
+                    self.queue,
+                    partial(install_scaler, recipe=recipe, device=device),
                     model=self.whole,
                     args=self.arguments,
                     callbacks=[self.before_step],
@@ -397,19 +391,19 @@ class TransformersRun(PlainTrainer):
                 self.trainer.remove_callback(PrinterCallback)
         self.scaler = self.trainer.accelerator.scaler if recipe.scaling is not None else None
         self._settings = scaler_settings(self.scaler)
-        self.loop = Loop(self.trainer, self.desk)
-        weakref.finalize(self, self.desk.close)
+        self.loop = Loop(self.trainer, self.queue)
+        weakref.finalize(self, self.queue.close)
 
-    def _made_scaler(self) -> None:
+    def _make_scaler(self) -> None:
         """None: the scaler is in Trainer's accelerator."""
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
+    def _active(self) -> Iterator[None]:
         """A context with the library's and the process's state of this run, in which its loop works."""
-        with self.turn.install(), seeds_restored(), self.stream.open() if self._draws else nullcontext():
+        with self.shared_state.install(), seeds_restored(), self.stream.open() if self._draws else nullcontext():
             yield
 
-    def _ready(self, length: int | None = None) -> None:
+    def _await_window(self, length: int | None = None) -> None:
         """Makes the loop wait for a window of `length` micro-batches; None: of any length."""
         steps = self.recipe.accumulation
         short = 0 if length is None or length >= steps else length
@@ -438,8 +432,8 @@ class TransformersRun(PlainTrainer):
         return {"inputs": loaded.inputs, "targets": dict(loaded.targets), "count": loaded.items}
 
     def forward(self, batch: DeviceBatch) -> list[torch.Tensor]:
-        with self._working():
-            self._ready()
+        with self._active():
+            self._await_window()
         options = {"num_items_in_batch": batch.items} if self.whole.accepts_loss_kwargs else {}
         outputs = self.trainer.model_wrapped(**self._arguments(batch), **options)
         self.whole.totals.clear()
@@ -447,8 +441,8 @@ class TransformersRun(PlainTrainer):
 
     def _passes(self, window: Window, items: int, scaler: torch.amp.GradScaler | None) -> list[float]:
         trainer = self.trainer
-        with self._working():
-            self._ready()
+        with self._active():
+            self._await_window()
             samples, counted = trainer.get_micro_batches([self._inputs(batch) for batch in window])
             former = getattr(trainer, "current_gradient_accumulation_steps", 1), trainer.accelerator.scaler
             trainer.current_gradient_accumulation_steps = len(samples)
@@ -464,17 +458,17 @@ class TransformersRun(PlainTrainer):
         return totals
 
     def update(self, window: Window) -> Update:
-        if self._left:
+        if self._remaining:
             return super().update(window)
         piece = WindowPiece([self._inputs(batch) for batch in window], len(window))
-        self._hand(piece, [batch.items for batch in window], sum(batch.items for batch in window))
+        self._send(piece, [batch.items for batch in window], sum(batch.items for batch in window))
         return self.apply()
 
     def accumulate(self, batch: Batch, items: int) -> float:
         length = 1
-        if opens := not self._left:
+        if opens := not self._remaining:
             length = max(1, round(items / batch.items)) if batch.mask is None else self.recipe.accumulation
-        totals = self._hand(WindowPiece([self._inputs(batch)], length, items if opens else None), [batch.items], items)
+        totals = self._send(WindowPiece([self._inputs(batch)], length, items if opens else None), [batch.items], items)
         return MicroBatch(totals[0], batch.items).loss
 
     def apply_gradients(
@@ -485,33 +479,33 @@ class TransformersRun(PlainTrainer):
         discard: bool = False,
     ) -> Update:
         if discard:
-            raise Unsupported(Capability.EXPLICIT_UNSCALE, _ALWAYS_STEPS, alone(step_is_left_out, self.device))
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, _ALWAYS_STEPS, guard_trainer(step_is_left_out, self.device))
         accelerator = self.trainer.accelerator
         self.before_step.actions += [accelerator.unscale_gradients] * max(0, (unscale_calls or 0) - 1)
         if inject is not None:
-            self.before_step.actions.append(partial(self._add, inject))
+            self.before_step.actions.append(partial(self._add_gradients, inject))
         gradients = [{name: value for name, value in mapping.items() if value is not None} for mapping in window]
         losses = [
             self._sum_products(mapping) if mapping else torch.zeros((), requires_grad=True) for mapping in gradients
         ]
-        self._hand(WindowPiece([{"fed": loss} for loss in losses], len(window)), [1] * len(window), len(window))
+        self._send(WindowPiece([{"fed": loss} for loss in losses], len(window)), [1] * len(window), len(window))
         if self.before_step.errors:
             raise self.before_step.errors.pop()
         return replace(self.apply(), loss=math.nan)
 
-    def _hand(self, piece: WindowPiece, counts: list[int], items: int) -> list[float]:
+    def _send(self, piece: WindowPiece, counts: list[int], items: int) -> list[float]:
         """Sends micro-batches with these numbers of items to the loop; returns the sums of their losses."""
-        with self._working():
-            if not self._left:
-                self._ready(piece.length)
-                self._left, self._before = piece.length, self._scale()
-            self.loop.hand(piece)
-        self._left -= len(counts)
+        with self._active():
+            if not self._remaining:
+                self._await_window(piece.length)
+                self._remaining, self._scale_before = piece.length, self._scale()
+            self.loop.send(piece)
+        self._remaining -= len(counts)
         totals = self._take_totals()
         for total, count in zip(totals, counts, strict=True):
             self.ledger.add(MicroBatch(total, count), items)
-        if not self._left:
-            self._ended = self._read_logged_update()
+        if not self._remaining:
+            self._update = self._read_logged_update()
         return totals
 
     def _read_logged_update(self) -> Update:
@@ -520,44 +514,44 @@ class TransformersRun(PlainTrainer):
         self.ledger.empty()
         skipped = bool(self.trainer.accelerator.optimizer_step_was_skipped)
         good, scale, norm = good_updates(self.scaler), self._scale(), float(log["grad_norm"])
-        return Update(log["loss"], micro, self._before, scale, good, skipped, norm, log["learning_rate"])
+        return Update(log["loss"], micro, self._scale_before, scale, good, skipped, norm, log["learning_rate"])
 
     def apply(self) -> Update:
-        if self._left:
-            raise Unsupported(Capability.PARTIAL_WINDOW, _ENDS_LATER, alone(open_window_ends, self.device))
-        if self._ended is None:
+        if self._remaining:
+            raise Unsupported(Capability.PARTIAL_WINDOW, _ENDS_LATER, guard_trainer(open_window_ends, self.device))
+        if self._update is None:
             raise ValueError("apply without any micro-batch before it")
-        update, self._ended = self._ended, None
+        update, self._update = self._update, None
         return update
 
     # evaluation and checkpoints
 
     def predict(self, inputs: Array) -> dict[str, Array]:
-        with self._working():
-            self._ready()
+        with self._active():
+            self._await_window()
         self.whole.eval()
         return self._evaluate(self.trainer.model_wrapped, inputs)
 
     def save(self, path: Path) -> None:
-        if self._left:
+        if self._remaining:
             raise RuntimeError("Trainer saves a checkpoint after an update, and this window is still open")
-        with self.turn.install(), seeds_restored(), self.stream.open(keep=False):
-            self._ready()
+        with self.shared_state.install(), seeds_restored(), self.stream.open(keep=False):
+            self._await_window()
             self.arguments.output_dir = str(path)
-            self.loop.hand(Order.SAVE)
+            self.loop.send(Order.SAVE)
         loop = {name: value for name, value in self.loop_state().items() if name != "random"}
         torch.save(loop, path / _LOOP_FILE)
 
     def restore(self, path: Path) -> None:
         self.loop.discard()
-        self._left = 0
-        with self.turn.install(), seeds_restored(), self.stream.open():
+        self._remaining = 0
+        with self.shared_state.install(), seeds_restored(), self.stream.open():
             try:
                 self.loop.begin(checkpoint=get_last_checkpoint(str(path)) or str(path))
                 loop = torch.load(path / _LOOP_FILE, weights_only=True)
             except Exception as error:
                 raise ValueError(f"{path} cannot be loaded: {error}") from error
-        self.go_on({**loop, "random": self.stream.states})
+        self.restore_loop_state({**loop, "random": self.stream.states})
 
 
 class TransformersFramework(StackFramework):
@@ -584,14 +578,16 @@ class TransformersFramework(StackFramework):
         return self.mode == "trainer"
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return {capability: alone(probe, self.device) for capability, probe in _PROBES.items()}
+        return {capability: guard_trainer(probe, self.device) for capability, probe in _PROBES.items()}
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> TransformersRun:
         if wants_fused(recipe):
-            attempt = alone(low_model_is_scaled, self.device)
+            attempt = guard_trainer(low_model_is_scaled, self.device)
             raise Unsupported(Capability.DYNAMIC_SCALING, LOW_MODEL_SCALED, attempt)
         if recipe.scaling is not None and recipe.precision.label == "O1-bfloat16":
-            raise Unsupported(Capability.DYNAMIC_SCALING, BFLOAT16_SCALED, alone(bfloat16_is_scaled, self.device))
+            raise Unsupported(
+                Capability.DYNAMIC_SCALING, BFLOAT16_SCALED, guard_trainer(bfloat16_is_scaled, self.device)
+            )
         return TransformersRun(model, recipe, weights, self.device, self.mode)
 
     def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
@@ -614,22 +610,11 @@ class TransformersFramework(StackFramework):
 
         The compared weights are those of its last norm, which begin as ones.
         """
-        config = LlamaConfig(
-            vocab_size=16,
-            hidden_size=64,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            use_cache=False,
-        )
+        sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config = LlamaConfig(vocab_size=16, **sizes, use_cache=False)
         rows = [{"input_ids": row, "labels": row} for row in (torch.arange(8 * updates).view(-1, 8) % 13).tolist()]
-        options = {
-            "optim": "adamw_torch",
-            "learning_rate": rate,
-            "bf16": True,
-            "max_steps": updates,
-            "log_level": "passive",
-        }
+        options = {"optim": "adamw_torch", "learning_rate": rate, "bf16": True, "max_steps": updates}
+        options["log_level"] = "passive"
         with (
             tempfile.TemporaryDirectory() as folder,
             first_state(),

@@ -52,7 +52,7 @@ class WorkQueue:
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self._answers: SimpleQueue[BaseException | bool] = SimpleQueue()
 
-    def hand(self, order: WindowPiece | Order) -> bool:
+    def send(self, order: WindowPiece | Order) -> bool:
         """Gives the loop work and waits for its answer: True if it asks for more, False if it has ended.
 
         Raises:
@@ -130,8 +130,8 @@ class FedTrainer(Trainer):
             then an epoch, at whose end the library ends the window. 0: whole windows.
     """
 
-    def __init__(self, desk: WorkQueue, forced: Callable[[Any], None], **options: Any) -> None:
-        self._desk, self._forced = desk, forced
+    def __init__(self, queue: WorkQueue, forced: Callable[[Any], None], **options: Any) -> None:
+        self._queue, self._forced = queue, forced
         self._waiting: list[Inputs] = []
         self.short = 0
         super().__init__(**options)
@@ -146,7 +146,7 @@ class FedTrainer(Trainer):
         return DataLoader(rows, batch_size=None, generator=torch.Generator(), collate_fn=lambda inputs: inputs)
 
     def get_batch_samples(self, epoch_iterator: Iterator[Inputs], num_batches: int, device: Any) -> Any:
-        order = self._desk.take()
+        order = self._queue.take()
         if isinstance(order, Order):
             self.control.should_epoch_stop = True
             self.control.should_save, self.control.should_training_stop = order is Order.SAVE, order is Order.STOP
@@ -155,7 +155,7 @@ class FedTrainer(Trainer):
         if len(order.inputs) == order.length:
             return super().get_batch_samples(epoch_iterator, num_batches, device)
         items = None if order.items is None else torch.tensor(order.items, device=device)
-        return _Parts(self._desk, epoch_iterator, self._waiting, order), items
+        return _Parts(self._queue, epoch_iterator, self._waiting, order), items
 
     def get_micro_batches(self, inputs: Sequence[Inputs]) -> tuple[list[Inputs], Any]:
         """The library's own list of a window's micro-batches, and its number of items."""
@@ -165,8 +165,8 @@ class FedTrainer(Trainer):
 class _Parts(Sequence[Inputs]):
     """The micro-batches of a window, which arrive one by one while the loop iterates over them."""
 
-    def __init__(self, desk: WorkQueue, iterator: Iterator[Inputs], waiting: list[Inputs], first: WindowPiece) -> None:
-        self._desk, self._iterator, self._waiting, self._first = desk, iterator, waiting, first
+    def __init__(self, queue: WorkQueue, iterator: Iterator[Inputs], waiting: list[Inputs], first: WindowPiece) -> None:
+        self._queue, self._iterator, self._waiting, self._first = queue, iterator, waiting, first
 
     def __len__(self) -> int:
         return self._first.length
@@ -177,7 +177,7 @@ class _Parts(Sequence[Inputs]):
     def __iter__(self) -> Iterator[Inputs]:
         yield next(self._iterator)
         for _ in range(self._first.length - 1):
-            self._waiting += self._desk.take().inputs
+            self._waiting += self._queue.take().inputs
             yield next(self._iterator)
 
 
@@ -188,8 +188,8 @@ class Loop:
         runs: `train()` waits for a window. It ends with an epoch without a window, such as one that only saves.
     """
 
-    def __init__(self, trainer: FedTrainer, desk: WorkQueue) -> None:
-        self._trainer, self.desk = trainer, desk
+    def __init__(self, trainer: FedTrainer, queue: WorkQueue) -> None:
+        self._trainer, self.queue = trainer, queue
         self.runs = False
 
     def begin(self, short: int = 0, checkpoint: str | None = None) -> None:
@@ -199,32 +199,32 @@ class Loop:
             Exception: the library's, if it cannot start or load the checkpoint.
         """
         self._trainer.short = short
-        arguments = (self._trainer, self.desk, checkpoint)
+        arguments = (self._trainer, self.queue, checkpoint)
         threading.Thread(target=_train, args=arguments, name="trainer", daemon=True).start()
-        self._waits(self.desk.wait)
+        self._run_until_idle(self.queue.wait)
 
-    def hand(self, order: WindowPiece | Order) -> None:
-        """Calls `WorkQueue.hand`; a failed loop begins again with the next call."""
-        self._waits(lambda: self.desk.hand(order))
+    def send(self, order: WindowPiece | Order) -> None:
+        """Calls `WorkQueue.send`; a failed loop begins again with the next call."""
+        self._run_until_idle(lambda: self.queue.send(order))
 
     def stop(self) -> None:
         """Ends `train()` at the end of a window, as the end of the training data does."""
         if self.runs:
-            self.hand(Order.STOP)
+            self.send(Order.STOP)
 
     def discard(self) -> None:
         """Ends `train()` wherever it waits."""
         if self.runs:
-            self.desk.close()
-            self.desk.wait()
+            self.queue.close()
+            self.queue.wait()
             self.runs = False
 
-    def _waits(self, call: Callable[[], bool]) -> None:
+    def _run_until_idle(self, call: Callable[[], bool]) -> None:
         self.runs = False
         self.runs = call()
 
 
-def _train(trainer: FedTrainer, desk: WorkQueue, checkpoint: str | None) -> None:
+def _train(trainer: FedTrainer, queue: WorkQueue, checkpoint: str | None) -> None:
     """Runs one `train()` in the thread and reports its end."""
     failure: BaseException | None = None
     try:
@@ -233,7 +233,7 @@ def _train(trainer: FedTrainer, desk: WorkQueue, checkpoint: str | None) -> None
         pass
     except BaseException as error:
         failure = error
-    desk.report_end(failure)
+    queue.report_end(failure)
 
 
 @contextmanager

@@ -24,6 +24,8 @@ from frameworks.torch.core import ways
 from frameworks.torch.core.devices import dtype_name, to_array
 from frameworks.torch.core.layers import Slot
 
+ScalerClass = type[torch.amp.GradScaler]
+
 CHOICES: dict[Capability, Implementation] = {
     Capability.SINGLE: "single",
     Capability.FOREACH: "foreach",
@@ -66,10 +68,55 @@ NO_CLIPPING = (
 """Reasons: an optimizer that unscales gradients itself takes none that were unscaled by hand, or clipped."""
 _TENSOR_RATE = "foreach Adam and AdamW raise ValueError for a tensor as rate, unless they are capturable"
 
+_KINDS: Mapping[type[Optimizer], type[torch.optim.Optimizer]] = {
+    SGD: torch.optim.SGD,
+    Adam: torch.optim.Adam,
+    AdamW: torch.optim.AdamW,
+    Adagrad: torch.optim.Adagrad,
+    RMSprop: torch.optim.RMSprop,
+    **{kind: getattr(torch.optim, kind.__name__) for kind in _NEWER if hasattr(torch.optim, kind.__name__)},
+}
+OPTIMIZERS = Capability.of_optimizers(_KINDS)
+"""The capabilities of PyTorch's optimizers, without their options."""
+_ARGUMENTS = {
+    "learning_rate": "lr",
+    "epsilon": "eps",
+    "initial": "initial_accumulator_value",
+    "rate_decay": "lr_decay",
+    "decay": "alpha",
+    "centred": "centered",
+    "threshold": "d",
+    "steps": "ns_steps",
+    "coefficients": "ns_coefficients",
+}
+"""PyTorch's names of arguments, where they differ from a recipe's."""
+_ADJUSTMENTS = {"rms": "match_rms_adamw", "width": "original"}
+_OF_8_BIT_MOMENTS = ("state_bits", "block", "smallest")
+IMPLEMENTATIONS: Mapping[Implementation, Mapping[str, bool]] = {
+    "default": {},
+    "single": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+    "capturable": {"capturable": True},
+}
+"""Arguments that choose an implementation. An option that an optimizer lacks need not be switched off."""
+
+NOT_INSTALLED = "bitsandbytes is not installed"
+BLOCK = 256
+"""Block size of bitsandbytes' optimizers, in entries."""
+SLOTS = ("state1", "state2")
+"""Bitsandbytes' names of the moments; its other names end with the same numbers."""
+_WRAPPED = "__bnb_optimizer_quant_state__"
+_ONE_BLOCK = f"bitsandbytes' optimizers have blocks of {BLOCK} entries, and no argument for them"
+_FLOAT16 = (
+    "GradScaler.unscale_ refuses a float16 model's float16 gradients, and bitsandbytes' optimizers do not say that "
+    "they unscale them by themselves"
+)
+
 
 def implementation_attempts(device: str, run: Make) -> dict[Capability, Attempt]:
     """Attempts for each option that some version lacks, and for each implementation."""
-    chosen = {capability: partial(_acts, name, device) for capability, name in CHOICES.items()}
+    chosen = {capability: partial(_implements, name, device) for capability, name in CHOICES.items()}
     return optimizer_attempts(run, *_OPTIONS, *chain.from_iterable(_NEWER.values())) | chosen
 
 
@@ -80,9 +127,9 @@ def require_implementation(model: Model, recipe: Recipe, device: str) -> None:
         Unsupported: the optimizer lacks the implementation, or a parameter does not fit it.
     """
     if isinstance(recipe.optimizer, Muon) and any(len(shape) != 2 for shape in model.parameter_shapes().values()):
-        raise Unsupported(Capability.MUON, _MATRICES, partial(_steps, recipe, device, (2,)))
+        raise Unsupported(Capability.MUON, _MATRICES, partial(_moves_weight, recipe, device, (2,)))
     for capability, reason in _find_refusals(recipe, device):
-        raise Unsupported(capability, reason, partial(_steps, recipe, device))
+        raise Unsupported(capability, reason, partial(_moves_weight, recipe, device))
 
 
 def _find_refusals(recipe: Recipe, device: str) -> Iterator[tuple[Capability, str]]:
@@ -102,7 +149,7 @@ def _find_refusals(recipe: Recipe, device: str) -> Iterator[tuple[Capability, st
         yield asked, _FUSED_FLOAT16
 
 
-def _steps(recipe: Recipe, device: str, shape: tuple[int, ...] = (2, 2)) -> bool:
+def _moves_weight(recipe: Recipe, device: str, shape: tuple[int, ...] = (2, 2)) -> bool:
     """Returns whether an optimizer with the recipe's arguments moves a weight by a scaled gradient."""
     low = torch.float16 if recipe.precision.level == "O3" and recipe.precision.format == "float16" else torch.float32
     weight = torch.ones(shape, dtype=low, device=device, requires_grad=True)
@@ -114,7 +161,7 @@ def _steps(recipe: Recipe, device: str, shape: tuple[int, ...] = (2, 2)) -> bool
     return bool((weight != 1.0).all())
 
 
-def _acts(name: Implementation, device: str) -> bool:
+def _implements(name: Implementation, device: str) -> bool:
     """Returns whether Adam has the implementation among its settings and moves weights."""
     weight = torch.ones(2, device=device, requires_grad=True)
     stepper = Stepper(Recipe(Adam(0.5), implementation=name), [weight])
@@ -124,10 +171,7 @@ def _acts(name: Implementation, device: str) -> bool:
     return all(settings[key] is on for key, on in IMPLEMENTATIONS[name].items()) and bool((weight < 1.0).all())
 
 
-Kind = type[torch.amp.GradScaler]
-
-
-def class_of_device(device: str) -> Kind:
+def class_of_device(device: str) -> ScalerClass:
     """The device's own class of scalers, such as `torch.cuda.amp.GradScaler`, which is made without a device."""
     own: type[torch.amp.GradScaler] = getattr(torch, device).amp.GradScaler
 
@@ -140,7 +184,7 @@ def class_of_device(device: str) -> Kind:
     return OfDevice
 
 
-def grad_scaler(device: str, recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> torch.amp.GradScaler | None:
+def grad_scaler(device: str, recipe: Recipe, kind: ScalerClass = torch.amp.GradScaler) -> torch.amp.GradScaler | None:
     """PyTorch's scaler, with PyTorch's default where the recipe has None. `update` restores a constant scale."""
     match recipe.scaling:
         case None:
@@ -177,7 +221,7 @@ def constant_scale(recipe: Recipe) -> float | None:
     return float(recipe.scaling.scale) if isinstance(recipe.scaling, StaticScaling) else None
 
 
-def scales_float16(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
+def scales_float16(recipe: Recipe, kind: ScalerClass = torch.amp.GradScaler) -> bool:
     """Returns whether the recipe scales the loss of a float16 model, whose gradients `GradScaler.unscale_` refuses.
 
     A scaler of another kind accepts them.
@@ -188,20 +232,20 @@ def scales_float16(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
     return scaled and recipe.precision == Precision("O3", "float16")
 
 
-def wants_float32_gradients(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
+def wants_float32_gradients(recipe: Recipe, kind: ScalerClass = torch.amp.GradScaler) -> bool:
     """Returns whether a float16 model gets float32 gradients: unfused SGD accepts them, Adam does not."""
     takes = isinstance(recipe.optimizer, SGD) and recipe.implementation != "fused"
     return takes and scales_float16(recipe, kind) and _HAS_GRADIENT_FORMATS
 
 
-def take_float32_gradients(recipe: Recipe, kind: Kind, parameters: Iterable[torch.Tensor]) -> None:
+def take_float32_gradients(recipe: Recipe, kind: ScalerClass, parameters: Iterable[torch.Tensor]) -> None:
     """Gives a float16 model's parameters float32 gradients if `wants_float32_gradients`."""
     for parameter in parameters if wants_float32_gradients(recipe, kind) else ():
         if parameter.dtype == torch.float16:
             parameter.grad_dtype = torch.float32
 
 
-def wants_fused(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
+def wants_fused(recipe: Recipe, kind: ScalerClass = torch.amp.GradScaler) -> bool:
     """Returns whether the optimizer is to be a fused one, which unscales a float16 model's gradients by itself."""
     return scales_float16(recipe, kind) and not wants_float32_gradients(recipe, kind)
 
@@ -235,19 +279,6 @@ def scaler_settings(scaler: torch.amp.GradScaler | None) -> dict[str, float]:
 def unscale_gradient(value: Array, scale: float) -> Array:
     """A gradient as a fused optimizer unscales it, in float32 or wider."""
     return np.asarray(value.astype(np.promote_types(value.dtype, np.float32)) / scale)
-
-
-NOT_INSTALLED = "bitsandbytes is not installed"
-BLOCK = 256
-"""Block size of bitsandbytes' optimizers, in entries."""
-SLOTS = ("state1", "state2")
-"""Bitsandbytes' names of the moments; its other names end with the same numbers."""
-_WRAPPED = "__bnb_optimizer_quant_state__"
-_ONE_BLOCK = f"bitsandbytes' optimizers have blocks of {BLOCK} entries, and no argument for them"
-_FLOAT16 = (
-    "GradScaler.unscale_ refuses a float16 model's float16 gradients, and bitsandbytes' optimizers do not say that "
-    "they unscale them by themselves"
-)
 
 
 @cache
@@ -314,7 +345,7 @@ def require(recipe: Recipe, device: str) -> None:
     if block != BLOCK:
         raise Unsupported(Capability.ADAM_8BIT, _ONE_BLOCK, partial(keeps_codes, device, blocksize=block))
     if scales_float16(recipe):
-        raise Unsupported(Capability.ADAM_8BIT, _FLOAT16, partial(_steps, recipe, device, (4096,)))
+        raise Unsupported(Capability.ADAM_8BIT, _FLOAT16, partial(_moves_weight, recipe, device, (4096,)))
 
 
 def keeps_codes(device: str, **options: Any) -> bool:
@@ -327,53 +358,21 @@ def keeps_codes(device: str, **options: Any) -> bool:
     return codes == {torch.uint8} and bool((weight < 1.0).all())
 
 
-def _halves(items: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
+def _split_in_turn(items: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
     return [part for part in (items[start::count] for start in range(count)) if part]
 
 
-_KINDS: Mapping[type[Optimizer], type[torch.optim.Optimizer]] = {
-    SGD: torch.optim.SGD,
-    Adam: torch.optim.Adam,
-    AdamW: torch.optim.AdamW,
-    Adagrad: torch.optim.Adagrad,
-    RMSprop: torch.optim.RMSprop,
-    **{kind: getattr(torch.optim, kind.__name__) for kind in _NEWER if hasattr(torch.optim, kind.__name__)},
-}
-OPTIMIZERS = Capability.of_optimizers(_KINDS)
-"""The capabilities of PyTorch's optimizers, without their options."""
-_ARGUMENTS = {
-    "learning_rate": "lr",
-    "epsilon": "eps",
-    "initial": "initial_accumulator_value",
-    "rate_decay": "lr_decay",
-    "decay": "alpha",
-    "centred": "centered",
-    "threshold": "d",
-    "steps": "ns_steps",
-    "coefficients": "ns_coefficients",
-}
-"""PyTorch's names of arguments, where they differ from a recipe's."""
-_ADJUSTMENTS = {"rms": "match_rms_adamw", "width": "original"}
-_OF_8_BIT_MOMENTS = ("state_bits", "block", "smallest")
-IMPLEMENTATIONS: Mapping[Implementation, Mapping[str, bool]] = {
-    "default": {},
-    "single": {"foreach": False, "fused": False},
-    "foreach": {"foreach": True},
-    "fused": {"fused": True},
-    "capturable": {"capturable": True},
-}
-"""Arguments that choose an implementation. An option that an optimizer lacks need not be switched off."""
-
-
 def optimizer_kind(
-    recipe: Recipe, scaler: Kind = torch.amp.GradScaler
+    recipe: Recipe, scaler: ScalerClass = torch.amp.GradScaler
 ) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """The recipe's optimizer class under a kind of scaler, and its keyword arguments."""
     optimizer, arguments = recipe.optimizer, _arguments(recipe)
     if isinstance(optimizer, Adam) and optimizer.state_bits == 8:
         return adam_8bit(), arguments | {"min_8bit_size": optimizer.smallest}
     optimizer_class = _KINDS[type(optimizer)]
-    way = IMPLEMENTATIONS["fused"] if wants_fused(recipe, scaler) else implementation(recipe, optimizer_class)
+    way = (
+        IMPLEMENTATIONS["fused"] if wants_fused(recipe, scaler) else _implementation_arguments(recipe, optimizer_class)
+    )
     return optimizer_class, arguments | dict(way)
 
 
@@ -394,13 +393,13 @@ def _arguments(recipe: Recipe) -> dict[str, Any]:
     return {_ARGUMENTS.get(name, name): value for name, value in arguments.items() if name not in _OF_8_BIT_MOMENTS}
 
 
-def implementation(recipe: Recipe, kind: type[torch.optim.Optimizer]) -> dict[str, bool]:
+def _implementation_arguments(recipe: Recipe, kind: type[torch.optim.Optimizer]) -> dict[str, bool]:
     """Arguments that choose the recipe's implementation."""
     known = signature(kind).parameters
     return {name: on for name, on in IMPLEMENTATIONS[recipe.implementation].items() if on or name in known}
 
 
-def _by_decay(parameters: list[torch.Tensor], undecayed: Collection[int]) -> list[dict[str, Any]]:
+def _groups_by_decay(parameters: list[torch.Tensor], undecayed: Collection[int]) -> list[dict[str, Any]]:
     """Parameter groups with and without weight decay, from the ids of the tensors without it."""
     with_decay = [parameter for parameter in parameters if id(parameter) not in undecayed]
     without = [parameter for parameter in parameters if id(parameter) in undecayed]
@@ -408,7 +407,7 @@ def _by_decay(parameters: list[torch.Tensor], undecayed: Collection[int]) -> lis
     return [group for group in groups if group["params"]]
 
 
-def _own_options(recipe: Recipe, index: int) -> dict[str, Any]:
+def _options_of_group(recipe: Recipe, index: int) -> dict[str, Any]:
     """Options of a group that differ from the optimizer's."""
     common, own = (
         _arguments(recipe.replace(optimizer=optimizer)) for optimizer in (recipe.optimizer, recipe.of_groups[index])
@@ -426,11 +425,11 @@ class Stepper:
     """
 
     def __init__(self, recipe: Recipe, parameters: list[torch.Tensor], undecayed: Collection[int] = ()) -> None:
-        parts = _halves(parameters, recipe.groups)
+        parts = _split_in_turn(parameters, recipe.groups)
         groups = [
-            _own_options(recipe, index) | group
+            _options_of_group(recipe, index) | group
             for index, part in enumerate(parts)
-            for group in _by_decay(part, undecayed)
+            for group in _groups_by_decay(part, undecayed)
         ]
         self.optimizer = self.make_optimizer(recipe, groups)
         self.applied = self.hook_calls = 0
@@ -441,12 +440,12 @@ class Stepper:
     def make_optimizer(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """The recipe's optimizer of these parameter groups."""
         kind, arguments = optimizer_kind(recipe)
-        return ways.optimizer(recipe.way("optimizer"), kind, groups, arguments)
+        return ways.make_optimizer(recipe.way("optimizer"), kind, groups, arguments)
 
-    def make_schedule(self, last: int = -1) -> None:
-        """Makes the recipe's schedule of the present optimizer, after update `last` (from 0), or at its beginning."""
+    def make_schedule(self, last_epoch: int = -1) -> None:
+        """Makes the recipe's schedule of the optimizer after update `last_epoch` (from 0), or at its beginning."""
         schedule = self._schedule
-        self.scheduler = ways.scheduler(self._way, self.optimizer, schedule, last) if schedule else None
+        self.scheduler = ways.make_scheduler(self._way, self.optimizer, schedule, last_epoch) if schedule else None
 
     def _count(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self.hook_calls += 1
@@ -480,16 +479,16 @@ def steppers(recipe: Recipe, slots: Mapping[str, Slot], make: Maker = Stepper) -
     """The recipe's one or two optimizers over the parameters in model order."""
     parameters = [slot.tensor for slot in slots.values()]
     undecayed = {id(slots[name].tensor) for name in recipe.undecayed}
-    return [make(recipe, part, undecayed) for part in _halves(parameters, recipe.optimizers)]
+    return [make(recipe, part, undecayed) for part in _split_in_turn(parameters, recipe.optimizers)]
 
 
-def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str, Array]:
+def optimizer_state(steppers: list[Stepper], slots: Mapping[str, Slot]) -> dict[str, Array]:
     """Each state tensor of the optimizers as "SLOT/PARAMETER", with PyTorch's names of the slots, and the counters.
 
     The counters of a second optimizer are "steps.1" and "schedule.1".
     """
     result: dict[str, Array] = {}
-    for index, stepper in enumerate(every):
+    for index, stepper in enumerate(steppers):
         suffix = f".{index}" if index else ""
         state = stepper.state()
         for name, slot in slots.items():

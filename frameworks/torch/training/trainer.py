@@ -58,7 +58,7 @@ from frameworks.torch.core.settings import MODES, begin_anew, compile_function, 
 from frameworks.torch.probes import float16_clipped
 from frameworks.torch.training.optimizers import (
     NO_UNSCALING,
-    Kind,
+    ScalerClass,
     Stepper,
     averages_of,
     class_of_device,
@@ -113,7 +113,7 @@ Forward = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor
 class TorchTrainer(BaseTrainer):
     """A run on one device; compiled modes compile the forward pass and the loss together, at their first use."""
 
-    scaler_kind: Kind = torch.amp.GradScaler
+    scaler_kind: ScalerClass = torch.amp.GradScaler
 
     def __init__(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
@@ -134,7 +134,7 @@ class TorchTrainer(BaseTrainer):
         self.prepare()
         self.average = self._make_average()
         self.steppers = self._steppers()
-        self.scaler = self._made_scaler()
+        self.scaler = self._make_scaler()
         take_float32_gradients(recipe, self.scaler_kind, (slot.tensor for slot in self.slots.values()))
         self._settings = scaler_settings(self.scaler)
         self.ledger: LossLedger[MicroBatch] = LossLedger()
@@ -174,13 +174,13 @@ class TorchTrainer(BaseTrainer):
     def _make_average(self) -> AveragedModel | None:
         """The average of the network's weights that this class keeps, None without one."""
         decay = self.recipe.average
-        return None if decay is None else ways.averaged_model(self.recipe.way("average"), self.network, decay)
+        return None if decay is None else ways.make_average(self.recipe.way("average"), self.network, decay)
 
     def _steppers(self) -> list[Stepper]:
         """The optimizers over the parameters as they are trained."""
         return steppers(self.recipe, self.slots)
 
-    def _made_scaler(self) -> torch.amp.GradScaler | None:
+    def _make_scaler(self) -> torch.amp.GradScaler | None:
         """The recipe's loss scaler."""
         own = self.recipe.way("scaling") == "class-of-the-device"
         return grad_scaler(self.device, self.recipe, class_of_device(self.device) if own else self.scaler_kind)
@@ -191,7 +191,7 @@ class TorchTrainer(BaseTrainer):
         """The precision scope of the recipe's forward passes."""
         if self.recipe.precision.level != "O1" or self.recipe.way("autocast") == "decorator":
             return nullcontext()
-        return ways.autocast(self.recipe.way("autocast"), self.device, DTYPES[self.recipe.precision.format])
+        return ways.make_scope(self.recipe.way("autocast"), self.device, DTYPES[self.recipe.precision.format])
 
     def _load(self, batch: Batch) -> DeviceBatch:
         """The micro-batch; reentrant checkpoints need an input that requires a gradient, as documented."""
@@ -320,19 +320,19 @@ class TorchTrainer(BaseTrainer):
         else:
             passes = [losses if way in ways.SEVERAL_ROOTS else [sum(losses[1:], losses[0])]]
         for index, roots in enumerate(passes, start=1):
-            self._back(roots, scaler, retain=index < len(passes))
+            self._run_backward(roots, scaler, retain=index < len(passes))
 
-    def _back(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
+    def _run_backward(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
         """One backward pass; `retain` if another one through its graph follows."""
         scaled = losses if scaler is None else [scaler.scale(loss) for loss in losses]
         parameters = [slot.tensor for slot in self.slots.values() if slot.tensor.requires_grad]
-        ways.back(self.recipe.way("backward"), scaled, parameters, retain=retain)
+        ways.run_backward(self.recipe.way("backward"), scaled, parameters, retain=retain)
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
         """The context of a micro-batch's forward and backward; `last`: it ends its window."""
         return nullcontext()
 
-    def _share(self, total: torch.Tensor, items: int) -> torch.Tensor:
+    def _normalise(self, total: torch.Tensor, items: int) -> torch.Tensor:
         """The loss to back-propagate, from a sum of losses and the window's items."""
         return total / items
 
@@ -354,7 +354,7 @@ class TorchTrainer(BaseTrainer):
         ):
             with self.activations.saving():
                 sums = self.forward(loaded)
-            self._backward([self._share(total, items) for total in sums], scaler)
+            self._backward([self._normalise(total, items) for total in sums], scaler)
         return float(sum(total.item() for total in sums))
 
     def accumulate(self, batch: Batch, items: int) -> float:
@@ -399,7 +399,7 @@ class TorchTrainer(BaseTrainer):
     # the update
 
     def apply(self) -> Update:
-        return self._finish(None, None)
+        return self._make_update(None, None)
 
     def apply_gradients(
         self,
@@ -411,7 +411,7 @@ class TorchTrainer(BaseTrainer):
         if unscale_calls is not None or inject is not None or discard:
             self._require_manual(bool(unscale_calls or inject is not None or discard))
         self._feed_window(window)
-        return self._discard_update() if discard else self._finish(unscale_calls, inject)
+        return self._discard_update() if discard else self._make_update(unscale_calls, inject)
 
     def _require_manual(self, unscales: bool) -> None:
         """Refuses an update that a user ends in steps of their own; `unscales` if they unscale the gradients.
@@ -433,24 +433,24 @@ class TorchTrainer(BaseTrainer):
 
     def _feed(self, gradients: Mapping[str, Array], micro_batches: int) -> None:
         """Runs the backward pass of one of `micro_batches` micro-batches, with these gradients."""
-        self._backward([self._fed_share(self._sum_products(gradients), micro_batches)], self.scaler)
+        self._backward([self._normalise_fed(self._sum_products(gradients), micro_batches)], self.scaler)
 
     def _sum_products(self, gradients: Mapping[str, Array]) -> torch.Tensor:
         """Σ p·g, a loss whose gradients are `gradients`."""
         parts = [self.slots[name].times(value).sum() for name, value in gradients.items()]
         return sum(parts[1:], parts[0])
 
-    def _fed_share(self, total: torch.Tensor, micro_batches: int) -> torch.Tensor:
+    def _normalise_fed(self, total: torch.Tensor, micro_batches: int) -> torch.Tensor:
         """The loss to back-propagate for one of `micro_batches` micro-batches; `total` is its `_sum_products`."""
         return total / micro_batches
 
-    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
+    def _make_update(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
         before, rate = self._scale(), self.steppers[0].learning_rate
         applied = [stepper.applied for stepper in self.steppers]
-        manual = self._unscaled_to_clip() if unscale_calls is None else unscale_calls
+        manual = self._unscale_calls() if unscale_calls is None else unscale_calls
         for _ in range(manual if inject is None else max(1, manual)):
             self._unscale()
-        self._add(inject or {})
+        self._add_gradients(inject or {})
         norm = None if self.recipe.clip is None else float(whole(self._clip(self.recipe.clip)))
         self._step()
         stepped = [stepper.applied > count for stepper, count in zip(self.steppers, applied, strict=True)]
@@ -459,10 +459,10 @@ class TorchTrainer(BaseTrainer):
                 stepper.scheduler.step()
         if self.average is not None and any(stepped):
             self.average.update_parameters(self.network)
-        self._empty()
+        self._zero_gradients()
         return self._report(before, rate, norm, skipped=not any(stepped))
 
-    def _unscaled_to_clip(self) -> int:
+    def _unscale_calls(self) -> int:
         """The number of times that gradients are unscaled by hand before they are clipped."""
         manual = self.recipe.way("scaling") == "unscale-first" and not wants_fused(self.recipe, self.scaler_kind)
         return 1 if self.recipe.clip is not None or manual else 0
@@ -494,7 +494,7 @@ class TorchTrainer(BaseTrainer):
         before = self._scale()
         self._unscale()
         self.scaler.update(constant_scale(self.recipe))
-        self._empty()
+        self._zero_gradients()
         return self._report(before, self.steppers[0].learning_rate, None, skipped=True)
 
     def _report(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
@@ -502,16 +502,16 @@ class TorchTrainer(BaseTrainer):
         self.ledger.empty()
         return Update(loss, micro, before, self._scale(), good_updates(self.scaler), skipped, norm, rate)
 
-    def _add(self, gradients: Gradients) -> None:
+    def _add_gradients(self, gradients: Gradients) -> None:
         for name, value in gradients.items():
             gradient = self.slots[name].tensor.grad
             if value is not None and gradient is not None:
-                self._add_to(gradient, self.slots[name].tensor_of(value, gradient.dtype))
+                self._add_in_place(gradient, self.slots[name].tensor_of(value, gradient.dtype))
 
-    def _add_to(self, gradient: torch.Tensor, value: torch.Tensor) -> None:
+    def _add_in_place(self, gradient: torch.Tensor, value: torch.Tensor) -> None:
         gradient.add_(value)
 
-    def _empty(self) -> None:
+    def _zero_gradients(self) -> None:
         ways.zero_grad(self.recipe.way("zero-grad"), (stepper.optimizer for stepper in self.steppers), self.network)
 
     def _scale(self) -> float:
@@ -521,9 +521,9 @@ class TorchTrainer(BaseTrainer):
 
     def snapshot(self) -> dict[str, Any]:
         """The full state of the run."""
-        return {name: part.state_dict() for name, part in self.parts().items()} | self._loop()
+        return {name: part.state_dict() for name, part in self.parts().items()} | self._loop_entry()
 
-    def _loop(self) -> dict[str, Any]:
+    def _loop_entry(self) -> dict[str, Any]:
         return {LOOP: {**self.loop_state(), "gradients": self.open_gradients()}}
 
     def open_gradients(self) -> dict[str, torch.Tensor]:
@@ -546,7 +546,7 @@ class TorchTrainer(BaseTrainer):
             "calls": list(self.network.calls.counts),
         }
 
-    def go_on(self, loop: Mapping[str, Any]) -> None:
+    def restore_loop_state(self, loop: Mapping[str, Any]) -> None:
         """Restores what `loop_state` returned."""
         self.stream.replace(loop["random"])
         for stepper, applied in zip(self.steppers, loop["applied"], strict=True):
@@ -560,7 +560,7 @@ class TorchTrainer(BaseTrainer):
         path.mkdir(parents=True, exist_ok=True)
         if self.recipe.way("save") == "distributed":
             checkpoint.save(self.parts(), checkpoint_id=path / PARTS, **_ALONE)
-            torch.save(self._loop(), path / FILE)
+            torch.save(self._loop_entry(), path / FILE)
         else:
             torch.save(self.snapshot(), path / FILE)
 
@@ -579,12 +579,12 @@ class TorchTrainer(BaseTrainer):
                 self.scaler.scale(torch.ones((), device=self.device))
             self.restore(path)
         else:
-            self._restore(path, partial(self._load_in, order))
+            self._restore(path, partial(self._load_in_order, order))
 
     def take(self, other: Trainer) -> None:
         run = of_same_class(self, other)
         self._load_parts({name: part.state_dict() for name, part in run.parts().items()})
-        self.go_on(run.loop_state())
+        self.restore_loop_state(run.loop_state())
         self.put_gradients(run.open_gradients())
 
     def _restore(self, path: Path, load_parts: Callable[[Mapping[str, Any]], None]) -> None:
@@ -597,7 +597,7 @@ class TorchTrainer(BaseTrainer):
             else:
                 same_parts(file, saved, [*self.parts(), LOOP])
                 load_parts(saved)
-            self.go_on(saved[LOOP])
+            self.restore_loop_state(saved[LOOP])
             self.put_gradients(saved[LOOP]["gradients"])
         except (Exception, CheckpointException) as error:  # CheckpointException is no subclass of Exception
             raise ValueError(f"{file} cannot be loaded: {error}") from error
@@ -612,7 +612,7 @@ class TorchTrainer(BaseTrainer):
             if not (assigned and name == "model"):
                 part.load_state_dict(saved[name])
 
-    def _load_in(self, order: LoadOrder, saved: Mapping[str, Any]) -> None:
+    def _load_in_order(self, order: LoadOrder, saved: Mapping[str, Any]) -> None:
         """Makes and loads the parts of a new run in this order."""
         parts = self.parts()
         if order == "optimizer-first":
@@ -624,7 +624,7 @@ class TorchTrainer(BaseTrainer):
             if name not in schedules:
                 part.load_state_dict(saved[name])
         for stepper, applied in zip(self.steppers, saved[LOOP]["applied"], strict=True):
-            stepper.make_schedule(last=int(applied) - 1 if order == "schedule-made-there" else -1)
+            stepper.make_schedule(last_epoch=int(applied) - 1 if order == "schedule-made-there" else -1)
         if order == "schedule-made-last":
             for name in schedules:
                 self.parts()[name].load_state_dict(saved[name])

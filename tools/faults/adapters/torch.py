@@ -15,9 +15,9 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Gradients, Update
 from frameworks.torch import TorchFramework
-from frameworks.torch.core import devices, layers
+from frameworks.torch.core import devices, operations
 from frameworks.torch.core.devices import DTYPES
-from frameworks.torch.core.layers import OPERATIONS
+from frameworks.torch.core.operations import OPERATIONS
 from frameworks.torch.training.trainer import LOOP, TorchTrainer
 from tools.faults import fault, replaces
 
@@ -32,7 +32,7 @@ class ZeroesInsideWindow(TorchFramework):
 
     @replaces(TorchTrainer, "accumulate")
     def zero_and_accumulate(accumulate: Any, self: TorchTrainer, *args: Any) -> float:
-        self._empty()
+        self._zero_gradients()
         return accumulate(self, *args)
 
 
@@ -214,8 +214,8 @@ class AlwaysReentrant(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        call = layers.checkpoint
-        layers.checkpoint = lambda function, *args, use_reentrant, **named: call(
+        call = operations.checkpoint
+        operations.checkpoint = lambda function, *args, use_reentrant, **named: call(
             function, *args, use_reentrant=True, **named
         )
 
@@ -328,7 +328,7 @@ class ScaleGrowsToInfinity(TorchFramework):
 class ClipsScaledGradients(TorchFramework):
     """`unscale_` is not called before `clip_grad_norm_`, which then sees scaled gradients."""
 
-    @replaces(TorchTrainer, "_finish")
+    @replaces(TorchTrainer, "_make_update")
     def clip_before_unscaling(
         finish: Any, self: TorchTrainer, unscale_calls: int | None, inject: Gradients | None
     ) -> Update:
@@ -356,7 +356,7 @@ class ChecksFirstGroupOnly(TorchFramework):
 class ScheduleAdvancesOnSkip(TorchFramework):
     """The scheduler steps after skipped updates too."""
 
-    @replaces(TorchTrainer, "_finish")
+    @replaces(TorchTrainer, "_make_update")
     def finish_and_step_schedules(finish: Any, self: TorchTrainer, *args: Any) -> Update:
         update = finish(self, *args)
         for stepper in self.steppers:

@@ -27,8 +27,8 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from transformers import Trainer
 
-from frameworks.torch.stacks.lightning.fabric import FabricFramework
-from frameworks.torch.stacks.lightning.framework import LightningFramework
+from frameworks.torch.stacks.fabric import FabricFramework
+from frameworks.torch.stacks.lightning import LightningFramework
 from frameworks.torch.stacks.trainer import TransformersFramework
 
 

@@ -1,4 +1,4 @@
-"""An overflow under a fused optimizer: is the update reported as skipped, and does the schedule wait?"""
+"""After an overflow that a fused optimizer skips, optimizer_step_was_skipped is False and the schedule advances."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""Two prepared optimizers in one update: is each unscaled by the scale that the loss had?"""
+"""Each prepared optimizer's step updates the loss scale, so the second one unscales its gradient by another scale."""
 
 import sys
 

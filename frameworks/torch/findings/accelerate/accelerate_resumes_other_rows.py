@@ -1,4 +1,4 @@
-"""A run saved in the middle of a shuffled epoch and resumed by `load_state` and `skip_first_batches`: its next rows."""
+"""Resumed in a shuffled epoch by `load_state` and `skip_first_batches`, a run gets rows of another permutation."""
 
 import sys
 import tempfile
@@ -8,23 +8,23 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 
 
-def epoch(folder, resumed):
-    AcceleratorState._reset_state(True), GradientState._reset_state()  # as in a new process
+def rows_after_three(folder, resumed):
+    AcceleratorState._reset_state(True)  # as in a new process
+    GradientState._reset_state()
     torch.manual_seed(1 if resumed else 0)
-    accelerator, model = Accelerator(cpu=True), torch.nn.Linear(1, 1)
-    model, rows = accelerator.prepare(model, torch.utils.data.DataLoader(range(8), shuffle=True))
+    accelerator, model, rows = Accelerator(cpu=True), torch.nn.Linear(1, 1), []
+    model, loader = accelerator.prepare(model, torch.utils.data.DataLoader(range(8), shuffle=True))
     if resumed:
         accelerator.load_state(folder)
-        rows = accelerator.skip_first_batches(rows, 3)
-    for number, row in enumerate(rows, 4 if resumed else 1):
-        seen[resumed] += row.tolist() if number > 3 else []
+        return [row.item() for row in accelerator.skip_first_batches(loader, 3)]
+    for number, row in enumerate(loader, start=1):
+        rows.append(row.item())
         if number == 3:
             accelerator.save_state(folder)
+    return rows[3:]
 
 
-seen = [[], []]
 with tempfile.TemporaryDirectory() as folder:
-    epoch(folder, False), epoch(folder, True)
-print("expected:", seen[0])
-print("seen:", seen[1])
-sys.exit(0 if seen[0] == seen[1] else 1)
+    expected, seen = rows_after_three(folder, False), rows_after_three(folder, True)
+print(f"expected: {expected}\nseen: {seen}")
+sys.exit(0 if expected == seen else 1)

@@ -1,4 +1,4 @@
-"""The accumulation steps of an `Accelerator` after a second one was made."""
+"""Making a second `Accelerator` sets the first one's gradient_accumulation_steps from 4 to the default, 1."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A model offloaded by `cpu_offload` and trained: does a weight move, or is training refused?"""
+"""A model offloaded by `cpu_offload` trains without an error, but its weights get no gradient and never move."""
 
 import sys
 

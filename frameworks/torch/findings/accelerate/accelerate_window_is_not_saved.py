@@ -1,4 +1,4 @@
-"""A checkpoint by `save_state` inside an accumulation window brings back the position, and not the gradients."""
+"""`save_state` inside an accumulation window saves the position in the window and not the gradients."""
 
 import sys
 import tempfile

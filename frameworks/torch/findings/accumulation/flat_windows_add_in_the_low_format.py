@@ -1,4 +1,4 @@
-"""FSDP adds up the gradients of a window in the format of its mixed precision."""
+"""FSDP1 adds up the gradients of a window in its bfloat16 param_dtype, although its reduce_dtype is float32."""
 
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""Two ranks of FSDP1 evaluate between the backward pass and the step: which weights come next?"""
+"""After an evaluation between backward pass and step, FSDP1's next forward pass still uses the old weights."""
 
 import os
 import sys
@@ -11,13 +11,13 @@ from torch.nn import Linear
 from torch.optim import SGD
 
 
-def train(rank: int, store: str, shown: multiprocessing.SimpleQueue) -> None:
+def train(rank: int, store: str, results: multiprocessing.SimpleQueue) -> None:
     distributed.init_process_group("gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2)
     model = FullyShardedDataParallel(Linear(4, 1, bias=False), device_id=device("cpu"))
     model(x := ones(1, 4)).sum().backward()
     before = no_grad()(model)(x)
     SGD(model.parameters(), lr=1.0).step()
-    shown.put((rank, round((model(x) - before).item(), 2)))
+    results.put((rank, round((model(x) - before).item(), 2)))
     distributed.barrier()
 
 

@@ -1,4 +1,4 @@
-"""GradScaler.step raises without gradients; then come gradients, and it is called again."""
+"""Once GradScaler.step has raised because there were no gradients, it refuses the optimizer's next gradients too."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A weight's cast that autocast cached under no_grad has no gradient history and is used where gradients are wanted."""
+"""Autocast reuses a weight's cast that it cached under no_grad, so the backward pass finds no gradient history."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A float32 region within autocast whose product is compiled: the precision of its backward pass."""
+"""The compiled backward pass of a float32 region within bfloat16 autocast computes in bfloat16."""
 
 import sys
 

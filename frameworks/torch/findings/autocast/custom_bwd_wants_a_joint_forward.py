@@ -1,4 +1,4 @@
-"""custom_fwd and custom_bwd on a function whose setup_context is a method of its own."""
+"""Under custom_fwd and custom_bwd a function whose setup_context is a separate method raises AttributeError."""
 
 import sys
 

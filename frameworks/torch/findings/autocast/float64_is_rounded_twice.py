@@ -1,4 +1,4 @@
-"""A float64 value just above half-way between two values of float8_e4m3fn: which of them does a cast take?"""
+"""A cast from float64 to float8_e4m3fn rounds to float32 first, so 1.0625 + 2^-40 becomes 1.0 instead of 1.125."""
 
 import sys
 

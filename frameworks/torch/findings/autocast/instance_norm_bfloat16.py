@@ -5,10 +5,10 @@ import sys
 import torch
 
 x = torch.tensor([1020.0, 1024.0] * 8, dtype=torch.bfloat16).reshape(1, 1, 16)
-wide = torch.nn.InstanceNorm1d(1)(x.double())[0, 0, :2].tolist()
+expected = torch.nn.InstanceNorm1d(1)(x.double())[0, 0, :2].tolist()
 with torch.autocast("cpu", dtype=torch.bfloat16):
-    low = torch.nn.InstanceNorm1d(1)(x)[0, 0, :2].tolist()
+    seen = torch.nn.InstanceNorm1d(1)(x)[0, 0, :2].tolist()
 
-print(f"expected: {wide}, to the last bit of bfloat16")
-print(f"seen: {low}")
-sys.exit(0 if all(abs(a - b) <= 2.0**-8 for a, b in zip(low, wide, strict=True)) else 1)
+print(f"expected: {expected}, to the last bit of bfloat16")
+print(f"seen: {seen}")
+sys.exit(0 if all(abs(a - b) <= 2.0**-8 for a, b in zip(seen, expected, strict=True)) else 1)

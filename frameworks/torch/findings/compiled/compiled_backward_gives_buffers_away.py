@@ -4,20 +4,20 @@ import sys
 
 import torch
 
-body, first, second = (torch.nn.Linear(4, 4) for _ in range(3))
+body, first_head, second_head = (torch.nn.Linear(4, 4) for _ in range(3))
 
 
 def losses(x):
     features = torch.tanh(body(x))
-    return first(features).square().sum(), second(features).square().sum()
+    return first_head(features).square().sum(), second_head(features).square().sum()
 
 
 compiled = torch.compile(losses)
 sum(compiled(torch.ones(2, 4))).backward()
-one, other = compiled(torch.ones(2, 4))
+first, second = compiled(torch.ones(2, 4))
 try:
-    one.backward(retain_graph=True)
-    other.backward()
+    first.backward(retain_graph=True)
+    second.backward()
     seen = "two backward passes"
 except RuntimeError as error:
     seen = f"RuntimeError: {error}"

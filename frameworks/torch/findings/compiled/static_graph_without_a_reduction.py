@@ -1,4 +1,4 @@
-"""Two ranks of DDP with static_graph=True, and a window of two backward passes: what is the reduced gradient?"""
+"""DDP with static_graph=True raises in the first backward pass within no_sync(), which accumulates gradients."""
 
 import os
 import sys
@@ -9,16 +9,16 @@ from torch import distributed, multiprocessing, nn, ones
 from torch.nn.parallel import DistributedDataParallel
 
 
-def train(rank: int, store: str, shown: multiprocessing.SimpleQueue) -> None:
+def train(rank: int, store: str, results: multiprocessing.SimpleQueue) -> None:
     distributed.init_process_group("gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2)
     layer = DistributedDataParallel(nn.Linear(1, 1, bias=False), static_graph=True)
     try:
         with layer.no_sync():
             layer(ones(1, 1)).sum().backward()
         layer((rank + 1.0) * ones(1, 1)).sum().backward()
-        shown.put(layer.module.weight.grad.item())
+        results.put(layer.module.weight.grad.item())
     except RuntimeError as error:
-        shown.put(str(error).splitlines()[0][:100])
+        results.put(str(error).splitlines()[0][:100])
 
 
 if __name__ == "__main__":

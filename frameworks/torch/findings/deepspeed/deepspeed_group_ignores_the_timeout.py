@@ -1,4 +1,4 @@
-"""How long does the group wait in which DeepSpeed reduces gradients, where a time limit was given?"""
+"""DeepSpeed's group for gradients waits 30 minutes for a rank, whatever timeout init_process_group was given."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Two ranks of ZeRO, each of which uses another one of two layers: whose gradients are added up?"""
+"""Where each of two ranks of ZeRO uses another layer, the gradient of one layer is added to that of the other."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ import deepspeed
 from torch import distributed, multiprocessing, nn, ones, optim
 
 
-def train(rank: int, store: str, shown: multiprocessing.SimpleQueue) -> None:
+def train(rank: int, store: str, results: multiprocessing.SimpleQueue) -> None:
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
     distributed.init_process_group("gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2)
     model = nn.ModuleList(nn.Linear(1, 1, bias=False) for _ in range(2))
@@ -17,7 +17,7 @@ def train(rank: int, store: str, shown: multiprocessing.SimpleQueue) -> None:
     config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, "reduce_bucket_size": 1024}}
     engine, *_ = deepspeed.initialize(model=model, optimizer=optim.Adam(model.parameters()), config=config)
     engine.backward(engine(model[rank], ones(1, 1) * (2.0 + 4.0 * rank)))
-    shown.put((rank, [deepspeed.utils.safe_get_full_grad(layer.weight).item() for layer in model]))
+    results.put((rank, [deepspeed.utils.safe_get_full_grad(layer.weight).item() for layer in model]))
     distributed.barrier()
 
 

@@ -1,4 +1,4 @@
-"""The first moment of a weight at ZeRO's stage 1, right after a checkpoint has been loaded."""
+"""At ZeRO's stage 1 safe_get_full_optimizer_state raises between load_checkpoint and the next step."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""First moments at ZeRO's stage 1, where the optimizer has two groups of parameters."""
+"""At ZeRO's stage 1 safe_get_full_optimizer_state raises for the optimizer's second group of parameters."""
 
 import os
 import sys

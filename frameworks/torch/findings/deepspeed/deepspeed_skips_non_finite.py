@@ -1,4 +1,4 @@
-"""A float32 update at ZeRO's stage 1, without clipping, where one of two gradients is infinite."""
+"""ZeRO's stage 1 skips a float32 update with an infinite gradient in silence, without loss scaling or clipping."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What a variable gathered in a window is lost where the window's last micro-batch has no gradient for it."""
+"""A variable without a gradient in a window's last micro-batch loses the gradients that it accumulated before."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Keras' Adafactor with relative_step=False, at a learning rate above one over the root of the step."""
+"""Keras' Adafactor caps its rate at one over the root of the step, with relative_step=False too."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Norm layers of Keras under mixed_float16, given float32 inputs beyond the range of float16."""
+"""Under mixed_float16 some norm layers of Keras cast float32 inputs beyond 65504 to float16, and return NaN."""
 
 import os
 import sys

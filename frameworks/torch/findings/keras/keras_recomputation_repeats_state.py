@@ -7,7 +7,7 @@ os.environ["KERAS_BACKEND"] = "torch"
 import keras
 import torch
 
-differ = []
+outcomes = []
 for wrap in (lambda f: f, keras.remat):
     drop, norm = keras.layers.Dropout(0.5, seed=0), keras.layers.BatchNormalization(momentum=0.5)
     weight = keras.Variable(torch.ones(64))
@@ -15,10 +15,10 @@ for wrap in (lambda f: f, keras.remat):
     outputs = run(torch.ones(4, 64))
     kept = (outputs != 0).sum(0)
     (outputs**2).sum().backward()
-    other = int((weight.value.grad != 8.0 * kept).sum())
-    differ.append((other, float(norm.moving_mean.value[0])))
+    of_other_masks = int((weight.value.grad != 8.0 * kept).sum())
+    outcomes.append((of_other_masks, float(norm.moving_mean.value[0])))
 template = "{} of 64 gradients of other masks than the forward's, a moving mean of {}"
-expected, seen = (template.format(*counts) for counts in differ)
+expected, seen = (template.format(*counts) for counts in outcomes)
 print(f"expected: {expected}")
 print(f"seen: {seen}")
 sys.exit(int(seen != expected))

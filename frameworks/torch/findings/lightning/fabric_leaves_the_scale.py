@@ -1,4 +1,4 @@
-"""Fabric.save takes no loss scale along: a loaded run begins with the initial one."""
+"""Fabric.save leaves out the loss scale: a loaded run begins with the initial one."""
 
 import sys
 import tempfile

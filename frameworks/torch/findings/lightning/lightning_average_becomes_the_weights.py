@@ -1,4 +1,4 @@
-"""A checkpoint of EMAWeightAveraging has the average for weights: a run resumed without the callback trains that."""
+"""A checkpoint under EMAWeightAveraging has the average in place of the model's own weights."""
 
 import sys
 import tempfile

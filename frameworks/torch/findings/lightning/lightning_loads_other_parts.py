@@ -1,4 +1,4 @@
-"""A checkpoint with a schedule is loaded into a run without one, which leaves it out without a word."""
+"""Trainer.fit loads a checkpoint with a schedule into a run without one, and drops the schedule in silence."""
 
 import sys
 import tempfile
@@ -20,10 +20,10 @@ class Module(LightningModule):
         return [optimizer], [] if self.trainer.max_epochs == 2 else [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
 
 
-data, kwargs, seen = torch.utils.data.DataLoader(torch.ones(1)), {"logger": False, "enable_progress_bar": False}, "none"
+data, quiet = torch.utils.data.DataLoader(torch.ones(1)), {"logger": False, "enable_progress_bar": False}
 with tempfile.TemporaryDirectory() as folder:
     for epochs, path in ((1, None), (2, f"{folder}/run.ckpt")):
-        trainer = Trainer(accelerator="cpu", max_epochs=epochs, enable_checkpointing=False, **kwargs)
+        trainer = Trainer(accelerator="cpu", max_epochs=epochs, enable_checkpointing=False, **quiet)
         trainer.fit(Module(), data, ckpt_path=path)
         trainer.save_checkpoint(f"{folder}/run.ckpt")
 print(f"expected: an error, since the run has no place for the schedule\nseen: epoch {trainer.current_epoch}")

@@ -1,4 +1,4 @@
-"""Manual optimization: clip_gradients between manual_backward and step clips gradients times the loss scale."""
+"""In manual optimization clip_gradients between manual_backward and step clips gradients times the loss scale."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""einsum under autocast, of matrices that share a dimension of 2, and of matrices that share one of 1."""
+"""Under autocast einsum returns bfloat16, but float32 where the dimension that it sums over has size 1."""
 
 import sys
 

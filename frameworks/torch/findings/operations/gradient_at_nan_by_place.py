@@ -1,4 +1,4 @@
-"""The gradient of hardtanh at NaN differs between places of one tensor."""
+"""The gradient of hardtanh at NaN is 0 at some positions of a tensor and 1 at others."""
 
 import sys
 
@@ -6,7 +6,7 @@ import torch
 
 x = torch.full([19], float("nan"), requires_grad=True)
 torch.nn.functional.hardtanh(x).sum().backward()
-kinds = {"nan" if value != value else str(value) for value in x.grad.tolist()}
+values = {str(value) for value in x.grad.tolist()}
 print("expected: one value")
-print(f"seen: {' and '.join(sorted(kinds))}")
-sys.exit(len(kinds) > 1)
+print(f"seen: {' and '.join(sorted(values))}")
+sys.exit(len(values) > 1)

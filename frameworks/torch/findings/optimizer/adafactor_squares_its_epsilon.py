@@ -1,4 +1,4 @@
-"""torch.optim.Adafactor with the paper's epsilons, on a weight one of whose rows has no gradient."""
+"""torch.optim.Adafactor squares the paper's epsilon1 of 1e-30 to 0, so a row without a gradient becomes NaN."""
 
 import sys
 

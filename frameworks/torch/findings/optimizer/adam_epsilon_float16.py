@@ -5,10 +5,10 @@ import sys
 import torch
 
 seen = {}
-for name, way in {"fused": {"fused": True}, "foreach": {"foreach": True}, "by tensor": {"foreach": False}}.items():
+for name, options in {"fused": {"fused": True}, "foreach": {"foreach": True}, "by tensor": {"foreach": False}}.items():
     weight = torch.ones(1, dtype=torch.float16, requires_grad=True)
     weight.grad = torch.zeros_like(weight)
-    torch.optim.Adam([weight], **way).step()
+    torch.optim.Adam([weight], **options).step()
     seen[name] = weight.item()
 
 print("expected: 1 - 0.001 * 0 / (sqrt(0) + 1e-8) = 1.0, whatever the implementation")

@@ -1,4 +1,4 @@
-"""A weight average cannot follow a model that is prepared for aware training with a range for each channel."""
+"""AveragedModel raises after the first pass of a prepare_qat model, whose scales take the shape (channels,) there."""
 
 import sys
 import warnings
@@ -20,7 +20,8 @@ torch.optim.SGD(model.parameters(), lr=0.1).step()
 print("expected: the average takes in the first update")
 try:
     average.update_parameters(model)
+    seen = "it does"
 except RuntimeError as error:
-    print(f"seen: RuntimeError: {error}")
-    sys.exit(1)
-print("seen: it does")
+    seen = f"RuntimeError: {error}"
+print(f"seen: {seen}")
+sys.exit(0 if seen == "it does" else 1)

@@ -1,4 +1,4 @@
-"""ChainedScheduler of CosineAnnealingWarmRestarts and a StepLR that halves the rate at every third step."""
+"""In a ChainedScheduler CosineAnnealingWarmRestarts discards the factors of the other schedules' earlier steps."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""Two ranks of FSDP1 gather Adam's state on the CPU: is the first moment what it was?"""
+"""FSDP1's full optimizer state with cpu_offload=True has Adam's second moment in place of its first."""
 
 import os
 import sys
@@ -10,13 +10,14 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimi
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 
-def train(rank: int, store: str, shown: multiprocessing.SimpleQueue) -> None:
+def train(rank: int, store: str, results: multiprocessing.SimpleQueue) -> None:
     distributed.init_process_group("gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2)
     model = FullyShardedDataParallel(nn.Linear(4, 1, bias=False), device_id=device("cpu"), use_orig_params=True)
     model(ones(1, 4)).sum().backward()
-    (optimizer := optim.Adam(model.parameters())).step()
-    held = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    shown.put((rank, held and round(held["state"]["weight"]["exp_avg"].max().item(), 4)))
+    optimizer = optim.Adam(model.parameters())
+    optimizer.step()
+    state = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    results.put((rank, state and round(state["state"]["weight"]["exp_avg"].max().item(), 4)))
     distributed.barrier()
 
 

@@ -1,4 +1,4 @@
-"""A SequentialLR as the first part of another: which rates follow?"""
+"""A SequentialLR that is a part of another ends the rates of its own first part one update early."""
 
 import sys
 

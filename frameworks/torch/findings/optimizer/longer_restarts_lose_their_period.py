@@ -1,4 +1,4 @@
-"""CosineAnnealingWarmRestarts is made with last_epoch: do the periods go on to grow from where they were?"""
+"""CosineAnnealingWarmRestarts made with last_epoch counts one restart for all before it, and restarts too early."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Aware training clips at code 127, and the model that it is converted to at 255."""
+"""Quantization-aware training clips inputs at code 127, and the converted model at 255."""
 
 import sys
 import warnings
@@ -13,9 +13,9 @@ model.qconfig = quantization.get_default_qat_qconfig("x86")
 quantization.prepare_qat(model.train(), inplace=True)
 model(torch.tensor([[0.0], [1.0]]))
 model.apply(quantization.disable_observer)
-beyond = torch.tensor([[1.5]])
-trained = model(beyond).item()
-converted = quantization.convert(model.eval())(beyond).item()
+outside = torch.tensor([[1.5]])
+trained = model(outside).item()
+converted = quantization.convert(model.eval())(outside).item()
 print(f"expected: 1.5 comes out as in training, {trained:.3f}")
 print(f"seen: {converted:.3f}")
 sys.exit(abs(converted - trained) > 0.1)

@@ -1,4 +1,4 @@
-"""Thirty updates by Adam8bit of 4096 weights, of which the first alone ever has a gradient."""
+"""On a CPU Adam8bit stores a moment of 0 as another value, so that weights move which never had a gradient."""
 
 import sys
 

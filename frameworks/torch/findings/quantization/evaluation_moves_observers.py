@@ -1,4 +1,4 @@
-"""Evaluation without gradients moves the range of a fake quantizer."""
+"""FakeQuantize observes evaluation data too: eval() under no_grad changes the scale of training."""
 
 import sys
 

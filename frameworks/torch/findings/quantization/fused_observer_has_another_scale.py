@@ -1,4 +1,4 @@
-"""By the default configuration of aware training a weight has another scale in training than after conversion."""
+"""With the default configuration of prepare_qat a weight's scale in training is not that after conversion."""
 
 import sys
 import warnings

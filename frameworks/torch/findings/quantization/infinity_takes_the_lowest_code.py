@@ -1,4 +1,4 @@
-"""Fake quantization of an infinity and of 1e30, with one scale and with a scale for each channel."""
+"""Fake quantization of infinity and of 1e30 gives the lowest code with a scale for each channel, not the highest."""
 
 import sys
 

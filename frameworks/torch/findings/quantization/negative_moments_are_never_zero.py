@@ -12,8 +12,8 @@ weights.grad = torch.full((4096,), 1e-9, device="cuda")
 weights.grad[1::2] *= -1.0
 weights.grad[::256] = 1.0
 optimizer.step()
-held = optimizer.state[weights]
-moments = dequantize_blockwise(held["state1"], absmax=held["absmax1"], code=held["qmap1"], blocksize=256)
+state = optimizer.state[weights]
+moments = dequantize_blockwise(state["state1"], absmax=state["absmax1"], code=state["qmap1"], blocksize=256)
 positive, negative = moments[2].item(), moments[1].item()
 print("expected: 0.0 of 1e-10, 0.0 of -1e-10, next to 0.1")
 print(f"seen: {positive} of 1e-10, {negative} of -1e-10, next to {moments[0].item()}")

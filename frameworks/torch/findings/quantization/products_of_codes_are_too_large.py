@@ -1,4 +1,4 @@
-"""What a layer of one weight, 1, gives for an input of 1 in eight bits: both have the code 127."""
+"""A Linear8bitLt of weight 1 gives 1.000018 for 1: it multiplies 127 * 127 by 6.200124e-05 instead of 1 / 127**2."""
 
 import sys
 

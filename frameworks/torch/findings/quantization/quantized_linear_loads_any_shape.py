@@ -1,4 +1,4 @@
-"""A quantized Linear strictly loads the weight of a layer of another size, and reports the sizes that it had."""
+"""A quantized Linear of 3 outputs strictly loads a weight of 4 outputs, which a float Linear refuses."""
 
 import sys
 import warnings
@@ -6,16 +6,15 @@ import warnings
 import torch
 
 warnings.simplefilter("ignore")
-sizes = []
-seen = []
-for kind in (torch.nn.Linear, torch.ao.nn.quantized.dynamic.Linear):
-    receiver = kind(2, 3)
+outcomes = []
+for layer_class in (torch.nn.Linear, torch.ao.nn.quantized.dynamic.Linear):
+    receiver = layer_class(2, 3)
     try:
-        receiver.load_state_dict(kind(2, 4).state_dict(), strict=True)
-        sizes.append(receiver(torch.ones(1, 2)).shape[1])
-        seen.append(f"loaded, {receiver.out_features} outputs are {sizes[-1]}")
+        receiver.load_state_dict(layer_class(2, 4).state_dict(), strict=True)
+        outputs = receiver(torch.ones(1, 2)).shape[1]
+        outcomes.append(f"loaded, {receiver.out_features} outputs are {outputs}")
     except RuntimeError:
-        seen.append("refused")
+        outcomes.append("refused")
 print("expected: float and quantized layers refuse the weight of 4 outputs where there are 3")
-print(f"seen: {', '.join(seen)}")
-sys.exit(bool(sizes))
+print(f"seen: {', '.join(outcomes)}")
+sys.exit(outcomes != ["refused", "refused"])

@@ -1,4 +1,4 @@
-"""The scale of values from -3e38 to 3e38, which a float32 holds: 6e38 / 255 = 2.35e36."""
+"""MinMaxObserver gives values from -3e38 to 3e38 an infinite scale; 6e38 / 255 = 2.35e36 fits float32."""
 
 import sys
 

@@ -16,7 +16,7 @@ try:
     result = quantization.convert(observed)(inputs).item()
     seen = f"the weight 1 times {inputs.item():.1f} is {result}"
     wrong = abs(result - inputs.item()) > 0.01
-except Exception as error:
+except Exception as error:  # any refusal is right
     seen, wrong = f"refused ({type(error).__name__})", False
 print("expected: refused, or the weight 1 times 0.4 is 0.4")
 print(f"seen: {seen}")

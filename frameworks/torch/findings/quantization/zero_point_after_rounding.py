@@ -1,4 +1,4 @@
-"""Codes are documented as round(x / scale + zero_point), and half-way values show which comes first."""
+"""Codes are documented as round(x / scale + zero_point); some versions round before they add the zero point."""
 
 import sys
 import warnings

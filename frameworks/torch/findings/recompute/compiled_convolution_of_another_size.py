@@ -1,4 +1,4 @@
-"""A compiled convolution of permuted channels-last images raises where their sizes are symbolic."""
+"""A compiled convolution of images permuted from channels-last raises where their sizes are symbolic."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ layer = torch.nn.Conv2d(3, 4, 3)
 def shape(compiled, size):
     try:
         return tuple(compiled(torch.randn(2, size, size, 3)).shape)
-    except Exception as error:
+    except Exception as error:  # of the compiler
         return str(error).splitlines()[0]
 
 

@@ -1,18 +1,18 @@
-"""load_state_dict(assign=True) of a model whose two layers share a weight: is it still one parameter?"""
+"""load_state_dict(assign=True) makes two parameters of a weight that two layers share."""
 
 import sys
 
 from torch import nn
 
 
-def model() -> nn.Sequential:
-    result = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
-    result[1].weight = result[0].weight
-    return result
+def make_model() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    model[1].weight = model[0].weight
+    return model
 
 
-loaded = model()
-loaded.load_state_dict(model().state_dict(), assign=True)
+loaded = make_model()
+loaded.load_state_dict(make_model().state_dict(), assign=True)
 seen = [name for name, _ in loaded.named_parameters()]
 print("expected: parameters ['0.weight']")
 print(f"seen: parameters {seen}")

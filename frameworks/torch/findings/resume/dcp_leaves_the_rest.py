@@ -1,4 +1,4 @@
-"""A checkpoint of two layers is loaded by a model of one of them."""
+"""torch.distributed.checkpoint loads a checkpoint of two layers into a model of one, and ignores the other layer."""
 
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""Adam's state is loaded by torch.distributed.checkpoint into an optimizer whose parameter has a gradient."""
+"""torch.distributed.checkpoint loads no Adam state into a new optimizer whose parameter has a gradient."""
 
 import sys
 import tempfile

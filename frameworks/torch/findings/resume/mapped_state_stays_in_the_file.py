@@ -1,4 +1,4 @@
-"""An optimizer's state loaded with mmap=True, then saved into the same file: does the process survive?"""
+"""A save into the file from which the optimizer was loaded with mmap=True ends the process by SIGBUS."""
 
 import os
 import subprocess

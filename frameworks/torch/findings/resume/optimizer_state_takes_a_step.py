@@ -1,4 +1,4 @@
-"""Adam's first update behind `get_optimizer_state_dict`: by the first bias correction, or by the second?"""
+"""get_optimizer_state_dict steps a new Adam once, so that its first update has the second bias correction."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Optimizer.load_state_dict takes the state and settings of another kind of optimizer and loses its own."""
+"""Optimizer.load_state_dict takes the state of another optimizer class, and the next step raises KeyError."""
 
 import sys
 
@@ -7,9 +7,9 @@ import torch
 
 def load_other_state(receiving, saving):
     optimizers = []
-    for kind in (receiving, saving):
+    for optimizer_class in (receiving, saving):
         weight = torch.ones(1, requires_grad=True)
-        optimizers.append(kind([weight], lr=0.5))
+        optimizers.append(optimizer_class([weight], lr=0.5))
         weight.sum().backward()
         optimizers[-1].step()
     try:

@@ -10,9 +10,9 @@ layer, file, x = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(16, 
 layer(x)
 torch.save({"model": layer.state_dict()}, file)
 file.seek(0)
-goes_on = layer(x).item()
+uninterrupted = layer(x).item()
 layer.load_state_dict(torch.load(file)["model"])
-same = layer(x).item() == goes_on
+same = layer(x).item() == uninterrupted
 
 print("expected: the output of the run that was not stopped")
 print(f"seen: {'that' if same else 'another'} output")

@@ -1,4 +1,4 @@
-"""On a CPU only the lower 32 bits of a seed count: seeds that differ above them draw the same numbers."""
+"""On a CPU only the lower 32 of a seed's 64 bits count: two seeds that differ above them draw one dropout mask."""
 
 import sys
 

@@ -6,13 +6,15 @@ import sys
 import torch
 
 
-def run():
+def make_run():
     layer = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.ones_(layer.weight)
     return layer, torch.optim.SGD(layer.parameters(), lr=1.0)
 
 
-(layer, optimizer), (resumed, resumed_optimizer), file = run(), run(), io.BytesIO()
+layer, optimizer = make_run()
+resumed, resumed_optimizer = make_run()
+file = io.BytesIO()
 (layer(torch.ones(1, 1)) / 2).sum().backward()  # the first of two micro-batches
 torch.save({"model": layer.state_dict(), "optimizer": optimizer.state_dict()}, file)
 file.seek(0)

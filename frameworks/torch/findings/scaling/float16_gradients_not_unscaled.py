@@ -5,15 +5,15 @@ import sys
 import torch
 
 seen = {}
-for kind in (torch.optim.SGD, torch.optim.Adam):
+for optimizer_class in (torch.optim.SGD, torch.optim.Adam):
     weight = torch.ones(1, dtype=torch.float16, requires_grad=True)
-    scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=16.0), kind([weight], lr=0.5)
+    scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=16.0), optimizer_class([weight], lr=0.5)
     scaler.scale(weight.sum()).backward()
     try:
         scaler.step(optimizer)
-        seen[kind.__name__] = weight.item()
+        seen[optimizer_class.__name__] = weight.item()
     except ValueError as error:
-        seen[kind.__name__] = f"ValueError: {error}"
+        seen[optimizer_class.__name__] = f"ValueError: {error}"
 
 print("expected: 1 - 0.5 * 1 = 0.5 with either")
 print(f"seen: {seen}")

@@ -1,4 +1,4 @@
-"""Two ranks of FSDP1 clip the gradients of a float64 model."""
+"""FullyShardedDataParallel.clip_grad_norm_ raises for the gradients of a float64 model."""
 
 import os
 import sys
@@ -10,14 +10,14 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn import Linear
 
 
-def train(rank: int, store: str, shown: multiprocessing.SimpleQueue) -> None:
+def train(rank: int, store: str, results: multiprocessing.SimpleQueue) -> None:
     distributed.init_process_group("gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2)
     model = FullyShardedDataParallel(Linear(4, 1, bias=False, dtype=float64), device_id=device("cpu"))
     model(ones(1, 4, dtype=float64)).sum().backward()
     try:
-        shown.put((rank, model.clip_grad_norm_(1.0).item()))
+        results.put((rank, model.clip_grad_norm_(1.0).item()))
     except RuntimeError as error:
-        shown.put((rank, str(error)))
+        results.put((rank, str(error)))
     distributed.barrier()
 
 

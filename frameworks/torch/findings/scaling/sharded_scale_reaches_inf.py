@@ -1,4 +1,4 @@
-"""The loss scale of FSDP1 on a CPU after many updates that did not overflow."""
+"""On a CPU ShardedGradScaler lets the loss scale of FSDP1 grow to infinity; torch.amp.GradScaler stops before."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""Fused Adam refuses the flag that ShardedGradScaler.unscale_ leaves."""
+"""Fused Adam refuses the overflow flag of ShardedGradScaler.unscale_, which has one dimension instead of none."""
 
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""Two replicas of FSDP1, each of which is one rank: do they share their gradients?"""
+"""FSDP1's HYBRID_SHARD reduces no gradients between two replicas that have one rank each."""
 
 import os
 import sys
@@ -10,13 +10,13 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.nn import Linear
 
 
-def train(rank: int, store: str, shown: multiprocessing.SimpleQueue) -> None:
+def train(rank: int, store: str, results: multiprocessing.SimpleQueue) -> None:
     distributed.init_process_group("gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2)
     mesh = distributed.init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
-    way = {"sharding_strategy": ShardingStrategy.HYBRID_SHARD, "use_orig_params": True, "device_mesh": mesh}
-    model = FullyShardedDataParallel(Linear(1, 1, bias=False), device_id=device("cpu"), **way)
+    options = {"sharding_strategy": ShardingStrategy.HYBRID_SHARD, "use_orig_params": True, "device_mesh": mesh}
+    model = FullyShardedDataParallel(Linear(1, 1, bias=False), device_id=device("cpu"), **options)
     model(full((1, 1), 1.0 + 2.0 * rank)).sum().backward()
-    shown.put((rank, next(model.parameters()).grad.item()))
+    results.put((rank, next(model.parameters()).grad.item()))
     distributed.barrier()
 
 

@@ -1,4 +1,4 @@
-"""Two ranks of fully_shard, each of which uses another layer: who has which gradients afterwards?"""
+"""fully_shard leaves the gradients of a layer that only one of two ranks used unreduced: the other rank has none."""
 
 import os
 import sys
@@ -9,13 +9,13 @@ from torch import distributed, multiprocessing, nn, ones
 from torch.distributed.fsdp import fully_shard
 
 
-def train(rank: int, store: str, shown: multiprocessing.SimpleQueue) -> None:
+def train(rank: int, store: str, results: multiprocessing.SimpleQueue) -> None:
     distributed.init_process_group("gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2)
     layers = nn.ModuleList([nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)])
     for layer in layers:
         fully_shard(layer, mesh=distributed.init_device_mesh("cpu", (2,)))
     layers[rank](ones(1, 4)).sum().backward()
-    shown.put((rank, [layer.weight.grad is not None for layer in layers]))
+    results.put((rank, [layer.weight.grad is not None for layer in layers]))
     distributed.barrier()
     distributed.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""The bytes of the codes that IntxWeightOnlyConfig keeps of 4096 weights in four bits."""
+"""IntxWeightOnlyConfig stores the codes of 4096 weights in 4 bits by default in 4096 bytes."""
 
 import sys
 

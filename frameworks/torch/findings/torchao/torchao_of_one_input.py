@@ -1,4 +1,4 @@
-"""quantize_ of linear layers that have one input, and a call of a layer whose rows then have one entry."""
+"""quantize_ of a linear layer with one input raises, or, with dynamic quantization, the layer does for several rows."""
 
 import sys
 

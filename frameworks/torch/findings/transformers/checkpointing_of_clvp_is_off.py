@@ -1,4 +1,4 @@
-"""Bytes that CLVP's decoder saves for the backward pass, without and with gradient checkpointing."""
+"""ClvpForCausalLM says that it supports gradient checkpointing, and saves as many bytes with it as without."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A save of a model that was read from a save in eight bits."""
+"""save_pretrained raises NotImplementedError for a model that from_pretrained loaded from a save in 8 bits."""
 
 import sys
 from tempfile import TemporaryDirectory

@@ -1,4 +1,4 @@
-"""The random state after BigBird's first and second training pass, without dropout."""
+"""BigBird's first training pass without dropout draws random numbers, and its later passes draw none."""
 
 import sys
 

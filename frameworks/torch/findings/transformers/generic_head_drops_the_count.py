@@ -1,4 +1,4 @@
-"""A classifier of Llama, of the base that decoders share, whose window has one micro-batch, and four."""
+"""Llama's classifier drops num_items_in_batch, so a window of four micro-batches has four times the loss."""
 
 import sys
 from tempfile import TemporaryDirectory
@@ -12,8 +12,8 @@ rows = [{"input_ids": torch.arange(8) + row, "labels": torch.tensor(row % 2)} fo
 losses = []
 for k in (1, 4):
     with TemporaryDirectory() as folder:
-        sizes = {"per_device_train_batch_size": 8 // k, "gradient_accumulation_steps": k, "max_steps": 1}
-        arguments = TrainingArguments(folder, **sizes, optim="sgd", report_to=[], use_cpu=True, disable_tqdm=True)
+        steps = {"per_device_train_batch_size": 8 // k, "gradient_accumulation_steps": k, "max_steps": 1}
+        arguments = TrainingArguments(folder, **steps, optim="sgd", report_to=[], use_cpu=True, disable_tqdm=True)
         torch.manual_seed(0)
         model = LlamaForSequenceClassification(config)
         losses.append(Trainer(model, arguments, train_dataset=rows).train().training_loss)

@@ -1,4 +1,4 @@
-"""A head whose forward takes no keywords, in windows whose micro-batches have unequal numbers of labels."""
+"""Of ESM, whose forward takes no num_items_in_batch, Trainer averages the means of unequal micro-batches."""
 
 import sys
 from tempfile import TemporaryDirectory

@@ -1,4 +1,4 @@
-"""ViT's regression, whose window has one micro-batch, and four."""
+"""ViT's regression loss ignores num_items_in_batch, so a window of four micro-batches has four times the loss."""
 
 import sys
 from tempfile import TemporaryDirectory
@@ -12,8 +12,8 @@ rows = [{"pixel_values": torch.full((3, 16, 16), row / 8), "labels": torch.tenso
 losses = []
 for k in (1, 4):
     with TemporaryDirectory() as folder:
-        counts = {"per_device_train_batch_size": 8 // k, "gradient_accumulation_steps": k, "max_steps": 1}
-        arguments = TrainingArguments(folder, **counts, optim="sgd", report_to=[], use_cpu=True, disable_tqdm=True)
+        steps = {"per_device_train_batch_size": 8 // k, "gradient_accumulation_steps": k, "max_steps": 1}
+        arguments = TrainingArguments(folder, **steps, optim="sgd", report_to=[], use_cpu=True, disable_tqdm=True)
         torch.manual_seed(0)
         model = ViTForImageClassification(config)
         losses.append(Trainer(model, arguments, train_dataset=rows).train().training_loss)

@@ -1,4 +1,4 @@
-"""A run of ViT that is resumed from its checkpoint by a new model."""
+"""Trainer resumes ViT without converting the checkpoint's keys back, so parameters keep their initial values."""
 
 import sys
 from tempfile import TemporaryDirectory

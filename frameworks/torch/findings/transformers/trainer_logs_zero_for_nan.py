@@ -1,4 +1,4 @@
-"""Losses of 1, 2, NaN and 4, logged after each step with the default filter for NaN."""
+"""With its default filter for NaN Trainer logs a loss of 0.0 for NaN where each step is logged."""
 
 import math
 import sys

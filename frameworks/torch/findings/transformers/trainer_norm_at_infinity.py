@@ -1,4 +1,4 @@
-"""`max_grad_norm=0` switches clipping off: do finite gradients beside an infinite one stay as they are?"""
+"""`max_grad_norm=0`, documented to disable clipping, makes all parameters NaN where one gradient is infinite."""
 
 import math
 import sys

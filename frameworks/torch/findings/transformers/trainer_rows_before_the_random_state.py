@@ -1,4 +1,4 @@
-"""Rows with random numbers, resumed inside an epoch: the first ones are drawn before the random state is restored."""
+"""Resumed inside an epoch, Trainer draws the first rows before it restores the random state, so they differ."""
 
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""A bfloat16 checkpoint that from_pretrained loads is trained by Trainer in bfloat16: weights of 1 do not move."""
+"""Trainer's bf16=True updates a loaded bfloat16 model in bfloat16, where weights of 1 never move by 2^-10."""
 
 import sys
 import tempfile

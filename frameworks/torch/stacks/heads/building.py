@@ -17,19 +17,25 @@ import torch
 
 from frameworks.torch.stacks.heads.checks import HeadCheck
 
+LIBRARY = "transformers"
+MOST_PARAMETERS = 10_000_000
+LONGEST_PASS_S = 0.15
+"""Limits of the parameters of a head, and of the seconds of a pass."""
+_HEAD = re.compile(r"(?!Auto|TF|Flax|DataCollator)\w+(For[A-Z]\w+|LMHeadModel|DoubleHeadsModel)")
+_TARGETS = ("labels", "start_positions", "mask_labels", "future_values")
+
+ROWS, LENGTH, SAMPLES, CHOICES, LABELS = 8, 8, 2048, 2, 3
+"""Rows of a batch, tokens of a row, samples of a sound, answers to choose from, and classes."""
 WIDTH = 32
 HEADS = 4
 HEAD_WIDTH = WIDTH // HEADS
 VOCABULARY = 99
 FIRST_WORD = 60
 """The first ordinary token id: smaller ids have a special meaning in a tiny configuration."""
-IMAGE = 32
-LABELS = 3
+IMAGE, FRAMES, POSITIONS = 32, 64, 128
+"""Height and width of an image in pixels, frames of a spectrogram, and positions that a model knows."""
 
-FRAMES = 64
-"""Number of frames of a spectrogram."""
-POSITIONS = 128
-
+Row = dict[str, Any]
 Rule = tuple[str, Callable[[int], int]]
 
 _DEPTH = r"^n_layers?$|layers$|^depth$|num_layers?$|num_blocks$|_depth$|^num_stages_per$|^layers$|num_block_repeats"
@@ -61,19 +67,31 @@ _RULES: tuple[Rule, ...] = (
     (r"groups$", lambda old: min(old, 4)),
     (
         r"(hidden|ffn|intermediate|embed|emb|model|proj|projection|inner|mlp|width).*(size|dim|channels|sizes|width)$",
-        lambda old: WIDTH if old > WIDTH else old,
+        lambda old: min(old, WIDTH),
     ),
     (
         r"^d_model$|^n_embd$|^d_ff$|^dim$|_dim$|^hidden_units$|^n_inner$|dim_feedforward|^num_filters$|hidden_size",
-        lambda old: WIDTH if old > WIDTH else old,
+        lambda old: min(old, WIDTH),
     ),
     (
         r"channels$|_dim$|^dim$|pooler_output_size|head_out|classifier_proj_size|feature_size$",
-        lambda old: WIDTH if old > WIDTH else old,
+        lambda old: min(old, WIDTH),
     ),
 )
 _TOKEN = re.compile(r"(token_id|token_index|_token|pad_index|_token_ids?|_idx)$")
 _KNOWN_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+_DROPS = re.compile(r"drop|pdrop|mask_(time|feature)_prob|jitter_noise|stochastic_depth_rate")
+"""Names of fields with a rate of dropout or of another random change in training."""
+_WITHOUT: Mapping[str, Any] = {
+    "apply_spec_augment": False,
+    "use_cache": False,
+    "axial_pos_embds": False,
+    "default_language": "en_XX",
+}
+_UNSET: Mapping[str, Any] = {"vocab_size": VOCABULARY, "prediction_length": 8}
+"""Values of fields that are required and have no default."""
+_BINS = ("num_mel_bins", "feature_size", "input_feat_per_channel", "input_dim", "feature_projection_input_dim")
+"""Fields with the number of frequencies of a spectrogram."""
 
 
 @dataclass(frozen=True)
@@ -138,28 +156,28 @@ def _assign_overrides(config: Any, shrinking: Shrinking, tokens: Iterator[int]) 
 
 
 def _overrides(config: Any, shrinking: Shrinking, tokens: Iterator[int]) -> dict[str, Any]:
-    own: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for name, value in vars(config).items():
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
-            own[name] = type(value)(**_overrides(value, shrinking, tokens))
+            changes[name] = type(value)(**_overrides(value, shrinking, tokens))
         elif name.startswith("_") or isinstance(value, bool) or re.search(shrinking.exempt, name):
             continue
         elif _TOKEN.search(name):
             if (small := _token(name, value, tokens)) is not None:
-                own[name] = small
+                changes[name] = small
         elif hasattr(config, "depths") and type(value) is int and re.search(_DEPTH, name):
             continue  # the class derives it from the number of stages
         elif (small := _small(name, value, shrinking.image)) != value:
-            own[name] = small
-    own.update(_cut_lists(config, own))
-    own.update({name: value for name, value in _WITHOUT.items() if hasattr(config, name)})
-    own.update({name: _none_of(value) for name, value in vars(config).items() if _DROPS.search(name)})
+            changes[name] = small
+    changes.update(_cut_lists(config, changes))
+    changes.update({name: value for name, value in _WITHOUT.items() if hasattr(config, name)})
+    changes.update({name: _none_of(value) for name, value in vars(config).items() if _DROPS.search(name)})
     for name, value in _UNSET.items():
         if getattr(config, name, "") is None:
-            own[name] = value
+            changes[name] = value
     if hasattr(config, "pad_token_id"):
-        own["pad_token_id"] = 0
-    return own
+        changes["pad_token_id"] = 0
+    return changes
 
 
 def _cut_lists(config: Any, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,29 +240,6 @@ def _small_sequence(name: str, value: Any) -> Any:
     if re.search(r"(hidden_sizes|_dim|dims|embed_dim|conv_dim|tdnn_dim|channels)", name):
         return type(value)(min(size, WIDTH) for size in value)
     return value
-
-
-_DROPS = re.compile(r"drop|pdrop|mask_(time|feature)_prob|jitter_noise|stochastic_depth_rate")
-"""Names of fields with a rate of dropout or of another random change in training."""
-_WITHOUT: Mapping[str, Any] = {
-    "apply_spec_augment": False,
-    "use_cache": False,
-    "axial_pos_embds": False,
-    "default_language": "en_XX",
-}
-_UNSET: Mapping[str, Any] = {"vocab_size": VOCABULARY, "prediction_length": 8}
-"""Values of fields that are required and have no default."""
-
-
-ROWS = 8
-LENGTH = 8
-SAMPLES = 2048
-CHOICES = 2
-
-_BINS = ("num_mel_bins", "feature_size", "input_feat_per_channel", "input_dim", "feature_projection_input_dim")
-"""Fields with the number of frequencies of a spectrogram."""
-
-Row = dict[str, Any]
 
 
 def find(config: Any, *names: str, default: Any = None) -> Any:
@@ -466,12 +461,6 @@ def collate(rows: list[Row]) -> dict[str, Any]:
     }
 
 
-MOST_PARAMETERS = 10_000_000
-LONGEST_PASS_S = 0.15
-_HEAD = re.compile(r"(?!Auto|TF|Flax|DataCollator)\w+(For[A-Z]\w+|LMHeadModel|DoubleHeadsModel)")
-_TARGETS = ("labels", "start_positions", "mask_labels", "future_values")
-
-
 class NotBuilt(Exception):
     """The head cannot be built or trained from a tiny configuration; the message says why."""
 
@@ -531,45 +520,57 @@ def build_head(kind: Any, limit_s: float = 2.0) -> TinyHead:
     if getattr(kind, "config_class", None) is None:
         raise NotBuilt("it has no configuration class")
     labels = 2 if "QuestionAnswering" in kind.__name__ else LABELS
-    clock, reasons = time.process_time(), [list[str](), list[str]()]
+    deadline = time.process_time() + limit_s
+    without_model, without_loss = list[str](), list[str]()
     try:
         has_images = "image_size" in repr(kind.config_class())
-    except Exception as error:
+    except Exception as error:  # a configuration class may raise anything
         raise NotBuilt(f"no default configuration: {_short(error)}") from None
     for shrinking in SHRINKINGS:
         if shrinking.image != IMAGE and not has_images:
             continue
-        if time.process_time() - clock > limit_s:
+        if time.process_time() > deadline:
             break
         try:
             config = tiny_config(kind.config_class, shrinking, labels)
-            size = _parameters(kind, config)
-            if size > MOST_PARAMETERS:
-                reasons[0].append(f"a configuration has {size:,} parameters")
-                continue
-            torch.manual_seed(0)
-            model = kind(copy.deepcopy(config)).train()
-        except Exception as error:
-            reasons[0].append(f"no model: {_short(error)}")
+            model = _small_model(kind, config)
+        except NotBuilt as error:
+            without_model.append(str(error))
+            continue
+        except Exception as error:  # whatever the class raises for sizes that do not fit each other
+            without_model.append(f"no model: {_short(error)}")
             continue
         for rows in candidates(kind, config):
-            if time.process_time() - clock > limit_s:
+            if (began := time.process_time()) > deadline:
                 break
-            began = time.process_time()
-            try:
-                loss = loss_of(model(**collate(rows)))
-                loss.backward()
-            except Exception as error:
-                reasons[1].append(f"no loss: {_short(error)}")
-                continue
-            if not math.isfinite(float(loss.detach())):
-                reasons[1].append(f"the loss is {float(loss.detach())}")
-                continue
-            if (lasted := time.process_time() - began) > LONGEST_PASS_S:
-                reasons[1].append(f"a pass takes {lasted:.1f} s")
+            if reason := _problem_of_pass(model, rows):
+                without_loss.append(reason)
+            elif (seconds := time.process_time() - began) > LONGEST_PASS_S:
+                without_loss.append(f"a pass takes {seconds:.1f} s")
                 break
-            return TinyHead(kind, config, rows)
-    raise NotBuilt(next(iter([*reasons[1], *reasons[0]]), "no time"))
+            else:
+                return TinyHead(kind, config, rows)
+    raise NotBuilt(next(iter([*without_loss, *without_model]), "no time"))
+
+
+def _small_model(kind: Any, config: Any) -> Any:
+    """A new model; raises NotBuilt if it has more than `MOST_PARAMETERS`."""
+    with torch.device("meta"):
+        size = sum(parameter.numel() for parameter in kind(copy.deepcopy(config)).parameters())
+    if size > MOST_PARAMETERS:
+        raise NotBuilt(f"a configuration has {size:,} parameters")
+    torch.manual_seed(0)
+    return kind(copy.deepcopy(config)).train()
+
+
+def _problem_of_pass(model: Any, rows: list[Row]) -> str:
+    """The reason why rows give no finite, differentiable loss, "" if they give one."""
+    try:
+        loss = loss_of(model(**collate(rows)))
+        loss.backward()
+    except Exception as error:  # whatever the model raises for inputs that it does not take
+        return f"no loss: {_short(error)}"
+    return "" if math.isfinite(float(loss.detach())) else f"the loss is {float(loss.detach())}"
 
 
 def loss_of(output: Any) -> torch.Tensor:
@@ -584,18 +585,9 @@ def loss_of(output: Any) -> torch.Tensor:
     return loss
 
 
-def _parameters(kind: Any, config: Any) -> int:
-    with torch.device("meta"):
-        model = kind(copy.deepcopy(config))
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 def _short(error: Exception) -> str:
     said = " ".join(str(error).split())
     return f"{type(error).__name__}: {said[:200]}"
-
-
-LIBRARY = "transformers"
 
 
 def names() -> list[str]:

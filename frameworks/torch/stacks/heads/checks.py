@@ -52,7 +52,7 @@ def left_out(clause: str, case: str, reason: str) -> HeadCheck:
 
 
 def check_windows(
-    clause: str, case: str, whole: Any, parts: Any, limits: tuple[float, float], cause: Callable[[float], str]
+    clause: str, case: str, whole: Any, parts: Any, *, limits: tuple[float, float], cause: Callable[[float], str]
 ) -> HeadCheck:
     """A check that an update of `K` micro-batches has the loss and gradients of one of a whole batch.
 
@@ -60,11 +60,11 @@ def check_windows(
         limits: limits of the distances of losses and of gradients.
         cause: the cause of a failure, from the distance of the gradients.
     """
-    apart, moved = distance(whole.gradients, parts.gradients), abs(whole.loss - parts.loss)
-    holds = moved <= limits[0] and apart <= limits[1]
-    got = f"k={K}: loss {parts.loss:.6g}, gradient norm {norm(parts.gradients):.6g}, {apart:.3g} apart"
+    of_gradients, of_loss = distance(whole.gradients, parts.gradients), abs(whole.loss - parts.loss)
+    holds = of_loss <= limits[0] and of_gradients <= limits[1]
+    got = f"k={K}: loss {parts.loss:.6g}, gradient norm {norm(parts.gradients):.6g}, {of_gradients:.3g} apart"
     want = f"k=1: loss {whole.loss:.6g}, gradient norm {norm(whole.gradients):.6g}, at most {limits[1]:.3g} apart"
-    return make_check(clause, case, holds, got, want, "" if holds else cause(apart))
+    return make_check(clause, case, holds, got, want, "" if holds else cause(of_gradients))
 
 
 Gradients = dict[str, torch.Tensor]
@@ -162,26 +162,25 @@ def bounds(model: Any, loss_of: Loss, ulp: float) -> tuple[float, float]:
 
 def norm(gradients: Mapping[str, torch.Tensor]) -> float:
     """2-norm of all gradients."""
-    return math.sqrt(sum(float(one.double().square().sum()) for one in gradients.values()))
+    return math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients.values()))
 
 
-def distance(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
+def distance(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> float:
     """2-norm of the difference; a missing gradient counts as zero."""
     return norm(
         {
-            name: one.get(name, torch.zeros(())).double() - other.get(name, torch.zeros(())).double()
-            for name in {**one, **other}
+            name: first.get(name, torch.zeros(())).double() - second.get(name, torch.zeros(())).double()
+            for name in {**first, **second}
         }
     )
 
 
-def same_bits(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str:
+def first_difference(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> str:
     """The name of the first tensor that differs, "" if none does."""
-    for name in {**one, **other}:
-        if name not in one or name not in other:
+    for name in {**first, **second}:
+        if name not in first or name not in second or first[name].dtype != second[name].dtype:
             return name
-        left, right = one[name], other[name]
-        if left.dtype != right.dtype or not torch.equal(left.nan_to_num(), right.nan_to_num()):
+        if not torch.equal(first[name].nan_to_num(), second[name].nan_to_num()):
             return name
     return ""
 
@@ -228,21 +227,21 @@ DRAWS = "two equal runs differ: the model draws random numbers in training"
 KEEPS = "a second pass from the same random state differs from the first: the model keeps state between passes"
 
 
-def unsteady(make: Callable[[], Any], gradients: Callable[[Any], Gradients]) -> str:
+def find_unsteadiness(make: Callable[[], Any], gradients: Callable[[Any], Gradients]) -> str:
     """The reason why two passes of a model cannot be compared, "" if they can.
 
     Args:
         make: returns a new model with equal weights at each call.
         gradients: gradients of one pass.
     """
-    model, other = make(), make()
+    model, equal_model = make(), make()
     torch.manual_seed(1)
-    one = gradients(model)
+    expected = gradients(model)
     torch.manual_seed(2)
-    if same_bits(one, gradients(other)):
+    if first_difference(expected, gradients(equal_model)):
         return DRAWS
     torch.manual_seed(1)
-    return KEEPS if same_bits(one, gradients(model)) else ""
+    return KEEPS if first_difference(expected, gradients(model)) else ""
 
 
 FORMATS = {"bfloat16": ("autocast.bf16-parity", torch.bfloat16), "float16": ("autocast.fp16-parity", torch.float16)}
@@ -258,7 +257,7 @@ def check_precision(model: Any, loss_of: Loss, formats: tuple[str, ...], unstead
     before = {name: (value.dtype, value.detach().clone()) for name, value in model.named_parameters()}
     for name in formats:
         clause, low = FORMATS[name]
-        former = _state()
+        former = _scope_state()
         kinds: list[torch.dtype] = []
 
         def loss_in_scope(batch: Any, low: torch.dtype = low, kinds: list[torch.dtype] = kinds) -> torch.Tensor:
@@ -272,26 +271,26 @@ def check_precision(model: Any, loss_of: Loss, formats: tuple[str, ...], unstead
         except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
             yield left_out(clause, name, f"raises {type(error).__name__}: {' '.join(str(error).split())[:160]}")
             continue
-        yield from _formats(model, before, name, kinds[0])
+        yield from _check_formats(model, before, name, kinds[0])
         yield make_check(
-            "autocast.scope-restored", name, _state() == former, _scope_text(_state()), _scope_text(former)
+            "autocast.scope-restored", name, _scope_state() == former, _scope_text(_scope_state()), _scope_text(former)
         )
         if unsteady:
             yield left_out(clause, name, unsteady)
             continue
         loss_bound, bound = bounds(model, loss_of, torch.finfo(low).eps)
-        apart, moved = distance(mixed.gradients, wide.gradients), abs(mixed.loss - wide.loss)
+        of_gradients, of_loss = distance(mixed.gradients, wide.gradients), abs(mixed.loss - wide.loss)
         size = norm(wide.gradients)
         if not math.isfinite(bound + loss_bound):
             yield left_out(clause, name, UNBOUNDED)
             continue
         loss_bound += torch.finfo(low).eps * abs(wide.loss)
-        holds = math.isfinite(apart) and apart <= bound and moved <= loss_bound
-        got = f"gradient {apart:.3g} and loss {moved:.3g} from float32's ({size:.3g}, {wide.loss:.6g})"
+        holds = math.isfinite(of_gradients) and of_gradients <= bound and of_loss <= loss_bound
+        got = f"gradient {of_gradients:.3g} and loss {of_loss:.3g} from float32's ({size:.3g}, {wide.loss:.6g})"
         yield make_check(clause, name, holds, got, f"at most {bound:.3g} and {loss_bound:.3g}, of {MEMBERS} members")
 
 
-def _formats(model: Any, before: dict[str, Any], name: str, loss: torch.dtype) -> Iterator[HeadCheck]:
+def _check_formats(model: Any, before: dict[str, Any], name: str, loss: torch.dtype) -> Iterator[HeadCheck]:
     now = {key: (value.dtype, value) for key, value in model.named_parameters()}
     changed = [
         key for key, (kind, value) in now.items() if kind != before[key][0] or not torch.equal(value, before[key][1])
@@ -313,7 +312,7 @@ def _switch(on: bool) -> str:
     return "on" if on else "off"
 
 
-def _state() -> tuple[Any, ...]:
+def _scope_state() -> tuple[Any, ...]:
     return (
         torch.is_autocast_enabled("cpu"),
         torch.get_autocast_dtype("cpu"),
@@ -410,6 +409,7 @@ def check_recomputation(
     checkpointed_model: Any,
     segments: Segments,
     loss_of: Loss,
+    *,
     bound: Callable[[], tuple[float, float]],
     inner_bytes: Callable[[], int],
 ) -> Iterator[HeadCheck]:
@@ -423,22 +423,22 @@ def check_recomputation(
     """
     plain, plain_bytes = _measure_pass(plain_model, loss_of)
     checkpointed, checkpointed_bytes = _measure_pass(checkpointed_model, loss_of)
-    moved, want = abs(plain.loss - checkpointed.loss), repr(plain.loss)
-    holds = moved == 0.0
+    of_loss, want = abs(plain.loss - checkpointed.loss), repr(plain.loss)
+    holds = of_loss == 0.0
     if not holds:
         limit = bound()[0]
-        holds, want = moved <= limit, f"{want} within {limit:.3g}"
+        holds, want = of_loss <= limit, f"{want} within {limit:.3g}"
     yield make_check("recompute.same-loss", "", holds, repr(checkpointed.loss), want)
-    differs = same_bits(plain.gradients, checkpointed.gradients)
-    apart = distance(plain.gradients, checkpointed.gradients)
+    differs = first_difference(plain.gradients, checkpointed.gradients)
+    of_gradients = distance(plain.gradients, checkpointed.gradients)
     got, want = "the same bits", "the same bits"
     holds = not differs
     if differs:
-        got = f"gradients {apart / max(norm(plain.gradients), 1e-300):.3g} of their norm apart, first {differs}"
+        got = f"gradients {of_gradients / max(norm(plain.gradients), 1e-300):.3g} of their norm apart, first {differs}"
         if segments.shared:
             limit = bound()[1]
-            holds, want = apart <= limit, f"{limit:.3g} apart ({segments.shared} shared by several segments)"
-            got = f"gradients {apart:.3g} apart, first {differs}"
+            holds, want = of_gradients <= limit, f"{limit:.3g} apart ({segments.shared} shared by several segments)"
+            got = f"gradients {of_gradients:.3g} apart, first {differs}"
     yield make_check("recompute.same-gradients", "", holds, got, want)
     clause, got = "recompute.frees-activations", f"{checkpointed_bytes:,} bytes in {segments.calls} segments"
     freed = segments.calls > 0 and checkpointed_bytes < plain_bytes

@@ -40,27 +40,30 @@ from frameworks.torch.stacks.heads.checks import (
     check_precision,
     check_recomputation,
     check_windows,
+    find_unsteadiness,
+    first_difference,
     gradients_of,
     left_out,
     loud,
     make_check,
     quiet,
     run,
-    same_bits,
     state_of,
-    unsteady,
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Window:
-    """One update by Trainer: its loss and gradients, its warnings and log messages, and `divides`: Trainer expects the
-    model to divide the loss by the number of items."""
+    """One update by Trainer, with its warnings and log messages.
+
+    Attributes:
+        divides: Trainer expects the model to divide the loss by the number of items.
+    """
 
     loss: float
     gradients: Gradients
     divides: bool
-    said: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
 class _GradientReader(TrainerCallback):
@@ -76,10 +79,10 @@ class _GradientReader(TrainerCallback):
 def window(model: Any, rows: Sequence[Row], k: int) -> Window:
     """Makes one update of all rows in `k` micro-batches."""
     reader = _GradientReader()
-    with TemporaryDirectory() as folder, _listening() as said:
+    with TemporaryDirectory() as folder, _collect_messages() as messages:
         trainer = trainer_of(model, rows, folder, k, callbacks=[reader], max_steps=1)
         result = trainer.train()
-    return Window(result.training_loss, reader.gradients, bool(trainer.model_accepts_loss_kwargs), tuple(said))
+    return Window(result.training_loss, reader.gradients, bool(trainer.model_accepts_loss_kwargs), tuple(messages))
 
 
 def trainer_of(
@@ -111,14 +114,14 @@ def trainer_of(
 
 
 @contextmanager
-def _listening() -> Iterator[list[str]]:
+def _collect_messages() -> Iterator[list[str]]:
     """Collects warnings and log messages of transformers, whose logger is set to show them."""
     logger = logging.getLogger("transformers")
     former = logger.level
     logger.setLevel(logging.WARNING)
     try:
-        with collect_warnings("transformers") as said:
-            yield said
+        with collect_warnings("transformers") as messages:
+            yield messages
     finally:
         logger.setLevel(former)
 
@@ -131,7 +134,7 @@ def run_and_resume(
 
     A state has weights, buffers, the optimizer's moments and the CPU's random state.
     """
-    with TemporaryDirectory() as folder, _listening() as said:
+    with TemporaryDirectory() as folder, _collect_messages() as messages:
         names: dict[str, Any] = {"optim": "adamw_torch", "max_steps": 4, "save_steps": 2, "save_strategy": "steps"}
         whole = trainer_of(model, rows, folder, k=2, **names)
         whole.train()
@@ -139,7 +142,7 @@ def run_and_resume(
         torch.manual_seed(1)
         other = trainer_of(fresh, rows, folder, k=2, **names)
         other.train(resume_from_checkpoint=str(Path(folder) / "checkpoint-2"))
-        return unbroken, _state(other), said
+        return unbroken, _state(other), messages
 
 
 def _state(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -200,7 +203,7 @@ def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) ->
     """The check of one window, k=1 against k=4, or the reason why it cannot be judged."""
     model = quiet(head.model())
     loss = _loss(rows)
-    if reason := unsteady(lambda: quiet(head.model()), lambda module: run(module, loss).gradients):
+    if reason := find_unsteadiness(lambda: quiet(head.model()), lambda module: run(module, loss).gradients):
         return reason
     loss_bound, bound = bounds(model, loss, FLOAT32)
     if not math.isfinite(bound + loss_bound):
@@ -208,17 +211,17 @@ def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) ->
     whole, parts = (window(quiet(head.model()), rows, k) for k in (1, K))
     limits = (loss_bound + FLOAT32 * abs(whole.loss) * ROWS * 8, bound)
 
-    def find_cause(_: float) -> str:
+    def explain(_: float) -> str:
         model, batch = quiet(head.model()), collate(rows)
         passed = parts.divides and "labels" in batch
         named = {COUNT: torch.tensor(ROWS)} if passed else {}
-        return cause(lambda: model(**batch, **named), passed)
+        return find_cause(lambda: model(**batch, **named), passed)
 
-    return check_windows(clause, case, whole, parts, limits, find_cause), parts
+    return check_windows(clause, case, whole, parts, limits=limits, cause=explain), parts
 
 
 def _check_decision(window: Window) -> HeadCheck:
-    messages = [one for one in window.said if COUNT in one or "accumulat" in one.lower()]
+    messages = [text for text in window.messages if COUNT in text or "accumulat" in text.lower()]
     got = messages[0] if messages else "no warning, log or attribute"
     want = "a word that the loss does not use num_items_in_batch"
     return make_check(
@@ -246,12 +249,12 @@ def _other_losses(head: TinyHead) -> Iterator[tuple[str, TinyHead]]:
     for name, labels in (("regression", 1), ("multi_label_classification", int(head.config.num_labels))):
         config = copy.deepcopy(head.config)
         config.num_labels, config.problem_type = labels, name
-        value = (lambda row: torch.tensor(row / ROWS)) if labels == 1 else _some
+        value = (lambda row: torch.tensor(row / ROWS)) if labels == 1 else _labels_of_row
         rows = [{**row, "labels": value(number)} for number, row in enumerate(head.rows)]
         yield name, TinyHead(head.kind, config, rows)
 
 
-def _some(row: int) -> torch.Tensor:
+def _labels_of_row(row: int) -> torch.Tensor:
     return torch.tensor([float(row % 2), 1.0, float(row % 3 == 0)])
 
 
@@ -270,7 +273,9 @@ def _recomputation(head: TinyHead) -> Iterator[HeadCheck]:
     segments, loss = Segments(), _loss(head.rows)
     other = _enable_checkpointing(head, lambda function: partial(segments.call, function))
     bound = partial(bounds, quiet(head.model()), loss, FLOAT32)
-    yield from check_recomputation(loud(head.model()), other, segments, loss, bound, partial(_inner_bytes, head))
+    yield from check_recomputation(
+        loud(head.model()), other, segments, loss, bound=bound, inner_bytes=partial(_inner_bytes, head)
+    )
 
 
 def _enable_checkpointing(head: TinyHead, wrap: Callable[[Any], Any]) -> Any:
@@ -302,13 +307,13 @@ def _draws_once(model: Any, loss: Any) -> bool:
 
 def _resume(head: TinyHead) -> HeadCheck:
     try:
-        unbroken, end, said = run_and_resume(loud(head.model()), loud(head.model(seed=1)), head.rows)
+        unbroken, end, messages = run_and_resume(loud(head.model()), loud(head.model(seed=1)), head.rows)
     except (RuntimeError, ValueError, KeyError, OSError) as error:
         return HeadCheck(
             RESUME, "", FAIL, f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "a resumed run"
         )
-    differs = same_bits(unbroken, end)
-    missing = any("missing keys" in one for one in said)
+    differs = first_difference(unbroken, end)
+    missing = any("missing keys" in text for text in messages)
     why = ""
     if differs and missing:
         why = "Trainer resumes from keys that save_pretrained has converted, without converting them back"
@@ -352,7 +357,7 @@ def _inside_transformers(frame: FrameType | None) -> list[_Frame]:
     return result
 
 
-def cause(forward: Callable[[], Any], passed: bool) -> str:
+def find_cause(forward: Callable[[], Any], passed: bool) -> str:
     """The reason why the loss of `forward` ignores the number of items that it was called with, in the same words for
     all heads with the same code.
 

@@ -30,19 +30,20 @@ from frameworks.torch.stacks.heads.checks import (
     check_precision,
     check_recomputation,
     check_windows,
+    find_unsteadiness,
+    first_difference,
     gradients_of,
     has_batch_norm,
     left_out,
     make_check,
     quiet,
     run,
-    same_bits,
     state_of,
     tensors,
-    unsteady,
 )  # fmt: skip
 
 ROWS = 8
+_NO_MEAN = "the module's loss is no mean of its rows"
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,10 @@ def call_factory(module: str, name: str) -> ModuleAndBatch:
         raise NotBuilt(f"module {module} has no {name!r}") from None
     torch.manual_seed(0)
     result = factory() if not isinstance(factory, nn.Module) else factory
-    module_, batch = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-    if not isinstance(module_, nn.Module):
-        raise NotBuilt(f"returns {type(module_).__name__}, want a torch.nn.Module or (module, batch)")
-    instance = ModuleAndBatch(module_, _inputs(module_) if batch is None else batch)
+    network, batch = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+    if not isinstance(network, nn.Module):
+        raise NotBuilt(f"returns {type(network).__name__}, want a torch.nn.Module or (module, batch)")
+    instance = ModuleAndBatch(network, _inputs(network) if batch is None else batch)
     if not list(tensors(instance.batch)) or instance.count % K:
         raise NotBuilt(f"the batch has no tensor, or its number of rows is no multiple of {K}")
     return instance
@@ -138,7 +139,7 @@ def loss_of(model: Any, batch: Any) -> torch.Tensor:
 def checks(instance: ModuleAndBatch, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
     """Every check of a module."""
     whole = partial(loss_of, batch=instance.rows(0, instance.count))
-    reason = unsteady(lambda: quiet(instance.model()), lambda model: run(model, whole).gradients)
+    reason = find_unsteadiness(lambda: quiet(instance.model()), lambda model: run(model, whole).gradients)
     yield from _accumulation(instance, whole, reason)
     yield from _recomputation(instance, whole)
     yield from check_precision(quiet(instance.model()), whole, formats, reason)
@@ -154,12 +155,11 @@ def _accumulation(instance: ModuleAndBatch, whole: Any, reason: str) -> Iterator
     one, parts = run(quiet(instance.model()), whole), _run_micro_batches(instance)
     limits = (loss_bound + FLOAT32 * abs(one.loss) * instance.count, bound)
     for clause in (EQUAL, ONCE):
-        check = check_windows(clause, "", one, parts, limits, lambda apart: _NO_MEAN if apart > bound else "")
+        check = check_windows(
+            clause, "", one, parts, limits=limits, cause=lambda difference: _NO_MEAN if difference > bound else ""
+        )
         evaluated = " (batch norm in evaluation mode)" if has_batch_norm(model) else ""
         yield replace(check, want=check.want + evaluated)
-
-
-_NO_MEAN = "the module's loss is no mean of its rows"
 
 
 def _run_micro_batches(instance: ModuleAndBatch) -> MeasuredPass:
@@ -181,7 +181,8 @@ def _recomputation(instance: ModuleAndBatch, whole: Any) -> Iterator[HeadCheck]:
     for layer in layers:
         layer.forward = partial(segments.call, partial(checkpoint, use_reentrant=False), layer.forward)
     bound = partial(bounds, quiet(instance.model()), whole, FLOAT32)
-    yield from check_recomputation(plain, other, segments, whole, bound, partial(_inner_bytes, instance, whole))
+    inner_bytes = partial(_inner_bytes, instance, whole)
+    yield from check_recomputation(plain, other, segments, whole, bound=bound, inner_bytes=inner_bytes)
 
 
 def _inner_bytes(instance: ModuleAndBatch, whole: Any) -> int:
@@ -225,7 +226,7 @@ def _resume(instance: ModuleAndBatch, whole: Any) -> HeadCheck:
     torch.set_rng_state(state["random"])
     for _ in range(2):
         _update(resumed, other, whole)
-    differs = same_bits(end, state_of(resumed, other))
+    differs = first_difference(end, state_of(resumed, other))
     got = f"{differs} differs" if differs else "the same bits"
     cause = "the module has state that its state_dict does not have" if differs else ""
     return make_check(RESUME, "", not differs, got, "weights, moments and random state of the run", cause)

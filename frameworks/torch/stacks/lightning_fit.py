@@ -110,20 +110,20 @@ class WorkQueue:
 class _Loader:
     """An iterator over an epoch's micro-batches. It needs no state to resume: the run chooses the next micro-batch."""
 
-    def __init__(self, desk: WorkQueue) -> None:
-        self._desk = desk
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue = queue
         self._length: int | None = None
 
     def __len__(self) -> int:
         """Waits for the first window. `train_dataloader` must not wait: Lightning patches `DataLoader` around it."""
         if self._length is None:
-            window = self._desk.coming().window or self._desk.full
-            self._length = window if window < self._desk.full else ENDLESS
+            window = self._queue.coming().window or self._queue.full
+            self._length = window if window < self._queue.full else ENDLESS
         return self._length
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         while True:
-            yield self._desk.take().batch
+            yield self._queue.take().batch
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -141,10 +141,10 @@ class FitModule(LightningModule):
         loop: the run's own counters, which are saved in a checkpoint and loaded from it.
     """
 
-    def __init__(self, network: Network, desk: WorkQueue, stepper: Stepper, *, clips: bool) -> None:
+    def __init__(self, network: Network, queue: WorkQueue, stepper: Stepper, *, clips: bool) -> None:
         super().__init__()
         self.network = network
-        self._desk = desk
+        self._queue = queue
         self._clips = clips
         self.loop: dict[str, Any] = {}
         self._stepper = weakref.ref(stepper)
@@ -157,7 +157,7 @@ class FitModule(LightningModule):
         return stepper
 
     def train_dataloader(self) -> _Loader:
-        return _Loader(self._desk)
+        return _Loader(self._queue)
 
     def configure_optimizers(self) -> Any:
         stepper = self.stepper
@@ -172,21 +172,21 @@ class FitModule(LightningModule):
         self.loop = checkpoint["loop"]
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor | None:
-        work = self._desk.current
+        work = self._queue.current
         assert work is not None
         return work.loss(batch)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        work = self._desk.current
+        work = self._queue.current
         assert work is not None
         if self._clips:
             work.norm = float(grad_norm(self.network, 2).get("grad_2.0_norm_total", 0.0))
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._desk.current = None
-        self._desk.report()
-        window = self._desk.coming().window
-        self.trainer.should_stop = window is not None and window < self._desk.full
+        self._queue.current = None
+        self._queue.report()
+        window = self._queue.coming().window
+        self.trainer.should_stop = window is not None and window < self._queue.full
 
     def on_train_epoch_end(self) -> None:
         self.trainer.should_stop = False
@@ -201,33 +201,33 @@ class Fit:
         end: ends the fit and waits for it; called when this object or the process ends.
     """
 
-    def __init__(self, trainer: Trainer, task: FitModule, desk: WorkQueue, file: Path | None = None) -> None:
+    def __init__(self, trainer: Trainer, task: FitModule, queue: WorkQueue, file: Path | None = None) -> None:
         self.trainer = trainer
         self.task = task
-        self._desk = desk
+        self._queue = queue
         self._thread = threading.Thread(
-            target=_run, args=(trainer, task, desk, file, torch.get_num_threads()), daemon=True
+            target=_run, args=(trainer, task, queue, file, torch.get_num_threads()), daemon=True
         )
         self._thread.start()
-        self.end = weakref.finalize(self, _end, desk, self._thread)
+        self.end = weakref.finalize(self, _end, queue, self._thread)
         self.ask(lambda: None)  # wait until the fit is ready for its first micro-batch
 
     def ask(self, order: Work | Callable[[], Any]) -> Any:
         """Sends a micro-batch, or a call to run between two, to the fit; raises the error that ended the fit."""
-        return self._desk.ask(order)
+        return self._queue.ask(order)
 
 
-def _end(desk: WorkQueue, thread: threading.Thread) -> None:
-    desk.close()
+def _end(queue: WorkQueue, thread: threading.Thread) -> None:
+    queue.close()
     if thread is not threading.current_thread():
         thread.join()
 
 
-def _run(trainer: Trainer, task: FitModule, desk: WorkQueue, file: Path | None, threads: int) -> None:
+def _run(trainer: Trainer, task: FitModule, queue: WorkQueue, file: Path | None, threads: int) -> None:
     torch.set_num_threads(threads)
     try:
         trainer.fit(task, ckpt_path=file)
     except _Stopped:
         return
     except BaseException as error:
-        desk.fail(error)
+        queue.fail(error)

@@ -23,17 +23,8 @@ from frameworks.base import NO_AVERAGE, MicroBatch
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Gradients, RowOrder, Unsupported, Update
 from frameworks.torch.core.devices import to_array, to_tensor
 from frameworks.torch.core.layers import DeviceBatch, parameters_by_name
-from frameworks.torch.core.settings import Probe
-from frameworks.torch.stacks.framework import (
-    EPOCHS,
-    STEPS,
-    Dropping,
-    StackFramework,
-    collect_warnings,
-    loader,
-    train_twice,
-)
-from frameworks.torch.stacks.lightning.fabric import (
+from frameworks.torch.probes import Probe
+from frameworks.torch.stacks.fabric import (
     ASKED,
     NAMES,
     NO_FUSED_CLIPPING,
@@ -47,7 +38,16 @@ from frameworks.torch.stacks.lightning.fabric import (
     require_together,
     without_warnings,
 )
-from frameworks.torch.stacks.lightning.fit import Fit, FitModule, Work, WorkQueue
+from frameworks.torch.stacks.framework import (
+    EPOCHS,
+    STEPS,
+    Dropping,
+    StackFramework,
+    collect_warnings,
+    loader,
+    train_twice,
+)
+from frameworks.torch.stacks.lightning_fit import Fit, FitModule, Work, WorkQueue
 from frameworks.torch.training.optimizers import averages_of
 from frameworks.torch.training.trainer import TorchTrainer
 
@@ -59,6 +59,12 @@ BARE: Mapping[str, Any] = {
     "enable_model_summary": False,
 }
 """Arguments of a Trainer without logger, progress bar, summary, and checkpoints in the working folder."""
+FILE = "run.ckpt"
+_WINDOW_GOES_ON = (
+    "Trainer ends a window with its last micro-batch or with the epoch's, whose number it knows at the start"
+)
+_BEFORE_2_6 = "EMAWeightAveraging came with Lightning 2.6.0"
+_BY_ITSELF = "Trainer unscales gradients itself, after the last backward pass of a window"
 
 Step = Callable[["Tiny", float], Any]
 
@@ -224,15 +230,6 @@ def trainer_scales(precision: Any, device: str) -> bool:
     return getattr(plugin, "scaler", None) is not None
 
 
-FILE = "run.ckpt"
-_WINDOW_GOES_ON = (
-    "Trainer ends a window with its last micro-batch or with the epoch's, whose number it knows at the start"
-)
-
-_BEFORE_2_6 = "EMAWeightAveraging came with Lightning 2.6.0"
-_BY_ITSELF = "Trainer unscales gradients itself, after the last backward pass of a window"
-
-
 class Float32ScaledPrecision(MixedPrecision):
     """Loss scaling without autocast; the Trainer's own precisions scale only under float16 autocast."""
 
@@ -248,8 +245,8 @@ class LightningTrainer(TorchTrainer):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._coming: int | None = None
-        self._left = 0
+        self._next_length: int | None = None
+        self._remaining = 0
         self._total = 0.0
         self._norm: float | None = None
         self._opened = (1.0, 0.0, 0)
@@ -257,7 +254,7 @@ class LightningTrainer(TorchTrainer):
 
     def _begin(self, file: Path | None = None) -> Fit:
         """A fit of the run's network, resumed from a checkpoint if there is one."""
-        recipe, stepper, desk = self.recipe, self.steppers[0], WorkQueue(self.recipe.accumulation)
+        recipe, stepper, queue = self.recipe, self.steppers[0], WorkQueue(self.recipe.accumulation)
         self._ema = None if recipe.average is None else callbacks.EMAWeightAveraging(decay=recipe.average)
         quiet()
         trainer = Trainer(
@@ -271,8 +268,8 @@ class LightningTrainer(TorchTrainer):
             **BARE,
             **precision_of(recipe, self.device, self.scaler, MixedPrecision, Float32ScaledPrecision),
         )
-        task = FitModule(self.network, desk, stepper, clips=recipe.clip is not None)
-        return Fit(trainer, task, desk, file)
+        task = FitModule(self.network, queue, stepper, clips=recipe.clip is not None)
+        return Fit(trainer, task, queue, file)
 
     def _low_format(self) -> torch.dtype | None:
         return None
@@ -296,13 +293,15 @@ class LightningTrainer(TorchTrainer):
 
     def update(self, window: Window) -> Update:
         self._check_length(len(window))
-        self._coming = len(window)
+        self._next_length = len(window)
         return super().update(window)
 
     def accumulate(self, batch: Batch, items: int) -> float:
-        if self._coming is None:
-            self._coming = min(self.recipe.accumulation, max(1, round(items / batch.items))) if batch.items else None
-        self._train(self._load(batch), self._coming)
+        if self._next_length is None:
+            self._next_length = (
+                min(self.recipe.accumulation, max(1, round(items / batch.items))) if batch.items else None
+            )
+        self._train(self._load(batch), self._next_length)
         return self.ledger.add(MicroBatch(self._total, batch.items), items)
 
     def _train(self, loaded: DeviceBatch, length: int | None) -> None:
@@ -313,20 +312,20 @@ class LightningTrainer(TorchTrainer):
             self._total = total.item()
             return total / loaded.items
 
-        self._give(Work({"inputs": loaded.inputs, "targets": dict(loaded.targets)}, loss), length)
+        self._send(Work({"inputs": loaded.inputs, "targets": dict(loaded.targets)}, loss), length)
 
-    def _give(self, work: Work, length: int | None) -> None:
+    def _send(self, work: Work, length: int | None) -> None:
         """Sends a micro-batch to the fit; if no window is open, it is the first one of a window of this length."""
-        if not self._left:
-            self._left = work.window = length or self.recipe.accumulation
+        if not self._remaining:
+            self._remaining = work.window = length or self.recipe.accumulation
             self._opened = (self._scale(), self.steppers[0].learning_rate, self.steppers[0].applied)
-        self._coming = None
+        self._next_length = None
         self._fit.ask(work)
-        self._left -= 1
+        self._remaining -= 1
         self._norm = work.norm
 
-    def _finish(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
-        if self._left:
+    def _make_update(self, unscale_calls: int | None, inject: Gradients | None) -> Update:
+        if self._remaining:
             raise Unsupported(Capability.PARTIAL_WINDOW, _WINDOW_GOES_ON, ends_a_window_early)
         before, rate, applied = self._opened
         return self._report(before, rate, self._norm, skipped=self.steppers[0].applied == applied)
@@ -337,7 +336,7 @@ class LightningTrainer(TorchTrainer):
     def _feed_window(self, window: Sequence[Gradients]) -> None:
         self._check_length(len(window))
         for mapping in window:
-            self._give(Work({}, partial(self._fed_loss, mapping)), len(window))
+            self._send(Work({}, partial(self._fed_loss, mapping)), len(window))
 
     def _fed_loss(self, gradients: Gradients, _: Mapping[str, Any]) -> torch.Tensor | None:
         """A loss with these gradients; None if there are none, so that the step has no backward pass."""
@@ -360,7 +359,7 @@ class LightningTrainer(TorchTrainer):
 
     def accumulator(self) -> dict[str, Array]:
         """The gradients of the window; Lightning drops them when the next one begins."""
-        return self._read_gradients() if self._left else {}
+        return self._read_gradients() if self._remaining else {}
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         self.network.eval()
@@ -385,7 +384,7 @@ class LightningTrainer(TorchTrainer):
 
     def save(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        self._fit.task.loop = self.loop_state() | {"left": self._left, "opened": self._opened, "random": {}}
+        self._fit.task.loop = self.loop_state() | {"left": self._remaining, "opened": self._opened, "random": {}}
         self._fit.ask(lambda: self._fit.trainer.save_checkpoint(path / FILE))
 
     def restore(self, path: Path) -> None:
@@ -397,8 +396,8 @@ class LightningTrainer(TorchTrainer):
             raise ValueError(f"{path / FILE} cannot be loaded: {error}") from error
         former.end()
         loop = self._fit.task.loop
-        self.go_on(loop | {"random": self.stream.states})
-        self._left, self._opened = loop["left"], loop["opened"]
+        self.restore_loop_state(loop | {"random": self.stream.states})
+        self._remaining, self._opened = loop["left"], loop["opened"]
 
 
 class LightningFramework(StackFramework):

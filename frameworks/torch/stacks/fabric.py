@@ -22,7 +22,7 @@ from frameworks.base import NO_AVERAGE, same_parts
 from frameworks.contract import Attempt, Capability, FormatRequest, Unsupported
 from frameworks.torch.core.devices import dtype_name
 from frameworks.torch.core.layers import item_loss_sums
-from frameworks.torch.core.settings import Probe, all_guarded
+from frameworks.torch.probes import Probe, all_guarded
 from frameworks.torch.stacks.framework import StackFramework, collect_warnings
 from frameworks.torch.training.optimizers import scaler_settings
 from frameworks.torch.training.trainer import LOOP, TorchTrainer
@@ -45,6 +45,19 @@ _SMALL = (
     r".*on purpose",
 )
 """Patterns of ignored warnings: Lightning's on small loops and Slurm, and a newer PyTorch's on Lightning's code."""
+ASKED: dict[FormatName, Any] = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
+_REPORTED = {"16-mixed": "float16", "bf16-mixed": "bfloat16", "32-true": "float32"}
+
+FILE = "run.ckpt"
+
+_SAFELY = {"weights_only": True} if "weights_only" in signature(Fabric.load).parameters else {}
+"""Arguments that restrict Fabric's loading to tensors and plain values; Lightning before 2.6 has none."""
+
+NO_STATIC_SCALE = "Lightning calls GradScaler.update() without a scale, so an overflow always changes it"
+_NORM_OF_ONE = "clip_gradients takes the norm over the parameters of one optimizer"
+NO_WIDE_HEADS = "Lightning casts the whole model, or all of its outputs, to one format"
+NO_LOW_SCALING = "Lightning scales losses in its 16-mixed alone"
+NO_FUSED_CLIPPING = "Lightning refuses to clip the scaled gradients of a fused optimizer, which unscales them itself"
 
 
 @cache
@@ -90,10 +103,6 @@ def make_scaled_plugin(mixed: Any, device: str, **options: Any) -> Any:
 def guard_attempts(probes: Mapping[Capability, Probe], device: str) -> dict[Capability, Attempt]:
     """Attempts by capability that use no random stream of a run and give no warnings."""
     return all_guarded(probes, device, partial(torch.random.fork_rng, []), without_warnings)
-
-
-ASKED: dict[FormatName, Any] = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
-_REPORTED = {"16-mixed": "float16", "bf16-mixed": "bfloat16", "32-true": "float32"}
 
 
 def format_request(ran: torch.dtype, reported: str, warned: list[str]) -> FormatRequest:
@@ -177,18 +186,6 @@ def scales(precision: str, device: str) -> bool:
     return getattr(Loop(device, precision=precision).fabric.strategy.precision, "scaler", None) is not None
 
 
-FILE = "run.ckpt"
-
-_SAFELY = {"weights_only": True} if "weights_only" in signature(Fabric.load).parameters else {}
-"""Arguments that restrict Fabric's loading to tensors and plain values; Lightning before 2.6 has none."""
-
-NO_STATIC_SCALE = "Lightning calls GradScaler.update() without a scale, so an overflow always changes it"
-_NORM_OF_ONE = "clip_gradients takes the norm over the parameters of one optimizer"
-NO_WIDE_HEADS = "Lightning casts the whole model, or all of its outputs, to one format"
-NO_LOW_SCALING = "Lightning scales losses in its 16-mixed alone"
-NO_FUSED_CLIPPING = "Lightning refuses to clip the scaled gradients of a fused optimizer, which unscales them itself"
-
-
 class Float32Scaled(MixedPrecision):
     """Loss scaling without autocast; Fabric's own precisions scale only under float16 autocast."""
 
@@ -234,7 +231,7 @@ class FabricTrainer(TorchTrainer):
     def _eager_losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         return item_loss_sums(self.model.losses, self._module(inputs), targets)
 
-    def _back(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
+    def _run_backward(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
         if scaler is not self.scaler and scaler is not None:
             scaler.scale(losses[0].detach())  # `unscale_` of the copy in `gradients` needs an earlier `scale`
         self.fabric.backward(losses[0], retain_graph=retain)
@@ -242,7 +239,7 @@ class FabricTrainer(TorchTrainer):
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
         return self.fabric.no_backward_sync(self._module, enabled=not last)
 
-    def _unscaled_to_clip(self) -> int:
+    def _unscale_calls(self) -> int:
         return 0
 
     def _unscale(self) -> None:
@@ -260,7 +257,7 @@ class FabricTrainer(TorchTrainer):
         for optimizer in self._optimizers:
             optimizer.step()
 
-    def _empty(self) -> None:
+    def _zero_gradients(self) -> None:
         for optimizer in self._optimizers:
             optimizer.zero_grad()
 
@@ -277,7 +274,7 @@ class FabricTrainer(TorchTrainer):
         parts = self.parts() | {"model": self._module}
         if "scaler" in parts:
             parts["scaler"] = self._plugin
-        return parts | self._loop()
+        return parts | self._loop_entry()
 
     def save(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -288,7 +285,7 @@ class FabricTrainer(TorchTrainer):
         try:
             same_parts(file, self.fabric.load(file, **_SAFELY), state)
             self.fabric.load(file, state, **_SAFELY)
-            self.go_on(state[LOOP])
+            self.restore_loop_state(state[LOOP])
             self.put_gradients(state[LOOP]["gradients"])
         except Exception as error:
             raise ValueError(f"{file} cannot be loaded: {error}") from error
