@@ -488,7 +488,7 @@ def test_inside_of_a_mapped_address_is_that_of_its_ipv4_address() -> None:
 
 
 def test_rendezvous_of_an_ended_parent_ends(tmp_path: Path) -> None:
-    program = ROOT / "frameworks" / "paddle" / "distributed" / "rendezvous.py"
+    program = ROOT / "frameworks" / "paddle" / "rendezvous.py"
     command = [sys.executable, "-I", "-S", str(program), str(tmp_path / "port")]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as server:
         try:
