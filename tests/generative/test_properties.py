@@ -30,9 +30,9 @@ CASES = st.builds(Case, st.integers(0, 1000), st.lists(st.integers(0, 9), max_si
 Act = Callable[[Verdict, Case], None]
 
 
-def subject(seed: int = 0, **profile: Any) -> Subject:
+def subject(session_seed: int = 0, **profile: Any) -> Subject:
     """The reference at a seed and with a profile, by default without a limit of the time for shrinking."""
-    return Subject(ReferenceFramework("cpu"), seed, Profile(**{"shrinking_s": hang_limit(), **profile}))
+    return Subject(ReferenceFramework("cpu"), session_seed, Profile(**{"shrinking_s": hang_limit(), **profile}))
 
 
 def run_exploration(
