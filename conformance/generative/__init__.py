@@ -1,6 +1,1 @@
-"""Property-based tests: any program of verbs, on any model, under any recipe, matches the oracle.
-
-In `programs`, `case` defines a case, `strategies` generate cases, `executor` runs one on a framework, `ensemble` on the
-oracle, `judge` compares two runs, `triage` names the clause that a difference breaks, `variations` run a case in
-another way that must give the same result, and `features` name the properties of a case.
-"""
+"""Property-based tests: generated programs, dropout masks, operations and calls match the oracle; their verdicts."""

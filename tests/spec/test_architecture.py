@@ -1,20 +1,15 @@
-"""Rules that import-linter and ruff do not check: imports, names of clauses in tests, and phrases."""
+"""Rules that import-linter and ruff do not check: imports, names of clauses in tests, and portable file names."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from click.testing import CliRunner
-
 from conformance.runner.recorder import SETTINGS
 from conformance.spec.clauses import Level, load_clauses
 from conformance.test_ids.inventory import inventory
 from frameworks.registry import adapter_file, built_in
 from tests.support.suite_runs import ROOT, environment
-from tools.commands import style
-from tools.style import Phrase, hits, texts
 
 PACKAGES = ("fixtures", "frameworks", "conformance", "results")
 ADAPTERS = tuple(built_in())
@@ -97,56 +92,3 @@ def test_files_of_the_checkout_have_portable_names() -> None:
     """A command that takes `--help` for the name of its output leaves such a file."""
     output = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [name for name in output.splitlines() if re.search(r"(^|/)-|[^\w./+-]", name)] == []
-
-
-def search(folder: Path, name: str, source: str) -> list[tuple[int, str, str]]:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(source, "utf-8")
-    return [(hit.line, hit.phrase, hit.better) for hit in hits([path], folder)]
-
-
-@pytest.mark.parametrize(
-    ("name", "source", "expected"),
-    [
-        ("a.py", 'X = f"{1} Adam in eight bits"', (1, "in eight bits", "8-bit")),
-        ("a.py", '"""One.\n\nThe call was\nseen to act.\n"""', (3, "was seen to", "takes effect, was observed to")),
-        ("a.py", 'raise ValueError("mend it")', (1, "mend", "fix")),
-        ("a.md", "One.\n\nIt did not come true.", (3, "did not come true", "occur")),
-        ("a.py", "class Shown:\n    def told(self): pass", (1, "Shown", "a verb or noun: text, view, result")),
-        ("a.py", "WIDTH = 1\nNOT_KEPT: int = 2", (2, "NOT_KEPT", "what it is: selection, copies, state")),
-        ("shown.py", "", (1, "shown", "a verb or noun: text, view, result")),
-        ("a.toml", 'reason = """\nTold by one a process."""', (2, "Told", "reported, named")),
-    ],
-)
-def test_hits_of_a_planted_phrase_have_its_line(
-    tmp_path: Path, name: str, source: str, expected: tuple[int, str, str]
-) -> None:
-    assert search(tmp_path, name, source)[0] == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [
-        ("a.py", '"""See `told` and `worker_group.make`; told: a line; they cannot tell, or tell apart."""'),
-        ("a.py", "def make(told): return screw  # mend it"),
-        ("a.py", '__all__ = ["told"]'),
-        ("a.md", "```text\nmend it\n```\n[page](told.md)"),
-        ("a.md", "<!-- some table: begin -->\nmend it\n<!-- some table: end -->"),
-        ("a.py", "def test_a_change_is_told(): pass"),
-        ("a.py", "from calls import shown"),
-    ],
-)
-def test_hits_of_names_code_and_generated_blocks_are_none(tmp_path: Path, name: str, source: str) -> None:
-    assert search(tmp_path, name, source) == []
-
-
-def test_style_prints_hits_and_leaves_programs_of_findings_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    searched = {path.relative_to(ROOT).as_posix() for path in texts()}
-    assert {"README.md", "conformance/cli/spec.py", "results/report/text.py"} - searched == set()
-    assert not any("/findings/" in name for name in searched)
-    for phrases in ([Phrase("a.py", 3, "mend", "fix"), Phrase("b.md", 1, "told", "reported")], []):
-        monkeypatch.setattr("tools.style.hits", lambda _, phrases=phrases: phrases)
-        result = CliRunner().invoke(style, standalone_mode=False)
-        assert (result.return_value, result.output.splitlines()) == (1 if phrases else 0, list(map(str, phrases)))
-    assert str(Phrase("a.py", 3, "mend", "fix")) == "a.py:3: 'mend': write 'fix'"

@@ -1,4 +1,4 @@
-"""The tools of the checkout: baselines, limits, processors, promises, selections and benchmarks."""
+"""The tools of the checkout: baselines, limits, processors, promises, selections, benchmarks and style."""
 
 import json
 import re
@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from conformance.runner import machine
 from conformance.runner.baselines import BASELINES
@@ -28,7 +29,7 @@ from tests.support.recorded import BASE
 from tests.support.suite_runs import ROOT, CommandResult, run
 from tools import limits
 from tools.baselines import default_baselines, stale
-from tools.commands import TOOLS, WITH_FRAMEWORKS
+from tools.commands import TOOLS, WITH_FRAMEWORKS, style
 from tools.docs.blocks import baselines, load_scenarios
 from tools.docs.promises import PROMISES, Promise, table
 from tools.faults import engine
@@ -45,6 +46,7 @@ from tools.selections import (
     core_of,
     quick_of,
 )
+from tools.style import Phrase, hits, texts
 
 LIMITS = '[python]\na = 2\n"." = 1\nall = 3\n[all]\nfiles = 2\ntoml = 100\nweb = 1\n'
 
@@ -233,3 +235,59 @@ def test_bench_of_an_unknown_framework_or_mode_is_refused_in_one_line() -> None:
     for result in (steps("nowhere"), steps("reference", "--mode=nowhere")):
         assert (result.status, len(result.lines)) == (2, 1), result.lines
         assert "nowhere" in result.lines[0]
+
+
+def search(folder: Path, name: str, source: str) -> list[tuple[int, str, str]]:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source, "utf-8")
+    return [(hit.line, hit.phrase, hit.better) for hit in hits([path], folder)]
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "expected"),
+    [
+        ("a.py", 'X = f"{1} Adam in eight bits"', (1, "in eight bits", "8-bit")),
+        ("a.py", '"""One.\n\nThe call was\nseen to act.\n"""', (3, "was seen to", "takes effect, was observed to")),
+        ("a.py", 'raise ValueError("mend it")', (1, "mend", "fix")),
+        ("a.md", "One.\n\nIt did not come true.", (3, "did not come true", "occur")),
+        ("a.py", "class Shown:\n    def told(self): pass", (1, "Shown", "a verb or noun: text, view, result")),
+        ("a.py", "WIDTH = 1\nNOT_KEPT: int = 2", (2, "NOT_KEPT", "what it is: selection, copies, state")),
+        ("shown.py", "", (1, "shown", "a verb or noun: text, view, result")),
+        ("a.toml", 'reason = """\nTold by one a process."""', (2, "Told", "reported, named")),
+    ],
+)
+def test_hits_of_a_planted_phrase_have_its_line(
+    tmp_path: Path, name: str, source: str, expected: tuple[int, str, str]
+) -> None:
+    assert search(tmp_path, name, source)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("a.py", '"""See `told` and `worker_group.make`; told: a line; they cannot tell, or tell apart."""'),
+        ("a.py", "def make(told): return screw  # mend it"),
+        ("a.py", '__all__ = ["told"]'),
+        ("a.md", "```text\nmend it\n```\n[page](told.md)"),
+        ("a.md", "<!-- some table: begin -->\nmend it\n<!-- some table: end -->"),
+        ("a.py", "def test_a_change_is_told(): pass"),
+        ("a.py", "from calls import shown"),
+    ],
+)
+def test_hits_of_names_code_and_generated_blocks_are_none(tmp_path: Path, name: str, source: str) -> None:
+    assert search(tmp_path, name, source) == []
+
+
+def test_style_leaves_programs_of_findings_out() -> None:
+    searched = {path.relative_to(ROOT).as_posix() for path in texts()}
+    assert {"README.md", "conformance/cli/spec.py", "results/report/text.py"} - searched == set()
+    assert not any("/findings/" in name for name in searched)
+
+
+@pytest.mark.parametrize("phrases", [[Phrase("a.py", 3, "mend", "fix"), Phrase("b.md", 1, "told", "reported")], []])
+def test_style_prints_its_hits_and_fails_for_any(monkeypatch: pytest.MonkeyPatch, phrases: list[Phrase]) -> None:
+    monkeypatch.setattr("tools.style.hits", lambda _: phrases)
+    result = CliRunner().invoke(style, standalone_mode=False)
+    lines = ["a.py:3: 'mend': write 'fix'", "b.md:1: 'told': write 'reported'"] if phrases else []
+    assert (result.return_value, result.output.splitlines()) == (1 if phrases else 0, lines)
