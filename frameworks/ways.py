@@ -41,7 +41,7 @@ class Way:
 
     technique: str
     name: str
-    calls: Mapping[str, Mapping[str, Any]]
+    calls: Mapping[str, Mapping[str, Any]] = field(hash=False)
     link: str
     modes: tuple[str, ...]
     limits: str = ""
@@ -72,9 +72,10 @@ def load_ways(framework: str) -> tuple[Way, ...]:
         tables = tomllib.loads(path.read_text("utf-8"))
         modes = tables.pop("modes")
         return tuple(
-            Way(technique, name, **{"modes": modes} | values)
+            Way(technique, name, **{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
             for technique, ways in tables.items()
-            for name, values in ways.items()
+            for name, own in ways.items()
+            for values in [{"modes": modes} | own]
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnknownFramework(f"{path}: {error}; see docs/adapters.md") from None

@@ -153,6 +153,7 @@ def test_find_installed_ways_leaves_out_missing_calls(tmp_path: Path, monkeypatc
     text = "\n".join(('modes = ["m"]', *tables))
     adapter = write_adapter(tmp_path, monkeypatch, text)
     assert [str(item) for item in load_ways(adapter)] == ["clip.gone", "clip.here"]
+    assert len({*load_ways(adapter)}) == 2  # subjects, which keep their results by key, have ways
     assert [str(item) for item in find_installed_ways(adapter, "m")] == ["clip.here"]
     assert find_installed_ways(adapter, "other") == ()
 
