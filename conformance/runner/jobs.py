@@ -100,7 +100,7 @@ def _replace_paths(arguments: Sequence[str], options: Sequence[str], replace: Ca
 
 
 def _find_written(arguments: Sequence[str], start: float, ending: str = ".json") -> list[Path]:
-    """Return the records, or journals, that a run with these arguments has written since `begun`."""
+    """Return the records, or journals, that a run with these arguments has written since `start`."""
     chosen = [Path(value).with_suffix(ending) for value in _values(arguments, "--record")]
     places = chosen[-1:] or sorted(LAST_RUNS.glob(f"*{ending}"))
     return [path for path in places if path.is_file() and path.stat().st_mtime >= start]

@@ -192,9 +192,9 @@ def _same_runs(old: TestVerdict, new: TestVerdict) -> bool:
 
 
 def _same_setups(old: Sequence[RunSetup], new: Sequence[RunSetup]) -> bool:
-    if old == new or len(old) != len(new):
-        return old == new
-    return all(a.fixture == b.fixture and same(a.recipe, b.recipe) for a, b in zip(old, new, strict=True))
+    return len(old) == len(new) and all(
+        a == b or (a.fixture == b.fixture and same(a.recipe, b.recipe)) for a, b in zip(old, new, strict=True)
+    )
 
 
 def _unmatched_tests(old: Record, new: Record, suite: SuiteChange) -> Iterator[tuple[str, str]]:

@@ -208,7 +208,7 @@ def test_built_in_adapter_has_every_file_and_entry(name: str) -> None:
     assert built_in()[name].startswith(f"frameworks.{name}:")
     assert {FILE, "native_loop.py", "findings.toml", "expected", "findings"} <= {path.name for path in folder.iterdir()}
     assert adapter_file(name).imports
-    assert all(map(Capability, (text for absence in adapter_file(name).absent for text in absence.capabilities)))
+    assert all(map(Capability, (value for absence in adapter_file(name).absent for value in absence.capabilities)))
     assert DISTRIBUTIONS[name].pinned in locks.examples(name).values()
     assert f"[testenv:{name}]" in (ROOT / "tox.ini").read_text("utf-8")
     contracts = {contract["id"]: contract for contract in PROJECT["tool"]["importlinter"]["contracts"]}

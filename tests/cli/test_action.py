@@ -37,7 +37,7 @@ if "run" in sys.argv and os.environ.get("FAKE_RECORD"):
     shutil.copy(os.environ["FAKE_RECORD"], "results/records/new.json")
 sys.exit(int(os.environ.get("FAKE_STATUS", "0")))
 """
-"""`python -m tox`: writes a record as a run would, and what it was asked."""
+"""`python -m tox`: writes a record as a run would, and logs its arguments and variables."""
 
 GH = """#!/bin/sh
 echo "$*" > "$FAKE_LOG"

@@ -481,7 +481,7 @@ def test_deviations_are_those_of_installed_packages() -> None:
         assert locks.deviations(locks.read(locks.TOOLS)) == []
 
 
-def test_lock_without_uv_is_read_and_not_made(
+def test_lock_without_uv_is_read_and_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(locks, "FOLDER", tmp_path)

@@ -12,7 +12,6 @@ from frameworks.base import (
     KERNEL,
     BaseFramework,
     BaseTrainer,
-    capability_attempts,
     delayed_attempts,
     float8_attempts,
     has_effect,
@@ -36,7 +35,6 @@ from frameworks.contract import (
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.training.trainer import ReferenceTrainer
 from frameworks.registry import Absence, AdapterFile
-from tools.faults.reference.composition import ClipIsTakenAndNeverUsed
 
 REFUSING_METHODS = {
     Capability.PLATEAU: "plateau",
@@ -119,6 +117,18 @@ def test_request_of_a_missing_quantizer_is_refused() -> None:
         request(lacking("cpu"), Capability.INT8_ROW)
 
 
+OPTIONS = (
+    Capability.ADAFACTOR,
+    Capability.ABSOLUTE_RATE,
+    Capability.SMALLEST_FACTORED,
+    Capability.MUON,
+    Capability.WIDTH_RATE,
+    Capability.UNADJUSTED_RATE,
+    Capability.GROUP_RATES,
+)
+"""Optimizers and options that some framework, or version of it, lacks."""
+
+
 def warn(category: type[Warning]) -> bool:
     """An attempt that warns and says that it worked."""
     warnings.warn("text", category, stacklevel=1)
@@ -134,10 +144,13 @@ def test_has_effect_of_an_attempt_that_warns_fails_or_raises_is_false() -> None:
     assert not has_effect(lambda: bool(1 // 0))
 
 
-def test_compare_of_a_supported_capability_whose_attempt_does_nothing_fails() -> None:
-    compare(Subject(ReferenceFramework()), Verdict(), Capability.CLIP)
+def test_compare_of_a_supported_capability_whose_attempt_does_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    acting, idle = ReferenceFramework(), ReferenceFramework()
+    monkeypatch.setattr(acting, "attempts", lambda: {Capability.CLIP: lambda: True})
+    monkeypatch.setattr(idle, "attempts", lambda: {Capability.CLIP: lambda: False})
+    compare(Subject(acting), Verdict(), Capability.CLIP)
     with pytest.raises(Misdeclared, match="a direct call had no effect"):
-        compare(Subject(ClipIsTakenAndNeverUsed("cpu")), Verdict(), Capability.CLIP)
+        compare(Subject(idle), Verdict(), Capability.CLIP)
 
 
 def test_compare_of_a_supported_capability_whose_absence_the_adapter_declares_fails(
@@ -159,7 +172,7 @@ def test_shared_attempts_of_the_reference_take_effect() -> None:
         | quantizer_attempts(framework.rule(Quantizers))
         | technique_attempts(framework.rule(PostTraining))
         | float8_attempts(framework.run)
-        | optimizer_attempts(framework.run, *capability_attempts._ATTEMPTS)
+        | optimizer_attempts(framework.run, *OPTIONS)
         | shipped_attempts(framework.parts())
         | offload_attempts(framework.run, offloads)
         | with_ranks({}, framework.rank_group, None)

@@ -137,7 +137,7 @@ def test_longest_sum_of_a_model_leaves_rows_of_tables_out() -> None:
     assert GeneratedModel((Dense(300), heads), (5,), losses).longest_sum == 300  # type: ignore[arg-type]
 
 
-class OpensWhereItIsMade(ReferenceFramework):
+class RestoresScopeOfCreation(ReferenceFramework):
     """The end of a scope restores the scope that was open when the object was created."""
 
     def autocast(self, precision: Any, **settings: Any) -> Any:
@@ -157,7 +157,7 @@ class OpensWhereItIsMade(ReferenceFramework):
     [
         (LeavesEmptyOut, JOINED, None, "order", "with an empty second operand"),
         (ListsAreWide, NAMED, None, "lists", ""),
-        (OpensWhereItIsMade, PREPARED, UNPREPARED, "format", ""),
+        (RestoresScopeOfCreation, PREPARED, UNPREPARED, "format", ""),
         (autocast.PointwiseConvolutionsStayWide, POINTWISE, replace(POINTWISE, sizes=(4, 4)), "shape", ""),
         (autocast.SoftmaxMaximumStartsAtZero, FAR, replace(FAR, offset=0.0), "value", ""),
     ],

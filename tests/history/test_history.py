@@ -89,8 +89,8 @@ def history_of(*versions: tuple[str, Mapping[str, str]]) -> LineHistory:
     return history(only_line(*(make_judged_version(version, tests) for version, tests in versions)))
 
 
-def statement_of(history_: LineHistory, clause: str = CLAUSE) -> str:
-    return statement(history_.line, history_.clauses[clause])
+def statement_of(line_history: LineHistory, clause: str = CLAUSE) -> str:
+    return statement(line_history.line, line_history.clauses[clause])
 
 
 @pytest.mark.parametrize(
@@ -130,15 +130,15 @@ def test_statement_of_a_history_has_runs_of_equal_words_and_the_changes_between_
     if isinstance(versions, str):
         outcomes = [word.replace("-", " ").replace(":", ": ") for word in versions.split()]
         versions = [(f"2.{number}", {"test_a": outcome}) for number, outcome in enumerate(outcomes)]
-    found = history_of(*versions)
-    assert expected in (None, statement_of(found))
-    assert [interval(found.line, point) for point in found.points] == points
+    line_history = history_of(*versions)
+    assert expected in (None, statement_of(line_history))
+    assert [interval(line_history.line, point) for point in line_history.points] == points
 
 
 def test_change_of_a_history_has_its_tests_signatures_columns_and_revision() -> None:
-    found = history_of(("2.0", FAIL), ("2.1", {"test_a": "unstable"}), ("2.2", PASS))
-    (point,) = found.points
-    assert "(versions between that cannot decide: 2.1)" in markdown([found]).splitlines()
+    line_history = history_of(("2.0", FAIL), ("2.1", {"test_a": "unstable"}), ("2.2", PASS))
+    (point,) = line_history.points
+    assert "(versions between that cannot decide: 2.1)" in markdown([line_history]).splitlines()
     assert change(point) == "fail → pass: 1 newly passing of 1 test"
     assert not point.worse
     (point,) = history_of(("2.0", {"test_a": "fail: raises"}), ("2.1", {"test_a": "fail: differs"})).points
@@ -151,10 +151,10 @@ def test_change_of_a_history_has_its_tests_signatures_columns_and_revision() -> 
     names = [column.version for column in ordered.line.columns]
     assert names == ["2.9.1", "2.10.0rc2", "2.10.0rc10", "2.10.0", "2.10.0.post1"]
     for revision in (2, 0):
-        found = history(
+        line_history = history(
             only_line(make_judged_version("2.0", PASS), make_judged_version("2.1", FAIL, revision=revision))
         )
-        assert (found.points, statement_of(found)) == ((), "≤2.0 pass · 2.1 fail (by other tests)")
+        assert (line_history.points, statement_of(line_history)) == ((), "≤2.0 pass · 2.1 fail (by other tests)")
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_change_within_an_equal_outcome_counts_its_tests(
     before: Sequence[str], after: Sequence[str], expected: str
 ) -> None:
     sides = (dict(zip(("test_a", "test_b"), outcomes, strict=True)) for outcomes in (before, after))
-    found = history_of(*zip(("2.0", "2.1"), sides, strict=True))
-    (point,) = found.points
+    line_history = history_of(*zip(("2.0", "2.1"), sides, strict=True))
+    (point,) = line_history.points
     assert change(point).startswith(expected)
     assert point.worse is ("newly failing" in change(point) or "newly unsupported" in change(point))
 
@@ -182,10 +182,10 @@ def test_statement_across_a_gap_leaves_it_out() -> None:
         (planned_cell("2.1", "no wheel", released="2025-01-02", reason="none for cp311"), None),
         (planned_cell("2.2", released="2025-03-04", record="x.json"), make_judged_version("2.2", FAIL)),
     ]
-    found = history(only_line(make_judged_version("2.0", FAIL), planned=planned))
-    assert statement_of(found) == "≤2.0 fail · 2.2 fail (from 2025-03-04)"
-    assert found.points == ()
-    assert "Not judged: 2.1 (no wheel: none for cp311)." in markdown([found]).splitlines()
+    line_history = history(only_line(make_judged_version("2.0", FAIL), planned=planned))
+    assert statement_of(line_history) == "≤2.0 fail · 2.2 fail (from 2025-03-04)"
+    assert line_history.points == ()
+    assert "Not judged: 2.1 (no wheel: none for cp311)." in markdown([line_history]).splitlines()
 
 
 def test_history_of_refusals_for_an_instruction_set_has_no_point() -> None:
@@ -199,8 +199,8 @@ def test_history_of_refusals_for_an_instruction_set_has_no_point() -> None:
 
 
 def test_alongside_names_companions_that_changed() -> None:
-    found = history_of(("0.6.2+flax.0.10.7.optax.0.2.5", FAIL), ("0.9.2+flax.0.10.7.optax.0.2.8", PASS))
-    assert alongside(found.line, found.points[0]) == ("optax 0.2.5 → 0.2.8",)
+    line_history = history_of(("0.6.2+flax.0.10.7.optax.0.2.5", FAIL), ("0.9.2+flax.0.10.7.optax.0.2.8", PASS))
+    assert alongside(line_history.line, line_history.points[0]) == ("optax 0.2.5 → 0.2.8",)
 
 
 def versions_by_line(*members: Any, planned: Any = ()) -> dict[str, list[str]]:
@@ -295,9 +295,9 @@ def test_gather_of_a_sweep_has_its_cells_and_other_records(tmp_path: Path) -> No
         CELL | {"version": "2.2", "record": "b.json.gz", "released": "2025-08-06"},
     ]
     (line,) = lines(gather([sweep_folder(tmp_path, {"version": 1, "cells": cells})]))
-    found = history(line)
-    assert statement(line, found.clauses[CLAUSE]) == "≤2.0 pass · 2.2 fail (from 2025-08-06)"
-    assert len(found.points) == 1
+    line_history = history(line)
+    assert statement(line, line_history.clauses[CLAUSE]) == "≤2.0 pass · 2.2 fail (from 2025-08-06)"
+    assert len(line_history.points) == 1
     (tmp_path / "other").mkdir()
     folder = sweep_folder(tmp_path / "other", {"version": 1, "cells": [CELL]})
     assert len(gather([folder]).plain) == 1
@@ -358,8 +358,8 @@ def test_markdown_of_hostile_records_has_no_markup() -> None:
 
 
 def test_compact_has_the_content_of_markdown() -> None:
-    found = history_of(("2.0", {"test_a": "fail: x"}), ("2.1", PASS), ("2.2", PASS))
-    (line,) = json.loads(compact([found]))["lines"]
+    line_history = history_of(("2.0", {"test_a": "fail: x"}), ("2.1", PASS), ("2.2", PASS))
+    (line,) = json.loads(compact([line_history]))["lines"]
     assert [entry["version"] for entry in line["versions"]] == ["2.0", "2.1", "2.2"]
     clause = line["clauses"]["scaling.skip"]
     assert clause["runs"] == [[0, 0, "f"], [1, 2, "p"]]
@@ -375,7 +375,7 @@ def test_compact_has_the_content_of_markdown() -> None:
     ]
     assert (
         "- `scaling.skip` fail → pass: 1 newly passing of 1 test. History: ≤2.0 fail · 2.1–2.2 pass. *unexplained*"
-        in (markdown([found]).splitlines())
+        in (markdown([line_history]).splitlines())
     )
 
 
@@ -432,8 +432,8 @@ def test_history_of_a_damaged_file_or_of_none_is_refused(
     ],
 )
 def test_find_explanations_matches_versions_and_clauses(changes: dict[str, Any], explains: bool) -> None:
-    found = history_of(("2.0", FAIL), ("2.1", PASS))
-    result = find_explanations(found.line, found.points[0], [structs.replace(ENTRY, **changes)])
+    line_history = history_of(("2.0", FAIL), ("2.1", PASS))
+    result = find_explanations(line_history.line, line_history.points[0], [structs.replace(ENTRY, **changes)])
     assert result == ((("It was fixed", "https://example.org/1"),) if explains else ())
 
 
@@ -460,13 +460,13 @@ def test_history_of_a_folder_joins_histories_and_records(tmp_path: Path, written
 def test_history_into_a_pipe_prints_a_line_for_each_clause_that_changed(
     written: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (found, *_) = two_lines()
+    (line_history, *_) = two_lines()
     assert main(["history", str(written)]) == 0
     entries = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert len(entries) == sum(bool(clause.points) for line in two_lines() for clause in line.clauses.values())
     name, clause, text, cause = entries[0]
-    assert (name, cause) == (found.line.name, "unexplained")
-    assert text == statement_of(found, clause)
+    assert (name, cause) == (line_history.line.name, "unexplained")
+    assert text == statement_of(line_history, clause)
     assert main(["history", str(written), "--clause", "resume.state"]) == 0
     assert "\tresume.state\t≤2.0–2.2 pass\t" in capsys.readouterr().out.splitlines()[0]
     assert "no clause 'a.b'" in run_refused(capsys, "history", str(written), "--clause", "a.b")

@@ -87,9 +87,9 @@ def test_findings_of_one_cause_have_one_class_and_consequence() -> None:
     """Findings of one cause have one id, with the prefix `keras-` on JAX and `xla-keeps-` on TensorFlow."""
     shared: dict[str, set[tuple[str, str]]] = {}
     for finding in KNOWN.findings:
-        text = (finding.text.kind, finding.text.consequence)
-        shared.setdefault(finding.id.removeprefix("keras-").removeprefix("xla-keeps-"), set()).add(text)
-    assert {name: texts for name, texts in shared.items() if len(texts) > 1} == {}
+        classification = (finding.text.kind, finding.text.consequence)
+        shared.setdefault(finding.id.removeprefix("keras-").removeprefix("xla-keeps-"), set()).add(classification)
+    assert {name: classifications for name, classifications in shared.items() if len(classifications) > 1} == {}
 
 
 @pytest.mark.parametrize(("status", "present"), [(1, True), (0, False)])

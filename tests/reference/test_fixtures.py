@@ -224,7 +224,7 @@ def test_pair_batch_is_balanced_and_of_one_length() -> None:
     assert batch.inputs.shape == (400, data.LENGTH)
     assert batch.items == 400
     assert batch.targets["output"][:, 0].tolist() == [int(pair.same) for pair in pairs]
-    index = {text: number for number, text in enumerate(data.vocabulary())}
+    index = {token: number for number, token in enumerate(data.vocabulary())}
     assert (batch.inputs[:, data.FIRST_LENGTH - 1] == index["[SEP]"]).all()
     for pair in pairs:
         agent, thing = pair.first.split()[1], pair.first.split()[4]

@@ -239,6 +239,9 @@ def test_adam_of_other_bits_or_blocks_is_refused() -> None:
     for settings in ({"state_bits": 4}, {"state_bits": 8, "block": 0}):
         with pytest.raises(ValueError, match="8 or 32 bits"):
             Adam(**settings)  # type: ignore[arg-type]
+
+
+def test_needs_of_8_bit_adam_are_its_capability() -> None:
     assert needs(RECIPE) == (Capability.ADAM_8BIT,)
     assert needs(Recipe(Adam())) == ()
 
@@ -265,7 +268,7 @@ def test_paper_values_are_those_of_the_reference() -> None:
         np.testing.assert_allclose(values, expected, rtol=2.0**-23)
 
 
-def test_off_of_codes_next_to_the_nearest_is_above_one() -> None:
+def test_code_error_of_codes_next_to_the_nearest_is_above_one() -> None:
     values = np.array([-1.0, 0.0, 0.5, 1.0], np.float32)
     moment = MomentBeforeEncoding(np.array([1.0, 0.25, 0.4, 0.0]), np.array([1.0, 0.25, 0.4, 0.0]))
     largest = np.ones(1, np.float32)

@@ -109,11 +109,10 @@ def test_filters_show_matching_rows_and_columns(view: Browser, folder: Path) -> 
 
 
 def test_search_shows_clauses_of_matching_tests(view: Browser) -> None:
-    text = "test_float32_sgd_parity[digits-mlp] grad"
-    view.driver.find_element("id", "search").send_keys(text)
+    test = "test_float32_sgd_parity[digits-mlp]"
+    view.driver.find_element("id", "search").send_keys(f"{test} grad")
     view.wait("!document.getElementById('filters').ariaBusy && !document.querySelector('#filters[aria-busy]')")
-    text = "test_float32_sgd_parity[digits-mlp]"
-    named = {v.clause for record in baselines() for v in record.verdicts if text in v.test}
+    named = {v.clause for record in baselines() for v in record.verdicts if test in v.test}
     assert list_clauses(view)
     assert list_clauses(view) <= named
     view.wait("location.hash.startsWith('#?search=test_float32')")

@@ -268,8 +268,8 @@ def test_judge_of_a_cost_above_the_limit_fails_on_its_processor_in_ci(
 ) -> None:
     monkeypatch.setattr(cost, "processor_model", lambda: processor)
     monkeypatch.setenv("CI", ci)
-    (tmp_path / "timing.toml").write_text('processor = "A"\n[quick]\ntorch = 100.0\n')
-    line, result = cost.judge(framework, "quick", spent, tmp_path / "timing.toml")
+    (tmp_path / "costs.toml").write_text('processor = "A"\n[quick]\ntorch = 100.0\n')
+    line, result = cost.judge(framework, "quick", spent, tmp_path / "costs.toml")
     assert result is over
     assert line.startswith(f"cost: {spent:.0f} yardsticks of processor time")
     assert "edit the file and say why" in line or not over
@@ -341,7 +341,7 @@ def test_time_interleaved_runs_every_work_once_a_round() -> None:
     times = time_interleaved(works, 40, np.random.default_rng(0), lambda work: work() or len(called))
     rounds = [tuple(called[i : i + 3]) for i in range(0, len(called), 3)]
     assert len(rounds) == WARM_UP + 40
-    assert all(sorted(called_once) == sorted(names) for called_once in rounds)
+    assert all(sorted(order) == sorted(names) for order in rounds)
     assert len(Counter(rounds)) == 6
     assert {name: len(result) for name, result in times.items()} == dict.fromkeys(names, 40)
     assert sorted(count for result in times.values() for count in result) == [*range(3 * WARM_UP + 1, len(called) + 1)]

@@ -12,9 +12,8 @@ from frameworks.cache_folder import CACHE_FOLDER, cache_folder, prune
 from frameworks.installer import install
 from results.record.model import Outcome
 from results.record.reading import load
-from tests.support.suite_runs import WORKERS, copy_checkout, judge, outcomes_by_case
+from tests.support.suite_runs import ROOT, WORKERS, copy_checkout, judge, outcomes_by_case
 
-ROOT = Path(__file__).parents[2]
 STEP = """
 import hashlib, sys
 import jax

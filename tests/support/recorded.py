@@ -129,8 +129,8 @@ FULL = change_verdict(FULL, 0, checks=(ERROR, BOUND))
 def replace_observations(**changes: Any) -> Record:
     """The base with other observations, by "KEY/CASE"."""
     changed = {name: Observation(CLAUSE, *name.split("/"), value) for name, value in changes.items()}
-    kept = (value for value in BASE.observations if f"{value.key}/{value.case}" not in changed)
-    return replace(BASE, observations=(*kept, *changed.values()))
+    unchanged = (value for value in BASE.observations if f"{value.key}/{value.case}" not in changed)
+    return replace(BASE, observations=(*unchanged, *changed.values()))
 
 
 def make_measured_record(samples: Mapping[str, tuple[float, ...]]) -> Record:

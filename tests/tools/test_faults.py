@@ -163,13 +163,13 @@ def test_score_problems_name_uncaught_faults_and_unproven_clauses() -> None:
     assert perfect.problems() == []
     assert "score 100 %: 1 of 1 faults" in perfect.table(1.0)
     assert "2 of 2 MUST clauses proven" in perfect.table(1.0)
-    marred = Score((caught, missed), (*FAULT.clauses, "scaling.z"))
-    assert marred.problems() == [
+    imperfect = Score((caught, missed), (*FAULT.clauses, "scaling.z"))
+    assert imperfect.problems() == [
         "by accident: tools.faults.m:Sly was not caught by scaling.a, scaling.b; resume.c failed",
         "unproven: no fault breaks scaling.z",
     ]
-    assert marred.problems(complete=False) == marred.problems()[:1]
-    assert "score 50 %: 1 of 2 faults" in marred.table(1.0)
+    assert imperfect.problems(complete=False) == imperfect.problems()[:1]
+    assert "score 50 %: 1 of 2 faults" in imperfect.table(1.0)
 
 
 def test_must_clauses_have_a_fault() -> None:

@@ -27,7 +27,7 @@ from results.record.folders import list_records
 from results.record.reading import Record, load
 from tests.support.recorded import BASE
 from tests.support.suite_runs import ROOT, CommandResult, run
-from tools import limits
+from tools import ladder, limits
 from tools.baselines import default_baselines, stale
 from tools.commands import TOOLS, WITH_FRAMEWORKS, style
 from tools.docs.blocks import baselines, load_scenarios
@@ -291,3 +291,17 @@ def test_style_prints_its_hits_and_fails_for_any(monkeypatch: pytest.MonkeyPatch
     result = CliRunner().invoke(style, standalone_mode=False)
     lines = ["a.py:3: 'mend': write 'fix'", "b.md:1: 'told': write 'reported'"] if phrases else []
     assert (result.return_value, result.output.splitlines()) == (1 if phrases else 0, lines)
+
+
+def test_ladder_has_the_steps_of_its_page_and_names_capabilities() -> None:
+    page = (ROOT / "docs" / "adapters.md").read_text("utf-8").partition("## The ladder")[2].partition("\n## ")[0]
+    assert [int(number) for number in re.findall(r"^(\d+)\. \*\*", page, re.MULTILINE)] == [
+        int(m) for m in ladder.Ladder.modes
+    ]
+    names = [name for step in ladder.STEPS.values() for name in step]
+    assert [name for name in names if not any(c.value.startswith(name) for c in Capability)] == []
+
+
+def test_ladder_of_an_unknown_selection_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ladder.main(["nosuch"]) == 2
+    assert capsys.readouterr().err == "got nosuch, want core or all\n"

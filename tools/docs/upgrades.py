@@ -29,7 +29,7 @@ def blocks() -> Mapping[str, str]:
 
 
 def page() -> str:
-    """Every change point, and what `conformance compare` prints, as history Markdown page."""
+    """Every change point, and what `conformance compare` prints, as one Markdown page."""
     printed = to_text(Comparisons((example(),))).strip()
     return f"# Changes\n\n{markdown(histories())}\n## A comparison of two records\n\n```text\n{printed}\n```\n"
 

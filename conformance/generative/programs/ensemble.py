@@ -41,7 +41,7 @@ MEMBERS = 8
 """Number of plays with random roundings."""
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 LONG_SUM, REORDERED = 256, 2.0
-"""The order of so many terms, which no member changes, matters more than rounding: factor of the bound then."""
+"""The order of more terms than this, which no member changes, matters more than rounding: factor of the bound then."""
 CANCELLED = 4.0
 """Factor of the bound after a batch norm.
 

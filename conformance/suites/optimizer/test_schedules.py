@@ -73,7 +73,7 @@ def make_zero_run(subject: Subject, recipe: Recipe) -> Trainer:
 
 
 def measure_moves(trainer: Trainer, start: int, stop: int, parameter: int = 0) -> list[float]:
-    """Return the moves of a weight by updates `first` to `last` - 1; its gradient is 1 and -1 in turn."""
+    """Return the moves of a weight by updates `start` to `stop` - 1; its gradient is 1 and -1 in turn."""
     name = list(trainer.parameters())[parameter]
     places = [float(trainer.parameters()[name].flat[0])]
     signs = [(-1.0) ** index for index in range(start, stop)]
