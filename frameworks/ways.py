@@ -43,9 +43,9 @@ class Way:
     name: str
     calls: Mapping[str, Mapping[str, Any]] = field(hash=False)
     link: str
-    modes: tuple[str, ...]
+    modes: Sequence[str] = field(hash=False)
     limits: str = ""
-    levels: tuple[str, ...] = ()
+    levels: Sequence[str] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         if self.technique not in TECHNIQUES:
@@ -72,10 +72,9 @@ def load_ways(framework: str) -> tuple[Way, ...]:
         tables = tomllib.loads(path.read_text("utf-8"))
         modes = tables.pop("modes")
         return tuple(
-            Way(technique, name, **{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
+            Way(technique, name, **{"modes": modes} | values)
             for technique, ways in tables.items()
-            for name, own in ways.items()
-            for values in [{"modes": modes} | own]
+            for name, values in ways.items()
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnknownFramework(f"{path}: {error}; see docs/adapters.md") from None
