@@ -15,8 +15,8 @@ import numpy as np
 
 from conformance.checks.evidence import Verdict, Violation
 from conformance.checks.subject import Subject, need
-from conformance.oracle.bounds_cache import folder, load_arrays, origin_of, store
-from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, LEARNABLE, SAMPLES, distance, relevant
+from conformance.oracle.bounds_cache import Origin, load_arrays, store
+from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, LAYER_STREAM, LEARNABLE, SAMPLES, distance, relevant
 from fixtures.arrays import Array, format_of
 from fixtures.model import Batch, Model, walk
 from fixtures.recipe import Recipe
@@ -137,20 +137,19 @@ def layer_bounds(conventions: Conventions, model: Model, recipe: Recipe, batch: 
     """Return the bounds of a pass; their spreads come from the cache if those of the same origin are there."""
     plain = Recipe(precision=recipe.precision, scaling=recipe.scaling, seed=recipe.seed)
     conventions = relevant(conventions, model, plain)
-    code = sha256(Path(__file__).read_bytes()).hexdigest()
-    path = folder() / f"{origin_of(conventions, model, plain, [(batch,)])[:32]}.{code[:8]}.layers.npz"
+    origin = Origin(conventions, model, plain, ((batch,),))
+    kind = f"{sha256(Path(__file__).read_bytes()).hexdigest()[:8]}.layers"
 
     def run_rounded(rounding: Rounding) -> dict[str, Array]:
         reference = ReferenceFramework("cpu", conventions=conventions, rounding=rounding)
         return tensors(model, reference.trainer(model, plain).trace(batch))
 
     exact = run_rounded(Exact())
-    spreads = load_arrays(path, "distances", "gains")
+    spreads = load_arrays(origin, kind, ("distances", "gains"))
     if spreads is None:
-        spreads = _spreads(
-            exact, [run_rounded(Stochastic(np.random.default_rng([plain.seed, 11, i]))) for i in range(SAMPLES)]
-        )
-        store(path, spreads)
+        rngs = (np.random.default_rng([plain.seed, LAYER_STREAM, member]) for member in range(SAMPLES))
+        spreads = _spreads(exact, [run_rounded(Stochastic(rng)) for rng in rngs])
+        store(origin, kind, spreads)
     distances, gains = (dict(zip(exact, spreads[kind], strict=True)) for kind in ("distances", "gains"))
     gains = {name: spread for name, spread in gains.items() if name.startswith("parameter/")}
     of_distances = _bounds(distances, exact, recipe.precision.format)

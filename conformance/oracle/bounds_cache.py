@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -21,65 +22,40 @@ from frameworks.contract import Conventions
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact
 
-folder = cache_folder
-"""The folder in which derivations are stored."""
-
-
-def origin_of(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> str:
-    """Return the SHA-256 of all inputs of an envelope: code, model, weights, recipe, conventions and data."""
-    digest = hashlib.sha256()
-    described = [repr(model.layers), repr(model.losses), repr(recipe), json.dumps(asdict(conventions))]
-    digest.update("\n".join(described).encode())
-    arrays = [*model.weights(recipe.seed).values()]
-    for batch in (batch for window in windows for batch in window):
-        arrays += [batch.inputs, *batch.targets.values(), *([] if batch.mask is None else [batch.mask])]
-    for array in arrays:
-        digest.update(str((array.dtype.str, array.shape)).encode() + array.tobytes())
-    inputs = digest.hexdigest()
-    origin = hashlib.sha256(f"{code_hash()}{inputs}".encode()).hexdigest()
-    _last_inputs.clear()
-    _last_inputs[origin[:32]] = _Inputs(inputs, conventions, model, recipe, tuple(windows))
-    return origin
-
-
-def load_arrays(path: Path, *names: str) -> dict[str, Array] | None:
-    """Return the named arrays of a cache file, or of the spreads that come with the suite.
-
-    The stored spreads are used if the file is missing or incomplete; an incomplete file is removed. None if neither has
-    all of the arrays.
-    """
-    if path.is_file():
-        try:
-            with np.load(path) as saved:
-                return {name: saved[name] for name in names}
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-            path.unlink(missing_ok=True)
-    return _load_stored(path, names)
-
-
-def store(path: Path, arrays: dict[str, Array]) -> None:
-    """Write arrays to a cache file atomically; an error, such as a full disk, leaves no file behind."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.stem}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            np.savez(file, **arrays, **{CODE: np.array(code_hash()), INPUTS: np.array(_inputs_of(path).digest)})  # type: ignore[arg-type]
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
 
 @dataclass(frozen=True, eq=False)
-class _Inputs:
-    """The inputs of an origin, and their SHA-256."""
+class Origin:
+    """The inputs of a derivation; with the code, they name its cache files."""
 
-    digest: str
     conventions: Conventions
     model: Model
     recipe: Recipe
     windows: tuple[Window, ...]
 
-    def exact(self, evaluation: bool) -> dict[str, Array]:
+    @cached_property
+    def inputs(self) -> str:
+        """The SHA-256 of model, weights, recipe, conventions and data."""
+        digest = hashlib.sha256()
+        model, recipe = self.model, self.recipe
+        described = [repr(model.layers), repr(model.losses), repr(recipe), json.dumps(asdict(self.conventions))]
+        digest.update("\n".join(described).encode())
+        arrays = [*model.weights(recipe.seed).values()]
+        for batch in (batch for window in self.windows for batch in window):
+            arrays += [batch.inputs, *batch.targets.values(), *([] if batch.mask is None else [batch.mask])]
+        for array in arrays:
+            digest.update(str((array.dtype.str, array.shape)).encode() + array.tobytes())
+        return digest.hexdigest()
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the code and the inputs."""
+        return hashlib.sha256(f"{code_hash()}{self.inputs}".encode()).hexdigest()
+
+    def path(self, kind: str) -> Path:
+        """Return the cache file of a kind of derivation, such as "quality"; "" is an envelope."""
+        return cache_folder() / ".".join(part for part in (self.digest[:32], kind, "npz") if part)
+
+    def derive_exact(self, evaluation: bool) -> dict[str, Array]:
         """Return the arrays of the run without rounding; with `evaluation`, those of evaluation on the last window."""
         reference = ReferenceFramework("cpu", conventions=self.conventions, rounding=Exact())
         trainer = reference.trainer(self.model, self.recipe)
@@ -90,24 +66,44 @@ class _Inputs:
         return {"losses": exact.losses, "gradient": exact.gradient, "parameters": exact.parameters}
 
 
-_last_inputs: dict[str, _Inputs] = {}
-"""The inputs of the last computed origin, by the prefix of its cache files' names."""
+def load_arrays(origin: Origin, kind: str, names: Sequence[str]) -> dict[str, Array] | None:
+    """Return the named arrays of the cache file of a kind of derivation, or of the spreads that come with the suite.
+
+    The stored spreads are used if the file is missing or incomplete; an incomplete file is removed. None if neither has
+    all of the arrays.
+    """
+    path = origin.path(kind)
+    if path.is_file():
+        try:
+            with np.load(path) as saved:
+                return {name: saved[name] for name in names}
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            path.unlink(missing_ok=True)
+    return _load_stored(origin, kind, names)
 
 
-def _inputs_of(path: Path) -> _Inputs:
-    return _last_inputs[path.name.partition(".")[0]]
+def store(origin: Origin, kind: str, arrays: dict[str, Array]) -> None:
+    """Write arrays to their cache file atomically; an error, such as a full disk, leaves no file behind."""
+    path = origin.path(kind)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.stem}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            np.savez(file, **arrays, **{CODE: np.array(code_hash()), INPUTS: np.array(origin.inputs)})  # type: ignore[arg-type]
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
-def _load_stored(path: Path, names: Sequence[str]) -> dict[str, Array] | None:
+def _load_stored(origin: Origin, kind: str, names: Sequence[str]) -> dict[str, Array] | None:
     """Return the stored spreads with the exact run, which is computed if asked for, and write both to a cache file."""
-    inputs = _inputs_of(path)
-    spreads = load_spreads().get(entry_name(inputs.digest, path))
+    spreads = load_spreads().get(entry_name(origin.inputs, origin.path(kind)))
     if spreads is None:
         return None
     arrays = dict(spreads)
     if not arrays.keys() >= set(names):
-        arrays |= inputs.exact("predictions" in names)
+        arrays |= origin.derive_exact("predictions" in names)
     if not arrays.keys() >= set(names):
         return None
-    store(path, arrays)
+    store(origin, kind, arrays)
     return {name: arrays[name] for name in names}

@@ -13,13 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from conformance.oracle.bound import Bound
-from conformance.oracle.bounds_cache import folder, load_arrays, origin_of, store
+from conformance.oracle.bounds_cache import Origin, load_arrays, store
 from conformance.oracle.runs import Run as Run
 from conformance.oracle.runs import flat as flat
 from conformance.oracle.runs import run as run
@@ -37,8 +36,8 @@ IMPLEMENTATION_FREEDOM = 4.0
 """Bound as a multiple of the spread: up to 16 roundings for one of the reference; independent errors grow as √16."""
 LEARNABLE = 0.1
 """Largest loss spread at which an update is judged, as a share of the first loss; beyond it, training is chaotic."""
-_ENVELOPE_STREAM, _ACCURACY_STREAM, _EVALUATION_STREAM = 8, 9, 10
-"""Numbers that keep the random roundings of the three kinds of ensembles apart."""
+ENVELOPE_STREAM, ACCURACY_STREAM, EVALUATION_STREAM, LAYER_STREAM, TECHNIQUE_STREAM = 8, 9, 10, 11, 12
+"""Numbers that keep the random roundings of the kinds of ensembles apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,17 +122,17 @@ def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Se
         ValueError: the spread of a loss, of the gradient or of the parameters is NaN.
     """
     conventions = relevant(conventions, model, recipe)
-    origin = origin_of(conventions, model, recipe, windows)
+    origin = Origin(conventions, model, recipe, tuple(windows))
     shapes = model.parameter_shapes()
     sizes = {name: math.prod(shapes[name]) for name in sorted(shapes.keys() - set(recipe.frozen))}
 
     def derive() -> dict[str, Array]:
         exact = run(_trainer(conventions, model, recipe, Exact()), windows)
-        members = [run(trainer, windows) for trainer in _members(conventions, model, recipe, _ENVELOPE_STREAM)]
+        members = [run(trainer, windows) for trainer in _members(conventions, model, recipe, ENVELOPE_STREAM)]
         return _exact_arrays_and_spreads(exact, members, sizes)
 
     names = ("losses", "gradient", "parameters", "loss_spread", "gain_spread", "spread")
-    arrays = _load_or_derive(folder() / f"{origin[:32]}.npz", names, derive)
+    arrays = _load_or_derive(origin, "", names, derive)
     gradient_spread, parameter_spread = (float(spread) for spread in arrays["spread"])
     return Envelope(
         exact=Run(arrays["losses"], arrays["gradient"], arrays["parameters"]),
@@ -173,13 +172,13 @@ def quality(
     and the standard error of an accuracy on `len(test)` samples. Training is chaotic by then, so a run is one draw.
     """
     conventions = relevant(conventions, model, recipe)
-    origin = origin_of(conventions, model, recipe, [*windows, (test,)])
+    origin = Origin(conventions, model, recipe, (*windows, (test,)))
 
     def derive() -> dict[str, Array]:
-        trainers = _members(conventions, model, recipe, _ACCURACY_STREAM)
+        trainers = _members(conventions, model, recipe, ACCURACY_STREAM)
         return {"accuracies": np.array([trained_accuracy(trainer, windows, test) for trainer in trainers])}
 
-    accuracies = _load_or_derive(folder() / f"{origin[:32]}.quality.npz", ("accuracies",), derive)["accuracies"]
+    accuracies = _load_or_derive(origin, "quality", ("accuracies",), derive)["accuracies"]
     mean = float(accuracies.mean())
     sampling = float(np.sqrt(mean * (1.0 - mean) / len(test)))
     spread = max(float(np.std(accuracies, ddof=1)), sampling)
@@ -204,29 +203,30 @@ def evaluation(
         ValueError: the spread of an array is NaN.
     """
     conventions = relevant(conventions, model, recipe)
-    origin = origin_of(conventions, model, recipe, [*windows, (Batch(inputs, {}),)])
+    origin = Origin(conventions, model, recipe, (*windows, (Batch(inputs, {}),)))
     names = ("buffers", "predictions") if model.buffers() else ("predictions",)
 
     def derive() -> dict[str, Array]:
         exact = train_and_evaluate(_trainer(conventions, model, recipe, Exact()), windows, inputs)
-        trainers = _members(conventions, model, recipe, _EVALUATION_STREAM)
+        trainers = _members(conventions, model, recipe, EVALUATION_STREAM)
         members = [train_and_evaluate(trainer, windows, inputs) for trainer in trainers]
         spreads = {name: _largest((distance(m[name], exact[name]) for m in members), name) for name in names}
         return exact | {f"{name}.spread": spread for name, spread in spreads.items()}
 
-    path = folder() / f"{origin[:32]}.evaluation.npz"
-    arrays = _load_or_derive(path, (*names, *(f"{name}.spread" for name in names)), derive)
+    arrays = _load_or_derive(origin, "evaluation", (*names, *(f"{name}.spread" for name in names)), derive)
     derivation = _derivation("evaluations of randomly rounded reference runs", recipe, origin)
     bounds = {name: IMPLEMENTATION_FREEDOM * float(arrays[f"{name}.spread"]) for name in names}
     return {name: (arrays[name], Bound(bounds[name], derivation)) for name in names}
 
 
-def _load_or_derive(path: Path, names: Sequence[str], derive: Callable[[], dict[str, Array]]) -> dict[str, Array]:
-    """Return the named arrays from a cache file; if it lacks one, derive them all and store them there."""
-    arrays = load_arrays(path, *names)
+def _load_or_derive(
+    origin: Origin, kind: str, names: Sequence[str], derive: Callable[[], dict[str, Array]]
+) -> dict[str, Array]:
+    """Return the named arrays from their cache file; if it lacks one, derive them all and store them there."""
+    arrays = load_arrays(origin, kind, names)
     if arrays is None:
         arrays = derive()
-        store(path, arrays)
+        store(origin, kind, arrays)
     return arrays
 
 
@@ -252,7 +252,7 @@ def _largest(deviations: Iterable[Any], what: str) -> Array:
     return largest
 
 
-def _derivation(method: str, recipe: Recipe, origin: str, **more: float) -> dict[str, Any]:
+def _derivation(method: str, recipe: Recipe, origin: Origin, **more: float) -> dict[str, Any]:
     return {
         "method": method,
         "format": recipe.precision.format,
@@ -260,7 +260,7 @@ def _derivation(method: str, recipe: Recipe, origin: str, **more: float) -> dict
         "samples": SAMPLES,
         "multiplier": IMPLEMENTATION_FREEDOM,
         "seed": recipe.seed,
-        "origin": origin[:16],
+        "origin": origin.digest[:16],
         **more,
     }
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance.checks.evidence import Verdict
 from conformance.checks.subject import Subject
-from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, SAMPLES
+from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, SAMPLES, TECHNIQUE_STREAM
 from fixtures.arrays import Array, format_of
 from fixtures.model import Model
 from fixtures.recipe import Recipe
@@ -106,7 +106,7 @@ def judge_matrix_updates(
     """
     __tracebackhide__ = True
     trainer, exact = subject.trainer(model, recipe), subject.oracle(model, recipe)
-    rounded = [Stochastic(np.random.default_rng([recipe.seed, 12, i])) for i in range(SAMPLES)]
+    rounded = [Stochastic(np.random.default_rng([recipe.seed, TECHNIQUE_STREAM, i])) for i in range(SAMPLES)]
     frameworks = [ReferenceFramework("cpu", conventions=subject.conventions, rounding=rounding) for rounding in rounded]
     members = [framework.trainer(model, subject.in_place(recipe)) for framework in frameworks]
     spreads = dict.fromkeys(exact.parameters(), 0.0)

@@ -12,7 +12,7 @@ import numpy as np
 from conformance.checks.evidence import Verdict
 from conformance.checks.subject import Subject
 from conformance.oracle.bound import Bound
-from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, SAMPLES, distance, flat
+from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, SAMPLES, TECHNIQUE_STREAM, distance, flat
 from fixtures.arrays import Array, format_of
 from fixtures.model import Batch, Dropout, Layer, Model, Residual
 from fixtures.recipe import Recipe, Recompute
@@ -40,7 +40,7 @@ def function_bounds(x: Array, w: Array, seed: int) -> dict[str, Bound]:
         return parts(ReferenceFramework("cpu", rounding=rounding).recompute("plain", x, w))
 
     exact = values_of(Exact())
-    members = [values_of(Stochastic(np.random.default_rng([seed, 12, i]))) for i in range(SAMPLES)]
+    members = [values_of(Stochastic(np.random.default_rng([seed, TECHNIQUE_STREAM, i]))) for i in range(SAMPLES)]
     unit = format_of("float32").unit_roundoff
     derivation = {
         "method": "ensemble of randomly rounded reference runs",
