@@ -1,0 +1,183 @@
+"""The public callables of a package's namespaces, their signatures, and what their documentation says of a parameter."""
+
+import ast
+import importlib
+import inspect
+import re
+import types
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance.fingerprints.values import shorten
+
+_QUOTED = re.compile(r"""(?<![\w])["'`]{1,2}([A-Za-z][\w-]{1,30})["'`]{1,2}""")
+_DOC_SIGNATURE = re.compile(r"^\s*[\w.]+\((.*?)\)\s*(?:->|$)", re.MULTILINE)
+_NOT_STRINGS = frozenset({"None", "True", "False", "int", "float", "bool", "str", "tuple", "list", "dict", "Tensor"})
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a signature: `default` is `inspect.Parameter.empty` where a call must name it."""
+
+    name: str
+    default: Any
+    annotation: str
+    is_positional: bool
+    strings: tuple[str, ...] = ()
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class PublicCallable:
+    """A public callable.
+
+    Attributes:
+        name: its path from the package on.
+        signature: parameters with defaults, as text.
+        is_first: no other name of the same object precedes it; the others have no calls of their own.
+    """
+
+    name: str
+    value: Any
+    signature: str
+    parameters: tuple[Parameter, ...]
+    is_first: bool = field(default=True)
+
+
+def find_callables(namespaces: Sequence[str]) -> list[PublicCallable]:
+    """Return the public callables of modules that can be imported, by name; a name of another package does not count."""
+    found: dict[str, PublicCallable] = {}
+    known: set[int] = set()
+    for namespace in namespaces:
+        try:
+            module: Any = importlib.import_module(namespace)
+        except Exception:
+            continue
+        for name in sorted(getattr(module, "__all__", None) or dir(module)):
+            value = _load(module, name)
+            if name.startswith("_") or not _is_own(value, namespace.partition(".")[0]):
+                continue
+            path = f"{namespace}.{name}"
+            text, parameters = read_signature(value)
+            found.setdefault(path, PublicCallable(path, value, text, parameters, id(value) not in known))
+            known.add(id(value))
+    return list(found.values())
+
+
+def _load(module: Any, name: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return getattr(module, name)
+    except Exception:
+        return None
+
+
+def _is_own(value: Any, package: str) -> bool:
+    """Return whether a value is a callable of a package, and neither a module nor an abstract or error class."""
+    if value is None or isinstance(value, types.ModuleType) or not callable(value) or inspect.isabstract(value):
+        return False
+    if isinstance(value, type) and issubclass(value, BaseException):
+        return False
+    root = str(getattr(value, "__module__", None) or package).partition(".")[0].lstrip("_")
+    return root not in (
+        "typing",
+        "builtins",
+        "collections",
+        "functools",
+        "contextlib",
+        "enum",
+        "numpy",
+        "abc",
+        "dataclasses",
+    )
+
+
+def read_signature(value: Any) -> tuple[str, tuple[Parameter, ...]]:
+    """Return the signature of a callable as text and its parameters, from its documentation if Python has none."""
+    try:
+        signature = inspect.signature(value)
+    except Exception:
+        signature = _documented_signature(value)
+        if signature is None:
+            return "", ()
+    documentation = (
+        f"{inspect.getdoc(value) or ''}\n{(inspect.getdoc(value.__init__) or '') if isinstance(value, type) else ''}"
+    )
+    kinds = inspect.Parameter
+    parameters = tuple(
+        Parameter(
+            parameter.name,
+            parameter.default,
+            "" if parameter.annotation is kinds.empty else str(parameter.annotation),
+            parameter.kind is kinds.POSITIONAL_ONLY,
+            documented_strings(parameter.name, f"{parameter.annotation}", documentation),
+        )
+        for parameter in signature.parameters.values()
+        if parameter.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+    )
+    text = ", ".join(
+        ("*" if parameter.kind is kinds.VAR_POSITIONAL else "**" if parameter.kind is kinds.VAR_KEYWORD else "")
+        + (
+            parameter.name
+            if parameter.default is kinds.empty
+            else f"{parameter.name}={show_default(parameter.default)}"
+        )
+        for parameter in signature.parameters.values()
+    )
+    return f"({text})", parameters
+
+
+def _documented_signature(value: Any) -> inspect.Signature | None:
+    """Return the signature in the first lines of a docstring, as builtin functions have it."""
+    match = _DOC_SIGNATURE.search(str(getattr(value, "__doc__", None) or "")[:400])
+    if match is None:
+        return None
+    try:
+        text = match[1].replace("\\", "")
+        tree = ast.parse(f"def f({text}): pass").body[0]
+        assert isinstance(tree, ast.FunctionDef)
+        names = [argument.arg for argument in (*tree.args.posonlyargs, *tree.args.args)]
+        defaults = [ast.literal_eval(node) for node in tree.args.defaults]
+        empty = [inspect.Parameter.empty] * (len(names) - len(defaults))
+        positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        pairs = zip(names, [*empty, *defaults], strict=True)
+        parameters = [inspect.Parameter(name, positional, default=default) for name, default in pairs]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        for argument, node in zip(tree.args.kwonlyargs, tree.args.kw_defaults, strict=True):
+            if node is not None and argument.arg != "out":
+                parameters.append(inspect.Parameter(argument.arg, keyword, default=ast.literal_eval(node)))
+        return inspect.Signature(parameters)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def show_default(default: Any) -> str:
+    """Return a default as text that is the same in every process."""
+    if isinstance(default, (int, float, str, bytes, type(None))):
+        return repr(default)
+    if isinstance(default, (tuple, list)):
+        return f"({', '.join(map(show_default, default))})"
+    name = getattr(default, "__qualname__", None) or getattr(default, "name", None)
+    return str(name) if isinstance(name, str) else shorten(f"{type(default).__name__} {default}")
+
+
+def documented_strings(name: str, annotation: str, documentation: str) -> tuple[str, ...]:
+    """Return the texts that a documentation or a Literal annotation offers for a parameter, at most eight."""
+    if "Literal[" in annotation:
+        return tuple(dict.fromkeys(_QUOTED.findall(annotation)))[:8]
+    lines = documentation.splitlines()
+    for number, line in enumerate(lines):
+        if re.match(rf"\s*[-*:]?\s*(?:param\s+)?[`*]*{re.escape(name)}[`*]*\s*[(:]", line):
+            indent = len(line) - len(line.lstrip())
+            end = number + 1
+            while end < len(lines) and (not lines[end].strip() or len(lines[end]) - len(lines[end].lstrip()) > indent):
+                end += 1
+            strings = _QUOTED.findall("\n".join(lines[number:end]))
+            return tuple(dict.fromkeys(text for text in strings if text not in _NOT_STRINGS and text != name))[:8]
+    return ()

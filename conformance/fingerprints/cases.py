@@ -1,0 +1,194 @@
+"""Programs of a package: each calls one public callable, by its defaults, with one option changed, or in a variant of its kind."""
+
+import importlib
+import inspect
+import itertools
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conformance.fingerprints.callables import Parameter, PublicCallable
+
+TRIALS = 24
+"""Greatest number of combinations of required arguments that are tried."""
+CALL = "CALL"
+"""Stands for the call in the program of a kind."""
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A variant of a kind's program, by replaced texts.
+
+    Attributes:
+        is_same: the result must be that of the plain program, but for rounding.
+        with_options: calls with a changed option have this variant too.
+    """
+
+    name: str
+    replace: tuple[tuple[str, str], ...]
+    is_same: bool = False
+    with_options: bool = False
+
+    def apply(self, program: str) -> str:
+        """Return the program with the texts replaced; unchanged where it has none of them."""
+        for old, new in self.replace:
+            program = program.replace(old, new)
+        return program
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Callables that one program fits: subclasses of `base`, or those whose name matches `names` in full."""
+
+    name: str
+    program: str
+    base: str = ""
+    names: str = ""
+    arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    options: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    variants: tuple[Variant, ...] = ()
+
+    def fits(self, candidate: PublicCallable) -> bool:
+        """Return whether this kind's program calls a callable."""
+        if self.names and not re.fullmatch(self.names, candidate.name):
+            return False
+        if self.base:
+            return isinstance(candidate.value, type) and issubclass(candidate.value, _resolve(self.base))
+        return bool(self.names)
+
+
+def _resolve(name: str) -> type:
+    """Return the class of a dotted name; one that no class inherits from where it does not exist."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        value: type = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError):
+        return type(name, (), {})
+    return value
+
+
+@dataclass(frozen=True)
+class Package:
+    """What a file of `frameworks/FRAMEWORK/fingerprints` says of a package.
+
+    Attributes:
+        before: statements before every program, which no report shows, such as seeds.
+        tensor: expression that makes a tensor of a number, "" for none.
+        arguments: expressions for parameters without a default, by a regular expression of their names.
+        options: expressions for parameters with a default, likewise.
+        left_out: regular expression of names that are not called.
+    """
+
+    distribution: str
+    namespaces: tuple[str, ...]
+    kinds: tuple[Kind, ...]
+    before: str = ""
+    tensor: str = ""
+    arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    options: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    fallback: tuple[str, ...] = ("2", "0.5")
+    left_out: str = ""
+
+    def kind_of(self, candidate: PublicCallable) -> Kind | None:
+        """Return the first kind that fits, None for a callable that is not called."""
+        if self.left_out and re.fullmatch(self.left_out, candidate.name):
+            return None
+        return next((kind for kind in self.kinds if kind.fits(candidate)), None)
+
+
+def load_package(path: Path) -> Package:
+    """Read the file of a package.
+
+    Raises:
+        TypeError: it has a key that no attribute has.
+    """
+    table = tomllib.loads(path.read_text("utf-8"))
+    kinds = []
+    for kind in table.pop("kinds"):
+        variants = tuple(
+            Variant(**(variant | {"replace": tuple(map(tuple, variant["replace"]))}))
+            for variant in kind.pop("variants", [])
+        )
+        kinds.append(Kind(**kind, variants=variants))
+    for name in ("namespaces", "fallback"):
+        if name in table:
+            table[name] = tuple(table[name])
+    return Package(**table, kinds=tuple(kinds))
+
+
+def package_files(framework: str) -> list[Path]:
+    """Return the files of the packages of a framework, by name."""
+    return sorted((ROOT / "frameworks" / framework / "fingerprints").glob("*.toml"))
+
+
+def write_program(candidate: PublicCallable, program: str, arguments: Sequence[tuple[str, str]]) -> str:
+    """Return a kind's program with a call; arguments are a name, "" for a positional one, and an expression."""
+    call = f"{candidate.name}({', '.join(f'{name}={text}' if name else text for name, text in arguments)})"
+    return f"import {candidate.name.rpartition('.')[0]}\n{program.strip().replace(CALL, call)}\n"
+
+
+def _lookup(name: str, *tables: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    return next((texts for table in tables for rule, texts in table.items() if re.fullmatch(rule, name)), ())
+
+
+def required_arguments(
+    package: Package, kind: Kind, parameters: Sequence[Parameter]
+) -> Iterator[list[tuple[str, str]]]:
+    """Yield combinations of arguments for parameters without a default, likely ones first."""
+    required = [parameter for parameter in parameters if parameter.is_required]
+    candidates = [_argument_texts(package, kind, parameter) for parameter in required]
+    width = max(map(len, candidates), default=1)
+    alike = (tuple(texts[min(index, len(texts) - 1)] for texts in candidates) for index in range(width))
+    combinations = dict.fromkeys(itertools.islice(itertools.chain(alike, itertools.product(*candidates)), 4 * TRIALS))
+    for combination in itertools.islice(combinations, TRIALS):
+        yield [
+            ("" if parameter.is_positional else parameter.name, text)
+            for parameter, text in zip(required, combination, strict=True)
+        ]
+
+
+def _argument_texts(package: Package, kind: Kind, parameter: Parameter) -> Sequence[str]:
+    if texts := _lookup(parameter.name, kind.arguments, package.arguments):
+        return texts
+    if parameter.strings:
+        return [repr(text) for text in parameter.strings[:3]]
+    kinds = {"bool": ["True"], "int": ["2"], "float": ["0.5"], "str": ["'a'"]}
+    for word, by_annotation in kinds.items():
+        if re.search(rf"\b{word}\b", parameter.annotation):
+            return by_annotation
+    return package.fallback
+
+
+def option_texts(package: Package, kind: Kind, parameter: Parameter) -> list[str]:
+    """Return expressions for an option: its default given by name, boundary values, and an ordinary value."""
+    default = parameter.default
+    texts = list(_lookup(parameter.name, kind.options, package.options))
+    if texts:
+        pass
+    elif isinstance(default, bool):
+        texts = [repr(not default)]
+    elif isinstance(default, (int, float)):
+        ordinary = default * 2 + 1 if isinstance(default, int) else default / 2 or 0.5
+        texts = ["0", "1", repr(ordinary)] + ([package.tensor.format(repr(default))] if package.tensor else [])
+    elif isinstance(default, str) or parameter.strings:
+        texts = [repr(text) for text in parameter.strings] + ["None"]
+    elif default is None:
+        by_annotation = {"bool": ["True", "False"], "int": ["0", "1", "3"], "float": ["0.0", "1.0", "0.5"]}
+        texts = [
+            text
+            for word, some in by_annotation.items()
+            if re.search(rf"\b{word}\b", parameter.annotation)
+            for text in some
+        ]
+        texts = texts or ["True", "0", "1", "0.5"]
+    elif isinstance(default, (tuple, list)) and default and all(isinstance(value, (int, float)) for value in default):
+        texts = [repr(type(default)(value * factor for value in default)) for factor in (0, 0.5)]
+    if isinstance(default, (bool, int, float, str, type(None))):
+        texts.append(repr(default))
+    elif not inspect.isclass(default):
+        texts.append("None")
+    return list(dict.fromkeys(texts))

@@ -1,0 +1,175 @@
+"""A result as an outcome: its structure, a digest of its bits, and two sketches of every array, which tell rounding from a change."""
+
+import base64
+import enum
+import hashlib
+import math
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAVES = 12
+"""Greatest number of arrays with sketches of their own; the others share the last."""
+DEPTH = 8
+TEXT = 60
+"""Number of characters kept of a text."""
+GOLDEN_ANGLE = math.pi * (3 - math.sqrt(5))
+"""Step of the weights' angle, in radians: the cosines of its multiples never repeat."""
+RESOLUTION = 2.0**-12
+"""Relative difference below which sketches count as rounding in every format; a sketch has 16 significant bits."""
+ROUNDINGS = {"w": 0.0, "b": 2.0**-7, "h": 2.0**-9, "8": 2.0**-2, "f": RESOLUTION}
+"""Relative difference that counts as rounding, by the letter of a format: whole numbers, bfloat16, float16, float8, others."""
+SKETCH = 9
+"""Characters of an array: its letter, its root mean square, its weighted mean."""
+DIGEST = 4
+"""Characters of the digest of all bits."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+|0x[0-9a-f]{6,}|/[\w./-]*/|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NUMERIC = re.compile(r"(?:\w\[[1-9][\dx]*\]|\w\[\]|\b(?:int|float|complex))(?: nan=\d+)?(?: inf=\d+)?(?: ![! \w]+)?$")
+_COUNTER = re.compile(r"_\d+(?=$|/|\.)")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An array or text of a result: its path, its format and shape or its text, and its values in float64 ([] for a text)."""
+
+    path: str
+    form: str
+    values: NDArray[np.float64]
+
+
+def shorten(text: str) -> str:
+    """Remove addresses, folders, identifiers and separators from a text, and cut it."""
+    return _ADDRESS.sub("", text).replace(";", ",")[:TEXT]
+
+
+def flatten(value: Any, path: str = "", depth: int = 0) -> Iterator[Leaf]:
+    """Yield the leaves of nested containers; objects of unknown types become their types' names."""
+    none = np.zeros(0)
+    if value is None or isinstance(value, (str, bytes, bool, enum.Enum, type)):
+        yield Leaf(path, shorten(str(value)), none)
+    elif isinstance(value, (int, float, complex)):
+        yield Leaf(path, type(value).__name__, _to_float64(np.asarray(value)))
+    elif (array := _to_array(value)) is not None:
+        form, values = array
+        yield Leaf(path, form, values)
+    elif depth == DEPTH:
+        yield Leaf(path, type(value).__name__, none)
+    elif isinstance(value, Mapping) or (hasattr(value, "items") and hasattr(value, "keys")):
+        for key, item in value.items():
+            yield from flatten(item, f"{path}/{_COUNTER.sub('', str(key))}", depth + 1)
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        for name in value._fields:
+            yield from flatten(getattr(value, name), f"{path}/{name}", depth + 1)
+    elif isinstance(value, (Sequence, set, frozenset)) or hasattr(value, "__next__"):
+        for index, item in enumerate(sorted(value, key=str) if isinstance(value, (set, frozenset)) else value):
+            yield from flatten(item, f"{path}/{index}", depth + 1)
+    else:
+        yield Leaf(path, type(value).__name__, none)
+
+
+def _to_array(value: Any) -> tuple[str, NDArray[np.float64]] | None:
+    """Return an array's format with its shape and its flat values, None for something else."""
+    if not (hasattr(value, "dtype") and hasattr(value, "shape")):
+        return None
+    form = str(value.dtype).removeprefix("torch.").removeprefix("paddle.").removeprefix("<dtype: '").removesuffix("'>")
+    try:
+        shape = "x".join(map(str, value.shape))
+        if hasattr(value, "detach"):
+            value = value.detach()
+        if hasattr(value, "dequantize") and getattr(value, "is_quantized", False):
+            value = value.dequantize()
+        if form == "bfloat16" or form.startswith("float8"):
+            value = value.float() if hasattr(value, "float") else value.astype("float32")
+        if hasattr(value, "cpu"):
+            value = value.cpu()
+        return f"{form}[{shape}]", _to_float64(value.numpy() if hasattr(value, "numpy") else np.asarray(value))
+    except Exception as error:
+        return f"{form}[{type(error).__name__}]", np.zeros(0)
+
+
+def _to_float64(array: Any) -> NDArray[np.float64]:
+    array = np.asarray(array).ravel()
+    if array.dtype.kind == "c":
+        array = np.concatenate([array.real, array.imag])
+    if array.dtype.kind in "OSUVM" and array.dtype.names is not None:
+        return np.zeros(0)
+    return np.asarray(array, dtype=np.float64)
+
+
+def _encode(number: float) -> str:
+    """Encode a number with 16 significant bits as four characters."""
+    with np.errstate(over="ignore"):
+        return base64.b64encode(struct.pack(">f", np.float32(number))[:3]).decode()
+
+
+def _decode(text: str) -> float:
+    number: float = struct.unpack(">f", base64.b64decode(text) + b"\0")[0]
+    return number
+
+
+def _sketch(values: NDArray[np.float64]) -> str:
+    """Return the root mean square of the finite values and their mean with weights of both signs, encoded."""
+    finite = np.where(np.isfinite(values), values, 0.0)
+    weights = np.cos(GOLDEN_ANGLE * np.arange(finite.size))
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = float(np.sqrt(np.mean(finite**2)))
+        mean = float(np.mean(finite * weights))
+    return _encode(size) + _encode(mean)
+
+
+def describe(result: Any, warnings: Sequence[str] = ()) -> tuple[str, str]:
+    """Return the structure of a result (paths, formats, shapes, texts, numbers of NaN and infinity, categories of warnings),
+    and its numbers: four characters of a digest of all bits, and eight for each array."""
+    parts, arrays, letters, digest = [], [], "", hashlib.blake2b(digest_size=3)
+    for leaf in flatten(result):
+        special = ""
+        if leaf.values.size:
+            nans, infinities = int(np.isnan(leaf.values).sum()), int(np.isinf(leaf.values).sum())
+            special = (f" nan={nans}" if nans else "") + (f" inf={infinities}" if infinities else "")
+            arrays.append(leaf.values)
+            letters += _letter(leaf.form)
+            digest.update(np.where(np.isnan(leaf.values), np.nan, leaf.values).tobytes())
+        parts.append(f"{leaf.path} {leaf.form}{special}".strip())
+    if len(arrays) > LEAVES:
+        arrays[LEAVES - 1 :] = [np.concatenate(arrays[LEAVES - 1 :])]
+        letters = letters[: LEAVES - 1] + max(letters[LEAVES - 1 :], key=lambda letter: ROUNDINGS[letter])
+    structure = "; ".join(parts) + "".join(f" !{category}" for category in sorted(set(warnings)))
+    sketches = map(_sketch, arrays)
+    numbers = base64.b64encode(digest.digest()).decode()
+    return structure, numbers + "".join(letter + sketch for letter, sketch in zip(letters, sketches, strict=True))
+
+
+def _letter(form: str) -> str:
+    """Return the letter of a format, a key of `ROUNDINGS`."""
+    starts = {"int": "w", "uint": "w", "bool": "w", "bfloat16": "b", "float16": "h", "float8": "8"}
+    return next((letter for start, letter in starts.items() if form.startswith(start)), "f")
+
+
+def explain_difference(structure: str, old: str, new: str) -> str:
+    """Compare the numbers of two results of one structure: "", "rounding", or what changed in the first array that differs."""
+    if old == new:
+        return ""
+    for start in range(DIGEST, len(old), SKETCH):
+        was, now = old[start : start + SKETCH], new[start : start + SKETCH]
+        if was == now:
+            continue
+        (old_size, old_mean), (new_size, new_mean) = ((_decode(text[1:5]), _decode(text[5:9])) for text in (was, now))
+        share = ROUNDINGS[was[0]] * max(abs(old_size), abs(new_size))
+        if not abs(old_size - new_size) <= share:
+            return f"{_name(structure, start)}root mean square {old_size:.5g} -> {new_size:.5g}"
+        if not abs(old_mean - new_mean) <= share:
+            return f"{_name(structure, start)}weighted mean {old_mean:.5g} -> {new_mean:.5g}"
+    return "rounding"
+
+
+def _name(structure: str, start: int) -> str:
+    """Return the path and the format of the array whose sketch begins at an index, with a blank after it."""
+    paths = [part for part in structure.split("; ") if _NUMERIC.search(part)]
+    index = (start - DIGEST) // SKETCH
+    return f"{paths[index]} " if index < min(len(paths), LEAVES - 1) else ""

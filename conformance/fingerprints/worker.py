@@ -1,0 +1,119 @@
+"""The process that runs the programs of a package: `python -m conformance.fingerprints.worker FILE OUTPUT FIRST [CRASHED...]`."""
+
+import json
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, TextIO
+
+from conformance.fingerprints.callables import PublicCallable, find_callables
+from conformance.fingerprints.cases import Kind, Package, load_package, option_texts, required_arguments, write_program
+from conformance.fingerprints.values import describe
+
+CASE_LIMIT_S = 20
+"""Limit of a program, in seconds."""
+
+
+class OutOfTime(BaseException):
+    """A program took more than its limit."""
+
+
+def _raise_out_of_time(*_: object) -> None:
+    raise OutOfTime
+
+
+class Worker:
+    """Runs programs in this process, and writes a line of JSON before and after each."""
+
+    def __init__(self, package: Package, output: TextIO, crashed: Collection[str] = ()) -> None:
+        self.package, self._output, self._crashed = package, output, crashed
+        self._before = compile(package.before, "before", "exec")
+
+    def _write(self, *line: Any) -> None:
+        self._output.write(json.dumps(line) + "\n")
+        self._output.flush()
+
+    def run(self, key: str, program: str) -> bool:
+        """Run a program, write its outcome under a key, and return whether it ended without an exception."""
+        if key in self._crashed:
+            return False
+        self._write("start", key)
+        scope: dict[str, Any] = {"__name__": "program"}
+        signal.alarm(CASE_LIMIT_S)
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                exec(self._before, {})
+                exec(compile(program, "program", "exec"), scope)
+                categories = [warning.category.__name__ for warning in caught]
+            structure, numbers = describe(scope.get("result"), categories)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._write("end", key, f"!{type(error).__name__}", "")
+            return False
+        finally:
+            signal.alarm(0)
+        self._write("end", key, structure, numbers)
+        return True
+
+    def drive(self, candidate: PublicCallable, kind: Kind) -> None:
+        """Run the programs of a callable: the first required arguments that it takes, then options, then variants."""
+        parameters = candidate.parameters
+        for arguments in required_arguments(self.package, kind, parameters):
+            program = write_program(candidate, kind.program, arguments)
+            if self.run(_key(arguments), program):
+                break
+        else:
+            return
+        calls = [(arguments, False)]
+        for parameter in parameters:
+            if not parameter.is_required and not parameter.is_positional:
+                for text in option_texts(self.package, kind, parameter):
+                    changed = [*arguments, (parameter.name, text)]
+                    if self.run(_key(changed), write_program(candidate, kind.program, changed)):
+                        calls.append((changed, True))
+        for changed, is_option in calls:
+            for variant in kind.variants:
+                program = variant.apply(kind.program)
+                if program != kind.program and (variant.with_options or not is_option):
+                    self.run(f"{_key(changed)} # {variant.name}", write_program(candidate, program, changed))
+
+
+def _key(arguments: list[tuple[str, str]]) -> str:
+    return ", ".join(f"{name}={text}" if name else text for name, text in arguments)
+
+
+def main(argv: list[str]) -> None:
+    """Run the programs of the callables from the one with index FIRST on."""
+    path, output, first, *crashed = argv
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    signal.signal(signal.SIGALRM, _raise_out_of_time)
+    os.chdir(Path(output).parent)
+    with Path(output).open("a", encoding="utf-8") as file:
+        try:
+            package = load_package(Path(path))
+            callables = find_callables(package.namespaces)
+        except Exception as error:
+            file.write(json.dumps(["failed", f"{type(error).__name__}: {error}"]) + "\n")
+            return
+        worker = Worker(package, file, crashed)
+        for index, candidate in enumerate(callables):
+            if index < int(first):
+                continue
+            kind = package.kind_of(candidate) if candidate.is_first else None
+            file.write(
+                json.dumps(["callable", index, candidate.name, candidate.signature, kind.name if kind else ""]) + "\n"
+            )
+            if kind is not None:
+                worker.drive(candidate, kind)
+        file.write('["done"]\n')
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
