@@ -167,6 +167,11 @@ class ListedParts(ListedInFile):
         return function
 
 
+def name_arrays(convert: Callable[[Any], Array], kind: str, tensors: Iterable[Any]) -> dict[str, Array | None]:
+    """The tensors, converted to arrays, by "KIND/INDEX"; None for a missing one."""
+    return {f"{kind}/{index}": None if tensor is None else convert(tensor) for index, tensor in enumerate(tensors)}
+
+
 def incoming(shape: tuple[int, ...]) -> Array:
     """An output gradient of this shape: float32 normal random numbers from a fixed seed."""
     return np.random.default_rng(7).standard_normal(shape).astype(np.float32)

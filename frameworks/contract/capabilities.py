@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fixtures.model import Again, Model, UserFunction
-from fixtures.optimizers import UNIVERSAL, Adam, Optimizer, collect_fields, option_capabilities
+from fixtures.optimizers import UNIVERSAL, Adam, Optimizer, option_capabilities
 from fixtures.recipe import DynamicScaling, Float8, Offload, Precision, Qat, Ranks, Recipe, StaticScaling
 
 
@@ -218,20 +218,14 @@ NOT_OFFERED = Declaration(False, "this adapter does not offer it")
 """The declaration of a capability that an adapter does not mention and has no attempt for."""
 
 
-_OPTIONS = (Capability.NESTEROV, Capability.DAMPENING, Capability.AMSGRAD, Capability.MAXIMIZE, Capability.RATE_DECAY)
-"""Capabilities whose names are the names of fields of optimizers."""
-
-
 def of_optimizer(recipe: Recipe) -> tuple[Capability, ...]:
     """The capabilities that a recipe's optimizer needs: its implementation, its class and its options."""
     optimizer, implementation = recipe.optimizer, recipe.implementation
-    options = collect_fields(optimizer)
     conditions = {
         Capability.DECAY_EXCLUDED: bool(recipe.undecayed),
         Capability.FROZEN: bool(recipe.frozen),
         Capability.GROUP_RATES: recipe.second_rate is not None or recipe.second_decay is not None,
         Capability.TENSOR_RATE: recipe.tensor_rate,
-        **{c: bool(options.get(c.rpartition(".")[2].replace("-", "_"))) for c in _OPTIONS},
     }
     return (
         *(() if implementation == "default" else (Capability(f"optimizer.{implementation}"),)),

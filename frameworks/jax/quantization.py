@@ -94,7 +94,7 @@ MISSING = () if INSTALLED else tuple(Capability(f"quantization.{name}") for name
 def _on(device: jax.Device, *, jit: bool = True) -> Iterator[None]:
     """A context on a device, compiled or not, without the warning that Qwix uses a deprecated name of Flax."""
     with jax.default_device(device), jax.disable_jit(not jit), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "'VariableState' was removed", DeprecationWarning)
+        warnings.filterwarnings("ignore", "'VariableState' was removed", DeprecationWarning, r"qwix\.")
         yield
 
 

@@ -20,6 +20,7 @@ from flax import nnx, serialization
 from flax.errors import TraceContextError
 
 from fixtures.arrays import Array
+from frameworks.base import shipped
 from frameworks.base.shipped import (
     FACTOR,
     FROZEN,
@@ -57,6 +58,7 @@ _COMPILED = ("compiled", "accumulated", "skipped")
 _LOOPS = ("contrib.muon",)
 """Optimizers whose update is one program; otherwise their loop would compile with each call."""
 _QUICKLY = {"xla_backend_optimization_level": 0}
+name_arrays = partial(shipped.name_arrays, np.asarray)
 
 
 class Operations(ListedParts):
@@ -134,11 +136,6 @@ def _differentiate_one_input(function: OfLeaves, leaves: Sequence[jax.Array], in
     return gradient
 
 
-def name_arrays(kind: str, arrays: Sequence[jax.Array]) -> dict[str, Array]:
-    """The arrays in NumPy by "KIND/INDEX"."""
-    return {f"{kind}/{index}": np.asarray(array) for index, array in enumerate(arrays)}
-
-
 class Layers(ListedParts):
     """Layers of flax.nnx in training."""
 
@@ -200,7 +197,7 @@ def _floating(nest: Any) -> list[jax.Array]:
     return [leaf for leaf in jax.tree.leaves(nest) if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
 
-def _name_kinds(kinds: Mapping[str, Sequence[jax.Array]]) -> dict[str, Array]:
+def _name_kinds(kinds: Mapping[str, Sequence[jax.Array]]) -> dict[str, Array | None]:
     return {key: array for kind, arrays in kinds.items() for key, array in name_arrays(kind, arrays).items()}
 
 

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, fields
 from typing import Any, Protocol
@@ -58,11 +58,10 @@ def rows_of(micro_batches: Sequence[KerasMicroBatch]) -> Array:
 
 def micro_batches_of(rows: Iterable[Sequence[float]]) -> list[KerasMicroBatch]:
     """Inverse of `rows_of`."""
-    formats: dict[str, Callable[[float], Any]] = {"items": int, "applied": bool, "good_steps": int}
-    names = [own.name for own in fields(KerasMicroBatch)]
+    numbers = (map(float, row) for row in rows)
     return [
-        KerasMicroBatch(**{name: formats.get(name, float)(value) for name, value in zip(names, row, strict=True)})
-        for row in rows
+        KerasMicroBatch(total, int(items), scale_before, bool(applied), rate, scale_after, int(good_steps), mean)
+        for total, items, scale_before, applied, rate, scale_after, good_steps, mean in numbers
     ]
 
 

@@ -14,6 +14,7 @@ import paddle
 from paddle.distributed.fleet.utils import recompute
 
 from fixtures.arrays import Array
+from frameworks.base import shipped
 from frameworks.base.shipped import (
     FACTOR,
     FROZEN,
@@ -46,16 +47,12 @@ _SCALE = 1024.0
 _DECAYS = ("weight_decay", "lamb_weight_decay")
 _SWITCHES = {"multi-precision": "multi_precision", "multi-tensor": "use_multi_tensor"}
 """Arguments of optimizers that a technique sets to True."""
+name_arrays = partial(shipped.name_arrays, to_numpy)
 
 
 def tensors_in(nest: Any) -> list[paddle.Tensor]:
     """The tensors of nested containers, in order."""
     return [leaf for leaf in paddle.utils.flatten(nest) if isinstance(leaf, paddle.Tensor)]
-
-
-def name_arrays(kind: str, tensors: Sequence[paddle.Tensor | None]) -> dict[str, Array | None]:
-    """The tensors as arrays by "KIND/INDEX", None for a missing one."""
-    return {f"{kind}/{index}": None if tensor is None else to_numpy(tensor) for index, tensor in enumerate(tensors)}
 
 
 class _Parts(ListedParts):

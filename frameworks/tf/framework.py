@@ -53,8 +53,7 @@ from frameworks.keras_common.optimizers import KerasOptimizers, rates
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.ranks import RemoteRankGroup, worker_group_of
 from frameworks.tf import shipped, tflite
-from frameworks.tf.core import settings, ways
-from frameworks.tf.core.settings import has_tf32
+from frameworks.tf.core import devices, settings, ways
 from frameworks.tf.core.steps import VARIANTS, function_used, graph_operations, recompute, run_op
 from frameworks.tf.probes import attempts
 from frameworks.tf.quantization import (
@@ -144,13 +143,13 @@ class TensorFlowFramework(ScopeOfPolicies):
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         settings.pin_threads()
-        settings.grow_memory()
+        devices.grow_memory()
         super().__init__(device, mode)
         if self.device == "cuda":
             tf.config.experimental.enable_tensor_float_32_execution(False)
 
     def devices(self) -> tuple[str, ...]:
-        return settings.available()
+        return devices.available()
 
     def version(self) -> str:
         return f"{tf.__version__}+keras.{keras.__version__}"
@@ -179,7 +178,7 @@ class TensorFlowFramework(ScopeOfPolicies):
             reasons |= dict.fromkeys(tflite.find_missing(), tflite.NOT_THERE)
         if self.mode == "eager":
             reasons |= dict.fromkeys((Capability.DELAYED_SCALING, Capability.FLOAT8_TRAINING), _FLOAT8_WANTS_A_GRAPH)
-        if not has_tf32(self.device):
+        if not devices.has_tf32(self.device):
             reasons[Capability.TF32] = _NO_TF32
         return reasons
 
@@ -324,7 +323,7 @@ class TensorFlowFramework(ScopeOfPolicies):
 
     @property
     def _place(self) -> str:
-        return settings.place(self.device)
+        return devices.place(self.device)
 
     def policy(self, precision: Precision) -> str:
         """Name of a precision's dtype policy."""

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from fixtures.arrays import Array
+from frameworks.base import shipped
 from frameworks.base.shipped import FACTOR, SIZE, BaseFunctions, Function, ListedParts, incoming, square
 from frameworks.contract import Capability, Unsupported, Values
 from frameworks.keras_common.settings import dtype_policy
@@ -50,12 +51,10 @@ def _floating(nest: Any) -> list[Any]:
 
 
 def _array(value: Any) -> Any:
-    return None if value is None else tf.convert_to_tensor(value).numpy()
+    return tf.convert_to_tensor(value).numpy()
 
 
-def _name_arrays(kind: str, tensors: Sequence[Any]) -> dict[str, Any]:
-    """The tensors as arrays by "KIND/INDEX", None for a missing one."""
-    return {f"{kind}/{index}": _array(tensor) for index, tensor in enumerate(tensors)}
+_name_arrays = partial(shipped.name_arrays, _array)
 
 
 class _Parts(ListedParts):

@@ -148,13 +148,13 @@ def test_available_of_tensorflow_are_the_listed_types(
     monkeypatch: pytest.MonkeyPatch, types: list[str], cuda: bool, expected: dict[str, str]
 ) -> None:
     tf = pytest.importorskip("tensorflow")
-    from frameworks.tf.core import settings
+    from frameworks.tf.core import devices
 
     listed = [SimpleNamespace(device_type=name) for name in types]
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda: listed)
     monkeypatch.setattr(tf.test, "is_built_with_cuda", lambda: cuda)
     monkeypatch.setattr(tf.test, "is_built_with_rocm", lambda: False)
-    assert {name: settings.place(name) for name in settings.available()} == expected
+    assert {name: devices.place(name) for name in devices.available()} == expected
 
 
 @pytest.mark.parametrize(

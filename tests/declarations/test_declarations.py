@@ -7,6 +7,7 @@ import pytest
 from conformance.checks.evidence import Misdeclared, Verdict
 from conformance.checks.subject import Subject
 from conformance.declarations import compare, request
+from fixtures.optimizers import OPTIMIZERS
 from fixtures.recipe import Offload
 from frameworks.base import (
     KERNEL,
@@ -118,10 +119,9 @@ def test_request_of_a_missing_quantizer_is_refused() -> None:
 
 
 OPTIONS = (
-    Capability.ADAFACTOR,
+    *Capability.of_optimizers(OPTIMIZERS),
     Capability.ABSOLUTE_RATE,
     Capability.SMALLEST_FACTORED,
-    Capability.MUON,
     Capability.WIDTH_RATE,
     Capability.UNADJUSTED_RATE,
     Capability.GROUP_RATES,

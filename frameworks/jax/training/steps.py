@@ -108,8 +108,8 @@ class CompiledSteps:
         self.plan = plan
         low = jnp.dtype(plan.precision.format)
         parameter_format = low if plan.precision.level == "O3" else jnp.float32
-        options: Any = {"begun": begun, "history": plan.history, "way": plan.ways.way("recompute")}
-        self.network = Network(plan.model, low, parameter_format, recompute=plan.recompute, **options)
+        way = plan.ways.way("recompute")
+        self.network = Network(plan.model, low, parameter_format, plan.recompute, begun, plan.history, way)
         self.policy = jmp.Policy(jnp.float32, low, jnp.float32) if plan.precision.level == "O2" else None
         self._example = jnp.int32 if plan.model.integer_inputs else jnp.float32
         example = jax.ShapeDtypeStruct((1, *plan.model.sample), self._example)

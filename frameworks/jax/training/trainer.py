@@ -116,10 +116,9 @@ class JaxTrainer(BaseTrainer):
         self._wide = any(head.format == "float64" for head in model.heads.heads)
         self._eager = mode == "nojit"
         with self.scope():
-            options: Any = {"history": getattr(recipe.quantization, "history", None), "frozen": recipe.frozen}
-            options["ways"] = recipe.ways_of("backward", "recompute")
-            plan = Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, **options)
-            self.steps = self._compile(plan)
+            history, chosen = getattr(recipe.quantization, "history", None), recipe.ways_of("backward", "recompute")
+            parts = (recipe.precision, recipe.recompute, recipe.separate_losses, history, chosen, recipe.frozen)
+            self.steps = self._compile(Plan(model, *parts))
             self.layout = self.steps.layout
             initial_weights = model.weights(recipe.seed) if weights is None else weights
             leaves = leaves_of(self.layout, initial_weights, self.steps.shapes, self.place)
@@ -136,9 +135,8 @@ class JaxTrainer(BaseTrainer):
             self.train_state = self._place_state(state)
             self.scale = optimizers.loss_scale(recipe, self.place)
         optimizers.refuse_several_gradients(self.scale, recipe)
-        guarded = optimizers.is_dynamic(self.scale)
-        self._asked: Any = {"guarded": guarded, "normed": recipe.clip is not None, "decay": recipe.average}
-        self._asked |= {"chosen": recipe.ways_of("average", "scaling")}
+        self._asked: Any = {"guarded": optimizers.is_dynamic(self.scale), "normed": recipe.clip is not None}
+        self._asked |= {"decay": recipe.average, "chosen": recipe.ways_of("average", "scaling")}
         self._whole = self.steps.whole(**self._asked)
         self._settings = optimizers.settings(self.scale)
         self._schedule = optimizers.schedule_of(recipe)

@@ -72,9 +72,9 @@ class StaticTrainer(BaseTrainer):
         paddle.save(self._rest(), str(path / REST))
 
     def restore(self, path: Path) -> None:
-        self.restore_in(path, None)
+        vars(self).update(vars(self.load_run(path)))
 
-    def restore_in(self, path: Path, order: LoadOrder | None) -> None:
+    def restore_in(self, path: Path, order: LoadOrder) -> None:
         vars(self).update(vars(self.load_run(path, order)))
 
     def load_run(self, folder: Path, order: LoadOrder | None = None) -> StaticTrainer:

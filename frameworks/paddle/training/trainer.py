@@ -373,9 +373,12 @@ class DygraphTrainer(BaseTrainer):
         ways.write(self.recipe.way("save"), self.parts(), path / FILE)
 
     def restore(self, path: Path) -> None:
-        self.restore_in(path, None)
+        self._restore(path)
 
-    def restore_in(self, path: Path, order: LoadOrder | None) -> None:
+    def restore_in(self, path: Path, order: LoadOrder) -> None:
+        self._restore(path, order)
+
+    def _restore(self, path: Path, order: LoadOrder | None = None) -> None:
         """Restores the file of `save`.
 
         Model, optimizers and scaler are created again, as in a process that resumes, and replace the old ones when all

@@ -1,4 +1,4 @@
-"""Process-wide switches of TensorFlow and Keras (read, scoped, restored and reported), and TensorFlow's devices."""
+"""Process-wide switches of TensorFlow and Keras (read, scoped, restored and reported)."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import config
 
-from frameworks.base import gpu_name, processor
+from frameworks.base import processor
+from frameworks.tf.core.devices import physical
 
 THREADS = 1
 REWRITES: dict[str, str] = {"float16": "auto_mixed_precision", "bfloat16": "auto_mixed_precision_onednn_bfloat16"}
@@ -17,8 +18,6 @@ REWRITES: dict[str, str] = {"float16": "auto_mixed_precision", "bfloat16": "auto
 NO_REWRITE = "none"
 """The option that switches all rewrites off; None leaves the switches unchanged."""
 
-_COMPILER = "XLA_"
-"""Prefix of the device types that earlier versions list in addition, for devices that XLA compiles for."""
 _LISTS = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 _LISTED = tuple(
     f"{_LISTS}{name}LIST_{verb}" for name in ("ALLOW", "INFER", "DENY", "CLEAR") for verb in ("ADD", "REMOVE")
@@ -26,49 +25,11 @@ _LISTED = tuple(
 """Environment variables that a rewrite reads at each run: operations to add to and to remove from its lists."""
 
 
-def available() -> tuple[str, ...]:
-    """ "cpu" and the other devices in TensorFlow's order."""
-    return ("cpu", *_types())
-
-
-def place(device: str) -> str:
-    """TensorFlow's name of the first device of this type, such as "/GPU:0"."""
-    return f"/{_types().get(device, 'CPU')}:0"
-
-
-def physical(device: str) -> tf.config.PhysicalDevice:
-    """The first device of this type."""
-    return tf.config.list_physical_devices(_types().get(device, "CPU"))[0]
-
-
-def _types() -> dict[str, str]:
-    """TensorFlow's types of the accelerators, by the suite's names."""
-    gpu = gpu_name(cuda=tf.test.is_built_with_cuda(), rocm=tf.test.is_built_with_rocm())
-    listed = dict.fromkeys(device.device_type for device in tf.config.list_physical_devices())
-    others = [kind for kind in listed if kind != "CPU" and not kind.startswith(_COMPILER)]
-    return {gpu if kind == "GPU" else kind.lower(): kind for kind in others}
-
-
 def pin_threads(between: int = THREADS) -> None:
     """Sets one thread within and `between` threads between operations, unless TensorFlow has started."""
     with suppress(RuntimeError):  # TensorFlow has started: its numbers of threads cannot change any more
         tf.config.threading.set_intra_op_parallelism_threads(THREADS)
         tf.config.threading.set_inter_op_parallelism_threads(between)
-
-
-def grow_memory() -> None:
-    """Allocates GPU memory on demand: by default one of the suites' processes would take all of it."""
-    for gpu in tf.config.list_physical_devices("GPU"):
-        with suppress(RuntimeError):  # this GPU is in use already
-            tf.config.experimental.set_memory_growth(gpu, True)
-
-
-def has_tf32(device: str) -> bool:
-    """Returns whether the device multiplies in TensorFloat-32."""
-    if device == "cpu":
-        return False
-    result = tf.config.experimental.get_device_details(physical(device)).get("compute_capability", (0, 0))
-    return bool(tuple(result) >= (8, 0))
 
 
 @contextmanager

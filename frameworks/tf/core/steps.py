@@ -204,9 +204,8 @@ class TracedSteps(KerasLoop):
 
 def micro_batch(outcome: tuple[Any, ...], items: int) -> KerasMicroBatch:
     """Converts the result of `TracedSteps._apply`, for a micro-batch of `items` items."""
-    loss, scale_before, updates_before, rate, scale_after, updates_after, good = (float(value) for value in outcome)
-    report = KerasMicroBatch(loss * items, items, scale_before, updates_after > updates_before, rate)
-    return replace(report, scale_after=scale_after, good_steps=int(good), mean=loss)
+    loss, scale, updates, rate, scale_after, updates_after, good = (float(value) for value in outcome)
+    return KerasMicroBatch(loss * items, items, scale, updates_after > updates, rate, scale_after, int(good), loss)
 
 
 def _arguments(batch: Batch) -> list[Any]:

@@ -10,7 +10,7 @@ weight = keras.Variable(0.0)
 optimizer = keras.optimizers.SGD(rate, gradient_accumulation_steps=2)
 for _ in range(2):
     optimizer.apply([tf.constant(1.0)], [weight])
-expected, seen = (f"weight {number} after the first window, at the rate 1" for number in (-1.0, float(weight)))
+expected, seen = (f"weight {value} after one update; the schedule begins at 1" for value in (-1.0, float(weight)))
 print(f"expected: {expected}")
 print(f"seen: {seen}")
 sys.exit(int(seen != expected))
