@@ -8,7 +8,6 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from conformance.fingerprints.callables import Parameter, PublicCallable
 

@@ -6,16 +6,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from conformance.fingerprints.cases import ROOT, Package, load_package, package_files
-from conformance.fingerprints.values import explain_difference
-from conformance.runner.machine import instruction_sets
+import msgspec
+
+from conformance.fingerprints.cases import ROOT, Kind, Package, load_package, package_files
+from conformance.runner.machine import instruction_sets, packages
 from conformance.runner.subprocesses import VARIABLES
+from results.compare.fingerprints import (
+    SUFFIX,
+    CallableTable,
+    KindTable,
+    PackageFingerprint,
+    VariantTable,
+    explain_outcomes,
+)
+from results.record.files import compress_content, replace
 
 SILENCE_S = 60.0
 """Seconds without an outcome after which the process of a package is ended."""
@@ -24,7 +34,11 @@ CRASHES = 40
 
 
 def make_fingerprints(framework: str, folder: Path, report: Callable[[str], None]) -> list[Path]:
-    """Write `PACKAGE-VERSION.json` for each installed package of a framework into a folder, and return the paths."""
+    """Write PACKAGE-VERSION.fingerprint.gz for each installed package of a framework, and return the paths.
+
+    Raises:
+        RuntimeError: a package cannot be imported.
+    """
     paths = []
     for file in package_files(framework):
         package = load_package(file)
@@ -33,18 +47,19 @@ def make_fingerprints(framework: str, folder: Path, report: Callable[[str], None
         except metadata.PackageNotFoundError:
             continue
         start = time.monotonic()
-        fingerprint = run_package(file, package, version)
-        path = folder / f"{package.distribution}-{version.partition(chr(43))[0]}.json"
+        fingerprint = run_package(file, package, version.partition("+")[0])
+        path = folder / f"{package.distribution}-{fingerprint.version}{SUFFIX}"
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(fingerprint, separators=(",", ":"), sort_keys=True), "utf-8")
-        entries = fingerprint["callables"].values()
-        cases = sum(len(entry["cases"]) for entry in entries)
-        report(f"{path}: {len(entries)} callables, {cases} cases, {time.monotonic() - start:.0f} s")
+        content = compress_content(path, msgspec.json.encode(fingerprint, order="deterministic"))
+        replace(path, content)
+        entries = fingerprint.callables.values()
+        cases, seconds = sum(len(entry.cases) for entry in entries), time.monotonic() - start
+        report(f"{path}: {len(entries)} callables, {cases} calls, {len(content) >> 10} KiB, {seconds:.0f} s")
         paths.append(path)
     return paths
 
 
-def run_package(file: Path, package: Package, version: str) -> dict[str, Any]:
+def run_package(file: Path, package: Package, version: str) -> PackageFingerprint:
     """Run the programs of a package in two processes, and return the fingerprint of the cases that came out alike.
 
     Raises:
@@ -52,30 +67,19 @@ def run_package(file: Path, package: Package, version: str) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="conformance-") as name, ThreadPoolExecutor(2) as pool:
         folders = [Path(name) / str(seed) for seed in range(2)]
-        first, second = pool.map(lambda folder: _run_to_end(file, folder, folder.name), folders)
-    fingerprint, other = _collect(first, package, version), _collect(second, package, version)
-    for callable_name, entry in fingerprint["callables"].items():
-        again = other["callables"].get(callable_name, {"cases": {}})["cases"]
-        pairs = {key: (outcome, again.get(key)) for key, outcome in entry["cases"].items()}
-        entry["cases"] = {
-            key: old for key, (old, new) in pairs.items() if new and _is_alike(fingerprint, old, other, new)
+        runs = pool.map(lambda folder: _run_to_end(file, folder, folder.name), folders)
+        fingerprint, other = (_collect(lines, package, version) for lines in runs)
+    for callable_name, entry in fingerprint.callables.items():
+        again = other.callables[callable_name].cases if callable_name in other.callables else {}
+        pairs = {
+            case: (fingerprint.outcome(old), other.outcome(again[case]))
+            for case, old in entry.cases.items()
+            if case in again
+        }
+        entry.cases = {
+            case: entry.cases[case] for case, pair in pairs.items() if explain_outcomes(*pair) in ("", "rounding")
         }
     return fingerprint
-
-
-def _is_alike(fingerprint: Mapping[str, Any], old: str, other: Mapping[str, Any], new: str) -> bool:
-    (old_structure, old_numbers), (new_structure, new_numbers) = (
-        read_outcome(fingerprint, old),
-        read_outcome(other, new),
-    )
-    is_rounding = explain_difference(old_structure, old_numbers, new_numbers) in ("", "rounding")
-    return old_structure == new_structure and is_rounding
-
-
-def read_outcome(fingerprint: Mapping[str, Any], outcome: str) -> tuple[str, str]:
-    """Return the structure and the numbers of an outcome; "!" and a name is the structure of an exception."""
-    index, _, numbers = outcome.partition(" ")
-    return fingerprint["structures"][int(index)], numbers
 
 
 def _run_to_end(file: Path, folder: Path, seed: str) -> list[list[Any]]:
@@ -126,35 +130,23 @@ def _read_lines(output: Path) -> list[list[Any]]:
     return [json.loads(line) for line in lines if line.endswith("]")]
 
 
-def _collect(lines: list[list[Any]], package: Package, version: str) -> dict[str, Any]:
+def _collect(lines: list[list[Any]], package: Package, version: str) -> PackageFingerprint:
     structures: dict[str, int] = {}
-    callables: dict[str, Any] = {}
+    callables: dict[str, CallableTable] = {}
     cases: dict[str, str] = {}
     for line in lines:
         if line[0] == "callable":
             _, _, name, signature, kind = line
-            entry = callables.setdefault(name, {"signature": signature, "kind": kind, "cases": {}})
-            cases = entry["cases"]
+            cases = callables.setdefault(name, CallableTable(signature, kind, {})).cases
         elif line[0] == "end":
-            _, key, structure, numbers = line
+            _, case, structure, numbers = line
             index = structures.setdefault(structure, len(structures))
-            cases[key] = f"{index} {numbers}".strip()
-    return {
-        "fingerprint": 1,
-        "package": package.distribution,
-        "version": version,
-        "packages": _versions(),
-        "instruction_sets": list(instruction_sets()),
-        "kinds": {kind.name: _kind_table(kind) for kind in package.kinds},
-        "structures": list(structures),
-        "callables": callables,
-    }
+            cases[case] = f"{index} {numbers}".strip()
+    kinds = {kind.name: _kind_table(kind) for kind in package.kinds}
+    sets, texts = list(instruction_sets()), list(structures)
+    return PackageFingerprint(1, package.distribution, version, packages(), sets, kinds, texts, callables)
 
 
-def _kind_table(kind: Any) -> Mapping[str, Any]:
-    variants = {variant.name: {"replace": variant.replace, "same": variant.is_same} for variant in kind.variants}
-    return {"program": kind.program.strip(), "variants": variants}
-
-
-def _versions() -> dict[str, str]:
-    return {distribution.metadata["Name"]: distribution.version for distribution in metadata.distributions()}
+def _kind_table(kind: Kind) -> KindTable:
+    variants = {variant.name: VariantTable(list(variant.replace), variant.is_same) for variant in kind.variants}
+    return KindTable(kind.program.strip(), variants)

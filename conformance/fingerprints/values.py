@@ -13,24 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LEAVES = 12
-"""Greatest number of arrays with sketches of their own; the others share the last."""
+from results.compare.fingerprints import LEAVES, ROUNDINGS
+
 DEPTH = 8
 TEXT = 60
 """Number of characters kept of a text."""
 GOLDEN_ANGLE = math.pi * (3 - math.sqrt(5))
 """Step of the weights' angle, in radians: the cosines of its multiples never repeat."""
-RESOLUTION = 2.0**-12
-"""Relative difference below which sketches count as rounding in every format; a sketch has 16 significant bits."""
-ROUNDINGS = {"w": 0.0, "b": 2.0**-7, "h": 2.0**-9, "8": 2.0**-2, "f": RESOLUTION}
-"""Relative difference that counts as rounding, by the letter of a format: whole numbers, bfloat16, float16, float8, others."""
-SKETCH = 9
-"""Characters of an array: its letter, its root mean square, its weighted mean."""
-DIGEST = 4
-"""Characters of the digest of all bits."""
-
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|0x[0-9a-f]{6,}|/[\w./-]*/|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_NUMERIC = re.compile(r"(?:\w\[[1-9][\dx]*\]|\w\[\]|\b(?:int|float|complex))(?: nan=\d+)?(?: inf=\d+)?(?: ![! \w]+)?$")
 _COUNTER = re.compile(r"_\d+(?=$|/|\.)")
 
 
@@ -108,11 +98,6 @@ def _encode(number: float) -> str:
         return base64.b64encode(struct.pack(">f", np.float32(number))[:3]).decode()
 
 
-def _decode(text: str) -> float:
-    number: float = struct.unpack(">f", base64.b64decode(text) + b"\0")[0]
-    return number
-
-
 def _sketch(values: NDArray[np.float64]) -> str:
     """Return the root mean square of the finite values and their mean with weights of both signs, encoded."""
     finite = np.where(np.isfinite(values), values, 0.0)
@@ -149,27 +134,3 @@ def _letter(form: str) -> str:
     """Return the letter of a format, a key of `ROUNDINGS`."""
     starts = {"int": "w", "uint": "w", "bool": "w", "bfloat16": "b", "float16": "h", "float8": "8"}
     return next((letter for start, letter in starts.items() if form.startswith(start)), "f")
-
-
-def explain_difference(structure: str, old: str, new: str) -> str:
-    """Compare the numbers of two results of one structure: "", "rounding", or what changed in the first array that differs."""
-    if old == new:
-        return ""
-    for start in range(DIGEST, len(old), SKETCH):
-        was, now = old[start : start + SKETCH], new[start : start + SKETCH]
-        if was == now:
-            continue
-        (old_size, old_mean), (new_size, new_mean) = ((_decode(text[1:5]), _decode(text[5:9])) for text in (was, now))
-        share = ROUNDINGS[was[0]] * max(abs(old_size), abs(new_size))
-        if not abs(old_size - new_size) <= share:
-            return f"{_name(structure, start)}root mean square {old_size:.5g} -> {new_size:.5g}"
-        if not abs(old_mean - new_mean) <= share:
-            return f"{_name(structure, start)}weighted mean {old_mean:.5g} -> {new_mean:.5g}"
-    return "rounding"
-
-
-def _name(structure: str, start: int) -> str:
-    """Return the path and the format of the array whose sketch begins at an index, with a blank after it."""
-    paths = [part for part in structure.split("; ") if _NUMERIC.search(part)]
-    index = (start - DIGEST) // SKETCH
-    return f"{paths[index]} " if index < min(len(paths), LEAVES - 1) else ""
