@@ -18,17 +18,21 @@ from conformance.spec.clauses import Table
 from conformance.spec.findings import NO_LINK, read_finding, read_programs
 from frameworks.registry import built_in, find_adapters, folder_of, path_of
 from results.compare.comparison import NONE, FailOn, compare_files, compare_sets
+from results.compare.fingerprints import SUFFIX, list_fingerprints, pair_fingerprints
 from results.record.encoding import without_collecting
 from results.record.files import RecordError, one_line, replace
-from results.record.folders import INSTALLED, SHIPPED, Outlines, find, read
+from results.record.folders import INSTALLED, SHIPPED, Outlines, find, list_records, read
 from results.record.reading import Record, load
 from results.record.values import Consequence, FindingKind
 from results.show import differences, portability
+from results.show import fingerprints as prints
 from results.show import table as tables
 from results.show.clauses import title
 
 MAX_LISTED = 20
 """Largest number of lines of one kind that `accept` prints."""
+FINGERPRINTS = {"table": prints.to_text, "markdown": prints.markdown, "json": prints.to_json}
+"""Writers of compared fingerprints, by format."""
 
 
 @click.command()
@@ -150,31 +154,50 @@ def compare(
     conformance compare results/baselines results/records
     conformance compare old.json new.json --format markdown >> "$GITHUB_STEP_SUMMARY"
 
-    Differences of the suite itself come first, then those of the environments. A failure counts whether or not an
-    expectation names it. A changed observation counts as worse, because a new default or format can surprise users. In
-    passing tests, numbers are identical, rounding or drift: an error that at least tripled and exceeds half of its
-    bound, or a loss that moved by more than its bound. Counted costs are compared; costs that vary, such as times, are
-    not. Tests are matched by clause, name and the clause's revision; tests that cannot be compared are listed with the
-    reason. A suite that demands less (a lower level, fewer checks, a wider bound, a missing curve) is worse.
+    Fingerprints, PACKAGE-VERSION.fingerprint.gz of `conformance run --fingerprints`, say which public calls raise
+    now, behave otherwise, have other defaults, came or went, whether or not a test exists for them; of folders with
+    both they come first. Of records, differences of the suite itself come first, then those of the environments. A
+    failure counts whether or not an expectation names it. A changed observation counts as worse, because a new
+    default or format can surprise users. In passing tests, numbers are identical, rounding or drift: an error that
+    at least tripled and exceeds half of its bound, or a loss that moved by more than its bound. Counted costs are
+    compared; costs that vary, such as times, are not. Tests are matched by clause, name and the clause's revision;
+    tests that cannot be compared are listed with the reason. A suite that demands less (a lower level, fewer
+    checks, a wider bound, a missing curve) is worse.
 
     The default selection of tests judges a version in an environment of its own, as in a sweep; its record stays in
     results/sweeps/compared, and is used again.
 
-    Exit status: 0, no regression; 1, a regression, or drift with --fail-on drift; 2, a record cannot be read, or fewer
+    Exit status: 0, no regression; 1, a regression, drift with --fail-on drift, or between fingerprints alone a call
+    that raises now or is gone; 2, a record cannot be read, or fewer
     than half of OLD's tests can be compared.
     """
-    files = [find([Path(text)]) if Path(text).exists() or "==" not in text else [] for text in (old, new)]
+    inputs = [[Path(text)] if Path(text).exists() or "==" not in text else [] for text in (old, new)]
+    fingerprints = pair_fingerprints(*(list_fingerprints(paths) for paths in inputs))
+    if fingerprints and not all(map(_has_records, inputs)):
+        put(FINGERPRINTS[style](fingerprints), output)
+        return max(comparison.exit_status for comparison in fingerprints) if fail_on != "never" else 0
+    files = [find(paths) if paths else [] for paths in inputs]
     if not all(files):
         from conformance.cli.sweep import judge_version  # takes pip
 
         files = [paths or judge_version(text, mode, device) for text, paths in zip((old, new), files, strict=True)]
+        fingerprints = pair_fingerprints(*(list_fingerprints([path.parent for path in paths]) for paths in files))
     comparisons = compare_files(files[0], files[1], partial)
-    if style == "table" and output is None:
+    if style == "json":
+        document = differences.document(comparisons) | {"fingerprints": list(map(prints.document, fingerprints))}
+        put(differences.to_ascii(document), output)
+    elif style == "table" and output is None:
+        click.echo(prints.to_text(fingerprints), nl=False)
         differences.draw(comparisons, Console())
     else:
-        styles = {"table": differences.to_text, "markdown": differences.markdown, "json": differences.to_json}
-        put(styles[style](comparisons), output)
+        styles = {"table": differences.to_text, "markdown": differences.markdown}
+        put(FINGERPRINTS[style](fingerprints) + styles[style](comparisons), output)
     return comparisons.exit_status(fail_on)
+
+
+def _has_records(paths: Sequence[Path]) -> bool:
+    """Return whether paths name a record, or a folder with one."""
+    return any(list_records(path) if path.is_dir() else not path.name.endswith(SUFFIX) for path in paths)
 
 
 @click.command()

@@ -78,6 +78,11 @@ class RunCommand(click.Command):
     "--scenario", metavar="NAME", shell_complete=completing(_scenarios), help="Run this scenario instead of the tests."
 )
 @click.option("--rounds", type=click.IntRange(min=2), metavar="N", help="End the scenario after N rounds.")
+@click.option(
+    "--fingerprints",
+    is_flag=True,
+    help="Instead of the tests, record what every public call of the installed packages does.",
+)
 @click.argument("pytest_arguments", nargs=-1, metavar="[PYTEST ARGUMENTS]...")
 def run(
     framework: str,
@@ -87,6 +92,7 @@ def run(
     device: str,
     scenario: str | None,
     rounds: int | None,
+    fingerprints: bool,
     pytest_arguments: tuple[str, ...],
 ) -> int:
     """Runs the suites on the FRAMEWORK that is installed here, in each mode, prints the table of the new records and
@@ -107,11 +113,22 @@ def run(
     \b
     conformance run torch --scenario sincos
     conformance run reference --scenario segments --rounds 20
+
+    With --fingerprints it writes PACKAGE-VERSION.fingerprint.gz for the framework and each of its libraries to
+    results/fingerprints, and compares them with the committed ones. A fingerprint has no verdict: calls are equal in
+    two versions, or not.
+
+    \b
+    conformance run torch --fingerprints
     """
     if scenario is not None:
         if not framework or pytest_arguments or ways:
             raise click.UsageError("a scenario takes one FRAMEWORK, and neither --ways nor options of pytest")
         return _train(scenario, framework, device, modes, rounds or 0)
+    if fingerprints:
+        if pytest_arguments or ways or modes or tests:
+            raise click.UsageError("--fingerprints takes one FRAMEWORK, and no tests, modes, ways or options of pytest")
+        return _make_fingerprints(framework)
     if rounds is not None:
         raise click.UsageError("--rounds is for scenarios; name one with --scenario")
     if not framework:
@@ -127,6 +144,27 @@ def run(
     selection = tests or ("all" if jobs.selects(pytest_arguments) else "core")
     arguments = [f"--tests={selection}", *pytest_arguments]
     return jobs.job(framework, chosen_modes, device, arguments, _split_into_runs(framework, ways))
+
+
+def _make_fingerprints(framework: str) -> int:
+    """Write the fingerprints of the installed packages of a framework, and compare them with the committed ones."""
+    from conformance.fingerprints.cases import package_files
+    from conformance.fingerprints.run import make_fingerprints
+    from results.compare.fingerprints import list_fingerprints, pair_fingerprints
+    from results.record.folders import SHIPPED, WRITTEN
+    from results.show import fingerprints as prints
+
+    if not package_files(framework):
+        raise click.BadParameter(f"{framework} has no packages with fingerprints", param_hint="FRAMEWORK")
+    try:
+        paths = make_fingerprints(framework, WRITTEN / "fingerprints", lambda line: click.echo(line, err=True))
+    except RuntimeError as error:
+        raise click.ClickException(one_line(str(error))) from None
+    if not paths:
+        raise click.ClickException(f"{framework}: no package is installed here; `conformance install {framework}` does")
+    comparisons = pair_fingerprints(list_fingerprints([SHIPPED / "baselines"]), paths)
+    click.echo(prints.to_text(comparisons), nl=False)
+    return max((comparison.exit_status for comparison in comparisons), default=0)
 
 
 def _split_into_runs(framework: str, ways: str) -> list[tuple[str, ...]]:

@@ -1,1 +1,1 @@
-"""Fingerprints: what every public callable of a package does on generated calls, to be compared with another version."""
+"""Fingerprints: what the public callables of a package do on generated calls, for comparisons of versions."""

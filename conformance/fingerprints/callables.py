@@ -1,4 +1,4 @@
-"""The public callables of a package's namespaces, their signatures, and what their documentation says of a parameter."""
+"""The public callables of namespaces, their signatures, and what documentation says of a parameter."""
 
 import ast
 import importlib
@@ -50,7 +50,7 @@ class PublicCallable:
 
 
 def find_callables(namespaces: Sequence[str]) -> list[PublicCallable]:
-    """Return the public callables of modules that can be imported, by name; a name of another package does not count."""
+    """Return the public callables of those modules that can be imported, without those of other packages."""
     found: dict[str, PublicCallable] = {}
     known: set[int] = set()
     for namespace in namespaces:
@@ -100,15 +100,13 @@ def _is_own(value: Any, package: str) -> bool:
 
 def read_signature(value: Any) -> tuple[str, tuple[Parameter, ...]]:
     """Return the signature of a callable as text and its parameters, from its documentation if Python has none."""
-    try:
-        signature = inspect.signature(value)
-    except Exception:
-        signature = _documented_signature(value)
-        if signature is None:
-            return "", ()
-    documentation = (
-        f"{inspect.getdoc(value) or ''}\n{(inspect.getdoc(value.__init__) or '') if isinstance(value, type) else ''}"
-    )
+    signature = _find_signature(value)
+    if signature is None:
+        return "", ()
+    documentation = inspect.getdoc(value) or ""
+    if isinstance(value, type):
+        initializer: Any = vars(value).get("__init__")
+        documentation += f"\n{inspect.getdoc(initializer) or ''}"
     kinds = inspect.Parameter
     parameters = tuple(
         Parameter(
@@ -131,6 +129,13 @@ def read_signature(value: Any) -> tuple[str, tuple[Parameter, ...]]:
         for parameter in signature.parameters.values()
     )
     return f"({text})", parameters
+
+
+def _find_signature(value: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(value)
+    except Exception:
+        return _documented_signature(value)
 
 
 def _documented_signature(value: Any) -> inspect.Signature | None:

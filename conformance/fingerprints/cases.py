@@ -1,4 +1,4 @@
-"""Programs of a package: each calls one public callable, by its defaults, with one option changed, or in a variant of its kind."""
+"""Programs that call one public callable: by its defaults, with one option changed, or in a variant of its kind."""
 
 import importlib
 import inspect

@@ -95,9 +95,9 @@ def _run_to_end(file: Path, folder: Path, seed: str) -> list[list[Any]]:
             )
         if lines[-1][0] == "done":
             break
-        first = next(line[1] for line in reversed(lines) if line[0] == "callable")
+        first, name = next((line[1], line[2]) for line in reversed(lines) if line[0] == "callable")
         key = next((line[1] for line in reversed(lines) if line[0] == "start"), "")
-        crashed.append(key)
+        crashed.append(f"{name} {key}")
         with output.open("a", encoding="utf-8") as appended:
             appended.write(json.dumps(["end", key, f"!{ending}", ""]) + "\n")
     return _read_lines(output)

@@ -1,4 +1,4 @@
-"""A result as an outcome: its structure, a digest of its bits, and two sketches of every array, which tell rounding from a change."""
+"""A result as a structure and numbers: a digest of all bits, and two sketches of each array."""
 
 import base64
 import enum
@@ -26,7 +26,7 @@ _COUNTER = re.compile(r"_\d+(?=$|/|\.)")
 
 @dataclass(frozen=True)
 class Leaf:
-    """An array or text of a result: its path, its format and shape or its text, and its values in float64 ([] for a text)."""
+    """An array or a text of a result: its path, its format and shape or its text, its values, [] for a text."""
 
     path: str
     form: str
@@ -109,8 +109,7 @@ def _sketch(values: NDArray[np.float64]) -> str:
 
 
 def describe(result: Any, warnings: Sequence[str] = ()) -> tuple[str, str]:
-    """Return the structure of a result (paths, formats, shapes, texts, numbers of NaN and infinity, categories of warnings),
-    and its numbers: four characters of a digest of all bits, and eight for each array."""
+    """Return the structure and the numbers of a result, as `results.compare.fingerprints` describes them."""
     parts, arrays, letters, digest = [], [], "", hashlib.blake2b(digest_size=3)
     for leaf in flatten(result):
         special = ""

@@ -1,4 +1,4 @@
-"""The process that runs the programs of a package: `python -m conformance.fingerprints.worker FILE OUTPUT FIRST [CRASHED...]`."""
+"""The process that runs the programs of a package; its arguments are FILE OUTPUT FIRST [CRASHED...]."""
 
 import json
 import os
@@ -29,7 +29,7 @@ class Worker:
     """Runs programs in this process, and writes a line of JSON before and after each."""
 
     def __init__(self, package: Package, output: TextIO, crashed: Collection[str] = ()) -> None:
-        self.package, self._output, self._crashed = package, output, crashed
+        self.package, self._output, self._crashed, self._name = package, output, crashed, ""
         self._before = compile(package.before, "before", "exec")
 
     def _write(self, *line: Any) -> None:
@@ -38,7 +38,7 @@ class Worker:
 
     def run(self, key: str, program: str) -> bool:
         """Run a program, write its outcome under a key, and return whether it ended without an exception."""
-        if key in self._crashed:
+        if f"{self._name} {key}" in self._crashed:
             return False
         self._write("start", key)
         scope: dict[str, Any] = {"__name__": "program"}
@@ -62,7 +62,7 @@ class Worker:
 
     def drive(self, candidate: PublicCallable, kind: Kind) -> None:
         """Run the programs of a callable: the first required arguments that it takes, then options, then variants."""
-        parameters = candidate.parameters
+        self._name, parameters = candidate.name, candidate.parameters
         for arguments in required_arguments(self.package, kind, parameters):
             program = write_program(candidate, kind.program, arguments)
             if self.run(_key(arguments), program):

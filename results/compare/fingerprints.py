@@ -9,7 +9,7 @@ weights of both signs. Rounding moves these by less than the format's roundoff; 
 import base64
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +23,7 @@ SUFFIX = ".fingerprint.gz"
 RESOLUTION = 2.0**-12
 """Relative difference that counts as rounding in every format; a stored number has 16 significant bits."""
 ROUNDINGS = {"w": 0.0, "b": 2.0**-7, "h": 2.0**-9, "8": 2.0**-2, "f": RESOLUTION}
-"""Relative difference that counts as rounding, by a format's letter: whole numbers, bfloat16, float16, float8, others."""
+"""Relative difference that counts as rounding, by letter: whole numbers, bfloat16, float16, float8, other formats."""
 SKETCH = 9
 """Characters of an array: its letter, its root mean square, its weighted mean."""
 DIGEST = 4
@@ -296,8 +296,20 @@ def _split_signature(text: str) -> dict[str, str]:
     return {name: default for name, _, default in pairs}
 
 
+def _order(fingerprint: PackageFingerprint) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", fingerprint.version))
+
+
+def list_fingerprints(paths: Sequence[Path]) -> list[Path]:
+    """Return the fingerprints among files, and those of folders, by name."""
+    found: list[Path] = []
+    for path in paths:
+        inner = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path] if path.name.endswith(SUFFIX) else []
+        found += inner
+    return found
+
+
 def pair_fingerprints(old: Sequence[Path], new: Sequence[Path]) -> list[FingerprintComparison]:
-    """Compare the fingerprints of each package that both sides have, the only or the first one of each side."""
-    before: Mapping[str, PackageFingerprint] = {entry.package: entry for entry in map(load, reversed(old))}
-    after: Mapping[str, PackageFingerprint] = {entry.package: entry for entry in map(load, reversed(new))}
+    """Compare the fingerprints of each package that both sides have, of several versions the newest."""
+    before, after = ({entry.package: entry for entry in sorted(map(load, paths), key=_order)} for paths in (old, new))
     return [compare_fingerprints(before[name], after[name]) for name in sorted(before.keys() & after.keys())]

@@ -337,4 +337,9 @@ def document(comparisons: Comparisons) -> dict[str, Any]:
 
 def to_json(comparisons: Comparisons) -> str:
     """The JSON document as text, in which what is not printable ASCII is escaped, DEL too."""
-    return json.dumps(document(comparisons), indent=1, allow_nan=False).replace("\x7f", r"\u007f") + "\n"
+    return to_ascii(document(comparisons))
+
+
+def to_ascii(content: object) -> str:
+    """A JSON document as text, in which what is not printable ASCII is escaped, DEL too."""
+    return json.dumps(content, indent=1, allow_nan=False).replace("\x7f", r"\u007f") + "\n"

@@ -35,10 +35,11 @@ def markdown(comparisons: Sequence[FingerprintComparison]) -> str:
 
 def to_json(comparisons: Sequence[FingerprintComparison]) -> str:
     """Return every change as JSON."""
-    return json.dumps([_plain(comparison) for comparison in comparisons], indent=1) + "\n"
+    return json.dumps({"fingerprints": [document(comparison) for comparison in comparisons]}, indent=1) + "\n"
 
 
-def _plain(comparison: FingerprintComparison) -> dict[str, object]:
+def document(comparison: FingerprintComparison) -> dict[str, object]:
+    """Return a comparison as values of JSON."""
     changes = [vars(change) for change in comparison.changes]
     counts = {name: getattr(comparison, name) for name in ("identical", "rounding", "changed")}
     versions = {"old": comparison.old.version, "new": comparison.new.version, "packages": comparison.packages}
