@@ -181,7 +181,10 @@ def compare(
         from conformance.cli.sweep import judge_version  # takes pip
 
         files = [paths or judge_version(text, mode, device) for text, paths in zip((old, new), files, strict=True)]
-        fingerprints = pair_fingerprints(*(list_fingerprints([path.parent for path in paths]) for paths in files))
+        folders = (
+            [path.parents[1] / "fingerprints" / path.name.partition(".json")[0] for path in paths] for paths in files
+        )
+        fingerprints = pair_fingerprints(*map(list_fingerprints, folders))
     comparisons = compare_files(files[0], files[1], partial)
     if style == "json":
         document = differences.document(comparisons) | {"fingerprints": list(map(prints.document, fingerprints))}

@@ -124,7 +124,7 @@ def judge_version(text: str, mode: str, device: str) -> list[Path]:
     check_suite_packages()
     sys.path.insert(0, str(Path.cwd()))
     group = CellGroup(framework, (version,), modes=tuple(filter(None, mode.split(","))), devices=(device,))
-    plan = SweepPlan(text, (group,), ("--tests=core",))
+    plan = SweepPlan(text, (group,), ("--tests=core",), fingerprints=True)
     judge = CellJudge(CellFolder(FOLDER / "compared", plan), tell_verdicts)
     results = [judge.judge(cell) for cell in cells_of(plan)]
     if failed := [result for result in results if result.record is None]:

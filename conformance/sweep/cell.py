@@ -33,6 +33,7 @@ from conformance.sweep.plan import SweepCell, SweepPlan
 from conformance.test_ids.inventory import ROOT
 from frameworks.installer.distributions import distribution_of
 from frameworks.installer.request import driver
+from results.compare.fingerprints import list_fingerprints
 from results.record.files import RecordError, compress_content, inside, one_line, unwritable
 from results.record.files import replace as replace_file
 from results.record.reading import Record, load, to_json
@@ -44,6 +45,8 @@ SUITE_VARIABLE = "CONFORMANCE_SUITE_PACKAGES"
 """Environment variable with a site-packages folder of the suite's requirements; environments then need no install."""
 
 SUITE_LOCK = ROOT / "locks" / "suite.txt"
+FINGERPRINTS_S = 900.0
+"""Limit for the fingerprints of one environment, in seconds."""
 INSTALL_S = 3600.0
 """Limit for the installation of one environment, in seconds."""
 GRACE_S = 5.0
@@ -83,6 +86,7 @@ class CellResult:
         outcome: "judged", one of `UNAVAILABLE`, "install failed", "import failed", "out of time" or "crash".
         reason: one line, "" for judged cells.
         record: a compressed record, b"" without one.
+        fingerprints: fingerprints of the cell's packages, by file name.
         seconds: duration of the whole cell.
         log: the end of the output of the step that failed.
     """
@@ -90,6 +94,7 @@ class CellResult:
     outcome: str
     reason: str = ""
     record: bytes = b""
+    fingerprints: Mapping[str, bytes] = field(default_factory=dict)
     seconds: float = 0.0
     log: str = ""
 
@@ -200,7 +205,9 @@ def run_cell(request: CellRequest, commands: Commands | None = None) -> CellResu
             if distribution_of(request.cell.framework) is not None:
                 python = make_environment(folder / "environment", requirements_of(request.cell), commands)
             record = _run_suite(request, python, folder, commands)
-            result = CellResult("judged", record=compress_content(Path("record.json.gz"), to_json(record)))
+            content = compress_content(Path("record.json.gz"), to_json(record))
+            fingerprints = _make_fingerprints(request, python, folder, commands) if request.plan.fingerprints else {}
+            result = CellResult("judged", record=content, fingerprints=fingerprints)
         except NotJudged as refusal:
             result = CellResult(refusal.outcome, refusal.reason, log=refusal.log)
         except (RecordError, OSError) as error:
@@ -307,9 +314,7 @@ def _run_suite(request: CellRequest, python: Path, folder: Path, commands: Comma
     """Run the suite and repeat verdicts that need action, within the plan's limit, with the variables that tox sets."""
     cell, plan, path = request.cell, request.plan, folder / "record.json"
     (folder / "tmp").mkdir(exist_ok=True)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
-    environment |= {**VARIABLES, "XLA_FLAGS": os.environ.get("XLA_FLAGS", VARIABLES["XLA_FLAGS"])}
-    environment |= {"TMPDIR": str(folder / "tmp"), **({"PYTHONPATH": request.path} if request.path else {})}
+    environment = _environment(request, folder)
     options = [f"--framework={cell.framework}", f"--device={cell.device}", *(f"--way={way}" for way in cell.ways)]
     options += [f"--mode={cell.mode}"] if cell.mode else []
     suite = [str(python), "-m", "pytest", *options]
@@ -331,6 +336,21 @@ def _run_suite(request: CellRequest, python: Path, folder: Path, commands: Comma
         raise NotJudged("import failed", missing[0], result.output)
     ending = killed_by(result.status) or f"status {result.status}"
     raise NotJudged("crash", f"pytest ended with {ending}: {result.last_line}", result.output)
+
+
+def _environment(request: CellRequest, folder: Path) -> dict[str, str]:
+    """Return the variables of a cell's processes."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
+    environment |= {**VARIABLES, "XLA_FLAGS": os.environ.get("XLA_FLAGS", VARIABLES["XLA_FLAGS"])}
+    return environment | {"TMPDIR": str(folder / "tmp"), **({"PYTHONPATH": request.path} if request.path else {})}
+
+
+def _make_fingerprints(request: CellRequest, python: Path, folder: Path, commands: Commands) -> dict[str, bytes]:
+    """Make the fingerprints of a cell's packages; none if that fails, which costs the record nothing."""
+    argv = [str(python), "-m", "conformance", "run", request.cell.framework, "--fingerprints"]
+    environment = _environment(request, folder) | {"CONFORMANCE_RESULTS": str(folder)}
+    commands.run(argv, folder / "fingerprints.log", FINGERPRINTS_S, environment)
+    return {path.name: path.read_bytes() for path in list_fingerprints([folder / "fingerprints"])}
 
 
 POLL_S = 0.5
@@ -494,7 +514,7 @@ def _import_engine(name: str) -> Any:
         raise NoEngine(f"{name} is not installed: pip install {name}") from None
 
 
-RECORDS, OUTCOMES, LOGS = "records", "outcomes.json", "logs"
+RECORDS, FINGERPRINTS, OUTCOMES, LOGS = "records", "fingerprints", "outcomes.json", "logs"
 ATTEMPTS = 3
 """Number of starts of a cell whose worker or machine is lost each time."""
 
@@ -523,6 +543,10 @@ class CellFolder:
         """Return the path of a cell's record."""
         return inside(self.path / RECORDS, f"{cell.name}.json.gz")
 
+    def fingerprints(self, cell: SweepCell) -> Path:
+        """Return the folder of the fingerprints of a cell's packages."""
+        return inside(self.path / FINGERPRINTS, cell.name)
+
     def is_done(self, cell: SweepCell) -> bool:
         """Return whether a cell has a record with the plan's selection and seed."""
         return load_finished(self.record(cell), self.plan) is not None
@@ -530,7 +554,8 @@ class CellFolder:
     def store(self, cell: SweepCell, result: CellResult) -> None:
         """Write the record of a result, or without one the end of the output."""
         log = inside(self.path / LOGS, f"{cell.name}.txt")
-        for path, content in ((self.record(cell), result.record), (log, result.log.encode())):
+        fingerprints = ((self.fingerprints(cell) / name, content) for name, content in result.fingerprints.items())
+        for path, content in ((self.record(cell), result.record), (log, result.log.encode()), *fingerprints):
             if content:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(path, content)
@@ -620,7 +645,7 @@ class Sweep:
 
     def _end(self, cell: SweepCell, result: CellResult, *, is_new: bool = True) -> None:
         self.folder.store(cell, result)
-        self.results[cell.name] = replace(result, record=b"", log="")
+        self.results[cell.name] = replace(result, record=b"", fingerprints={}, log="")
         self.tell(cell, result, is_new)
         if is_new:
             self._write_outcomes()

@@ -291,6 +291,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
     repeat: bool = True
+    fingerprints: bool = True
 
 
 @dataclass(frozen=True)
@@ -303,6 +304,7 @@ class SweepPlan:
         limit_s: seconds for the suite in one cell, repetitions included.
         workers: processes of the suite in one cell.
         repeat: whether verdicts that need action are repeated in new processes.
+        fingerprints: whether cells make the fingerprints of their packages.
         file: path of the plan, "" for a plan without a file.
     """
 
@@ -313,6 +315,7 @@ class SweepPlan:
     workers: int = 2
     seed: int = 0
     repeat: bool = True
+    fingerprints: bool = False
     file: str = ""
 
 
@@ -397,7 +400,8 @@ def _plan(file: _File, path: Path) -> SweepPlan:
         raise ValueError(f"limit: got {file.limit!r}, want a time such as 20m")
     groups = tuple(_checked_group(group, f"cells[{index}]") for index, group in enumerate(file.cells))
     selection = _selection(file.selection)
-    return SweepPlan(name, groups, selection, limit_s, file.workers, file.seed, file.repeat, str(path))
+    settings = (limit_s, file.workers, file.seed, file.repeat, file.fingerprints)
+    return SweepPlan(name, groups, selection, *settings, str(path))
 
 
 def _selection(text: str) -> tuple[str, ...]:
