@@ -20,7 +20,8 @@ from conformance.checks.subject import supports
 from conformance.generative.masks import MaskedCase
 from conformance.generative.programs import variations
 from conformance.generative.programs.case import GeneratedCase
-from conformance.generative.programs.features import PRECISIONS, features, is_offered, word
+from conformance.generative.programs.features import features, word
+from conformance.generative.programs.recipes import PRECISIONS, is_offered
 from conformance.generative.programs.triage import reachable
 from conformance.generative.verdicts import LAWS
 from conformance.known_failures.reading import Exclusion, known_of

@@ -35,8 +35,9 @@ from conformance.generative.programs.case import (
     Verb,
 )
 from conformance.generative.programs.executor import PlayFailed, SubjectExecutor
-from conformance.generative.programs.features import PRECISIONS, features, is_offered, scope_formats, variants
+from conformance.generative.programs.features import features
 from conformance.generative.programs.judge import failure_after, make_failure
+from conformance.generative.programs.recipes import PRECISIONS, is_offered, scope_formats, variants
 from conformance.generative.programs.variations import MANY_UPDATES
 from conformance.search.properties import Failure, GenerativeSettings, Observation, generative_settings
 from fixtures.arrays import Array, format_of

@@ -13,7 +13,7 @@ from conformance.checks.evidence import clean_message, same_bits, short_text
 from conformance.checks.subject import Subject, supports
 from conformance.generative.programs.ensemble import MEMBERS
 from conformance.generative.programs.executor import open_and_leave
-from conformance.generative.programs.features import scope_formats
+from conformance.generative.programs.recipes import scope_formats
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
 from conformance.search.properties import LAYOUTS, Failure, GenerativeSettings, Layout, gaps, laid_out, nth, unit
 from conformance.techniques.recompute import function_bounds, of_two_runs

@@ -38,7 +38,8 @@ from conformance.generative.programs.case import (
     WrongWidth,
     scales_dynamically,
 )
-from conformance.generative.programs.features import MANY, recipes, scope_formats, techniques_of
+from conformance.generative.programs.features import MANY
+from conformance.generative.programs.recipes import recipes, scope_formats, techniques_of
 from conformance.search.properties import ends_by_itself
 from fixtures.model import (
     Activation,

@@ -31,14 +31,14 @@ from conformance.generative.programs.case import (
     open_windows,
 )
 from conformance.generative.programs.executor import Play, PlayFailed
-from conformance.generative.programs.features import features, recipes, variants
+from conformance.generative.programs.features import features
+from conformance.generative.programs.recipes import recipes, variants
 from conformance.generative.programs.strategies import TARGETS, cases, limit_files, models
 from conformance.generative.programs.triage import find_broken_clause
 from conformance.search.properties import Failure, GenerativeSettings, Observation
 from fixtures.model import BatchNorm, Dropout, LayerNorm, walk
 from fixtures.recipe import DynamicScaling, Recompute, Scaling, StaticScaling
 from frameworks.contract import Capability, Framework, Unsupported
-from frameworks.registry import load
 from frameworks.ways import Way
 
 LARGEST_SCALABLE = 2.0**96
@@ -191,23 +191,16 @@ class Elsewhere(Variation):
 
 
 @dataclass(frozen=True)
-class PlaysTask:
-    """Cases to play in a new process; the other fields make the subject again.
+class PlaysTask(subprocesses.FrameworkTask):
+    """Cases to play in a new process; the other fields make the subject again."""
 
-    Attributes:
-        framework: the adapter, as "package.module:Class".
-    """
-
-    framework: str
-    device: str
-    mode: str
     seed: int
     ways: tuple[Way, ...]
     cases: tuple[GeneratedCase, ...]
 
     def run(self) -> list[tuple[Observation | None, ...] | None]:
         """Return the observations after every verb of each case; None for a case that is refused or raises."""
-        subject = Subject(load(self.framework, self.device, self.mode), self.seed, ways=self.ways)
+        subject = Subject(self.load(), self.seed, ways=self.ways)
         plays = [_try_play(subject, case) for case in self.cases]
         return [result.observations if isinstance(result, Play) else None for result in plays]
 
