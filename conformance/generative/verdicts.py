@@ -17,6 +17,7 @@ from frameworks.contract import Capability
 Excluded = tuple[Exclusion, ...]
 
 ALL_LEFT_OUT = "every generated case is excluded by a known defect"
+_EVERY_CASE, _THIS_CASE = "the law holds for every drawn case", "the law holds for this case"
 
 
 def explore(subject: Subject, verdict: Verdict, excluded: Excluded, law: Property, part: int = 0) -> None:
@@ -51,13 +52,14 @@ def explore(subject: Subject, verdict: Verdict, excluded: Excluded, law: Propert
     search.run(strategy, law.count(laws) * profile.factor, law.seed(chosen, part), profile.shrinking_s)
     if search.smallest is not None:
         instance, failure = search.smallest
-        _raise_violation(subject, verdict, laws, instance, failure)
+        clause, text = _record_failure(subject, verdict, laws, instance, failure, _EVERY_CASE)
+        raise Violation(clause, f"{text}\n{as_test(law, instance)}")
     if not search.judged and search.refusal is not None:
         raise search.refusal
     if not search.judged:
         verdict.abstain(ALL_LEFT_OUT)
     what = f"{search.judged} drawn, {search.refused} refused"
-    verdict.checks.append(Check("the law holds for every drawn case", True, what, "all"))
+    verdict.checks.append(Check(_EVERY_CASE, True, what, "all"))
 
 
 def hold(subject: Subject, verdict: Verdict, instance: Instance) -> None:
@@ -71,44 +73,62 @@ def hold(subject: Subject, verdict: Verdict, instance: Instance) -> None:
     with np.errstate(all="ignore"):
         failure = instance.failure(subject, laws)
     if failure is not None:
-        _raise_violation(subject, verdict, laws, instance, failure)
-    verdict.checks.append(Check("the law holds for this case", True, "1 case", "all"))
+        raise Violation(*_record_failure(subject, verdict, laws, instance, failure, _THIS_CASE))
+    verdict.checks.append(Check(_THIS_CASE, True, "1 case", "all"))
 
 
-def _raise_violation(
-    subject: Subject, verdict: Verdict, laws: GenerativeSettings, instance: Instance, failure: Failure
-) -> None:
-    __tracebackhide__ = True
+def _record_failure(
+    subject: Subject, verdict: Verdict, laws: GenerativeSettings, instance: Instance, failure: Failure, what: str
+) -> tuple[str, str]:
+    """Add a failed check to the verdict; return the clause that the failure breaks, and the text."""
     with np.errstate(all="ignore"):
         clause, text = instance.clause(subject, laws, failure)
-    verdict.checks.append(Check("the law holds for every drawn case", False, text, "no difference"))
-    raise Violation(clause, f"{text}\n{as_test(instance)}")
+    verdict.checks.append(Check(what, False, text, "no difference"))
+    return clause, text
 
 
-def as_test(instance: Instance) -> str:
-    """Return a plain test of one instance, to paste into a file of `conformance/suites`."""
+def as_test(law: Property, instance: Instance) -> str:
+    """Return a plain test of one instance of a law, to paste into a file of `conformance/suites`."""
+    (clause,) = (clause for clause, other in LAWS.items() if other.number == law.number)
     return (
         "the smallest failing case, as a test of its own:\n\n"
         "from conformance.generative.paste import *\n\n"
-        '@clause("laws.programs")\n'
+        f'@clause("{clause}")\n'
         "def test_example(subject: Subject, verdict: Verdict) -> None:\n"
         f"    hold(subject, verdict, {instance!r})\n"
     )
 
 
 LAWS: Mapping[str, Property] = {
-    "laws.programs": Property(0, variations.programs, 8, 1.0),
+    "laws.programs": Property(number=0, draw=variations.programs, parts=8, share=1.0),
     "laws.recomputation": Property(
-        1, variations.draw_recomputed_case, 2, 1 / 8, (Capability.RECOMPUTE,), always=frozenset({"recompute"})
+        number=1,
+        draw=variations.draw_recomputed_case,
+        parts=2,
+        share=1 / 8,
+        needs=(Capability.RECOMPUTE,),
+        always=frozenset({"recompute"}),
     ),
-    "laws.scales": Property(2, variations.draw_scaled_case, 1, 1 / 16, (Capability.DYNAMIC_SCALING,)),
-    "laws.restores": Property(3, variations.draw_resumed_case, 2, 1 / 8, (Capability.CHECKPOINT,)),
-    "laws.second-run": Property(4, variations.draw_second_run, 2, 1 / 8),
-    "laws.windows": Property(5, variations.draw_cut_windows, 1, 1 / 64, (Capability.ACCUMULATION,)),
-    "laws.operations": Property(6, operations.draw_scoped_operation, 2, 1.0, (Capability.AUTOCAST_SCOPE,)),
-    "laws.calls": Property(7, operations.draw_calls, 1, 1 / 16, (Capability.RECOMPUTE_CASES,)),
-    "laws.masks": Property(9, masks.draw_masked_case, 1, 1 / 8),
-    **{clause: test for technique in load_techniques() for clause, test in technique.properties.items()},
-    "laws.processes": Property(8, variations.draw_elsewhere, 1, 0.0, (), variations.join_triples),
+    "laws.scales": Property(
+        number=2, draw=variations.draw_scaled_case, parts=1, share=1 / 16, needs=(Capability.DYNAMIC_SCALING,)
+    ),
+    "laws.restores": Property(
+        number=3, draw=variations.draw_resumed_case, parts=2, share=1 / 8, needs=(Capability.CHECKPOINT,)
+    ),
+    "laws.second-run": Property(number=4, draw=variations.draw_second_run, parts=2, share=1 / 8),
+    "laws.windows": Property(
+        number=5, draw=variations.draw_cut_windows, parts=1, share=1 / 64, needs=(Capability.ACCUMULATION,)
+    ),
+    "laws.operations": Property(
+        number=6, draw=operations.draw_scoped_operation, parts=2, share=1.0, needs=(Capability.AUTOCAST_SCOPE,)
+    ),
+    "laws.calls": Property(
+        number=7, draw=operations.draw_calls, parts=1, share=1 / 16, needs=(Capability.RECOMPUTE_CASES,)
+    ),
+    "laws.masks": Property(number=9, draw=masks.draw_masked_case, parts=1, share=1 / 8),
+    **{clause: law for technique in load_techniques() for clause, law in technique.properties.items()},
+    "laws.processes": Property(
+        number=8, draw=variations.draw_elsewhere, parts=1, share=0.0, together=variations.join_triples
+    ),
 }
 """Laws by clause id."""

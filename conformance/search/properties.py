@@ -310,7 +310,7 @@ ATTEMPTS = 8
 """Largest number of attempts to generate a single instance that can be judged."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Property:
     """One law.
 

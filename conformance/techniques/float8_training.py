@@ -15,11 +15,11 @@ from conformance.techniques.formats import (
     SCALE,
     WITHIN,
     U,
-    furthest,
     product_and_bound,
     round_to_codes,
     stored_scales,
     values_up_to,
+    worst_share,
 )
 from fixtures.arrays import NARROW, Array, NarrowFormat
 from fixtures.model import Batch, Dense, Head, Heads, Model, Window
@@ -125,7 +125,7 @@ class ExpectedScales:
             ("gradient of the input", passed.input_gradient, back, weights.T),
             ("gradient of the kernel", passed.kernel_gradient, activations.T, back),
         ):
-            share = furthest(measured, *product_and_bound(left, right))
+            share = worst_share(measured, *product_and_bound(left, right))
             verdict.within(share, WITHIN, f"{name} of step {step}", "value")
 
     def _compute_stored_scales(self, operand: Operand) -> list[float]:
@@ -255,7 +255,11 @@ def _steps(draw: st.DrawFn, accumulation: int) -> DelayedStep:
 DELAYED_SCALING = Technique(
     rows={"delayed-scaling": "`float8` matmul with delayed scaling"},
     clauses={"formats.delayed-scaling": "delayed-scaling"},
-    properties={"laws.delayed-scales": Property(12, draw_case, 1, 1 / 8, (Capability.DELAYED_SCALING,))},
+    properties={
+        "laws.delayed-scales": Property(
+            number=12, draw=draw_case, parts=1, share=1 / 8, needs=(Capability.DELAYED_SCALING,)
+        )
+    },
     breaks=("formats.delayed-scaling",),
     features=("delayed=window", "delayed=infinite"),
     places={ReferenceDelayedProduct: ("delayed_class", ReferenceFramework)},

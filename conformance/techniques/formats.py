@@ -337,11 +337,14 @@ def product_and_bound(left: Array, right: Array) -> tuple[Array, Array]:
     return left @ right, terms * U * (np.abs(left) @ np.abs(right))
 
 
-def furthest(measured: Array, expected: Array, bound: Array) -> float:
-    """Return the largest deviation in units of its bound; NaN if a value is not finite."""
+def worst_share(measured: Array, expected: Array, bound: Array) -> float:
+    """Return the largest deviation in units of its bound, 0 for empty arrays; NaN if a value is not finite.
+
+    Where the bound is 0, a value must be exact.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
         gap = np.abs(measured - expected)
-        return float(np.max(np.where(gap == 0, 0.0, gap / bound)))
+        return float(np.max(np.where(gap == 0, 0.0, gap / bound), initial=0.0))
 
 
 class CodedCall(Protocol):
@@ -681,7 +684,7 @@ class CodeProduct:
         decoded = (NARROW[name].values()[codes] for name, codes in zip(self.formats, operands, strict=True))
         with breaking("formats.products") as verdict:
             expected, bound = product_and_bound(*decoded)
-            verdict.within(furthest(product, expected, bound), WITHIN, "products", "value")
+            verdict.within(worst_share(product, expected, bound), WITHIN, "products", "value")
 
 
 @dataclass(frozen=True)
@@ -801,7 +804,7 @@ FORMATS = Technique(
         "formats.products": "float8-products",
         "formats.packing": "int4-packing",
     },
-    properties={"laws.codes": Property(10, draw_calls, 2, 1.0)},
+    properties={"laws.codes": Property(number=10, draw=draw_calls, parts=2, share=1.0)},
     breaks=(
         "formats.decode",
         "formats.overflow-as-declared",

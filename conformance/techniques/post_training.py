@@ -13,7 +13,7 @@ from conformance.checks.evidence import Verdict
 from conformance.checks.subject import Subject, need_rule
 from conformance.oracle.bound import Bound
 from conformance.techniques import Technique, formats
-from conformance.techniques.formats import NEAR_A_TIE, U, check_codes, check_scale
+from conformance.techniques.formats import NEAR_A_TIE, U, check_codes, check_scale, worst_share
 from fixtures.arrays import Array
 from fixtures.model import Activation, Dense, Flatten, Head, Heads, LayerNorm, Model, dense_weights
 from frameworks.contract import (
@@ -466,12 +466,6 @@ def check_weights(verdict: Verdict, quantized: QuantizedModel, rule: LinearRule,
             operand = cast(weights[name], rule)
             check_scale(verdict, operand, weight, rule.weight, f" of {name}")
             check_codes(verdict, operand, weight, rule.weight, f" of {name}")
-
-
-def worst_share(measured: Array, exact: Array, bound: Array) -> float:
-    """Return the largest deviation in units of its bound; where the bound is 0, a value must be exact."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound), initial=0.0))
 
 
 def check_near(verdict: Verdict, measured: Array, exact: Array, bound: Array, what: str, signature: str) -> None:

@@ -34,7 +34,7 @@ from conformance.generative.programs.ensemble import MANY_TERMS, Ensemble, Float
 from conformance.generative.programs.judge import against_the_oracle
 from conformance.generative.programs.triage import find_broken_clause, reachable
 from conformance.generative.programs.variations import Program
-from conformance.generative.verdicts import LAWS, explore
+from conformance.generative.verdicts import LAWS, as_test, explore
 from conformance.known_failures.entries import Exclusion
 from conformance.known_failures.reading import load_known
 from conformance.search.properties import Search, distance, generative_settings
@@ -157,6 +157,11 @@ def test_explore_of_a_failure_gives_a_test_to_paste_and_the_same_one_for_a_seed(
         names["test_example"](subject("OverflowKeepsTheCount"), Verdict())
     assert again.value.signature == raised.value.signature
     names["test_example"](subject(), Verdict())
+
+
+@pytest.mark.parametrize("clause", LAWS)
+def test_as_test_names_the_clause_of_the_law(clause: str) -> None:
+    assert f'@clause("{clause}")\n' in as_test(LAWS[clause], Program(SKIPPED))
 
 
 @pytest.mark.parametrize(

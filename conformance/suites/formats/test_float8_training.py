@@ -6,7 +6,7 @@ import pytest
 from conformance.checks.api import Bound, Subject, Verdict, clause, need
 from conformance.techniques import float8_training as expected
 from conformance.techniques.float8_training import STILL, rule_of
-from conformance.techniques.formats import WITHIN, U, furthest, values_up_to
+from conformance.techniques.formats import WITHIN, U, values_up_to, worst_share
 from conformance.techniques.post_training import bias_of
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
@@ -73,7 +73,7 @@ def test_layers_multiply_dequantized_values(subject: Subject, verdict: Verdict, 
     shown, layers = run_pass(subject, verdict, largest, weights())
     for name, layer in layers.items():
         path, _ = DENSE[name]
-        share = furthest(shown.outputs[path], layer.outputs.values, layer.outputs.bound)
+        share = worst_share(shown.outputs[path], layer.outputs.values, layer.outputs.bound)
         verdict.within(share, WITHIN, f"what layer {path} gives", "value")
 
 
@@ -83,7 +83,7 @@ def test_biases_are_not_cast(subject: Subject, verdict: Verdict) -> None:
     shown, layers = run_pass(subject, verdict, 4.0, weights(biases=3.0))
     for name, layer in layers.items():
         path, _ = DENSE[name]
-        share = furthest(shown.outputs[path], layer.outputs.values, layer.outputs.bound)
+        share = worst_share(shown.outputs[path], layer.outputs.values, layer.outputs.bound)
         verdict.within(share, WITHIN, f"what layer {path} gives", "bias")
 
 
@@ -93,10 +93,10 @@ def test_gradients_multiply_dequantized_values(subject: Subject, verdict: Verdic
     shown, layers = run_pass(subject, verdict, largest, weights())
     for name, layer in layers.items():
         gradient = layer.weight_gradient
-        share = furthest(shown.parameters[name], gradient.values, gradient.bound)
+        share = worst_share(shown.parameters[name], gradient.values, gradient.bound)
         verdict.within(share, WITHIN, f"gradient of {name}", "gradient")
     back = layers["2.output.weight"].input_gradient
-    share = furthest(shown.gradients["1"], back.values, back.bound)
+    share = worst_share(shown.gradients["1"], back.values, back.bound)
     verdict.within(share, WITHIN, "gradient that the head passes back", "passed-back")
 
 
@@ -106,7 +106,7 @@ def test_bias_gradients_are_not_cast(subject: Subject, verdict: Verdict) -> None
     for path, _ in DENSE.values():
         gradient = shown.gradients[path].astype(np.float64)
         bound = (ROWS + 2) * U * np.abs(gradient).sum(0)
-        share = furthest(shown.parameters[f"{path}.bias"], gradient.sum(0), bound)
+        share = worst_share(shown.parameters[f"{path}.bias"], gradient.sum(0), bound)
         verdict.within(share, WITHIN, f"gradient of the bias of layer {path}", "bias-gradient")
 
 

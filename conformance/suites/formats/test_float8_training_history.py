@@ -9,7 +9,7 @@ import pytest
 from conformance.checks.api import Subject, Verdict, clause, need
 from conformance.techniques import float8_training as expected
 from conformance.techniques.float8_training import weights as exact_weights
-from conformance.techniques.formats import SCALE, WITHIN, U, furthest, stored_scales
+from conformance.techniques.formats import SCALE, WITHIN, U, stored_scales, worst_share
 from fixtures.recipe import SGD, AdamW, DynamicScaling, Float8, Recompute, StaticScaling
 from frameworks.contract import AmaxHistories, Capability, Operand
 
@@ -268,7 +268,7 @@ def test_amax_history_is_not_in_gradient_norm(subject: Subject, verdict: Verdict
         for name, value in plain.parameters().items():
             moved = np.abs(value.astype(np.float64) - before[name])
             bound = 4 * update * U * (np.abs(before[name]) + 4 * moved)
-            share = furthest(clipped.parameters()[name], value.astype(np.float64), bound)
+            share = worst_share(clipped.parameters()[name], value.astype(np.float64), bound)
             verdict.within(share, WITHIN, f"{name} after update {update}", "clipped")
         verdict.differs(before, plain.parameters(), "the update moves weights")
         before = plain.parameters()

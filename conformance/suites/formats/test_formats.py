@@ -14,10 +14,10 @@ from conformance.techniques.formats import (
     cast_by_rule,
     example,
     find_differences,
-    furthest,
     hard_values,
     nearest,
     product_and_bound,
+    worst_share,
 )
 from fixtures.arrays import CODES, NARROW, Array, NarrowFormat
 from frameworks.contract import Capability, NumberFormats
@@ -94,7 +94,7 @@ def test_matmul_matches_dequantized_values(
     measured = subject.framework.rule(NumberFormats).float8_product(codes[0], codes[1], names)
     verdict.equal(str(measured.dtype), "float32", "the product's format", "format")
     expected, bound = product_and_bound(*decoded)
-    verdict.within(furthest(measured, expected, bound), WITHIN, f"products of {' and '.join(names)}", "value")
+    verdict.within(worst_share(measured, expected, bound), WITHIN, f"products of {' and '.join(names)}", "value")
 
 
 @clause("formats.packing")

@@ -8,7 +8,8 @@ import pytest
 from conformance.checks.api import Bound, Subject, Verdict, clause, need, spike_gradients
 from conformance.techniques import formats
 from conformance.techniques import qat as expected
-from conformance.techniques.post_training import OF_ITS_BOUND, bias_of, check_same_ranges, random_inputs, worst_share
+from conformance.techniques.formats import worst_share
+from conformance.techniques.post_training import OF_ITS_BOUND, bias_of, check_same_ranges, random_inputs
 from conformance.techniques.qat import check_following, ranges_of, rule_of
 from fixtures.arrays import Array
 from fixtures.data import digits_batch
