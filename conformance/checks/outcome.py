@@ -105,8 +105,7 @@ def _judge_failure(error: BaseException, matching: Sequence[Expectation]) -> Jud
     verdict, entry = judge(True, signature, matching)
     if verdict == "known" and entry is not None:
         return _apply_expectation(entry, Outcome.KNOWN, signature, text)
-    note = explain(verdict, signature, entry)
-    return Judgement(outcome, signature, f"{text} ({note})" if note else text)
+    return Judgement(outcome, signature, text if entry is None else f"{text} ({explain(signature, entry)})")
 
 
 def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectation]) -> tuple[str, Expectation | None]:
@@ -128,18 +127,10 @@ def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectati
     return ("fail", first) if same is None else ("known", same)
 
 
-def explain(verdict: str, signature: str, expectation: Expectation | None) -> str:
-    """Return one sentence about the decision of `judge`; "" if none is needed."""
-    if expectation is None:
-        return ""
-    match verdict:
-        case "known":
-            return f"known: {expectation.finding.text.reason} ({expectation.finding.text.link})"
-        case "fail":
-            named = f"{expectation.clause} on {expectation.framework} {expectation.versions}"
-            return f"signature differs: got {signature!r}, want {expectation.signature!r} for {named}"
-        case _:
-            return ""
+def explain(signature: str, entry: Expectation) -> str:
+    """Return one phrase about a failure whose signature is not the expected one."""
+    where = f"{entry.clause} on {entry.framework} {entry.versions}"
+    return f"signature differs: got {signature!r}, want {entry.signature!r} for {where}"
 
 
 def find_unmatched(expectations: Iterable[Expectation], verdicts: Iterable[tuple[str, str]]) -> tuple[Expectation, ...]:

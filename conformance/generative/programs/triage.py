@@ -146,8 +146,8 @@ _OTHERS = frozenset(
         *(LAW, "composition.pairs", "resume.scaler-state", "sharding.replicas-equal"),
         *("accumulation.clips-only-what-is-larger", "accumulation.once-per-window"),
         *("autocast.evaluation-parity", "autocast.layers-honour-policy"),
-        *("master.moments-keep-precision", "master.small-update-survives"),
-        *("scaling.automaton", "scaling.defaults-are-declared", "scaling.detects-inf", "scaling.is-transparent"),
+        *("master.small-update-survives", "scaling.automaton", "scaling.defaults-are-declared"),
+        *("scaling.detects-inf", "scaling.is-transparent"),
         *("scaling.overflow-path-does-not-raise", "scaling.reports-true-loss", "scaling.skip-is-atomic"),
         *("scaling.skip-is-reported", "scaling.static-is-constant", "scaling.unscales-before-clipping"),
     )
