@@ -24,7 +24,8 @@ from conformance.generative.programs.features import features, word
 from conformance.generative.programs.recipes import PRECISIONS, is_offered
 from conformance.generative.programs.triage import reachable
 from conformance.generative.verdicts import LAWS
-from conformance.known_failures.reading import Exclusion, known_of
+from conformance.known_failures.entries import Exclusion
+from conformance.known_failures.reading import known_of
 from conformance.search.properties import Search, generative_settings
 from conformance.spec.clauses import load_clauses
 from conformance.techniques import load_techniques

@@ -110,25 +110,21 @@ LAWS: Mapping[str, Property] = {
         always=frozenset({"recompute"}),
     ),
     "laws.scales": Property(
-        number=2, draw=variations.draw_scaled_case, parts=1, share=1 / 16, needs=(Capability.DYNAMIC_SCALING,)
+        number=2, draw=variations.draw_scaled_case, share=1 / 16, needs=(Capability.DYNAMIC_SCALING,)
     ),
     "laws.restores": Property(
         number=3, draw=variations.draw_resumed_case, parts=2, share=1 / 8, needs=(Capability.CHECKPOINT,)
     ),
     "laws.second-run": Property(number=4, draw=variations.draw_second_run, parts=2, share=1 / 8),
     "laws.windows": Property(
-        number=5, draw=variations.draw_cut_windows, parts=1, share=1 / 64, needs=(Capability.ACCUMULATION,)
+        number=5, draw=variations.draw_cut_windows, share=1 / 64, needs=(Capability.ACCUMULATION,)
     ),
     "laws.operations": Property(
         number=6, draw=operations.draw_scoped_operation, parts=2, share=1.0, needs=(Capability.AUTOCAST_SCOPE,)
     ),
-    "laws.calls": Property(
-        number=7, draw=operations.draw_calls, parts=1, share=1 / 16, needs=(Capability.RECOMPUTE_CASES,)
-    ),
-    "laws.masks": Property(number=9, draw=masks.draw_masked_case, parts=1, share=1 / 8),
+    "laws.calls": Property(number=7, draw=operations.draw_calls, share=1 / 16, needs=(Capability.RECOMPUTE_CASES,)),
+    "laws.masks": Property(number=9, draw=masks.draw_masked_case, share=1 / 8),
     **{clause: law for technique in load_techniques() for clause, law in technique.properties.items()},
-    "laws.processes": Property(
-        number=8, draw=variations.draw_elsewhere, parts=1, share=0.0, together=variations.join_triples
-    ),
+    "laws.processes": Property(number=8, draw=variations.draw_elsewhere, share=0.0, together=variations.join_triples),
 }
 """Laws by clause id."""

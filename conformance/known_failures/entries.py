@@ -1,8 +1,4 @@
-"""Known failures of an adapter: the entries of its snapshots, and the judged series whose snapshots apply to a run.
-
-A series is a version on a device in a mode. A series that is not judged takes the snapshot of the nearest judged
-series: of the nearest mode and device, the version that differs in its local label alone, else the highest below, else
-the lowest above (docs/adapters.md, "Known failures").
+"""Known failures of an adapter: the entries of its snapshots, and those that apply to a run.
 
 An entry never skips a test: the test runs. An entry is an error until the snapshot is written again if its test
 passes, fails in another way or does not exist. Verdicts of a series that is not judged are marked if they rest on the
@@ -13,113 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
+from conformance.known_failures.series import Position, VersionSeries, parse_version, without_ways
 from conformance.spec.findings import ANY, Finding, Workaround, has_instruction_sets, has_name
-
-WAY = "+"
-"""Separator between a mode and the ways of a run that are not the default ones."""
 
 EXPECTATION = "expectation: "
 """Prefix of the case in a verdict about an unmatched entry."""
 
 SEED, OTHER_SEEDS, KERNELS = "seed", "other-seeds", "kernels"
 """Values of `Expectation.depends_on`: a failure may depend on the seed, or on the rounding of a processor's kernels."""
-
-
-@dataclass(frozen=True)
-class VersionSeries:
-    """A version of a framework on a device, as the user asked for it, in a mode."""
-
-    version: str
-    device: str
-    mode: str
-
-    def __str__(self) -> str:
-        return f"{self.version} {self.device} {self.mode}"
-
-
-def without_ways(mode: str) -> str:
-    """Return a mode without the ways that follow it in the mode of a series."""
-    return mode.partition(WAY)[0]
-
-
-def parse_version(framework: str, version: str) -> Version:
-    """Return a comparable version.
-
-    Raises:
-        ValueError: it is none of PEP 440.
-    """
-    try:
-        return Version(version)
-    except InvalidVersion:
-        raise ValueError(f"{framework}: version {version!r} is not a PEP 440 version") from None
-
-
-@dataclass(frozen=True)
-class Position:
-    """A series among the judged ones.
-
-    Attributes:
-        version, device, mode: the series that is asked for.
-        judged: the series with a snapshot; without any, the series that is asked for counts as judged.
-        modes: the framework's modes, the default first.
-    """
-
-    version: Version
-    device: str
-    mode: str
-    judged: tuple[VersionSeries, ...]
-    modes: tuple[str, ...] = ()
-
-    @cached_property
-    def confirmed(self) -> bool:
-        """Whether known failures are strict: the series was judged, or none was."""
-        return not self.judged or (self.is_here(self.sources[0]) and self._has_version(self.sources[0]))
-
-    @cached_property
-    def sources(self) -> tuple[VersionSeries, ...]:
-        """The judged series whose snapshots apply, the nearest first; the second is on the version's other side."""
-        if not self.judged:
-            return ()
-        candidates = sorted(self._nearest_group(), key=lambda series: Version(series.version))
-        for series in candidates:
-            if self._has_version(series):
-                return (series,)
-        below = [series for series in candidates if Version(series.version) < self.version][-1:]
-        above = [series for series in candidates if Version(series.version) > self.version][:1]
-        other_builds = [one for one in below + above if Version(one.version).public == self.version.public]
-        nearest = (other_builds or below or above)[0]
-        return nearest, *(series for series in below + above if series != nearest)
-
-    def label(self, series: VersionSeries) -> str:
-        """Name a judged series: its version alone where device and mode are the same."""
-        return series.version if self.is_here(series) else str(series)
-
-    def is_here(self, series: VersionSeries) -> bool:
-        """Return whether a judged series has this device and mode; ways do not count."""
-        return series.device == self.device and series.mode in (self.mode, without_ways(self.mode))
-
-    def _nearest_group(self) -> list[VersionSeries]:
-        """Return the judged series of the nearest device and mode."""
-        groups: dict[tuple[str, str], list[VersionSeries]] = {}
-        for series in self.judged:
-            groups.setdefault((series.device, series.mode), []).append(series)
-
-        def distance(group: list[VersionSeries]) -> tuple[object, ...]:
-            device, mode = group[0].device, group[0].mode
-            is_other = mode != self.mode, mode != without_ways(self.mode), device != self.device
-            rank = self.modes.index(mode) if mode in self.modes else len(self.modes)
-            return *is_other, not any(map(self._has_version, group)), rank, device != "cpu", -len(group), device, mode
-
-        return min(groups.values(), key=distance)
-
-    def _has_version(self, series: VersionSeries) -> bool:
-        judged = Version(series.version)
-        return judged == (self.version if judged.local else Version(self.version.public))
 
 
 @dataclass(frozen=True)

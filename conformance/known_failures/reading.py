@@ -11,17 +11,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.known_failures.entries import (
-    KERNELS,
-    OTHER_SEEDS,
-    SEED,
-    WAY,
-    Exclusion,
-    Expectation,
-    Known,
-    VersionSeries,
-    parse_version,
-)
+from conformance.known_failures.entries import KERNELS, OTHER_SEEDS, SEED, Exclusion, Expectation, Known
+from conformance.known_failures.series import WAY, VersionSeries, parse_version
 from conformance.spec.clauses import Table, load_clauses, read_tables
 from conformance.spec.findings import (
     ANY,

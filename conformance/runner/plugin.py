@@ -23,7 +23,8 @@ from conformance.checks.combinations import rows
 from conformance.checks.evidence import Verdict
 from conformance.checks.outcome import Judgement, conclude_safely
 from conformance.checks.subject import Profile, Subject
-from conformance.known_failures.reading import Exclusion, Expectation, Known, known_of
+from conformance.known_failures.entries import Exclusion, Expectation, Known
+from conformance.known_failures.reading import known_of
 from conformance.runner import machine
 from conformance.runner.baselines import foreign
 from conformance.runner.isolation import (

@@ -317,8 +317,8 @@ class Property:
     Attributes:
         number: distinguishes the law's random stream from those of other laws.
         draw: returns the strategy of the law's instances for a framework.
-        parts: number of tests that share the work.
         share: share of an adapter's number of programs, for all parts together; 0 for a single instance.
+        parts: number of tests that share the work.
         needs: capabilities that the framework must declare.
         together: filters drawn instances by a condition; also joins them where a test takes several at once.
         always: features that every instance has.
@@ -326,8 +326,8 @@ class Property:
 
     number: int
     draw: Callable[[Framework], SearchStrategy[Any]]
-    parts: int
     share: float
+    parts: int = 1
     needs: tuple[Capability, ...] = ()
     together: Callable[[SearchStrategy[Any], Callable[[Any], bool]], SearchStrategy[Any]] = SearchStrategy.filter
     always: frozenset[str] = frozenset()

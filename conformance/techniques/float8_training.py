@@ -256,9 +256,7 @@ DELAYED_SCALING = Technique(
     rows={"delayed-scaling": "`float8` matmul with delayed scaling"},
     clauses={"formats.delayed-scaling": "delayed-scaling"},
     properties={
-        "laws.delayed-scales": Property(
-            number=12, draw=draw_case, parts=1, share=1 / 8, needs=(Capability.DELAYED_SCALING,)
-        )
+        "laws.delayed-scales": Property(number=12, draw=draw_case, share=1 / 8, needs=(Capability.DELAYED_SCALING,))
     },
     breaks=("formats.delayed-scaling",),
     features=("delayed=window", "delayed=infinite"),

@@ -562,6 +562,6 @@ def _qat_verbs(accumulation: int, scaled: bool) -> st.SearchStrategy[QatVerb]:
 
 
 QUANTIZED_MODELS = Technique(
-    properties={"laws.quantized-models": Property(number=11, draw=draw_quantization_case, parts=1, share=1 / 4)},
+    properties={"laws.quantized-models": Property(number=11, draw=draw_quantization_case, share=1 / 4)},
     features=tuple(f"technique={name}" for name in post_training.TECHNIQUES),
 )

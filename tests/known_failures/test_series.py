@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from conformance.known_failures.entries import Position, VersionSeries
 from conformance.known_failures.reading import FILE, SNAPSHOTS, known_of, load_known
+from conformance.known_failures.series import Position, VersionSeries
 from frameworks.reference import ReferenceFramework
 from results.record.model import Outcome
 from results.record.reading import load
