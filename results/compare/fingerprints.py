@@ -22,6 +22,8 @@ from results.record.files import RecordError, one_line, read
 SUFFIX = ".fingerprint.gz"
 RESOLUTION = 2.0**-12
 """Relative difference that counts as rounding in every format; a stored number has 16 significant bits."""
+FLOOR = 2.0**-23
+"""Difference that counts as rounding for any size: inputs are about 1, and their sums and differences have float32's."""
 ROUNDINGS = {"w": 0.0, "b": 2.0**-7, "h": 2.0**-9, "8": 2.0**-2, "f": RESOLUTION}
 """Relative difference that counts as rounding, by letter: whole numbers, bfloat16, float16, float8, other formats."""
 SKETCH = 9
@@ -250,7 +252,8 @@ def explain_numbers(structure: str, old: str, new: str) -> str:
         if was == now:
             continue
         (old_size, old_mean), (new_size, new_mean) = (_decode_pair(text) for text in (was, now))
-        share = ROUNDINGS[was[0]] * max(abs(old_size), abs(new_size))
+        rounding = ROUNDINGS[was[0]] * max(abs(old_size), abs(new_size))
+        share = max(rounding, FLOOR) if rounding else 0.0
         for name, before, after in (("size", old_size, new_size), ("weighted mean", old_mean, new_mean)):
             if not abs(before - after) <= share:
                 return f"{_name_array(structure, start)}{name} {before:.5g} -> {after:.5g}"
