@@ -5,13 +5,14 @@ series: of the nearest mode and device, the version that differs in its local la
 the lowest above (docs/adapters.md, "Known failures").
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
-WAY = "+"
+_WAY = "+"
 """Separator between a mode and the ways of a run that are not the default ones."""
 
 
@@ -27,9 +28,20 @@ class VersionSeries:
         return f"{self.version} {self.device} {self.mode}"
 
 
+def with_ways(mode: str, ways: Iterable[str]) -> str:
+    """Return the mode of a series: a mode, and the ways that follow it."""
+    return _WAY.join((mode, *ways))
+
+
+def split_ways(mode: str) -> tuple[str, list[str]]:
+    """Return a mode and the ways that follow it in the mode of a series."""
+    own, *ways = mode.split(_WAY)
+    return own, ways
+
+
 def without_ways(mode: str) -> str:
     """Return a mode without the ways that follow it in the mode of a series."""
-    return mode.partition(WAY)[0]
+    return split_ways(mode)[0]
 
 
 def parse_version(framework: str, version: str) -> Version:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from conformance.known_failures.series import split_ways
 from conformance.runner import machine
 from conformance.runner.identity import name_of
 from conformance.test_ids.inventory import inventory
@@ -106,7 +107,7 @@ def _unknown(record: Record) -> str:
     from conformance.runner.subprocesses import check_mode
     from frameworks.ways import load_ways
 
-    framework, (mode, *ways) = record.series.framework, record.series.mode.split("+")
+    framework, (mode, ways) = record.series.framework, split_ways(record.series.mode)
     if framework not in find_adapters():
         return f"no adapter is called {framework!r}: one of {', '.join(sorted(find_adapters()))}"
     known_ways = [str(way) for way in load_ways(framework)]

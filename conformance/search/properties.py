@@ -24,7 +24,7 @@ from fixtures.arrays import Array, format_of
 from fixtures.recipe import Optimizer
 from frameworks.contract import Capability, Conventions, Framework, Unsupported
 from frameworks.reference import ReferenceFramework
-from frameworks.registry import AdapterFile, adapter_file, find_adapters
+from frameworks.registry import adapter_file, find_adapters
 
 
 def unit(array: Array) -> float:
@@ -175,8 +175,9 @@ def generative_settings(framework: Framework) -> GenerativeSettings:
     if isinstance(framework, ReferenceFramework):
         kinds = ("SGD", "Adam", "AdamW")
         return GenerativeSettings(REFERENCE_PROGRAMS, 64, dict.fromkeys(kinds, REFERENCE_MOMENTS))
-    name = framework.name
-    table: Mapping[str, Any] = (adapter_file(name) if name in find_adapters() else AdapterFile()).laws
+    name, its_class = framework.name, type(framework)
+    own_path = f"{its_class.__module__}:{its_class.__qualname__}"
+    table = adapter_file(name if name in find_adapters() else own_path).laws
     if unknown := sorted(table.keys() - {item.name.replace("_", "-") for item in fields(GenerativeSettings)}):
         raise ValueError(f"{name}: adapter.toml: [laws] has no key {unknown[0]!r}")
     return GenerativeSettings(**{key.replace("-", "_"): value for key, value in table.items()})

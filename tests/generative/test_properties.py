@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +12,10 @@ from hypothesis import strategies as st
 from conformance.checks.api import clause
 from conformance.checks.evidence import Abstention, Verdict, Violation
 from conformance.checks.subject import Profile, Subject
-from conformance.search.properties import explore
+from conformance.search.properties import explore, generative_settings
 from frameworks.contract import Capability, Unsupported
 from frameworks.reference import ReferenceFramework
+from frameworks.registry import adapter_file
 from tests.support.suite_runs import hang_limit
 
 LIMIT = 17
@@ -174,3 +177,17 @@ def test_explore_ends_shrinking_with_its_time() -> None:
     first = next(case for case in calls if case.size >= LIMIT)
     assert {case for case in calls if case.size >= LIMIT} == {first}
     assert repr(first) in str(caught.value)
+
+
+def test_generative_settings_of_an_adapter_by_its_path_are_those_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "adapter.toml").write_text("[laws]\nprograms = 7\n", "utf-8")
+    (tmp_path / "adapter_with_laws.py").write_text("class Adapter:\n    name = 'mine'\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    adapter = import_module("adapter_with_laws").Adapter()
+    assert generative_settings(adapter).programs == 7
+    (tmp_path / "adapter.toml").write_text("[laws]\nprogram = 7\n", "utf-8")
+    adapter_file.cache_clear()
+    with pytest.raises(ValueError, match=r"mine: adapter.toml: \[laws\] has no key 'program'"):
+        generative_settings(adapter)

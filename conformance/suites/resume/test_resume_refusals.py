@@ -31,7 +31,7 @@ STRANGERS: dict[str, tuple[Training, Training]] = {
 
 
 def refusal(trainer: Trainer, path: Path) -> str:
-    """Return the message of a refused load; "" if the load succeeds."""
+    """Return the message of a refused load; "" if the load succeeds or the message is empty."""
     try:
         trainer.restore(path)
     except ValueError as error:
@@ -77,7 +77,8 @@ def load_damaged(subject: Subject, verdict: Verdict, tmp_path: Path, how: str) -
         damage(path, how)
     before = subject.state(trainer)
     text = refusal(trainer, tmp_path)
-    verdict.holds(bool(text), f"a {how} file is refused with a message", text, "a ValueError", "damage-unnoticed")
+    what = f"a {how} file is refused with a message"
+    verdict.holds(bool(text), what, text or "no error message", "a ValueError", "damage-unnoticed")
     verdict.same_state(subject.state(trainer), before, "training state after the refusal", "damaged-by-load")
 
 
@@ -148,9 +149,8 @@ def offer(subject: Subject, verdict: Verdict, tmp_path: Path, saved: Training, o
     """Save a run of a model by a recipe, and check that a run of the other model and recipe refuses to load it."""
     _, receiver = make_runs(subject, tmp_path, saved, other)
     text = refusal(receiver, tmp_path)
-    verdict.holds(
-        bool(text), "a run of another recipe is refused with a message", text, "a ValueError", "silently-dropped"
-    )
+    what = "a run of another recipe is refused with a message"
+    verdict.holds(bool(text), what, text or "no error message", "a ValueError", "silently-dropped")
 
 
 def make_runs(subject: Subject, tmp_path: Path, *trainings: Training) -> tuple[Trainer, Trainer]:
