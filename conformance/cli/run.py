@@ -150,6 +150,8 @@ def _make_fingerprints(framework: str) -> int:
     """Write the fingerprints of the installed packages of a framework, and compare them with the committed ones."""
     from conformance.fingerprints.cases import package_files
     from conformance.fingerprints.run import make_fingerprints
+    from conformance.runner import machine
+    from conformance.runner.subprocesses import VARIABLES
     from results.compare.fingerprints import list_fingerprints, pair_fingerprints
     from results.record.folders import SHIPPED, WRITTEN
     from results.show import fingerprints as prints
@@ -157,7 +159,9 @@ def _make_fingerprints(framework: str) -> int:
     if not package_files(framework):
         raise click.BadParameter(f"{framework} has no packages with fingerprints", param_hint="FRAMEWORK")
     try:
-        paths = make_fingerprints(framework, WRITTEN / "fingerprints", lambda line: click.echo(line, err=True))
+        os.environ.update(VARIABLES)
+        facts = (machine.packages(), [*machine.instruction_sets()])
+        paths = make_fingerprints(framework, WRITTEN / "fingerprints", *facts, lambda line: click.echo(line, err=True))
     except RuntimeError as error:
         raise click.ClickException(one_line(str(error))) from None
     if not paths:

@@ -55,7 +55,7 @@ def find_callables(namespaces: Sequence[str]) -> list[PublicCallable]:
     known: set[int] = set()
     for namespace in namespaces:
         try:
-            module: Any = importlib.import_module(namespace)
+            module = _import(namespace)
         except Exception:
             continue
         for name in sorted(getattr(module, "__all__", None) or dir(module)):
@@ -67,6 +67,13 @@ def find_callables(namespaces: Sequence[str]) -> list[PublicCallable]:
             found.setdefault(path, PublicCallable(path, value, text, parameters, id(value) not in known))
             known.add(id(value))
     return list(found.values())
+
+
+def _import(namespace: str) -> Any:
+    """Return a module; where a package binds a name to another module than the file of that name, the bound one."""
+    package, _, name = namespace.rpartition(".")
+    bound = getattr(_import(package), name, None) if package else None
+    return bound if isinstance(bound, types.ModuleType) else importlib.import_module(namespace)
 
 
 def _load(module: Any, name: str) -> Any:

@@ -130,8 +130,8 @@ def write_program(candidate: PublicCallable, program: str, arguments: Sequence[t
     return f"import {candidate.name.rpartition('.')[0]}\n{program.strip().replace(CALL, call)}\n"
 
 
-def _lookup(name: str, *tables: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    return next((texts for table in tables for rule, texts in table.items() if re.fullmatch(rule, name)), ())
+def _lookup(name: str, *tables: Mapping[str, Sequence[str]]) -> Sequence[str] | None:
+    return next((texts for table in tables for rule, texts in table.items() if re.fullmatch(rule, name)), None)
 
 
 def required_arguments(
@@ -163,9 +163,15 @@ def _argument_texts(package: Package, kind: Kind, parameter: Parameter) -> Seque
 
 
 def option_texts(package: Package, kind: Kind, parameter: Parameter) -> list[str]:
-    """Return expressions for an option: its default given by name, boundary values, and an ordinary value."""
+    """Return expressions for an option: its default given by name, boundary values, and an ordinary value.
+
+    There are none for an option to which a table gives an empty list.
+    """
     default = parameter.default
-    texts = list(_lookup(parameter.name, kind.options, package.options))
+    listed = _lookup(parameter.name, kind.options, package.options)
+    texts = list(listed or ())
+    if listed is not None and not texts:
+        return []
     if texts:
         pass
     elif isinstance(default, bool):

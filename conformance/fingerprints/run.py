@@ -15,8 +15,6 @@ from typing import Any
 import msgspec
 
 from conformance.fingerprints.cases import ROOT, Kind, Package, load_package, package_files
-from conformance.runner.machine import instruction_sets, packages
-from conformance.runner.subprocesses import VARIABLES
 from results.compare.fingerprints import (
     SUFFIX,
     CallableTable,
@@ -33,8 +31,14 @@ CRASHES = 40
 """Greatest number of programs that may end the process of a package."""
 
 
-def make_fingerprints(framework: str, folder: Path, report: Callable[[str], None]) -> list[Path]:
+def make_fingerprints(
+    framework: str, folder: Path, packages: dict[str, str], instruction_sets: list[str], report: Callable[[str], None]
+) -> list[Path]:
     """Write PACKAGE-VERSION.fingerprint.gz for each installed package of a framework, and return the paths.
+
+    Args:
+        packages: versions of the installed packages.
+        instruction_sets: those that kernels may use here.
 
     Raises:
         RuntimeError: a package cannot be imported.
@@ -48,6 +52,7 @@ def make_fingerprints(framework: str, folder: Path, report: Callable[[str], None
             continue
         start = time.monotonic()
         fingerprint = run_package(file, package, version.partition("+")[0])
+        fingerprint.packages, fingerprint.instruction_sets = packages, instruction_sets
         path = folder / f"{package.distribution}-{fingerprint.version}{SUFFIX}"
         folder.mkdir(parents=True, exist_ok=True)
         content = compress_content(path, msgspec.json.encode(fingerprint, order="deterministic"))
@@ -57,6 +62,18 @@ def make_fingerprints(framework: str, folder: Path, report: Callable[[str], None
         report(f"{path}: {len(entries)} callables, {cases} calls, {len(content) >> 10} KiB, {seconds:.0f} s")
         paths.append(path)
     return paths
+
+
+def run_kind(file: Path, kind: str) -> PackageFingerprint:
+    """Run the programs of one kind of callables whose results must agree, once, and return their fingerprint.
+
+    Raises:
+        RuntimeError: the package cannot be imported.
+    """
+    package = load_package(file)
+    with tempfile.TemporaryDirectory(prefix="conformance-") as name:
+        lines = _run_to_end(file, Path(name) / "0", "0", kind)
+    return _collect(lines, package, metadata.version(package.distribution))
 
 
 def run_package(file: Path, package: Package, version: str) -> PackageFingerprint:
@@ -82,12 +99,12 @@ def run_package(file: Path, package: Package, version: str) -> PackageFingerprin
     return fingerprint
 
 
-def _run_to_end(file: Path, folder: Path, seed: str) -> list[list[Any]]:
+def _run_to_end(file: Path, folder: Path, seed: str, kind: str = "") -> list[list[Any]]:
     """Run workers in a folder, another one after each crash, and return their lines."""
     folder.mkdir()
     output, first, crashed = folder / "outcomes.jsonl", 0, list[str]()
     while len(crashed) <= CRASHES:
-        ending = _run_worker(file, output, first, crashed, seed)
+        ending = _run_worker([str(file.resolve()), str(output), str(first), kind, *crashed], output, seed)
         lines = _read_lines(output)
         if not lines or lines[-1][0] == "failed":
             raise RuntimeError(
@@ -103,10 +120,10 @@ def _run_to_end(file: Path, folder: Path, seed: str) -> list[list[Any]]:
     return _read_lines(output)
 
 
-def _run_worker(file: Path, output: Path, first: int, crashed: list[str], seed: str) -> str:
+def _run_worker(arguments: list[str], output: Path, seed: str) -> str:
     """Run a worker until it ends or is silent; return "crash" or "timeout", which matter if it was not done."""
-    argv = [sys.executable, "-m", "conformance.fingerprints.worker", str(file), str(output), str(first), *crashed]
-    environment = os.environ | dict(VARIABLES) | {"PYTHONHASHSEED": seed}
+    argv = [sys.executable, "-m", "conformance.fingerprints.worker", *arguments]
+    environment = os.environ | {"PYTHONHASHSEED": seed}
     process = subprocess.Popen(argv, cwd=ROOT, env=environment)
     try:
         size, since = -1, time.monotonic()
@@ -143,8 +160,7 @@ def _collect(lines: list[list[Any]], package: Package, version: str) -> PackageF
             index = structures.setdefault(structure, len(structures))
             cases[case] = f"{index} {numbers}".strip()
     kinds = {kind.name: _kind_table(kind) for kind in package.kinds}
-    sets, texts = list(instruction_sets()), list(structures)
-    return PackageFingerprint(1, package.distribution, version, packages(), sets, kinds, texts, callables)
+    return PackageFingerprint(1, package.distribution, version, {}, [], kinds, list(structures), callables)
 
 
 def _kind_table(kind: Kind) -> KindTable:

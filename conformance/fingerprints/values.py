@@ -75,7 +75,8 @@ def _to_array(value: Any) -> tuple[str, NDArray[np.float64]] | None:
         if hasattr(value, "dequantize") and getattr(value, "is_quantized", False):
             value = value.dequantize()
         if form == "bfloat16" or form.startswith("float8"):
-            value = value.float() if hasattr(value, "float") else value.astype("float32")
+            source = value if hasattr(value, "float") or hasattr(value, "astype") else value.numpy()
+            value = source.float() if hasattr(source, "float") else source.astype("float32")
         if hasattr(value, "cpu"):
             value = value.cpu()
         return f"{form}[{shape}]", _to_float64(value.numpy() if hasattr(value, "numpy") else np.asarray(value))

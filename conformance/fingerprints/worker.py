@@ -1,4 +1,4 @@
-"""The process that runs the programs of a package; its arguments are FILE OUTPUT FIRST [CRASHED...]."""
+"""The process that runs the programs of a package; its arguments are FILE OUTPUT FIRST KIND [CRASHED...]."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TextIO
 
-from conformance.fingerprints.callables import PublicCallable, find_callables
+from conformance.fingerprints.callables import Parameter, PublicCallable, find_callables, show_default
 from conformance.fingerprints.cases import Kind, Package, load_package, option_texts, required_arguments, write_program
 from conformance.fingerprints.values import describe
 
@@ -28,7 +28,8 @@ def _raise_out_of_time(*_: object) -> None:
 class Worker:
     """Runs programs in this process, and writes a line of JSON before and after each."""
 
-    def __init__(self, package: Package, output: TextIO, crashed: Collection[str] = ()) -> None:
+    def __init__(self, package: Package, output: TextIO, crashed: Collection[str], *, same_only: bool) -> None:
+        self._same_only = same_only
         self.package, self._output, self._crashed, self._name = package, output, crashed, ""
         self._before = compile(package.before, "before", "exec")
 
@@ -72,15 +73,27 @@ class Worker:
         calls = [(arguments, False)]
         for parameter in parameters:
             if not parameter.is_required and not parameter.is_positional:
-                for text in option_texts(self.package, kind, parameter):
+                for text in self._option_texts(kind, parameter):
                     changed = [*arguments, (parameter.name, text)]
                     if self.run(_key(changed), write_program(candidate, kind.program, changed)):
                         calls.append((changed, True))
         for changed, is_option in calls:
             for variant in kind.variants:
+                if self._same_only and not variant.is_same:
+                    continue
                 program = variant.apply(kind.program)
                 if program != kind.program and (variant.with_options or not is_option):
                     self.run(f"{_key(changed)} # {variant.name}", write_program(candidate, program, changed))
+
+    def _option_texts(self, kind: Kind, parameter: Parameter) -> list[str]:
+        """Return the expressions for an option; where only equal results matter, those whose variants are equal."""
+        if self._same_only and not any(variant.is_same and variant.with_options for variant in kind.variants):
+            return [
+                text
+                for text in (show_default(parameter.default),)
+                if text in option_texts(self.package, kind, parameter)
+            ]
+        return option_texts(self.package, kind, parameter)
 
 
 def _key(arguments: list[tuple[str, str]]) -> str:
@@ -88,8 +101,8 @@ def _key(arguments: list[tuple[str, str]]) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Run the programs of the callables from the one with index FIRST on."""
-    path, output, first, *crashed = argv
+    """Run the programs of the callables from index FIRST on; of a KIND that is not "" those that must agree."""
+    path, output, first, only, *crashed = argv
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
@@ -102,11 +115,13 @@ def main(argv: list[str]) -> None:
         except Exception as error:
             file.write(json.dumps(["failed", f"{type(error).__name__}: {error}"]) + "\n")
             return
-        worker = Worker(package, file, crashed)
+        worker = Worker(package, file, crashed, same_only=bool(only))
         for index, candidate in enumerate(callables):
             if index < int(first):
                 continue
             kind = package.kind_of(candidate) if candidate.is_first else None
+            if only and (kind is None or kind.name != only):
+                continue
             file.write(
                 json.dumps(["callable", index, candidate.name, candidate.signature, kind.name if kind else ""]) + "\n"
             )

@@ -21,7 +21,7 @@ from results.record.files import RecordError, one_line, read
 
 SUFFIX = ".fingerprint.gz"
 RESOLUTION = 2.0**-12
-"""Relative difference that counts as rounding in every format; a stored number has 16 significant bits."""
+"""Relative difference that counts as rounding in every format; a stored number has 16 bits."""
 FLOOR = 2.0**-23
 """Difference that counts as rounding for any size: inputs are about 1, and their sums and differences have float32's."""
 ROUNDINGS = {"w": 0.0, "b": 2.0**-7, "h": 2.0**-9, "8": 2.0**-2, "f": RESOLUTION}
@@ -301,6 +301,35 @@ def _split_signature(text: str) -> dict[str, str]:
 
 def _order(fingerprint: PackageFingerprint) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", fingerprint.version))
+
+
+def find_disagreements(fingerprint: PackageFingerprint) -> tuple[int, list[tuple[str, str, str, str]]]:
+    """Compare calls whose results must agree: plain ones, those that name a default, and variants of the same result.
+
+    Returns:
+        The number of comparisons; of each that fails the callable, the arguments, the variant or "", and what differs.
+    """
+    count, failures = 0, []
+    for name, entry in fingerprint.callables.items():
+        defaults = _split_signature(entry.signature)
+        for case, outcome in entry.cases.items():
+            arguments, _, variant = case.partition(" # ")
+            plain = arguments
+            if not variant:
+                plain, _, option = arguments.rpartition(", ") if ", " in arguments else ("", "", arguments)
+                parameter, _, text = option.partition("=")
+                if not text or defaults.get(parameter) != text:
+                    continue
+            elif not fingerprint.kinds[entry.kind].variants[variant].same:
+                continue
+            before = fingerprint.outcome(entry.cases[plain]) if plain in entry.cases else ("!", "")
+            if before[0].startswith("!"):
+                continue
+            count += 1
+            found = explain_outcomes(before, fingerprint.outcome(outcome))
+            if isinstance(found, tuple) and found[0] is not Difference.WARNS:
+                failures.append((name, arguments, variant, f"{found[0]}: {found[1]}"))
+    return count, failures
 
 
 def list_fingerprints(paths: Sequence[Path]) -> list[Path]:

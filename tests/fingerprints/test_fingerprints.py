@@ -10,7 +10,14 @@ from conformance.fingerprints import run
 from conformance.fingerprints.callables import read_signature
 from conformance.fingerprints.cases import load_package
 from conformance.fingerprints.values import describe
-from results.compare.fingerprints import Difference, FingerprintComparison, compare_fingerprints, explain_outcomes, load
+from results.compare.fingerprints import (
+    Difference,
+    FingerprintComparison,
+    compare_fingerprints,
+    explain_outcomes,
+    find_disagreements,
+    load,
+)
 from results.record.files import RecordError, replace
 from results.show.fingerprints import to_text
 
@@ -158,6 +165,13 @@ def test_to_text_begins_with_what_is_broken(comparison: FingerprintComparison) -
     lines = to_text([comparison]).splitlines()
     assert lines[0].startswith("numpy 1.0 -> 2.0: ")
     assert lines[1] == "  raises now (1): toy_package.scale (ZeroDivisionError)"
+
+
+def test_find_disagreements_names_an_object_that_keeps_state(comparison: FingerprintComparison) -> None:
+    assert find_disagreements(comparison.old)[1] == []
+    count, failures = find_disagreements(comparison.new)
+    assert count > len(failures)
+    assert {(name, variant) for name, _, variant, _ in failures} == {("toy_package.Average", "twice")}
 
 
 def test_load_of_another_document_is_refused_in_one_line(tmp_path: Path) -> None:
