@@ -51,7 +51,7 @@ def make_fingerprints(
         except metadata.PackageNotFoundError:
             continue
         start = time.monotonic()
-        fingerprint = run_package(file, package, version.partition("+")[0])
+        fingerprint = run_package(file, version.partition("+")[0])
         fingerprint.packages, fingerprint.instruction_sets = packages, instruction_sets
         path = folder / f"{package.distribution}-{fingerprint.version}{SUFFIX}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,27 +64,19 @@ def make_fingerprints(
     return paths
 
 
-def run_kind(file: Path, kind: str) -> PackageFingerprint:
-    """Run the programs of one kind of callables whose results must agree, once, and return their fingerprint.
-
-    Raises:
-        RuntimeError: the package cannot be imported.
-    """
-    package = load_package(file)
-    with tempfile.TemporaryDirectory(prefix="conformance-") as name:
-        lines = _run_to_end(file, Path(name) / "0", "0", kind)
-    return _collect(lines, package, metadata.version(package.distribution))
-
-
-def run_package(file: Path, package: Package, version: str) -> PackageFingerprint:
+def run_package(file: Path, version: str, kind: str = "") -> PackageFingerprint:
     """Run the programs of a package in two processes, and return the fingerprint of the cases that came out alike.
+
+    Args:
+        kind: run only the programs of this kind whose results must agree.
 
     Raises:
         RuntimeError: the package cannot be imported, or a file names something that it lacks.
     """
+    package = load_package(file)
     with tempfile.TemporaryDirectory(prefix="conformance-") as name, ThreadPoolExecutor(2) as pool:
         folders = [Path(name) / str(seed) for seed in range(2)]
-        runs = pool.map(lambda folder: _run_to_end(file, folder, folder.name), folders)
+        runs = pool.map(lambda folder: _run_to_end(file, folder, folder.name, kind), folders)
         fingerprint, other = (_collect(lines, package, version) for lines in runs)
     for callable_name, entry in fingerprint.callables.items():
         again = other.callables[callable_name].cases if callable_name in other.callables else {}
@@ -99,7 +91,7 @@ def run_package(file: Path, package: Package, version: str) -> PackageFingerprin
     return fingerprint
 
 
-def _run_to_end(file: Path, folder: Path, seed: str, kind: str = "") -> list[list[Any]]:
+def _run_to_end(file: Path, folder: Path, seed: str, kind: str) -> list[list[Any]]:
     """Run workers in a folder, another one after each crash, and return their lines."""
     folder.mkdir()
     output, first, crashed = folder / "outcomes.jsonl", 0, list[str]()

@@ -23,7 +23,7 @@ SUFFIX = ".fingerprint.gz"
 RESOLUTION = 2.0**-12
 """Relative difference that counts as rounding in every format; a stored number has 16 bits."""
 FLOOR = 2.0**-23
-"""Difference that counts as rounding for any size: inputs are about 1, and their sums and differences have float32's."""
+"""Difference that counts as rounding for any size, that of float32: inputs are about 1."""
 ROUNDINGS = {"w": 0.0, "b": 2.0**-7, "h": 2.0**-9, "8": 2.0**-2, "f": RESOLUTION}
 """Relative difference that counts as rounding, by letter: whole numbers, bfloat16, float16, float8, other formats."""
 SKETCH = 9

@@ -8,7 +8,6 @@ import pytest
 
 from conformance.fingerprints import run
 from conformance.fingerprints.callables import read_signature
-from conformance.fingerprints.cases import load_package
 from conformance.fingerprints.values import describe
 from results.compare.fingerprints import (
     Difference,
@@ -110,7 +109,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> FingerprintCompariso
         (folder / "numpy.toml").write_text(FILE, "utf-8")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", str(folder))
-            sides.append(run.run_package(folder / "numpy.toml", load_package(folder / "numpy.toml"), version))
+            sides.append(run.run_package(folder / "numpy.toml", version))
     return compare_fingerprints(*sides)
 
 
@@ -165,6 +164,16 @@ def test_to_text_begins_with_what_is_broken(comparison: FingerprintComparison) -
     lines = to_text([comparison]).splitlines()
     assert lines[0].startswith("numpy 1.0 -> 2.0: ")
     assert lines[1] == "  raises now (1): toy_package.scale (ZeroDivisionError)"
+
+
+def test_run_package_of_a_kind_calls_only_what_must_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "toy_package.py").write_text(OLD, "utf-8")
+    (tmp_path / "numpy.toml").write_text(FILE, "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    fingerprint = run.run_package(tmp_path / "numpy.toml", "1.0", "average")
+    assert {name: [*entry.cases] for name, entry in fingerprint.callables.items()} == {
+        "toy_package.Average": ["", "decay=0.5", "kind='mean'", " # twice"]
+    }
 
 
 def test_find_disagreements_names_an_object_that_keeps_state(comparison: FingerprintComparison) -> None:
