@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
 from conformance.fingerprints.callables import Parameter, PublicCallable
@@ -75,6 +76,7 @@ class Package:
     """What a file of `frameworks/FRAMEWORK/fingerprints` says of a package.
 
     Attributes:
+        mode: mode of the adapter in which the calls that must agree are judged, "" for the default one.
         before: statements before every program, which no report shows, such as seeds.
         tensor: expression that makes a tensor of a number, "" for none.
         arguments: expressions for parameters without a default, by a regular expression of their names.
@@ -85,6 +87,7 @@ class Package:
     distribution: str
     namespaces: tuple[str, ...]
     kinds: tuple[Kind, ...]
+    mode: str = ""
     before: str = ""
     tensor: str = ""
     arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -197,3 +200,34 @@ def option_texts(package: Package, kind: Kind, parameter: Parameter) -> list[str
     elif not inspect.isclass(default):
         texts.append("None")
     return list(dict.fromkeys(texts))
+
+
+@dataclass(frozen=True)
+class JudgedKind:
+    """A kind of callables of a package whose results must agree."""
+
+    file: Path
+    distribution: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution}-{self.kind}"
+
+
+def judged_kinds(framework: str, mode: str, default_mode: str) -> list[JudgedKind]:
+    """Return the kinds with a variant of the same result, of the packages that a mode judges and that are installed."""
+    result = []
+    for file in package_files(framework):
+        package = load_package(file)
+        if (package.mode or default_mode) == mode and _is_installed(package.distribution):
+            kinds = [kind for kind in package.kinds if any(variant.is_same for variant in kind.variants)]
+            result += [JudgedKind(file, package.distribution, kind.name) for kind in kinds]
+    return result
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

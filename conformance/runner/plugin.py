@@ -23,6 +23,7 @@ from conformance.checks.combinations import rows
 from conformance.checks.evidence import Verdict
 from conformance.checks.outcome import Judgement, conclude_safely
 from conformance.checks.subject import Profile, Subject
+from conformance.fingerprints.cases import judged_kinds
 from conformance.known_failures.entries import Exclusion, Expectation, Known
 from conformance.known_failures.reading import known_of
 from conformance.runner import machine
@@ -100,6 +101,7 @@ def parametrize(metafunc: pytest.Metafunc, framework: Framework, known: Known, w
     """Give a test the values of its parameters.
 
     `variant`: all recomputation variants that the framework offers; `row`: all rows of its covering array;
+    `judged_kind`: all kinds of public calls whose results must agree in this mode;
     `workaround`: all workarounds that its adapter declares; `way`: all ways that the adapter declares for this mode;
     `operation_technique` and others of `SHIPPED`: all techniques with which such parts are judged.
     """
@@ -116,6 +118,9 @@ def parametrize(metafunc: pytest.Metafunc, framework: Framework, known: Known, w
             metafunc.parametrize(name, techniques, ids=[technique or "default" for technique in techniques])
     if "workaround" in metafunc.fixturenames:
         metafunc.parametrize("workaround", known.workarounds, ids=[w.finding.id for w in known.workarounds])
+    if "judged_kind" in metafunc.fixturenames:
+        kinds = judged_kinds(framework.name, framework.mode, framework.modes[0])
+        metafunc.parametrize("judged_kind", kinds, ids=map(str, kinds))
     for name in PARAMETERS.keys() & {*metafunc.fixturenames}:
         chosen_ways = [way for way in ways.offered if PARAMETERS[name](way)]
         metafunc.parametrize(name, chosen_ways, ids=map(str, chosen_ways))

@@ -1,6 +1,7 @@
 """Techniques in combination: pairs of techniques match the oracle, and adapters' declarations are true."""
 
 from dataclasses import replace
+from importlib import metadata
 
 import pytest
 
@@ -8,8 +9,11 @@ from conformance import declarations
 from conformance.checks import combinations, reproducers
 from conformance.checks.api import Subject, Verdict, clause
 from conformance.checks.combinations import Row, list_covered_pairs, list_pairs, rows
+from conformance.fingerprints.cases import JudgedKind
+from conformance.fingerprints.run import run_package
 from conformance.spec.findings import Workaround
 from frameworks.contract import Capability
+from results.compare.fingerprints import find_disagreements
 
 
 @clause("composition.pairs")
@@ -36,6 +40,20 @@ def test_covered_pairs(subject: Subject, verdict: Verdict) -> None:
 @pytest.mark.parametrize("capability", declarations.OTHERS, ids=str)
 def test_every_declaration_holds(subject: Subject, verdict: Verdict, capability: Capability) -> None:
     declarations.compare(subject, verdict, capability)
+
+
+@clause("composition.calls-agree")
+def test_calls_that_must_agree(verdict: Verdict, judged_kind: JudgedKind) -> None:
+    file, kind = judged_kind.file, judged_kind.kind
+    count, failures = find_disagreements(run_package(file, metadata.version(judged_kind.distribution), kind))
+    if not count:
+        verdict.abstain("no call of this kind succeeds here")
+    for name, arguments, variant, step in failures:
+        call, signature = f"{name}({arguments})", name.rpartition(".")[2]
+        verdict.holds(
+            False, f"{call} {variant or 'with a default by name'}", step, "the plain call's result", signature
+        )
+    verdict.observe("calls", count)
 
 
 @clause("composition.plain-way")
