@@ -50,10 +50,10 @@ def conclude(framework: Framework, error: BaseException | None, matching: Sequen
         case Abstention():
             return Judgement(Outcome.ABSTAIN, message=str(error), reason=str(error))
         case None:
-            verdict, entry = judge(False, "", matching)
-            if verdict == "fixed" and entry is not None:
-                return _apply_expectation(entry, Outcome.FIXED, entry.signature, explain_repair(matching))
-            return Judgement(Outcome.PASS)
+            refuted = next((entry for entry in matching if not entry.may_pass), None)
+            if refuted is None:
+                return Judgement(Outcome.PASS)
+            return _apply_expectation(refuted, Outcome.FIXED, refuted.signature, explain_repair(refuted))
         case _:
             return _judge_failure(error, matching)
 
@@ -102,35 +102,14 @@ def _judge_failure(error: BaseException, matching: Sequence[Expectation]) -> Jud
         outcome, signature = Outcome.ERROR, f"raises-{type(error).__name__}"
         text = f"{type(error).__name__}: {text}"
     text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-    verdict, entry = judge(True, signature, matching)
-    if verdict == "known" and entry is not None:
-        return _apply_expectation(entry, Outcome.KNOWN, signature, text)
-    return Judgement(outcome, signature, text if entry is None else f"{text} ({explain(signature, entry)})")
-
-
-def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectation]) -> tuple[str, Expectation | None]:
-    """Return the verdict on a case that passed or failed, given the entries that apply to the run and cover the case.
-
-    Returns:
-        "known" and the entry: it failed with that entry's signature.
-        "fail" and None, or an entry with another signature: an unexpected failure. `explain` says which.
-        "fixed" and the entry: it did not fail although the entry says so.
-        "pass" and None: it did not fail, and no entry says that it must.
-
-    A test that judged nothing neither passed nor failed: it confirms or refutes no entry.
-    """
-    first = matching[0] if matching else None
-    if not outcome_is_failure:
-        refuted = next((entry for entry in matching if not entry.may_pass), None)
-        return ("pass", None) if refuted is None else ("fixed", refuted)
-    same = next((entry for entry in matching if entry.allows(signature)), None)
-    return ("fail", first) if same is None else ("known", same)
-
-
-def explain(signature: str, entry: Expectation) -> str:
-    """Return one phrase about a failure whose signature is not the expected one."""
-    where = f"{entry.clause} on {entry.framework} {entry.versions}"
-    return f"signature differs: got {signature!r}, want {entry.signature!r} for {where}"
+    expected = next((entry for entry in matching if entry.allows(signature)), None)
+    if expected is not None:
+        return _apply_expectation(expected, Outcome.KNOWN, signature, text)
+    if matching:
+        entry = matching[0]
+        where = f"{entry.clause} on {entry.framework} {entry.versions}"
+        text += f" (signature differs: got {signature!r}, want {entry.signature!r} for {where})"
+    return Judgement(outcome, signature, text)
 
 
 def find_unmatched(expectations: Iterable[Expectation], verdicts: Iterable[tuple[str, str]]) -> tuple[Expectation, ...]:

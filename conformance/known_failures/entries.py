@@ -88,9 +88,8 @@ class Expectation:
         return clause == self.clause and (not self.cases or case in self.cases)
 
 
-def explain_repair(entries: Sequence[Expectation]) -> str:
+def explain_repair(entry: Expectation) -> str:
     """Return a sentence that names the expected failure that did not occur, and the remedy."""
-    entry = next(entry for entry in entries if not entry.may_pass)
     origin = f", unlike in {entry.inferred_from}" if entry.inferred_from else ""
     remedy = f"remove its line from {entry.file}, or write the snapshot of this series by `conformance accept RECORD`"
     return f"expected failure of {entry.test} on {entry.framework} did not occur{origin}; {remedy}"

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from conformance.checks.outcome import explain, find_unmatched, judge
+from conformance.checks.evidence import Violation
+from conformance.checks.outcome import conclude, find_unmatched
 from conformance.cli import main, records
 from conformance.known_failures.entries import Expectation, Known, explain_repair
 from conformance.known_failures.reading import FILE, SNAPSHOTS, load_known, read_known
@@ -17,6 +18,7 @@ from conformance.known_failures.series import VersionSeries
 from conformance.known_failures.update import Update, UpdateError, update
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
+from frameworks.reference import ReferenceFramework
 from frameworks.registry import built_in
 from results.record.model import Outcome, TestVerdict, Variant
 from results.record.reading import Record, load, write
@@ -76,7 +78,7 @@ ENTRY = Expectation(
 )
 SNAPSHOT = f"torch/{SNAPSHOTS}/{NAME}: line "
 OTHER = replace(ENTRY, signature="raises")
-UNSETTLED = replace(ENTRY, may_pass=True)
+UNSETTLED = replace(ENTRY, inferred_from="2.12.0", may_pass=True)
 
 
 @pytest.fixture
@@ -449,29 +451,33 @@ def test_applying_of_a_version_that_cannot_be_compared_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failed", "signature", "matching", "verdict"),
+    ("signature", "matching", "outcome", "series"),
     [
-        (True, "not-finite", (), ("fail", None)),
-        (True, "not-finite", (ENTRY,), ("known", ENTRY)),
-        (True, "differs", (OTHER, ENTRY), ("known", ENTRY)),
-        (True, "raises", (ENTRY,), ("fail", ENTRY)),
-        (False, "", (ENTRY,), ("fixed", ENTRY)),
-        (False, "", (UNSETTLED,), ("pass", None)),
-        (True, "differs", (UNSETTLED,), ("known", UNSETTLED)),
-        (False, "", (), ("pass", None)),
+        ("not-finite", (), Outcome.FAIL, ""),
+        ("not-finite", (ENTRY,), Outcome.KNOWN, ""),
+        ("differs", (OTHER, ENTRY), Outcome.KNOWN, ""),
+        ("raises", (ENTRY,), Outcome.FAIL, ""),
+        (None, (ENTRY,), Outcome.FIXED, ""),
+        (None, (UNSETTLED, ENTRY), Outcome.FIXED, ""),
+        (None, (UNSETTLED,), Outcome.PASS, ""),
+        ("differs", (UNSETTLED,), Outcome.KNOWN, "2.12.0"),
+        (None, (), Outcome.PASS, ""),
     ],
 )
-def test_judge_of_a_result_and_its_entries_gives_an_outcome(
-    failed: bool, signature: str, matching: tuple[Expectation, ...], verdict: tuple[str, Expectation | None]
+def test_conclude_of_a_result_and_its_entries_gives_an_outcome_by_the_entry_that_applies(
+    signature: str | None, matching: tuple[Expectation, ...], outcome: Outcome, series: str
 ) -> None:
-    assert judge(failed, signature, matching) == verdict
+    error = None if signature is None else Violation(signature, "Wrong.")
+    judgement = conclude(ReferenceFramework("cpu"), error, matching)
+    assert (judgement.outcome, judgement.inferred_from) == (outcome, series)
+    assert judgement.finding == ("scale-zero" if outcome in (Outcome.KNOWN, Outcome.FIXED) else "")
+    differs = outcome is Outcome.FAIL and bool(matching)
+    assert (f"signature differs: got {signature!r}, want 'not-finite|differs'" in judgement.message) == differs
 
 
-def test_explain_names_signature_and_remedy() -> None:
-    assert "signature differs: got 'raises', want 'not-finite|differs'" in explain("raises", ENTRY)
-    inferred = replace(ENTRY, inferred_from="2.12.0")
-    assert f"did not occur; remove its line from {ENTRY.file}" in explain_repair([UNSETTLED, ENTRY])
-    assert "did not occur, unlike in 2.12.0; " in explain_repair([inferred])
+def test_explain_repair_names_the_remedy_and_where_the_failure_occurs() -> None:
+    assert f"did not occur; remove its line from {ENTRY.file}" in explain_repair(ENTRY)
+    assert "did not occur, unlike in 2.12.0; " in explain_repair(UNSETTLED)
 
 
 def test_find_unmatched_has_entries_without_a_test() -> None:
