@@ -67,6 +67,19 @@ def commands() -> None:
     """
 
 
+@commands.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FOLDER...")
+def releases(folders: tuple[Path, ...]) -> None:
+    """Write results/releases from the fingerprints below FOLDERs: what each release of a package changed."""
+    from results.history.releases import FOLDER, find_releases, write_releases
+    from results.record.files import replace
+
+    for name, content in write_releases(find_releases(folders)).items():
+        FOLDER.mkdir(exist_ok=True)
+        replace(FOLDER / name, content)
+        click.echo(FOLDER / name)
+
+
 @commands.command(short_help="Make the committed tables of README and docs, and results/schema.json, again.")
 def pages() -> None:
     """Makes README's tables, the summaries of docs, and results/schema.json. Each file is named as it starts; nothing

@@ -29,6 +29,7 @@ from conformance.sweep.cell import (
 from conformance.sweep.plan import CellGroup, SweepCell, SweepPlan, cells_of, read_plan
 from results.history.changes import LineHistory, compact, is_history, load, markdown, rows, summary
 from results.history.changes import history as history_of
+from results.history.releases import find_releases, load_releases
 from results.history.versions import OUTCOMES, gather, lines
 from results.record.files import RecordError, one_line
 from results.record.folders import WRITTEN, list_records
@@ -185,7 +186,7 @@ def _tell(total: int) -> Callable[[SweepCell, CellResult, bool], None]:
 @FORMAT
 @OUTPUT
 def history(paths: tuple[Path, ...], clause: str | None, style: str, output: Path | None) -> int:
-    """Show what the clauses that changed do in each version.
+    """Show what releases changed, by their fingerprints, and what the clauses that changed do in each version.
 
     \b
     conformance history                                    the sweeps of this checkout
@@ -196,6 +197,12 @@ def history(paths: tuple[Path, ...], clause: str | None, style: str, output: Pat
     A line has the versions of one package, in one mode, on one platform. Versions are compared by the tests that both
     judged; abstentions and unstable tests change nothing.
     """
+    releases = find_releases(paths) if paths else load_releases()
+    text = "".join(f"{line}\n" for release in releases for line in release.lines())
+    if clause is None and style != "json" and output is None:
+        click.echo(text, nl=False)
+    if paths and releases and not any(map(_has_histories, paths)):
+        return 0
     histories = read_histories(paths or (COMMITTED,))
     if clause is not None:
         histories = [LineHistory(one.line, {clause: one.clauses[clause]}) for one in histories if clause in one.clauses]
@@ -204,10 +211,15 @@ def history(paths: tuple[Path, ...], clause: str | None, style: str, output: Pat
     if style == "json":
         put(compact(histories), output)
     elif style == "markdown" or output is not None:
-        put(markdown(histories), output)
+        put(f"{_fenced(text)}{markdown(histories)}", output)
     else:
         _print_histories(histories, unchanged=clause is not None)
     return 0
+
+
+def _fenced(text: str) -> str:
+    """Return a text as a block of Markdown, "" for none."""
+    return f"```text\n{text}```\n\n" if text else ""
 
 
 def _print_histories(histories: Sequence[LineHistory], *, unchanged: bool) -> None:
@@ -236,6 +248,10 @@ def read_histories(paths: Sequence[Path]) -> list[LineHistory]:
         contents = gather(records, lambda files: show_progress(files, "reading records"))
         histories += map(history_of, lines(contents))
     return histories
+
+
+def _has_histories(path: Path) -> bool:
+    return path.is_file() or (path / OUTCOMES).is_file() or bool(list_records(path))
 
 
 def _list_sources(path: Path) -> list[Path]:

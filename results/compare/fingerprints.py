@@ -299,8 +299,9 @@ def _split_signature(text: str) -> dict[str, str]:
     return {name: default for name, _, default in pairs}
 
 
-def _order(fingerprint: PackageFingerprint) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", fingerprint.version))
+def order_of(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, by which versions are ordered."""
+    return tuple(map(int, re.findall(r"\d+", version)))
 
 
 def find_disagreements(fingerprint: PackageFingerprint) -> tuple[int, list[tuple[str, str, str, str]]]:
@@ -343,5 +344,8 @@ def list_fingerprints(paths: Sequence[Path]) -> list[Path]:
 
 def pair_fingerprints(old: Sequence[Path], new: Sequence[Path]) -> list[FingerprintComparison]:
     """Compare the fingerprints of each package that both sides have, of several versions the newest."""
-    before, after = ({entry.package: entry for entry in sorted(map(load, paths), key=_order)} for paths in (old, new))
+    before, after = (
+        {entry.package: entry for entry in sorted(map(load, paths), key=lambda entry: order_of(entry.version))}
+        for paths in (old, new)
+    )
     return [compare_fingerprints(before[name], after[name]) for name in sorted(before.keys() & after.keys())]

@@ -58,15 +58,16 @@ def _head(comparison: FingerprintComparison) -> Iterator[str]:
         yield "  of another processor"
     for difference in Difference:
         if changes := comparison.list_changes(difference):
-            names = "" if difference in _COUNTED else f": {_list(changes)}"
+            listed = list_names([(change.name, change.step) for change in changes])
+            names = "" if difference in _COUNTED else f": {listed}"
             yield f"  {difference} ({len(changes)}){names}"
 
 
-def _list(changes: Sequence[CallableChange]) -> str:
-    """Return the callables, with what changed if they are few, otherwise those of a namespace together."""
+def list_names(changes: Sequence[tuple[str, str]]) -> str:
+    """Return callables with what changed if they are few, otherwise those of a namespace together."""
     if len(changes) <= _EXPLAINED:
-        return "; ".join(f"{change.name}{f' ({change.step})' if change.step else ''}" for change in changes)
-    return _join(_group(change.name for change in changes), _LISTED)
+        return "; ".join(f"{name}{f' ({step})' if step else ''}" for name, step in changes)
+    return _join(_group(name for name, _ in changes), _LISTED)
 
 
 def _group(names: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ from conformance.fingerprints import run
 from conformance.fingerprints.callables import read_signature
 from conformance.fingerprints.values import describe
 from results.compare.fingerprints import (
+    SUFFIX,
     Difference,
     FingerprintComparison,
     compare_fingerprints,
@@ -17,7 +19,8 @@ from results.compare.fingerprints import (
     find_disagreements,
     load,
 )
-from results.record.files import RecordError, replace
+from results.history.releases import find_releases, load_releases, write_releases
+from results.record.files import RecordError, compress_content, replace
 from results.show.fingerprints import to_text
 
 FILE = """
@@ -234,3 +237,21 @@ def test_read_signature_of_a_builtin_takes_its_documentation() -> None:
     text, parameters = read_signature(Builtin())
     assert text == "(input, approximate='none')"
     assert [parameter.is_required for parameter in parameters] == [True, False]
+
+
+def test_find_releases_compares_neighbours_and_can_be_read_again(
+    comparison: FingerprintComparison, tmp_path: Path
+) -> None:
+    for fingerprint, version in ((comparison.old, "1.0"), (comparison.new, "1.10"), (comparison.old, "1.9")):
+        path = tmp_path / "cell" / f"numpy-{version}{SUFFIX}"
+        path.parent.mkdir(exist_ok=True)
+        named = msgspec.structs.replace(fingerprint, version=version)
+        replace(path, compress_content(path, msgspec.json.encode(named)))
+    releases = find_releases([tmp_path])
+    assert [(release.old, release.new) for release in releases] == [("1.0", "1.9"), ("1.9", "1.10")]
+    assert [*releases[0].changes] == []
+    assert releases[1].changes[Difference.BROKEN] == {"toy_package.scale": "ZeroDivisionError"}
+    assert "  raises now (1): toy_package.scale (ZeroDivisionError)" in releases[1].lines()
+    for name, content in write_releases(releases).items():
+        replace(tmp_path / name, content)
+    assert load_releases(tmp_path) == releases
