@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -120,15 +120,18 @@ def run(
 
     \b
     conformance run torch --fingerprints
+    conformance run tf --fingerprints keras
     """
     if scenario is not None:
         if not framework or pytest_arguments or ways:
             raise click.UsageError("a scenario takes one FRAMEWORK, and neither --ways nor options of pytest")
         return _train(scenario, framework, device, modes, rounds or 0)
     if fingerprints:
-        if pytest_arguments or ways or modes or tests:
-            raise click.UsageError("--fingerprints takes one FRAMEWORK, and no tests, modes, ways or options of pytest")
-        return _make_fingerprints(framework)
+        if ways or modes or tests:
+            raise click.UsageError(
+                "--fingerprints takes one FRAMEWORK and names of packages, and no tests, modes or ways"
+            )
+        return _make_fingerprints(framework, pytest_arguments)
     if rounds is not None:
         raise click.UsageError("--rounds is for scenarios; name one with --scenario")
     if not framework:
@@ -146,8 +149,8 @@ def run(
     return jobs.job(framework, chosen_modes, device, arguments, _split_into_runs(framework, ways))
 
 
-def _make_fingerprints(framework: str) -> int:
-    """Write the fingerprints of the installed packages of a framework, and compare them with the committed ones."""
+def _make_fingerprints(framework: str, names: Sequence[str]) -> int:
+    """Write the fingerprints of installed packages of a framework, and compare them with the committed ones."""
     from conformance.fingerprints.cases import package_files
     from conformance.fingerprints.run import make_fingerprints
     from conformance.runner import machine
@@ -156,12 +159,15 @@ def _make_fingerprints(framework: str) -> int:
     from results.record.folders import SHIPPED, WRITTEN
     from results.show import fingerprints as prints
 
-    if not package_files(framework):
-        raise click.BadParameter(f"{framework} has no packages with fingerprints", param_hint="FRAMEWORK")
+    files = package_files(framework)
+    unknown = [name for name in names if name not in files] if files else [framework]
+    if unknown:
+        raise click.UsageError(f"--fingerprints: got {unknown[0]!r}, want {' or '.join(files) or 'another framework'}")
+    chosen = [path for name, path in files.items() if name in names or not names]
     try:
         os.environ.update(VARIABLES)
         facts = (machine.packages(), [*machine.instruction_sets()])
-        paths = make_fingerprints(framework, WRITTEN / "fingerprints", *facts, lambda line: click.echo(line, err=True))
+        paths = make_fingerprints(chosen, WRITTEN / "fingerprints", *facts, lambda line: click.echo(line, err=True))
     except RuntimeError as error:
         raise click.ClickException(one_line(str(error))) from None
     if not paths:

@@ -251,7 +251,7 @@ def read_histories(paths: Sequence[Path]) -> list[LineHistory]:
 
 
 def _has_histories(path: Path) -> bool:
-    return path.is_file() or (path / OUTCOMES).is_file() or bool(list_records(path))
+    return path.is_file() or bool(list_records(path) or list_records(path / RECORDS))
 
 
 def _list_sources(path: Path) -> list[Path]:

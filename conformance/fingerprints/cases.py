@@ -122,9 +122,10 @@ def load_package(path: Path) -> Package:
     return Package(**table, kinds=tuple(kinds))
 
 
-def package_files(framework: str) -> list[Path]:
-    """Return the files of the packages of a framework, by name."""
-    return sorted((ROOT / "frameworks" / framework / "fingerprints").glob("*.toml"))
+def package_files(framework: str) -> dict[str, Path]:
+    """Return the files of the packages of a framework, by distribution."""
+    files = sorted((ROOT / "frameworks" / framework / "fingerprints").glob("*.toml"))
+    return {load_package(file).distribution: file for file in files}
 
 
 def write_program(candidate: PublicCallable, program: str, arguments: Sequence[tuple[str, str]]) -> str:
@@ -217,7 +218,7 @@ class JudgedKind:
 def judged_kinds(framework: str, mode: str, default_mode: str) -> list[JudgedKind]:
     """Return the kinds with a variant of the same result, of the packages that a mode judges and that are installed."""
     result = []
-    for file in package_files(framework):
+    for file in package_files(framework).values():
         package = load_package(file)
         if (package.mode or default_mode) == mode and _is_installed(package.distribution):
             kinds = [kind for kind in package.kinds if any(variant.is_same for variant in kind.variants)]

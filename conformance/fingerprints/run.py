@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from conformance.fingerprints.cases import ROOT, Kind, Package, load_package, package_files
+from conformance.fingerprints.cases import ROOT, Kind, Package, load_package
 from results.compare.fingerprints import (
     SUFFIX,
     CallableTable,
@@ -32,11 +32,16 @@ CRASHES = 40
 
 
 def make_fingerprints(
-    framework: str, folder: Path, packages: dict[str, str], instruction_sets: list[str], report: Callable[[str], None]
+    files: Sequence[Path],
+    folder: Path,
+    packages: dict[str, str],
+    instruction_sets: list[str],
+    report: Callable[[str], None],
 ) -> list[Path]:
-    """Write PACKAGE-VERSION.fingerprint.gz for each installed package of a framework, and return the paths.
+    """Write PACKAGE-VERSION.fingerprint.gz for each package that is installed, and return the paths.
 
     Args:
+        files: files of packages.
         packages: versions of the installed packages.
         instruction_sets: those that kernels may use here.
 
@@ -44,7 +49,7 @@ def make_fingerprints(
         RuntimeError: a package cannot be imported.
     """
     paths = []
-    for file in package_files(framework):
+    for file in files:
         package = load_package(file)
         try:
             version = metadata.version(package.distribution)

@@ -26,10 +26,11 @@ from typing import Any, Protocol
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from conformance.fingerprints.cases import package_files
 from conformance.runner.machine import shareable
 from conformance.runner.retry import repeat
 from conformance.runner.subprocesses import VARIABLES, ending_signals, guard_group, killed_by
-from conformance.sweep.plan import SweepCell, SweepPlan
+from conformance.sweep.plan import NO_TESTS, SweepCell, SweepPlan
 from conformance.test_ids.inventory import ROOT
 from frameworks.installer.distributions import distribution_of
 from frameworks.installer.request import driver
@@ -204,9 +205,13 @@ def run_cell(request: CellRequest, commands: Commands | None = None) -> CellResu
             python = Path(sys.executable)
             if distribution_of(request.cell.framework) is not None:
                 python = make_environment(folder / "environment", requirements_of(request.cell), commands)
-            record = _run_suite(request, python, folder, commands)
-            content = compress_content(Path("record.json.gz"), to_json(record))
+            content = b""
+            if request.plan.selection != NO_TESTS:
+                record = _run_suite(request, python, folder, commands)
+                content = compress_content(Path("record.json.gz"), to_json(record))
             fingerprints = _make_fingerprints(request, python, folder, commands) if request.plan.fingerprints else {}
+            if not content and not fingerprints:
+                raise NotJudged("crash", "no fingerprint was made", (folder / "fingerprints.log").read_text("utf-8"))
             result = CellResult("judged", record=content, fingerprints=fingerprints)
         except NotJudged as refusal:
             result = CellResult(refusal.outcome, refusal.reason, log=refusal.log)
@@ -348,6 +353,8 @@ def _environment(request: CellRequest, folder: Path) -> dict[str, str]:
 def _make_fingerprints(request: CellRequest, python: Path, folder: Path, commands: Commands) -> dict[str, bytes]:
     """Make the fingerprints of a cell's packages; none if that fails, which costs the record nothing."""
     argv = [str(python), "-m", "conformance", "run", request.cell.framework, "--fingerprints"]
+    if request.cell.package in package_files(request.cell.framework):
+        argv.append(request.cell.package)
     environment = _environment(request, folder) | {"CONFORMANCE_RESULTS": str(folder)}
     commands.run(argv, folder / "fingerprints.log", FINGERPRINTS_S, environment)
     return {path.name: path.read_bytes() for path in list_fingerprints([folder / "fingerprints"])}
@@ -548,7 +555,9 @@ class CellFolder:
         return inside(self.path / FINGERPRINTS, cell.name)
 
     def is_done(self, cell: SweepCell) -> bool:
-        """Return whether a cell has a record with the plan's selection and seed."""
+        """Return whether a cell has a record with the plan's selection and seed, or fingerprints if these are all."""
+        if self.plan.selection == NO_TESTS:
+            return bool(list_fingerprints([self.fingerprints(cell)]))
         return load_finished(self.record(cell), self.plan) is not None
 
     def store(self, cell: SweepCell, result: CellResult) -> None:
@@ -661,7 +670,8 @@ class Sweep:
         entries = []
         for cell in self.cells:
             if (result := self.results.get(cell.name)) is not None:
-                record = self.folder.record(cell).name if result.outcome == "judged" else ""
+                path = self.folder.record(cell)
+                record = path.name if result.outcome == "judged" and path.is_file() else ""
                 ending = {"outcome": result.outcome, "reason": result.reason, "record": record}
                 entries.append({"name": cell.name, **cell.document(), **ending})
         text = json.dumps({"version": 1, "cells": entries}, indent=1, ensure_ascii=False)
