@@ -1,5 +1,6 @@
 """`judge-model` on PyTorch: plain modules with and without faults, and heads of transformers where it is installed."""
 
+import math
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 
 from frameworks.torch.stacks.heads import plain
 from frameworks.torch.stacks.heads.building import NotBuilt
-from frameworks.torch.stacks.heads.checks import KEEPS, quiet
+from frameworks.torch.stacks.heads.checks import KEEPS, name_fraction, quiet
 
 EQUAL, RESUME, FREES = "accumulation.equals-full-batch", "resume.bit-identical", "recompute.frees-activations"
 
@@ -155,6 +156,22 @@ def check_head(name: str) -> dict[tuple[str, str], Any]:
 
 def test_check_head_of_a_decoder_passes() -> None:
     assert {check.outcome for check in check_head("LlamaForCausalLM").values()} == {"pass"}
+
+
+def test_check_head_that_counts_first_labels_names_the_fraction() -> None:
+    check = check_head("GPT2LMHeadModel")["accumulation.normalised-once", ""]
+    if check.outcome == "pass":
+        pytest.skip("this transformers counts the labels that have a loss")
+    assert check.got.endswith(", 7/8 of the loss")
+    assert check.cause == "Trainer counts the first label of each row, which has no loss"
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [(4.02016, 4.59447, "7/8"), (19 / 23, 1.0, "19/23"), (1.0, 1.0, ""), (0.8761, 1.0, ""), (math.nan, 1.0, "")],
+)
+def test_name_fraction_of_losses(part: float, whole: float, text: str) -> None:
+    assert name_fraction(part, whole, 64) == text
 
 
 def test_check_head_that_divides_by_its_own_mean_fails_with_its_cause() -> None:

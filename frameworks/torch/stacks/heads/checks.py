@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cache, partial
 from typing import Any
 
@@ -52,19 +53,34 @@ def left_out(clause: str, case: str, reason: str) -> HeadCheck:
 
 
 def check_windows(
-    clause: str, case: str, whole: Any, parts: Any, *, limits: tuple[float, float], cause: Callable[[float], str]
+    clause: str,
+    case: str,
+    whole: Any,
+    parts: Any,
+    *,
+    limits: tuple[float, float],
+    cause: Callable[[float], str],
+    source: str = "k=1",
 ) -> HeadCheck:
     """A check that an update of `K` micro-batches has the loss and gradients of one of a whole batch.
 
     Args:
         limits: limits of the distances of losses and of gradients.
         cause: the cause of a failure, from the distance of the gradients.
+        source: what made the pass of the whole batch.
     """
     of_gradients, of_loss = distance(whole.gradients, parts.gradients), abs(whole.loss - parts.loss)
     holds = of_loss <= limits[0] and of_gradients <= limits[1]
     got = f"k={K}: loss {parts.loss:.6g}, gradient norm {norm(parts.gradients):.6g}, {of_gradients:.3g} apart"
-    want = f"k=1: loss {whole.loss:.6g}, gradient norm {norm(whole.gradients):.6g}, at most {limits[1]:.3g} apart"
+    want = f"{source}: loss {whole.loss:.6g}, gradient norm {norm(whole.gradients):.6g}, at most {limits[1]:.3g} apart"
     return make_check(clause, case, holds, got, want, "" if holds else cause(of_gradients))
+
+
+def name_fraction(part: float, whole: float, most: int) -> str:
+    """The fraction of numbers up to `most` that a loss is of another one by float32's accuracy, "" if there is none."""
+    fraction = Fraction(part / whole).limit_denominator(most) if math.isfinite(part) and whole else Fraction(1)
+    near = math.isclose(part, float(fraction) * whole, rel_tol=64 * FLOAT32)
+    return str(fraction) if near and fraction.denominator > 1 else ""
 
 
 Gradients = dict[str, torch.Tensor]

@@ -46,6 +46,7 @@ from frameworks.torch.stacks.heads.checks import (
     left_out,
     loud,
     make_check,
+    name_fraction,
     quiet,
     run,
     state_of,
@@ -150,6 +151,7 @@ def _state(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 WEIGHS, SWITCH = "accumulation.weighs-items", "accumulation.switch-decides"
+COUNTS_FIRST = "Trainer counts the first label of each row, which has no loss"
 _KINDS = re.compile(r"(Sequence|Image|Audio|Video)Classification$")
 
 _LOSSES = (
@@ -181,26 +183,29 @@ def _accumulation(head: TinyHead) -> Iterator[HeadCheck]:
     if isinstance(main, str):
         yield from (left_out(clause, "", main) for clause in (EQUAL, WEIGHS, ONCE, SWITCH))
         return
-    check, one = main
+    check, alone, parts = main
     yield check
+    yield alone
     if check.outcome == FAIL:
         yield left_out(WEIGHS, "", f"{EQUAL} fails")
-        yield replace(check, clause=ONCE)
-        yield _check_decision(one)
+        yield _check_decision(parts)
         return
-    yield _check_weighing(head)
+    yield from _check_weighing(head)
     others = [_other(*arguments) for arguments in _other_losses(head)]
-    failed = [other for other, _ in others if other.outcome == FAIL]
-    yield from (other for other, _ in others) if others else [replace(check, clause=ONCE)]
+    yield from (other for other, _ in others)
+    failed = [window for other, window in others if other.outcome == FAIL]
     yield (
-        _check_decision(next(window for other, window in others if other.outcome == FAIL))
-        if failed
-        else make_check(SWITCH, "", True, "the loss is what Trainer assumes", "")
+        _check_decision(failed[0]) if failed else make_check(SWITCH, "", True, "the loss is what Trainer assumes", "")
     )
 
 
-def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) -> tuple[HeadCheck, Window] | str:
-    """The check of one window, k=1 against k=4, or the reason why it cannot be judged."""
+def _windows(
+    head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL
+) -> tuple[HeadCheck, HeadCheck, Window] | str:
+    """A window of k=4 against Trainer's of k=1, and against one call of the model without Trainer.
+
+    The reason if they cannot be judged.
+    """
     model = quiet(head.model())
     loss = _loss(rows)
     if reason := find_unsteadiness(lambda: quiet(head.model()), lambda module: run(module, loss).gradients):
@@ -208,16 +213,31 @@ def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) ->
     loss_bound, bound = bounds(model, loss, FLOAT32)
     if not math.isfinite(bound + loss_bound):
         return UNBOUNDED
+    alone, batch = run(model, loss), collate(rows)
     whole, parts = (window(quiet(head.model()), rows, k) for k in (1, K))
-    limits = (loss_bound + FLOAT32 * abs(whole.loss) * ROWS * 8, bound)
+    limits = (loss_bound + FLOAT32 * abs(alone.loss) * ROWS * 8, bound)
 
     def explain(_: float) -> str:
-        model, batch = quiet(head.model()), collate(rows)
         passed = parts.divides and "labels" in batch
         named = {COUNT: torch.tensor(ROWS)} if passed else {}
-        return find_cause(lambda: model(**batch, **named), passed)
+        return find_cause(lambda: quiet(head.model())(**batch, **named), passed)
 
-    return check_windows(clause, case, whole, parts, limits=limits, cause=explain), parts
+    windows = check_windows(clause, "", whole, parts, limits=limits, cause=explain)
+    part = name_fraction(parts.loss, alone.loss, batch["labels"].numel()) if _has_classes(batch) else ""
+    counts_first = part and part == name_fraction(*map(int, _count_targets(batch["labels"])), batch["labels"].numel())
+    cause = explain if windows.outcome == FAIL else lambda _: COUNTS_FIRST if counts_first else ""
+    once = check_windows(ONCE, case, alone, parts, limits=limits, cause=cause, source="the model's own loss")
+    return windows, replace(once, got=f"{once.got}, {part} of the loss") if part else once, parts
+
+
+def _has_classes(batch: dict[str, Any]) -> bool:
+    labels = batch.get("labels")
+    return isinstance(labels, torch.Tensor) and labels.dim() > 1 and labels.dtype == torch.long
+
+
+def _count_targets(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The numbers of labels behind the first of a row, and of all labels, without those of -100."""
+    return labels[..., 1:].ne(-100).sum(), labels.ne(-100).sum()
 
 
 def _check_decision(window: Window) -> HeadCheck:
@@ -229,15 +249,16 @@ def _check_decision(window: Window) -> HeadCheck:
     )
 
 
-def _check_weighing(head: TinyHead) -> HeadCheck:
+def _check_weighing(head: TinyHead) -> Iterator[HeadCheck]:
     rows = make_ragged_rows(head.rows)
     if rows is None:
-        return left_out(WEIGHS, "", "each row counts as one item")
+        yield left_out(WEIGHS, "", "each row counts as one item")
+        return
     try:
-        result = _windows(head, rows, "", WEIGHS)
+        result = _windows(head, rows, "unequal rows", WEIGHS)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        return left_out(WEIGHS, "", f"labels of -100 raise {type(error).__name__}")
-    return left_out(WEIGHS, "", result) if isinstance(result, str) else result[0]
+        result = f"labels of -100 raise {type(error).__name__}"
+    yield from [left_out(WEIGHS, "", result)] if isinstance(result, str) else result[:2]
 
 
 def _other_losses(head: TinyHead) -> Iterator[tuple[str, TinyHead]]:
@@ -260,10 +281,10 @@ def _labels_of_row(row: int) -> torch.Tensor:
 
 def _other(name: str, other: TinyHead) -> tuple[HeadCheck, Any]:
     try:
-        result = _windows(other, other.rows, name, ONCE)
+        result = _windows(other, other.rows, name)
     except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
         return left_out(ONCE, name, f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"), None
-    return (left_out(ONCE, name, result), None) if isinstance(result, str) else result
+    return (left_out(ONCE, name, result), None) if isinstance(result, str) else result[1:]
 
 
 def _recomputation(head: TinyHead) -> Iterator[HeadCheck]:
