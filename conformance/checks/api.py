@@ -1,6 +1,9 @@
 """What the suites import: the clause mark, runs that several suites start from, and names of other modules."""
 
 # ruff: noqa: F401
+from collections.abc import Mapping
+
+import numpy as np
 import pytest
 
 from conformance.checks.evidence import Verdict
@@ -8,6 +11,7 @@ from conformance.checks.failing_layer import naming_the_layer
 from conformance.checks.subject import Subject, full, need, need_device, need_rule, spike_gradients, supports
 from conformance.oracle.automaton import Scale
 from conformance.oracle.bound import Bound
+from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear
 from fixtures.recipe import DynamicScaling, Optimizer, Recipe, Steps
@@ -23,6 +27,11 @@ def train(trainer: Trainer, start: int, stop: int, micro_batches: int = 1) -> No
     """Make updates `start` to `stop` - 1 of an exact model, each on a different batch of eight samples."""
     for seed in range(start, stop):
         trainer.update(exact_batch(8, seed=seed).into(micro_batches))
+
+
+def narrow(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the float64 reference's arrays in float32, which holds them without rounding on exact fixtures."""
+    return {name: value.astype(np.float32) for name, value in arrays.items()}
 
 
 def run_two_updates(subject: Subject, optimizer: Optimizer, **changes: object) -> Trainer:

@@ -114,6 +114,8 @@ def test_implementation_applies_clipped_gradients(
     for value in (8.0, 2.0**-6, 1.0):
         norms = [run.apply_gradients(full(run, value)).gradient_norm for run in (plain, scaled)]
         verdict.equal(norms[1], norms[0], f"norm of gradients of {value}, scaled against unscaled", "norm-differs")
+        near = norms[0] is None or math.isclose(norms[0], 6.0 * value, rel_tol=2.0**-21)
+        verdict.holds(near, f"norm of 36 gradients of {value}", norms[0], 6.0 * value, "norm-differs")
     gap = max(
         float(np.abs(scaled.parameters()[name] - value).max() / np.abs(value).max())
         for name, value in plain.parameters().items()

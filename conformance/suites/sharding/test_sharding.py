@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conformance.checks.api import Subject, Verdict, clause, full, need
+from conformance.checks.api import Subject, Verdict, clause, full, narrow, need
 from conformance.oracle.errormodel import flat
 from conformance.techniques.sharding import (
     FOURS,
@@ -32,18 +32,20 @@ def test_two_ranks_match_whole_batch(subject: Subject, verdict: Verdict, ranks: 
     model, batch = exact_linear(7, 4), exact_batch(8, 7, 4)
     rank_group = subject.rank_group(model, EXACT.replace(ranks=ranks))
     updates = rank_group.update(split_across_ranks(batch, 5, 3))
-    whole = make_single_run(subject, model, EXACT)
+    whole = subject.oracle(model, EXACT)
     whole.update((batch,))
+    expected = narrow(whole.parameters())
     verdict.equal([update.skipped for update in updates], [False, False], "skipped on each rank", "skipped")
     for rank, state in enumerate(rank_group.states()):
-        verdict.same_state(weights(state), whole.parameters(), f"weights that rank {rank} sees", "update-differs")
+        verdict.same_state(weights(state), expected, f"weights that rank {rank} sees", "update-differs")
 
 
 @clause("sharding.equals-whole")
 def test_four_ranks_match_whole_batch(subject: Subject, verdict: Verdict) -> None:
     model, batch = exact_linear(7, 4), exact_batch(8, 7, 4)
-    whole = make_single_run(subject, model, EXACT)
+    whole = subject.oracle(model, EXACT)
     whole.update((batch,))
+    expected = narrow(whole.parameters())
     meshes = select_meshes(subject, FOURS)
     if not meshes:
         need(subject, Capability.RANKS_REPLICATED)
@@ -52,7 +54,7 @@ def test_four_ranks_match_whole_batch(subject: Subject, verdict: Verdict) -> Non
         rank_group.update(split_across_ranks(batch, 3, 2, 2, 1))
         for rank, state in enumerate(rank_group.states()):
             what = f"weights that rank {rank} of {ranks.label} sees"
-            verdict.same_state(weights(state), whole.parameters(), what, "update-differs")
+            verdict.same_state(weights(state), expected, what, "update-differs")
         rank_group.close()
 
 
@@ -83,7 +85,7 @@ def test_items_are_weighted_equally_across_ranks(
         need(subject, Capability.RANKS_EMPTY)
     batch = exact_batch(4)
     rank_group = subject.rank_group(exact_linear(), EXACT.replace(ranks=ranks))
-    expected = make_single_run(subject, exact_linear(), EXACT).gradients((batch,))
+    expected = narrow(subject.oracle(exact_linear(), EXACT).gradients((batch,)))
     for rank, gradients in enumerate(rank_group.gradients(split_across_ranks(batch, *sizes))):
         verdict.same_gradients(gradients, expected, f"gradient that rank {rank} has of {sizes} items", "other-mean")
 
@@ -94,7 +96,7 @@ def test_items_are_weighted_equally_in_unevenly_split_windows(subject: Subject, 
     first, second = exact_batch(8).split(4, 4)
     rank_group = subject.rank_group(exact_linear(), EXACT.replace(accumulation=2, ranks=ranks))
     windows = windows_of(split_across_ranks(first, 3, 1), split_across_ranks(second, 2, 2))
-    expected = make_single_run(subject, exact_linear(), EXACT.replace(accumulation=2)).gradients((first, second))
+    expected = narrow(subject.oracle(exact_linear(), EXACT.replace(accumulation=2)).gradients((first, second)))
     for rank, gradients in enumerate(rank_group.gradients(windows)):
         verdict.same_gradients(gradients, expected, f"gradient that rank {rank} has of 5 + 3 items", "other-mean")
 
@@ -155,11 +157,11 @@ def test_every_gradient_is_reduced_once_per_window(subject: Subject, verdict: Ve
 def test_different_micro_batches_accumulate_in_every_window(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = Recipe(SGD(0.0), accumulation=3)
     rank_group = subject.rank_group(exact_linear(), recipe.replace(ranks=ranks))
-    whole = make_single_run(subject, exact_linear(), recipe)
+    whole = subject.oracle(exact_linear(), recipe)
     for number in range(2):
         batches = [exact_batch(size, seed=10 * number + size) for size in (4, 2, 2)]
         windows = windows_of(*[split_across_ranks(batch, len(batch) - 1, 1) for batch in batches])
-        expected = whole.gradients(tuple(batches))
+        expected = narrow(whole.gradients(tuple(batches)))
         for rank, gradients in enumerate(rank_group.gradients(windows)):
             what = f"gradient of window {number + 1} that rank {rank} has"
             verdict.same_gradients(gradients, expected, what, "window-differs")
@@ -212,9 +214,9 @@ def test_parameter_used_by_one_rank_is_updated_on_all(subject: Subject, verdict:
 @LEVEL
 def test_learning_rates_match_single_process(subject: Subject, verdict: Verdict, ranks: Ranks) -> None:
     recipe = Recipe(SGD(0.5), schedule=Steps((1, 2, 3), (1.0, 0.5, 0.25, 0.125)))
-    one = make_single_run(subject, exact_linear(), recipe)
+    one = subject.oracle(exact_linear(), recipe)
     rank_group = subject.rank_group(exact_linear(), recipe.replace(ranks=ranks))
-    gradient = full(one, 2.0**-6)
+    gradient = narrow(full(one, 2.0**-6))
     expected, rates = [], []
     for _ in range(5):
         expected.append(one.apply_gradients(gradient).learning_rate)
