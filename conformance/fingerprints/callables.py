@@ -115,12 +115,14 @@ def read_signature(value: Any) -> tuple[str, tuple[Parameter, ...]]:
         initializer: Any = vars(value).get("__init__")
         documentation += f"\n{inspect.getdoc(initializer) or ''}"
     kinds = inspect.Parameter
+    is_open = any(parameter.kind is kinds.VAR_POSITIONAL for parameter in signature.parameters.values())
     parameters = tuple(
         Parameter(
             parameter.name,
             parameter.default,
             "" if parameter.annotation is kinds.empty else str(parameter.annotation),
-            parameter.kind is kinds.POSITIONAL_ONLY,
+            parameter.kind is kinds.POSITIONAL_ONLY
+            or (is_open and parameter.kind is kinds.POSITIONAL_OR_KEYWORD and parameter.default is kinds.empty),
             documented_strings(parameter.name, f"{parameter.annotation}", documentation),
         )
         for parameter in signature.parameters.values()

@@ -42,7 +42,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Kind:
-    """Callables that one program fits: subclasses of `base`, or those whose name matches `names` in full."""
+    """Callables that one program fits: subclasses of `base`, or those whose name matches `names` in full.
+
+    Attributes:
+        required: regular expression of parameters with a default that the program needs all the same.
+    """
 
     name: str
     program: str
@@ -50,6 +54,7 @@ class Kind:
     names: str = ""
     arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
     options: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    required: str = ""
     variants: tuple[Variant, ...] = ()
 
     def fits(self, candidate: PublicCallable) -> bool:
@@ -59,6 +64,10 @@ class Kind:
         if self.base:
             return isinstance(candidate.value, type) and issubclass(candidate.value, _resolve(self.base))
         return bool(self.names)
+
+    def needs(self, parameter: Parameter) -> bool:
+        """Return whether every call has this parameter."""
+        return parameter.is_required or bool(re.fullmatch(self.required, parameter.name))
 
 
 def _resolve(name: str) -> type:
@@ -77,6 +86,7 @@ class Package:
 
     Attributes:
         mode: mode of the adapter in which the calls that must agree are judged, "" for the default one.
+        is_deterministic: two processes share the calls; otherwise both make all, and what differs is left out.
         before: statements before every program, which no report shows, such as seeds.
         tensor: expression that makes a tensor of a number, "" for none.
         arguments: expressions for parameters without a default, by a regular expression of their names.
@@ -88,6 +98,7 @@ class Package:
     namespaces: tuple[str, ...]
     kinds: tuple[Kind, ...]
     mode: str = ""
+    is_deterministic: bool = False
     before: str = ""
     tensor: str = ""
     arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -142,7 +153,7 @@ def required_arguments(
     package: Package, kind: Kind, parameters: Sequence[Parameter]
 ) -> Iterator[list[tuple[str, str]]]:
     """Yield combinations of arguments for parameters without a default, likely ones first."""
-    required = [parameter for parameter in parameters if parameter.is_required]
+    required = [parameter for parameter in parameters if kind.needs(parameter)]
     candidates = [_argument_texts(package, kind, parameter) for parameter in required]
     width = max(map(len, candidates), default=1)
     alike = (tuple(texts[min(index, len(texts) - 1)] for texts in candidates) for index in range(width))

@@ -81,8 +81,10 @@ def run_package(file: Path, version: str, kind: str = "") -> PackageFingerprint:
     package = load_package(file)
     with tempfile.TemporaryDirectory(prefix="conformance-") as name, ThreadPoolExecutor(2) as pool:
         folders = [Path(name) / str(seed) for seed in range(2)]
-        runs = pool.map(lambda folder: _run_to_end(file, folder, folder.name, kind), folders)
-        fingerprint, other = (_collect(lines, package, version) for lines in runs)
+        runs = list(pool.map(lambda folder: _run_to_end(file, folder, package.is_deterministic, kind), folders))
+    if package.is_deterministic:
+        return _collect([*runs[0], *runs[1]], package, version)
+    fingerprint, other = (_collect(lines, package, version) for lines in runs)
     for callable_name, entry in fingerprint.callables.items():
         again = other.callables[callable_name].cases if callable_name in other.callables else {}
         pairs = {
@@ -96,12 +98,16 @@ def run_package(file: Path, version: str, kind: str = "") -> PackageFingerprint:
     return fingerprint
 
 
-def _run_to_end(file: Path, folder: Path, seed: str, kind: str) -> list[list[Any]]:
+def _run_to_end(file: Path, folder: Path, is_share: bool, kind: str) -> list[list[Any]]:
     """Run workers in a folder, another one after each crash, and return their lines."""
     folder.mkdir()
     output, first, crashed = folder / "outcomes.jsonl", 0, list[str]()
     while len(crashed) <= CRASHES:
-        ending = _run_worker([str(file.resolve()), str(output), str(first), kind, *crashed], output, seed)
+        ending = _run_worker(
+            [str(file.resolve()), str(output), folder.name if is_share else "", str(first), kind, *crashed],
+            output,
+            folder.name,
+        )
         lines = _read_lines(output)
         if not lines or lines[-1][0] == "failed":
             raise RuntimeError(

@@ -1,4 +1,4 @@
-"""The process that runs the programs of a package; its arguments are FILE OUTPUT FIRST KIND [CRASHED...]."""
+"""The process that runs the programs of a package; its arguments are FILE OUTPUT SHARE FIRST KIND [CRASHED...]."""
 
 import json
 import os
@@ -72,7 +72,7 @@ class Worker:
             return
         calls = [(arguments, False)]
         for parameter in parameters:
-            if not parameter.is_required and not parameter.is_positional:
+            if not kind.needs(parameter) and not parameter.is_positional:
                 for text in self._option_texts(kind, parameter):
                     changed = [*arguments, (parameter.name, text)]
                     if self.run(_key(changed), write_program(candidate, kind.program, changed)):
@@ -101,8 +101,11 @@ def _key(arguments: list[tuple[str, str]]) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Run the programs of the callables from index FIRST on; of a KIND that is not "" those that must agree."""
-    path, output, first, only, *crashed = argv
+    """Run the programs of the callables from index FIRST on; of a KIND that is not "" those that must agree.
+
+    SHARE is "0" or "1" for every second callable, "" for all.
+    """
+    path, output, share, first, only, *crashed = argv
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
@@ -117,7 +120,7 @@ def main(argv: list[str]) -> None:
             return
         worker = Worker(package, file, crashed, same_only=bool(only))
         for index, candidate in enumerate(callables):
-            if index < int(first):
+            if index < int(first) or (share and index % 2 != int(share)):
                 continue
             kind = package.kind_of(candidate) if candidate.is_first else None
             if only and (kind is None or kind.name != only):
