@@ -27,6 +27,8 @@ from results.record.files import compress_content, replace
 
 SILENCE_S = 60.0
 """Seconds without an outcome after which the process of a package is ended."""
+IMPORT_S = 300.0
+"""Seconds that the imports of a package may take."""
 CRASHES = 40
 """Greatest number of programs that may end the process of a package."""
 
@@ -138,7 +140,7 @@ def _run_worker(arguments: list[str], output: Path, seed: str) -> str:
                 now = output.stat().st_size if output.exists() else 0
                 if now != size:
                     size, since = now, time.monotonic()
-                elif time.monotonic() - since > SILENCE_S:
+                elif time.monotonic() - since > (SILENCE_S if now > 0 else IMPORT_S):
                     return "timeout"
     finally:
         process.kill()
