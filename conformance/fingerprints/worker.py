@@ -1,5 +1,6 @@
 """The process that runs the programs of a package; its arguments are FILE OUTPUT SHARE FIRST KIND [CRASHED...]."""
 
+import importlib
 import json
 import os
 import signal
@@ -114,6 +115,7 @@ def main(argv: list[str]) -> None:
     with Path(output).open("a", encoding="utf-8") as file:
         try:
             package = load_package(Path(path))
+            importlib.import_module(package.namespaces[0])
             callables = find_callables(package.namespaces)
         except Exception as error:
             file.write(json.dumps(["failed", f"{type(error).__name__}: {error}"]) + "\n")
