@@ -18,12 +18,14 @@ from results.record.values import same
 class ChangeKind(StrEnum):
     """Kinds of differences between two records, the gravest first; all before DRIFT are worse.
 
-    CONTRADICTED: a test passes although one of its checks failed. LEVEL_LOWERED, FEWER_CHECKS, TRACE_MISSING,
-    BOUND_WIDER: the newer record demands less of the same test (see `results.compare.comparison`). ORACLE_CHANGED: the
-    reference itself has changed. DRIFT: a number of a passing test moved by more than rounding explains
-    (see `results.compare.numbers`). UNSTABLE: in one of the runs, a verdict changed when it was repeated in a
-    new process. NOT_COMPARABLE: the suites define the test differently (see
-    `results.compare.changes`). NOT_JUDGED: a timing, which separate runs cannot judge.
+    CONTRADICTED: a test passes although one of its checks failed, or has an error that its bound does not allow.
+    UNCHECKED: a test newly passes, and checked nothing. INCONSISTENT: verdicts contradict their own record.
+    LEVEL_LOWERED, FEWER_CHECKS, TRACE_MISSING, BOUND_WIDER: the newer record demands less of the same test (see
+    `results.compare.verdicts`). ORACLE_CHANGED: the reference itself has changed. DRIFT: a number of a passing test
+    moved by more than rounding explains (see `results.compare.numbers`). UNSTABLE: in one of the runs, a verdict
+    changed when it was repeated in a new process. NOT_COMPARABLE: the suites define the test differently (see
+    `results.compare.changes`). ALTERED: something differs that judges nothing. NOT_JUDGED: a timing, which separate
+    runs cannot judge.
     """
 
     NEWLY_FAILING = "newly failing"
@@ -33,6 +35,8 @@ class ChangeKind(StrEnum):
     OBSERVATION_CHANGED = "observation changed"
     MEASURE_WORSE = "measure worse"
     CONTRADICTED = "passes against its own checks"
+    UNCHECKED = "passes without a check"
+    INCONSISTENT = "contradicts its own record"
     LEVEL_LOWERED = "level lowered"
     FEWER_CHECKS = "fewer checks"
     TRACE_MISSING = "trace missing"
@@ -42,6 +46,7 @@ class ChangeKind(StrEnum):
     UNSTABLE = "unstable"
     NOT_COMPARABLE = "not comparable"
     BOUND_CHANGED = "bound changed"
+    ALTERED = "altered"
     LEVEL_RAISED = "level raised"
     ADDED = "added"
     MEASURE_BETTER = "measure better"
@@ -60,9 +65,8 @@ class ChangeKind(StrEnum):
 
 
 _ORDER = list(ChangeKind)
-_COUNTED = frozenset(
-    {ChangeKind.REMOVED, ChangeKind.NOT_COMPARABLE, ChangeKind.BOUND_CHANGED, ChangeKind.ADDED, ChangeKind.NOT_JUDGED}
-)
+_NAMES_OF_COUNTED = "removed", "not comparable", "bound changed", "altered", "added", "not judged here"
+_COUNTED = frozenset(map(ChangeKind, _NAMES_OF_COUNTED))
 
 
 @dataclass(frozen=True)
@@ -107,17 +111,19 @@ class SuiteChange:
         areas: areas whose files differ, such as "judging", in alphabetical order.
         unknown: whether one of the records does not name the areas of its suite.
         version, commit: both values if they differ, else "".
+        untested: clauses that had tests before and have none now.
     """
 
     areas: tuple[str, ...] = ()
     unknown: bool = False
     version: str = ""
     commit: str = ""
+    untested: tuple[str, ...] = ()
 
     @property
     def changed(self) -> bool:
         """Return whether the suites are known to differ in more than their commit."""
-        return bool(self.areas or self.version)
+        return bool(self.areas or self.version or self.untested)
 
     @property
     def asks_the_same(self) -> bool:
@@ -132,8 +138,10 @@ class SuiteChange:
             yield "the suite may differ: an older record does not name the areas of its suite"
         if self.version:
             yield f"suite version: {self.version}"
-        if self.commit and (self.changed or self.unknown):
+        if self.commit and (self.changed or self.unknown or self.commit.endswith("+")):
             yield f"suite commit: {self.commit}"
+        if self.untested:
+            yield f"clauses without tests now: {len(self.untested)}: {', '.join(self.untested)}"
 
 
 def suite_change(old: Record, new: Record) -> SuiteChange:
@@ -146,6 +154,7 @@ def suite_change(old: Record, new: Record) -> SuiteChange:
         not known,
         _step(before.version, after.version),
         _step(_short(before.commit), _short(after.commit)),
+        tuple(name for name in after.clauses_without_tests if name in before.clauses_with_tests),
     )
 
 

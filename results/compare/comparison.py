@@ -100,6 +100,7 @@ def compare(old: Record, new: Record) -> Comparison:
     refusals = tuple(_refusals(old, new))
     if refusals:
         return Comparison(old, new, (), 0, refusals)
+    of = len(old.verdicts)
     if old.selection != new.selection:
         some, other = (new, old) if new.selection else (old, new)
         other = other.only({verdict.test for verdict in some.verdicts})
@@ -116,18 +117,19 @@ def compare(old: Record, new: Record) -> Comparison:
         drift, rounding = Movement.DRIFT, Movement.ROUNDING
         moved = tuple(replace(one, movement=rounding) if one.movement is drift else one for one in moved)
     changes = [
-        *_locate_failures(verdicts(before, after, reasons, unjudged), moved),
+        *_locate_failures(verdicts(before, after, reasons, unjudged, new.clauses), moved),
         *_observations(old, new, reasons, _single_bounds(new), suite),
         *measurements(old, new, reasons, unjudged),
         *demands(old, new, *sides),
         *(one.change() for one in moved if one.movement is Movement.DRIFT),
     ]
     changes = [*_excuse_refusals(changes, old, new)]
+    common -= {change.subject for change in changes if change.kind is ChangeKind.NOT_COMPARABLE}
     if is_other_processor:
         changes = [_excuse_observation(change) for change in changes if not _is_another_draw(change)]
     order = list(ChangeKind)
     changes.sort(key=lambda change: (order.index(change.kind), change.clause, change.subject))
-    return Comparison(old, new, tuple(changes), len(common), (), moved, len(before), share(before, common))
+    return Comparison(old, new, tuple(changes), len(common), (), moved, of, share(before, common))
 
 
 def _excuse_refusals(changes: Iterable[Change], old: Record, new: Record) -> Iterator[Change]:
@@ -152,9 +154,10 @@ def _excuse_refusals(changes: Iterable[Change], old: Record, new: Record) -> Ite
 
 
 def _is_another_draw(change: Change) -> bool:
-    """Return whether a bound changed from one number to another, as another processor's last digits make it change."""
-    numbers_alone = change.detail == "" and change.new not in ("", "inf", "nan")
-    return change.kind in (ChangeKind.BOUND_WIDER, ChangeKind.BOUND_CHANGED) and numbers_alone
+    """Return whether another processor's last digits explain a change: of a bound, or of an expected value."""
+    numbers_alone = change.detail != "multiplier" and change.new not in ("", "inf", "nan")
+    is_bound = change.kind in (ChangeKind.BOUND_WIDER, ChangeKind.BOUND_CHANGED)
+    return (is_bound and numbers_alone) or change.detail == numbers.ANOTHER_VALUE
 
 
 def _excuse_observation(change: Change) -> Change:

@@ -8,6 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice, zip_longest
@@ -28,12 +29,19 @@ ensemble, so half of it is twice the deviation of any randomly rounded run."""
 ORACLE_DIGITS = 1e-6
 """Relative difference up to which two float64 references are equal: linear algebra libraries change last digits."""
 
-NORM_SHARE = 0.1
-"""Relative change of an array's norm beyond which the array counts as moved."""
+ARRAY_SHARE = 0.02
+"""Relative change of an array's norm or sampled values beyond which the array counts as moved."""
 
-NORM_ROUNDING = 2.0**-8
-"""Smallest change of the norm that counts, as a share of the largest norm of its kind: the unit roundoff of bfloat16.
-The norm of a gradient that is zero except for rounding can change by any factor."""
+ARRAY_ROUNDING = 2.0**-8
+"""Smallest change that counts, as a share of the largest norm of its kind: the unit roundoff of bfloat16. A gradient
+that is zero except for rounding can change by any factor. Of one test in records of PyTorch 2.6 and 2.13, or on a CPU
+and a GPU, no array moved by more than both shares."""
+
+JUDGED_CURVES = frozenset({"loss", "exact", "spread", "bound"})
+"""Curves that are compared by their bounds, or by the reference; all others, such as loss scales, are compared exactly.
+"""
+
+ANOTHER_VALUE = "another expected value"
 
 CHAOTIC = 0.1
 """Share of the first loss beyond which a spread judges nothing, if the record does not name the judged updates."""
@@ -48,8 +56,8 @@ class Movement(StrEnum):
     """The movement of a test's numbers between two records, the smallest first.
 
     IDENTICAL: losses, arrays and errors are equal bit for bit. ROUNDING: they differ, but neither drift nor fail.
-    DRIFT: an error at least tripled and passes `TELLING_SHARE` of its bound, a loss moved by more than its bound, or an
-    array's norm by more than rounding explains.
+    DRIFT: an error at least tripled and passes `TELLING_SHARE` of its bound, a loss moved by more than its bound, an
+    array by more than rounding explains, or a loss scale at all.
     FAILING: the verdict fails, and passed or failed differently before.
     """
 
@@ -109,7 +117,9 @@ class Courses:
     @classmethod
     def of(cls, record: Record) -> Self:
         """Return the curves and fingerprints of a record."""
-        curves = {trace.case: trace.curves for trace in record.traces if trace.key == "loss"}
+        curves: dict[str, dict[str, tuple[float, ...]]] = {}
+        for trace in record.traces:
+            curves.setdefault(trace.case, {}).update(trace.curves)
         return cls(curves, {(tensor.key, tensor.case): tensor.arrays for tensor in record.tensors})
 
 
@@ -128,8 +138,9 @@ def compare_numbers(
     errors = tuple(_errors(before, after))
     traces = old.curves.get(case, {}), new.curves.get(case, {})
     curves = all("loss" in trace for trace in traces)
+    scales = sorted(traces[0].keys() & traces[1].keys() - JUDGED_CURVES)
     kinds = [kind for kind in KINDS if (kind, case) in old.arrays and (kind, case) in new.arrays]
-    if not (errors or curves or kinds):
+    if not (errors or curves or scales or kinds):
         return None
     named = after.test, after.clause
     arrays = [(old.arrays[kind, case], new.arrays[kind, case]) for kind in kinds]
@@ -140,7 +151,8 @@ def compare_numbers(
     drifts = [
         *_drifted_errors(errors),
         *(islice(_drifted_losses(*traces, before, after), 1) if curves else ()),
-        *(drift for pair in arrays for drift in _drifted_norms(*pair)),
+        *(_Drift(math.inf, "", "", f"curve {name!r}") for name in scales if not same(*(one[name] for one in traces))),
+        *(drift for pair in arrays for drift in _drifted_arrays(*pair)),
     ]
     if drifts:
         worst = max(drifts, key=lambda drift: drift.excess)
@@ -198,34 +210,52 @@ def _growth(old: float, new: float) -> str:
     return f"{new / old:.3g} times as large" if old else "0 before"
 
 
-def _drifted_norms(old: Sequence[Fingerprint], new: Sequence[Fingerprint]) -> Iterator[_Drift]:
-    former = {one.name: one for one in old}
+def _drifted_arrays(old: Sequence[Fingerprint], new: Sequence[Fingerprint]) -> Iterator[_Drift]:
+    former, later = ({one.name: one for one in side} for side in (old, new))
+    if (order := [name for name in former if name in later]) != [name for name in later if name in former]:
+        yield _Drift(0.0, "", "", f"the order of {len(order)} arrays")
     largest: dict[str, float] = {}
     for one in (*old, *new):
         kind = one.name.partition("/")[0]
         largest[kind] = max(largest.get(kind, 0.0), one.norm if math.isfinite(one.norm) else 0.0)
-    for one in new:
-        previous = former.get(one.name)
-        if previous is None or same(previous.norm, one.norm):
+    for name in order:
+        before, after = former[name], later[name]
+        if before == after:
             continue
-        if math.isclose(previous.norm, one.norm, rel_tol=ORACLE_DIGITS):
-            continue
-        moved, least = abs(one.norm - previous.norm), NORM_ROUNDING * largest[one.name.partition("/")[0]]
-        if previous.digest == one.digest or not moved <= max(NORM_SHARE * max(previous.norm, one.norm), least):
-            detail = f"the norm of {one.name} is {_growth(previous.norm, one.norm)}"
-            yield _Drift(moved / least if least else math.inf, f"{previous.norm:.6g}", f"{one.norm:.6g}", detail)
+        moved, what = _move(before, after)
+        size, least = max(before.norm, after.norm), ARRAY_ROUNDING * largest[name.partition("/")[0]]
+        limit = ORACLE_DIGITS * size if before.digest == after.digest else max(ARRAY_SHARE * size, least)
+        if moved and not moved <= limit:
+            yield _Drift(moved / least if least else math.inf, f"{before.norm:.6g}", f"{after.norm:.6g}", what)
+
+
+def _move(old: Fingerprint, new: Fingerprint) -> tuple[float, str]:
+    """Return the larger change of norm or sampled values, in units of the norm, and a description."""
+    import numpy as np
+
+    from results.record.arrays import values
+
+    norm = 0.0 if same(old.norm, new.norm) else abs(new.norm - old.norm)
+    with suppress(ValueError, TypeError), np.errstate(all="ignore"):
+        if (old.format, old.shape, len(old.sample)) != (new.format, new.shape, len(new.sample)):
+            return math.inf, f"the format, shape or number of sampled values of {new.name}"
+        a, b = values(old), values(new)
+        alike = (a == b) | (np.isnan(a) & np.isnan(b))
+        a, b = (np.where(alike & ~np.isfinite(a), 0.0, side) for side in (a, b))
+        size = np.maximum(np.linalg.norm(a), np.linalg.norm(b))
+        share = 0.0 if alike.all() else float(np.linalg.norm(b - a) / size)
+        moved = share * max(old.norm, new.norm) if share else 0.0
+        if not moved <= norm:
+            return moved, f"sampled values of {new.name} moved by {share:.3g} of their norm"
+    return norm, f"the norm of {new.name} is {_growth(old.norm, new.norm)}"
 
 
 def _drifted_losses(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -> Iterator[_Drift]:
     """Yield the updates whose loss moved by more than rounding explains."""
-    losses = old["loss"], new["loss"]
-    if len(losses[0]) != len(losses[1]):
-        lengths = f"{len(losses[0])} updates", f"{len(losses[1])} updates"
-        yield _Drift(math.inf, lengths[0], lengths[1], "different numbers of updates")
-        return
+    losses = [*zip(old["loss"], new["loss"], strict=False)]
     is_another_oracle = another_oracle(old, new)
-    for update, bound in enumerate(_bounds(old, new, before, after)[: len(losses[0])]):
-        a, b = losses[0][update], losses[1][update]
+    for update, bound in enumerate(_bounds(old, new, before, after)[: len(losses)]):
+        a, b = losses[update]
         if same(a, b) or not math.isfinite(bound):
             continue
         if is_another_oracle:
@@ -251,7 +281,7 @@ def another_oracle(old: Curves, new: Curves, digits: float = ORACLE_DIGITS) -> b
     """Return whether the reference changed: one of its losses differs by more than `digits`, relatively."""
     if not ("exact" in old and "exact" in new):
         return False
-    pairs = zip_longest(old["exact"], new["exact"], fillvalue=math.nan)
+    pairs = zip(old["exact"], new["exact"], strict=False)
     return not all(same(a, b) or math.isclose(a, b, rel_tol=digits) for a, b in pairs)
 
 

@@ -11,15 +11,17 @@ both records, because a test that fails ends early.
 """
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from results.compare.changes import PASS_OUTCOMES, Change, ChangeKind, Verdicts
-from results.compare.numbers import another_oracle, describe_check, index_checks
+from results.compare.numbers import ANOTHER_VALUE, another_oracle, as_float, describe_check, index_checks
 from results.record.model import UNJUDGED, Outcome, by_place
 from results.record.reading import CheckResult, Measurement, Record, TestVerdict
-from results.record.values import Json, same
+from results.record.values import ClauseText, Json, same
 
 UNCONFIRMED = "not confirmed here"
 """Marks a known failure whose expectation was taken from another series."""
@@ -32,13 +34,25 @@ NOT_JUDGED = (
 BOUND_ROUNDING = 1e-6
 """Relative difference up to which two derived bounds are equal: linear algebra libraries change their last digits."""
 
-ENSEMBLE_SPREAD = 0.5
-"""Relative difference up to which two bounds of one origin are equal: a last digit can flip a random rounding, so the
-ensemble of eight is another draw. Bounds at different parameters or updates are not comparable."""
+ANOTHER_DRAW = 1.5
+"""Factor up to which two bounds of one origin, parameter and update are equal: a last digit can flip a random rounding,
+so the ensemble of eight is another draw. Of 44 such bounds in two records of one series, none differed by more."""
 
 WIDER = 10.0
-"""Factor by which a bound must be wider to count as weaker. Derived bounds of one test in records of two versions
-differed by up to a factor of 5.4 (JAX 0.6.2 and 0.10.2)."""
+"""Factor by which any other bound must be wider to count as weaker. Derived bounds of one test in records of two
+versions differed by up to a factor of 5.4 (JAX 0.6.2 and 0.10.2)."""
+
+WIDE = f"more than {ANOTHER_DRAW} times as wide"
+"""Detail of a bound that changed by so much and does not count as weaker."""
+
+STATED = ("format", "method", "multiplier", "samples", "seed", "unit_roundoff")
+"""What of a derivation the suite sets; the rest is measured, or names the parameter and update of the bound."""
+
+_LISTED = 4
+_EXPLAINED = ("finding", "link", "inferred_from", "leaks")
+_CLAUSE_TEXTS = ("requirement", "source", "history", "family")
+_ENTRIES = re.compile(r"(\d+) equal entries")
+_COMMAND = re.compile(r"--(?:framework|seed)=\S+")
 
 LEVELS = ("MEASUREMENT", "OBSERVATION", "MAY", "SHOULD", "MUST")
 """Levels of clauses, the least binding first."""
@@ -48,14 +62,19 @@ ORACLE = 1e-3
 linear algebra library's last digits may grow beyond `numbers.ORACLE_DIGITS`."""
 
 
-def verdicts(before: Verdicts, after: Verdicts, reasons: Mapping[str, str], untimed: set[str]) -> Iterator[Change]:
+def verdicts(
+    before: Verdicts, after: Verdicts, reasons: Mapping[str, str], untimed: set[str], clauses: Mapping[str, ClauseText]
+) -> Iterator[Change]:
     """Yield a change for each verdict that differs.
 
     Args:
+        clauses: of the new record, by id.
         before, after: verdicts by test.
         reasons: why a test cannot be compared, by test.
         untimed: tests of costs whose control failed in one of the records.
     """
+    bare = {name for name, text in clauses.items() if text.level in LEVELS[:2]}
+    bare |= {old.clause for old in before.values() if _pass(old) and not old.checks}
     for test in sorted(before.keys() | after.keys()):
         old, new = before.get(test), after.get(test)
         if old is None and new is not None:
@@ -66,7 +85,10 @@ def verdicts(before: Verdicts, after: Verdicts, reasons: Mapping[str, str], unti
             yield Change(kind, old.clause, test, describe(old), "", reasons.get(test, ""))
         elif old is not None and new is not None:
             repeats = f"repeated: {', '.join(new.repeats)}." if new.repeats else ""
-            change, detail = kind_of(old, new), " ".join(filter(None, (new.reason or new.message, new.link, repeats)))
+            change = kind_of(old, new)
+            if change is ChangeKind.NEWLY_PASSING and not new.checks and new.clause not in bare:
+                change = ChangeKind.UNCHECKED
+            detail = " ".join(filter(None, (new.reason or new.message, new.link, repeats)))
             if test in reasons:
                 change, detail = ChangeKind.NOT_COMPARABLE, reasons[test]
             elif test in untimed and change in (ChangeKind.NEWLY_UNJUDGED, ChangeKind.NEWLY_PASSING):
@@ -154,6 +176,10 @@ def _cost(name: str, before: Measurement, after: Measurement, reason: str) -> Ch
         return Change(ChangeKind.NOT_COMPARABLE, *named, reason)
     if before.unit != after.unit:
         return Change(ChangeKind.NOT_COMPARABLE, *named, f"the units differ: {before.unit} and {after.unit}")
+    fewer = len(after.samples) < len(before.samples) if before.control or not after.samples else False
+    if fewer or (before.control and not after.control):
+        sides = (f"{len(side.samples)} samples, {len(side.control)} of the control" for side in (before, after))
+        return Change(ChangeKind.TRACE_MISSING, after.clause, name, *sides)
     if not (before.samples and after.samples):
         return Change(ChangeKind.NOT_COMPARABLE, *named, "there are no samples")
     if varies(before) or varies(after):
@@ -163,6 +189,8 @@ def _cost(name: str, before: Measurement, after: Measurement, reason: str) -> Ch
         return None if same(*counted) else Change(ChangeKind.NOT_COMPARABLE, *named, "a sample is not finite")
     if counted[0] == counted[1]:
         return None
+    if counted[1] < 0.0 <= counted[0]:
+        return Change(ChangeKind.CONTRADICTED, *named, "a count cannot be negative")
     kind = ChangeKind.MEASURE_WORSE if counted[1] > counted[0] else ChangeKind.MEASURE_BETTER
     more = f"{counted[1] - counted[0]:+.6g}{_unit(after)}"
     times = f", ratio {counted[1] / counted[0]:.6g}" if counted[0] > 0.0 else ""
@@ -203,73 +231,157 @@ def demands(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iter
     """
     clauses = {verdict.clause for verdict in after.values()}
     for clause in sorted(clauses & old.clauses.keys()):
+        yield from _alteration(clause, clause, "the clause's", old.clauses[clause], new.clauses[clause], _CLAUSE_TEXTS)
         levels = old.clauses[clause].level, new.clauses[clause].level
         if levels[0] != levels[1]:
             ranks = [LEVELS.index(level) if level in LEVELS else -1 for level in levels]
             kind = ChangeKind.LEVEL_RAISED if ranks[1] > ranks[0] else ChangeKind.LEVEL_LOWERED
             yield Change(kind, clause, clause, *levels)
-    yield from _find_contradictions(new)
-    common = before.keys() & after.keys()
-    moved = {test for test in common if before[test].checks != after[test].checks}
-    passing = sorted(
-        test for test in common if before[test].outcome in PASS_OUTCOMES and after[test].outcome in PASS_OUTCOMES
-    )
-    for test in filter(moved.__contains__, passing):
-        yield from _checks(test, after[test].clause, before[test].checks, after[test].checks)
-    for test in sorted(moved):
-        yield from _bounds(test, after[test].clause, before[test].checks, after[test].checks)
-    yield from _courses(old, new, {after[test].case: after[test].clause for test in passing})
-
-
-def _find_contradictions(new: Record) -> Iterator[Change]:
+    for finding in sorted(old.findings.keys() & new.findings.keys()):
+        texts = old.findings[finding], new.findings[finding]
+        yield from _alteration(finding, finding, "the finding's", *texts, ("kind", "link"))
+        if texts[0].consequence is not texts[1].consequence:
+            is_milder = texts[1].consequence.rank > texts[0].consequence.rank
+            kind = ChangeKind.LEVEL_LOWERED if is_milder else ChangeKind.LEVEL_RAISED
+            yield Change(
+                kind, finding, finding, *(text.consequence.value for text in texts), "consequence of the finding"
+            )
+    yield from _inconsistencies(old, new)
     for verdict in new.verdicts:
-        failed = next((check for check in verdict.checks if not check.passed), None)
-        if verdict.outcome in PASS_OUTCOMES and failed is not None:
-            got = f"{failed.what}: got {value_text(failed.measured)}, want {value_text(failed.expected)}"
-            kind = ChangeKind.CONTRADICTED
-            yield Change(kind, verdict.clause, verdict.test, "", verdict.outcome.value, got, verdict.repro)
+        former = before.get(verdict.test) if verdict.test in after else None
+        yield from _checks(former, verdict)
+        if former is not None and kind_of(former, verdict) is None:
+            yield from _alteration(verdict.clause, verdict.test, "the verdict's", former, verdict, _EXPLAINED)
+    passing = [verdict for test, verdict in after.items() if _pass(before[test], verdict)]
+    yield from _courses(old, new, {verdict.case: verdict.clause for verdict in passing})
 
 
-def _checks(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[CheckResult]) -> Iterator[Change]:
-    missing = Counter(map(describe_check, old)) - Counter(map(describe_check, new))
-    if len(new) < len(old):
-        detail = f"missing: {next(iter(missing))}"
-        yield Change(ChangeKind.FEWER_CHECKS, clause, test, f"{len(old)} checks", f"{len(new)} checks", detail)
+def _pass(*verdicts: TestVerdict) -> bool:
+    return all(verdict.outcome in PASS_OUTCOMES for verdict in verdicts)
 
 
-def _bounds(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[CheckResult]) -> Iterator[Change]:
-    former = index_checks(old)
-    for key, check in index_checks(new).items():
-        previous = former.get(key)
-        if previous is None:
-            continue
-        kind, what, before, after = None, "", previous.bound, check.bound
-        multipliers = previous.derivation.get("multiplier"), check.derivation.get("multiplier")
-        if not same(*multipliers):
-            what, (before, after) = "multiplier", multipliers
-            kind = _wider(before, after, 1.0)
-        elif not _same_bound(previous, check):
-            kind = _wider(before, after, WIDER)
-        if kind is not None:
-            yield Change(kind, clause, f"{test}: {check.what}", value_text(before), value_text(after), what)
+def _alteration(
+    clause: str, subject: str, whose: str, old: object, new: object, names: Iterable[str]
+) -> Iterator[Change]:
+    changed = [name.replace("_", " ") for name in names if getattr(old, name) != getattr(new, name)]
+    if changed:
+        yield Change(ChangeKind.ALTERED, clause, subject, detail=f"{whose} {' and '.join(changed)}")
 
 
-def _wider(old: Json, new: Json, times: float) -> ChangeKind:
-    """Return the kind of a changed bound; it demands less if it is `times` as wide, or no longer a bound."""
-    if isinstance(old, int | float) and isinstance(new, int | float):
-        return ChangeKind.BOUND_WIDER if not new <= times * old else ChangeKind.BOUND_CHANGED
-    return ChangeKind.BOUND_WIDER if new is None else ChangeKind.BOUND_CHANGED
+def _inconsistencies(old: Record, new: Record) -> Iterator[Change]:
+    """Yield one change for all verdicts of the new record that contradict its header, their commands or repetitions."""
+    commands = {option for one in old.verdicts for option in _COMMAND.findall(one.repro)}
+    errors = [
+        [c.measured for one in side.verdicts if _pass(one) for c in one.checks if c.bound is not None]
+        for side in (old, new)
+    ]
+    foreign = [one for one in new.verdicts if commands and {*_COMMAND.findall(one.repro)} - commands]
+    for problem, wrong in (
+        ("have another seed than the record", [one for one in new.verdicts if one.seed not in (None, new.seed)]),
+        ("are repeated with another framework or seed", foreign),
+        (
+            "have errors, and each is exactly 0",
+            new.verdicts if any(errors[0]) and errors[1] and not any(errors[1]) else (),
+        ),
+        ("pass, and failed when repeated", [one for one in new.verdicts if _pass(one) and {*one.repeats} - {"pass"}]),
+    ):
+        if wrong:
+            detail = f"{len(wrong)} of {len(new.verdicts)} verdicts {problem}"
+            yield Change(ChangeKind.INCONSISTENT, wrong[0].clause, wrong[0].test, detail=detail)
 
 
-def _same_bound(old: CheckResult, new: CheckResult) -> bool:
-    a, b = old.bound, new.bound
-    if not (isinstance(a, float) and isinstance(b, float)):
-        return same(a, b)
-    if "origin" not in new.derivation or not same(old.derivation.get("origin"), new.derivation["origin"]):
-        return same(a, b) or math.isclose(a, b, rel_tol=BOUND_ROUNDING)
-    if not same(old.derivation, new.derivation):
-        return not b > WIDER * a
-    return math.isclose(a, b, rel_tol=ENSEMBLE_SPREAD)
+def _checks(old: TestVerdict | None, new: TestVerdict) -> Iterator[Change]:
+    """Yield what the checks of a verdict contradict, and what they demand less, or otherwise, than those before."""
+    named = new.clause, new.test
+    pairs = [] if old is None else _pair_checks(old.checks, new.checks)
+    partners = {id(check): former for former, check in pairs}
+    wrong = [check for check in new.checks if _pass(new) and _is_contradicted(partners.get(id(check)), check)]
+    if wrong:
+        got = f"{wrong[0].what}: got {value_text(wrong[0].measured)}, want {value_text(wrong[0].expected)}"
+        yield Change(ChangeKind.CONTRADICTED, *named, "", new.outcome.value, got, new.repro)
+    if old is None or old.checks == new.checks:
+        return
+    for former, check in pairs:
+        yield from _bounds(*named, former, check)
+    if not _pass(old, new):
+        return
+    totals = _totals(old.checks, {}), _totals(new.checks, partners)
+    fewer = [name for name in totals[0] if totals[1][name] < totals[0][name] and not wrong]
+    if fewer:
+        missing = Counter(map(describe_check, old.checks)) - Counter(map(describe_check, new.checks))
+        detail = f"missing: {next(iter(missing))}" if missing else ""
+        yield Change(ChangeKind.FEWER_CHECKS, *named, *(f"{total[fewer[0]]} {fewer[0]}" for total in totals), detail)
+        return
+    details = {
+        f"{name} of the derivation: {value_text(a) or 'unset'} → {value_text(b) or 'unset'}"
+        for former, check in pairs
+        for name in STATED
+        if not same(a := former.derivation.get(name), b := check.derivation.get(name))
+        and (name != "multiplier" or same(former.bound, check.bound))
+    }
+    details |= {ANOTHER_VALUE for a, b in pairs if value_text(a.expected) != value_text(b.expected)}
+    details |= {"more checks"} if len(new.checks) > len(old.checks) else set()
+    yield from (Change(ChangeKind.ALTERED, *named, detail=detail) for detail in sorted(details))
+
+
+def _pair_checks(old: Sequence[CheckResult], new: Sequence[CheckResult]) -> list[tuple[CheckResult, CheckResult]]:
+    """Return the checks of one test in pairs: of the same words, and the others in order if there are as many."""
+    former, latter = index_checks(old), index_checks(new)
+    pairs = [(former[key], latter[key]) for key in latter if key in former]
+    for has_bound in (True, False):
+        a = [check for key, check in former.items() if key not in latter and (check.bound is None) is not has_bound]
+        b = [check for key, check in latter.items() if key not in former and (check.bound is None) is not has_bound]
+        pairs += zip(a, b, strict=True) if len(a) == len(b) else ()
+    return pairs
+
+
+def _totals(checks: Sequence[CheckResult], partners: Mapping[int, CheckResult]) -> dict[str, int]:
+    """Return amounts of what is checked; a check that lost its bound has it in `partners`, the former checks by id."""
+    entries = (_ENTRIES.fullmatch(str(check.expected)) for check in checks)
+    return {
+        "checks": len(checks),
+        "checks with a bound": sum(partners.get(id(check), check).bound is not None for check in checks),
+        "different checks": len({*map(describe_check, checks)}),
+        "equal entries": sum(int(found[1]) for found in entries if found),
+    }
+
+
+def _is_contradicted(former: CheckResult | None, check: CheckResult) -> bool:
+    """Return whether a passing test's check failed, or did by its own numbers or texts; arrays have no exact text."""
+    if not check.passed or former == check:
+        return not check.passed
+    if as_float(check.bound) is not None:
+        error, is_distance = as_float(check.measured), "multiplier" in check.derivation
+        return error is None or math.isnan(error) or error > check.bound or (is_distance and error < 0.0)
+    if not isinstance(check.expected, str) or "[" in check.expected or check.measured == check.expected:
+        return False
+    was_equal = former is not None and former.measured == former.expected == check.expected
+    return was_equal or former == replace(check, passed=False) or _ENTRIES.fullmatch(check.expected) is not None
+
+
+def _bounds(clause: str, test: str, old: CheckResult, new: CheckResult) -> Iterator[Change]:
+    """Yield the change of a bound, unless another draw of its ensemble, or another parameter, may explain it."""
+    a, b, what, terms = as_float(old.bound), as_float(new.bound), "", (old.derivation, new.derivation)
+    sides, multipliers = (old.bound, new.bound), [term.get("multiplier") for term in terms]
+    if same(*sides):
+        return
+    if a is None or b is None:
+        kind = ChangeKind.BOUND_WIDER if b is None else ChangeKind.BOUND_CHANGED
+    elif not same(*multipliers):
+        is_larger = b > a and not (as_float(multipliers[1]) or math.inf) <= (as_float(multipliers[0]) or 0.0)
+        kind = ChangeKind.BOUND_WIDER if is_larger else ChangeKind.BOUND_CHANGED
+        sides, what = (multipliers[0], multipliers[1]), "multiplier"
+    else:
+        origins, ratio = [term.get("origin") for term in terms], b / a if a else math.inf
+        is_draw = origins[0] is not None and origins[1] in (None, origins[0])
+        is_there = origins[1] is None or all(same(*(t.get(name) for t in terms)) for name in ("parameter", "update"))
+        limit = ANOTHER_DRAW if is_draw and is_there else WIDER
+        least = 1.0 / ANOTHER_DRAW if is_there else 0.0
+        if least <= ratio <= limit if is_draw else math.isclose(ratio, 1.0, rel_tol=BOUND_ROUNDING):
+            return
+        kind = ChangeKind.BOUND_CHANGED if ratio <= limit else ChangeKind.BOUND_WIDER
+        what = WIDE if ANOTHER_DRAW < ratio <= WIDER else ""
+    yield Change(kind, clause, f"{test}: {new.what}", value_text(sides[0]), value_text(sides[1]), what)
 
 
 def _least_ratio(old: Sequence[float], new: Sequence[float]) -> float:
@@ -283,28 +395,42 @@ def _courses(old: Record, new: Record, passing: Mapping[str, str]) -> Iterator[C
     Args:
         passing: clauses of the tests that hold in both records, by case.
     """
-    for kind, before, after in (
-        ("curves", {t.place: t for t in old.traces}, {t.place: t for t in new.traces}),
-        ("fingerprints", {t.place: t for t in old.tensors}, {t.place: t for t in new.tensors}),
-    ):
-        for key, case in sorted(before.keys() - after.keys()):
-            if case in passing:
-                yield Change(ChangeKind.TRACE_MISSING, passing[case], f"{passing[case]}/{case}", f"{kind} {key!r}")
+    sizes = _sizes(new)
+    for (kind, key, case), before in _sizes(old).items():
+        if case not in passing:
+            continue
+        subject, after = (passing[case], f"{passing[case]}/{case}"), sizes.get((kind, key, case), {})
+        fewer = [name for name, size in before.items() if after.get(name, 0) < size]
+        if fewer:
+            named = f"{kind} {', '.join(map(repr, fewer[:_LISTED]))}" if after else f"{kind} {key!r}"
+            left = [f"{after[name]} of {before[name]} steps" for name in fewer if name in after]
+            yield Change(ChangeKind.TRACE_MISSING, *subject, named, left[0] if left else "")
+        elif sum(after.values()) > sum(before.values()):
+            yield Change(ChangeKind.ALTERED, *subject, detail=f"more {kind}")
     former = {trace.place: trace.curves for trace in old.traces}
     for trace in new.traces:
         curves = former.get(trace.place)
         if curves is None or trace.case not in passing:
             continue
         clause, test = passing[trace.case], f"{passing[trace.case]}/{trace.case}"
-        if lost := sorted(curves.keys() - trace.curves.keys() - {"bound"}):
-            yield Change(ChangeKind.TRACE_MISSING, clause, test, f"curves {', '.join(map(repr, lost))}")
+        was_exact, is_exact = ("loss" in side and side["loss"] == side.get("exact") for side in (curves, trace.curves))
+        if is_exact and not was_exact:
+            detail = "the losses are the reference's, in float64"
+            yield Change(ChangeKind.INCONSISTENT, clause, test, detail=detail)
         for name in ("bound", "spread"):
             ratio = _least_ratio(curves.get(name, ()), trace.curves.get(name, ()))
             if ratio > WIDER:
-                yield Change(
-                    ChangeKind.BOUND_WIDER, clause, test, "", "", f"{name} of the losses: × {ratio:.4g} or more"
-                )
+                wider = f"{name} of the losses: × {ratio:.4g} or more"
+                yield Change(ChangeKind.BOUND_WIDER, clause, test, detail=wider)
         if another_oracle(curves, trace.curves, ORACLE):
             ends = [f"{(side['exact'] or ('',))[-1]:.9}" for side in (curves, trace.curves)]
             detail = "final loss of the reference"
             yield Change(ChangeKind.ORACLE_CHANGED, clause, test, ends[0], ends[1], detail)
+
+
+def _sizes(record: Record) -> dict[tuple[str, str, str], dict[str, int]]:
+    """Return the number of steps of each curve, and 1 for each array, by name, of all traces and fingerprints."""
+    sizes = {
+        ("curves", *one.place): {name: len(points) for name, points in one.curves.items()} for one in record.traces
+    }
+    return sizes | {("fingerprints", *one.place): {array.name: 1 for array in one.arrays} for one in record.tensors}

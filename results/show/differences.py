@@ -25,6 +25,9 @@ UNSET = "unset"
 """Text for a side that has no value."""
 
 _MAX_LISTED = 4
+_REASONED = frozenset({ChangeKind.NOT_COMPARABLE, ChangeKind.BOUND_CHANGED, ChangeKind.ALTERED})
+"""Counted kinds whose details are listed."""
+
 _ONLY_IN_NUMBERS = frozenset({ChangeKind.DRIFT, ChangeKind.NOT_JUDGED})
 """Kinds that a headline counts apart from the others."""
 
@@ -184,13 +187,14 @@ def _draw_counted(kind: ChangeKind, changes: Sequence[Change], console: Console)
     _print_indented(console, "", 0)
     text = Text.assemble((label, "bold red" if kind.worse else "yellow"), ": ", one_line(summary, 600))
     console.print(Padding(text, (0, 0, 0, 2)))
-    for line in _reasons(changes) if kind is ChangeKind.NOT_COMPARABLE else ():
+    for line in _reasons(changes):
         _print_indented(console, one_line(line), 6)
 
 
 def _reasons(changes: Sequence[Change]) -> list[str]:
-    """The reasons why changes cannot be compared, with their counts, the most frequent first."""
-    return [f"{count}: {reason}" for reason, count in Counter(change.detail for change in changes).most_common()]
+    """The details of changes of a kind in `_REASONED`, with their counts, the most frequent first."""
+    details = Counter(change.detail for change in changes if change.kind in _REASONED and change.detail)
+    return [f"{count}: {detail}" for detail, count in details.most_common()]
 
 
 def _draw_group(group: ChangeGroup, console: Console) -> None:
@@ -273,7 +277,7 @@ def _folded_list(kind: ChangeKind, changes: Sequence[Change]) -> Iterator[str]:
         yield ""
     if kind in (ChangeKind.ADDED, ChangeKind.NOT_JUDGED):
         return
-    rows = [f"- {words(line)}" for line in (_reasons(changes) if kind is ChangeKind.NOT_COMPARABLE else ())]
+    rows = [f"- {words(line)}" for line in _reasons(changes)]
     rows += [
         f"- {code(group.clause)}, {len(group.changes)}: {group.list_subjects(code)}" for group in group_changes(changes)
     ]
