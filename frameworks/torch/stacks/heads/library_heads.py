@@ -223,21 +223,19 @@ def _windows(
         return find_cause(lambda: quiet(head.model())(**batch, **named), passed)
 
     windows = check_windows(clause, "", whole, parts, limits=limits, cause=explain)
-    part = name_fraction(parts.loss, alone.loss, batch["labels"].numel()) if _has_classes(batch) else ""
-    counts_first = part and part == name_fraction(*map(int, _count_targets(batch["labels"])), batch["labels"].numel())
+    counted, predicted = _count_targets(batch.get("labels"))
+    part = name_fraction(parts.loss, alone.loss, counted) if counted else ""
+    counts_first = part and part == name_fraction(predicted, counted, counted)
     cause = explain if windows.outcome == FAIL else lambda _: COUNTS_FIRST if counts_first else ""
     once = check_windows(ONCE, case, alone, parts, limits=limits, cause=cause, source="the model's own loss")
     return windows, replace(once, got=f"{once.got}, {part} of the loss") if part else once, parts
 
 
-def _has_classes(batch: dict[str, Any]) -> bool:
-    labels = batch.get("labels")
-    return isinstance(labels, torch.Tensor) and labels.dim() > 1 and labels.dtype == torch.long
-
-
-def _count_targets(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The numbers of labels behind the first of a row, and of all labels, without those of -100."""
-    return labels[..., 1:].ne(-100).sum(), labels.ne(-100).sum()
+def _count_targets(labels: Any) -> tuple[int, int]:
+    """The number of labels without those of -100, and of those behind the first of a row; zeros if a row has one."""
+    if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.dtype != torch.long:
+        return 0, 0
+    return int(labels.ne(-100).sum()), int(labels[..., 1:].ne(-100).sum())
 
 
 def _check_decision(window: Window) -> HeadCheck:
