@@ -207,7 +207,7 @@ def environment(old: Record, new: Record) -> Environment:
 def _contradictions(record: Record) -> Iterator[str]:
     """Yield what cannot be true of a record at once: versions, dates, selection, device, damaged journal."""
     variant, series = record.variant, record.series
-    packages = {canonicalize_name(name): version for name, version in variant.packages.items()}
+    packages: dict[str, str] = {canonicalize_name(name): version for name, version in variant.packages.items()}
     listed = {name: packages[name] for name in OWN.get(series.framework, ()) if name in packages}
     if listed and public(record) not in {version.partition("+")[0] for version in listed.values()}:
         yield f"it is of {series.framework} {public(record)}, and lists {', '.join(map(' '.join, listed.items()))}"

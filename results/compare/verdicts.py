@@ -178,8 +178,8 @@ def _cost(name: str, before: Measurement, after: Measurement, reason: str) -> Ch
         return Change(ChangeKind.NOT_COMPARABLE, *named, f"the units differ: {before.unit} and {after.unit}")
     fewer = len(after.samples) < len(before.samples) if before.control or not after.samples else False
     if fewer or (before.control and not after.control):
-        sides = (f"{len(side.samples)} samples, {len(side.control)} of the control" for side in (before, after))
-        return Change(ChangeKind.TRACE_MISSING, after.clause, name, *sides)
+        a, b = (f"{len(side.samples)} samples, {len(side.control)} of the control" for side in (before, after))
+        return Change(ChangeKind.TRACE_MISSING, after.clause, name, a, b)
     if not (before.samples and after.samples):
         return Change(ChangeKind.NOT_COMPARABLE, *named, "there are no samples")
     if varies(before) or varies(after):
@@ -240,12 +240,10 @@ def demands(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iter
     for finding in sorted(old.findings.keys() & new.findings.keys()):
         texts = old.findings[finding], new.findings[finding]
         yield from _alteration(finding, finding, "the finding's", *texts, ("kind", "link"))
-        if texts[0].consequence is not texts[1].consequence:
-            is_milder = texts[1].consequence.rank > texts[0].consequence.rank
-            kind = ChangeKind.LEVEL_LOWERED if is_milder else ChangeKind.LEVEL_RAISED
-            yield Change(
-                kind, finding, finding, *(text.consequence.value for text in texts), "consequence of the finding"
-            )
+        a, b = (text.consequence for text in texts)
+        if a is not b:
+            kind = ChangeKind.LEVEL_LOWERED if b.rank > a.rank else ChangeKind.LEVEL_RAISED
+            yield Change(kind, finding, finding, a.value, b.value, "consequence of the finding")
     yield from _inconsistencies(old, new)
     for verdict in new.verdicts:
         former = before.get(verdict.test) if verdict.test in after else None
@@ -310,13 +308,14 @@ def _checks(old: TestVerdict | None, new: TestVerdict) -> Iterator[Change]:
     if fewer:
         missing = Counter(map(describe_check, old.checks)) - Counter(map(describe_check, new.checks))
         detail = f"missing: {next(iter(missing))}" if missing else ""
-        yield Change(ChangeKind.FEWER_CHECKS, *named, *(f"{total[fewer[0]]} {fewer[0]}" for total in totals), detail)
+        a, b = (f"{total[fewer[0]]} {fewer[0]}" for total in totals)
+        yield Change(ChangeKind.FEWER_CHECKS, *named, a, b, detail)
         return
     details = {
-        f"{name} of the derivation: {value_text(a) or 'unset'} → {value_text(b) or 'unset'}"
+        f"{name} of the derivation: {value_text(was) or 'unset'} → {value_text(now) or 'unset'}"
         for former, check in pairs
         for name in STATED
-        if not same(a := former.derivation.get(name), b := check.derivation.get(name))
+        if not same(was := former.derivation.get(name), now := check.derivation.get(name))
         and (name != "multiplier" or same(former.bound, check.bound))
     }
     details |= {ANOTHER_VALUE for a, b in pairs if value_text(a.expected) != value_text(b.expected)}
@@ -350,9 +349,10 @@ def _is_contradicted(former: CheckResult | None, check: CheckResult) -> bool:
     """Return whether a passing test's check failed, or did by its own numbers or texts; arrays have no exact text."""
     if not check.passed or former == check:
         return not check.passed
-    if as_float(check.bound) is not None:
-        error, is_distance = as_float(check.measured), "multiplier" in check.derivation
-        return error is None or math.isnan(error) or error > check.bound or (is_distance and error < 0.0)
+    error, bound = as_float(check.measured), as_float(check.bound)
+    if bound is not None:
+        is_distance = "multiplier" in check.derivation
+        return error is None or math.isnan(error) or error > bound or (is_distance and error < 0.0)
     if not isinstance(check.expected, str) or "[" in check.expected or check.measured == check.expected:
         return False
     was_equal = former is not None and former.measured == former.expected == check.expected
