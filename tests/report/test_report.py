@@ -155,13 +155,13 @@ def changes_of(comparisons: Comparisons) -> str:
 def test_changes_show_environment_numbers_and_what_is_not_judged() -> None:
     packages = {"numpy": "2.4.6", "protobuf": "6.33.1"}
     old = replace(
-        make_timed_record(1, 1.0),
+        change_verdict(make_timed_record(1, 1.0), 0, checks=(replace(BOUND, measured=0.2),)),
         variant=Variant("2.13.0", {"threads": "1"}, packages),
         tensors=(Tensors("layers", "test_a", ARRAYS),),
     )
     moved = replace(ARRAYS[0], digest="0" * 16)
     new = replace(
-        change_verdict(change_verdict(old, 0, checks=(replace(BOUND, measured=2.0),)), 2, setup_hash="other"),
+        change_verdict(change_verdict(old, 0, checks=(replace(BOUND, measured=0.9),)), 2, setup_hash="other"),
         variant=Variant("2.13.0", {"threads": "2"}, {"numpy": "2.5.0", "protobuf": "7.0"}),
         tensors=(Tensors("layers", "test_a", (moved, ARRAYS[1])),),
         measurements=make_timed_record(2, 1.0).measurements,

@@ -221,7 +221,7 @@ def page() -> str:
 def record(framework: str, outcomes: dict[str, Outcome], **changes: Any) -> Record:
     """A record with one test a clause."""
     clauses = {name: ClauseText("MUST", "…", "", (), name.partition(".")[0]) for name in outcomes}
-    verdicts = tuple(TestVerdict(f"{name}/t", name, outcome) for name, outcome in outcomes.items())
+    verdicts = tuple(TestVerdict(f"{name}/t", name, outcome, checks=(BOUND,)) for name, outcome in outcomes.items())
     series = Series(framework, "cpu", "", "m")
     result = Record(Suite("1"), series, Variant("1"), DATE, 0, "", clauses, DATE, 1.0, "complete", verdicts)
     return replace(result, **changes).sort_parts()
