@@ -245,7 +245,7 @@ def _move(old: Fingerprint, new: Fingerprint) -> tuple[float, str]:
         size = np.maximum(np.linalg.norm(a), np.linalg.norm(b))
         share = 0.0 if alike.all() else float(np.linalg.norm(b - a) / size)
         moved = share * max(old.norm, new.norm) if share else 0.0
-        if not moved <= norm:
+        if not (moved <= norm or math.isnan(norm)):
             return moved, f"sampled values of {new.name} moved by {share:.3g} of their norm"
     return norm, f"the norm of {new.name} is {_growth(old.norm, new.norm)}"
 

@@ -355,6 +355,7 @@ CONTRADICTED, INCONSISTENT, ALTERED = ChangeKind.CONTRADICTED, ChangeKind.INCONS
         (traced("scale", 4.0, 2.0), traced("scale", 4.0, 4.0), DRIFT, "curve 'scale'"),
         (FULL, arrays(NEGATIVE), DRIFT, "sampled values of gradient/a moved by 2 of their norm"),
         (FULL, arrays(FAR), DRIFT, "3.31945 → 3.41903"),
+        (FULL, arrays(norm=math.nan, digest="0" * 16), DRIFT, "3.31945 → nan"),
         (FULL, arrays(sample=NEGATIVE.sample), DRIFT, "sampled values of gradient/a moved by 2 of their norm"),
         (FULL, change_arrays(*ARRAYS[::-1]), DRIFT, "the order of 2 arrays"),
         (FULL, arrays(format="float16"), DRIFT, "the format, shape or number of sampled values of gradient/a"),
