@@ -64,6 +64,8 @@ def find_callables(namespaces: Sequence[str]) -> list[PublicCallable]:
                 continue
             path = f"{namespace}.{name}"
             text, parameters = read_signature(value)
+            if not text and name.endswith("_"):
+                _, parameters = read_signature(_load(module, name.removesuffix("_")))
             found.setdefault(path, PublicCallable(path, value, text, parameters, id(value) not in known))
             known.add(id(value))
     return list(found.values())
@@ -157,7 +159,7 @@ def _documented_signature(value: Any) -> inspect.Signature | None:
         tree = ast.parse(f"def f({text}): pass").body[0]
         assert isinstance(tree, ast.FunctionDef)
         names = [argument.arg for argument in (*tree.args.posonlyargs, *tree.args.args)]
-        defaults = [ast.literal_eval(node) for node in tree.args.defaults]
+        defaults = [_read_default(node) for node in tree.args.defaults]
         empty = [inspect.Parameter.empty] * (len(names) - len(defaults))
         positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
         pairs = zip(names, [*empty, *defaults], strict=True)
@@ -165,10 +167,18 @@ def _documented_signature(value: Any) -> inspect.Signature | None:
         keyword = inspect.Parameter.KEYWORD_ONLY
         for argument, node in zip(tree.args.kwonlyargs, tree.args.kw_defaults, strict=True):
             if node is not None and argument.arg != "out":
-                parameters.append(inspect.Parameter(argument.arg, keyword, default=ast.literal_eval(node)))
+                parameters.append(inspect.Parameter(argument.arg, keyword, default=_read_default(node)))
         return inspect.Signature(parameters)
     except (SyntaxError, ValueError):
         return None
+
+
+def _read_default(node: ast.expr) -> Any:
+    """Return a literal, or an object whose name is the expression."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return types.SimpleNamespace(name=ast.unparse(node))
 
 
 def show_default(default: Any) -> str:

@@ -51,7 +51,7 @@ def flatten(value: Any, path: str = "", depth: int = 0) -> Iterator[Leaf]:
     elif depth == DEPTH:
         yield Leaf(path, type(value).__name__, none)
     elif isinstance(value, Mapping) or (hasattr(value, "items") and hasattr(value, "keys")):
-        for key, item in value.items():
+        for key, item in sorted(value.items(), key=lambda pair: str(pair[0])):
             yield from flatten(item, f"{path}/{_COUNTER.sub('', str(key))}", depth + 1)
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         for name in value._fields:

@@ -87,14 +87,12 @@ class Worker:
                     self.run(f"{_key(changed)} # {variant.name}", write_program(candidate, program, changed))
 
     def _option_texts(self, kind: Kind, parameter: Parameter) -> list[str]:
-        """Return the expressions for an option; where only equal results matter, those whose variants are equal."""
+        """Return the expressions for an option; where only equal results matter, those of equal ones."""
+        texts = option_texts(self.package, kind, parameter)
         if self._same_only and not any(variant.is_same and variant.with_options for variant in kind.variants):
-            return [
-                text
-                for text in (show_default(parameter.default),)
-                if text in option_texts(self.package, kind, parameter)
-            ]
-        return option_texts(self.package, kind, parameter)
+            default = "" if self.package.is_deterministic else show_default(parameter.default)
+            return [text for text in texts if text == default]
+        return texts
 
 
 def _key(arguments: list[tuple[str, str]]) -> str:

@@ -71,7 +71,7 @@ def nearest(name: str, mode: str, device: str, folder: Path = BASELINES) -> Path
 def lacking(record: Record) -> list[str]:
     """Return test functions without a verdict in the record, except those that take a workaround or a way."""
     judged = {verdict.test.partition("[")[0] for verdict in record.verdicts}
-    own = {"workaround", "judged_kind", "way", "rank_way", "file_way", "rate_way"}
+    own = {"workaround", "judged_kind", "saved_run", "way", "rank_way", "file_way", "rate_way"}
     return sorted(code.id for code in inventory().values() if code.id not in judged and not own & {*code.parameters})
 
 

@@ -19,6 +19,7 @@ import pytest
 from _pytest.mark.expression import Expression
 
 from conformance import timing
+from conformance.checks.checkpoints import saved_runs
 from conformance.checks.combinations import rows
 from conformance.checks.evidence import Verdict
 from conformance.checks.outcome import Judgement, conclude_safely
@@ -102,6 +103,7 @@ def parametrize(metafunc: pytest.Metafunc, framework: Framework, known: Known, w
 
     `variant`: all recomputation variants that the framework offers; `row`: all rows of its covering array;
     `judged_kind`: all kinds of public calls whose results must agree in this mode;
+    `saved_run`: all checkpoints of older versions of what this mode trains by;
     `workaround`: all workarounds that its adapter declares; `way`: all ways that the adapter declares for this mode;
     `operation_technique` and others of `SHIPPED`: all techniques with which such parts are judged.
     """
@@ -121,6 +123,9 @@ def parametrize(metafunc: pytest.Metafunc, framework: Framework, known: Known, w
     if "judged_kind" in metafunc.fixturenames:
         kinds = judged_kinds(framework.name, framework.mode, framework.modes[0])
         metafunc.parametrize("judged_kind", kinds, ids=map(str, kinds))
+    if "saved_run" in metafunc.fixturenames:
+        saved = saved_runs(framework.name, framework.mode, framework.modes[0])
+        metafunc.parametrize("saved_run", saved, ids=map(str, saved))
     for name in PARAMETERS.keys() & {*metafunc.fixturenames}:
         chosen_ways = [way for way in ways.offered if PARAMETERS[name](way)]
         metafunc.parametrize(name, chosen_ways, ids=map(str, chosen_ways))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pluggy import HookimplMarker
 
+from conformance.checks.checkpoints import SavedRun
 from conformance.fingerprints.cases import JudgedKind
 from conformance.spec.findings import Workaround
 from conformance.test_ids.inventory import SUITES, code_of, id_of, inventory
@@ -53,7 +54,12 @@ _SAVED = ("sav", "resum", "restor", "checkpoint", "load")
 """Parts of the names of tests that write and read a checkpoint."""
 _OUTPUT = "conformance-left-out"
 _NAMED = 3
-_PARAMETERS = {"workaround": Workaround, "judged_kind": JudgedKind, **dict.fromkeys(PARAMETERS, Way)}
+_PARAMETERS = {
+    "workaround": Workaround,
+    "judged_kind": JudgedKind,
+    "saved_run": SavedRun,
+    **dict.fromkeys(PARAMETERS, Way),
+}
 """Types of test parameters for which a framework may have no values."""
 
 _hookimpl = HookimplMarker("pytest")

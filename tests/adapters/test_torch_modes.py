@@ -1,6 +1,8 @@
 """Modes of PyTorch that need more than PyTorch: compiled programs, the build of DeepSpeed, and models in 8 bits."""
 
 import importlib.util
+import pickle
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ pytest.importorskip("torch")
 import numpy as np
 import torch
 
+from conformance.checks.checkpoints import SavedRun, find_difference, is_clear, saved_runs
 from fixtures.data import vector_batch
 from fixtures.model import Head, Heads, LayerNorm, Model, Residual, SelfAttention
 from fixtures.recipe import Recipe
@@ -124,3 +127,22 @@ def test_load_int8_outside_its_mode_or_a_cpu_is_not_supported(monkeypatch: pytes
     declared = load("torch", "cpu", "eager").declares(Capability.LOAD_INT8)
     assert not declared.supported
     assert declared.reason.endswith("transformers does, in its own mode")
+
+
+def test_distributed_checkpoint_without_a_later_option_is_no_clear_refusal(tmp_path: Path) -> None:
+    """As PyTorch 2.6 wrote it, before AdamW had the option of Adam (pytorch#146157)."""
+    (program,) = {saved.program for saved in saved_runs("torch", "eager", "eager")}
+    shutil.unpack_archive(sorted(program.parent.glob("torch-*.zip"))[0], tmp_path / "old")
+    path = tmp_path / "old" / "distributed" / ".metadata"
+    metadata = pickle.loads(path.read_bytes())
+    options = [name for name in metadata.state_dict_metadata if name.endswith(".decoupled_weight_decay")]
+    for name in options:
+        for table in (metadata.state_dict_metadata, metadata.planner_data):
+            del table[name]
+    path.write_bytes(pickle.dumps(metadata))
+    archive = Path(shutil.make_archive(str(tmp_path / "torch-2.6.0"), "zip", tmp_path / "old"))
+    wanted, resumed = SavedRun(program, archive).resume(tmp_path)
+    assert len(options) > 1
+    assert find_difference(resumed["save"], wanted["save"]) == ""
+    assert "Missing key in checkpoint state_dict" in resumed["distributed"]
+    assert not is_clear(resumed["distributed"])
