@@ -1,10 +1,12 @@
 """The public callables of namespaces, their signatures, and what documentation says of a parameter."""
 
 import ast
+import functools
 import importlib
 import inspect
 import re
 import types
+import typing
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from typing import Any
 from conformance.fingerprints.values import shorten
 
 _QUOTED = re.compile(r"""(?<![\w])["'`]{1,2}([A-Za-z][\w-]{1,30})["'`]{1,2}""")
-_DOC_SIGNATURE = re.compile(r"^\s*[\w.]+\((.*?)\)\s*(?:->|$)", re.MULTILINE)
+_DOC_SIGNATURE = re.compile(r"^\s*[\w.]+\(([^()]*(?:\([^()]*\)[^()]*)*)\)\s*(?:->|$)", re.MULTILINE)
 _NOT_STRINGS = frozenset({"None", "True", "False", "int", "float", "bool", "str", "tuple", "list", "dict", "Tensor"})
 
 
@@ -144,7 +146,13 @@ def read_signature(value: Any) -> tuple[str, tuple[Parameter, ...]]:
 
 def _find_signature(value: Any) -> inspect.Signature | None:
     try:
-        return inspect.signature(value)
+        signature = inspect.signature(value)
+        if [parameter.kind.name for parameter in signature.parameters.values()] != ["VAR_POSITIONAL", "VAR_KEYWORD"]:
+            return signature
+        initializer: Any = vars(value).get("__init__") if isinstance(value, type) else None
+        if initializer and (overloads := typing.get_overloads(initializer)):
+            return inspect.signature(functools.partial(overloads[0], None))
+        return _documented_signature(value) or signature
     except Exception:
         return _documented_signature(value)
 

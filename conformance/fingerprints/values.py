@@ -51,8 +51,8 @@ def flatten(value: Any, path: str = "", depth: int = 0) -> Iterator[Leaf]:
     elif depth == DEPTH:
         yield Leaf(path, type(value).__name__, none)
     elif isinstance(value, Mapping) or (hasattr(value, "items") and hasattr(value, "keys")):
-        for key, item in sorted(value.items(), key=lambda pair: str(pair[0])):
-            yield from flatten(item, f"{path}/{_COUNTER.sub('', str(key))}", depth + 1)
+        for name, item in sorted(((_COUNTER.sub("", str(key)), item) for key, item in value.items()), key=_first):
+            yield from flatten(item, f"{path}/{name}", depth + 1)
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         for name in value._fields:
             yield from flatten(getattr(value, name), f"{path}/{name}", depth + 1)
@@ -61,6 +61,10 @@ def flatten(value: Any, path: str = "", depth: int = 0) -> Iterator[Leaf]:
             yield from flatten(item, f"{path}/{index}", depth + 1)
     else:
         yield Leaf(path, type(value).__name__, none)
+
+
+def _first(pair: tuple[str, Any]) -> str:
+    return pair[0]
 
 
 def _to_array(value: Any) -> tuple[str, NDArray[np.float64]] | None:
