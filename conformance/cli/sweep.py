@@ -211,13 +211,13 @@ def history(paths: tuple[Path, ...], clause: str | None, style: str, output: Pat
     if style == "json":
         put(compact(histories), output)
     elif style == "markdown" or output is not None:
-        put(f"{_fenced(text)}{markdown(histories)}", output)
+        put(f"{code_block(text)}{markdown(histories)}", output)
     else:
         _print_histories(histories, unchanged=clause is not None)
     return 0
 
 
-def _fenced(text: str) -> str:
+def code_block(text: str) -> str:
     """Return a text as a block of Markdown, "" for none."""
     return f"```text\n{text}```\n\n" if text else ""
 

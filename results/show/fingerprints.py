@@ -27,7 +27,7 @@ def markdown(comparisons: Sequence[FingerprintComparison]) -> str:
     for comparison in comparisons:
         title, *rest = _head(comparison)
         lines += [f"### {title}", "", *(f"- {line.strip()}" for line in rest), ""]
-        for change in _shown(comparison):
+        for change in list_important(comparison):
             lines += [f"<details><summary>{change.name}: {change.difference}, {change.step}</summary>", ""]
             lines += ["```python", change.program.rstrip(), "```", "</details>", ""]
     return "\n".join(lines)
@@ -85,13 +85,13 @@ def _join(texts: Sequence[str], limit: int) -> str:
     return ", ".join(texts[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
-def _shown(comparison: FingerprintComparison) -> list[CallableChange]:
+def list_important(comparison: FingerprintComparison) -> list[CallableChange]:
     """Return the changes that a program shows and a user must look at."""
     kinds = (Difference.BROKEN, Difference.OTHERWISE)
     return [change for change in comparison.changes if change.difference in kinds]
 
 
 def _programs(comparison: FingerprintComparison, limit: int) -> Iterator[str]:
-    for change in _shown(comparison)[:limit]:
+    for change in list_important(comparison)[:limit]:
         yield f"\n  {change.name} {change.difference}: {change.step}"
         yield from (f"    {line}" for line in change.program.splitlines())
