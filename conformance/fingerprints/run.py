@@ -29,6 +29,8 @@ SILENCE_S = 60.0
 """Seconds without an outcome after which the process of a package is ended."""
 IMPORT_S = 300.0
 """Seconds that the imports of a package may take."""
+LATE = ("!OutOfTime", "!timeout")
+"""Outcomes that say something about the machine, and are left out."""
 CRASHES = 40
 """Greatest number of programs that may end the process of a package."""
 
@@ -162,6 +164,8 @@ def _collect(lines: list[list[Any]], package: Package, version: str) -> PackageF
             cases = callables.setdefault(name, CallableTable(signature, kind, {})).cases
         elif line[0] == "end":
             _, case, structure, numbers = line
+            if structure in LATE:
+                continue
             index = structures.setdefault(structure, len(structures))
             cases[case] = f"{index} {numbers}".strip()
     kinds = {kind.name: _kind_table(kind) for kind in package.kinds}
