@@ -16,6 +16,7 @@ from conformance.fingerprints.values import shorten
 
 _QUOTED = re.compile(r"""(?<![\w])["'`]{1,2}([A-Za-z][\w-]{1,30})["'`]{1,2}""")
 _DOC_SIGNATURE = re.compile(r"^\s*[\w.]+\(([^()]*(?:\([^()]*\)[^()]*)*)\)\s*(?:->|$)", re.MULTILINE)
+_FOREIGN = ("abc", "builtins", "collections", "contextlib", "dataclasses", "enum", "functools", "numpy", "typing")
 _NOT_STRINGS = frozenset({"None", "True", "False", "int", "float", "bool", "str", "tuple", "list", "dict", "Tensor"})
 
 
@@ -96,17 +97,7 @@ def _is_own(value: Any, package: str) -> bool:
     if isinstance(value, type) and issubclass(value, BaseException):
         return False
     root = str(getattr(value, "__module__", None) or package).partition(".")[0].lstrip("_")
-    return root not in (
-        "typing",
-        "builtins",
-        "collections",
-        "functools",
-        "contextlib",
-        "enum",
-        "numpy",
-        "abc",
-        "dataclasses",
-    )
+    return root not in _FOREIGN
 
 
 def read_signature(value: Any) -> tuple[str, tuple[Parameter, ...]]:
@@ -132,13 +123,11 @@ def read_signature(value: Any) -> tuple[str, tuple[Parameter, ...]]:
         for parameter in signature.parameters.values()
         if parameter.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
     )
+    stars: dict[Any, str] = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}
     text = ", ".join(
-        ("*" if parameter.kind is kinds.VAR_POSITIONAL else "**" if parameter.kind is kinds.VAR_KEYWORD else "")
-        + (
-            parameter.name
-            if parameter.default is kinds.empty
-            else f"{parameter.name}={show_default(parameter.default)}"
-        )
+        stars.get(parameter.kind, "")
+        + parameter.name
+        + ("" if parameter.default is kinds.empty else f"={show_default(parameter.default)}")
         for parameter in signature.parameters.values()
     )
     return f"({text})", parameters

@@ -33,6 +33,7 @@ class Worker:
         self._same_only = same_only
         self.package, self._output, self._crashed, self._name = package, output, crashed, ""
         self._before = compile(package.before, "before", "exec")
+        exec(self._before, {})  # its imports have no limit of time: one cut short leaves half a module
 
     def _write(self, *line: Any) -> None:
         self._output.write(json.dumps(line) + "\n")
