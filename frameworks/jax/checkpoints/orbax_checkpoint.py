@@ -36,15 +36,15 @@ def train(folder: Path, form: str, *, writes: bool) -> dict[str, list[float]]:
     if writes:
         update(0), update(1)
     saver = ocp.PyTreeCheckpointer() if form == "tree" else ocp.CheckpointManager(folder)
-    if form == "tree":
-        if writes:
-            saver.save(folder / "run", state)
+    if writes and form == "tree":
+        saver.save(folder / "run", state)
+    elif writes:
+        items = {"state": ocp.args.StandardSave(state), "about": ocp.args.JsonSave({"done": 2})}
+        saver.save(2, args=ocp.args.Composite(**items))
+        saver.wait_until_finished()
+    elif form == "tree":
         state = saver.restore(folder / "run", item=state)
     else:
-        if writes:
-            items = {"state": ocp.args.StandardSave(state), "about": ocp.args.JsonSave({"done": 2})}
-            saver.save(2, args=ocp.args.Composite(**items))
-            saver.wait_until_finished()
         wanted = {"state": ocp.args.StandardRestore(state), "about": ocp.args.JsonRestore()}
         state = saver.restore(saver.latest_step(), args=ocp.args.Composite(**wanted))["state"]
     saver.close()

@@ -29,25 +29,26 @@ def train(folder: Path, form: str, *, writes: bool) -> dict[str, list[float]]:
         scaler.update()
         schedule.step()
         average.update_parameters(model)
-        return float(loss)
+        return float(loss.detach())
 
+    parts = {"schedule": schedule, "scaler": scaler, "average": average}
     if writes:
         update(0), update(1)
-    parts = {"schedule": schedule, "scaler": scaler, "average": average}
     state = {name: part.state_dict() for name, part in parts.items()}
-    if form == "save":
-        if writes:
-            torch.save({**state, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "run.pt")
+    if form == "distributed":
+        state["model"], state["optimizer"] = get_state_dict(model, optimizer)
+    if writes and form == "distributed":
+        distributed.save(state, checkpoint_id=folder)
+    elif writes:
+        torch.save({**state, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "run.pt")
+    elif form == "distributed":
+        distributed.load(state, checkpoint_id=folder)
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    else:
         state = torch.load(folder / "run.pt", weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-    else:
-        state["model"], state["optimizer"] = get_state_dict(model, optimizer)
-        if writes:
-            distributed.save(state, checkpoint_id=folder)
-        distributed.load(state, checkpoint_id=folder)
-        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-    for name, part in parts.items():
+    for name, part in () if writes else parts.items():
         part.load_state_dict(state[name])
     numbers = {"losses": [update(2), update(3)], "rates": list(schedule.get_last_lr()), "scale": [scaler.get_scale()]}
     models = {"weights": model, "averages": average.module}

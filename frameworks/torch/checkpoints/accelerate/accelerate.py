@@ -32,7 +32,7 @@ def train(folder: Path, form: str, *, writes: bool) -> dict[str, list[float]]:
         optimizer.step()
         schedule.step()
         average.update_parameters(model)
-        return float(loss)
+        return float(loss.detach())
 
     if writes:
         [*map(update, rows)]

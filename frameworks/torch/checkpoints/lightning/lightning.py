@@ -25,7 +25,7 @@ class Module(lightning.LightningModule):
     def training_step(self, x: torch.Tensor) -> torch.Tensor:
         """Return the loss of a batch."""
         loss = (self.model(x) - x.sum(1, keepdim=True)).square().mean()
-        self.losses.append(float(loss))
+        self.losses.append(float(loss.detach()))
         self.log("loss", loss, on_step=False, on_epoch=True)
         return loss
 
