@@ -25,9 +25,9 @@ from results.compare.fingerprints import (
 )
 from results.record.files import compress_content, replace
 
-SILENCE_S = 60.0
+SILENCE_S = 300.0
 """Seconds without an outcome after which the process of a package is ended."""
-IMPORT_S = 300.0
+IMPORT_S = 600.0
 """Seconds that the imports of a package may take."""
 LATE = ("!OutOfTime", "!timeout")
 """Outcomes that say something about the machine, and are left out."""
