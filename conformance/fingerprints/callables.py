@@ -158,9 +158,11 @@ def _documented_signature(value: Any) -> inspect.Signature | None:
         names = [argument.arg for argument in (*tree.args.posonlyargs, *tree.args.args)]
         defaults = [_read_default(node) for node in tree.args.defaults]
         empty = [inspect.Parameter.empty] * (len(names) - len(defaults))
-        positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        pairs = zip(names, [*empty, *defaults], strict=True)
-        parameters = [inspect.Parameter(name, positional, default=default) for name, default in pairs]
+        kinds = [inspect.Parameter.POSITIONAL_ONLY] * len(empty) + [inspect.Parameter.POSITIONAL_OR_KEYWORD] * len(
+            defaults
+        )
+        entries = zip(names, kinds, [*empty, *defaults], strict=True)
+        parameters = [inspect.Parameter(name, kind, default=default) for name, kind, default in entries]
         keyword = inspect.Parameter.KEYWORD_ONLY
         for argument, node in zip(tree.args.kwonlyargs, tree.args.kw_defaults, strict=True):
             if node is not None and argument.arg != "out":
