@@ -210,4 +210,4 @@ def test_example_compares_nearly_all_tests() -> None:
     pair = example()
     common = {verdict.test for verdict in pair.old.verdicts} & {verdict.test for verdict in pair.new.verdicts}
     assert not pair.refusals
-    assert pair.compared > 0.95 * len(common) > 600
+    assert pair.compared > 0.945 * len(common) > 600  # 115 tests train other recipes since the old record
