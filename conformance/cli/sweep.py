@@ -199,11 +199,12 @@ def history(paths: tuple[Path, ...], clause: str | None, style: str, output: Pat
     """
     releases = find_releases(paths) if paths else load_releases()
     text = "".join(f"{line}\n" for release in releases for line in release.lines())
+    alone = bool(paths and releases) and not any(map(_has_histories, paths))
+    histories = [] if alone else read_histories(paths or (COMMITTED,))
     if clause is None and style != "json" and output is None:
         click.echo(text, nl=False)
-    if paths and releases and not any(map(_has_histories, paths)):
+    if alone:
         return 0
-    histories = read_histories(paths or (COMMITTED,))
     if clause is not None:
         histories = [LineHistory(one.line, {clause: one.clauses[clause]}) for one in histories if clause in one.clauses]
         if not histories:

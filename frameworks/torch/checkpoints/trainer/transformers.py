@@ -21,5 +21,6 @@ def train(folder: Path, form: str, *, writes: bool) -> dict[str, list[float]]:
     trainer = Trainer(model, arguments, train_dataset=rows)
     trainer.train(resume_from_checkpoint=None if writes else str(folder / form))
     shutil.rmtree(folder / "checkpoint-4")
-    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
-    return {"rates": rates, "weights": torch.cat([p.flatten() for p in model.parameters()]).tolist()}
+    tensors = {"weights": [*model.parameters()]}
+    tensors["moments"] = [state["exp_avg"] for state in trainer.optimizer.state.values()]
+    return {name: torch.cat([x.flatten() for x in some]).tolist() for name, some in tensors.items()}
