@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import types
 import warnings
 from collections.abc import Collection
 from pathlib import Path
@@ -44,7 +45,8 @@ class Worker:
         if f"{self._name} {key}" in self._crashed:
             return False
         self._write("start", key)
-        scope: dict[str, Any] = {"__name__": "program"}
+        module = types.ModuleType("program")
+        sys.modules["program"], scope = module, vars(module)
         signal.setitimer(signal.ITIMER_PROF, CASE_LIMIT_S)
         try:
             with warnings.catch_warnings(record=True) as caught:
