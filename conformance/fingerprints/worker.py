@@ -34,6 +34,8 @@ class Worker:
         self._same_only = same_only
         self.package, self._output, self._crashed, self._name = package, output, crashed, ""
         self._before = compile(package.before, "before", "exec")
+        sys.modules["program"] = module = types.ModuleType("program")
+        self._scope = vars(module)
         exec(self._before, {})  # its imports have no limit of time: one cut short leaves half a module
 
     def _write(self, *line: Any) -> None:
@@ -45,8 +47,9 @@ class Worker:
         if f"{self._name} {key}" in self._crashed:
             return False
         self._write("start", key)
-        module = types.ModuleType("program")
-        sys.modules["program"], scope = module, vars(module)
+        scope = self._scope
+        scope.clear()
+        scope["__name__"] = "program"
         signal.setitimer(signal.ITIMER_PROF, CASE_LIMIT_S)
         try:
             with warnings.catch_warnings(record=True) as caught:
