@@ -1,8 +1,10 @@
 """Programs that call one public callable: by its defaults, with one option changed, or in a variant of its kind."""
 
+import enum
 import importlib
 import inspect
 import itertools
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -191,6 +193,10 @@ def option_texts(package: Package, kind: Kind, parameter: Parameter) -> list[str
         pass
     elif isinstance(default, bool):
         texts = [repr(not default)]
+    elif isinstance(default, enum.Enum):
+        texts = [repr(member.value) for member in type(default)][:4]
+    elif isinstance(default, float) and not math.isfinite(default):
+        texts = ["0.0", "1.0"]
     elif isinstance(default, (int, float)):
         ordinary = default * 2 + 1 if isinstance(default, int) else default / 2 or 0.5
         texts = ["0", "1", repr(ordinary)] + ([package.tensor.format(repr(default))] if package.tensor else [])
@@ -207,7 +213,9 @@ def option_texts(package: Package, kind: Kind, parameter: Parameter) -> list[str
         texts = texts or ["True", "0", "1", "0.5"]
     elif isinstance(default, (tuple, list)) and default and all(isinstance(value, (int, float)) for value in default):
         texts = [repr(type(default)(value * factor for value in default)) for factor in (0, 0.5)]
-    if isinstance(default, (bool, int, float, str, type(None))):
+    if isinstance(default, float) and not math.isfinite(default):
+        texts.append(f"float('{default}')")
+    elif isinstance(default, (bool, int, float, str, type(None))) and not isinstance(default, enum.Enum):
         texts.append(repr(default))
     elif not inspect.isclass(default):
         texts.append("None")
