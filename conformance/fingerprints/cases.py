@@ -14,10 +14,8 @@ from pathlib import Path
 
 from conformance.fingerprints.callables import Parameter, PublicCallable
 
-TRIALS = 24
-"""Greatest number of combinations of required arguments that are tried."""
-CALL = "CALL"
-"""Stands for the call in the program of a kind."""
+TRIALS = 24  # combinations of required arguments, at most
+CALL = "CALL"  # stands for the call in the program of a kind
 ROOT = Path(__file__).parents[2]
 
 
@@ -239,15 +237,12 @@ def judged_kinds(framework: str, mode: str, default_mode: str) -> list[JudgedKin
     result = []
     for file in package_files(framework).values():
         package = load_package(file)
-        if (package.mode or default_mode) == mode and _is_installed(package.distribution):
+        if (package.mode or default_mode) == mode and find_version(package.distribution):
             kinds = [kind for kind in package.kinds if any(variant.is_same for variant in kind.variants)]
             result += [JudgedKind(file, package.distribution, kind.name) for kind in kinds]
     return result
 
 
-def _is_installed(distribution: str) -> bool:
-    try:
-        metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+def find_version(distribution: str) -> str:
+    """Return the installed version of a distribution, "" for none."""
+    return next((found.version for found in metadata.distributions(name=distribution)), "")

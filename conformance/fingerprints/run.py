@@ -8,13 +8,12 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from conformance.fingerprints.cases import ROOT, Kind, Package, load_package
+from conformance.fingerprints.cases import ROOT, Package, find_version, load_package
 from results.compare.fingerprints import (
     SUFFIX,
     CallableTable,
@@ -25,14 +24,8 @@ from results.compare.fingerprints import (
 )
 from results.record.files import compress_content, replace
 
-SILENCE_S = 300.0
-"""Seconds without an outcome after which the process of a package is ended."""
-IMPORT_S = 600.0
-"""Seconds that the imports of a package may take."""
-LATE = ("!OutOfTime", "!timeout")
-"""Outcomes that say something about the machine, and are left out."""
-CRASHES = 40
-"""Greatest number of programs that may end the process of a package."""
+SILENCE_S = 600.0  # without an outcome, after which a process is ended
+CRASHES = 40  # of a package's process, at most
 
 
 def make_fingerprints(
@@ -55,9 +48,7 @@ def make_fingerprints(
     paths = []
     for file in files:
         package = load_package(file)
-        try:
-            version = metadata.version(package.distribution)
-        except metadata.PackageNotFoundError:
+        if not (version := find_version(package.distribution)):
             continue
         start = time.monotonic()
         fingerprint = run_package(file, version.partition("+")[0])
@@ -107,7 +98,7 @@ def _run_to_end(file: Path, folder: Path, is_share: bool, kind: str) -> list[lis
     folder.mkdir()
     output, first, crashed = folder / "outcomes.jsonl", 0, list[str]()
     while len(crashed) <= CRASHES:
-        ending = _run_worker(
+        is_crash = _run_worker(
             [str(file.resolve()), str(output), folder.name if is_share else "", str(first), kind, *crashed],
             output,
             folder.name,
@@ -122,13 +113,14 @@ def _run_to_end(file: Path, folder: Path, is_share: bool, kind: str) -> list[lis
         first, name = next((line[1], line[2]) for line in reversed(lines) if line[0] == "callable")
         key = next((line[1] for line in reversed(lines) if line[0] == "start"), "")
         crashed.append(f"{name} {key}")
-        with output.open("a", encoding="utf-8") as appended:
-            appended.write(json.dumps(["end", key, f"!{ending}", ""]) + "\n")
+        if is_crash:
+            with output.open("a", encoding="utf-8") as appended:
+                appended.write(json.dumps(["end", key, "!crash", ""]) + "\n")
     return _read_lines(output)
 
 
-def _run_worker(arguments: list[str], output: Path, seed: str) -> str:
-    """Run a worker until it ends or is silent; return "crash" or "timeout", which matter if it was not done."""
+def _run_worker(arguments: list[str], output: Path, seed: str) -> bool:
+    """Run a worker until it ends or is silent; return whether it ended by itself."""
     argv = [sys.executable, "-m", "conformance.fingerprints.worker", *arguments]
     environment = os.environ | {"PYTHONHASHSEED": seed}
     process = subprocess.Popen(argv, cwd=ROOT, env=environment)
@@ -137,13 +129,13 @@ def _run_worker(arguments: list[str], output: Path, seed: str) -> str:
         while True:
             try:
                 process.wait(1.0)
-                return "crash"
+                return True
             except subprocess.TimeoutExpired:
                 now = output.stat().st_size if output.exists() else 0
                 if now != size:
                     size, since = now, time.monotonic()
-                elif time.monotonic() - since > (SILENCE_S if now > 0 else IMPORT_S):
-                    return "timeout"
+                elif time.monotonic() - since > SILENCE_S:
+                    return False
     finally:
         process.kill()
         process.wait()
@@ -164,14 +156,13 @@ def _collect(lines: list[list[Any]], package: Package, version: str) -> PackageF
             cases = callables.setdefault(name, CallableTable(signature, kind, {})).cases
         elif line[0] == "end":
             _, case, structure, numbers = line
-            if structure in LATE:
-                continue
             index = structures.setdefault(structure, len(structures))
             cases[case] = f"{index} {numbers}".strip()
-    kinds = {kind.name: _kind_table(kind) for kind in package.kinds}
+    kinds = {
+        kind.name: KindTable(
+            kind.program.strip(),
+            {variant.name: VariantTable(list(variant.replace), variant.is_same) for variant in kind.variants},
+        )
+        for kind in package.kinds
+    }
     return PackageFingerprint(1, package.distribution, version, {}, [], kinds, list(structures), callables)
-
-
-def _kind_table(kind: Kind) -> KindTable:
-    variants = {variant.name: VariantTable(list(variant.replace), variant.is_same) for variant in kind.variants}
-    return KindTable(kind.program.strip(), variants)

@@ -58,9 +58,9 @@ class Worker:
                 exec(compile(program, "program", "exec"), scope)
                 categories = [warning.category.__name__ for warning in caught]
             structure, numbers = describe(scope.get("result"), categories)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
+        except OutOfTime:
+            return False
+        except (Exception, SystemExit) as error:
             self._write("end", key, f"!{type(error).__name__}", "")
             return False
         finally:
