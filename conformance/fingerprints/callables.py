@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.fingerprints.values import shorten
-
+TEXT = 60
+"""Number of characters kept of a text."""
 _QUOTED = re.compile(r"""(?<![\w])["'`]{1,2}([A-Za-z][\w-]{1,30})["'`]{1,2}""")
 _DOC_SIGNATURE = re.compile(r"^\s*[\w.]+\(([^()]*(?:\([^()]*\)[^()]*)*)\)\s*(?:->|$)", re.MULTILINE)
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+|0x[0-9a-f]{6,}|/[\w./-]*/|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _FOREIGN = ("abc", "builtins", "collections", "contextlib", "dataclasses", "enum", "functools", "numpy", "typing")
 _NOT_STRINGS = frozenset({"None", "True", "False", "int", "float", "bool", "str", "tuple", "list", "dict", "Tensor"})
 
@@ -178,6 +179,11 @@ def _read_default(node: ast.expr) -> Any:
         return ast.literal_eval(node)
     except ValueError:
         return types.SimpleNamespace(name=ast.unparse(node))
+
+
+def shorten(text: str) -> str:
+    """Remove addresses, folders, identifiers and separators from a text, and cut it."""
+    return _ADDRESS.sub("", text).replace(";", ",")[:TEXT]
 
 
 def show_default(default: Any) -> str:

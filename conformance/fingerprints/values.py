@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformance.fingerprints.callables import shorten
 from results.compare.fingerprints import LEAVES, ROUNDINGS
 
 DEPTH = 8
-TEXT = 60
-"""Number of characters kept of a text."""
 GOLDEN_ANGLE = math.pi * (3 - math.sqrt(5))
 """Step of the weights' angle, in radians: the cosines of its multiples never repeat."""
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+|0x[0-9a-f]{6,}|/[\w./-]*/|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _COUNTER = re.compile(r"_\d+(?=$|/|\.)")
 
 
@@ -31,11 +29,6 @@ class Leaf:
     path: str
     form: str
     values: NDArray[np.float64]
-
-
-def shorten(text: str) -> str:
-    """Remove addresses, folders, identifiers and separators from a text, and cut it."""
-    return _ADDRESS.sub("", text).replace(";", ",")[:TEXT]
 
 
 def flatten(value: Any, path: str = "", depth: int = 0) -> Iterator[Leaf]:

@@ -295,7 +295,8 @@ def _checks(old: TestVerdict | None, new: TestVerdict) -> Iterator[Change]:
     partners = {id(check): former for former, check in pairs}
     wrong = [check for check in new.checks if _pass(new) and _is_contradicted(partners.get(id(check)), check)]
     if wrong:
-        got = f"{wrong[0].what}: got {value_text(wrong[0].measured)}, want {value_text(wrong[0].expected)}"
+        want = value_text(wrong[0].expected if wrong[0].bound is None else wrong[0].bound)
+        got = f"{wrong[0].what}: got {value_text(wrong[0].measured)}, want {want}"
         yield Change(ChangeKind.CONTRADICTED, *named, "", new.outcome.value, got, new.repro)
     if old is None or old.checks == new.checks:
         return

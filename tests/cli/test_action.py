@@ -226,7 +226,8 @@ def test_tell_same_run_beside_other_series_is_no_worse(compared_runner: Runner) 
 
 
 def test_tell_drift_counts_where_it_was_asked_for(compared_runner: Runner) -> None:
-    far = change_verdict(BASE, 0, checks=(replace(BOUND, measured=2.0),))
+    near, far = (change_verdict(BASE, 0, checks=(replace(BOUND, measured=error),)) for error in (0.1, 0.9))
+    write(compared_runner.folder / "base" / "old.json", near)
     write(compared_runner.folder / "out" / "records" / "new.json", far)
     assert compared_runner.step("tell.sh", FAIL_ON="drift") == {"comparison": "1"}, compared_runner.log
     assert "nothing is worse, 1 test drifted" in compared_runner.summary
