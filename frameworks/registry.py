@@ -176,6 +176,7 @@ class AdapterFile:
         modes: default modes of `conformance run`; empty for the framework's first one.
         serial: modes whose tests each worker runs in the same order in every run, because the framework keeps state
             between them.
+        lacks: families of clauses that a mode has no place for, by mode; their tests are not collected.
         laws: settings of generated tests, for `conformance.search.properties`.
         distribution: packages to install, for `frameworks.installer.distributions`; None for none.
         absent: features that the framework does not have.
@@ -184,6 +185,7 @@ class AdapterFile:
     imports: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
     serial: tuple[str, ...] = ()
+    lacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     laws: Mapping[str, Any] = field(default_factory=dict)
     distribution: Mapping[str, Any] | None = None
     absent: tuple[Absence, ...] = ()
@@ -209,7 +211,8 @@ def adapter_file(name: str) -> AdapterFile:
         values = tomllib.loads(path.read_text("utf-8"))
         lists: dict[str, Any] = {key: _names(key, values.pop(key, [])) for key in ("imports", "modes", "serial")}
         absent = tuple(_absence(table) for table in values.pop("absent", []))
-        return AdapterFile(**lists, **values, absent=absent)
+        lacks = {mode: _names(f"lacks: {mode}", families) for mode, families in values.pop("lacks", {}).items()}
+        return AdapterFile(**lists, lacks=lacks, **values, absent=absent)
     except (ValueError, TypeError) as error:
         raise UnknownFramework(f"{path}: {error}; see docs/adapters.md") from None
 

@@ -203,7 +203,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(SelectedTests(config, framework, option.tests), "conformance-selection")
         if config.stash[_WAYS].chosen:
             config.pluginmanager.register(WayTests(framework, config.stash[_WAYS]), "conformance-ways")
-        completeness = Completeness(config)
+        completeness = Completeness(config, adapter_file(option.framework).lacks.get(framework.mode, ()))
         config.pluginmanager.register(completeness, "conformance-completeness")
         config.pluginmanager.register(CachedPrograms(), "conformance-programs")
         config.pluginmanager.register(FullWorkers(config, serial=_serial(config)), "conformance-full-workers")

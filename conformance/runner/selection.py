@@ -21,7 +21,7 @@ from pluggy import HookimplMarker
 from conformance.checks.checkpoints import SavedRun
 from conformance.fingerprints.cases import JudgedKind
 from conformance.spec.findings import Workaround
-from conformance.test_ids.inventory import SUITES, code_of, id_of, inventory
+from conformance.test_ids.inventory import SUITES, TestCode, code_of, id_of, inventory
 from fixtures.recipe import LEVELS_OF
 from frameworks.registry import built_in
 from frameworks.ways import Way, find_installed_ways, sets
@@ -198,19 +198,20 @@ class WayTests:
 
 
 class Completeness:
-    """Plugin of every process: records which tests were collected, and which were deselected.
+    """Plugin of every process: drops the families that a mode lacks, records what was collected and deselected.
 
     Under pytest-xdist each worker reports its deselected tests to the controller when it ends.
     """
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self, config: pytest.Config, lacks: Collection[str]) -> None:
+        self._config, self._lacks = config, lacks
         self.tests: set[str] = set()
         self._left_out: list[list[str]] | None = None  # test functions not collected, and tests deselected
 
     @_hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
         """Compare the collected tests with the inventory, and with the tests that all plugins have selected."""
+        items[:] = [item for item in items if (code := code_of(item.nodeid)) is None or not self._is_lacking(code)]
         collected = {item.nodeid: _has_parameters(item) for item in items if code_of(item.nodeid) is not None}
         items[:] = [item for item in items if collected.get(item.nodeid, True)]
         yield
@@ -218,11 +219,15 @@ class Completeness:
         selected = {item.nodeid for item in items}
         self.tests |= {id_of(test) for test in selected & collected.keys()}
         self._left_out = [
-            sorted(code.id for name, code in inventory().items() if name not in functions),
+            sorted(c.id for name, c in inventory().items() if name not in functions and not self._is_lacking(c)),
             sorted(id_of(test) for test, has_case in collected.items() if has_case and test not in selected),
         ]
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput[_OUTPUT] = self._left_out
+
+    def _is_lacking(self, code: TestCode) -> bool:
+        """Return whether the mode has no place for the family of a test's clause."""
+        return code.clause.partition(".")[0] in self._lacks
 
     @_hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:

@@ -234,8 +234,11 @@ def test_adapter_file_of_an_outside_adapter_is_read_without_its_import(
     for path in ("other_adapter:Other", "no_such_module:Other", "no_such_package.module:Other"):
         assert adapter_file(path) == AdapterFile()
     adapter_file.cache_clear()
-    (other_adapter / FILE).write_text('modes = ["a", "b"]\nserial = ["b"]\n', encoding="utf-8")
-    assert adapter_file("other_adapter:Other") == AdapterFile(modes=("a", "b"), serial=("b",))
+    text = 'modes = ["a", "b"]\nserial = ["b"]\nlacks = { b = ["formats"] }\n'
+    (other_adapter / FILE).write_text(text, encoding="utf-8")
+    assert adapter_file("other_adapter:Other") == AdapterFile(
+        modes=("a", "b"), serial=("b",), lacks={"b": ("formats",)}
+    )
     assert main(["run", "other_adapter:Other"]) == 0
     assert job_calls[0][:2] == ("other_adapter:Other", ["a", "b"])
 
@@ -246,6 +249,7 @@ def test_adapter_file_of_an_outside_adapter_is_read_without_its_import(
         ("modes = [", "Invalid value"),
         ('modes = "a"', "modes: want a list of names"),
         ("serial = [1]", "serial: want a list of names"),
+        ('lacks = { b = "formats" }', "lacks: b: want a list of names"),
         ("mode = []", "unexpected keyword argument 'mode'"),
         ('[[absent]]\ncapabilities = ["a"]', "absent: reason: want one sentence"),
         ('[[absent]]\nreason = "b"\ncapabilities = "a"', "absent: capabilities: want a list of names"),

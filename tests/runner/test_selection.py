@@ -243,3 +243,15 @@ def test_require_calls_of_a_way_that_is_not_called_raises(tmp_path: Path, monkey
         require_calls(adapter, recipe, "sharding"),
     ):
         resolve("json.dumps")({})
+
+
+def test_run_of_a_mode_collects_no_family_that_the_mode_lacks(tmp_path: Path) -> None:
+    package, record = tmp_path / "without_scaling", tmp_path / "r.json"
+    package.mkdir()
+    (package / "__init__.py").write_text("from frameworks.reference import ReferenceFramework as Adapter", "utf-8")
+    (package / "adapter.toml").write_text('lacks = { emulated = ["scaling"] }', "utf-8")
+    adapter = f"--framework={package.name}:Adapter"
+    result = judge(adapter, f"--record={record}", "-k", "overflow", PYTHONPATH=f"{tmp_path}")
+    clauses = {verdict.clause.partition(".")[0] for verdict in load(record).verdicts}
+    assert "scaling" not in clauses, result.text
+    assert "autocast" in clauses
