@@ -54,7 +54,7 @@ class PublicCallable:
 
 
 def find_callables(namespaces: Sequence[str]) -> list[PublicCallable]:
-    """Return the public callables of those modules that can be imported, without those of other packages."""
+    """Return the public callables of modules and methods of classes that exist, without those of other packages."""
     found: dict[str, PublicCallable] = {}
     known: set[int] = set()
     for namespace in namespaces:
@@ -62,7 +62,8 @@ def find_callables(namespaces: Sequence[str]) -> list[PublicCallable]:
             module = _import(namespace)
         except Exception:
             continue
-        for name in sorted(getattr(module, "__all__", None) or dir(module)):
+        names = vars(module) if isinstance(module, type) else getattr(module, "__all__", None) or dir(module)
+        for name in sorted(names):
             value = _load(module, name)
             if name.startswith("_") or not _is_own(value, namespace.partition(".")[0]):
                 continue
@@ -76,10 +77,10 @@ def find_callables(namespaces: Sequence[str]) -> list[PublicCallable]:
 
 
 def _import(namespace: str) -> Any:
-    """Return a module; where a package binds a name to another module than the file of that name, the bound one."""
+    """Return a module or a class; where a package binds a name to another module than its file, the bound one."""
     package, _, name = namespace.rpartition(".")
     bound = getattr(_import(package), name, None) if package else None
-    return bound if isinstance(bound, types.ModuleType) else importlib.import_module(namespace)
+    return bound if isinstance(bound, types.ModuleType | type) else importlib.import_module(namespace)
 
 
 def _load(module: Any, name: str) -> Any:

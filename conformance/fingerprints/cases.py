@@ -13,9 +13,9 @@ from importlib import metadata
 from pathlib import Path
 
 from conformance.fingerprints.callables import Parameter, PublicCallable
+from results.compare.fingerprints import fill_program
 
 TRIALS = 24  # combinations of required arguments, at most
-CALL = "CALL"  # stands for the call in the program of a kind
 ROOT = Path(__file__).parents[2]
 
 
@@ -141,8 +141,8 @@ def package_files(framework: str) -> dict[str, Path]:
 
 def write_program(candidate: PublicCallable, program: str, arguments: Sequence[tuple[str, str]]) -> str:
     """Return a kind's program with a call; arguments are a name, "" for a positional one, and an expression."""
-    call = f"{candidate.name}({', '.join(f'{name}={text}' if name else text for name, text in arguments)})"
-    return f"import {candidate.name.rpartition('.')[0]}\n{program.strip().replace(CALL, call)}\n"
+    call = ", ".join(f"{name}={text}" if name else text for name, text in arguments)
+    return fill_program(program.strip(), candidate.name, call)
 
 
 def _lookup(name: str, *tables: Mapping[str, Sequence[str]]) -> Sequence[str] | None:
@@ -163,6 +163,17 @@ def required_arguments(
             ("" if parameter.is_positional else parameter.name, text)
             for parameter, text in zip(required, combination, strict=True)
         ]
+
+
+def other_arguments(
+    package: Package, kind: Kind, parameters: Sequence[Parameter], arguments: Sequence[tuple[str, str]]
+) -> Iterator[list[tuple[str, str]]]:
+    """Yield the arguments with another listed expression for one parameter without a default."""
+    for index, parameter in enumerate(filter(kind.needs, parameters)):
+        name, taken = arguments[index]
+        for text in _lookup(parameter.name, kind.arguments, package.arguments) or ():
+            if text != taken:
+                yield [*arguments[:index], (name, text), *arguments[index + 1 :]]
 
 
 def _argument_texts(package: Package, kind: Kind, parameter: Parameter) -> Sequence[str]:

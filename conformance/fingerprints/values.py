@@ -44,7 +44,9 @@ def flatten(value: Any, path: str = "", depth: int = 0) -> Iterator[Leaf]:
     elif depth == DEPTH:
         yield Leaf(path, type(value).__name__, none)
     elif isinstance(value, Mapping) or (hasattr(value, "items") and hasattr(value, "keys")):
-        for name, item in sorted(((shorten(_COUNTER.sub("", str(key))), item) for key, item in value.items()), key=_first):
+        for name, item in sorted(
+            ((shorten(_COUNTER.sub("", str(key))), item) for key, item in value.items()), key=_first
+        ):
             yield from flatten(item, f"{path}/{name}", depth + 1)
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         for name in value._fields:

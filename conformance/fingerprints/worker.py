@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from conformance.fingerprints.callables import Parameter, PublicCallable, find_callables, show_default
-from conformance.fingerprints.cases import Kind, Package, load_package, option_texts, required_arguments, write_program
+from conformance.fingerprints.cases import (
+    Kind,
+    Package,
+    load_package,
+    option_texts,
+    other_arguments,
+    required_arguments,
+    write_program,
+)
 from conformance.fingerprints.values import describe
 
 CASE_LIMIT_S = 20
@@ -69,7 +77,7 @@ class Worker:
         return True
 
     def drive(self, candidate: PublicCallable, kind: Kind) -> None:
-        """Run the programs of a callable: the first required arguments that it takes, then options, then variants."""
+        """Run the programs of a callable: by required arguments that it takes, by others, with options, in variants."""
         self._name, parameters = candidate.name, candidate.parameters
         for arguments in required_arguments(self.package, kind, parameters):
             program = write_program(candidate, kind.program, arguments)
@@ -78,6 +86,9 @@ class Worker:
         else:
             return
         calls = [(arguments, False)]
+        if not self._same_only:
+            for changed in other_arguments(self.package, kind, parameters, arguments):
+                self.run(_key(changed), write_program(candidate, kind.program, changed))
         for parameter in parameters:
             if not kind.needs(parameter) and not parameter.is_positional:
                 for text in self._option_texts(kind, parameter):

@@ -89,7 +89,13 @@ class PackageFingerprint(msgspec.Struct, forbid_unknown_fields=True):
         if variant:
             for old, new in kind.variants[variant].replace:
                 program = program.replace(old, new)
-        return f"import {name.rpartition('.')[0]}\n{program.replace('CALL', f'{name}({arguments})')}\nprint(result)\n"
+        return f"{fill_program(program, name, arguments)}print(result)\n"
+
+
+def fill_program(program: str, name: str, arguments: str) -> str:
+    """Return a kind's program with a call and its import; the class of a method begins with a capital."""
+    module = re.sub(r"([.][A-Z]\w*)?[.]\w+$", "", name)
+    return f"import {module}\n{program.replace('CALL', f'{name}({arguments})')}\n"
 
 
 def load(path: Path) -> PackageFingerprint:
