@@ -62,8 +62,7 @@ def find_callables(namespaces: Sequence[str]) -> list[PublicCallable]:
             module = _import(namespace)
         except Exception:
             continue
-        names = vars(module) if isinstance(module, type) else getattr(module, "__all__", None) or dir(module)
-        for name in sorted(names):
+        for name in sorted(getattr(module, "__all__", None) or dir(module)):
             value = _load(module, name)
             if name.startswith("_") or not _is_own(value, namespace.partition(".")[0]):
                 continue
