@@ -9,6 +9,7 @@ weights of both signs. Rounding moves these by less than the format's roundoff; 
 import base64
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -181,13 +182,20 @@ def compare_fingerprints(old: PackageFingerprint, new: PackageFingerprint) -> Fi
     """Compare two versions of a package, callable by callable and case by case."""
     changes: list[CallableChange] = []
     counts = {"": 0, "rounding": 0, "changed": 0}
+    steps: dict[tuple[str, Difference], dict[str, list[str]]] = {}
     for name, before in old.callables.items():
         after = new.callables.get(name)
         if after is None:
             changes.append(CallableChange(Difference.REMOVED, name))
             continue
         changes += _compare_signatures(name, before.signature, after.signature)
-        changes += _compare_cases(name, old, new, counts)
+        for difference, found in _compare_cases(before.cases, after.cases, old, new, counts).items():
+            steps[name, difference] = found
+    shared = Counter((difference, step) for (_, difference), found in steps.items() for step in found)
+    for (name, difference), found in steps.items():
+        step = min(found, key=lambda step: shared[difference, step])
+        cases = sum(map(len, found.values()))
+        changes.append(CallableChange(difference, name, step, new.program(name, found[step][0]), cases))
     added = new.callables.keys() - old.callables.keys()
     changes += [CallableChange(Difference.NEW, name) for name in new.callables if name in added]
     order = [*Difference]
@@ -196,20 +204,20 @@ def compare_fingerprints(old: PackageFingerprint, new: PackageFingerprint) -> Fi
 
 
 def _compare_cases(
-    name: str, old: PackageFingerprint, new: PackageFingerprint, counts: dict[str, int]
-) -> Iterator[CallableChange]:
-    """Yield a callable's differences, one of each kind with its smallest case, and count its cases."""
-    first: dict[Difference, tuple[str, str]] = {}
-    numbers: dict[Difference, int] = {}
-    before, after = old.callables[name].cases, new.callables[name].cases
+    before: dict[str, str],
+    after: dict[str, str],
+    old: PackageFingerprint,
+    new: PackageFingerprint,
+    counts: dict[str, int],
+) -> dict[Difference, dict[str, list[str]]]:
+    """Count a callable's cases, and return those that differ by how they differ and in what, the smallest first."""
+    result: dict[Difference, dict[str, list[str]]] = {}
     for case in sorted(before.keys() & after.keys(), key=lambda case: (" # " in case, len(case), case)):
         found = explain_outcomes(old.outcome(before[case]), new.outcome(after[case]))
         counts["changed" if found and found != "rounding" else str(found)] += 1
         if isinstance(found, tuple):
-            first.setdefault(found[0], (case, found[1]))
-            numbers[found[0]] = numbers.get(found[0], 0) + 1
-    for difference, (case, step) in first.items():
-        yield CallableChange(difference, name, step, new.program(name, case), numbers[difference])
+            result.setdefault(found[0], {}).setdefault(found[1], []).append(case)
+    return result
 
 
 def explain_outcomes(old: tuple[str, str], new: tuple[str, str]) -> Literal["", "rounding"] | tuple[Difference, str]:
@@ -288,7 +296,13 @@ def _compare_signatures(name: str, old: str, new: str) -> Iterator[CallableChang
         steps = (f"{parameter}={before[parameter]} -> {after[parameter]}" for parameter in moved)
         yield CallableChange(Difference.DEFAULT, name, ", ".join(steps))
     gone = [f"-{parameter}" for parameter in before if parameter not in after]
-    added = [f"+{parameter}" for parameter in after if parameter not in before]
+    order = [*after]
+    added = [
+        f"+{parameter}"
+        + next((f" before {later}" for later in order[index:] if later in before and later[0] != "*"), "")
+        for index, parameter in enumerate(order)
+        if parameter not in before
+    ]
     if gone or added:
         yield CallableChange(Difference.PARAMETERS, name, " ".join([*gone, *added]))
 

@@ -64,9 +64,14 @@ def _head(comparison: FingerprintComparison) -> Iterator[str]:
 
 
 def list_names(changes: Sequence[tuple[str, str]]) -> str:
-    """Return callables with what changed if they are few, otherwise those of a namespace together."""
-    if len(changes) <= _EXPLAINED:
-        return "; ".join(f"{name}{f' ({step})' if step else ''}" for name, step in changes)
+    """Return callables with what changed if the changes are few, otherwise those of a namespace together."""
+    steps: dict[str, list[str]] = {}
+    for name, step in changes:
+        steps.setdefault(step or name, []).append(name)
+    if len(steps) <= _EXPLAINED:
+        return "; ".join(
+            f"{', '.join(_group(names))}{f' ({step})' if step not in names else ''}" for step, names in steps.items()
+        )
     return _join(_group(name for name, _ in changes), _LISTED)
 
 
