@@ -166,12 +166,12 @@ def required_arguments(
 
 
 def other_arguments(
-    package: Package, kind: Kind, parameters: Sequence[Parameter], arguments: Sequence[tuple[str, str]]
+    kind: Kind, parameters: Sequence[Parameter], arguments: Sequence[tuple[str, str]]
 ) -> Iterator[list[tuple[str, str]]]:
-    """Yield the arguments with another listed expression for one parameter without a default."""
+    """Yield the arguments with another of the kind's expressions for one parameter without a default."""
     for index, parameter in enumerate(filter(kind.needs, parameters)):
         name, taken = arguments[index]
-        for text in _lookup(parameter.name, kind.arguments, package.arguments) or ():
+        for text in _lookup(parameter.name, kind.arguments) or ():
             if text != taken:
                 yield [*arguments[:index], (name, text), *arguments[index + 1 :]]
 

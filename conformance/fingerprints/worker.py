@@ -87,7 +87,7 @@ class Worker:
             return
         calls = [(arguments, False)]
         if not self._same_only:
-            for changed in other_arguments(self.package, kind, parameters, arguments):
+            for changed in other_arguments(kind, parameters, arguments):
                 self.run(_key(changed), write_program(candidate, kind.program, changed))
         for parameter in parameters:
             if not kind.needs(parameter) and not parameter.is_positional:
