@@ -36,13 +36,16 @@ from fixtures.schedules import Plateau
 from frameworks.base import window_across_ranks
 from frameworks.contract import (
     SHIPPED,
+    BlockScales,
     Capability,
     DelayedProducts,
+    DynamicProducts,
     Framework,
     NumberFormats,
     PostTraining,
     Quantizers,
     RankGroup,
+    StochasticRounding,
     Trainer,
     Unsupported,
     model_needs,
@@ -231,6 +234,12 @@ _CALLS: Mapping[Capability, Callable[[Framework], object]] = {
 }
 """A call for each capability that no recipe, model or format name asks for."""
 _SHIPPED = {capability: part for part, capability in SHIPPED.items()}
+_RULES: Mapping[Capability, type] = {
+    Capability.DELAYED_SCALING: DelayedProducts,
+    Capability.DYNAMIC_SCALES: DynamicProducts,
+    Capability.BLOCK_SCALES: BlockScales,
+    Capability.STOCHASTIC_ROUNDING: StochasticRounding,
+}
 _NAMED = ("formats.float8_", "formats.int8", "quantization.")
 """Prefixes of the capabilities that end with the name of a format or a quantizer."""
 
@@ -278,8 +287,8 @@ def request(framework: Framework, capability: Capability) -> None:
             framework.trainer(models[0], Recipe())
         elif capability in _SHIPPED:
             framework.get_shipped(_SHIPPED[capability])
-        elif capability is Capability.DELAYED_SCALING:
-            framework.rule(DelayedProducts)
+        elif capability in _RULES:
+            framework.rule(_RULES[capability])
         elif capability.startswith(_NAMED):
             _request_by_name(framework, capability)
         else:

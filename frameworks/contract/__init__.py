@@ -21,6 +21,8 @@ from frameworks.contract.framework import Framework
 from frameworks.contract.quantization import (
     AmaxHistories,
     AmaxHistory,
+    BlockScaleRule,
+    BlockScales,
     Calibrated,
     CalibratedRanges,
     CastRule,
@@ -28,6 +30,8 @@ from frameworks.contract.quantization import (
     DelayedProduct,
     DelayedProducts,
     DelayedRule,
+    DynamicProducts,
+    DynamicScaleRule,
     EightBitRule,
     FakeRule,
     Float8Rule,
@@ -41,6 +45,7 @@ from frameworks.contract.quantization import (
     QuantizedModel,
     Quantizers,
     QuantRule,
+    StochasticRounding,
 )
 from frameworks.contract.rank_group import RankFailed, RankGroup, Stop
 from frameworks.contract.trainer import Trainer

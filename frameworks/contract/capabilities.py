@@ -97,6 +97,9 @@ class Capability(StrEnum):
     FLOAT8_PRODUCTS = "formats.float8-products"
     DELAYED_SCALING = "formats.delayed-scaling"
     FLOAT8_TRAINING = "formats.float8-training"  # dense layers multiply in 8-bit formats with delayed scales
+    DYNAMIC_SCALES = "formats.dynamic-scales"  # dense layers multiply in 8-bit formats with scales of the present call
+    BLOCK_SCALES = "formats.block-scales"  # casts of blocks of values that share a scale
+    STOCHASTIC_ROUNDING = "formats.stochastic-rounding"
     INT4_PACKING = "formats.int4-packing"
     INTEGER_PRODUCTS = "quantization.integer-products"
     INT8_TENSOR = "quantization.int8-tensor"  # one symmetric range of a matrix

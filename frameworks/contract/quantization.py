@@ -430,3 +430,90 @@ class DelayedProducts(Protocol):
 @register_rule(Capability.FLOAT8_TRAINING)
 class AmaxHistories(dict[str, Mapping[Operand, AmaxHistory]]):
     """The amax history and scales of each dense layer's operands in float8 training, by the name of its weight."""
+
+
+@dataclass(frozen=True)
+class DynamicScaleRule:
+    """The documented products of dense layers whose operands are cast with the scales of the present call.
+
+    An operand is multiplied by its scale, clipped to the format's range and cast; a float32 product of the values
+    divided by the scales follows. The scale is the format's largest number divided by amax, in float64, and rounded to
+    float32. It is computed again for each of the three products.
+
+    Attributes:
+        operands: the format of inputs and kernel, a name in `fixtures.arrays.NARROW`.
+        gradients: the format of the output's gradient, likewise.
+        scale_extent: values of an operand that share amax: all, or those that one entry of the product sums over.
+        kernel_extent: the same of the kernel in the product that gives the gradient of the inputs.
+        scale_rule: the quotient, or the next power of two that is not larger.
+        kernel_gradient: operands of the product that gives the gradient of the kernel: cast, or in float32.
+        smallest: the amax below which the scale no longer follows.
+    """
+
+    operands: str
+    gradients: str
+    scale_extent: Literal["tensor", "row"]
+    kernel_extent: Literal["tensor", "row"]
+    scale_rule: Literal["exact", "power-of-two-down"]
+    kernel_gradient: Literal["cast", "float32"] = "cast"
+    smallest: float = 0.0
+
+
+@register_rule(Capability.DYNAMIC_SCALES)
+class DynamicProducts(Protocol):
+    """Products of a dense layer with dynamic scales, by recipes of the framework."""
+
+    def rules(self) -> Mapping[str, DynamicScaleRule]:
+        """The recipes that are offered: "tensorwise", "rowwise" and "rowwise_with_gw_hp"."""
+
+    def multiply(self, name: str, inputs: Array, kernel: Array, gradient: Array) -> PassResult:
+        """Forward and backward of a layer without bias: inputs (n, k), kernel (k, m), output's gradient (n, m)."""
+
+
+@dataclass(frozen=True)
+class BlockScaleRule:
+    """The documented cast of blocks of values along the last axis; the codes of a block share a stored scale.
+
+    A code is the one nearest to value / scale, half-way the even one, and the last one beyond the range.
+
+    Attributes:
+        element: the format of the codes, "float8_e4m3fn" or "float4_e2m1fn".
+        block: number of values in a block.
+        scale_format: the format of the stored scale, a name in `fixtures.arrays.NARROW`.
+        scale_rule: the scale of a block. "floor": the power of two of amax, over that of the element's largest number;
+            "ceil": the same of the next power of two that is not smaller than amax; "even": as "floor", after amax is
+            rounded to the element's fraction, half-way up; "rceil": the least power of two that is not smaller than
+            amax / largest; "exact": the nearest number to amax / largest, at least the scale format's smallest normal.
+        infinity_becomes: the result for an infinite value.
+        levels: 2 if block scales are relative to a scale of the tensor, which is its amax divided by the product of the
+            largest numbers of both formats, in float32.
+    """
+
+    element: Literal["float8_e4m3fn", "float4_e2m1fn"]
+    block: int
+    scale_format: Literal["float8_e8m0fnu", "float8_e4m3fn"]
+    scale_rule: Literal["floor", "ceil", "even", "rceil", "exact"]
+    infinity_becomes: Literal["infinity", "nan", "largest"]
+    levels: Literal[1, 2] = 1
+
+
+@register_rule(Capability.BLOCK_SCALES)
+class BlockScales(Protocol):
+    """Casts of matrices in blocks, each by a name."""
+
+    def rules(self) -> Mapping[str, BlockScaleRule]:
+        """The casts that are offered: "mxfp8-floor", "-ceil", "-even" and "-rceil", "nvfp4" and "nvfp4-tensor"."""
+
+    def cast(self, name: str, values: Array) -> tuple[Array, Array]:
+        """Stored scales and dequantized values of a float32 matrix whose rows are whole numbers of blocks.
+
+        Scales are (rows, blocks), float64, relative to that of the tensor; values are float32, by the framework itself.
+        """
+
+
+@register_rule(Capability.STOCHASTIC_ROUNDING)
+class StochasticRounding(Protocol):
+    """Rounds float32 values to bfloat16: up or down at random, by the next numbers of a seeded stream."""
+
+    def __call__(self, values: Array) -> Array:
+        """The rounded values, float32, of the same shape."""

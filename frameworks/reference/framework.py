@@ -18,9 +18,11 @@ from fixtures.schedules import Plateau, PlateauRule
 from frameworks.base import BaseFramework, BaseShipped, RankGroupTrainer, ranks_of
 from frameworks.contract import (
     Attempt,
+    BlockScales,
     Capability,
     Conventions,
     DelayedProducts,
+    DynamicProducts,
     EightBitRule,
     Float8Rule,
     FunctionFormat,
@@ -34,6 +36,7 @@ from frameworks.contract import (
     Quantizers,
     RecomputeCase,
     RecomputeResult,
+    StochasticRounding,
     Trainer,
     Unsupported,
     needs,
@@ -47,6 +50,11 @@ from frameworks.reference.declarations import CONVENTIONS, LACKING, LACKING_IN_R
 from frameworks.reference.distributed import ReferenceRankGroup
 from frameworks.reference.quantization.float8 import ReferenceDelayedProduct
 from frameworks.reference.quantization.formats import ReferenceFormats, ReferenceQuantizers
+from frameworks.reference.quantization.low_precision import (
+    ReferenceBlockScales,
+    ReferenceDynamicProducts,
+    ReferenceStochasticRounding,
+)
 from frameworks.reference.quantization.post_training import ReferencePostTraining, ReferenceQuantizedModel
 from frameworks.reference.shipped import ReferenceFunctions, ReferenceOptimizers, ReferenceShipped
 from frameworks.reference.training.optimizers import AdamRule
@@ -73,6 +81,9 @@ class ReferenceFramework(BaseFramework):
     formats_class: type[ReferenceFormats] = ReferenceFormats
     quantizers_class: type[ReferenceQuantizers] = ReferenceQuantizers
     delayed_class: type[ReferenceDelayedProduct] = ReferenceDelayedProduct
+    block_scales_class: type[ReferenceBlockScales] = ReferenceBlockScales
+    dynamic_products_class: type[ReferenceDynamicProducts] = ReferenceDynamicProducts
+    stochastic_rounding_class: type[ReferenceStochasticRounding] = ReferenceStochasticRounding
     function_class: type[ReferenceFunction] = ReferenceFunction
     loop_class: type[ReferenceLoop] = ReferenceLoop
     plateau_class: type[PlateauRule] = PlateauRule
@@ -176,6 +187,9 @@ class ReferenceFramework(BaseFramework):
         return {
             NumberFormats: self.formats_class,
             Quantizers: self.quantizers_class,
+            BlockScales: self.block_scales_class,
+            DynamicProducts: self.dynamic_products_class,
+            StochasticRounding: self.stochastic_rounding_class,
             PostTraining: partial(ReferencePostTraining, self.quantized_model_class),
             QatRule: lambda: self.trainer_class.qat_class.rule,
             Float8Rule: lambda: self.trainer_class.float8_class.rule,

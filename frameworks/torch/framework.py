@@ -55,7 +55,7 @@ from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.launch import is_flat, own_attempts, rank_group
 from frameworks.torch.libraries import STACKS
 from frameworks.torch.probes import attempts, float16_clipped, scope_of_everything
-from frameworks.torch.quantization import torchao_models, transformers_models
+from frameworks.torch.quantization import torchao_formats, torchao_models, transformers_models
 from frameworks.torch.quantization.formats import TorchFormats, TorchQuantizers, products
 from frameworks.torch.quantization.post_training import RULE, QatTrainer, TorchPostTraining, converts
 from frameworks.torch.shipped import TorchFunctions, TorchOptimizers
@@ -165,6 +165,8 @@ class TorchFramework(TorchProcess):
             result |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
         if self.mode in _LIBRARIES:
             result |= _LIBRARIES[self.mode].refused_attempts()
+        if self.mode == torchao_models.MODE:
+            result |= torchao_formats.attempts(self.device)
         if self.device != "cpu" or self._compiles:
             return result
         return with_ranks(result | own_attempts(self.mode), partial(rank_group, mode=self.mode), self.ranks())
@@ -183,7 +185,8 @@ class TorchFramework(TorchProcess):
         return self.mode in settings.MODES
 
     def rules(self) -> Mapping[type, Callable[[], Any]]:
-        return {
+        own = torchao_formats.rules(self.device) if self.mode == torchao_models.MODE else {}
+        return own | {
             NumberFormats: partial(TorchFormats, self.device),
             Quantizers: partial(TorchQuantizers, self.device),
             PostTraining: self._post_training,

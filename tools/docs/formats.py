@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from conformance.techniques import load_techniques
+from conformance.techniques.low_precision import LOW_PRECISION
 from results.record.model import UNJUDGED, Outcome, TestVerdict
 from results.record.reading import Record
 from results.show.clauses import outcome
@@ -20,6 +21,7 @@ OTHER_MODES: Mapping[tuple[str, str], str] = {
     ("torch", "weight-int8"): "torchao",
     ("torch", "weight-int4"): "torchao",
     ("torch", "load-int8"): "transformers",
+    **{("torch", name): "torchao" for name in LOW_PRECISION.rows},
 }
 """Techniques that are judged in another mode, which has no committed record, and that mode."""
 

@@ -19,6 +19,9 @@ from frameworks.torch.quantization.post_training import Network, TorchPostTraini
 MODE = "torchao"
 NOT_INSTALLED = "torchao is not installed: pip install torchao"
 
+LOW_PRECISION = (Capability.DYNAMIC_SCALES, Capability.BLOCK_SCALES, Capability.STOCHASTIC_ROUNDING)
+"""Capabilities that are not of trained models."""
+
 _EPS = float(torch.finfo(torch.float32).eps)
 
 
@@ -40,20 +43,20 @@ def is_installed() -> bool:
 
 
 @cache
-def _torchao() -> Any:
-    """`torchao.quantization`, without the warning at import that extensions for GPUs are not loaded."""
+def import_torchao(name: str) -> Any:
+    """A module of torchao, without the warning at import that extensions for GPUs are not loaded."""
     logging.getLogger("torchao").setLevel(logging.ERROR)
     pytree = logging.getLogger("torch.utils._pytree")
     level = pytree.level
     pytree.setLevel(logging.ERROR)
     try:
-        return import_module("torchao.quantization")
+        return import_module(f"torchao.{name}")
     finally:
         pytree.setLevel(level)
 
 
 def _config(technique: str) -> Any:
-    quantization = _torchao()
+    quantization = import_torchao("quantization")
     match technique:
         case "dynamic-int8":
             return quantization.Int8DynamicActivationInt8WeightConfig()
@@ -66,12 +69,13 @@ def _config(technique: str) -> Any:
 
 def find_refusals() -> dict[Capability, str]:
     """Missing techniques, with reasons."""
-    return {} if is_installed() else {Capability(f"quantization.{name}"): NOT_INSTALLED for name in _RULES}
+    names = (*(Capability(f"quantization.{name}") for name in _RULES), *LOW_PRECISION)
+    return {} if is_installed() else dict.fromkeys(names, NOT_INSTALLED)
 
 
 def refused_attempts() -> dict[Capability, Attempt]:
     """Attempts for missing techniques."""
-    return {capability: lambda: _torchao() is not None for capability in find_refusals()}
+    return {capability: lambda: import_torchao("quantization") is not None for capability in find_refusals()}
 
 
 class TorchaoQuantized(TorchQuantized):
@@ -95,7 +99,7 @@ class TorchaoPostTraining(TorchPostTraining):
     ) -> TorchaoQuantized:
         wanted = set(paths_of(model).values()) - set(skipped)
         network.to(self.device)
-        _torchao().quantize_(network, _config(technique), filter_fn=lambda _, path: path in wanted)
+        import_torchao("quantization").quantize_(network, _config(technique), filter_fn=lambda _, path: path in wanted)
         return TorchaoQuantized(model, network, self.device)
 
 

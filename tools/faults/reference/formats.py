@@ -10,7 +10,7 @@ import numpy as np
 
 from fixtures.arrays import Array, NarrowFormat
 from fixtures.recipe import AdamW, Qat, StaticScaling
-from frameworks.contract import CastRule, DelayedRule, Operand
+from frameworks.contract import BlockScaleRule, CastRule, DelayedRule, Operand
 from frameworks.reference.core.tape import Tensor
 from frameworks.reference.quantization.eight_bit_state import EightBitMoments, EightBitState
 from frameworks.reference.quantization.float8 import (
@@ -21,6 +21,11 @@ from frameworks.reference.quantization.float8 import (
     with_gradient,
 )
 from frameworks.reference.quantization.formats import ReferenceFormats
+from frameworks.reference.quantization.low_precision import (
+    ReferenceBlockScales,
+    ReferenceDynamicProducts,
+    ReferenceStochasticRounding,
+)
 from frameworks.reference.quantization.post_training import ReferenceQuantizedModel
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.scaler import LossScale
@@ -553,3 +558,51 @@ class StaticSkipMovesTheHistory(ReferenceTrainer):
 
     def end_of_window(self, skipped: bool) -> None:
         super().end_of_window(skipped and not isinstance(self.recipe.scaling, StaticScaling))
+
+
+@fault("https://github.com/ml-explore/mlx/pull/4353", "formats.block-scale", "formats.block-edge-cases")
+class BlockExponentIsRounded(ReferenceBlockScales):
+    """The exponent of a block's scale is rounded to nearest, so the largest value saturates half of the time."""
+
+    def find_power(self, amax: Array, scale_rule: str, bits: int, largest: float) -> Array:
+        return np.rint(np.log2(amax / largest))
+
+
+@fault("https://github.com/vllm-project/compressed-tensors/pull/595", "formats.block-edge-cases")
+class TensorOfZerosIsDivided(ReferenceBlockScales):
+    """The scale of a tensor of zeros is 0, and is divided by."""
+
+    def tensor_scale(self, amax: Array, rule: BlockScaleRule) -> float:
+        return 1.0 if rule.levels == 1 else self.divide_amax(amax, rule)
+
+
+@fault("", "formats.block-edge-cases")
+class InfinityIsLargest(ReferenceBlockScales):
+    """An infinite scale of a block becomes the largest number of its format."""
+
+    def find_scales(self, amax: Array, rule: BlockScaleRule) -> Array:
+        return super().find_scales(np.minimum(amax, np.finfo(np.float32).max), rule)
+
+
+@fault("https://github.com/gorse-io/gorse/issues/1240", "formats.stochastic-is-unbiased")
+class NanIsRounded(ReferenceStochasticRounding):
+    """Random bits are added to those of NaN too, which may become a zero."""
+
+    def keep_nan(self, values: Array, rounded: Array) -> Array:
+        return rounded
+
+
+@fault("https://github.com/graphcore-research/gfloat/pull/36", "formats.stochastic-is-unbiased")
+class DrawsLackABit(ReferenceStochasticRounding):
+    """Random integers have one bit less than the part that is cut off, so results are too far from zero."""
+
+    def draw(self, shape: tuple[int, ...]) -> Array:
+        return super().draw(shape) >> np.uint32(1)
+
+
+@fault("https://github.com/pytorch/ao/pull/2253", "formats.dynamic-scale", "formats.declared-extent")
+class RowsShareAScale(ReferenceDynamicProducts):
+    """The largest magnitude of a row is that of its whole batch."""
+
+    def find_amax(self, values: Array, axis: int, extent: str) -> Array:
+        return super().find_amax(values, axis, "tensor")
