@@ -7,6 +7,7 @@ without gradient in `NO_GRAD_INPUT`.
 
 from __future__ import annotations
 
+import random
 import shutil
 import tempfile
 import weakref
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from itertools import accumulate, count, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 from fixtures.recipe import Recompute, segment_sizes
 from frameworks.contract import RecomputeCase
@@ -48,6 +51,11 @@ class FailingRerun:
             raise RuntimeError("the second run of this function fails")
 
 
+def draw_exponent(case: RecomputeCase) -> int:
+    """Draws -3 to 3 from the process-wide generator that a case names."""
+    return random.randint(-3, 3) if case == "draws-python" else int(np.random.randint(-3, 4))
+
+
 def recomputed_call(
     case: RecomputeCase,
     run: Callable[..., T],
@@ -76,6 +84,9 @@ def recomputed_call(
     def of_x(inner: Any) -> T:
         return value(inner, w)
 
+    def of_drawn(inner: Any, weight: Any) -> T:
+        return value(inner * 2.0 ** draw_exponent(case), weight)
+
     match case:
         case "plain":
             return value(x, w)
@@ -93,6 +104,8 @@ def recomputed_call(
             return run(of_x, x)
         case "raises":
             return run(failing, x, w)
+        case "draws-python" | "draws-numpy":
+            return run(of_drawn, x, w)
         case _:
             raise ValueError(f"there is no recomputation case {case!r}")
 

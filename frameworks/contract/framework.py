@@ -222,6 +222,7 @@ class Framework(Protocol):
         "plain" does not recompute. "positional" to "keyword" name how x and w are passed. "no-grad-input": x needs no
         gradient and w is closed over. "weights-changed": w is multiplied by 3 in place between forward and backward.
         "raises": the function raises RuntimeError when it is run for the second time; this call raises it.
+        "draws-python", "draws-numpy": x is multiplied by a power of two drawn from that generator, in each run.
         """
 
     def global_state(self) -> dict[str, str]:

@@ -126,7 +126,17 @@ class DataRun:
 
 
 RecomputeCase = Literal[
-    "positional", "tuple", "list", "dict", "keyword", "no-grad-input", "weights-changed", "raises", "plain"
+    "positional",
+    "tuple",
+    "list",
+    "dict",
+    "keyword",
+    "no-grad-input",
+    "weights-changed",
+    "raises",
+    "plain",
+    "draws-python",
+    "draws-numpy",
 ]
 
 

@@ -10,8 +10,19 @@ from conformance.techniques import recompute
 from fixtures.data import digits_batch, sincos_batch, token_batch
 from fixtures.model import Batch, Model
 from fixtures.models import digits_convolution, digits_mlp, encoder, sincos
-from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, MASTERED, PURE_LOW, SGD, DynamicScaling, Precision, Recipe
-from frameworks.contract import Capability
+from fixtures.recipe import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    MASTERED,
+    PURE_LOW,
+    SGD,
+    DynamicScaling,
+    Precision,
+    Recipe,
+    Recompute,
+)
+from frameworks.contract import Capability, LayerTrace
 
 FIXTURES: dict[str, tuple[Callable[[], Model], Callable[[], Batch]]] = {
     "mlp": (lambda: digits_mlp((32,), "tanh"), lambda: digits_batch(16)),
@@ -23,6 +34,8 @@ FIXTURES: dict[str, tuple[Callable[[], Model], Callable[[], Batch]]] = {
 """Model and batch by name. In "square", samples and units are equal in number: a sum over the wrong axis fits."""
 CASES = [(fixture, precision) for fixture in FIXTURES for precision in (FLOAT32, FLOAT16, BFLOAT16)]
 CASES += [(fixture, precision) for fixture in ("square", "encoder") for precision in (*MASTERED, *PURE_LOW)]
+FORWARD_CASES = [("mlp", FLOAT32, 0), *(("encoder", precision, 0) for precision in (FLOAT32, FLOAT16, BFLOAT16))]
+FORWARD_CASES += [("sincos", BFLOAT16, 0), ("encoder", BFLOAT16, 2)]
 
 
 @clause("composition.trace-is-the-pass")
@@ -53,3 +66,31 @@ def test_trace_matches_training_pass(subject: Subject, verdict: Verdict, fixture
     bounds = layer_bounds(subject.conventions, model, subject.complete_recipe(recipe), batch)
     beyond = bounds.first_beyond(trace)
     verdict.holds(beyond is None, "first tensor that rounding does not explain", beyond, "none", "beyond-rounding")
+
+
+@clause("composition.predicts-as-it-trains")
+@pytest.mark.parametrize(
+    ("fixture", "precision", "segments"), FORWARD_CASES, ids=lambda value: getattr(value, "label", value)
+)
+def test_training_forward_equals_prediction(
+    subject: Subject, verdict: Verdict, fixture: str, precision: Precision, segments: int
+) -> None:
+    need(subject, Capability.TRACE, Capability.of(precision), *([Capability.RECOMPUTE] if segments else []))
+    make, make_batch = FIXTURES[fixture]
+    model, batch = make(), make_batch()
+    scaling = DynamicScaling(initial=2.0**8) if precision.format == "float16" else None
+    recipe = Recipe(SGD(2.0**-6), precision, scaling, recompute=Recompute(segments) if segments else None)
+    trainer = subject.trainer(model, recipe)
+    trace, predicted = trainer.trace(batch), trainer.predict(batch.inputs)
+    heads = {path: path.rpartition(".")[2] for path in trace.outputs if path.rpartition(".")[2] in predicted}
+    verdict.equal(sorted(heads.values()), sorted(predicted), "heads of the traced pass", "heads-differ")
+    if not subject.conventions.compiled:
+        for path, head in heads.items():
+            verdict.equal(predicted[head], trace.outputs[path], f"output of {head}", "predicts-otherwise")
+        return
+    outputs = trace.outputs | {path: predicted[head] for path, head in heads.items()}
+    bounds = layer_bounds(subject.conventions, model, subject.complete_recipe(recipe), batch)
+    beyond = bounds.first_beyond(LayerTrace(outputs, trace.gradients, trace.parameters))
+    verdict.holds(
+        beyond is None, "first predicted tensor that rounding does not explain", beyond, "none", "predicts-otherwise"
+    )

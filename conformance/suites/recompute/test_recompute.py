@@ -1,5 +1,6 @@
 """Recomputation, also called gradient checkpointing: the same training for fewer stored activations."""
 
+import random
 from collections.abc import Callable
 from typing import get_args
 
@@ -13,6 +14,7 @@ from fixtures.data import digits_batch, token_batch, vector_batch, wide_batch
 from fixtures.model import Activation, Batch, Dense, Dropout, Head, Heads, Layer, Model, Residual
 from fixtures.models import blocks, digits_convolution, digits_mlp, encoder
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Precision, Recipe, Recompute
+from frameworks.base.recompute import draw_exponent
 from frameworks.contract import RecomputeCase
 
 RECIPE = Recipe(SGD(2.0**-4, momentum=0.5))
@@ -275,3 +277,24 @@ def test_dropout_is_active(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(model, RECIPE)
     first, second = trainer.gradients((batch,)), trainer.gradients((batch,))
     verdict.differs(first, second, "two steps draw different masks, so that a redrawn mask would show")
+
+
+@clause("recompute.host-generators")
+@pytest.mark.parametrize("case", ["draws-python", "draws-numpy"])
+def test_draws_of_host_generators(subject: Subject, verdict: Verdict, case: RecomputeCase, variant: str) -> None:
+    x, w = probe_arrays()
+    states = random.getstate(), np.random.get_state()
+    try:
+        random.seed(1)
+        np.random.seed(1)
+        measured = subject.framework.recompute(case, x, w, variant)
+        random.seed(1)
+        np.random.seed(1)
+        first = draw_exponent(case)
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+    plain = subject.framework.recompute("plain", np.ldexp(x, first), w)
+    recompute.same_values(subject, verdict, {"value": measured.value}, {"value": plain.value}, (x, w))
+    replays = measured.w is not None and plain.w is not None and np.allclose(measured.w, plain.w, rtol=2.0**-10)
+    verdict.observe(case, "second pass draws as the first" if replays else "second pass draws again")

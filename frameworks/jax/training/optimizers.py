@@ -35,7 +35,6 @@ if not (hasattr(optax.contrib, "muon") and "consistent_rms" in signature(optax.c
     REFUSED_OPTIONS |= dict.fromkeys((Capability.MUON, Capability.WIDTH_RATE, Capability.UNADJUSTED_RATE), _NONE)
 _FLOOR = "optax.adafactor has no argument for the least RMS of a parameter, which is 1e-3"
 _JOINED = "optax.flatten makes one vector of all parameters, which has no rows and columns"
-_AMSGRAD = "optax.adamw has no AMSGrad, and optax.amsgrad no decoupled decay"
 _MASK = "optax.flatten joins all parameters, so that a mask of weight decay cannot name one"
 
 
@@ -55,8 +54,6 @@ def require(recipe: Recipe) -> None:
     Raises:
         Unsupported: Optax has no combination of these options.
     """
-    if isinstance(recipe.optimizer, AdamW) and recipe.optimizer.amsgrad:
-        raise Unsupported(Capability.AMSGRAD, _AMSGRAD, partial(_steps, optax.adamw, amsgrad=True))
     optimizer = recipe.optimizer
     if isinstance(optimizer, Adafactor) and optimizer.epsilon2 != Adafactor().epsilon2:
         raise Unsupported(Capability.ADAFACTOR, _FLOOR, partial(_steps, optax.adafactor, eps2=optimizer.epsilon2))
@@ -242,6 +239,17 @@ def _unadjusted_muon(
     )
 
 
+def _decayed_amsgrad(
+    learning_rate: Any, weight_decay: float = 0.0, mask: Any = None, **options: Any
+) -> optax.GradientTransformation:
+    """The chain of AMSGrad's parts with decoupled decay, which no optimizer of Optax has."""
+    return optax.chain(
+        optax.scale_by_amsgrad(**options),
+        optax.add_decayed_weights(weight_decay, mask),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+
+
 def _dimensions(tree: Any) -> Any:
     return jax.tree.map(lambda _: optax.contrib.MuonDimensionNumbers(), tree)
 
@@ -270,7 +278,9 @@ def _alone(rules: Rules) -> optax.GradientTransformation:
     rate_decay = arguments.pop("rate_decay", 0.0)
     if rules.undecayed and type(optimizer) in _MASKS:
         arguments[_MASKS[type(optimizer)]] = lambda tree: {path: path not in rules.undecayed for path in tree}
-    kind = optax.amsgrad if arguments.pop("amsgrad", False) else _KINDS[type(optimizer)]
+    kind = _KINDS[type(optimizer)]
+    if arguments.pop("amsgrad", False):
+        kind = _decayed_amsgrad if isinstance(optimizer, AdamW) else optax.amsgrad
     if isinstance(optimizer, Muon) and "consistent_rms" not in arguments:
         kind = _unadjusted_muon
     chosen = ways.optimizer(rules.ways, kind, {_ARGUMENTS.get(name, name): value for name, value in arguments.items()})

@@ -35,6 +35,15 @@ class ClipLostUnderMasters(ReferenceTrainer):
         return gradients if self.recipe.precision.level == "O2" else super().clip(gradients)
 
 
+@fault("https://github.com/NVIDIA-NeMo/RL/issues/3743", "composition.predicts-as-it-trains")
+class PredictsFromRoundedWeights(ReferenceTrainer):
+    """Predictions are made by a copy of the weights that was rounded to bfloat16."""
+
+    def predict(self, inputs: Array) -> Arrays:
+        weights = {name: Tensor(tensor.plain(), "bfloat16", owned=False) for name, tensor in self._tensors().items()}
+        return self._evaluate(weights, inputs)
+
+
 @fault("https://github.com/PaddlePaddle/Paddle/pull/57537", "composition.pairs")
 class ClipLostWithDecay(ReferenceTrainer):
     """Only optimizers without decoupled weight decay clip."""
