@@ -19,7 +19,7 @@ from conformance.spec.findings import NO_LINK, read_finding, read_programs
 from frameworks.registry import built_in, find_adapters, folder_of, path_of
 from results.compare.comparison import NONE, FailOn, compare_files, compare_sets
 from results.compare.fingerprints import SUFFIX, list_fingerprints, pair_fingerprints
-from results.record.encoding import without_collecting
+from results.record.encoding import pause_collector
 from results.record.files import RecordError, one_line, replace
 from results.record.folders import INSTALLED, SHIPPED, Outlines, find, list_records, read
 from results.record.reading import Record, load
@@ -52,7 +52,7 @@ FINGERPRINTS = {"table": prints.to_text, "markdown": prints.markdown, "json": pr
     help="Output format; markdown: counts, the tests that need action, and the known failures, at most 256 KiB.",
 )
 @OUTPUT
-@without_collecting()
+@pause_collector()
 def table(
     paths: tuple[Path, ...],
     clauses: bool,

@@ -1,1 +1,1 @@
-"""Fingerprints: what the public callables of a package do on generated calls, for comparisons of versions."""
+"""Fingerprints: results of generated calls of a package's public callables, to compare versions of the package."""

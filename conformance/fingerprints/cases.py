@@ -1,4 +1,4 @@
-"""Programs that call one public callable: by its defaults, with one option changed, or in a variant of its kind."""
+"""Programs that call one public callable: with its defaults, with one changed option, or in a variant of its kind."""
 
 import enum
 import importlib
@@ -21,11 +21,11 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant of a kind's program, by replaced texts.
+    """A variant of a kind's program, made by replacing texts in it.
 
     Attributes:
-        is_same: the result must be that of the plain program, but for rounding.
-        with_options: calls with a changed option have this variant too.
+        is_same: the result must equal that of the unchanged program, apart from rounding.
+        with_options: the variant also runs with each changed option.
     """
 
     name: str
@@ -42,10 +42,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Kind:
-    """Callables that one program fits: subclasses of `base`, or those whose name matches `names` in full.
+    """Callables that one program can call: subclasses of `base` whose full names match `names`; "" is no condition.
 
     Attributes:
-        required: regular expression of parameters with a default that the program needs all the same.
+        required: regular expression for the names of parameters that every call passes although they have a default.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Kind:
     variants: tuple[Variant, ...] = ()
 
     def fits(self, candidate: PublicCallable) -> bool:
-        """Return whether this kind's program calls a callable."""
+        """Return whether this kind's program can call a callable."""
         if self.names and not re.fullmatch(self.names, candidate.name):
             return False
         if self.base:
@@ -66,12 +66,12 @@ class Kind:
         return bool(self.names)
 
     def needs(self, parameter: Parameter) -> bool:
-        """Return whether every call has this parameter."""
+        """Return whether every call passes this parameter."""
         return parameter.is_required or bool(re.fullmatch(self.required, parameter.name))
 
 
 def _resolve(name: str) -> type:
-    """Return the class of a dotted name; one that no class inherits from where it does not exist."""
+    """Return the class of a dotted name; if there is none, a new class, which has no subclasses."""
     module, _, attribute = name.rpartition(".")
     try:
         value: type = getattr(importlib.import_module(module), attribute)
@@ -82,16 +82,16 @@ def _resolve(name: str) -> type:
 
 @dataclass(frozen=True)
 class Package:
-    """What a file of `frameworks/FRAMEWORK/fingerprints` says of a package.
+    """A package, as a file of `frameworks/FRAMEWORK/fingerprints` describes it.
 
     Attributes:
-        mode: mode of the adapter in which the calls that must agree are judged, "" for the default one.
-        is_deterministic: two processes share the calls; otherwise both make all, and what differs is left out.
-        before: statements before every program, which no report shows, such as seeds.
-        tensor: expression that makes a tensor of a number, "" for none.
-        arguments: expressions for parameters without a default, by a regular expression of their names.
+        mode: mode of the adapter in which variants with `is_same` are judged, "" for the default one.
+        is_deterministic: two processes split the calls; otherwise both make all calls, and unequal results are dropped.
+        before: statements run before every program and not shown in reports, such as seeds.
+        tensor: template of an expression that makes a tensor of a number, "" for none.
+        arguments: expressions for parameters without a default, by a regular expression for their names, or `fallback`.
         options: expressions for parameters with a default, likewise.
-        left_out: regular expression of names that are not called.
+        left_out: regular expression for the names of callables that are not called.
     """
 
     distribution: str
@@ -107,7 +107,7 @@ class Package:
     left_out: str = ""
 
     def kind_of(self, candidate: PublicCallable) -> Kind | None:
-        """Return the first kind that fits, None for a callable that is not called."""
+        """Return the first kind that fits a callable, None if the callable is not to be called."""
         if self.left_out and re.fullmatch(self.left_out, candidate.name):
             return None
         return next((kind for kind in self.kinds if kind.fits(candidate)), None)
@@ -117,7 +117,7 @@ def load_package(path: Path) -> Package:
     """Read the file of a package.
 
     Raises:
-        TypeError: it has a key that no attribute has.
+        TypeError: it has an unknown key.
     """
     table = tomllib.loads(path.read_text("utf-8"))
     kinds = []
@@ -134,13 +134,13 @@ def load_package(path: Path) -> Package:
 
 
 def package_files(framework: str) -> dict[str, Path]:
-    """Return the files of the packages of a framework, by distribution."""
+    """Return the files that describe packages of a framework, by distribution."""
     files = sorted((ROOT / "frameworks" / framework / "fingerprints").glob("*.toml"))
     return {load_package(file).distribution: file for file in files}
 
 
 def write_program(candidate: PublicCallable, program: str, arguments: Sequence[tuple[str, str]]) -> str:
-    """Return a kind's program with a call; arguments are a name, "" for a positional one, and an expression."""
+    """Return a kind's program with a call; an argument is its name, "" if positional, and an expression."""
     call = ", ".join(f"{name}={text}" if name else text for name, text in arguments)
     return fill_program(program.strip(), candidate.name, call)
 
@@ -152,7 +152,7 @@ def _lookup(name: str, *tables: Mapping[str, Sequence[str]]) -> Sequence[str] | 
 def required_arguments(
     package: Package, kind: Kind, parameters: Sequence[Parameter]
 ) -> Iterator[list[tuple[str, str]]]:
-    """Yield combinations of arguments for parameters without a default, likely ones first."""
+    """Yield combinations of required arguments, as `write_program` takes them, likely ones first."""
     required = [parameter for parameter in parameters if kind.needs(parameter)]
     candidates = [_argument_texts(package, kind, parameter) for parameter in required]
     width = max(map(len, candidates), default=1)
@@ -181,17 +181,17 @@ def _argument_texts(package: Package, kind: Kind, parameter: Parameter) -> Seque
         return texts
     if parameter.strings:
         return [repr(text) for text in parameter.strings[:3]]
-    kinds = {"bool": ["True"], "int": ["2"], "float": ["0.5"], "str": ["'a'"]}
-    for word, by_annotation in kinds.items():
-        if re.search(rf"\b{word}\b", parameter.annotation):
-            return by_annotation
+    texts_by_type = {"bool": ["True"], "int": ["2"], "float": ["0.5"], "str": ["'a'"]}
+    for type_name, type_texts in texts_by_type.items():
+        if re.search(rf"\b{type_name}\b", parameter.annotation):
+            return type_texts
     return package.fallback
 
 
 def option_texts(package: Package, kind: Kind, parameter: Parameter) -> list[str]:
-    """Return expressions for an option: its default given by name, boundary values, and an ordinary value.
+    """Return expressions for an option: boundary values, an ordinary value, and its default, passed by name.
 
-    There are none for an option to which a table gives an empty list.
+    There are none if a table has an empty list for the option.
     """
     default = parameter.default
     listed = _lookup(parameter.name, kind.options, package.options)
@@ -212,12 +212,12 @@ def option_texts(package: Package, kind: Kind, parameter: Parameter) -> list[str
     elif isinstance(default, str) or parameter.strings:
         texts = [repr(text) for text in parameter.strings] + ["None"]
     elif default is None:
-        by_annotation = {"bool": ["True", "False"], "int": ["0", "1", "3"], "float": ["0.0", "1.0", "0.5"]}
+        texts_by_type = {"bool": ["True", "False"], "int": ["0", "1", "3"], "float": ["0.0", "1.0", "0.5"]}
         texts = [
             text
-            for word, some in by_annotation.items()
-            if re.search(rf"\b{word}\b", parameter.annotation)
-            for text in some
+            for type_name, type_texts in texts_by_type.items()
+            if re.search(rf"\b{type_name}\b", parameter.annotation)
+            for text in type_texts
         ]
         texts = texts or ["True", "0", "1", "0.5"]
     elif isinstance(default, (tuple, list)) and default and all(isinstance(value, (int, float)) for value in default):
@@ -233,7 +233,7 @@ def option_texts(package: Package, kind: Kind, parameter: Parameter) -> list[str
 
 @dataclass(frozen=True)
 class JudgedKind:
-    """A kind of callables of a package whose results must agree."""
+    """A kind of callables of a package that has a variant with `is_same`."""
 
     file: Path
     distribution: str
@@ -244,7 +244,7 @@ class JudgedKind:
 
 
 def judged_kinds(framework: str, mode: str, default_mode: str) -> list[JudgedKind]:
-    """Return the kinds with a variant of the same result, of the packages that a mode judges and that are installed."""
+    """Return the kinds with an `is_same` variant, of the installed packages that a mode judges."""
     result = []
     for file in package_files(framework).values():
         package = load_package(file)
@@ -256,4 +256,4 @@ def judged_kinds(framework: str, mode: str, default_mode: str) -> list[JudgedKin
 
 def find_version(distribution: str) -> str:
     """Return the installed version of a distribution, "" for none."""
-    return next((found.version for found in metadata.distributions(name=distribution)), "")
+    return next((installed.version for installed in metadata.distributions(name=distribution)), "")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from conformance.known_failures.series import Position, VersionSeries, parse_version, without_ways
+from conformance.known_failures.series import Position, VersionSeries, drop_ways, parse_version
 from conformance.spec.findings import ANY, Finding, Workaround, has_instruction_sets, has_name
 
 EXPECTATION = "expectation: "
@@ -170,7 +170,7 @@ class Known:
             ValueError: as `position`.
         """
         position = self.position(framework, series, modes)
-        related = (replace(series, mode=without_ways(series.mode)), *position.sources)
+        related = (replace(series, mode=drop_ways(series.mode)), *position.sources)
         expectations = []
         for entry in self._infer_expectations(framework, position):
             if entry.applies(instructions, seed):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.known_failures.entries import KERNELS, OTHER_SEEDS, SEED, Exclusion, Expectation, Known
-from conformance.known_failures.series import VersionSeries, parse_version, with_ways
+from conformance.known_failures.series import VersionSeries, join_ways, parse_version
 from conformance.spec.clauses import Table, load_clauses, read_tables
 from conformance.spec.findings import (
     ANY,
@@ -84,7 +84,7 @@ def known_of(
 
 def series_of(framework: Framework, ways: Collection[str] = ()) -> VersionSeries:
     """Return the series of a run of this framework; `ways` as for `known_of`."""
-    return VersionSeries(framework.version(), framework.device, with_ways(framework.mode, ways))
+    return VersionSeries(framework.version(), framework.device, join_ways(framework.mode, ways))
 
 
 def load_known(names: Iterable[str] = ()) -> Known:

@@ -1,8 +1,8 @@
-"""The series for which known failures are known, and which of them are nearest to a run.
+"""The series that have snapshots of known failures, and the search for those nearest to a run.
 
-A series is a version on a device in a mode. A series that is not judged takes the snapshot of the nearest judged
-series: of the nearest mode and device, the version that differs in its local label alone, else the highest below, else
-the lowest above (docs/adapters.md, "Known failures").
+A series is a version on a device in a mode; one with a snapshot is judged. Any other series takes the snapshot of the
+nearest judged one: it has the nearest mode and device and, of these, the version that differs only in its local label,
+else the next lower version, else the next higher one (docs/adapters.md, "Known failures").
 """
 
 from collections.abc import Iterable
@@ -28,19 +28,19 @@ class VersionSeries:
         return f"{self.version} {self.device} {self.mode}"
 
 
-def with_ways(mode: str, ways: Iterable[str]) -> str:
-    """Return the mode of a series: a mode, and the ways that follow it."""
+def join_ways(mode: str, ways: Iterable[str]) -> str:
+    """Return the mode of a series: the framework's mode, followed by the ways."""
     return _WAY.join((mode, *ways))
 
 
 def split_ways(mode: str) -> tuple[str, list[str]]:
-    """Return a mode and the ways that follow it in the mode of a series."""
-    own, *ways = mode.split(_WAY)
-    return own, ways
+    """Return the mode of a series, split into the framework's mode and the ways."""
+    framework_mode, *ways = mode.split(_WAY)
+    return framework_mode, ways
 
 
-def without_ways(mode: str) -> str:
-    """Return a mode without the ways that follow it in the mode of a series."""
+def drop_ways(mode: str) -> str:
+    """Return the framework's mode in the mode of a series."""
     return split_ways(mode)[0]
 
 
@@ -48,7 +48,7 @@ def parse_version(framework: str, version: str) -> Version:
     """Return a comparable version.
 
     Raises:
-        ValueError: it is none of PEP 440.
+        ValueError: the version does not follow PEP 440.
     """
     try:
         return Version(version)
@@ -57,32 +57,32 @@ def parse_version(framework: str, version: str) -> Version:
 
 
 class _Remoteness(NamedTuple):
-    """How far judged series of one device and mode are from a run; the first part that differs decides.
+    """Distance of the judged series of one device and mode from a run; the first field that differs decides.
 
     Attributes:
-        rank_of_mode: index of the mode among the framework's modes.
-        fewer: number of series, negative.
-        device, mode: decide where all else is equal.
+        mode_index: index of the mode among the framework's modes.
+        negative_count: minus the number of series.
+        device, mode: break ties.
     """
 
     other_mode: bool
     other_mode_without_ways: bool
     other_device: bool
     other_version: bool
-    rank_of_mode: int
-    accelerator: bool
-    fewer: int
+    mode_index: int
+    is_accelerator: bool
+    negative_count: int
     device: str
     mode: str
 
 
 @dataclass(frozen=True)
 class Position:
-    """A series among the judged ones.
+    """The series of a run among the judged ones.
 
     Attributes:
-        version, device, mode: the series that is asked for.
-        judged: the series with a snapshot; without any, the series that is asked for counts as judged.
+        version, device, mode: the series of the run.
+        judged: the series with a snapshot; if there are none, the run's own counts as judged.
         modes: the framework's modes, the default first.
     """
 
@@ -94,12 +94,12 @@ class Position:
 
     @cached_property
     def confirmed(self) -> bool:
-        """Whether known failures are strict: the series was judged, or none was."""
+        """Whether known failures are strict: the run's series is judged, or none is."""
         return not self.judged or (self.is_here(self.sources[0]) and self._has_version(self.sources[0]))
 
     @cached_property
     def sources(self) -> tuple[VersionSeries, ...]:
-        """The judged series whose snapshots apply, the nearest first; the second is on the version's other side."""
+        """The judged series whose snapshots apply: the nearest and, if its version differs, one on the other side."""
         if not self.judged:
             return ()
         candidates = sorted(self._nearest_group(), key=lambda series: Version(series.version))
@@ -108,20 +108,20 @@ class Position:
                 return (series,)
         below = [series for series in candidates if Version(series.version) < self.version][-1:]
         above = [series for series in candidates if Version(series.version) > self.version][:1]
-        other_builds = [one for one in below + above if Version(one.version).public == self.version.public]
+        other_builds = [series for series in below + above if Version(series.version).public == self.version.public]
         nearest = (other_builds or below or above)[0]
         return nearest, *(series for series in below + above if series != nearest)
 
     def label(self, series: VersionSeries) -> str:
-        """Name a judged series: its version alone where device and mode are the same."""
+        """Return the name of a judged series: only its version if device and mode are those of the run."""
         return series.version if self.is_here(series) else str(series)
 
     def is_here(self, series: VersionSeries) -> bool:
-        """Return whether a judged series has this device and mode; ways do not count."""
-        return series.device == self.device and series.mode in (self.mode, without_ways(self.mode))
+        """Return whether a judged series has the device and mode of the run, with the run's ways or without any."""
+        return series.device == self.device and series.mode in (self.mode, drop_ways(self.mode))
 
     def _nearest_group(self) -> list[VersionSeries]:
-        """Return the judged series of the nearest device and mode."""
+        """Return the judged series of one device and mode, the nearest to the run."""
         groups: dict[tuple[str, str], list[VersionSeries]] = {}
         for series in self.judged:
             groups.setdefault((series.device, series.mode), []).append(series)
@@ -130,12 +130,12 @@ class Position:
             device, mode = group[0].device, group[0].mode
             return _Remoteness(
                 other_mode=mode != self.mode,
-                other_mode_without_ways=mode != without_ways(self.mode),
+                other_mode_without_ways=mode != drop_ways(self.mode),
                 other_device=device != self.device,
                 other_version=not any(map(self._has_version, group)),
-                rank_of_mode=self.modes.index(mode) if mode in self.modes else len(self.modes),
-                accelerator=device != "cpu",
-                fewer=-len(group),
+                mode_index=self.modes.index(mode) if mode in self.modes else len(self.modes),
+                is_accelerator=device != "cpu",
+                negative_count=-len(group),
                 device=device,
                 mode=mode,
             )

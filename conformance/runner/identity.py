@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.known_failures.reading import FILE, SNAPSHOTS
-from conformance.known_failures.series import with_ways
+from conformance.known_failures.series import join_ways
 from conformance.oracle.derivation_hash import OWN, normalise
 from conformance.runner import machine
 from conformance.spec.clauses import load_clauses
@@ -162,7 +162,7 @@ def series(adapter: str, framework: Framework, ways: Sequence[str] = ()) -> Seri
     """
     name = adapter.replace(":", ".") if ":" in adapter else framework.name
     kind = "cpu" if framework.device == "cpu" else framework.environment().get("device", framework.device)
-    return Series(name, framework.device, kind, with_ways(framework.mode, ways))
+    return Series(name, framework.device, kind, join_ways(framework.mode, ways))
 
 
 def variant(framework: Framework) -> Variant:

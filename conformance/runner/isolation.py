@@ -34,33 +34,33 @@ _SINK = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 class Interrupts:
-    """Signals that end a run: each raises KeyboardInterrupt once, as pytest expects, and is recorded.
+    """Signals that end a run: they raise KeyboardInterrupt, as pytest expects, and are noted.
 
     Attributes:
-        asked: whether one arrived; otherwise a KeyboardInterrupt is the framework's own.
+        has_arrived: whether one arrived; otherwise a KeyboardInterrupt is the framework's own.
     """
 
     def __init__(self, *signals: signal.Signals) -> None:
-        self.asked = False
+        self.has_arrived = False
         if threading.current_thread() is threading.main_thread():
             for number in signals:
                 if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-                    signal.signal(number, self._ask)
+                    signal.signal(number, self._interrupt)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.has_arrived = True
         raise KeyboardInterrupt
 
 
 @contextmanager
 def isolate_test(interrupts: Interrupts, timeout_s: float) -> Generator[list[BaseException]]:
-    """Run a test's body in the context, then restore the process state; yields a list for the exception that ended it.
+    """Run a test's body in the context, then restore the process state; yield a list for the exception that ended it.
 
-    A forked copy of the process that returns from the body exits at once. If no exception can end a hanging body, the
-    process exits some time after `timeout_s`; 0 means never.
+    A forked copy of the process that returns from the body exits at once. If a body hangs and no exception can end it,
+    the process exits some time after `timeout_s` seconds; 0 means never.
 
     Raises:
-        KeyboardInterrupt: the run is to end.
+        KeyboardInterrupt: a signal asked for the end of the run.
     """
     errors: list[BaseException] = []
     process, state = os.getpid(), ProcessState()
@@ -75,12 +75,12 @@ def isolate_test(interrupts: Interrupts, timeout_s: float) -> Generator[list[Bas
             os._exit(0)
         faulthandler.cancel_dump_traceback_later()
         state.restore()
-    if interrupts.asked:
+    if interrupts.has_arrived:
         raise KeyboardInterrupt
 
 
 def restore_settings(framework: Framework, before: Mapping[str, str]) -> tuple[str, ...]:
-    """Restore the framework's process-wide settings and return the names of those that had changed."""
+    """Restore the framework's process-wide settings; return "NAME: BEFORE → AFTER" for each that had changed."""
     after = framework.global_state()
     if after == before:
         return ()
@@ -89,7 +89,7 @@ def restore_settings(framework: Framework, before: Mapping[str, str]) -> tuple[s
     return tuple(f"{key}: {before.get(key)} → {after.get(key)}"[:LONGEST] for key in changed)
 
 
-def traceback_of(item: pytest.Item, error: BaseException) -> str:
+def format_traceback(item: pytest.Item, error: BaseException) -> str:
     """Return the traceback in pytest's form, at most `LONGEST` characters, or the reason why there is none."""
     try:
         return clip_text(str(item.repr_failure(pytest.ExceptionInfo.from_exception(error))))
@@ -98,16 +98,16 @@ def traceback_of(item: pytest.Item, error: BaseException) -> str:
 
 
 def clip_text(text: str) -> str:
-    """Return the end of a text, in characters that every terminal accepts."""
+    """Return the last `LONGEST` characters of a text; U+FFFD replaces those that a terminal may act on."""
     tail = text if len(text) <= LONGEST else f"…{text[-LONGEST:]}"
     return printable(tail, "\N{REPLACEMENT CHARACTER}", allowed="\n\t")
 
 
 @contextmanager
-def own_temporary_directory() -> Generator[None]:
+def use_own_temporary_directory() -> Generator[None]:
     """Within the context, this process and its children use a new temporary directory, which is removed at the end.
 
-    So no files remain from a framework that does not remove its own, or from a worker that was killed. If this process
+    This removes the files of frameworks that do not remove their own, and of workers that were killed. If this process
     is killed, the next run removes the directory.
     """
     folder = WorkerGroupFolder("conformance-")
@@ -121,7 +121,7 @@ def own_temporary_directory() -> Generator[None]:
 
 
 def end_despite_threads(status: int) -> None:
-    """End the process with `status`, even if remaining threads would keep it alive."""
+    """Make the process end with `status` within `PATIENCE_S`, even if remaining threads would keep it alive."""
     remaining = [t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon and t.is_alive()]
     if not remaining:
         return
@@ -136,20 +136,20 @@ def end_despite_threads(status: int) -> None:
 
 
 def end_with_parent() -> None:
-    """Start a watch that ends this process and the ranks that it has started once its parent is dead.
+    """Start a thread that ends this process, and the ranks that it has started, once its parent is dead.
 
-    A worker of pytest-xdist would do so itself after 5 seconds, or 15 where a test ignores interrupts.
+    A worker of pytest-xdist would end by itself after 5 seconds, or 15 if a test ignores interrupts.
     """
     parent = os.getppid()
 
-    def follow() -> None:
+    def watch_parent() -> None:
         while os.getppid() == parent:
             time.sleep(BEAT_S)
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(PATIENCE_S)
         os._exit(1)
 
-    threading.Thread(target=follow, daemon=True).start()
+    threading.Thread(target=watch_parent, daemon=True).start()
 
 
 class ProcessState:
@@ -163,12 +163,12 @@ class ProcessState:
         self._errors = np.geterr()
 
     def restore(self) -> None:
-        """Restore everything that has changed since the snapshot."""
+        """Restore whatever has changed since the snapshot."""
         for name, stream in self._streams.items():
             setattr(sys, name, stream)
         with suppress(OSError):
             os.chdir(self._folder)
-        os.environ = self._environ  # noqa: B003 - the very object, which os.getenv reads
+        os.environ = self._environ  # noqa: B003 - the original object, which os.getenv reads
         for name in os.environ.keys() - self._variables.keys():
             del os.environ[name]
         os.environ.update({name: value for name, value in self._variables.items() if os.environ.get(name) != value})

@@ -34,10 +34,10 @@ from conformance.runner.isolation import (
     clip_text,
     end_despite_threads,
     end_with_parent,
+    format_traceback,
     isolate_test,
-    own_temporary_directory,
     restore_settings,
-    traceback_of,
+    use_own_temporary_directory,
 )
 from conformance.runner.recorder import PROPERTY, Recorder, recorded_runs, to_property
 from conformance.runner.reporting import describe_failure, junit_properties, repro, show
@@ -186,7 +186,7 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         around = ExitStack()
         around.enter_context(no_commands())
-        around.enter_context(own_temporary_directory())
+        around.enter_context(use_own_temporary_directory())
         config.add_cleanup(around.close)
     try:
         check_expressions(config)
@@ -347,7 +347,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         failure = errors[0] if errors else None
         item.stash[_JUDGEMENT] = conclude_safely(framework, failure, _matching(item))
         if failure is not None and item.stash[_JUDGEMENT].outcome is Outcome.ERROR:
-            item.stash[_TRACEBACK] = traceback_of(item, failure)
+            item.stash[_TRACEBACK] = format_traceback(item, failure)
     if errors and item.config.getoption("usepdb"):
         raise errors[0]
     if errors:

@@ -1,7 +1,7 @@
 """A demonstration without any framework: a correct implementation passes, a broken one fails.
 
-The reference runs the scaling family, and so does a copy that applies updates which an overflow should have skipped.
-The exit status is 0 only if the reference passes all tests and the copy fails the clause that the fault breaks.
+The reference runs the scaling family, and so does a copy with a fault: it applies updates that overflowed instead of
+skipping them. The exit status is 0 only if the reference passes all tests and the copy fails the clause of the fault.
 """
 
 import os
@@ -20,7 +20,7 @@ TWIN = "frameworks.broken:AppliesOverflow"
 BROKEN_CLAUSE = "scaling.skip-is-atomic"
 
 
-def start(framework: str, record: Path) -> subprocess.Popen[bytes]:
+def start_suite(framework: str, record: Path) -> subprocess.Popen[bytes]:
     """Start the scaling family on one framework in a new process."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:benchmark", str(SUITES / "scaling")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -33,44 +33,44 @@ def start(framework: str, record: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def tell(name: str, record: Record) -> None:
-    """Print one line with the outcomes of a record."""
+def print_outcomes(name: str, record: Record) -> None:
+    """Print one line with the number of verdicts of a record by outcome."""
     counts = {outcome: sum(v.outcome is outcome for v in record.verdicts) for outcome in Outcome}
     parts = [f"{count} {outcome}" for outcome, count in counts.items() if count]
     print(f"{name}: {' · '.join(parts)} (of {len(record.verdicts)} verdicts, {record.duration_s:.0f} s)")
 
 
 def main() -> int:
-    """Run both, explain the result, and return the exit status."""
+    """Run the reference and its broken twin, explain the results, and return the exit status."""
     with tempfile.TemporaryDirectory() as folder:
         records = {name: Path(folder) / f"{name}.json" for name in ("reference", "twin")}
-        running = [start("reference", records["reference"]), start(TWIN, records["twin"])]
+        running = [start_suite("reference", records["reference"]), start_suite(TWIN, records["twin"])]
         outputs = [process.communicate()[0].decode("utf-8", "replace") for process in running]
         try:
             reference, twin = (load(path) for path in records.values())
         except RecordError as error:
             print(*outputs, error, sep="\n", file=sys.stderr)
             return 1
-    tell("reference", reference)
-    tell("broken twin", twin)
+    print_outcomes("reference", reference)
+    print_outcomes("broken twin", twin)
     caught = [v for v in twin.verdicts if v.clause == BROKEN_CLAUSE and v.outcome is Outcome.FAIL]
     explain(reference, caught)
-    good = bool(reference.verdicts) and all(v.outcome is Outcome.PASS for v in reference.verdicts)
-    return 0 if good and caught else 1
+    is_clean = bool(reference.verdicts) and all(v.outcome is Outcome.PASS for v in reference.verdicts)
+    return 0 if is_clean and caught else 1
 
 
 def explain(reference: Record, caught: list[TestVerdict]) -> None:
-    """Print a few lines on the meaning of the two verdicts."""
+    """Print unexpected outcomes and, if tests caught the fault, the requirement that it broke and the first message."""
     for verdict in [v for v in reference.verdicts if v.outcome.bad][:5]:
         print(f"  UNEXPECTED {verdict.clause}: {verdict.message}")
     if not caught:
         print(f"  UNEXPECTED: no test of {BROKEN_CLAUSE} failed on the broken twin")
         return
-    text = reference.clauses[BROKEN_CLAUSE]
+    clause = reference.clauses[BROKEN_CLAUSE]
     print(
         "\nThe reference passes the scaling clauses; its copy, changed in one line, applies overflowed updates.\n"
-        f"{len(caught)} tests of {BROKEN_CLAUSE} ({text.level}) caught it:\n"
-        f"  requirement  {' '.join(text.requirement.split())}\n"
+        f"{len(caught)} tests of {BROKEN_CLAUSE} ({clause.level}) caught it:\n"
+        f"  requirement  {' '.join(clause.requirement.split())}\n"
         f"  seen         {caught[0].message}\n"
         f"Repeat one: {caught[0].repro}"
     )

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from conformance.known_failures.reading import load_known
-from conformance.known_failures.series import without_ways
+from conformance.known_failures.series import drop_ways
 from frameworks.installer.distributions import distribution_of
 from frameworks.registry import UnknownFramework, adapter_file, built_in, load
 
@@ -296,7 +296,7 @@ def _listed_modes(framework: str) -> list[str]:
     listed = [*file.modes, *file.serial, *(mode for entry in file.absent for mode in entry.modes)]
     listed += [*(chosen.modes if chosen else ()), *(mode for way in load_ways(framework) for mode in way.modes)]
     if framework in built_in():
-        listed += [without_ways(series.mode) for series in load_known([framework]).judged.get(framework, ())]
+        listed += [drop_ways(series.mode) for series in load_known([framework]).judged.get(framework, ())]
     return [*dict.fromkeys(listed)]
 
 

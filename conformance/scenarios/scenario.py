@@ -1,4 +1,4 @@
-"""A scenario: one model with its data, and the recipes to compare; its training, round by round, and its record."""
+"""A scenario, which compares recipes for one model and its data; its training, round by round, and its record."""
 
 import hashlib
 import math
@@ -30,10 +30,10 @@ OFFLOADED: tuple[OffloadedKind, ...] = get_args(OffloadedKind)
 """Kinds that can be offloaded."""
 
 SAVED, MODEL = "saved bytes", "model bytes"
-"""Names of the bytes saved between forward and backward, and of the bytes of a model for prediction."""
+"""Names of the bytes saved between forward and backward, and of the bytes that a model stores for prediction."""
 
 REDUCED, SECONDS = "gradients reduced a window", "seconds a round"
-"""Names of the number of gradients that a rank reduces in a window, and of the time of a round."""
+"""Names of the number of gradients that a rank reduces in a window, and of the seconds of a round."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Side:
 
     Attributes:
         label: short name, such as "mixed float16".
-        micro: samples in a micro-batch; 0 takes a round's whole batch.
-        beside: the side with which final parameters are compared; "" for the scenario's first side.
-        equal: the parameters of both sides end with the same bits, unless a compiler may round them differently.
-        whole: drops the micro-batches at an epoch's end that fill no window; otherwise they form a shorter window.
+        micro: samples in a micro-batch; 0 for the whole batch of a round.
+        beside: label of the side that this one is compared with; "" for the scenario's first side.
+        equal: both sides end with parameters of the same bits, unless a compiler may round them differently.
+        whole: micro-batches at an epoch's end that fill no window are dropped; otherwise they form a shorter window.
     """
 
     label: str
@@ -61,21 +61,21 @@ class Side:
         return 0 if self.recipe.ranks is None else self.recipe.ranks.count
 
     def windows(self, batch: Batch) -> tuple[Window, ...]:
-        """The windows of a round's batch."""
+        """Return the windows of a round's batch."""
         size, length = self.micro or len(batch), self.recipe.accumulation
         parts = [batch.part(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
         windows = [tuple(parts[start : start + length]) for start in range(0, len(parts), length)]
         return tuple(window for window in windows if len(window) == length or not self.whole)
 
     def needs(self, batch: Batch) -> tuple[Capability, ...]:
-        """Additional capability for the windows of an epoch's last batch."""
+        """Return the additional capability, if any, for the windows of an epoch's last batch."""
         is_partial = any(len(window) < self.recipe.accumulation for window in self.windows(batch))
         return (Capability.PARTIAL_WINDOW,) if is_partial else ()
 
 
 @dataclass(frozen=True)
 class QuantizedSide(Side):
-    """The quantized model of the side `beside`, or of the first one, after its training; it is not trained itself.
+    """The quantized model of the trained side `beside`, or of the first side; it is not trained itself.
 
     Attributes:
         technique: one of `PostTraining`, calibrated with samples of the first round; "" converts a QAT model.
@@ -89,13 +89,13 @@ class Quality:
     """The quality of a run on test data.
 
     Attributes:
-        of: function of the outputs by head and the test batch.
-        constant: quality of the best answer that ignores the inputs, on the test batch.
+        measure: returns the quality, from the outputs by head and the test batch.
+        constant: returns the quality of the best answer that ignores the inputs, on the test batch.
         rising: whether higher is better.
     """
 
     label: str
-    of: Callable[[Mapping[str, Array], Batch], float]
+    measure: Callable[[Mapping[str, Array], Batch], float]
     constant: Callable[[Batch], float]
     rising: bool
 
@@ -118,14 +118,14 @@ class Scenario:
         title: the comparison, in one sentence.
         source: the publication or guide.
         setting: makes model and data, the same in every process.
-        sides: the first one, which has no ranks if another one has, is the baseline.
-        batch: samples of a round, which every side trains on before the next round begins.
-        epochs: how often the training data are gone through, as documented.
-        learns_in: number of rounds it takes to learn; shorter runs are not judged by their quality.
-        shorter: rounds by device or mode ("cpu", "emulated") where the documented number takes too long.
-        modes: the mode by framework where it is not its first one.
-        only: why other frameworks than those of `modes` have no part in it; "" if they have.
-        published: the document's own figures by side and quantity (a row of the table).
+        sides: the first is the baseline; it has no ranks if another side has them.
+        batch: samples of a round; every side trains on them before the next round begins.
+        epochs: number of passes over the training data, as documented.
+        learns_in: number of rounds needed to learn; shorter runs are not judged by their quality.
+        shorter: rounds by device or mode ("cpu", "emulated") for which the documented number takes too long.
+        modes: mode by framework, for frameworks that do not use their first mode.
+        only: reason why frameworks missing in `modes` do not run the scenario; "" if they do.
+        published: the figures of `source`, by side and quantity (a row of the table).
     """
 
     name: str
@@ -144,7 +144,7 @@ class Scenario:
 
     @property
     def shows_resident_bytes(self) -> bool:
-        """Whether it measures resident bytes between updates, and not only saved activations."""
+        """Whether resident bytes between updates are measured, and not only saved activations."""
         return any(
             side.ranks or side.recipe.offload is not None or getattr(side.recipe.optimizer, "state_bits", 32) == 8
             for side in self.sides
@@ -156,10 +156,10 @@ class Scenario:
         return tuple(side for side in self.sides if isinstance(side, QuantizedSide))
 
     @property
-    def stretches(self) -> tuple[tuple[Side, ...], ...]:
-        """Sides to train, in stretches, each of which repeats the first side.
+    def side_groups(self) -> tuple[tuple[Side, ...], ...]:
+        """The sides to train, in groups that are trained one after another; the first side is in each of them.
 
-        A process has one number of ranks at a time, so sides with another number form another stretch.
+        A process has one number of ranks at a time, so the other sides of a group have the same number.
         """
         first, *others = (side for side in self.sides if not isinstance(side, QuantizedSide))
         counts = dict.fromkeys(side.ranks for side in others) or {0: None}
@@ -176,19 +176,19 @@ class Scenario:
         return tuple(side.label for side in self.sides)
 
     def base(self, side: Side) -> str:
-        """Name of the side that a side is compared with."""
+        """Return the label of the side that a side is compared with."""
         return side.beside or self.sides[0].label
 
     def rounds(self, setting: Setting) -> int:
-        """The number of rounds of the document's epochs."""
+        """Return the number of rounds of the documented epochs."""
         return self.epochs * -(-len(setting.train) // self.batch)
 
     def rounds_on(self, device: str, mode: str, setting: Setting) -> int:
-        """The number of rounds to train in a mode on a device."""
+        """Return the number of rounds to train in a mode on a device."""
         return min(self.rounds(setting), *(self.shorter.get(name, self.rounds(setting)) for name in (device, mode)))
 
     def fingerprint(self, side: Side, setting: Setting, rounds: int) -> str:
-        """Hash of everything that determines a side's numbers, except the framework and the suite's code."""
+        """Return the hash of everything that determines a side's numbers, except the framework and the suite's code."""
         settings = (setting.model.layers, setting.model.losses, side, self.batch, rounds, setting.about)
         digest = hashlib.sha256(repr(settings).encode())
         for batch in (setting.train, setting.test):
@@ -198,27 +198,27 @@ class Scenario:
 
 
 def rank_bytes(kind: str) -> str:
-    """Name of a rank's resident bytes of a kind ("parameter", "gradient", "optimizer")."""
+    """Return the name of a rank's resident bytes of a kind ("parameter", "gradient", "optimizer")."""
     return f"{kind} bytes"
 
 
 def offloaded_bytes(kind: str) -> str:
-    """Name of the offloaded bytes of a kind; for activations, of the bytes offloaded in an update."""
+    """Return the name of the offloaded bytes of a kind; for activations, of the bytes offloaded in an update."""
     return f"{kind.removesuffix('s')} bytes away"
 
 
 def resident_bytes(kind: str) -> str:
-    """Name of the resident bytes of an offloaded kind in a run without offload."""
+    """Return the name of the resident bytes of an offloaded kind in a run without offload."""
     return SAVED if kind == "activations" else rank_bytes(kind.removesuffix("s"))
 
 
 def share_of(quantity: str, base: str) -> str:
-    """Name of a quantity as a share of the side `base`."""
+    """Return the name of a quantity as a share of the same quantity of the side `base`."""
     return f"{quantity} ÷ {base}'s"
 
 
 def accuracy(position: int | None = None) -> Quality:
-    """Accuracy of the head "output": the share of labels equal to the largest output, at one position if given."""
+    """Return the accuracy of the head "output": the share of labels with the largest output, or of one position."""
 
     def select(values: Array) -> Array:
         return values if position is None else values[:, position]
@@ -235,7 +235,7 @@ def accuracy(position: int | None = None) -> Quality:
 
 
 def squared_error() -> Quality:
-    """The squared error, averaged over the samples and summed over the heads."""
+    """Return the squared error as a quality: averaged over the samples and summed over the heads."""
 
     def error(outputs: Mapping[str, Array], test: Batch) -> float:
         return float(sum(np.mean((outputs[name] - target) ** 2) for name, target in test.targets.items()))
@@ -247,14 +247,14 @@ def squared_error() -> Quality:
 
 
 SHARE = 10
-"""The initial and final loss are taken over one in so many updates, at the beginning and at the end."""
+"""The initial and the final loss are the medians of the first and of the last 1/SHARE of the updates."""
 
 _SIGNATURES = {"loss": "loss-did-not-fall", "accuracy": "learned-nothing", "squared error": "learned-nothing"}
 _RECORDED = {"method": "recorded, not judged"}
 _SHORT = {"method": "recorded, not judged: the run was too short to learn"}
 
 Watch = Callable[[range, str], Iterable[int]]
-"""Iterates over the rounds with a labelled progress bar, like `conformance.cli.options.show_progress`."""
+"""Iterates over the rounds and shows a progress bar with the label, like `conformance.cli.options.show_progress`."""
 
 
 @dataclass(eq=False)
@@ -262,13 +262,13 @@ class SideRun:
     """The training of one side, and its results.
 
     Attributes:
-        losses, scales, skipped: of every update; the scale is the one after it.
-        seconds: of every round.
-        control: seconds of the first side in the same rounds; empty of that side itself, and where it failed.
-        quality: on the test batch after the last round, None if it was not reached.
-        counts: bytes and reductions that were counted, by their names in a record.
-        output_distance: of a quantized model's outputs on the test batch from the float ones, relative.
-        parameter_distance: of the final parameters from those of the base, as a share of the base's change.
+        losses, scales, skipped: one value for each update; the scale is that after the update.
+        seconds: one value for each round.
+        control: seconds of the first side in the same rounds; empty for that side itself, and if it failed.
+        quality: on the test batch after the last round, None if that was not reached.
+        counts: counted bytes and reductions, by their names in a record.
+        output_distance: relative distance of a quantized model's outputs on the test batch from the float ones.
+        parameter_distance: distance of the final parameters from the base's, divided by the norm of the base's change.
         error: the exception that ended the side early.
         duration_s: includes the construction of the trainer.
     """
@@ -298,7 +298,7 @@ class SideRun:
         return {"loss": tuple(self.losses), **scales}
 
     def attempt(self, step: Callable[[], None]) -> None:
-        """Runs a step unless an earlier one failed; an error ends this side and no other."""
+        """Run a step unless an earlier one failed; an error ends this side and no other."""
         if self.error is not None:
             return
         start = time.perf_counter()
@@ -309,7 +309,7 @@ class SideRun:
         self.duration_s += time.perf_counter() - start
 
     def begin(self, last_batch: Batch) -> None:
-        """Makes the trainer; the last batch of an epoch may need a capability of its own."""
+        """Make the trainer; the last batch of an epoch may need an additional capability."""
         self._require(*needs(self.side.recipe), *self.side.needs(last_batch))
         if any(head.format == "float64" for head in self.setting.model.heads.heads):
             self._require(Capability.FLOAT64_HEADS)
@@ -322,7 +322,7 @@ class SideRun:
                 raise Unsupported(capability, declared.reason)
 
     def train(self, batch: Batch) -> None:
-        """Trains on the windows of one round; a round without any has no time."""
+        """Train on the windows of one round; the time of a round without any is NaN."""
         windows = self.side.windows(batch)
         start = time.perf_counter() if windows else math.nan
         updates = [self.trainer.update(window) for window in windows]
@@ -332,9 +332,9 @@ class SideRun:
         self.skipped += [bool(update.skipped) for update in updates]
 
     def end(self, scenario: Scenario, batch: Batch) -> None:
-        """Evaluates the side before the next stretch, which may end its ranks, and counts with a round's batch."""
+        """Evaluate the side, and count its bytes on a round's batch, before the next group may end its ranks."""
         self.outputs = self.trainer.predict(self.setting.test.inputs)
-        self.quality = scenario.quality.of(self.outputs, self.setting.test)
+        self.quality = scenario.quality.measure(self.outputs, self.setting.test)
         self.parameters = self.trainer.parameters()
         window = self.side.windows(batch)[0]
         if self.side.recipe.offload is not None:
@@ -348,7 +348,7 @@ class SideRun:
             self._count_resident_bytes(window)
 
     def quantize(self, side: QuantizedSide, trained: "SideRun", scenario: Scenario, calibration: Array) -> None:
-        """Quantizes another side's trained model, and evaluates the result."""
+        """Quantize another side's trained model, and evaluate the result."""
         if trained.error is not None:
             raise trained.error
         self._require(Capability(f"quantization.{side.technique or 'convert'}"))
@@ -359,25 +359,25 @@ class SideRun:
         else:
             model = trained.trainer.convert()
         outputs = model.predict(self.setting.test.inputs)
-        self.quality = scenario.quality.of(outputs, self.setting.test)
+        self.quality = scenario.quality.measure(outputs, self.setting.test)
         self.counts[MODEL] = model.stored_bytes()
         exact = _flat({name: trained.outputs[name] for name in outputs})
         self.output_distance = float(np.linalg.norm(_flat(outputs) - exact) / np.linalg.norm(exact))
 
     def _count_saved_bytes(self, batch: Batch) -> None:
-        """Counts what a fresh trainer saves between forward and backward of a micro-batch."""
+        """Count the bytes that a new trainer saves between forward and backward of a micro-batch."""
         if self.framework.declares(Capability.SAVED_BYTES).supported:
             fresh = self.framework.trainer(self.setting.model, self.side.recipe)
             self.counts[SAVED] = int(fresh.saved_bytes(batch))
 
     def _count_offloaded_bytes(self, window: Window) -> None:
-        """Counts offloaded bytes after one more update; for activations, bytes offloaded during it."""
+        """Count offloaded bytes after one more update; for activations, bytes offloaded during it."""
         self.trainer.offloaded_bytes()
         self.trainer.update(window)
         self.counts |= {offloaded_bytes(kind): size for kind, size in self.trainer.offloaded_bytes().items()}
 
     def _count_resident_bytes(self, window: Window) -> None:
-        """Counts whole arrays and the optimizer's moments."""
+        """Count the bytes of whole parameters and gradients, and of the optimizer's moments."""
         parameters = self.trainer.parameters()
         self.counts |= {
             rank_bytes("parameter"): _size(parameters.values()),
@@ -386,38 +386,38 @@ class SideRun:
         }
 
     def _count_rank_bytes(self, window: Window) -> None:
-        """Counts the bytes of that new rank that has most after an update on a window, and a window's reductions."""
+        """Update a new rank group on a window; count its reductions, and the bytes of the rank that holds most."""
         with closing(self.framework.rank_group(self.setting.model, self.side.recipe)) as group:
             group.update(window_across_ranks(window, group.count))
             resident = group.resident_bytes()
             self.counts |= {
-                rank_bytes(kind): max(own[kind] for own in resident) for kind in resident[0] if kind != "buffer"
+                rank_bytes(kind): max(sizes[kind] for sizes in resident) for kind in resident[0] if kind != "buffer"
             }
             if self.framework.declares(Capability.RANKS_COLLECTIVES).supported:
-                self.counts[REDUCED] = max(counted["gradients"] for counted in group.collectives())
+                self.counts[REDUCED] = max(counts["gradients"] for counts in group.collectives())
 
 
 def train(framework: Framework, scenario: Scenario, setting: Setting, rounds: int, watch: Watch) -> tuple[SideRun, ...]:
-    """Trains every side that the framework declares, from the same weights, on the same batches.
+    """Train every side that the framework declares, from the same weights, on the same batches.
 
     Args:
-        rounds: how many; the training data are gone through again and again.
-        watch: iterates over the rounds of a stretch.
+        rounds: number of rounds; the training data repeat as often as needed.
+        watch: iterates over the rounds of a group of sides.
     """
     starts = range(0, len(setting.train), scenario.batch)
     batches = [setting.train.part(start, min(start + scenario.batch, len(setting.train))) for start in starts]
     rng = np.random.default_rng(0)
     runs: list[SideRun] = []
-    for sides in scenario.stretches:
-        first, *others = stretch = [SideRun(framework, setting, side) for side in sides]
-        for run in stretch:
+    for sides in scenario.side_groups:
+        first, *others = group = [SideRun(framework, setting, side) for side in sides]
+        for run in group:
             run.attempt(partial(run.begin, batches[-1]))
         if not runs or any(run.error is None for run in others):
             for number in watch(range(rounds), f"{scenario.name}, {framework.name}"):
                 batch = batches[number % len(batches)]
-                for run in (stretch[index] for index in rng.permutation(len(stretch))):
+                for run in (group[index] for index in rng.permutation(len(group))):
                     run.attempt(partial(run.train, batch))
-        finished = others if runs else stretch
+        finished = others if runs else group
         for run in finished:
             run.attempt(partial(run.end, scenario, batches[0]))
         for run in others:
@@ -454,7 +454,7 @@ def _set_distances(scenario: Scenario, setting: Setting, runs: Sequence[SideRun]
 
 
 def _moments(state: dict[str, Array], parameters: dict[str, Array]) -> Iterator[Array]:
-    """The optimizer's moments of each parameter, without counters and averages.
+    """Yield the optimizer's moments of each parameter, without counters and averages.
 
     An 8-bit moment counts as its codes and absmax values, not as the values that they encode.
     """
@@ -468,28 +468,28 @@ def _moments(state: dict[str, Array], parameters: dict[str, Array]) -> Iterator[
 
 
 class NoPart(Exception):
-    """The framework has no part in the scenario; the message says why."""
+    """The framework does not run the scenario; the message says why."""
 
 
 def load_framework(scenario: Scenario, name: str, device: str, mode: str) -> Framework:
-    """The framework in a mode; "" is the scenario's choice.
+    """Return the framework in a mode; "" selects the scenario's.
 
     Raises:
-        NoPart: the scenario is of other frameworks.
+        NoPart: the scenario is for other frameworks.
         UnknownFramework, MissingDevice, ValueError: it cannot be loaded.
     """
     framework = load(name, device, mode or None)
-    own = scenario.modes.get(framework.name)
-    if own is None and scenario.only:
+    scenario_mode = scenario.modes.get(framework.name)
+    if scenario_mode is None and scenario.only:
         raise NoPart(scenario.only)
-    return framework if mode or own in (None, framework.mode) else load(name, device, own)
+    return framework if mode or scenario_mode in (None, framework.mode) else load(name, device, scenario_mode)
 
 
 def run_scenario(scenario: Scenario, name: str, framework: Framework, limit: int, watch: Watch) -> Record:
-    """Trains every side and returns the record.
+    """Train every side and return the record.
 
     Args:
-        name: the framework as the user named it.
+        name: name of the framework, as the user wrote it.
         limit: the largest number of rounds, 0 for all.
 
     Raises:
@@ -525,7 +525,7 @@ def run_scenario(scenario: Scenario, name: str, framework: Framework, limit: int
 
 
 def verdict(scenario: Scenario, run: SideRun, rounds: int, repro: str) -> TestVerdict:
-    """The verdict on a side: a refusal with its reason, or whether it learned and met its promises."""
+    """Return the verdict on a side: a refusal with its reason, or whether it learned and met its promises."""
     is_short = rounds < scenario.learns_in
     # A compiler may round another program differently, but offload does not change the program.
     same_bits = run.side.equal and (run.side.recipe.offload is not None or not run.framework.conventions().compiled)
@@ -556,9 +556,9 @@ def verdict(scenario: Scenario, run: SideRun, rounds: int, repro: str) -> TestVe
 
 def _checks(scenario: Scenario, run: SideRun, is_short: bool, same_bits: bool) -> Iterator[CheckResult]:
     if run.losses:
-        part = max(1, len(run.losses) // SHARE)
-        initial, final = median(run.losses[:part]), median(run.losses[-part:])
-        derivation = _SHORT if is_short else {"method": f"median of the first and of the last {part} updates"}
+        count = max(1, len(run.losses) // SHARE)
+        initial, final = median(run.losses[:count]), median(run.losses[-count:])
+        derivation = _SHORT if is_short else {"method": f"median of the first and of the last {count} updates"}
         yield CheckResult("loss", final, initial, f"below {initial:.4g}", is_short or final < initial, derivation)
     if run.losses and run.side.recipe.scaling is not None:
         yield CheckResult("skipped updates", sum(run.skipped), None, f"of {len(run.skipped)}", True, _RECORDED)
@@ -584,7 +584,7 @@ def _checks(scenario: Scenario, run: SideRun, is_short: bool, same_bits: bool) -
 
 
 def measurements(scenario: Scenario, runs: Sequence[SideRun]) -> tuple[Measurement, ...]:
-    """Counted quantities, and seconds of each round next to the first side's of the same round, by side."""
+    """Return, by side, counted quantities, and seconds of each round with the first side's as control."""
     result: list[Measurement] = []
     for run in runs:
         for name, count in run.counts.items():

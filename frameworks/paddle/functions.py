@@ -1,4 +1,4 @@
-"""Functions with control flow, updates in place and derivatives, compiled by to_static and recomputed."""
+"""Functions with control flow, in-place updates and derivatives, compiled by to_static or recomputed."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,11 +18,11 @@ _NOT_RECOMPUTED = {
     "second": "a derivative inside the function finds no graph",
     "containers": "outputs are tensors, or a tuple of them",
 }
-"""Functions that recompute does not take, with the reason."""
+"""Functions that recompute does not support, with the reason."""
 
 
 class _SineWithHalf(PyLayer):
-    """A sine with a wrong backward pass, the constant 0.5, so that it differs from the derivative of the forward."""
+    """A sine whose backward pass is the constant 0.5, so that it differs from the derivative of the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -57,8 +57,8 @@ def _read_views(x: Any) -> Any:
 
 
 def _scatter_rows(x: Any) -> Any:
-    places = paddle.to_tensor([[0, 2, 1, 3], [3, 3, 0, 0], [1, 0, 2, 2], [2, 1, 1, 0]])
-    return paddle.put_along_axis(paddle.zeros_like(x), places, x * x, 1, reduce="add")
+    columns = paddle.to_tensor([[0, 2, 1, 3], [3, 3, 0, 0], [1, 0, 2, 2], [2, 1, 1, 0]])
+    return paddle.put_along_axis(paddle.zeros_like(x), columns, x * x, 1, reduce="add")
 
 
 def _branch_on_values(x: Any) -> Any:
@@ -88,7 +88,7 @@ def _collect_rows(x: Any) -> Any:
     return paddle.stack(rows)
 
 
-def _where_branches(x: Any) -> Any:
+def _select_elements(x: Any) -> Any:
     y = paddle.where(x > x.mean(1, keepdim=True), x.sin(), x.cos())
     return y * paddle.linspace(0.25, 1.25, SIZE * SIZE).reshape([SIZE, SIZE])
 
@@ -109,14 +109,14 @@ def _stop_gradient(x: Any) -> Any:
     return x / x.std().detach() * x.detach()
 
 
-def _stacked_determinants(x: Any) -> Any:
+def _compute_determinants(x: Any) -> Any:
     sign, logarithm = paddle.linalg.slogdet(paddle.stack([x + 3.0 * paddle.eye(4)] * 3))
     return sign, logarithm
 
 
 def _sort_rows(x: Any) -> Any:
-    places = paddle.argsort(x, axis=1)
-    return paddle.cumsum(paddle.sort(x, 1), 1), paddle.take_along_axis(x, places[:, :2], 1), paddle.topk(x, 2)[0]
+    order = paddle.argsort(x, axis=1)
+    return paddle.cumsum(paddle.sort(x, 1), 1), paddle.take_along_axis(x, order[:, :2], 1), paddle.topk(x, 2)[0]
 
 
 def _use_shape(x: Any) -> Any:
@@ -143,12 +143,12 @@ _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "loop": _loop_three_times,
         "while": _loop_on_values,
         "collected": _collect_rows,
-        "chosen": _where_branches,
+        "chosen": _select_elements,
         "own-backward": _apply_own_backward,
         "second": _differentiate_inside,
         "containers": _return_containers,
         "stopped": _stop_gradient,
-        "determinant": _stacked_determinants,
+        "determinant": _compute_determinants,
         "ordered": _sort_rows,
         "sized": _use_shape,
         "resized": _resize_images,
@@ -158,7 +158,7 @@ _FUNCTIONS: Mapping[str, Function] = MappingProxyType(
 
 
 class PaddleFunctions(BaseFunctions):
-    """Functions compiled by to_static, whole or with graph breaks."""
+    """Functions compiled by to_static, whole or with graph breaks, or recomputed."""
 
     functions = _FUNCTIONS
 
@@ -200,7 +200,7 @@ class PaddleFunctions(BaseFunctions):
 
 
 def _wrap(inner: Function) -> Function:
-    """A function that calls another one."""
+    """A function that only calls another one."""
 
     def outer(x: Any) -> Any:
         return inner(x)

@@ -1,4 +1,4 @@
-"""Operations, layers and optimizers that Paddle ships, run on examples as they are and by techniques."""
+"""Operations, layers and optimizers that Paddle ships, run on examples without and with techniques."""
 
 import copy
 import io
@@ -44,14 +44,14 @@ _SCOPES: Mapping[str, Callable[[], AbstractContextManager[object]]] = {
 """Contexts of the forward pass, by technique."""
 _SCALE = 1024.0
 """Loss scale of the technique "scaled" of optimizers."""
-_DECAYS = ("weight_decay", "lamb_weight_decay")
+_DECAYS = ("weight_decay", "lamb_weight_decay")  # arguments of optimizers
 _SWITCHES = {"multi-precision": "multi_precision", "multi-tensor": "use_multi_tensor"}
 """Arguments of optimizers that a technique sets to True."""
 name_arrays = partial(shipped.name_arrays, to_numpy)
 
 
 def tensors_in(nest: Any) -> list[paddle.Tensor]:
-    """The tensors of nested containers, in order."""
+    """The tensors in nested containers, in order."""
     return [leaf for leaf in paddle.utils.flatten(nest) if isinstance(leaf, paddle.Tensor)]
 
 
@@ -59,7 +59,7 @@ class _Parts(ListedParts):
     """Base of operations and layers.
 
     Attributes:
-        own_techniques: the techniques of a subclass alone.
+        own_techniques: techniques that only the subclass has.
     """
 
     file = Path(__file__).with_name("shipped.toml")
@@ -69,12 +69,12 @@ class _Parts(ListedParts):
         return ("without-gradient", "recomputed", "saved-elsewhere", "scope-off", *self.own_techniques)
 
     def arguments(self, name: str) -> list[Any]:
-        """The inputs of a part, new tensors each time."""
+        """The inputs of a part's example, as new tensors in each call."""
         return [_to_tensors(value) for value in self.inputs(name)]
 
 
 def _to_tensors(value: Any) -> Any:
-    """A tensor of an array, which needs a gradient if it is floating; lists item by item, anything else unchanged."""
+    """An array as a tensor, which needs a gradient if floating; lists item by item; other values unchanged."""
     if isinstance(value, list):
         return [_to_tensors(item) for item in value]
     return paddle.to_tensor(value, stop_gradient=value.dtype.kind != "f") if isinstance(value, np.ndarray) else value
@@ -83,7 +83,7 @@ def _to_tensors(value: Any) -> Any:
 def _run_and_differentiate(
     call: Callable[..., Any], arguments: Sequence[Any], weights: Tensors, technique: str
 ) -> Values:
-    """The outputs of a call, and its gradients for floating arguments and `weights`, none without floating outputs."""
+    """The outputs of a call and, if any output is floating, the gradients for floating arguments and `weights`."""
     paddle.seed(3)
     with _SCOPES.get(technique, nullcontext)():
         if technique == "recomputed":
@@ -103,7 +103,7 @@ def _differentiate(outputs: Tensors, leaves: Tensors, technique: str) -> Sequenc
     cotangents = [paddle.to_tensor(incoming(tuple(output.shape))).astype(output.dtype) for output in outputs]
     backward = partial(paddle.grad, outputs, leaves, allow_unused=True)
     match technique:
-        case "recomputed":  # `paddle.grad` does not run a PyLayer, which recomputation is
+        case "recomputed":  # `paddle.grad` does not run a PyLayer, which recomputation uses
             paddle.autograd.backward(list(outputs), cotangents)
             return [leaf.grad for leaf in leaves]
         case "used-twice":
@@ -135,7 +135,7 @@ class Operations(_Parts):
         return {f"gradient/{index}": self._differentiate_one_input(call, name, index) for index in range(count)}
 
     def _differentiate_one_input(self, call: Callable[..., Any], name: str, index: int) -> Any:
-        """The gradient of one floating input while no other needs one; None if no output depends on it."""
+        """The gradient of one floating input while no other needs a gradient; None if no output depends on it."""
         arguments = self.arguments(name)
         leaves = [tensor for tensor in tensors_in(arguments) if not tensor.stop_gradient]
         for leaf in leaves:
@@ -162,7 +162,7 @@ class Layers(_Parts):
             layer.set_state_dict(paddle.load(file))
         weights = [parameter for parameter in layer.parameters() if not parameter.stop_gradient]
         result = _run_and_differentiate(layer, self.arguments(name), weights, technique)
-        if technique == "recomputed":  # its second forward pass moves statistics once more
+        if technique == "recomputed":  # the second forward pass updates statistics again
             return result
         return {**result, **name_arrays("state", layer.buffers())}
 
@@ -177,7 +177,7 @@ class PaddleOptimizers(ListedOptimizers):
     """Classes of paddle.optimizer in the dynamic graph.
 
     Args:
-        forced: a scaler works although Paddle turns it off on a CPU.
+        forced: the scaler stays enabled on a CPU, where Paddle disables it.
     """
 
     file = Path(__file__).with_name("shipped.toml")
@@ -196,18 +196,18 @@ class PaddleOptimizers(ListedOptimizers):
         return {decay: 0.0 for decay in _DECAYS if decay in arguments and arguments[decay].default}
 
     def train(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
-        parameters = _parameters(start)
+        parameters = _create_parameters(start)
         optimizer = self._make_optimizer(name, options, technique, parameters)
         with ExitStack() as open_scopes:
             open_scopes.enter_context(paddle.utils.unique_name.guard())
             if technique == "scaled":
                 open_scopes.enter_context(forced_scaler())
             scaler = paddle.amp.GradScaler(init_loss_scaling=_SCALE, enable=technique == "scaled")
-            for number, update in enumerate(gradients(start, technique)):
-                if number == HALFWAY and technique == "loaded":
+            for index, update in enumerate(gradients(start, technique)):
+                if index == HALFWAY and technique == "loaded":
                     open_scopes.enter_context(paddle.utils.unique_name.guard())
                     parameters, optimizer = self._save_and_load(name, options, parameters, optimizer)
-                if number == HALFWAY and technique == "scaled":
+                if index == HALFWAY and technique == "scaled":
                     _step(parameters, optimizer, scaler, infinite(start), technique)
                 _step(parameters, optimizer, scaler, update, technique)
         return [to_numpy(parameter) for parameter in parameters]
@@ -236,26 +236,26 @@ class PaddleOptimizers(ListedOptimizers):
     def _save_and_load(
         self, name: str, options: Options, parameters: Parameters, optimizer: paddle.optimizer.Optimizer
     ) -> tuple[Parameters, paddle.optimizer.Optimizer]:
-        """New parameters with the values of these, and a new optimizer with the saved state of this one."""
+        """Copies of the parameters, and a new optimizer for them that has loaded the saved state of `optimizer`."""
         file = io.BytesIO()
         paddle.save(optimizer.state_dict(), file)
         file.seek(0)
-        copies = _parameters([to_numpy(parameter) for parameter in parameters])
+        copies = _create_parameters([to_numpy(parameter) for parameter in parameters])
         resumed = self._make_optimizer(name, options, "", copies)
         resumed.set_state_dict(paddle.load(file))
         return copies, resumed
 
 
-def _parameters(values: Sequence[Array]) -> Parameters:
-    """Parameters with the same names each time, by which a state refers to them."""
+def _create_parameters(values: Sequence[Array]) -> Parameters:
+    """Parameters with the same names in each call; saved states refer to parameters by name."""
     with paddle.utils.unique_name.guard():
         layer = paddle.nn.Layer()
-        return [_parameter(layer, value) for value in values]
+        return [_create_parameter(layer, value) for value in values]
 
 
-def _parameter(layer: paddle.nn.Layer, value: Array) -> paddle.Tensor:
-    assigned = paddle.nn.initializer.Assign(value.astype(np.float32))
-    return layer.create_parameter(list(value.shape), dtype=value.dtype.name, default_initializer=assigned)
+def _create_parameter(layer: paddle.nn.Layer, value: Array) -> paddle.Tensor:
+    initializer = paddle.nn.initializer.Assign(value.astype(np.float32))
+    return layer.create_parameter(list(value.shape), dtype=value.dtype.name, default_initializer=initializer)
 
 
 def _step(

@@ -62,12 +62,12 @@ from frameworks.reference.training.trainer import ReferenceLoop, ReferenceTraine
 
 
 class ReferenceFramework(BaseFramework):
-    """The reference. Its class attributes name the classes that it makes; a fault replaces one of them.
+    """The reference. Its class attributes are the classes that it instantiates; a fault replaces one of them.
 
     Args:
         device: "auto" or "cpu".
         mode: "emulated"; "ranks": two ranks train every recipe; "offload": all state is offloaded to the host.
-        conventions: conventions of the framework to follow; None for the reference's own.
+        conventions: conventions of the framework that it stands in for; None for the reference's own.
         rounding: rounds results to their formats; None for rounding to nearest.
     """
 

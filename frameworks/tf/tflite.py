@@ -1,4 +1,4 @@
-"""Trained models that `tf.lite.TFLiteConverter` quantizes and `tf.lite.Interpreter` runs, and their files."""
+"""Models quantized after training by `tf.lite.TFLiteConverter` and run by `tf.lite.Interpreter`, and their files."""
 
 import copy
 import io
@@ -38,10 +38,10 @@ _RULES: Mapping[str, LinearRule] = MappingProxyType(
         "static-int8": LinearRule(_WEIGHTS, inputs=_ACTIVATIONS, outputs=_ACTIVATIONS, ranges="calibration"),
     }
 )
-"""Static follows the 8-bit quantization specification; a rule has no field for its biases of 32-bit codes.
+"""Static follows TensorFlow Lite's 8-bit quantization specification; no field of a rule covers its int32 biases.
 
-Dynamic is what TensorFlow Lite calls dynamic-range quantization: weights of fewer than 1024 entries stay in
-float32, as the converter reports (tensorflow#53094), and kernels take the range of every row of a call.
+Dynamic is dynamic-range quantization, as TensorFlow Lite calls it: weights of fewer than 1024 entries stay in float32,
+as the converter reports (tensorflow#53094), and kernels take the range of each row of inputs at each call.
 """
 _KEEPS_NO_LAYER = (
     "a layer by name is left out by denylisted_nodes of tf.lite.experimental.QuantizationDebugger, "
@@ -55,24 +55,24 @@ def has_lite() -> bool:
 
 
 def find_missing() -> tuple[Capability, ...]:
-    """The techniques that this TensorFlow lacks."""
+    """The capabilities of the techniques that this TensorFlow lacks."""
     return () if has_lite() else tuple(Capability(f"quantization.{name}") for name in _RULES)
 
 
 def environment() -> dict[str, str]:
-    """The runtime of quantized models."""
+    """The runtime of quantized models, for a record's environment."""
     return {"tflite_runtime": f"tf.lite.Interpreter of TensorFlow {tf.__version__}, {THREADS} thread"}
 
 
 class TfliteQuantizedModel:
-    """A model file, run by the interpreter."""
+    """A quantized model: the content of a model file, run by the interpreter."""
 
     def __init__(self, content: bytes, model: Model) -> None:
         self._model = model
         self._load(content)
 
     def _load(self, content: bytes) -> None:
-        interpreter = _interpreter(content)
+        interpreter = _make_interpreter(content)
         self._content, self._file = content, TfliteFile(content, self._model)
         self._runner = interpreter.get_signature_runner()
         self._interpreters: dict[str, Any] = {}
@@ -84,7 +84,7 @@ class TfliteQuantizedModel:
 
     def layer(self, name: str, inputs: Array) -> Array:
         if name not in self._interpreters:
-            self._interpreters[name] = _interpreter(self._file.extract_layer(self._file.dense[name]))
+            self._interpreters[name] = _make_interpreter(self._file.extract_layer(self._file.dense[name]))
         interpreter = self._interpreters[name]
         (input_details,), (output_details,) = interpreter.get_input_details(), interpreter.get_output_details()
         interpreter.resize_tensor_input(input_details["index"], inputs.shape)
@@ -103,7 +103,7 @@ class TfliteQuantizedModel:
             return None
         if name not in self._dequantized:
             resolver = tf.lite.experimental.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-            interpreter = _interpreter(self._file.build_dequantizer(dense), experimental_op_resolver_type=resolver)
+            interpreter = _make_interpreter(self._file.build_dequantizer(dense), experimental_op_resolver_type=resolver)
             interpreter.invoke()
             (output_details,) = interpreter.get_output_details()
             self._dequantized[name] = np.array(interpreter.get_tensor(output_details["index"]))
@@ -116,7 +116,7 @@ class TfliteQuantizedModel:
         )
 
     def unquantized_parameters(self) -> dict[str, Array]:
-        """Biases of layers with codes for outputs are codes, too: integers of 32 bits."""
+        """As in the contract; the biases of layers with quantized outputs are int32 codes."""
         result = self._file.norms()
         for name, dense in self._file.dense.items():
             if not dense.has_codes:
@@ -127,8 +127,8 @@ class TfliteQuantizedModel:
         return {name: result[name] for name in shapes if name in result}
 
     def calibrated_ranges(self) -> dict[str, Calibrated]:
-        result = {name: dense for name, dense in self._file.dense.items() if dense.is_static}
-        return {name: Calibrated(range_of(dense.inputs), range_of(dense.outputs)) for name, dense in result.items()}
+        static = {name: dense for name, dense in self._file.dense.items() if dense.is_static}
+        return {name: Calibrated(range_of(dense.inputs), range_of(dense.outputs)) for name, dense in static.items()}
 
     def stored_bytes(self) -> int:
         return self._file.stored_bytes()
@@ -142,7 +142,7 @@ class TfliteQuantizedModel:
 
 
 class TflitePostTraining:
-    """Quantization of trained models for a CPU; it has no techniques if TensorFlow lacks Lite."""
+    """Post-training quantization for a CPU; it has no techniques on other devices, or if TensorFlow lacks Lite."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -175,7 +175,7 @@ class TflitePostTraining:
 def _quantize_dense(
     network: keras.Model, model: Model, samples: Callable[[], Iterator[list[Array]]] | None, skip: Sequence[str]
 ) -> bytes:
-    """A model file in which only the dense layers are quantized, except those in `skip`.
+    """The content of a model file in which only the dense layers are quantized, except those in `skip`.
 
     Selective quantization, as TensorFlow calls it, leaves other operations unchanged.
     """
@@ -195,7 +195,7 @@ def _quantize_dense(
 
 
 def _quantize_by_call(network: keras.Model) -> bytes:
-    """A model file with quantized large weights; the kernels take the ranges of inputs at each call."""
+    """The content of a model file with quantized large weights; kernels take the ranges of inputs at each call."""
     with _quiet():
         converter = tf.lite.TFLiteConverter.from_keras_model(network)
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -211,7 +211,7 @@ def _leaves_layer_out() -> bool:
     return other.has_codes and not other.is_static and not skipped.has_codes
 
 
-def _interpreter(content: bytes, **options: Any) -> Any:
+def _make_interpreter(content: bytes, **options: Any) -> Any:
     with _quiet():
         interpreter = tf.lite.Interpreter(model_content=content, num_threads=THREADS, **options)
     interpreter.allocate_tensors()
@@ -220,7 +220,7 @@ def _interpreter(content: bytes, **options: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppresses warnings that `tf.lite` is deprecated, and output of Keras' export."""
+    """Within the context, suppresses two expected warnings of `tf.lite`, and the output of Keras' export."""
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.filterwarnings("ignore", r"(?s).*tf\.lite\.Interpreter is deprecated", UserWarning)
         warnings.filterwarnings("ignore", "Statistics for quantized inputs were expected", UserWarning)
@@ -241,7 +241,7 @@ def _flatbuffers() -> Any:
 
 @dataclass(frozen=True)
 class DenseOperation:
-    """The operation of one dense layer, and its tensors in the file; the bias may be None."""
+    """The operator of one dense layer in a file, and its tensors; the bias may be None."""
 
     operator: Any
     inputs: Any
@@ -251,12 +251,12 @@ class DenseOperation:
 
     @property
     def has_codes(self) -> bool:
-        """True if the operation multiplies integers."""
+        """True if the weight is quantized, so that the operation multiplies integers."""
         return bool(self.weight.type == _schema().TensorType.INT8)
 
     @property
     def is_static(self) -> bool:
-        """True if its inputs and outputs are integers in the file, with stored ranges."""
+        """True if inputs and outputs are quantized too, with ranges that the file stores."""
         return bool(self.inputs.type == _schema().TensorType.INT8)
 
 
@@ -264,7 +264,7 @@ class _Builder:
     """Builds a model file from tensors of another one.
 
     Args:
-        source: the model with the tensors.
+        source: the model in the other file.
     """
 
     def __init__(self, source: Any) -> None:
@@ -275,8 +275,8 @@ class _Builder:
         self.graph.tensors, self.graph.operators = [], []
         self.graph.inputs, self.graph.outputs = [], []
 
-    def tensor(self, tensor: Any) -> int:
-        """The index of a copy of the tensor."""
+    def add_tensor(self, tensor: Any) -> int:
+        """Adds a copy of the tensor, with its content; returns its index."""
         result, buffer = copy.copy(tensor), self._source.buffers[tensor.buffer]
         result.buffer = 0
         if buffer.data is not None:
@@ -285,14 +285,14 @@ class _Builder:
         self.graph.tensors.append(result)
         return len(self.graph.tensors) - 1
 
-    def floats(self, tensor: Any) -> int:
-        """The index of a new float32 tensor without content, of the shape of another tensor."""
-        result = copy.copy(tensor)
+    def add_float_tensor(self, like: Any) -> int:
+        """Adds a float32 tensor without content, with the shape of another tensor; returns its index."""
+        result = copy.copy(like)
         result.type, result.quantization, result.buffer = _schema().TensorType.FLOAT32, None, 0
-        return self.tensor(result)
+        return self.add_tensor(result)
 
-    def operator(self, name: str, version: int, inputs: Sequence[int], outputs: Sequence[int]) -> Any:
-        """A new operator between tensors."""
+    def add_operator(self, name: str, version: int, inputs: Sequence[int], outputs: Sequence[int]) -> Any:
+        """Adds an operator between tensors, which the indices name; returns it."""
         result, code = _schema().OperatorT(), _schema().OperatorCodeT()
         code.builtinCode, code.version = int(getattr(_schema().BuiltinOperator, name)), version
         code.deprecatedBuiltinCode = min(code.builtinCode, 127)
@@ -301,15 +301,15 @@ class _Builder:
         self.graph.operators.append(result)
         return result
 
-    def content(self) -> bytes:
-        """The bytes of the file."""
+    def encode(self) -> bytes:
+        """Returns the content of the file."""
         return bytes(_flatbuffers().convert_object_to_bytearray(self.model))
 
 
 class TfliteFile:
-    """A file of a fixture model, and its dense layers and norms, which are found by the order of its operations.
+    """A file of a fixture model; it finds the dense layers and layer norms by the order of the operations.
 
-    The converter's names for them differ between versions.
+    The names that the converter gives them differ between versions.
 
     Raises:
         ValueError: the file and the model differ in the number of dense layers.
@@ -321,8 +321,8 @@ class TfliteFile:
         self._names = [self._name(operator) for operator in self._graph.operators]
         self.dense = self._heads(len(model.layers) - 1)
         heads = [id(layer.operator) for layer in self.dense.values()]
-        named = zip(self._names, self._graph.operators, strict=True)
-        body = [self._dense(operator) for name, operator in named if name == _DENSE and id(operator) not in heads]
+        operators = zip(self._names, self._graph.operators, strict=True)
+        body = [self._dense(operator) for name, operator in operators if name == _DENSE and id(operator) not in heads]
         indices = [index for index, layer in enumerate(model.layers) if isinstance(layer, Dense)]
         self.dense |= {f"{index}.weight": operation for index, operation in zip(indices, body, strict=True)}
         self._norms = [index for index, layer in enumerate(model.layers) if isinstance(layer, LayerNorm)]
@@ -338,8 +338,8 @@ class TfliteFile:
         roots = [index for index, name in enumerate(self._names) if name == "RSQRT"]
         result: dict[str, Array] = {}
         for layer, root in zip(self._norms, roots, strict=True):
-            behind = [self._graph.tensors[i] for op in self._graph.operators[root + 1 :] for i in op.inputs if i >= 0]
-            scale, shift, *_ = (self.array(tensor).reshape(-1) for tensor in behind if self._is_constant(tensor))
+            after = [self._graph.tensors[i] for op in self._graph.operators[root + 1 :] for i in op.inputs if i >= 0]
+            scale, shift, *_ = (self.array(tensor).reshape(-1) for tensor in after if self._is_constant(tensor))
             result |= {f"{layer}.scale": scale, f"{layer}.shift": shift}
         return result
 
@@ -348,35 +348,35 @@ class TfliteFile:
         constants = [tensor for tensor in self._graph.tensors if self._is_constant(tensor)]
         buffers = {tensor.buffer: self.array(tensor).nbytes for tensor in constants}
         ranges = [t.quantization for t in self._graph.tensors if t.quantization is not None]
-        arrays = [array for own in ranges for array in (own.scale, own.zeroPoint) if array is not None]
+        arrays = [array for entry in ranges for array in (entry.scale, entry.zeroPoint) if array is not None]
         return sum(buffers.values()) + sum(np.asarray(array).nbytes for array in arrays)
 
     def extract_layer(self, dense: DenseOperation) -> bytes:
-        """A file of one dense layer with the same tensors, float32 in and out, without an activation in it."""
+        """The content of a file of one dense layer: the same tensors, float32 in and out, no fused activation."""
         builder = _Builder(self._model)
-        constants = [builder.tensor(dense.weight), -1 if dense.bias is None else builder.tensor(dense.bias)]
-        inputs, outputs = builder.tensor(dense.inputs), builder.tensor(dense.outputs)
+        constants = [builder.add_tensor(dense.weight), -1 if dense.bias is None else builder.add_tensor(dense.bias)]
+        inputs, outputs = builder.add_tensor(dense.inputs), builder.add_tensor(dense.outputs)
         builder.graph.inputs, builder.graph.outputs = [inputs], [outputs]
         if dense.is_static:
-            builder.graph.inputs = [builder.floats(dense.inputs)]
-            builder.graph.outputs = [builder.floats(dense.outputs)]
-            builder.operator("QUANTIZE", 1, builder.graph.inputs, [inputs])
+            builder.graph.inputs = [builder.add_float_tensor(dense.inputs)]
+            builder.graph.outputs = [builder.add_float_tensor(dense.outputs)]
+            builder.add_operator("QUANTIZE", 1, builder.graph.inputs, [inputs])
         version = self._model.operatorCodes[dense.operator.opcodeIndex].version
-        operator = builder.operator(_DENSE, version, [inputs, *constants], [outputs])
+        operator = builder.add_operator(_DENSE, version, [inputs, *constants], [outputs])
         operator.builtinOptionsType = dense.operator.builtinOptionsType
         operator.builtinOptions = copy.copy(dense.operator.builtinOptions)
         operator.builtinOptions.fusedActivationFunction = _schema().ActivationFunctionType.NONE
         if dense.is_static:
-            builder.operator("DEQUANTIZE", 2, [outputs], builder.graph.outputs)
-        return builder.content()
+            builder.add_operator("DEQUANTIZE", 2, [outputs], builder.graph.outputs)
+        return builder.encode()
 
     def build_dequantizer(self, dense: DenseOperation) -> bytes:
-        """A file whose output is a layer's dequantized weight."""
+        """The content of a file whose output is a layer's dequantized weight (outputs, inputs)."""
         builder = _Builder(self._model)
-        codes, values = builder.tensor(dense.weight), builder.floats(dense.weight)
+        codes, values = builder.add_tensor(dense.weight), builder.add_float_tensor(dense.weight)
         builder.graph.outputs = [values]
-        builder.operator("DEQUANTIZE", 5, [codes], [values])
-        return builder.content()
+        builder.add_operator("DEQUANTIZE", 5, [codes], [values])
+        return builder.encode()
 
     def _is_constant(self, tensor: Any) -> bool:
         return self._model.buffers[tensor.buffer].data is not None
@@ -390,7 +390,7 @@ class TfliteFile:
         return DenseOperation(operator, inputs, weight, bias, self._graph.tensors[operator.outputs[0]])
 
     def _heads(self, last: int) -> dict[str, DenseOperation]:
-        """The dense layers whose results, dequantized or not, are outputs, by the names of their weights."""
+        """The dense layers whose results, dequantized or not, are outputs of the file, by names of weights."""
         makers = {operator.outputs[0]: operator for operator in self._graph.operators}
         (signature,) = self._model.signatureDefs
         result: dict[str, DenseOperation] = {}

@@ -19,7 +19,7 @@ from results.compare.changes import LEAST, Change, ChangeKind, SuiteChange, Verd
 from results.compare.environment import Environment, environment
 from results.compare.numbers import Courses, MovedNumbers, Movement, as_float
 from results.compare.verdicts import demands, find_untimed_tests, kind_of, measurements, measuring, value_text, verdicts
-from results.record.encoding import without_collecting
+from results.record.encoding import pause_collector
 from results.record.files import RecordError
 from results.record.folders import heading
 from results.record.model import EXPLANATIONS, Outcome
@@ -314,7 +314,7 @@ def compare_files(old: Sequence[Path], new: Sequence[Path], partial: bool = Fals
     Raises:
         RecordError: a file cannot be read, or a set has two records of a series.
     """
-    with without_collecting():
+    with pause_collector():
         before, after = ([(load_series(path).key, path) for path in side] for side in (old, new))
         if partial:
             wanted = {key for key, _ in after}

@@ -25,7 +25,7 @@ from packaging.version import Version
 
 from results.compare.changes import PASS_OUTCOMES
 from results.compare.environment import COMPANIONS, LIBRARIES, OWN, parse_version_label, public
-from results.record.encoding import without_collecting
+from results.record.encoding import pause_collector
 from results.record.files import RecordError, read
 from results.record.folders import Watch, find, list_records
 from results.record.model import Outcome
@@ -297,7 +297,7 @@ def gather(folders: Sequence[Path], watch: Watch = lambda files: files) -> Folde
     others = find([path for path in folders if path not in sweeps]) if len(sweeps) < len(folders) else []
     plain: list[JudgedVersion] = []
     named: dict[tuple[Path, str], JudgedVersion] = {}
-    with without_collecting():
+    with pause_collector():
         for file in watch([*own, *others]):
             one = condense(load(file))
             if file in own:

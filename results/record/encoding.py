@@ -1,7 +1,7 @@
 """The JSON form of a record and of its parts, and its published JSON Schema.
 
-Written documents are byte-stable: keys are sorted, one space of indent, a newline at the end. Documents that are read
-are not trusted: each becomes a record or is refused in one sentence, and every record can be written again.
+Equal records give equal bytes: keys are sorted, with one space of indent and a newline at the end. A document that is
+read is not trusted: it becomes a record that can be written again, or is refused in one sentence.
 
 For dataclasses, msgspec ignores unknown fields. `strict` returns a struct with the same fields that refuses unknown
 ones, at every level.
@@ -35,14 +35,14 @@ _ABOUT = (
 
 @cache
 def strict(kind: Any) -> Any:
-    """Return the type of documents of `kind`, a dataclass or a container of them; it refuses unknown fields."""
+    """Return the type of the documents of a kind, a dataclass or a container of such; it refuses unknown fields."""
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind, include_extras=True)
         listed = [(field.name, strict(hints[field.name]), *_default(field)) for field in fields(kind)]
         if kind is Record:
             listed.insert(0, ("schema_version", Literal[SCHEMA_VERSION]))
-        about = {"__doc__": getdoc(kind)}
-        return msgspec.defstruct(kind.__name__, listed, namespace=about, kw_only=True, forbid_unknown_fields=True)
+        namespace = {"__doc__": getdoc(kind)}
+        return msgspec.defstruct(kind.__name__, listed, namespace=namespace, kw_only=True, forbid_unknown_fields=True)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is tuple:
         return tuple.__class_getitem__((strict(arguments[0]), ...))
@@ -72,7 +72,7 @@ def schema() -> dict[str, Any]:
     }
 
 
-def text() -> str:
+def schema_text() -> str:
     """Return the content of `results/schema.json`."""
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
@@ -81,7 +81,7 @@ _Kind = TypeVar("_Kind")
 
 
 class VersionError(ValueError):
-    """A record of another version of the schema; `remedy` says what to do with it."""
+    """The record has another version of the schema; `remedy` says what to do with it."""
 
     def __init__(self, version: object) -> None:
         super().__init__(f"schema_version: got {repr(version)[:40]}, want {SCHEMA_VERSION}")
@@ -98,8 +98,8 @@ def to_json(record: Record) -> bytes:
     """Return the record as JSON bytes, which are equal for equal records.
 
     Raises:
-        TypeError: something in it has no JSON form.
-        ValueError: the record breaks its own schema.
+        TypeError: a value in the record has no JSON form.
+        ValueError: the record violates the schema.
     """
     content = to_text({"schema_version": SCHEMA_VERSION, **plain(record.sort_parts())}).encode("utf-8")
     from_json(content)
@@ -107,13 +107,13 @@ def to_json(record: Record) -> bytes:
 
 
 def from_json(content: bytes) -> Record:
-    """The record in `content`.
+    """Return the record in `content`.
 
     Raises:
-        VersionError: it is of another version of the schema.
+        VersionError: the record has another version of the schema.
         ValueError: the content is not a record; the message says where and why in one sentence.
     """
-    with without_collecting():
+    with pause_collector():
         try:
             document = parse(content, strict(Record))
         except ValueError:
@@ -123,10 +123,10 @@ def from_json(content: bytes) -> Record:
 
 
 @contextmanager
-def without_collecting() -> Iterator[None]:
-    """Pause the garbage collector, which would scan growing records repeatedly; records have no cycles.
+def pause_collector() -> Iterator[None]:
+    """Within the context, pause the garbage collector, which would scan growing records repeatedly.
 
-    Callers that read many records pause it once for all of them: each time it resumes, it scans all new objects.
+    Records have no cycles. A caller that reads many pauses it once, since it scans all new objects when it resumes.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -138,10 +138,10 @@ def without_collecting() -> Iterator[None]:
 
 
 def check_version(version: object) -> None:
-    """Refuse a version of the schema other than this suite's.
+    """Refuse other versions of the schema than this suite's.
 
     Raises:
-        VersionError: the version is another one. ValueError: there is no version.
+        VersionError: the version is another one; ValueError if there is none.
     """
     if version is None:
         raise ValueError("not a record: it has no schema_version")
@@ -149,12 +149,12 @@ def check_version(version: object) -> None:
         raise VersionError(version)
 
 
-def part(value: object, kind: Any) -> dict[str, Any]:
+def encode_part(value: object, kind: Any) -> dict[str, Any]:
     """Return the document of a part of a record, such as a header.
 
     Raises:
-        TypeError: something in it has no JSON form.
-        ValueError: the schema refuses it.
+        TypeError: a value in the part has no JSON form.
+        ValueError: the part violates the schema.
     """
     document: dict[str, Any] = plain(value)
     convert(convert(document, strict(kind)), kind)
@@ -162,24 +162,24 @@ def part(value: object, kind: Any) -> dict[str, Any]:
 
 
 def encode_judged(judged: JudgedTest) -> str:
-    """Return one test's part of a record as one line of JSON; raises the errors of `part`."""
-    return to_line(part(judged, JudgedTest))
+    """Return one test's part of a record as one line of JSON; raises the errors of `encode_part`."""
+    return to_line(encode_part(judged, JudgedTest))
 
 
 def decode_judged(line: str) -> JudgedTest:
-    """The inverse of `encode_judged`.
+    """Return the test's part that `encode_judged` wrote as this line.
 
     Raises:
-        ValueError: the schema refuses it.
+        ValueError: the line violates the schema.
     """
     return convert(parse(line.encode("utf-8"), strict(JudgedTest)), JudgedTest)
 
 
 def convert(document: object, kind: type[_Kind]) -> _Kind:
-    """An instance of `kind` from a document or from the struct that `strict` gives for the kind.
+    """Return an instance of `kind` from a document, or from an instance of `strict(kind)`.
 
     Raises:
-        ValueError: the kind refuses it.
+        ValueError: the document does not fit the kind.
     """
     try:
         return msgspec.convert(document, kind, from_attributes=True)
@@ -188,7 +188,7 @@ def convert(document: object, kind: type[_Kind]) -> _Kind:
 
 
 def check(record: Record) -> Record:
-    """Return the record after a check that its parts are sorted, each occurs once, and no text is missing.
+    """Return the record after a check that its parts are sorted and unique, and that no text is missing.
 
     Raises:
         ValueError: a condition does not hold; the message names the first one.
@@ -201,15 +201,15 @@ def check(record: Record) -> Record:
         except ValueError:
             raise ValueError(f"{date!r} is not a date") from None
     verdicts = [(verdict.test,) for verdict in record.verdicts]
-    for places in (verdicts, *([one.place for one in getattr(record, name)] for name in PARTS)):
-        for before, after in pairwise(places):
+    for keys in (verdicts, *([part.place for part in getattr(record, name)] for name in PARTS)):
+        for before, after in pairwise(keys):
             if before >= after:
                 raise ValueError(f"{' '.join(after)[:120]!r} occurs twice or out of order")
     parts: tuple[TestVerdict | Observation | Measurement, ...]
     parts = (*record.verdicts, *record.observations, *record.measurements)
-    for one in parts:
-        if one.clause not in record.clauses:
-            raise ValueError(f"{type(one).__name__} names clause {one.clause[:80]!r}, whose text is missing")
+    for part in parts:
+        if part.clause not in record.clauses:
+            raise ValueError(f"{type(part).__name__} names clause {part.clause[:80]!r}, whose text is missing")
     for verdict in record.verdicts:
         if not verdict.test.startswith(f"{verdict.clause}/"):
             raise ValueError(f"test {verdict.test[:80]!r} is not of clause {verdict.clause[:80]!r}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from results.record.encoding import without_collecting
+from results.record.encoding import pause_collector
 from results.record.files import RecordError, os_problem
 from results.record.model import CheckResult, Record, RunSetup, TestVerdict
 from results.record.reading import load
@@ -55,7 +55,7 @@ def read(
     """
     if not paths and not LAST_RUNS.is_dir():
         raise RecordError(os.path.relpath(LAST_RUNS), "contains no record", "run the suite first or name records")
-    with without_collecting():
+    with pause_collector():
         return [convert(load(path)) for path in watch(find(paths or [LAST_RUNS]))]
 
 

@@ -29,8 +29,8 @@ from results.record.encoding import (
     check_version,
     convert,
     encode_judged,
+    encode_part,
     from_json,
-    part,
     strict,
     to_json,
 )
@@ -269,7 +269,7 @@ class Journal:
             if file.exists() and not file.is_file():
                 problem = "is not a regular file, which a record cannot replace"
                 raise RecordError(file, problem, "remove it or choose another name")
-        document = part(header, Header)
+        document = encode_part(header, Header)
         journal = cls(journal_of(path), _lock(journal_of(path)))
         try:
             if os.fstat(journal._descriptor).st_size:
@@ -293,7 +293,7 @@ class Journal:
         """Write the start of a test, which counts as a crash unless a verdict follows."""
         self._check_clause(clause)
         crash = TestVerdict(test, clause, Outcome.CRASH, "", NO_VERDICT, seed=seed, repro=repro)
-        self._append("started", verdict=part(crash, TestVerdict))
+        self._append("started", verdict=encode_part(crash, TestVerdict))
 
     def write_judged(self, judged: JudgedTest) -> None:
         """Write the result of a test; a later call for the same test replaces it."""

@@ -1,4 +1,4 @@
-"""Devices that a framework names, the variables that JAX reads for a GPU, and mode keras without Keras."""
+"""Names of devices in every framework, the variables that JAX reads for a GPU, and mode keras without Keras."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from frameworks.registry import load
 from results.record.reading import load as read
 from tests.support.suite_runs import ROOT, judge
 
-# By its path: its package imports JAX, which the suite's own tests do without.
+# Loaded by its path, since its package imports JAX, which these tests do not require.
 _MODULE = run_path(str(ROOT / "frameworks" / "jax" / "core" / "gpu_variables.py"))
 KERNELS, variables = _MODULE["KERNELS"], _MODULE["variables"]
 
 
 class OnNpu(ReferenceFramework):
-    """The reference on a machine that has an accelerator of another kind."""
+    """The reference on a machine with an NPU."""
 
     def devices(self) -> tuple[str, ...]:
         return ("cpu", "npu")
@@ -73,7 +73,7 @@ def test_load_on_a_missing_device_is_refused_with_those_there_are(requested: str
 
 
 class Clock:
-    """An event of a device; a millisecond passes between two of them."""
+    """A fake event of a device; one millisecond passes between two records."""
 
     now = 0.0
 
@@ -88,8 +88,8 @@ class Clock:
         return other.at - self.at
 
 
-def install_xpu(monkeypatch: pytest.MonkeyPatch, **parts: Any) -> None:
-    """Installs an XPU, whose module of PyTorch has these parts and those that every accelerator has."""
+def install_xpu(monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> None:
+    """Installs a fake `torch.xpu` with these attributes and those that every accelerator's module has."""
     torch = pytest.importorskip("torch")
     common = {
         "is_available": lambda: True,
@@ -97,8 +97,8 @@ def install_xpu(monkeypatch: pytest.MonkeyPatch, **parts: Any) -> None:
         "_is_in_bad_fork": lambda: False,
         **{name: Mock() for name in ("synchronize", "set_rng_state", "manual_seed_all")},
     }
-    monkeypatch.setattr(torch, "xpu", SimpleNamespace(**common | parts))
-    monkeypatch.setattr(torch, "get_device_module", partial(getattr, torch))  # which remembers modules
+    monkeypatch.setattr(torch, "xpu", SimpleNamespace(**common | attributes))
+    monkeypatch.setattr(torch, "get_device_module", partial(getattr, torch))  # the original caches modules
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
 

@@ -1,4 +1,4 @@
-"""Checks that suites share: covering arrays, the first wrong layer, values of recomputation, and equal bits."""
+"""Checks that suites share: covering arrays, the first faulty layer, values of recomputation, and equal bits."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -49,11 +49,11 @@ DIFFERENCES: dict[str, Callable[[Array], Array]] = {
     "transposed": lambda value: value[None],
     "float64": lambda value: value.astype(np.float64),
 }
-"""Changes of an array that are more than rounding in the last place."""
+"""Changes of an array that exceed a rounding in the last place."""
 
 
 class Plain(ReferenceFramework):
-    """Declares neither low precision nor scaling, accumulation, recomputation or clipping."""
+    """Declares only schedules and fed gradients, so no low precision, scaling, accumulation or recomputation."""
 
     def declares(self, capability: Capability) -> Declaration:
         is_plain = capability in (Capability.SCHEDULE, Capability.FEED)
@@ -86,11 +86,11 @@ def subject(framework_type: Any = ReferenceFramework, seed: int = 0) -> Subject:
     return Subject(framework_type("cpu"), seed)
 
 
-def bounds_of(model: Model, recipe: Recipe, batch: Batch) -> LayerBounds:
+def derive_bounds(model: Model, recipe: Recipe, batch: Batch) -> LayerBounds:
     return layer_bounds(ReferenceFramework("cpu").conventions(), model, recipe, batch)
 
 
-def trace_of(model: Model, recipe: Recipe, batch: Batch, framework_type: Any = ReferenceFramework) -> LayerTrace:
+def record_trace(model: Model, recipe: Recipe, batch: Batch, framework_type: Any = ReferenceFramework) -> LayerTrace:
     trace: LayerTrace = framework_type("cpu").trainer(model, recipe).trace(batch)
     return trace
 
@@ -100,7 +100,7 @@ def trace_of(model: Model, recipe: Recipe, batch: Batch, framework_type: Any = R
 @pytest.mark.parametrize("fixture", FIXTURES)
 def test_first_beyond_of_the_reference_is_none(fixture: str, precision: Precision, seed: int) -> None:
     (model, batch), recipe = FIXTURES[fixture](), Recipe(SGD(0.1), precision, seed=seed)
-    assert bounds_of(model, recipe, batch).first_beyond(trace_of(model, recipe, batch)) is None
+    assert derive_bounds(model, recipe, batch).first_beyond(record_trace(model, recipe, batch)) is None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_first_beyond_of_the_reference_is_none(fixture: str, precision: Precisio
 )
 def test_first_beyond_of_a_faulty_layer_names_it(framework_type: Any, fixture: str, where: str) -> None:
     model, batch = FIXTURES[fixture]()
-    beyond = bounds_of(model, RECIPE, batch).first_beyond(trace_of(model, RECIPE, batch, framework_type))
+    beyond = derive_bounds(model, RECIPE, batch).first_beyond(record_trace(model, RECIPE, batch, framework_type))
     assert beyond.label == where
     assert beyond.measured > beyond.bound
     assert str(beyond).startswith(f"{where}: relative distance ")
@@ -122,12 +122,12 @@ def test_first_beyond_of_a_faulty_layer_names_it(framework_type: Any, fixture: s
 @pytest.mark.parametrize("damage", ["missing", "nan", "shape", "exchanged"])
 def test_first_beyond_of_a_damaged_gradient_names_it(damage: str) -> None:
     model, batch = digits_mlp((8, 8), "tanh"), digits_batch(4)
-    trace = trace_of(model, RECIPE, batch)
+    trace = record_trace(model, RECIPE, batch)
     parameters = dict(trace.parameters)
     value = parameters.pop("2.weight")
     replaced = {"nan": value * np.nan, "shape": value[:1], "exchanged": value.T}
     parameters |= {"2.weight": replaced[damage]} if damage in replaced else {}
-    beyond = bounds_of(model, RECIPE, batch).first_beyond(replace(trace, parameters=parameters))
+    beyond = derive_bounds(model, RECIPE, batch).first_beyond(replace(trace, parameters=parameters))
     assert (beyond.tensor, beyond.label) == ("parameter/2.weight", "2 (Dense), gradient of weight")
     messages = {"missing": "missing", "shape": "got shape [1, 8], want [8, 8]"}
     assert str(beyond) == f"{beyond.label}: " + messages.get(
@@ -137,7 +137,7 @@ def test_first_beyond_of_a_damaged_gradient_names_it(damage: str) -> None:
 
 def test_first_beyond_of_a_gradient_that_is_too_long_names_it() -> None:
     model, batch, recipe = digits_mlp((32,), "tanh"), digits_batch(32), Recipe(SGD(0.1), BFLOAT16)
-    trace, bounds = trace_of(model, recipe, batch), bounds_of(model, recipe, batch)
+    trace, bounds = record_trace(model, recipe, batch), derive_bounds(model, recipe, batch)
     name = "parameter/0.weight"
     factor = 1.0 + (bounds.gains[name] + bounds.distances[name]) / 2
     longer = bounds.exact[name] * factor
@@ -148,17 +148,17 @@ def test_first_beyond_of_a_gradient_that_is_too_long_names_it() -> None:
 
 def test_layer_bounds_of_a_zero_gradient_are_infinite() -> None:
     model, batch = encoder(blocks=1), token_batch(4)
-    bounds = bounds_of(model, RECIPE, batch)
+    bounds = derive_bounds(model, RECIPE, batch)
     assert [name for name, bound in bounds.distances.items() if bound == np.inf] == ["parameter/2.body.1.key.bias"]
 
 
 def failure_message(framework_type: Any, model: Model, batch: Batch, recipe: Recipe = RECIPE) -> str:
-    judged = subject(framework_type)
-    with pytest.raises(Violation) as caught, naming_the_layer(judged, model, recipe, batch):
+    tested = subject(framework_type)
+    with pytest.raises(Violation) as caught, naming_the_layer(tested, model, recipe, batch):
         Verdict().within(1.0, Bound(0.5, {}), "distance", "beyond")
-    judgement = conclude(judged.framework, caught.value, ())
-    assert judgement.signature == "beyond"
-    return judgement.message
+    result = conclude(tested.framework, caught.value, ())
+    assert result.signature == "beyond"
+    return result.message
 
 
 class RefusesTraces(ReferenceTrainer):
@@ -178,7 +178,7 @@ class RaisesInTraces(ReferenceTrainer):
         raise RuntimeError(f"no trace of {len(batch)} samples")
 
 
-def framework_of(trainer: type[ReferenceTrainer]) -> type[ReferenceFramework]:
+def make_framework(trainer: type[ReferenceTrainer]) -> type[ReferenceFramework]:
     return type("Other", (ReferenceFramework,), {"trainer_class": trainer})
 
 
@@ -188,9 +188,9 @@ def test_naming_the_layer_adds_the_first_wrong_layer_to_the_message() -> None:
     assert "first layer further from the reference than its rounding explains: 2.body.1 (SelfAttention), out" in text
     assert failure_message(ReferenceFramework, exact_linear(), exact_batch(8)).endswith(WITHIN)
     for trainer in (RefusesTraces, RaisesInTraces):
-        assert failure_message(framework_of(trainer), exact_linear(), exact_batch(8)) == FAR
+        assert failure_message(make_framework(trainer), exact_linear(), exact_batch(8)) == FAR
     segments, model = RECIPE.replace(recompute=Recompute(1)), digits_mlp((8,), "tanh")
-    assert failure_message(framework_of(RefusesTracesOfSegments), model, digits_batch(4), segments).endswith(WITHIN)
+    assert failure_message(make_framework(RefusesTracesOfSegments), model, digits_batch(4), segments).endswith(WITHIN)
 
 
 def test_run_of_parity_records_tensors_bounds_and_numbers(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_run_of_parity_records_tensors_bounds_and_numbers(tmp_path: Path) -> Non
     sgd, momentum = "test_float32_sgd_parity[exact-linear]", "test_float32_optimizer_parity[exact-linear-momentum]"
     arrays = {name: entry.arrays for name, entry in by_name(result.tensors).items()}
     assert arrays.keys() == {f"first/{sgd}", f"layers/{sgd}", f"first/{momentum}"}
-    first = trace_of(exact_linear(), RECIPE, exact_batch(8)).parameters
+    first = record_trace(exact_linear(), RECIPE, exact_batch(8)).parameters
     expected = tuple(fingerprint(f"parameter/{name}", value) for name, value in first.items())
     assert arrays[f"first/{sgd}"] == expected
     assert [array.name for array in arrays[f"layers/{sgd}"]] == [
@@ -214,14 +214,14 @@ def test_run_of_parity_records_tensors_bounds_and_numbers(tmp_path: Path) -> Non
 
 
 class Compiled(ReferenceFramework):
-    """Says that a compiler may fuse operations."""
+    """Declares that a compiler may fuse operations."""
 
     def conventions(self) -> Conventions:
         return replace(super().conventions(), compiled=True)
 
 
 def run_comparison(framework: ReferenceFramework, name: str, change: Callable[[Array], Array]) -> Verdict:
-    """A comparison of one of the probe's values with a changed copy of itself."""
+    """Compares one of the probe's values with a changed copy of it."""
     x, w = probe_arrays()
     result = framework.recompute("plain", x, w)
     value = np.asarray(getattr(result, name), np.float32)
@@ -231,7 +231,7 @@ def run_comparison(framework: ReferenceFramework, name: str, change: Callable[[A
 
 
 def move_to_neighbour(value: Array) -> Array:
-    """The array with every number replaced by the next larger one."""
+    """Replaces every number by the next larger one."""
     return np.nextafter(value, np.float32(np.inf))
 
 
@@ -251,7 +251,7 @@ def test_same_values_of_a_compiled_framework_refuses_larger_differences(name: st
         run_comparison(Compiled("cpu"), name, DIFFERENCES[difference])
 
 
-def of_bits(bits: list[int], format_name: str) -> Array:
+def from_bits(bits: list[int], format_name: str) -> Array:
     dtype = np.dtype(getattr(ml_dtypes, format_name, format_name))
     return np.array(bits, f"uint{8 * dtype.itemsize}").view(dtype)
 
@@ -267,9 +267,9 @@ def of_bits(bits: list[int], format_name: str) -> Array:
 )
 def test_same_bits_of_two_nans_is_true(format_name: str, quiet: int, other: int) -> None:
     """A CPU and a GPU give NaN of different bits for the same operation."""
-    assert same_bits(of_bits([quiet, 1], format_name), of_bits([other, 1], format_name))
-    assert not same_bits(of_bits([quiet, 1], format_name), of_bits([other, 2], format_name))
-    assert not same_bits(of_bits([quiet, 1], format_name), of_bits([1, quiet], format_name))
+    assert same_bits(from_bits([quiet, 1], format_name), from_bits([other, 1], format_name))
+    assert not same_bits(from_bits([quiet, 1], format_name), from_bits([other, 2], format_name))
+    assert not same_bits(from_bits([quiet, 1], format_name), from_bits([1, quiet], format_name))
 
 
 def test_same_bits_of_signed_zeros_and_other_integers_is_false() -> None:

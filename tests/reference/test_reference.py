@@ -43,13 +43,13 @@ from frameworks.reference.training.trainer import ReferenceTrainer
 
 ROWS, LOW = 16, (FLOAT16, BFLOAT16)
 FILTERS = 4
-# Values of a sample behind the first convolution, behind the pooling and behind the second convolution.
+# Values of a sample after the first convolution, after the pooling and after the second convolution.
 LARGE, POOLED, SECOND = 28 * 28 * FILTERS, 14 * 14 * FILTERS, 7 * 7 * 2 * FILTERS
-# A byte for each pooled value, the targets, and mean and variance of each channel.
+# Bytes: one for each pooled value, those of the targets, and of mean and variance of each channel.
 CONVOLUTION = digits_convolution(0.0, FILTERS), digits_batch(ROWS, image=True), ROWS * (POOLED + 40) + 24 * FILTERS
 WIDTH, HEADS, LENGTH = 16, 2, 16
-VALUES, SHARES = LENGTH * WIDTH, HEADS * LENGTH * LENGTH
-# Statistics of three layer norms, and probabilities.
+VALUES, PROBABILITIES = LENGTH * WIDTH, HEADS * LENGTH * LENGTH
+# Bytes of the statistics of three layer norms, and of the probabilities.
 ENCODER = encoder(width=WIDTH, heads=HEADS, blocks=1, length=LENGTH), token_batch(ROWS, LENGTH), ROWS * LENGTH * 40
 
 
@@ -98,8 +98,8 @@ def test_gradients_are_finite_differences(fixture: str, recompute: Recompute | N
     step = 1e-6
 
     def loss(sign: float) -> float:
-        moved = {name: value + sign * step * direction[name] for name, value in weights.items()}
-        return framework.trainer(model, recipe, moved).update((batch,)).loss
+        shifted = {name: value + sign * step * direction[name] for name, value in weights.items()}
+        return framework.trainer(model, recipe, shifted).update((batch,)).loss
 
     measured = (loss(1.0) - loss(-1.0)) / (2 * step)
     assert measured == pytest.approx(expected, rel=1e-5, abs=1e-6)
@@ -204,7 +204,7 @@ class TestConventions:
 @pytest.mark.parametrize("segments", [0, 1, 2, 4, 8])
 def test_saved_bytes_of_blocks_are_those_by_hand(precision: Precision, size: int, segments: int) -> None:
     count, width = 8, 32
-    # The input of each dense layer but the first, and what each GELU is applied to; of segments, the input of each.
+    # The inputs of all dense layers but the first, and of all GELUs; with segments, of all segments but the first.
     inner = segments - 1 if segments else (count - 1) + count
     recipe = Recipe(precision=precision, recompute=Recompute(segments) if segments else None)
     saved = ReferenceFramework().trainer(blocks(count, width), recipe).saved_bytes(wide_batch(ROWS, width))
@@ -216,12 +216,12 @@ def test_saved_bytes_of_blocks_are_those_by_hand(precision: Precision, size: int
     [
         # Batch norm's inputs and ReLU's results, the input of the second convolution and of the head.
         (CONVOLUTION, FLOAT32, 2 * LARGE + 2 * SECOND + POOLED + 32, 0),
-        # Batch norm computes in float32 and hands it on to ReLU; products take casts.
+        # Batch norm computes in float32, which ReLU takes; matmuls take casts.
         *((CONVOLUTION, precision, 2 * LARGE + 2 * SECOND, POOLED + SECOND + 32) for precision in LOW),
         # Residuals; input, queries, keys, values and context; three activations, two of them twice as wide; the head.
-        (ENCODER, FLOAT32, (3 + 5 + 5 + 1) * VALUES + SHARES, 0),
-        # Layer norms take the residuals in float32, and each of three projections casts its input for itself.
-        *((ENCODER, precision, 3 * VALUES, (7 + 5 + 1) * VALUES + SHARES) for precision in LOW),
+        (ENCODER, FLOAT32, (3 + 5 + 5 + 1) * VALUES + PROBABILITIES, 0),
+        # Layer norms take the residuals in float32, and each of three projections saves its own cast of the input.
+        *((ENCODER, precision, 3 * VALUES, (7 + 5 + 1) * VALUES + PROBABILITIES) for precision in LOW),
     ],
 )
 def test_saved_bytes_of_a_convolution_and_an_encoder_are_those_by_hand(

@@ -272,10 +272,10 @@ def test_quality_constant_is_the_best_answer_without_inputs() -> None:
     labels = np.array([0, 1, 1, 1])
     batch = Batch(np.zeros((4, 1)), {"output": labels})
     assert accuracy().constant(batch) == 0.75
-    assert accuracy().of({"output": np.eye(2)[[0, 1, 1, 0]]}, batch) == 0.75
+    assert accuracy().measure({"output": np.eye(2)[[0, 1, 1, 0]]}, batch) == 0.75
     values = Batch(np.zeros((2, 1)), {"sin": np.array([[1.0], [3.0]]), "cos": np.array([[0.0], [0.0]])})
     assert squared_error().constant(values) == 1.0
-    assert squared_error().of({"sin": np.array([[1.0], [1.0]]), "cos": np.zeros((2, 1))}, values) == 2.0
+    assert squared_error().measure({"sin": np.array([[1.0], [1.0]]), "cos": np.zeros((2, 1))}, values) == 2.0
 
 
 class OneWorkerGroup(ReferenceRankGroup):

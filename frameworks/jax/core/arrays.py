@@ -39,12 +39,12 @@ _SHARDED: dict[Sharding, frozenset[str]] = {
 
 
 def flat(tree: Mapping[str, Any]) -> Flat:
-    """The leaves of a nested dictionary by joined path."""
+    """The leaves of a nested dictionary, by joined path."""
     return dict(flatten_dict(tree, sep="/"))
 
 
 def nest_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """The nested dictionary whose leaves are given by joined path."""
+    """The nested dictionary of leaves by joined path."""
     return dict(unflatten_dict(dict(leaves), sep="/"))
 
 
@@ -74,7 +74,7 @@ class ShardingLayout:
         return int(self.mesh.devices.size)
 
     def divided_axis(self, shape: tuple[int, ...]) -> int | None:
-        """The first axis that the ranks which share a copy divide evenly, None if there is none."""
+        """The first axis that divides evenly over the ranks that share a copy, None if there is none."""
         return divided_axis(shape, self.mesh.shape[SHARD])
 
     def _sharding(self, kind: str, shape: tuple[int, ...]) -> NamedSharding:
@@ -85,7 +85,7 @@ class ShardingLayout:
         """The shardings of a `TrainState`'s arrays."""
         return jax.tree_util.tree_map_with_path(lambda path, leaf: self._sharding(_kind(path), leaf.shape), state)
 
-    # inside a compiled program
+    # For use inside a compiled program.
 
     def state(self, state: Tree) -> Tree:
         """The parameters and the optimizer's state of a `TrainState` with their shardings."""
@@ -94,8 +94,8 @@ class ShardingLayout:
 
     def gradients(self, gradients: Flat) -> Flat:
         """Gradients with their shardings."""
-        places = {path: self._sharding("gradient", value.shape) for path, value in gradients.items()}
-        result: Flat = jax.lax.with_sharding_constraint(gradients, places)
+        shardings = {path: self._sharding("gradient", value.shape) for path, value in gradients.items()}
+        result: Flat = jax.lax.with_sharding_constraint(gradients, shardings)
         return result
 
     def replicate(self, tree: Tree) -> Tree:
@@ -103,12 +103,12 @@ class ShardingLayout:
         result: Tree = jax.lax.with_sharding_constraint(tree, self.whole)
         return result
 
-    # state of a rank
+    # The state of a rank, outside of compiled programs.
 
     def of_rank(self, tree: Tree, rank: int) -> Tree:
-        """A tree's arrays in NumPy for a rank: its own copy, or the shards of its copy.
+        """A rank's tree in NumPy: arrays from its own device, completed from the devices that share its copy.
 
-        Leaves that are no JAX arrays stay unchanged.
+        Leaves that are not JAX arrays stay unchanged.
         """
         return jax.tree.map(lambda leaf: self._array_of_rank(leaf, rank) if isinstance(leaf, jax.Array) else leaf, tree)
 
@@ -123,18 +123,18 @@ class ShardingLayout:
         return result
 
     def bytes_on(self, values: Iterable[jax.Array], rank: int) -> int:
-        """Bytes that a rank holds of arrays."""
+        """Bytes of the parts of these arrays that are on a rank's device."""
         device = list(self.mesh.devices.flat)[rank]
         return sum(s.data.nbytes for value in values for s in value.addressable_shards if s.device == device)
 
     def stack(self, leaves: list[Array]) -> jax.Array:
-        """(ranks, ...): each rank's array on its own device."""
+        """The arrays of all ranks as one array (ranks, ...), with each rank's on its own device."""
         return jax.device_put(np.stack(leaves), self.rows)
 
     def assemble(self, leaves: list[Array], kind: str) -> jax.Array:
-        """An array of this kind, assembled from each rank's part of the rank's own array.
+        """An array of this kind, assembled from a whole-sized array of each rank, of which it takes the rank's part.
 
-        A part that several ranks hold is taken from the first of them.
+        A part that several ranks hold comes from the first of them.
         """
         shape = leaves[0].shape
         sharding = self._sharding(kind, shape)
@@ -146,15 +146,15 @@ class ShardingLayout:
 
 
 def divided_axis(shape: tuple[int, ...], parts: int) -> int | None:
-    """The first axis that can be divided into this many equal parts, None if there is none."""
+    """The first axis that divides into this many equal parts, None if there is none."""
     return next((axis for axis, size in enumerate(shape) if size and size % parts == 0), None)
 
 
 def layout_of(ranks: Ranks) -> ShardingLayout:
-    """The mesh of the first devices that there are, as many as ranks, in rows of those that share a copy.
+    """The layout on the first `ranks.count` devices; those in a row of its mesh share one copy of sharded arrays.
 
     Raises:
-        ValueError: there are fewer devices.
+        ValueError: there are fewer devices than ranks.
     """
     devices = jax.devices()[: ranks.count]
     grid = np.array(devices).reshape(ranks.count // ranks.shards, ranks.shards)
@@ -162,7 +162,7 @@ def layout_of(ranks: Ranks) -> ShardingLayout:
 
 
 def arrays_of(state: Any, kind: str) -> list[jax.Array]:
-    """The optimizer's arrays except counters ("optimizer"), or the accumulators of `optax.MultiSteps` ("gradient")."""
+    """The arrays of a kind, without counters: "optimizer", or "gradient", the accumulators of `optax.MultiSteps`."""
     leaves = jax.tree_util.tree_leaves_with_path(state.replace(average=None))
     return [leaf for path, leaf in leaves if _kind(path) == kind and leaf.ndim]
 
@@ -181,9 +181,9 @@ def saved_bytes(losses: Callable[[Flat], Any], leaves: Flat, batch: Any) -> int:
     The forward pass runs operation by operation, since a compiled one does not show its saved arrays. The pull-back of
     a matmul then has a copy of the weight. A compiled one has none, so the copy is not counted.
     """
-    _, pull = jax.vjp(losses, leaves)
+    _, pull_back = jax.vjp(losses, leaves)
     excluded = {_address(array) for array in jax.tree.leaves((leaves, batch))}
-    arrays = {_address(array): array for array in jax.tree.leaves(pull) if isinstance(array, jax.Array)}
+    arrays = {_address(array): array for array in jax.tree.leaves(pull_back) if isinstance(array, jax.Array)}
     return sum(
         array.nbytes
         for key, array in arrays.items()
@@ -207,6 +207,6 @@ def peak_bytes(device: jax.Device) -> int | None:
 
 
 def has_peak() -> bool:
-    """Returns whether the device in use reports a peak of allocated bytes."""
+    """Whether the device in use reports a peak of allocated bytes."""
     (device,) = jax.numpy.ones(()).devices()
     return device.memory_stats() is not None

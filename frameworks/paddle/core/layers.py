@@ -42,8 +42,8 @@ _MISSING_KERNEL = re.compile(
     """,
     re.VERBOSE,
 )
-_LONGEST = 160
-_LISTED: dict[str, tuple[str, ...]] = {
+_LONGEST = 160  # characters of a message
+_NAMES_IN_LISTS: dict[str, tuple[str, ...]] = {
     "matmul": ("matmul", "matmul_v2"),
     "linear": ("matmul", "matmul_v2", "linear_v2"),
     "batched_matmul": ("bmm",),
@@ -94,7 +94,7 @@ class UserFunctionLayer(paddle.nn.Layer):
 
 
 class ThreeInputsPyLayer(paddle.autograd.PyLayer):
-    """The operation of `fixtures.model`. Each backward pass appends to the list which inputs need a gradient."""
+    """The operation of `fixtures.model`; each backward pass appends to `asked` which inputs need a gradient."""
 
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any, c: Any, scale: float, asked: list[tuple[bool, ...]]) -> Any:
@@ -107,8 +107,8 @@ class ThreeInputsPyLayer(paddle.autograd.PyLayer):
         a, b, _ = saved = ctx.saved_tensor()
         needs = tuple(not tensor.stop_gradient for tensor in saved)
         ctx.asked.append(needs)
-        every = (2.0 * ctx.scale * y * b, ctx.scale * y * a + z, z)
-        return tuple(gradient if needed else None for gradient, needed in zip(every, needs, strict=True))
+        gradients = (2.0 * ctx.scale * y * b, ctx.scale * y * a + z, z)
+        return tuple(gradient if needed else None for gradient, needed in zip(gradients, needs, strict=True))
 
 
 class PositionTable(paddle.nn.Layer):
@@ -132,7 +132,7 @@ class WideLinear(paddle.nn.Layer):
 
     def forward(self, x: Any) -> Any:
         with paddle.amp.auto_cast(enable=False):
-            return paddle.nn.functional.linear(x.astype("float64"), self.weight, self.bias)
+            return F.linear(x.astype("float64"), self.weight, self.bias)
 
 
 class Float32Linear(paddle.nn.Linear):
@@ -186,7 +186,7 @@ def _head(head: fixture.Head, inputs: int, before: Sequence[Any]) -> Any:
 
 
 def build_layer(layer: fixture.Layer, shape: fixture.Shape, before: Sequence[Any] = ()) -> Any:
-    """The Paddle layer for `layer`, whose samples come in `shape` (no batch axis), behind the layers `before`."""
+    """The Paddle layer for `layer`, for samples of `shape` (no batch axis), after the Paddle layers `before`."""
     width = shape[-1]
     match layer:
         case fixture.Dense(units=units, bias=bias, wide=True):
@@ -194,8 +194,8 @@ def build_layer(layer: fixture.Layer, shape: fixture.Shape, before: Sequence[Any
         case fixture.Dense(units=units, bias=bias):
             return paddle.nn.Linear(width, units, bias_attr=None if bias else False)
         case fixture.Convolution():
-            sides: dict[str, Any] = {"stride": layer.stride, "padding": layer.padding, "data_format": "NHWC"}
-            return paddle.nn.Conv2D(width, layer.filters, layer.size, **sides)
+            options: dict[str, Any] = {"stride": layer.stride, "padding": layer.padding, "data_format": "NHWC"}
+            return paddle.nn.Conv2D(width, layer.filters, layer.size, **options)
         case fixture.BatchNorm():
             common: dict[str, Any] = {"momentum": 1.0 - layer.momentum, "epsilon": layer.epsilon}
             if len(shape) == 3:
@@ -228,7 +228,7 @@ def build_layer(layer: fixture.Layer, shape: fixture.Shape, before: Sequence[Any
 
 
 def build_layers(layers: tuple[fixture.Layer, ...], shape: fixture.Shape) -> Iterator[Any]:
-    """Each layer in turn, for samples of this shape."""
+    """Yields the Paddle layers in order, for samples of this shape (no batch axis)."""
     built: list[Any] = []
     for layer in layers:
         built.append(build_layer(layer, shape, built))
@@ -239,7 +239,7 @@ def build_layers(layers: tuple[fixture.Layer, ...], shape: fixture.Shape) -> Ite
 def with_paths(
     layers: tuple[fixture.Layer, ...], built: list[Any], prefix: str = ""
 ) -> Iterator[tuple[str, fixture.Layer, Any]]:
-    """Path, fixture layer and Paddle layer, for each layer and its inner layers."""
+    """Yields path, fixture layer and Paddle layer of every layer, followed by those of its inner layers."""
     for index, (layer, paddle_layer) in enumerate(zip(layers, built, strict=True)):
         path = f"{prefix}{index}"
         yield path, layer, paddle_layer
@@ -248,12 +248,12 @@ def with_paths(
 
 
 def own_parameters(layer: fixture.Layer, paddle_layer: Any) -> dict[str, Any]:
-    """Paddle's parameters of one layer, without its inner layers, by their names in the fixture."""
+    """Paddle's parameters of one layer, without those of inner layers, by their names in the fixture."""
     match layer:
         case fixture.BatchNorm() | fixture.LayerNorm():
             return {"scale": paddle_layer.weight, "shift": paddle_layer.bias}
         case fixture.SelfAttention():
-            linears = {name: getattr(paddle_layer, own) for name, own in _PROJECTIONS.items()}
+            linears = {name: getattr(paddle_layer, attribute) for name, attribute in _PROJECTIONS.items()}
             weights = {f"{name}.weight": linear.weight for name, linear in linears.items()}
             return weights | {f"{name}.bias": linear.bias for name, linear in linears.items()}
         case fixture.Heads(heads=heads):
@@ -271,7 +271,7 @@ def own_parameters(layer: fixture.Layer, paddle_layer: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class BatchTensors:
-    """A micro-batch on the device; `targets` by name of the heads that have any, in model order."""
+    """A `Batch` on the device, in the same shapes; `targets` has the heads that have any, by name, in model order."""
 
     inputs: Any
     targets: dict[str, Any]
@@ -298,10 +298,10 @@ def add(values: list[Any]) -> Any:
 
 
 def item_losses(kind: str, output: Any, target: Any) -> Any:
-    """Losses of single items: cross-entropy with integer labels, or squared error averaged over the units."""
+    """Losses (...) of an output (..., units): cross-entropy with integer labels, or mean squared error of the units."""
     if kind == "cross_entropy":
-        return paddle.nn.functional.cross_entropy(output, target, reduction="none")
-    return paddle.nn.functional.mse_loss(output, target, reduction="none").mean(-1)
+        return F.cross_entropy(output, target, reduction="none")
+    return F.mse_loss(output, target, reduction="none").mean(-1)
 
 
 class Segment(paddle.nn.Layer):
@@ -332,7 +332,7 @@ class RecomputedSegment(paddle.nn.Layer):
 
 
 def cut(layers: list[Any], plan: Recompute | None) -> tuple[list[Any], list[Segment]]:
-    """The layers as callables to run in order, and those of them that are outer segments, whose calls are counted.
+    """The layers as callables to run in order, and the outer segments that these run, whose calls are counted.
 
     With `plan.depth` 2 each half of a segment is recomputed inside the segment's own recomputation; a segment of one
     layer has one half.
@@ -354,7 +354,7 @@ def cut(layers: list[Any], plan: Recompute | None) -> tuple[list[Any], list[Segm
 class Network(paddle.nn.Layer):
     """A fixture model in Paddle; `forward` returns the outputs of the requested heads, by name.
 
-    `layers_by_path` has every layer by the paths of `Model.output_shapes`, in another order.
+    `layers_by_path` has every layer by its path in `Model.output_shapes`, in another order.
     """
 
     def __init__(self, model: Model, plan: Recompute | None = None, *, sequential: bool = False) -> None:
@@ -405,15 +405,15 @@ def _value(x: Any, w: Any) -> Any:
 
 
 def run_case(case: RecomputeCase, x: Array, w: Array, variant: str) -> RecomputeResult:
-    """Value and gradients of the probe function; x (n, m) and w (m, k) float32.
+    """Value and gradients of the probe function sum(tanh(x @ w)); x (n, m) and w (m, k) float32.
 
     Raises:
-        OSError: in the case "raises"; Paddle raises it for an error in the recomputed forward.
+        OSError: in the case "raises"; Paddle raises it for an error in the recomputed forward pass.
     """
     rerun = FailingRerun()
 
-    def run(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        return recompute(function, *args, use_reentrant=variant == REENTRANT, **named)
+    def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return recompute(function, *args, use_reentrant=variant == REENTRANT, **kwargs)
 
     def failing(a: Any, b: Any) -> Any:
         rerun.begin()
@@ -433,7 +433,7 @@ def run_case(case: RecomputeCase, x: Array, w: Array, variant: str) -> Recompute
 
 
 def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None) -> FunctionResult:
-    """The inputs of the operation of `fixtures.model` that each backward pass differentiates, and the gradients."""
+    """Which inputs of the operation of `fixtures.model` need a gradient in each backward pass, and the gradients."""
     asked: list[tuple[bool, ...]] = []
     tensors = [paddle.to_tensor(x, stop_gradient=not need) for x, need in zip(inputs, use.needs, strict=True)]
 
@@ -524,12 +524,12 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def listed_names(op: str) -> tuple[str, ...]:
-    """An operation's names in Paddle's white and black lists, those of dynamic mode and of the static graph."""
-    return _LISTED.get(op, (op,))
+    """An operation's names in Paddle's white and black lists, in dynamic mode and in the static graph."""
+    return _NAMES_IN_LISTS.get(op, (op,))
 
 
 def missing_kernel(error: Exception) -> str | None:
-    """Paddle's message that an operation has no kernel for a format on this device; None for any other error."""
+    """Paddle's message, in one line, that an operation has no kernel for a format here; None for any other error."""
     result = _MISSING_KERNEL.search(str(error))
     if result is None:
         return None
@@ -538,10 +538,9 @@ def missing_kernel(error: Exception) -> str | None:
 
 
 class Watch:
-    """The outputs of the layers by path, and the gradients of these outputs, summed over backward passes.
+    """Records the outputs of layers by path, and the gradients of these outputs, summed over backward passes.
 
-    The output of a recomputed layer is that of its first run. Its gradient is from the run through which the backward
-    pass goes.
+    For a recomputed layer it has the output of the first run, and the gradient of the run that the backward pass uses.
     """
 
     def __init__(self) -> None:
@@ -573,9 +572,9 @@ class Watch:
 
 @contextmanager
 def hook_layers(layers: Mapping[str, Any], hook: Callable[[str], Callable[[Any, Any, Any], None]]) -> Iterator[None]:
-    """A context in which each layer, by path, has a forward post-hook.
+    """Within the context, each layer, by path, has a forward post-hook.
 
-    The hooks ignore the call of a layer by `UsedAgain`, its second use.
+    The hooks ignore the second use of a layer, its call by `UsedAgain`.
     """
     again = [layer for layer in layers.values() if isinstance(layer, UsedAgain)]
     inside: set[Any] = set()

@@ -1,4 +1,4 @@
-"""Programs of a run of the static graph, the scope that they share, and their reductions over ranks."""
+"""The programs of a run in static mode, the scope that they share, and their reductions over ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from frameworks.paddle.training.optimizers import Share, build_scaler, build_sha
 MASTER = "_fp32_master_"
 """Suffix of a float32 master weight's name."""
 Outputs = tuple[tuple[Any, ...], dict[str, str]]
-"""What a program fetches, and the stored names of its parameters by canonical name."""
+"""The fetch list of a program, and the stored names of its parameters by canonical name."""
 Pairs = list[tuple[Any, Any]]
 """Parameters with their gradients."""
 _ALL_REDUCE = "pd_op.all_reduce_"
@@ -48,8 +48,8 @@ class BuiltProgram:
 class ProgramState:
     """A scope with an executor: the variables that several programs share by their generated names.
 
-    Every program is built under fresh name generation, so that the same parameter, slot or scale has the same name in
-    all of them. A program's startup part runs in a separate scope, and only new variables are copied from there.
+    Name generation starts afresh for every program, so that a parameter, slot or scale has the same name in all of
+    them. A program's startup part runs in a separate scope, from which only new variables are copied.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class ProgramState:
         return BuiltProgram(main, fetches, parameters)
 
     def _take_over(self, name: str, tensor: Any) -> None:
-        """Initializes a variable with the value of its startup program; a master with the run's parameter."""
+        """Initializes a variable with its value from the startup program, a master weight with the run's parameter."""
         owner, master, _ = name.partition(MASTER)
         value = self.read(owner).astype(np.float32) if master else array_of(tensor)
         self.initial[name] = value
@@ -109,7 +109,7 @@ class ProgramState:
             paddle.static.load(built.program, str(prefix), self.executor)
 
     def load_in_two_steps(self, built: BuiltProgram, prefix: Path, later: Collection[str]) -> None:
-        """Does `load` in two steps; the second step loads the variables named `later`."""
+        """Loads as `load` does, but in two steps: the variables named `later` in the second."""
         state = paddle.static.load_program_state(str(prefix))
         with paddle.static.scope_guard(self.scope):
             for is_later in (False, True):
@@ -122,7 +122,7 @@ class ProgramState:
 
 
 def array_of(tensor: Any) -> Array:
-    """A copy of a variable's value; bfloat16, which Paddle returns as bits in uint16, becomes ml_dtypes'."""
+    """A copy of a variable's value; bfloat16, which Paddle returns as bits in uint16, has the dtype of ml_dtypes."""
     value = np.array(tensor)
     return value.view(ml_dtypes.bfloat16) if format_name(tensor._dtype()) in ("bfloat16", "bf16") else value
 
@@ -137,26 +137,26 @@ def encode_for_executor(array: Array) -> Array:
 
 
 class Reduction:
-    """Sums gradients over the ranks by `paddle.distributed.all_reduce`, low ones in float32.
+    """Sums gradients over the ranks by `paddle.distributed.all_reduce`, those of low formats in float32.
 
-    fleet's own optimizer for it raises in programs of the new IR, and no public call of an optimizer takes a step
-    between `backward` and `apply_gradients`, which `minimize` calls.
+    fleet's optimizer for this raises in programs of the new IR, and optimizers have no public hook between `backward`
+    and `apply_gradients`, which `minimize` calls, so `backward` is replaced.
     """
 
     def __init__(self, ranks: Ranks) -> None:
         self._count = ranks.count
 
-    def in_updates(self, optimizer: Any, parameters: Sequence[Any], *, mean: bool) -> None:
-        """Makes the optimizer's `minimize` update by the sums, or the means, over all ranks."""
-        own = optimizer.backward
+    def reduce_in_updates(self, optimizer: Any, parameters: Sequence[Any], *, mean: bool) -> None:
+        """Makes the optimizer's `minimize` use gradients summed, or averaged, over all ranks."""
+        compute = optimizer.backward
 
-        def backward(*args: Any, **named: Any) -> Pairs:
-            return self.sums(own(*args, **named), parameters, mean=mean)
+        def backward(*args: Any, **kwargs: Any) -> Pairs:
+            return self.sum_gradients(compute(*args, **kwargs), parameters, mean=mean)
 
         optimizer.backward = backward
 
-    def sums(self, pairs: Pairs, parameters: Sequence[Any], *, mean: bool = False) -> Pairs:
-        """These parameters with their gradients summed over all ranks; a missing one counts as zeros."""
+    def sum_gradients(self, pairs: Pairs, parameters: Sequence[Any], *, mean: bool = False) -> Pairs:
+        """These parameters with their gradients summed, or averaged, over the ranks; a missing one counts as zeros."""
         gradients = {parameter.name: gradient for parameter, gradient in pairs if gradient is not None}
         result = []
         for parameter in parameters:
@@ -180,22 +180,22 @@ def _zeros(parameter: Any) -> Any:
 
 
 def reduced_bytes(program: Any) -> tuple[int, ...]:
-    """The size of every tensor that a program reduces over the ranks."""
+    """The size in bytes of every tensor that a program reduces over the ranks."""
     reduced = [op.results()[0] for op in program.global_block().ops if op.name() == _ALL_REDUCE]
     return tuple(int(np.prod(tensor.shape)) * np.dtype(format_name(tensor.dtype)).itemsize for tensor in reduced)
 
 
 class Programs:
-    """Builds each program once, for each kind of batch.
+    """Builds each program once for each kind of batch.
 
     Args:
         reduction: reduction of gradients over the ranks; None without ranks.
 
     Attributes:
         store: the variables that the programs share.
-        shares: the optimizers of the last built program, with their parameters by canonical name.
-        settings: settings of the scaler, as read when a program was built with it.
-        frozen: parameters that programs do not train, those of the recipe included.
+        shares: the optimizers of the program built last, with their parameters by canonical name.
+        settings: settings of the scaler, as read when a program with it was built.
+        frozen: parameters that programs do not train, including those that the recipe freezes.
     """
 
     def __init__(self, model: Model, recipe: Recipe, reduction: Reduction | None = None) -> None:
@@ -210,7 +210,7 @@ class Programs:
         self._built: dict[tuple[object, ...], BuiltProgram] = {}
 
     def evaluation(self) -> BuiltProgram:
-        """The forward of all heads in evaluation mode."""
+        """The forward pass of all heads in evaluation mode; fetches the outputs."""
 
         def make(_: Any) -> Outputs:
             network = self._network(training=False)
@@ -219,13 +219,13 @@ class Programs:
                 outputs = network(inputs, self.heads)
             return tuple(outputs.values()), _names(network)
 
-        return self._get_program(("evaluation",), make)
+        return self._get_program((Programs.evaluation,), make)
 
     def update(self, heads: tuple[str, ...], *, masked: bool, present: tuple[str, ...]) -> BuiltProgram:
         """A whole update on a batch that has targets for these heads; fetches the loss.
 
         Args:
-            present: heads with targets in the batch of any rank.
+            present: heads that have targets in at least one rank's batch.
         """
 
         def make(startup: Any) -> Outputs:
@@ -234,7 +234,7 @@ class Programs:
             self._minimize(network, loss, startup, self._select_parameters(present))
             return (loss,), _names(network)
 
-        return self._get_program(("update", heads), make, masked=masked, present=present)
+        return self._get_program((Programs.update, heads), make, masked=masked, present=present)
 
     def gradients(self, heads: tuple[str, ...], *, masked: bool, present: tuple[str, ...]) -> BuiltProgram:
         """The unscaled gradients of a batch; fetches one for each parameter of the built program, in its order."""
@@ -244,17 +244,18 @@ class Programs:
             differentiated = paddle.static.append_backward(self._loss(network, heads, masked=masked))
             pairs = [(parameter, grad) for parameter, grad in differentiated if grad is not None]
             if self._reduction is not None:
-                pairs = self._reduction.sums(pairs, [network.named[name] for name in self._select_parameters(present)])
+                parameters = [network.named[name] for name in self._select_parameters(present)]
+                pairs = self._reduction.sum_gradients(pairs, parameters)
             names = {value: name for name, value in _names(network).items()}
             return tuple(grad for _, grad in pairs), {names[p.name]: p.name for p, _ in pairs}
 
-        return self._get_program(("gradients", heads), make, masked=masked, present=present)
+        return self._get_program((Programs.gradients, heads), make, masked=masked, present=present)
 
     def build_trace(self, heads: tuple[str, ...], *, masked: bool) -> BuiltProgram:
         """The program of `gradients` that also fetches the layers' outputs and their gradients.
 
-        The keys of `parameters` name the fetched values, "parameter/NAME", "output/PATH" or "gradient/PATH"; no stored
-        names are included.
+        The keys of `parameters` name the fetched values: "parameter/NAME", "output/PATH" or "gradient/PATH". The stored
+        names are empty.
         """
 
         def make(_: Any) -> Outputs:
@@ -273,10 +274,10 @@ class Programs:
             fetches |= {name: value for name, value in zip(targets, gradients, strict=True) if value is not None}
             return tuple(fetches.values()), dict.fromkeys(fetches, "")
 
-        return self._get_program(("traced", heads), make, masked=masked)
+        return self._get_program((Programs.build_trace, heads), make, masked=masked)
 
     def build_gradient_update(self, parameters: tuple[str, ...]) -> BuiltProgram:
-        """An update from given gradients of these parameters."""
+        """An update from gradients of these parameters that are fed as "gradient.NAME"; fetches the loss."""
 
         def make(startup: Any) -> Outputs:
             network = self._network(training=True)
@@ -291,10 +292,10 @@ class Programs:
             self._minimize(network, loss, startup, self._drop_frozen(parameters), mean=True)
             return (loss,), _names(network)
 
-        return self._get_program(("fed", parameters), make)
+        return self._get_program((Programs.build_gradient_update, parameters), make)
 
     def training(self) -> BuiltProgram:
-        """The program with every variable of the run, including those of parameters that are frozen for a while."""
+        """The program with every variable of the run, also those of parameters in `frozen` that the recipe trains."""
         frozen, self.frozen = self.frozen, frozenset(self.recipe.frozen)
         try:
             return self.build_gradient_update(tuple(self.model.parameter_shapes()))
@@ -310,7 +311,7 @@ class Programs:
         self.training()
 
     def use_scaler(self) -> None:
-        """Scales a loss that nothing is done with."""
+        """Scales a loss of one, and drops the result."""
         if self.recipe.scaling is not None:
             scaler = build_scaler(self.recipe.scaling)
 
@@ -327,8 +328,8 @@ class Programs:
     def _select_parameters(self, heads: tuple[str, ...]) -> list[str]:
         """The trained parameters, without those of heads that are not present."""
         last = len(self.model.layers) - 1
-        left_out = tuple(f"{last}.{head}." for head in self.heads if head not in heads)
-        return self._drop_frozen(name for name in self.model.parameter_shapes() if not name.startswith(left_out))
+        absent = tuple(f"{last}.{head}." for head in self.heads if head not in heads)
+        return self._drop_frozen(name for name in self.model.parameter_shapes() if not name.startswith(absent))
 
     def _get_program(self, kind: tuple[Any, ...], make: Callable[[Any], Outputs], **settings: Any) -> BuiltProgram:
         key = (*kind, *settings.values(), self.frozen)
@@ -356,16 +357,16 @@ class Programs:
             raise Unsupported(Capability.FROZEN, FROZEN_PRODUCTS, attempt)
         for name in self.frozen:
             network.named[name].stop_gradient = True
-        return self._decorate(network, None)[0] if self._low() else network
+        return self._decorate(network, None)[0] if self._is_low() else network
 
-    def _low(self) -> bool:
+    def _is_low(self) -> bool:
         return self.recipe.precision.level in ("O2", "O3")
 
     def _decorate(self, network: Network, optimizer: Any) -> tuple[Network, Any]:
-        """The network and an optimizer by `amp.decorate`, which gives the network alone where there is no optimizer."""
+        """The network and the optimizer by `amp.decorate`, which returns the network alone if there is no optimizer."""
         precision = self.recipe.precision
         arguments: dict[str, Any] = {"models": network, "optimizers": optimizer}
-        if self._low():
+        if self._is_low():
             wide = [network.heads[name] for name in self._wide]
             masters = None if precision.level == "O2" else False
             arguments |= {"level": "O2", "dtype": precision.format, "master_weight": masters}
@@ -385,7 +386,7 @@ class Programs:
         dtype = "int64" if self.model.integer_inputs else "float32"
         inputs = paddle.static.data("inputs", [None, *self.model.sample], dtype)
         if not self.model.integer_inputs:
-            inputs.stop_gradient = False  # without it the backward of a bfloat16 matmul crashes the process
+            inputs.stop_gradient = False  # otherwise the backward pass of a bfloat16 matmul crashes the process
         return inputs
 
     def _loss(self, network: Network, heads: tuple[str, ...], *, masked: bool) -> Any:
@@ -402,7 +403,7 @@ class Programs:
                 else:
                     dtype = "float64" if name in self._wide else "float32"
                     target = paddle.static.data(f"target.{name}", [None, output.shape[-1]], dtype)
-                wide = output.astype("float32") if self._low() and name not in self._wide else output
+                wide = output.astype("float32") if self._is_low() and name not in self._wide else output
                 head_losses = item_losses(kinds[name], wide, target)
                 total = (head_losses if mask is None else head_losses * mask).sum()
                 losses.append(total / items.astype(total.dtype))
@@ -418,11 +419,11 @@ class Programs:
             raise Unsupported(Capability.CLIP, SEVERAL_OPTIMIZERS, partial(acts, current(), attempts.clips_jointly))
         if self._reduction is not None:
             for share in self.shares:
-                own = [network.named[name] for name in trained if name in share.names]
-                self._reduction.in_updates(share.optimizer, own, mean=mean)
+                parameters = [network.named[name] for name in trained if name in share.names]
+                self._reduction.reduce_in_updates(share.optimizer, parameters, mean=mean)
         if recipe.scaling is None:
             for share in self.shares:
-                optimizer = self._decorate(network, share.optimizer)[1] if self._low() else share.optimizer
+                optimizer = self._decorate(network, share.optimizer)[1] if self._is_low() else share.optimizer
                 optimizer.minimize(loss, startup_program=startup)
             return
         if self._wide:
@@ -445,9 +446,9 @@ class Programs:
 
 
 def _builds(model: Model, recipe: Recipe, kind: tuple[Any, ...], settings: Mapping[str, Any]) -> bool:
-    """Returns whether the method of `Programs` named at the start of `kind` can build its program."""
+    """Returns whether the method of `Programs` at the start of `kind` can build its program."""
     method, *arguments = kind
-    built: BuiltProgram = getattr(Programs(model, recipe), method)(*arguments, **settings)
+    built: BuiltProgram = method(Programs(model, recipe), *arguments, **settings)
     return bool(built.fetches)
 
 

@@ -1,4 +1,4 @@
-"""Update rules of the optimizers; each operation is rounded to the storage format of the weights."""
+"""Update rules of the optimizers; the result of every operation is rounded to the storage format of the weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Slots = dict[str, Array]
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Rounds arrays to a storage format, and hyperparameters to float32 or wider."""
+    """Rounds arrays to a storage format, and hyperparameters to that format or float32, whichever is wider."""
 
     rounding: Rounding
     format: str
@@ -37,16 +37,16 @@ class Arithmetic:
         return self.rounding.round(value, self.format, terms)
 
     def number(self, value: float) -> float:
-        """A hyperparameter, rounded to float32 or wider."""
+        """Returns a hyperparameter, rounded to the storage format or float32, whichever is wider."""
         return self.rounding.constant(value, wider(self.format, "float32"))
 
     def epsilon(self, value: float) -> float:
-        """An epsilon, rounded to the format; the format's smallest positive value if that would be zero."""
+        """Returns an epsilon, or the smallest positive value of the format if that is larger."""
         return max(value, FORMATS[self.format].smallest_subnormal)
 
 
 class UpdateRule:
-    """The update rule of an optimizer under a framework's conventions. Faults override a method.
+    """The update rule of an optimizer under a framework's conventions; `r` rounds its results. Faults override methods.
 
     Args:
         decays: True if weight decay acts on the parameter.
@@ -76,18 +76,18 @@ class UpdateRule:
         return shape
 
     def __call__(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
-        """The new weight and the new moments.
+        """Returns the new parameter and its new moments.
 
         Args:
-            p: the weight.
-            g: its gradient.
+            p: the parameter; its moments, in `slots`, have the shapes of `shape`.
+            g: its gradient, of the same shape.
             rate: the learning rate.
-            count: number of this update, from 1.
+            count: number of this update, counted from 1.
         """
         return self.step(p, slots, self.add_decay(p, self.ascent(g)), rate, count)
 
     def step(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
-        """The update by a gradient to which `ascent` and `add_decay` were applied."""
+        """Returns the same for a gradient to which `ascent` and `add_decay` were applied."""
         raise NotImplementedError
 
     def ascent(self, g: Array) -> Array:
@@ -100,7 +100,7 @@ class UpdateRule:
 
 
 class SGDRule(UpdateRule):
-    """SGD with momentum, in both conventions; Nesterov momentum as in Sutskever et al. 2013."""
+    """SGD; the velocity may contain the learning rate (`momentum_rate`). Nesterov: Sutskever et al. 2013."""
 
     @classmethod
     def slots(cls, optimizer: SGD) -> tuple[str, ...]:
@@ -254,14 +254,14 @@ class RMSpropRule(UpdateRule):
 
 
 def root_of(r: Arithmetic, squares: Array, epsilon: float, position: str) -> Array:
-    """The square root that an update divides by, with epsilon "outside" or "inside" the root."""
+    """The root that an update divides by, with epsilon added "outside" or "inside" of it."""
     if position == "inside":
         return r(np.sqrt(r(squares + r.epsilon(epsilon))))
     return r(r(np.sqrt(squares)) + r.epsilon(epsilon))
 
 
 class AdafactorRule(UpdateRule):
-    """Adafactor; Shazeer & Stern 2018, algorithms 4 to 6. With more than two dimensions, the last two are factored."""
+    """Adafactor; Shazeer & Stern 2018, algorithms 4 to 6. Of more than two dimensions, the last two are factored."""
 
     optimizer: Adafactor
 
@@ -288,7 +288,7 @@ class AdafactorRule(UpdateRule):
         return r(shrunk - update), moved
 
     def statistics(self, slots: Mapping[str, Array], g: Array, share: float) -> Slots:
-        """The means of squares after a new gradient with the weight `share`."""
+        """The moving averages of squares after a new gradient with the weight `share`."""
         squares = self.r(g * g)
         if self.conventions.adafactor_epsilon == "added":
             squares = self.r(squares + self.epsilon)
@@ -320,7 +320,7 @@ class AdafactorRule(UpdateRule):
         return self.r(update / max(1.0, self.rms(update) / self.optimizer.threshold))
 
     def scale(self, p: Array) -> float:
-        """The RMS of a parameter, at least epsilon 2: the factor of its update."""
+        """The factor of a parameter's update: the RMS of the parameter, at least epsilon 2."""
         return max(self.optimizer.epsilon2, self.rms(p))
 
     def cap_rate(self, rate: float, count: int) -> float:
@@ -334,7 +334,7 @@ class AdafactorRule(UpdateRule):
         return r(r(r.number(1.0 - share) * former) + r(r.number(share) * value))
 
     def average(self, values: Array, axis: int) -> Array:
-        """The mean along an axis."""
+        """The mean along an axis, which the result lacks."""
         return self.r(values.mean(axis=axis), values.shape[axis])
 
     def rms(self, values: Array) -> float:

@@ -1,4 +1,4 @@
-"""Faults of checkpoints: what they contain, refuse and change."""
+"""Faults of checkpoints: missing content, missing refusals, and side effects."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -30,7 +30,7 @@ class GrowthCounterIsNotSaved(ReferenceTrainer):
 
 @fault("https://github.com/NVlabs/stylegan2-ada-pytorch/issues/108", "resume.bit-identical")
 class SecondOptimizerIsNotLoaded(ReferenceTrainer):
-    """A load brings back the moments of the first optimizer only."""
+    """A load restores only the moments of the first optimizer."""
 
     def load_state(self, arrays: Arrays) -> None:
         former = {slot: dict(values) for slot, values in self.slots.items()}
@@ -41,7 +41,7 @@ class SecondOptimizerIsNotLoaded(ReferenceTrainer):
 
 @fault("https://github.com/EleutherAI/gpt-neox/pull/308", "resume.bit-identical")
 class PositionIgnoresAccumulation(ReferenceTrainer):
-    """A load sets the counter of updates k times too small."""
+    """A load divides the counter of updates by the micro-batches of a window."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -50,7 +50,7 @@ class PositionIgnoresAccumulation(ReferenceTrainer):
 
 @fault("https://github.com/AI-Hypercomputer/maxtext/issues/276", "resume.random-state")
 class RandomStateFollowsUpdates(ReferenceTrainer):
-    """A load sets the random stream to the number of updates, whatever number of draws the model made."""
+    """A load sets the random stream to the number of updates instead of the number of draws."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -114,7 +114,7 @@ class OpenWindowCannotBeUnscaled(ReferenceTrainer):
 
 @fault("https://github.com/mosaicml/composer/pull/1376", "resume.unclaimed-is-refused")
 class DropsWhatHasNoReceiver(ReferenceTrainer):
-    """A load ignores saved components that the run does not have, and keeps those that the save lacks."""
+    """A load ignores saved arrays that the run does not have, and keeps the run's arrays that the save lacks."""
 
     def restore(self, path: Path) -> None:
         present = self.save_state()
@@ -153,7 +153,7 @@ class RefusalComesTooLate(ReferenceTrainer):
 
 @fault("https://github.com/huggingface/accelerate/issues/4289", "resume.load-has-no-side-effects")
 class LoadLeavesItsPrecisionScopeOpen(ReferenceTrainer):
-    """The precision scope of the warm-up forward pass of a load stays open."""
+    """A load leaves the precision scope of its warm-up forward pass open."""
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
@@ -162,7 +162,7 @@ class LoadLeavesItsPrecisionScopeOpen(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/164929", "resume.save-has-no-side-effects", "resume.bit-identical")
 class SaveMakesTheFirstStep(ReferenceTrainer):
-    """A save before the first update makes a step with zero gradients and rate 0, which the counters count."""
+    """A save before the first update makes a step with zero gradients and rate 0, which increments the counters."""
 
     def save(self, path: Path) -> None:
         if not any(self.counts.values()):
@@ -205,11 +205,11 @@ class SharesTheGivenWeights(ReferenceTrainer):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.given: Mapping[str, Array] = args[-1] or {}
+        self.caller_weights: Mapping[str, Array] = args[-1] or {}
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         super().apply_update(gradients, rate)
-        for name, value in self.given.items():
+        for name, value in self.caller_weights.items():
             value[...] = self.masters[name]
 
 
@@ -254,7 +254,7 @@ class AverageIsCopiedAgainAfterAnEarlyLoad(ReferenceTrainer):
 
 @fault("", "resume.bit-identical")
 class ReplayCountsDrawsFromTheLoad(ReferenceTrainer):
-    """After a load recomputation replays the random stream from the number of draws since the load."""
+    """After a load, recomputation replays the random stream at the number of draws since the load."""
 
     drawn_before = 0
 
@@ -270,32 +270,32 @@ class ReplayCountsDrawsFromTheLoad(ReferenceTrainer):
 
 @fault("", "resume.bit-identical")
 class ResumedRunSavesItsOwnUpdatesOnly(ReferenceTrainer):
-    """A resumed run saves the updates since it was resumed as the schedule's position."""
+    """A resumed run saves, as the schedule's position, only the updates since it was resumed."""
 
     loaded_schedule = 0
-    saving = False
+    is_saving = False
 
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
         self.loaded_schedule = self.schedule
 
     def save(self, path: Path) -> None:
-        self.saving = True
+        self.is_saving = True
         try:
             super().save(path)
         finally:
-            self.saving = False
+            self.is_saving = False
 
     def save_state(self) -> Arrays:
         arrays = super().save_state()
-        if self.saving:
+        if self.is_saving:
             arrays["counters"][1] -= self.loaded_schedule
         return arrays
 
 
 @fault("https://github.com/pytorch/pytorch/issues/196083", "resume.live-state")
 class OpenWindowIsShared(ReferenceTrainer):
-    """A run that takes the state of another one inside a window shares its accumulated gradients."""
+    """A run that takes the state of another run inside a window shares the accumulated gradients with it."""
 
     def take(self, other: Trainer) -> None:
         super().take(other)
@@ -341,7 +341,7 @@ class LateScheduleSetsItsFirstRate(ReferenceTrainer):
 
 @fault("https://github.com/PaddlePaddle/Paddle/issues/43004", "resume.load-order", "optimizer.schedules")
 class ScheduleMadeThereIsOneAhead(ReferenceTrainer):
-    """A schedule that is made at a later update begins one update ahead."""
+    """A schedule that is made after some updates begins one update ahead."""
 
     def make_schedule(self, applied: int = 0) -> None:
         super().make_schedule(applied + 1 if applied else 0)
@@ -349,7 +349,7 @@ class ScheduleMadeThereIsOneAhead(ReferenceTrainer):
 
 @fault("https://github.com/pytorch/pytorch/issues/162591", "resume.load-order", "optimizer.schedules")
 class ScheduleMadeThereBeginsAnew(ReferenceTrainer):
-    """A schedule that is made at a later update begins with the first one."""
+    """A schedule that is made after some updates begins with the first update."""
 
     def make_schedule(self, applied: int = 0) -> None:
         super().make_schedule()
@@ -359,20 +359,20 @@ class ScheduleMadeThereBeginsAnew(ReferenceTrainer):
 class UsedScalerKeepsItsScale(ReferenceTrainer):
     """A load does not restore a scaler that has scaled a loss."""
 
-    _used = False
+    _was_used = False
 
     def use_scaler(self) -> None:
         super().use_scaler()
-        self._used = True
+        self._was_used = True
 
     def load_part(self, part: str, arrays: Arrays) -> None:
-        if part != "scaler" or not self._used:
+        if part != "scaler" or not self._was_used:
             super().load_part(part, arrays)
 
 
 @fault("https://github.com/CodefyUI/CodefyUI/pull/147", "resume.load-order")
 class LoadedModelGetsNewMoments(ReferenceTrainer):
-    """The optimizer is reset for a model that is loaded after it."""
+    """A load of the model after the optimizer resets the optimizer's moments."""
 
     def load_part(self, part: str, arrays: Arrays) -> None:
         super().load_part(part, arrays)

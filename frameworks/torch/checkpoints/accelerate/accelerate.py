@@ -1,4 +1,4 @@
-"""Accelerate, by save_state and load_state: two groups, AdamW, a schedule, an average and the random state."""
+"""Accelerate's save_state and load_state: AdamW with two groups, a schedule, an average and the random state."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ FORMS = ("automatic", "pickle")
 
 
 def train(folder: Path, form: str, *, writes: bool) -> dict[str, list[float]]:
-    """Save after an epoch of four updates, or load; return the numbers after another one."""
+    """Save after an epoch of four updates, or load; train for another epoch and return its numbers."""
     torch.manual_seed(not writes)
     is_automatic = form == "automatic"
     configuration = ProjectConfiguration(str(folder), automatic_checkpoint_naming=is_automatic)
