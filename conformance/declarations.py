@@ -10,12 +10,13 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from conformance.checks.evidence import Misdeclared, Verdict
 from conformance.checks.subject import Subject
-from conformance.techniques import load_techniques
+from conformance.techniques import load_techniques, low_rank
 from fixtures.data import exact_batch
 from fixtures.model import FunctionUse
 from fixtures.models import exact_linear, exact_stack, make_reused_dense, sincos, tied_embedding, user_function
@@ -36,11 +37,14 @@ from fixtures.schedules import Plateau
 from frameworks.base import window_across_ranks
 from frameworks.contract import (
     SHIPPED,
+    AdaptedNetwork,
     BlockScales,
     Capability,
     DelayedProducts,
     DynamicProducts,
     Framework,
+    LowRank,
+    LowRankAdapters,
     NumberFormats,
     PostTraining,
     Quantizers,
@@ -190,7 +194,24 @@ def _multiply_float8(framework: Framework) -> None:
     formats.float8_product(codes, codes, ("float8_e4m3fn", "float8_e4m3fn"))
 
 
+def _adapt(
+    call: Callable[[AdaptedNetwork], object] = lambda network: network, *, late: bool = False, **options: Any
+) -> Callable[[Framework], object]:
+    def request_adapters(framework: Framework) -> object:
+        make = framework.rule(LowRankAdapters)
+        return call(make(low_rank.weights(low_rank.CODED), LowRank(targets=("0",), **options), _STEP, late=late))
+
+    return request_adapters
+
+
 _CALLS: Mapping[Capability, Callable[[Framework], object]] = {
+    **{capability: _adapt(base=base) for base, capability in low_rank.BASES.items()},
+    Capability.ADAPTERS: _adapt(),
+    Capability.ADAPTER_ROOT: _adapt(root=True),
+    Capability.ADAPTER_FLOAT_INPUTS: _adapt(lambda network: network.weight("0"), base="int8"),
+    Capability.ADAPTER_MERGE: _adapt(lambda network: network.merge()),
+    Capability.ADAPTER_COPIES: _adapt(lambda network: network.predict_base(np.ones((1, 64), np.float32))),
+    Capability.LATE_ADAPTERS: _adapt(lambda network: network.switch_on(), late=True),
     Capability.FLOAT64_HEADS: lambda f: f.trainer(sincos(4), Recipe()),
     Capability.AUTOCAST_SCOPE: lambda f: _enter(f.autocast(BFLOAT16)),
     Capability.AUTOCAST_LISTS: lambda f: _enter(f.autocast(BFLOAT16, low=("softmax",))),

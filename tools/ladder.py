@@ -32,7 +32,7 @@ STEPS: Mapping[str, tuple[str, ...]] = {
     "loss scaling": ("scaling.",),
     "recomputation and offload": ("recompute", "offload.", "trainer.saved-bytes"),
     "structure and traces": ("model.layer-reuse", "model.tied", "model.user", "model.function", "trainer.trace"),
-    "number formats and quantization": ("formats.", "quantization."),
+    "number formats and quantization": ("formats.", "quantization.", "adapters."),
     "ranks": ("ranks.",),
     "what the framework ships": ("",),
 }

@@ -22,6 +22,9 @@ from frameworks.contract import Conventions
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact
 
+_APART = frozenset({"adapter_format", "adapter_bias", "adapter_save"})
+"""Conventions on which no bound depends."""
+
 
 @dataclass(frozen=True, eq=False)
 class Origin:
@@ -37,7 +40,8 @@ class Origin:
         """The SHA-256 of model, weights, recipe, conventions and data."""
         digest = hashlib.sha256()
         model, recipe = self.model, self.recipe
-        described = [repr(model.layers), repr(model.losses), repr(recipe), json.dumps(asdict(self.conventions))]
+        conventions = {name: value for name, value in asdict(self.conventions).items() if name not in _APART}
+        described = [repr(model.layers), repr(model.losses), repr(recipe), json.dumps(conventions)]
         digest.update("\n".join(described).encode())
         arrays = [*model.weights(recipe.seed).values()]
         for batch in (batch for window in self.windows for batch in window):

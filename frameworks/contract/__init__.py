@@ -18,6 +18,7 @@ from frameworks.contract.capabilities import (
 )
 from frameworks.contract.conventions import Conventions, ScalerRule
 from frameworks.contract.framework import Framework
+from frameworks.contract.low_rank import AdaptedNetwork, BaseFormat, LowRank, LowRankAdapters
 from frameworks.contract.quantization import (
     AmaxHistories,
     AmaxHistory,

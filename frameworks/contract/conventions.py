@@ -78,6 +78,9 @@ class Conventions:
             programs of one computation agree within rounding and not bit for bit.
         gradient_input: recomputation variants whose documentation requires an input of a segment to need a gradient.
         keeps_products: recomputation variants that save matrix products by definition.
+        adapter_format: format of low-rank adapters of a 16-bit network: float32, or the base's.
+        adapter_bias: whether the bias of a layer with an adapter trains.
+        adapter_save: what a save of a network with adapters has: the adapters alone, or weights with merged adapters.
     """
 
     adam_default_epsilon: float = 1e-8
@@ -114,4 +117,7 @@ class Conventions:
     compiled: bool = False
     gradient_input: tuple[str, ...] = ()
     keeps_products: tuple[str, ...] = ()
+    adapter_format: Literal["float32", "base"] = "float32"
+    adapter_bias: Literal["frozen", "trains"] = "frozen"
+    adapter_save: Literal["adapters", "merged"] = "adapters"
     scaler: ScalerRule = field(default_factory=ScalerRule)

@@ -33,6 +33,7 @@ from frameworks.contract import (
     Float8Rule,
     FunctionFormat,
     FunctionResult,
+    LowRankAdapters,
     NumberFormats,
     OpResult,
     Part,
@@ -42,7 +43,7 @@ from frameworks.contract import (
     ScalerRule,
     Unsupported,
 )
-from frameworks.jax import shipped
+from frameworks.jax import low_rank, shipped
 from frameworks.jax.core.arrays import NO_PEAK, wide_formats
 from frameworks.jax.core.layers import OPERATIONS, VARIANTS, WAYS
 from frameworks.jax.core.settings import (
@@ -61,6 +62,7 @@ from frameworks.jax.core.ways import rates
 from frameworks.jax.functions import JAXFunctions
 from frameworks.jax.probes import ATTEMPTS
 from frameworks.jax.quantization import (
+    INSTALLED,
     MISSING,
     NOT_INSTALLED,
     ONLY_COMPILED,
@@ -158,18 +160,22 @@ class JaxFramework(OnDevice):
     own_modes = (JIT, NOJIT, SHARDED, OFFLOAD)
 
     def refusals(self) -> Mapping[Capability, str]:
-        reasons = _REFUSED | dict.fromkeys(MISSING, NOT_INSTALLED)
+        reasons = _REFUSED | dict.fromkeys((*MISSING, *self._missing_adapters), NOT_INSTALLED)
         if self.device != "cpu":
             return reasons | ({} if _has_tf32(self._place) else {Capability.TF32: _NO_TF32})
         if PINNED_HOST not in {memory.kind for memory in self._place.addressable_memories()}:
             reasons |= _NO_HOST_MEMORY
         return reasons | _CPU_REFUSED | ({} if self.mode == NOJIT else _RANKS_REFUSED)
 
+    @property
+    def _missing_adapters(self) -> Collection[Capability]:
+        return low_rank.CAPABILITIES if self.mode == JIT and not INSTALLED else ()
+
     def supported_capabilities(self) -> Collection[Capability]:
         interfaces = casts_of(self.rule(NumberFormats)) | techniques_of(self.rule(PostTraining))
         result = _SUPPORTED | interfaces | {Capability.DELAYED_SCALING}
         if self.mode == JIT:
-            result |= {Capability.PLATEAU, Capability.FUNCTION_USES}
+            result |= {Capability.PLATEAU, Capability.FUNCTION_USES, *low_rank.CAPABILITIES}
         return result if self.mode == SHARDED else result | _IN_ONE_PLACE
 
     def attempts(self) -> Mapping[Capability, Attempt]:
@@ -177,7 +183,8 @@ class JaxFramework(OnDevice):
         if self.device == "cpu":  # on a GPU a checkpoint policy offloads; this adapter does not offer it
             of_arrays |= {Capability.OFFLOAD_ACTIVATIONS: activations_leave}
         result: dict[Capability, Attempt] = {c: partial(self.on_device, attempt) for c, attempt in of_arrays.items()}
-        result |= dict.fromkeys(MISSING, partial(is_installed, "qwix")) | shipped_attempts(self.parts())
+        result |= dict.fromkeys((*MISSING, *self._missing_adapters), partial(is_installed, "qwix"))
+        result |= shipped_attempts(self.parts())
         if self.mode == NOJIT:
             return result
         result |= offload_attempts(self._run, (_OFFLOAD,))
@@ -208,6 +215,7 @@ class JaxFramework(OnDevice):
             compiled=self.mode != NOJIT,
             batch_statistics="whole",
             keeps_products=("dots_saveable",),
+            adapter_format="base",
             scaler=ScalerRule(
                 initial=INITIAL,
                 growth=2.0,
@@ -227,6 +235,7 @@ class JaxFramework(OnDevice):
             PostTraining: partial(QwixPostTraining, self._place, jit=self.mode != NOJIT),
             Float8Rule: lambda: RULE,
             DelayedProducts: lambda: self._delayed_product,
+            LowRankAdapters: lambda: partial(low_rank.QwixNetwork, device=self._place),
         }
 
     def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> FlaxDelayedProduct:

@@ -87,6 +87,8 @@ CONVENTIONS = Conventions(
     partial_overflow="skip-all",
     static_skips=False,
     accumulates="unscaled",
+    adapter_bias="trains",
+    adapter_save="merged",
     scaler=_SCALER,
 )
 """The conventions that Keras documents for its optimizers, or their source if the documentation has none."""

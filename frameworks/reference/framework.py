@@ -28,6 +28,7 @@ from frameworks.contract import (
     FunctionFormat,
     FunctionResult,
     LoadedRun,
+    LowRankAdapters,
     NumberFormats,
     OpResult,
     Part,
@@ -48,6 +49,7 @@ from frameworks.reference.core.calls import ReferenceFunction
 from frameworks.reference.core.rounding import Nearest, Rounding
 from frameworks.reference.declarations import CONVENTIONS, LACKING, LACKING_IN_RANKS, REFUSALS, VARIANTS, WHOLE_BLOCKS
 from frameworks.reference.distributed import ReferenceRankGroup
+from frameworks.reference.low_rank import ReferenceAdaptedNetwork
 from frameworks.reference.quantization.float8 import ReferenceDelayedProduct
 from frameworks.reference.quantization.formats import ReferenceFormats, ReferenceQuantizers
 from frameworks.reference.quantization.low_precision import (
@@ -91,6 +93,7 @@ class ReferenceFramework(BaseFramework):
     functions_class: type[ReferenceFunctions] = ReferenceFunctions
     shipped_optimizers_class: type[ReferenceOptimizers] = ReferenceOptimizers
     quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
+    adapted_class: type[ReferenceAdaptedNetwork] = ReferenceAdaptedNetwork
 
     def __init__(
         self,
@@ -195,6 +198,7 @@ class ReferenceFramework(BaseFramework):
             Float8Rule: lambda: self.trainer_class.float8_class.rule,
             DelayedProducts: lambda: self._delayed_product,
             EightBitRule: self._eight_bit_rule,
+            LowRankAdapters: lambda: partial(self.adapted_class, conventions=self._conventions),
         }
 
     def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> ReferenceDelayedProduct:

@@ -39,6 +39,7 @@ from frameworks.contract import (
     DelayedProducts,
     Float8Rule,
     FunctionResult,
+    LowRankAdapters,
     NumberFormats,
     OpResult,
     Part,
@@ -52,7 +53,7 @@ from frameworks.keras_common.framework import NO_LISTS, REFUSED, SUPPORTED, Scop
 from frameworks.keras_common.optimizers import KerasOptimizers, rates
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.ranks import RemoteRankGroup, worker_group_of
-from frameworks.tf import shipped, tflite
+from frameworks.tf import low_rank, shipped, tflite
 from frameworks.tf.core import devices, settings, ways
 from frameworks.tf.core.steps import VARIANTS, function_used, graph_operations, recompute, run_op
 from frameworks.tf.probes import attempts
@@ -69,6 +70,8 @@ from frameworks.tf.training import TensorFlowTrainer
 _MEMBER = "frameworks.tf.distributed:MirroredWorker"
 _OF_PARTS = ("graph", "xla")
 """Modes in which operations and layers are judged one by one."""
+_ADAPTED = ("graph", "eager")
+"""Modes in which low-rank adapters are judged."""
 _RANKED = ("graph", "eager", "mirrored", tflite.MODE)
 """Modes with ranks, which are logical CPUs."""
 
@@ -178,6 +181,8 @@ class TensorFlowFramework(ScopeOfPolicies):
             reasons |= dict.fromkeys(tflite.find_missing(), tflite.NOT_THERE)
         if self.mode == "eager":
             reasons |= dict.fromkeys((Capability.DELAYED_SCALING, Capability.FLOAT8_TRAINING), _FLOAT8_WANTS_A_GRAPH)
+        if self.mode in _ADAPTED:
+            reasons[Capability.ADAPTER_FLOAT_INPUTS] = low_rank.ROUNDS_INPUTS
         if not devices.has_tf32(self.device):
             reasons[Capability.TF32] = _NO_TF32
         return reasons
@@ -189,6 +194,8 @@ class TensorFlowFramework(ScopeOfPolicies):
             result |= {Capability.INT4_PACKING}
         if self.mode == "graph":
             result |= {Capability.PLATEAU, Capability.FUNCTION_USES}
+        if self.mode in _ADAPTED:
+            result |= low_rank.CAPABILITIES
         if self.ranks() is None:
             return result | {Capability.FROZEN, Capability.FREEZE, Capability.LIVE_STATE}
         return result - OF_ONE_PLACE
@@ -196,6 +203,7 @@ class TensorFlowFramework(ScopeOfPolicies):
     def attempts(self) -> Mapping[Capability, Attempt]:
         result = attempts(self._loop_mode, self._place, self._run) | shipped_attempts(self.parts())
         result |= delayed_attempts(partial(self._delayed_product, KERNEL, history=4))
+        result[Capability.ADAPTER_FLOAT_INPUTS] = low_rank.keeps_inputs
         if self.mode == tflite.MODE:
             result |= dict.fromkeys(tflite.find_missing(), tflite.has_lite)
         if self.ranks() is None:
@@ -288,6 +296,7 @@ class TensorFlowFramework(ScopeOfPolicies):
             PostTraining: self._post_training,
             Float8Rule: lambda: RULE,
             DelayedProducts: lambda: self._delayed_product,
+            LowRankAdapters: lambda: partial(low_rank.KerasAdaptedNetwork, mode=self._loop_mode),
         }
 
     def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> KerasDelayedProduct:

@@ -34,6 +34,7 @@ from frameworks.contract import (
     EightBitRule,
     FunctionFormat,
     FunctionResult,
+    LowRankAdapters,
     NumberFormats,
     OpResult,
     Part,
@@ -55,7 +56,7 @@ from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.launch import is_flat, own_attempts, rank_group
 from frameworks.torch.libraries import STACKS
 from frameworks.torch.probes import attempts, float16_clipped, scope_of_everything
-from frameworks.torch.quantization import torchao_formats, torchao_models, transformers_models
+from frameworks.torch.quantization import low_rank, torchao_formats, torchao_models, transformers_models
 from frameworks.torch.quantization.formats import TorchFormats, TorchQuantizers, products
 from frameworks.torch.quantization.post_training import RULE, QatTrainer, TorchPostTraining, converts
 from frameworks.torch.shipped import TorchFunctions, TorchOptimizers
@@ -140,16 +141,18 @@ class TorchFramework(TorchProcess):
 
     def refusals(self) -> Mapping[Capability, str]:
         missing = {} if shipped.available() else {SHIPPED[part]: shipped.MISSING for part in shipped.PARTS}
+        missing |= low_rank.find_refusals() if self.mode == "eager" else {}
         return refusals(self.device, self.mode) | missing
 
     def supported_capabilities(self) -> Collection[Capability]:
         qat = (Capability.QAT, Capability.CONVERT) if self.mode == "eager" and converts() else ()
+        adapters = low_rank.CAPABILITIES if self.mode == "eager" else ()
         return (
             capabilities_of(self.mode, ranks=self.ranks() is not None)
             | casts_of(self.rule(NumberFormats))
             | quantizers_of(self.rule(Quantizers))
             | techniques_of(self.rule(PostTraining))
-            | {*products(self.device), *qat}
+            | {*products(self.device), *qat, *adapters}
         )
 
     def attempts(self) -> Mapping[Capability, Attempt]:
@@ -160,6 +163,7 @@ class TorchFramework(TorchProcess):
         result |= own
         if self.mode not in ("fsdp1", deepspeed_start.MODE):
             result[Capability.ADAM_8BIT] = partial(optimizers.keeps_codes, self.device)
+        result |= low_rank.refused_attempts() if self.mode == "eager" else {}
         result[Capability.OFFLOAD_PARAMETERS] = parameters_leave
         if not self._compiles:
             result |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
@@ -192,6 +196,7 @@ class TorchFramework(TorchProcess):
             PostTraining: self._post_training,
             QatRule: lambda: RULE,
             EightBitRule: optimizers.rule,
+            LowRankAdapters: lambda: partial(low_rank.PeftNetwork, device=self.device),
         }
 
     def _post_training(self) -> PostTraining:

@@ -37,7 +37,7 @@ def read(folder: Path, text: str, name: str = "scaling") -> dict[str, Clause]:
 
 def test_load_clauses_has_every_family() -> None:
     families = {clause.family for clause in CLAUSES.values()}
-    techniques = {"autocast", "master", "scaling", "accumulation", "recompute", "resume"}
+    techniques = {"adapters", "autocast", "master", "scaling", "accumulation", "recompute", "resume"}
     assert (
         techniques | {"cost", "composition", "formats", "laws", "offload", "optimizer", "quantization", "sharding"}
         == families

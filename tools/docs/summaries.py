@@ -49,6 +49,7 @@ TECHNIQUES: Mapping[str, str] = {
     "offload": "offload to host or disk",
     "formats": "8-bit formats, float8 training",
     "quantization": "quantization, 8-bit Adam",
+    "adapters": "low-rank adapters (LoRA)",
     "composition": "several techniques at once",
     "laws": "generated programs",
     "cost": "memory and time",
