@@ -19,6 +19,17 @@ from frameworks.contract.capabilities import (
 from frameworks.contract.conventions import Conventions, ScalerRule
 from frameworks.contract.framework import Framework
 from frameworks.contract.low_rank import AdaptedNetwork, BaseFormat, LowRank, LowRankAdapters
+from frameworks.contract.meshes import (
+    DIVIDED,
+    BlockSamples,
+    BlockWeights,
+    MeshCase,
+    Meshes,
+    MeshLayout,
+    MeshUpdate,
+    PipelineCase,
+    Pipelines,
+)
 from frameworks.contract.quantization import (
     AmaxHistories,
     AmaxHistory,

@@ -81,6 +81,9 @@ class Capability(StrEnum):
     RANKS_COLLECTIVES = "ranks.collectives"  # the number of collective operations can be read
     RANKS_LOST = "ranks.lost"  # one rank can stop while the others go on
     RANKS_RESHAPE = "ranks.reshape"  # a saved run is restored by another number of ranks
+    RANKS_TENSOR = "ranks.tensor"  # a mesh of ranks divides the layers' parameters
+    RANKS_SEQUENCE = "ranks.sequence"  # such a mesh also divides the positions
+    RANKS_PIPELINE = "ranks.pipeline"  # a schedule of micro-batches over stages of the model
     OFFLOAD_ACTIVATIONS = "offload.activations"
     OFFLOAD_PARAMETERS = "offload.parameters"
     OFFLOAD_OPTIMIZER = "offload.optimizer"

@@ -70,6 +70,8 @@ class Conventions:
         nonfinite_micro_batch: the gradients that a non-finite micro-batch discards: its window's, or only its own.
         batch_statistics: statistics of batch norm if ranks share a micro-batch: over each rank's own samples, or over
             those of all ranks in one program ("whole"), in which dropout also draws as in one run.
+        pipeline_scaling: the gradients that a step of a pipeline's schedule divides by its number of micro-batches, by
+            default: its own ("mean-once"), all that have been added up so far, or none.
         remainder: treatment of an incomplete window at the end of an epoch.
         static_skips: True if an overflow skips an update under a static scale too.
         partial_overflow: the updates that an overflow skips if two optimizers share a scaler.
@@ -110,6 +112,7 @@ class Conventions:
     clip_norm: Literal["applied", "all"] = "applied"
     nonfinite_micro_batch: Literal["drop-window", "drop-micro-batch"] = "drop-window"
     batch_statistics: Literal["rank", "whole"] = "rank"
+    pipeline_scaling: Literal["mean-once", "mean-each-step", "none"] = "mean-once"
     remainder: Literal["flush", "carry", "drop"] = "flush"
     static_skips: bool = True
     partial_overflow: Literal["skip-overflowing", "skip-all"] = "skip-overflowing"

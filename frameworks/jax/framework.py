@@ -34,6 +34,7 @@ from frameworks.contract import (
     FunctionFormat,
     FunctionResult,
     LowRankAdapters,
+    Meshes,
     NumberFormats,
     OpResult,
     Part,
@@ -55,6 +56,7 @@ from frameworks.jax.core.settings import (
     SHARDED,
     WHOLE,
     OnDevice,
+    device_workers,
     is_installed,
     rank_group,
 )
@@ -76,6 +78,7 @@ from frameworks.jax.training import optimizers
 from frameworks.jax.training.optimizers import INITIAL, MINIMUM, OPTIMIZERS, REFUSED_OPTIONS
 from frameworks.jax.training.steps import function_used, recompute
 from frameworks.jax.training.trainer import JaxTrainer, OffloadedTrainer, activations_leave, disk_is_a_memory
+from frameworks.ranks import RemoteMeshes
 
 _SUPPORTED = OPTIONS | {
     Capability.FLOAT64_HEADS,
@@ -176,6 +179,7 @@ class JaxFramework(OnDevice):
         result = _SUPPORTED | interfaces | {Capability.DELAYED_SCALING}
         if self.mode == JIT:
             result |= {Capability.PLATEAU, Capability.FUNCTION_USES, *low_rank.CAPABILITIES}
+            result |= {Capability.RANKS_TENSOR, Capability.RANKS_SEQUENCE} if self.device == "cpu" else set()
         return result if self.mode == SHARDED else result | _IN_ONE_PLACE
 
     def attempts(self) -> Mapping[Capability, Attempt]:
@@ -236,6 +240,7 @@ class JaxFramework(OnDevice):
             Float8Rule: lambda: RULE,
             DelayedProducts: lambda: self._delayed_product,
             LowRankAdapters: lambda: partial(low_rank.QwixNetwork, device=self._place),
+            Meshes: partial(RemoteMeshes, partial(device_workers, 4), "frameworks.jax.meshes"),
         }
 
     def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> FlaxDelayedProduct:

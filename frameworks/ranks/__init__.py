@@ -1,4 +1,5 @@
 """Ranks as worker processes: started once, reused for many runs, and ended together if one fails."""
 
+from frameworks.ranks.meshes import RemoteMeshes
 from frameworks.ranks.messages import Limits, group_seconds
 from frameworks.ranks.worker_group import RemoteRankGroup, WorkerGroup, close_all, worker_group_of

@@ -316,6 +316,14 @@ class WorkerGroup:
         ]
         return tuple(chain.from_iterable(self._command("ask", calls, self.limits.answer_s)))
 
+    def call(self, function: str, *arguments: Any) -> tuple[Any, ...]:
+        """Calls a function, as package.module:function, in every process; returns one result for each process.
+
+        Raises:
+            RankFailed, Exception: as in `ask`.
+        """
+        return tuple(self._command("call", [(function, arguments)] * len(self._processes), self.limits.answer_s))
+
     def run_numbers(self) -> tuple[tuple[int, ...], ...]:
         """The numbers of the runs on each rank."""
         return tuple(

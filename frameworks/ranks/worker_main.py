@@ -72,6 +72,11 @@ class CommandHandler:
             raise TypeError(f"{name} needs ask(verb, arguments): its process has {len(arguments)} ranks")
         return (getattr(trainer, verb)(*arguments[0].arguments, **arguments[0].named),)
 
+    def call(self, function: str, arguments: tuple[Any, ...]) -> Any:
+        """Calls a function of a module."""
+        module, _, name = function.partition(":")
+        return getattr(import_module(module), name)(*arguments)
+
     def run_numbers(self) -> tuple[Any, ...]:
         """The numbers of the existing runs, once for each rank of this process."""
         return (tuple(self.runs),) * self.opening.ranks

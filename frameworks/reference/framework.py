@@ -29,9 +29,11 @@ from frameworks.contract import (
     FunctionResult,
     LoadedRun,
     LowRankAdapters,
+    Meshes,
     NumberFormats,
     OpResult,
     Part,
+    Pipelines,
     PostTraining,
     QatRule,
     Quantizers,
@@ -50,6 +52,7 @@ from frameworks.reference.core.rounding import Nearest, Rounding
 from frameworks.reference.declarations import CONVENTIONS, LACKING, LACKING_IN_RANKS, REFUSALS, VARIANTS, WHOLE_BLOCKS
 from frameworks.reference.distributed import ReferenceRankGroup
 from frameworks.reference.low_rank import ReferenceAdaptedNetwork
+from frameworks.reference.meshes import ReferenceMeshes, ReferencePipelines
 from frameworks.reference.quantization.float8 import ReferenceDelayedProduct
 from frameworks.reference.quantization.formats import ReferenceFormats, ReferenceQuantizers
 from frameworks.reference.quantization.low_precision import (
@@ -92,6 +95,8 @@ class ReferenceFramework(BaseFramework):
     shipped_class: type[ReferenceShipped] = ReferenceShipped
     functions_class: type[ReferenceFunctions] = ReferenceFunctions
     shipped_optimizers_class: type[ReferenceOptimizers] = ReferenceOptimizers
+    meshes_class: type[ReferenceMeshes] = ReferenceMeshes
+    pipelines_class: type[ReferencePipelines] = ReferencePipelines
     quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
     adapted_class: type[ReferenceAdaptedNetwork] = ReferenceAdaptedNetwork
 
@@ -199,6 +204,8 @@ class ReferenceFramework(BaseFramework):
             DelayedProducts: lambda: self._delayed_product,
             EightBitRule: self._eight_bit_rule,
             LowRankAdapters: lambda: partial(self.adapted_class, conventions=self._conventions),
+            Meshes: self.meshes_class,
+            Pipelines: self.pipelines_class,
         }
 
     def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> ReferenceDelayedProduct:

@@ -60,7 +60,8 @@ def capabilities_of(mode: str, *, ranks: bool) -> frozenset[Capability]:
     """Capabilities of PyTorch without a library in a mode, with ranks in every recipe or not, before `refusals`."""
     if mode == deepspeed_start.MODE:
         return _ALONE - {Capability.SAVED_BYTES}
-    eager = {Capability.PLATEAU, Capability.FUNCTION_USES} if mode == "eager" else frozenset[Capability]()
+    meshes = {Capability.RANKS_TENSOR, Capability.RANKS_SEQUENCE, Capability.RANKS_PIPELINE}
+    eager = {Capability.PLATEAU, Capability.FUNCTION_USES, *meshes} if mode == "eager" else frozenset[Capability]()
     return _ALONE | optimizers.OPTIMIZERS | OPTIONS | eager | (frozenset() if ranks else _IN_ONE_PLACE)
 
 
@@ -107,6 +108,7 @@ def conventions(mode: str) -> Conventions:
     compiled = mode in MODES
     return Conventions(
         plateau_signed=True,
+        pipeline_scaling="mean-each-step",
         normalisation="low" if mode == deepspeed_start.MODE else "batch",
         adam_epsilon="outside",
         adafactor_epsilon="floor",

@@ -35,9 +35,11 @@ from frameworks.contract import (
     FunctionFormat,
     FunctionResult,
     LowRankAdapters,
+    Meshes,
     NumberFormats,
     OpResult,
     Part,
+    Pipelines,
     PostTraining,
     QatRule,
     Quantizers,
@@ -53,7 +55,7 @@ from frameworks.torch.core.schedules import plateau_rates
 from frameworks.torch.core.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
 from frameworks.torch.declarations import NO_MASTERS, capabilities_of, conventions, refusals
 from frameworks.torch.distributed import deepspeed_start
-from frameworks.torch.launch import is_flat, own_attempts, rank_group
+from frameworks.torch.launch import is_flat, meshes, own_attempts, rank_group
 from frameworks.torch.libraries import STACKS
 from frameworks.torch.probes import attempts, float16_clipped, scope_of_everything
 from frameworks.torch.quantization import low_rank, torchao_formats, torchao_models, transformers_models
@@ -197,6 +199,8 @@ class TorchFramework(TorchProcess):
             QatRule: lambda: RULE,
             EightBitRule: optimizers.rule,
             LowRankAdapters: lambda: partial(low_rank.PeftNetwork, device=self.device),
+            Meshes: meshes,
+            Pipelines: meshes,
         }
 
     def _post_training(self) -> PostTraining:

@@ -13,7 +13,7 @@ from fixtures.optimizers import SGD, Adafactor, Adagrad, Muon
 from fixtures.recipe import MASTERED, Precision, Ranks, Recipe
 from frameworks.base import BaseRankGroup, ranks_of, window_across_ranks
 from frameworks.contract import Attempt, Capability, Unsupported, needs
-from frameworks.ranks import RemoteRankGroup, worker_group_of
+from frameworks.ranks import RemoteMeshes, RemoteRankGroup, worker_group_of
 from frameworks.torch.declarations import NO_MASTERS
 from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.distributed.deepspeed_start import stays_without_gradient, trains
@@ -156,3 +156,10 @@ def _two_losses(ranks: Ranks, mode: str) -> bool:
     batch = sincos_batch(4)
     run = _start_rank_group(sincos(4), recipe, mode=mode)
     return not any(update.skipped for update in run.update(window_across_ranks((batch,), 2)))
+
+
+def meshes() -> RemoteMeshes:
+    """Two ranks with DTensors by plans of `parallelize_module`, `fully_shard` over another mesh, and pipelines."""
+    return RemoteMeshes(
+        partial(worker_group_of, _MEMBER, 2, "cpu", "eager", _ENVIRONMENT), "frameworks.torch.distributed.meshes"
+    )

@@ -25,7 +25,7 @@ from fixtures.recipe import Recipe
 from frameworks.base import BaseFramework, BaseRankGroup, processor, ranks_of
 from frameworks.cache_folder import PROGRAMS, cache_folder, prune
 from frameworks.contract import Attempt, Capability
-from frameworks.ranks import RemoteRankGroup, worker_group_of
+from frameworks.ranks import RemoteRankGroup, WorkerGroup, worker_group_of
 
 JIT, NOJIT, SHARDED, OFFLOAD, KERAS = "jit", "nojit", "sharded", "offload", "keras"
 PINNED_HOST = "pinned_host"
@@ -172,10 +172,14 @@ def rank_group(
         Unsupported: JAX's ranks do not support the recipe.
         ValueError: the recipe names no ranks.
     """
-    count = ranks_of(recipe).count
+    devices = device_workers(ranks_of(recipe).count, mode)
+    return RemoteRankGroup(devices, devices.make([(model, recipe, weights)]))
+
+
+def device_workers(count: int, mode: str = SHARDED) -> WorkerGroup:
+    """The process of a mode's ranks, each a device of XLA's on the CPU."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
-    worker_group = worker_group_of(_MEMBERS[mode], count, "cpu", mode, {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}, 1)
-    return RemoteRankGroup(worker_group, worker_group.make([(model, recipe, weights)]))
+    return worker_group_of(_MEMBERS[mode], count, "cpu", mode, {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}, 1)
 
 
 def is_installed(package: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -17,14 +17,15 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.base import BaseRankGroup, RankGroupTrainer, with_ranks
-from frameworks.contract import Attempt, Capability, Conventions, OpResult, RecomputeCase, RecomputeResult
+from frameworks.contract import Attempt, Capability, Conventions, Meshes, OpResult, RecomputeCase, RecomputeResult
 from frameworks.jax.core.arrays import NO_PEAK, has_peak, wide_formats
-from frameworks.jax.core.settings import KERAS, REFUSED_RANKS, OnDevice, rank_group
+from frameworks.jax.core.settings import KERAS, REFUSED_RANKS, OnDevice, device_workers, rank_group
 from frameworks.jax.keras.steps import BACKEND
 from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.jax.training.steps import differentiate_case
 from frameworks.keras_common.framework import NO_LISTS, REFUSED, SUPPORTED, ScopeOfPolicies, keras_attempts
 from frameworks.keras_common.settings import read_settings, write_settings
+from frameworks.ranks import RemoteMeshes
 
 _LAYOUT = (
     "Keras makes an optimizer's variables with the layout of their weight, and a LayoutMap's entries do not matter"
@@ -68,7 +69,12 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
         return _REFUSED | (_CPU_REFUSED if self.device == "cpu" else {})
 
     def supported_capabilities(self) -> Collection[Capability]:
-        return SUPPORTED | {Capability.SAVED_BYTES}
+        meshes = {Capability.RANKS_TENSOR, Capability.RANKS_SEQUENCE} if self.device == "cpu" else set()
+        return SUPPORTED | {Capability.SAVED_BYTES} | meshes
+
+    def rules(self) -> Mapping[type, Callable[[], Any]]:
+        workers = partial(device_workers, 4, KERAS)
+        return {**super().rules(), Meshes: partial(RemoteMeshes, workers, "frameworks.jax.keras.meshes")}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         of_arrays = keras_attempts(BACKEND, self._run)

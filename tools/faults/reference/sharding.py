@@ -13,8 +13,9 @@ from autograd.core import VJPNode
 from fixtures.arrays import Array
 from fixtures.model import Batch
 from fixtures.recipe import OffloadedKind
-from frameworks.contract import Update
+from frameworks.contract import BlockWeights, MeshLayout, Update
 from frameworks.reference.distributed import ReferenceRankGroup
+from frameworks.reference.meshes import ReferenceMeshes, ReferencePipelines, add, norm_of
 from frameworks.reference.quantization.eight_bit_state import EightBitMoments
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.offload import DiskStore, HostStore, StoredArrays
@@ -467,3 +468,52 @@ class RanksBeforeTheDamageLoad(ReferenceRankGroup):
     def restore(self, path: Path) -> None:
         for trainer in self.trainers:
             trainer.restore(path / f"rank-{trainer.rank}")
+
+
+@fault("https://github.com/pytorch/torchtitan/issues/1733", "sharding.pipeline-window")
+class EachStepDividesWhatIsThere(ReferencePipelines):
+    """A step of a pipeline's schedule divides the gradients of earlier steps again."""
+
+    def add(self, total: BlockWeights, step: BlockWeights, micro_batches: int) -> BlockWeights:
+        return {name: gradient / micro_batches for name, gradient in add(total, step).items()}
+
+
+@fault("https://github.com/NVIDIA/Megatron-LM/issues/1446", "sharding.mesh-equals-whole", "sharding.mesh-clip")
+class PartialGradientsAreNotAdded(ReferenceMeshes):
+    """Each rank updates the norm by the gradient of its own positions."""
+
+    def reduce(self, layout: MeshLayout, gradients: Sequence[BlockWeights]) -> Sequence[BlockWeights]:
+        return gradients
+
+
+@fault("https://github.com/NVIDIA-NeMo/Automodel/pull/3822", "sharding.mesh-equals-whole")
+class CopiesBeginApart(ReferenceMeshes):
+    """Each rank initializes what the mesh does not divide for itself."""
+
+    def split(self, weights: BlockWeights, rank: int, count: int) -> dict[str, Array]:
+        part = super().split(weights, rank, count)
+        return {**part, "norm.weight": part["norm.weight"] * 2.0**rank}
+
+
+@fault("https://github.com/ROCm/TransformerEngine/pull/715", "sharding.mesh-clip")
+class CopiesCountOnEachRankOfAMesh(ReferenceMeshes):
+    """The norm counts a replicated gradient once for each rank."""
+
+    def total_norm(self, gradients: Sequence[BlockWeights]) -> float:
+        return math.sqrt(sum(norm_of(own) ** 2 for own in gradients))
+
+
+@fault("https://github.com/huggingface/transformers/pull/46113", "sharding.mesh-clip")
+class NormIsReportedAndNotUsed(ReferenceMeshes):
+    """Clipping reports the norm and multiplies no gradient."""
+
+    def clip(self, gradients: BlockWeights, factor: float) -> BlockWeights:
+        return gradients
+
+
+@fault("https://github.com/keras-team/keras-hub/pull/2810", "sharding.layout-takes-effect")
+class UnknownNamesAreSilent(ReferenceMeshes):
+    """A layout that names no parameter is accepted."""
+
+    def find_axis(self, name: str, weights: BlockWeights) -> int | None:
+        return super().find_axis(name, weights) if name in weights else None
