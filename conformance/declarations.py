@@ -54,6 +54,7 @@ from frameworks.contract import (
     StochasticRounding,
     Trainer,
     Unsupported,
+    ValueSaver,
     model_needs,
     needs,
 )
@@ -255,6 +256,8 @@ _CALLS: Mapping[Capability, Callable[[Framework], object]] = {
     Capability.LOADED_CHECKPOINT: lambda f: f.loaded_run("float32", 1, 0.5),
     Capability.LOAD_ORDER: partial(_resume, lambda run, folder: run.restore_in(folder, "optimizer-first")),
     Capability.LIVE_STATE: _take,
+    Capability.SAVED_VALUES: lambda f: f.rule(ValueSaver),
+    Capability.BACKGROUND_SAVES: lambda f: f.rule(ValueSaver),
     Capability.DATA_POSITION: lambda f: f.resumed_epoch("in-order", 2),
     Capability.PLAIN_LOOP: lambda f: f.plain_trainer(exact_stack(), Recipe()),
 }

@@ -130,14 +130,23 @@ def run_in_new_process(task: Runnable, path: Path) -> Any:
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
+    completed = end_process(task, path)
+    if completed.returncode:
+        raise RuntimeError(f"the new process ended with {completed.returncode}: {completed.stderr[-1000:]}")
+    return pickle.loads(path.with_name(f"{path.name}.result").read_bytes())
+
+
+def end_process(task: Runnable, path: Path) -> subprocess.CompletedProcess[str]:
+    """Run a task in a new process and return the process's end, however it ended.
+
+    Args:
+        path: two files are written next to it.
+    """
     task_file, result = path.with_name(f"{path.name}.task"), path.with_name(f"{path.name}.result")
     task_file.write_bytes(pickle.dumps(task))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-P", "-m", "conformance.checks.subprocesses", str(task_file), str(result)]
-    completed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    if completed.returncode:
-        raise RuntimeError(f"the new process ended with {completed.returncode}: {completed.stderr[-1000:]}")
-    return pickle.loads(result.read_bytes())
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 if __name__ == "__main__":

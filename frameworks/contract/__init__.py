@@ -5,6 +5,16 @@ and creates `Trainer`s; a `Trainer` is one training run. An unsupported request 
 capability's name, which is recorded and never counts as a pass.
 """
 
+from frameworks.contract.background import (
+    NUMBERS,
+    BackgroundRule,
+    Gate,
+    Kind,
+    LiveValues,
+    Point,
+    SaveSeries,
+    ValueSaver,
+)
 from frameworks.contract.capabilities import (
     NOT_OFFERED,
     SUPPORTED,

@@ -153,6 +153,8 @@ class Capability(StrEnum):
     LOAD_ORDER = "trainer.load-order"  # parts of a run are made and loaded in the user's order
     LIVE_STATE = "trainer.live-state"  # a run takes the state of another run in the process
     DATA_POSITION = "trainer.data-position"  # a run resumes in the middle of a library's data loader
+    SAVED_VALUES = "trainer.saved-values"  # values of several types, saved without a model
+    BACKGROUND_SAVES = "trainer.background-saves"  # saves that go on while the run trains
     PLAIN_LOOP = "trainer.plain-loop"  # the same run without the library that trains it
 
     @classmethod

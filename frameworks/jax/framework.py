@@ -43,6 +43,7 @@ from frameworks.contract import (
     RecomputeResult,
     ScalerRule,
     Unsupported,
+    ValueSaver,
 )
 from frameworks.jax import low_rank, shipped
 from frameworks.jax.core.arrays import NO_PEAK, wide_formats
@@ -74,7 +75,7 @@ from frameworks.jax.quantization import (
     QwixPostTraining,
     joins_windows,
 )
-from frameworks.jax.training import optimizers
+from frameworks.jax.training import background, optimizers
 from frameworks.jax.training.optimizers import INITIAL, MINIMUM, OPTIMIZERS, REFUSED_OPTIONS
 from frameworks.jax.training.steps import function_used, recompute
 from frameworks.jax.training.trainer import JaxTrainer, OffloadedTrainer, activations_leave, disk_is_a_memory
@@ -180,6 +181,7 @@ class JaxFramework(OnDevice):
         if self.mode == JIT:
             result |= {Capability.PLATEAU, Capability.FUNCTION_USES, *low_rank.CAPABILITIES}
             result |= {Capability.RANKS_TENSOR, Capability.RANKS_SEQUENCE} if self.device == "cpu" else set()
+            result |= {Capability.SAVED_VALUES, Capability.BACKGROUND_SAVES}
         return result if self.mode == SHARDED else result | _IN_ONE_PLACE
 
     def attempts(self) -> Mapping[Capability, Attempt]:
@@ -241,6 +243,7 @@ class JaxFramework(OnDevice):
             DelayedProducts: lambda: self._delayed_product,
             LowRankAdapters: lambda: partial(low_rank.QwixNetwork, device=self._place),
             Meshes: partial(RemoteMeshes, partial(device_workers, 4), "frameworks.jax.meshes"),
+            ValueSaver: lambda: background.SAVER,
         }
 
     def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> FlaxDelayedProduct:

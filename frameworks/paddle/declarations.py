@@ -19,6 +19,7 @@ from frameworks.paddle.core import settings
 from frameworks.paddle.core.devices import format_name, to_tensor
 from frameworks.paddle.core.layers import OPERATIONS
 from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH
+from frameworks.paddle.training.background import NO_BACKGROUND
 from frameworks.paddle.training.optimizers import OPTIMIZERS, forced_scaler, quiet
 
 IN_BOTH_GRAPHS = frozenset(
@@ -62,8 +63,9 @@ _DYGRAPH = IN_BOTH_GRAPHS | {
     Capability.GROUPS,
     Capability.GROUP_RATES,
     Capability.SAVED_BYTES,
+    Capability.SAVED_VALUES,
 }
-_OF_ONE_MODE = {Capability.PLATEAU, Capability.FUNCTION_USES}
+_OF_ONE_MODE = {Capability.PLATEAU, Capability.FUNCTION_USES, Capability.SAVED_VALUES}
 _IN_ONE_PLACE = OF_ONE_PLACE | {
     Capability.FROZEN,
     Capability.FREEZE,
@@ -140,7 +142,7 @@ def refusals(device: str, *, forced: bool) -> dict[Capability, str]:
         reasons |= dict.fromkeys(PRECISIONS, _LOW_MODEL_ON_CPU)
         reasons |= dict.fromkeys((Capability.O1_FLOAT16, Capability.O1_BFLOAT16, *SCOPES), _SCOPE_ON_CPU)
         reasons |= {} if forced else dict.fromkeys(SCALING, _SCALER_ON_CPU)
-        reasons |= _RANKS | _OFFLOAD
+        reasons |= _RANKS | _OFFLOAD | {Capability.BACKGROUND_SAVES: NO_BACKGROUND}
     return reasons | refused_in_both_graphs(device)
 
 

@@ -45,6 +45,7 @@ from frameworks.contract import (
     RecomputeResult,
     Trainer,
     Unsupported,
+    ValueSaver,
 )
 from frameworks.paddle import shipped
 from frameworks.paddle.core import devices, layers, settings, ways
@@ -62,6 +63,7 @@ from frameworks.paddle.quantization import (
     integer_products,
 )
 from frameworks.paddle.training import optimizers
+from frameworks.paddle.training.background import SAVER, saves_in_background
 from frameworks.paddle.training.trainer import DygraphTrainer
 from frameworks.ranks import Limits, RemoteRankGroup, worker_group_of
 
@@ -262,6 +264,7 @@ class PaddleFramework(OneGraph):
             result |= offload_attempts(self.run_of, [Offload(("activations",), "disk")])
         if self.device == "cpu":
             result |= dict.fromkeys((Capability.OFFLOAD_PARAMETERS, Capability.OFFLOAD_OPTIMIZER), offloads_shards)
+            result[Capability.BACKGROUND_SAVES] = saves_in_background
         if not has_ranks(self.device):
             return result
         return with_ranks(result, self.ranks_of_a_run, self.ranks(), reshaped="replicated")
@@ -283,7 +286,12 @@ class PaddleFramework(OneGraph):
         return replace(super().conventions(), adam_correction="weights")
 
     def rules(self) -> Mapping[type, Callable[[], Any]]:
-        return {NumberFormats: PaddleFormats, Quantizers: PaddleQuantizers, PostTraining: PaddlePostTraining}
+        return {
+            NumberFormats: PaddleFormats,
+            Quantizers: PaddleQuantizers,
+            PostTraining: PaddlePostTraining,
+            ValueSaver: lambda: SAVER,
+        }
 
     def recompute_variants(self) -> tuple[str, ...]:
         return (REENTRANT, HOOKS)

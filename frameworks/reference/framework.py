@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -42,6 +43,7 @@ from frameworks.contract import (
     StochasticRounding,
     Trainer,
     Unsupported,
+    ValueSaver,
     needs,
 )
 from frameworks.reference import declarations
@@ -62,6 +64,7 @@ from frameworks.reference.quantization.low_precision import (
 )
 from frameworks.reference.quantization.post_training import ReferencePostTraining, ReferenceQuantizedModel
 from frameworks.reference.shipped import ReferenceFunctions, ReferenceOptimizers, ReferenceShipped
+from frameworks.reference.training.background import SAVER, ReferenceSeries
 from frameworks.reference.training.optimizers import AdamRule
 from frameworks.reference.training.trainer import ReferenceLoop, ReferenceTrainer
 
@@ -97,6 +100,7 @@ class ReferenceFramework(BaseFramework):
     shipped_optimizers_class: type[ReferenceOptimizers] = ReferenceOptimizers
     meshes_class: type[ReferenceMeshes] = ReferenceMeshes
     pipelines_class: type[ReferencePipelines] = ReferencePipelines
+    series_class: type[ReferenceSeries] = ReferenceSeries
     quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
     adapted_class: type[ReferenceAdaptedNetwork] = ReferenceAdaptedNetwork
 
@@ -206,6 +210,7 @@ class ReferenceFramework(BaseFramework):
             LowRankAdapters: lambda: partial(self.adapted_class, conventions=self._conventions),
             Meshes: self.meshes_class,
             Pipelines: self.pipelines_class,
+            ValueSaver: lambda: replace(SAVER, series=self.series_class),
         }
 
     def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> ReferenceDelayedProduct:

@@ -48,12 +48,14 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
     Unsupported,
+    ValueSaver,
 )
 from frameworks.keras_common.framework import NO_LISTS, REFUSED, SUPPORTED, ScopeOfPolicies
 from frameworks.keras_common.optimizers import KerasOptimizers, rates
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.ranks import RemoteRankGroup, worker_group_of
 from frameworks.tf import low_rank, shipped, tflite
+from frameworks.tf.background import SAVER
 from frameworks.tf.core import devices, settings, ways
 from frameworks.tf.core.steps import VARIANTS, function_used, graph_operations, recompute, run_op
 from frameworks.tf.probes import attempts
@@ -194,6 +196,7 @@ class TensorFlowFramework(ScopeOfPolicies):
             result |= {Capability.INT4_PACKING}
         if self.mode == "graph":
             result |= {Capability.PLATEAU, Capability.FUNCTION_USES}
+            result |= {Capability.SAVED_VALUES, Capability.BACKGROUND_SAVES}
         if self.mode in _ADAPTED:
             result |= low_rank.CAPABILITIES
         if self.ranks() is None:
@@ -297,6 +300,7 @@ class TensorFlowFramework(ScopeOfPolicies):
             Float8Rule: lambda: RULE,
             DelayedProducts: lambda: self._delayed_product,
             LowRankAdapters: lambda: partial(low_rank.KerasAdaptedNetwork, mode=self._loop_mode),
+            ValueSaver: lambda: SAVER,
         }
 
     def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> KerasDelayedProduct:

@@ -19,7 +19,16 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Float8, Recipe
 from frameworks.base import of_same_class
-from frameworks.contract import AmaxHistories, AmaxHistory, Capability, LayerTrace, Operand, Trainer, Unsupported
+from frameworks.contract import (
+    AmaxHistories,
+    AmaxHistory,
+    Capability,
+    LayerTrace,
+    LiveValues,
+    Operand,
+    Trainer,
+    Unsupported,
+)
 from frameworks.keras_common.layers import BuiltNetwork, NetworkBuilder
 from frameworks.keras_common.optimizers import make_optimizer, scaler_settings
 from frameworks.keras_common.run import COLUMNS, KerasMicroBatch, StatefulRun, micro_batches_of, rows_of
@@ -108,7 +117,8 @@ class TensorFlowTrainer(StatefulRun):
         return super().buffers() | delayed_scaling_state(self.bound.memory, self.gathered)
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
-        return {**super().views(), AmaxHistories: self.amax_histories}
+        parts = partial(_parts, self.bound, self.optimizer)
+        return {**super().views(), AmaxHistories: self.amax_histories, LiveValues: parts}
 
     def amax_histories(self) -> dict[str, dict[Operand, AmaxHistory]]:
         if not self.bound.memory:

@@ -53,6 +53,18 @@ _ALONE = TRAINING | {
     Capability.TIED_WEIGHTS,
     Capability.USER_FUNCTION,
 }
+_IN_EAGER = frozenset(
+    {
+        Capability.PLATEAU,
+        Capability.FUNCTION_USES,
+        Capability.SAVED_VALUES,
+        Capability.BACKGROUND_SAVES,
+        Capability.RANKS_TENSOR,
+        Capability.RANKS_SEQUENCE,
+        Capability.RANKS_PIPELINE,
+    }
+)
+"""Capabilities of mode "eager" alone: other modes would repeat them."""
 _IN_ONE_PLACE = frozenset({Capability.FREEZE, Capability.LIVE_STATE, Capability.LOAD_ORDER, Capability.STEP_HOOKS})
 
 
@@ -60,8 +72,7 @@ def capabilities_of(mode: str, *, ranks: bool) -> frozenset[Capability]:
     """Capabilities of PyTorch without a library in a mode, with ranks in every recipe or not, before `refusals`."""
     if mode == deepspeed_start.MODE:
         return _ALONE - {Capability.SAVED_BYTES}
-    meshes = {Capability.RANKS_TENSOR, Capability.RANKS_SEQUENCE, Capability.RANKS_PIPELINE}
-    eager = {Capability.PLATEAU, Capability.FUNCTION_USES, *meshes} if mode == "eager" else frozenset[Capability]()
+    eager = _IN_EAGER if mode == "eager" else frozenset[Capability]()
     return _ALONE | optimizers.OPTIMIZERS | OPTIONS | eager | (frozenset() if ranks else _IN_ONE_PLACE)
 
 

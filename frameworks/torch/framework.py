@@ -46,6 +46,7 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
     Unsupported,
+    ValueSaver,
 )
 from frameworks.torch import shipped
 from frameworks.torch.core import devices, settings, ways
@@ -62,7 +63,7 @@ from frameworks.torch.quantization import low_rank, torchao_formats, torchao_mod
 from frameworks.torch.quantization.formats import TorchFormats, TorchQuantizers, products
 from frameworks.torch.quantization.post_training import RULE, QatTrainer, TorchPostTraining, converts
 from frameworks.torch.shipped import TorchFunctions, TorchOptimizers
-from frameworks.torch.training import optimizers
+from frameworks.torch.training import background, optimizers
 from frameworks.torch.training.optimizers import NO_CLIPPING, wants_fused
 from frameworks.torch.training.trainer import TorchTrainer
 
@@ -201,6 +202,7 @@ class TorchFramework(TorchProcess):
             LowRankAdapters: lambda: partial(low_rank.PeftNetwork, device=self.device),
             Meshes: meshes,
             Pipelines: meshes,
+            ValueSaver: lambda: background.SAVER,
         }
 
     def _post_training(self) -> PostTraining:

@@ -37,6 +37,7 @@ from frameworks.contract import (
     Capability,
     Gradients,
     LayerTrace,
+    LiveValues,
     Operand,
     Trainer,
     Unsupported,
@@ -186,7 +187,7 @@ class JaxTrainer(BaseTrainer):
         return self.layout.arrays(self.moved.buffers) | quantization.delayed_scaling_state(self.leaves)
 
     def views(self) -> Mapping[type, Callable[[], Any]]:
-        return {**super().views(), AmaxHistories: self.amax_histories}
+        return {**super().views(), AmaxHistories: self.amax_histories, LiveValues: self._tree}
 
     def amax_histories(self) -> dict[str, dict[Operand, AmaxHistory]]:
         if not (result := quantization.amax_histories(self.leaves, self.layout.canonical)):

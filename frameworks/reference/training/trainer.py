@@ -31,7 +31,7 @@ from fixtures.model import Batch, Model, Window
 from fixtures.models import exact_linear, scalar
 from fixtures.recipe import BFLOAT16, SGD, DynamicScaling, FormatName, Precision, Recipe
 from frameworks.base import NO_AVERAGE, BaseTrainer, of_same_class, over_window
-from frameworks.contract import Gradients, LayerTrace, LoadedRun, LoadOrder, Trainer, Update
+from frameworks.contract import Gradients, LayerTrace, LiveValues, LoadedRun, LoadOrder, Trainer, Update
 from frameworks.reference.core import checkpoint, scope
 from frameworks.reference.core.network import TracedTensors
 from frameworks.reference.core.primitives import weighted_sum
@@ -182,6 +182,9 @@ class SavedRun(Decisions, BaseTrainer):
 
     def take(self, other: Trainer) -> None:
         self.load_state(of_same_class(self, other).save_state())
+
+    def views(self) -> Mapping[type, Callable[[], Any]]:
+        return {**super().views(), LiveValues: self.save_state}
 
     def freeze(self, names: Collection[str]) -> None:
         self.frozen = frozenset(names).union(self.recipe.frozen)

@@ -30,7 +30,7 @@ from frameworks.base import (
     same_parts,
     unscaled_in_trace,
 )
-from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
+from frameworks.contract import Capability, Gradients, LayerTrace, LiveValues, LoadOrder, Trainer, Unsupported, Update
 from frameworks.torch.core import devices, ways
 from frameworks.torch.core.devices import (
     DTYPES,
@@ -288,6 +288,9 @@ class TorchTrainer(BaseTrainer):
         if self.scaler is not None and self.scaler.is_enabled():
             every["scaler"] = self.scaler
         return every if self.recipe.way("save") == "" else with_state_api(every)
+
+    def views(self) -> Mapping[type, Callable[[], Any]]:
+        return {**super().views(), LiveValues: self.parts}
 
     def saved_bytes(self, batch: Batch) -> int:
         loaded = self._load(batch)

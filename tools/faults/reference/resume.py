@@ -1,6 +1,6 @@
 """Faults of checkpoints: missing content, missing refusals, and side effects."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,9 +10,10 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adam, Precision
 from frameworks.base import of_same_class
-from frameworks.contract import Trainer
+from frameworks.contract import Gate, LiveValues, Trainer
 from frameworks.reference.core import checkpoint, scope
 from frameworks.reference.core.tape import Tensor
+from frameworks.reference.training.background import ReferenceSeries
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.trainer import ReferenceTrainer
 from tools.faults import fault
@@ -378,3 +379,102 @@ class LoadedModelGetsNewMoments(ReferenceTrainer):
         super().load_part(part, arrays)
         if part == "model":
             self.slots = {slot: {n: np.zeros_like(v) for n, v in old.items()} for slot, old in self.slots.items()}
+
+
+@fault("https://github.com/pytorch/pytorch/issues/144657", "resume.async-is-a-snapshot")
+class LiveValuesAreWritten(ReferenceSeries):
+    """A save in the background writes the values of the moment in which the writer reaches them."""
+
+    def write(self, step: int, arrays: Mapping[str, Array], gate: Gate) -> None:
+        gate.hold("data")
+        super().write(step, self.values.read(), gate)
+
+
+@fault("https://github.com/Lightning-AI/pytorch-lightning/pull/21079", "resume.async-is-a-snapshot")
+class NumbersAreWrittenLate(ReferenceSeries):
+    """A save in the background copies arrays in its call, and Python numbers when the writer reaches them."""
+
+    def write(self, step: int, arrays: Mapping[str, Array], gate: Gate) -> None:
+        gate.hold("data")
+        numbers = {name: array for name, array in self.values.read().items() if not array.ndim}
+        super().write(step, {**arrays, **numbers}, gate)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/183413", "resume.async-second-save")
+class SavesShareOneCopy(ReferenceSeries):
+    """Each save in the background copies the values into the memory that the last one may still write."""
+
+    def copy_values(self) -> Mapping[str, Array]:
+        self.copies = getattr(self, "copies", {})
+        for name, array in super().copy_values().items():
+            self.copies.setdefault(name, array)[...] = array
+        return self.copies
+
+
+@fault("https://github.com/KempnerInstitute/KempnerForge/issues/114", "resume.async-holds-everything")
+class NamesAreListedOnce(ReferenceSeries):
+    """Saves hold the values that existed at the first save."""
+
+    def copy_values(self) -> Mapping[str, Array]:
+        arrays = super().copy_values()
+        self.names = getattr(self, "names", set(arrays))
+        return {name: array for name, array in arrays.items() if name in self.names}
+
+
+@fault("https://github.com/petuum/adaptdl/issues/70", "resume.overwrite-is-whole")
+class DataReplaceThoseOfTheOldSave(ReferenceSeries):
+    """A second save writes its data over the first, before it counts as whole."""
+
+    def partial_file(self, step: int) -> Path:
+        return self.file(step)
+
+
+@fault("", "resume.overwrite-is-whole")
+class NamesAndSizesOfTheOldSaveStay(ReferenceSeries):
+    """A second save of other shapes keeps names and sizes of the first, and a load does not compare them."""
+
+    def write(self, step: int, arrays: Mapping[str, Array], gate: Gate) -> None:
+        if self.file(step).exists():
+            with np.load(self.file(step)) as old:
+                arrays = {name: arrays[name][: len(array)] for name, array in old.items() if name in arrays}
+        super().write(step, arrays, gate)
+
+    def check(self, arrays: Mapping[str, Array], values: LiveValues) -> None:
+        pass
+
+
+@fault("https://github.com/keras-team/keras/issues/23251", "resume.load-places-everything")
+class OtherNamesAreSkipped(ReferenceSeries):
+    """A load skips saved values whose names match nothing."""
+
+    def check(self, arrays: Mapping[str, Array], values: LiveValues) -> None:
+        pass
+
+    def place(self, arrays: Mapping[str, Array], values: LiveValues) -> None:
+        super().place({name: array for name, array in arrays.items() if name in values.tree}, values)
+
+
+@fault("https://github.com/KempnerInstitute/KempnerForge/issues/102", "resume.async-killed")
+class LatestIsNamedBeforeTheData(ReferenceSeries):
+    """A save is named the latest as it begins."""
+
+    def write(self, step: int, arrays: Mapping[str, Array], gate: Gate) -> None:
+        self.name_latest(step)
+        super().write(step, arrays, gate)
+
+
+@fault("https://github.com/google/orbax/issues/605", "resume.async-failure-is-told")
+class ErrorsStayInTheBackground(ReferenceSeries):
+    """An error of the writer is dropped."""
+
+    def keep_error(self, error: Exception) -> None:
+        pass
+
+
+@fault("https://github.com/pytorch/pytorch/issues/164929", "resume.async-changes-nothing")
+class BackgroundSaveDrawsNumbers(ReferenceTrainer):
+    """A save in the background takes numbers of the run's random stream."""
+
+    def views(self) -> Mapping[type, Callable[[], Any]]:
+        self.draws += 1
+        return super().views()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import paddle
 
-metadata = Path(tempfile.mkdtemp(), "0.metadata")
+metadata = Path((temporary := tempfile.TemporaryDirectory()).name, "0.metadata")
 paddle.distributed.save_state_dict({"x": paddle.ones([2])}, str(metadata.parent))
 written = pickle.loads(metadata.read_bytes())
 for index in written.storage_metadata:
