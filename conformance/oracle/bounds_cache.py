@@ -22,7 +22,7 @@ from frameworks.contract import Conventions
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact
 
-_APART = frozenset({"adapter_format", "adapter_bias", "adapter_save"})
+_APART = frozenset({"adapter_format", "adapter_bias", "adapter_save", "pipeline_scaling"})
 """Conventions on which no bound depends."""
 
 

@@ -87,7 +87,7 @@ class ResumeBeginsWithNewAdapters(ReferenceAdaptedNetwork):
         super().take({name: value for name, value in state.items() if name != "own"})
 
 
-@fault("", "adapters.save-changes-nothing")
+@fault("https://github.com/ARahim3/mlx-tune/issues/15", "adapters.save-changes-nothing")
 class SaveMergesIntoCodes(ReferenceAdaptedNetwork):
     """A save merges the adapters into the stored weights, which are rounded again, and takes them out afterwards."""
 

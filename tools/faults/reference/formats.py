@@ -576,7 +576,7 @@ class TensorOfZerosIsDivided(ReferenceBlockScales):
         return 1.0 if rule.levels == 1 else self.divide_amax(amax, rule)
 
 
-@fault("", "formats.block-edge-cases")
+@fault("https://github.com/onnx/onnx/issues/6220", "formats.block-edge-cases")
 class InfinityIsLargest(ReferenceBlockScales):
     """An infinite scale of a block becomes the largest number of its format."""
 
