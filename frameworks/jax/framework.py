@@ -173,7 +173,7 @@ class JaxFramework(OnDevice):
 
     @property
     def _missing_adapters(self) -> Collection[Capability]:
-        return low_rank.CAPABILITIES if self.mode == JIT and not INSTALLED else ()
+        return low_rank.CAPABILITIES | low_rank.ABSENT if self.mode == JIT and not INSTALLED else ()
 
     def supported_capabilities(self) -> Collection[Capability]:
         interfaces = casts_of(self.rule(NumberFormats)) | techniques_of(self.rule(PostTraining))

@@ -21,6 +21,16 @@ from frameworks.contract import Capability, LowRank
 from frameworks.jax.core.layers import policy_of
 from frameworks.jax.training.optimizers import is_dynamic, loss_scale
 
+ABSENT = frozenset(
+    {
+        Capability.ADAPTER_ROOT,
+        Capability.ADAPTER_FP4,
+        Capability.ADAPTER_NESTED,
+        Capability.ADAPTER_MERGE,
+        Capability.ADAPTER_COPIES,
+    }
+)
+"""Capabilities that Qwix lacks, by `adapter.toml`."""
 CAPABILITIES = frozenset(
     {
         Capability.ADAPTERS,

@@ -35,6 +35,8 @@ FailOn = Literal["worse", "drift", "never"]
 """Changes on which a comparison fails: regressions, these and drifts, or none. Refused comparisons always fail."""
 
 _FAILING = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE})
+_COMPARED = "composition.calls-agree/calls/"
+"""Observations that count what a test compared; more is no loss."""
 _EXPLAINED = frozenset({Outcome.UNSUPPORTED, Outcome.KNOWN})
 """Outcomes that the processor may explain."""
 _EXCUSED = _FAILING | {ChangeKind.NEWLY_UNJUDGED, ChangeKind.REMOVED, ChangeKind.OBSERVATION_CHANGED}
@@ -245,7 +247,11 @@ def _observations(
         elif values[1] is None:
             yield Change(ChangeKind.REMOVED, clause, name, *sides)
         elif not _close(*values, bounds.get(test, 0.0)):
-            yield Change(ChangeKind.OBSERVATION_CHANGED, clause, name, *sides)
+            is_larger = (
+                name.startswith(_COMPARED) and type(values[0]) is type(values[1]) is int and values[0] < values[1]
+            )
+            kind = ChangeKind.ALTERED if is_larger else ChangeKind.OBSERVATION_CHANGED
+            yield Change(kind, clause, name, *sides)
 
 
 def _close(old: Json, new: Json, bound: float) -> bool:

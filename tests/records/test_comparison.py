@@ -19,7 +19,7 @@ from results.compare.numbers import Movement
 from results.compare.ratio import CONFIDENCE, FEWEST, SMALLEST, TRIMMED, ratio
 from results.record.arrays import differs, fingerprint, first_difference
 from results.record.files import RecordError
-from results.record.model import Fingerprint
+from results.record.model import Fingerprint, Observation
 from results.record.reading import CheckResult, Curves, Measurement, Outcome, Record, RunSetup, Tensors, Trace, write
 from results.record.values import Consequence, FindingKind, FindingText, Json
 from results.show.differences import document, headline, markdown, to_text
@@ -818,3 +818,10 @@ def test_ratio_of_disturbed_or_negligible_samples_did_not_grow() -> None:
     assert ratio((4.0,), (5.0,)).low == ratio((4.0,), (5.0,)).high == 1.25
     assert ratio((1.0, 1.0, 1.0), (2.0,)).pairs == 1
     assert ratio(TIMES[0], np.append(TIMES[1], 100.0)).high == quiet.high
+
+
+@pytest.mark.parametrize(("before", "after", "kind"), [(5, 6, "altered"), (6, 5, "observation changed")])
+def test_compare_more_calls_that_agree_is_no_loss(before: int, after: int, kind: str) -> None:
+    clause = "composition.calls-agree"
+    sides = [replace(BASE, observations=(Observation(clause, "calls", "test_a", count),)) for count in (before, after)]
+    assert [change.kind.value for change in compare(*sides).changes] == [kind]
