@@ -4,6 +4,7 @@ Workers send verdicts to the main process as report properties.
 """
 
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -55,6 +56,7 @@ LIMIT = 4 * 2**20
 
 _ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 SETTINGS, EVERY_TEST = "autocast.settings-restored", "every test"
+_FOLDERS = re.compile(r"\S*/pytest-of-\S*/")
 FOLDER = "FOLDER"
 """Placeholder for a folder of offloaded files, so that equal runs give equal records."""
 
@@ -143,11 +145,11 @@ def to_property(
 
 
 def _result(check: Check) -> CheckResult:
-    """Return a check in the form of the record; texts of numbers become numbers."""
+    """Return a check in the form of the record: texts of numbers become numbers, and folders of a test are left out."""
     measured, expected = (
         as_number(value) if isinstance(value, str) else value for value in (check.measured, check.expected)
     )
-    return CheckResult(check.what, measured, check.bound, expected, check.passed, check.derivation)
+    return CheckResult(_FOLDERS.sub("", check.what), measured, check.bound, expected, check.passed, check.derivation)
 
 
 class Recorder:
