@@ -41,7 +41,7 @@ CORE_S = {
     "jax-jit": 255.0,
 }
 """Seconds of work of `core`, by framework and mode; a run has two workers."""
-QUICK_S = 54.0
+QUICK_S = 42.0
 """Seconds of work of `quick`; the modes of a framework share them."""
 GENERATED = 0.25
 """Least share of the time of `core` for generated programs, where a framework has as many."""
