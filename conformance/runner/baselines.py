@@ -23,14 +23,19 @@ FOREIGN = "on a processor that no baseline has"
 def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | None:
     """Return path and content of the baseline of a record's series; None without one, or if its run was interrupted.
 
+    Of several, the first one of a processor that allows the same kernels is taken (`machine.level`), else the first.
+
     Raises:
         RecordError: a baseline cannot be read.
     """
+    first, level = None, machine.level(record.variant.instruction_sets)
     for path in list_records(folder):
         baseline = load(path)
         if baseline.series.key == record.series.key and baseline.status != "interrupted":
-            return path, baseline
-    return None
+            if machine.level(baseline.variant.instruction_sets) == level:
+                return path, baseline
+            first = first or (path, baseline)
+    return first
 
 
 @cache
@@ -138,8 +143,10 @@ def accept(path: Path, reason: str, folder: Path = BASELINES) -> Path:
     accepted = folder / f"{name_of(record.series, record.variant.framework_version)}.json.gz"
     if accepted.exists() and (old is None or old[0] != accepted):
         other = load(accepted).series
-        problem = f"is the baseline of another series ({other.framework} {other.mode} {other.device_kind})"
-        raise RecordError(accepted, problem, "give that file another name first")
+        if old is None or other.key != record.series.key:
+            problem = f"is the baseline of another series ({other.framework} {other.mode} {other.device_kind})"
+            raise RecordError(accepted, problem, "give that file another name first")
+        accepted = old[0]  # the other is of another processor
     folder.mkdir(parents=True, exist_ok=True)
     write(accepted, replace(record, notes=(*record.notes, f"accepted as the baseline: {reason}")))
     if old is not None and old[0] != accepted:

@@ -285,6 +285,23 @@ def test_former_leaves_out_an_interrupted_run(tmp_path: Path) -> None:
     assert baselines.former(BASE, tmp_path) == (tmp_path / "torch-2.12.0.json.gz", BASE)
 
 
+def test_former_and_accept_take_the_baseline_of_a_processor_alike(complete_record: Record, tmp_path: Path) -> None:
+    folder = tmp_path / "baselines"
+    folder.mkdir()
+    narrow, wide = (
+        replace(complete_record, variant=replace(BASE.variant, instruction_sets=sets))
+        for sets in (("avx2",), ("avx2", "avx512f"))
+    )
+    names = "torch-2.13.0-cpu-eager.json.gz", "torch-2.13.0-with-avx512-cpu-eager.json.gz"
+    for name, record in zip(names, (narrow, wide), strict=True):
+        write(folder / name, record)
+    paths = [found[0].name for record in (narrow, wide) if (found := baselines.former(record, folder))]
+    assert paths == [*names]
+    write(tmp_path / "new.json", wide)
+    assert baselines.accept(tmp_path / "new.json", "wide", folder).name == names[1]
+    assert load(folder / names[0]).notes == narrow.notes
+
+
 def with_series(**changes: str) -> dict[str, Any]:
     return {"series": replace(BASE.series, **changes)}
 
