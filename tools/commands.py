@@ -37,6 +37,7 @@ TOOLS: Mapping[str, Tool] = {
         ("pytest", "--numprocesses=2", "--dist=worksteal", "--timeout=900", "-mnot slow", "tests"),
     ),
     "faults": Tool("Is every fault of tools/faults caught by its clauses?", ("tools.faults",)),
+    "curves": Tool("Measure `conformance curves` on pairs of real runs; needs PyTorch.", ("tools.curves",)),
     "drawn": Tool("What generated tests draw, and what they never do.", ("conformance.generative.coverage",)),
     "programs": Tool(
         "The program of every finding, and tests of adapters that need their framework.",

@@ -47,6 +47,7 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("sweep", "sweep:sweep", "Judge many versions of frameworks and companions, each in an environment."),
         Entry("history", "sweep:history", "Show what each clause does in each version, and where it changed."),
         Entry("bisect", "bisect:bisect_command", "Find the release with which a clause began to fail, or to hold."),
+        Entry("curves", "curves:curves", "Tell whether two runs of a program of yours are the same training."),
         Entry("race", "race:race_command", "Measure whether a version is slower than another, or takes more memory."),
     ),
     "Act on failures": (

@@ -1,0 +1,1 @@
+"""Training curves of any program: reading them, and judging whether two runs are the same training."""
