@@ -26,7 +26,7 @@ WITH_FRAMEWORKS = (
     "tests/adapters/test_named_devices.py",
     "tests/adapters/test_own_loop.py",
     "tests/adapters/test_torch_modes.py",
-    "tests/runner/test_files.py",
+    "tests/runner/test_machine.py",
     "tests/runner/test_machine.py",
 )
 """The suite's own tests that need a framework, which `tox -e self` does not install."""
