@@ -16,11 +16,10 @@ from frameworks.base import OF_ONE_PLACE
 from frameworks.contract import Attempt, Capability
 from frameworks.operations import CATALOGUE
 from frameworks.paddle.core import settings
-from frameworks.paddle.core.devices import format_name, to_tensor
 from frameworks.paddle.core.layers import OPERATIONS
-from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH
-from frameworks.paddle.training.background import NO_BACKGROUND
+from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH, format_name, to_tensor
 from frameworks.paddle.training.optimizers import OPTIMIZERS, forced_scaler, quiet
+from frameworks.paddle.training.trainer import NO_BACKGROUND
 
 IN_BOTH_GRAPHS = frozenset(
     {

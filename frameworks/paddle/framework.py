@@ -48,10 +48,20 @@ from frameworks.contract import (
     ValueSaver,
 )
 from frameworks.paddle import shipped
-from frameworks.paddle.core import devices, layers, settings, ways
-from frameworks.paddle.core.devices import ONE_PAIR, format_name, hooks_nest, offloads_shards, to_numpy, to_tensor
+from frameworks.paddle.core import layers, settings, ways
 from frameworks.paddle.core.layers import HOOKS, OPERATIONS, REENTRANT, listed_names, missing_kernel
-from frameworks.paddle.core.settings import DATA_PARALLEL, DYGRAPH, FORCED, MODES
+from frameworks.paddle.core.settings import (
+    DATA_PARALLEL,
+    DYGRAPH,
+    FORCED,
+    MODES,
+    ONE_PAIR,
+    format_name,
+    hooks_nest,
+    offloads_shards,
+    to_numpy,
+    to_tensor,
+)
 from frameworks.paddle.declarations import capabilities_of, dynamic_attempts, refusals
 from frameworks.paddle.functions import PaddleFunctions
 from frameworks.paddle.quantization import (
@@ -63,8 +73,7 @@ from frameworks.paddle.quantization import (
     integer_products,
 )
 from frameworks.paddle.training import optimizers
-from frameworks.paddle.training.background import SAVER, saves_in_background
-from frameworks.paddle.training.trainer import DygraphTrainer
+from frameworks.paddle.training.trainer import SAVER, DygraphTrainer, saves_in_background
 from frameworks.ranks import Limits, RemoteRankGroup, worker_group_of
 
 _SCALER_AFTER_BFLOAT16 = "GradScaler warns and turns itself off where the last precision scope was a bfloat16 one"
@@ -101,7 +110,7 @@ class OneGraph(BaseFramework):
         super().__init__(device, mode or self.own_modes[0])
         if self.mode not in self.own_modes:
             raise ValueError(f"mode: got {self.mode!r} of the other graph, want one of {', '.join(self.own_modes)}")
-        paddle.device.set_device(devices.own_name(self.device))
+        paddle.device.set_device(settings.own_name(self.device))
         core.set_num_threads(1)
         if self.device == "cuda":
             settings.let_tf32(False)
@@ -132,7 +141,7 @@ class OneGraph(BaseFramework):
         return {c: reason for c, reason in reasons.items() if has_ranks(self.device) or not c.startswith("ranks.")}
 
     def devices(self) -> tuple[str, ...]:
-        return devices.available()
+        return settings.available()
 
     def conventions(self) -> Conventions:
         return Conventions(

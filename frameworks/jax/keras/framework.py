@@ -74,7 +74,7 @@ class KerasFramework(ScopeOfPolicies, OnDevice):
 
     def rules(self) -> Mapping[type, Callable[[], Any]]:
         workers = partial(device_workers, 4, KERAS)
-        return {**super().rules(), Meshes: partial(RemoteMeshes, workers, "frameworks.jax.keras.meshes")}
+        return {**super().rules(), Meshes: partial(RemoteMeshes, workers, "frameworks.jax.keras.mesh")}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         of_arrays = keras_attempts(BACKEND, self._run)

@@ -24,9 +24,8 @@ from frameworks.contract import (
     OpResult,
     ScalerRule,
 )
-from frameworks.paddle.core.devices import format_name, place
 from frameworks.paddle.core.layers import OPERATIONS
-from frameworks.paddle.core.settings import STATIC
+from frameworks.paddle.core.settings import STATIC, format_name, place
 from frameworks.paddle.core.ways import PlateauRun
 from frameworks.paddle.declarations import IN_BOTH_GRAPHS
 from frameworks.paddle.framework import OneGraph, has_ranks

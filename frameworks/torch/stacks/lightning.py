@@ -21,8 +21,8 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import FormatName, Recipe
 from frameworks.base import NO_AVERAGE, MicroBatch
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Gradients, RowOrder, Unsupported, Update
-from frameworks.torch.core.devices import to_array, to_tensor
 from frameworks.torch.core.layers import DeviceBatch, parameters_by_name
+from frameworks.torch.core.settings import to_array, to_tensor
 from frameworks.torch.probes import Probe
 from frameworks.torch.stacks.fabric import (
     ASKED,
