@@ -21,8 +21,7 @@ from frameworks.installer.install import installed_version
 from frameworks.registry import built_in, find_adapters, folder_of, path_of
 from frameworks.ways import load_ways
 from results.record.values import FindingKind
-from results.show.clauses import is_url, number
-from results.show.findings import HEADINGS
+from results.show.clauses import HEADINGS, is_url, number
 
 WAYS_HEADER = ("way", "calls", "documented limits")
 """Names of the columns of `ways_rows`."""

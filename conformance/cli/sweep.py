@@ -29,8 +29,7 @@ from conformance.sweep.cell import (
 from conformance.sweep.plan import CellGroup, SweepCell, SweepPlan, cells_of, read_plan
 from results.history.changes import LineHistory, compact, is_history, load, markdown, rows, summary
 from results.history.changes import history as history_of
-from results.history.releases import find_releases, load_releases
-from results.history.versions import OUTCOMES, gather, lines
+from results.history.versions import OUTCOMES, find_releases, gather, lines, load_releases
 from results.record.files import RecordError, one_line
 from results.record.folders import WRITTEN, list_records
 

@@ -11,14 +11,17 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TextIO
 
-from conformance.fingerprints.callables import Parameter, PublicCallable, find_callables, show_default
 from conformance.fingerprints.cases import (
     Kind,
     Package,
+    Parameter,
+    PublicCallable,
+    find_callables,
     load_package,
     option_texts,
     other_arguments,
     required_arguments,
+    show_default,
     write_program,
 )
 from conformance.fingerprints.values import describe

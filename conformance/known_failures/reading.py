@@ -11,8 +11,17 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.known_failures.entries import KERNELS, OTHER_SEEDS, SEED, Exclusion, Expectation, Known
-from conformance.known_failures.series import VersionSeries, join_ways, parse_version
+from conformance.known_failures.entries import (
+    KERNELS,
+    OTHER_SEEDS,
+    SEED,
+    Exclusion,
+    Expectation,
+    Known,
+    VersionSeries,
+    join_ways,
+    parse_version,
+)
 from conformance.spec.clauses import Table, load_clauses, read_tables
 from conformance.spec.findings import (
     ANY,

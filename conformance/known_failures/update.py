@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
-from conformance.known_failures.entries import EXPECTATION, KERNELS, Expectation, Known
-from conformance.known_failures.series import VersionSeries, parse_version
+from conformance.known_failures.entries import EXPECTATION, KERNELS, Expectation, Known, VersionSeries, parse_version
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
 from conformance.test_ids.inventory import inventory

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from conformance.known_failures.series import split_ways
+from conformance.known_failures.entries import split_ways
 from conformance.runner import machine
 from conformance.runner.identity import name_of
 from conformance.test_ids.inventory import inventory

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conformance.known_failures.entries import join_ways
 from conformance.known_failures.reading import FILE, SNAPSHOTS
-from conformance.known_failures.series import join_ways
-from conformance.oracle.derivation_hash import OWN, normalise
+from conformance.oracle.bounds_cache import OWN, normalise
 from conformance.runner import machine
 from conformance.spec.clauses import load_clauses
 from frameworks.installer.distributions import DISTRIBUTIONS

@@ -33,7 +33,7 @@ from conformance.runner.subprocesses import VARIABLES, ending_signals, guard_gro
 from conformance.sweep.plan import NO_TESTS, SweepCell, SweepPlan
 from conformance.test_ids.inventory import ROOT
 from frameworks.installer.distributions import distribution_of
-from frameworks.installer.request import driver
+from frameworks.installer.install import driver
 from results.compare.fingerprints import list_fingerprints
 from results.record.files import RecordError, compress_content, inside, one_line, unwritable
 from results.record.files import replace as replace_file

@@ -34,10 +34,18 @@ from results.report.text import (
     link_addresses,
     number,
 )
-from results.show.clauses import GRAVITY, describe_unconfirmed, is_inferred, total
+from results.show.clauses import (
+    GRAVITY,
+    HEADINGS,
+    UNCLASSED,
+    ListedFinding,
+    describe_unconfirmed,
+    findings,
+    is_inferred,
+    total,
+)
 from results.show.clauses import number as counted
 from results.show.differences import UNSET, group_changes, movements, not_judged, short
-from results.show.findings import HEADINGS, UNCLASSED, ListedFinding, findings
 from results.show.portability import Portability
 
 LEGEND = {

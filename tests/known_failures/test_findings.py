@@ -13,9 +13,8 @@ from conformance.checks.outcome import conclude
 from conformance.checks.reproducers import ProgramError, ProgramResult
 from conformance.cli import issue, main
 from conformance.cli.issue import Evidence
-from conformance.known_failures.entries import Known
+from conformance.known_failures.entries import Known, Position, VersionSeries
 from conformance.known_failures.reading import FILE, SNAPSHOTS, known_of, load_known
-from conformance.known_failures.series import Position, VersionSeries
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
 from fixtures.recipe import FLOAT16

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.oracle import bounds_cache, derivation_hash, errormodel, stored_spreads
+from conformance.oracle import bounds_cache, errormodel
 from conformance.oracle.automaton import Scale
 from conformance.oracle.errormodel import Envelope, Run, envelope
 from conformance.suites.autocast.test_autocast_parity import FIXTURES, GENTLE, OPTIMIZERS
@@ -308,12 +308,12 @@ def compute_evaluation_bound() -> float:
 def spreads_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of spreads in place of the suite's own one; the cache folder is empty."""
     file = tmp_path / "spreads.json"
-    monkeypatch.setattr(stored_spreads.load_spreads, "__defaults__", (file,), raising=False)
-    monkeypatch.setattr(bounds_cache, "load_spreads", lambda: stored_spreads.load_spreads(file))
+    monkeypatch.setattr(bounds_cache.load_spreads, "__defaults__", (file,), raising=False)
+    monkeypatch.setattr(bounds_cache, "load_spreads", lambda: bounds_cache.load_spreads(file))
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "first"))
     make_exact_envelope()
     compute_evaluation_bound()
-    assert stored_spreads.collect([tmp_path / "first"], file) == 2
+    assert bounds_cache.collect([tmp_path / "first"], file) == 2
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "second"))
     return file
 
@@ -340,42 +340,42 @@ def test_envelope_of_stored_spreads_is_the_same_without_an_ensemble(
 def test_collect_drops_entries_of_other_code(spreads_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = json.loads(spreads_file.read_text())
     spreads_file.write_text(json.dumps({**before, "code": "0" * 64}))
-    stored_spreads.load_spreads.cache_clear()
-    assert stored_spreads.load_spreads(spreads_file) == {}
+    bounds_cache.load_spreads.cache_clear()
+    assert bounds_cache.load_spreads(spreads_file) == {}
     with monkeypatch.context() as patched:
         patched.setattr(errormodel, "Stochastic", None)
         with pytest.raises(TypeError):
             make_exact_envelope()
     make_exact_envelope()
     folder = spreads_file.parent / "second"
-    assert stored_spreads.collect([folder], spreads_file) == 1
+    assert bounds_cache.collect([folder], spreads_file) == 1
     assert json.loads(spreads_file.read_text())["entries"].keys() < before["entries"].keys()
 
 
 def test_keep_after_a_change_without_effect_keeps_entries(spreads_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     former = json.loads(spreads_file.read_text())
     spreads_file.write_text(json.dumps({**former, "code": "0" * 64}))
-    stored_spreads.load_spreads.cache_clear()
+    bounds_cache.load_spreads.cache_clear()
     folder = spreads_file.parent / "second"
     make_exact_envelope()
     with pytest.raises(ValueError, match="got 1 entries that were derived again, want 20"):
-        stored_spreads.keep([folder], spreads_file)
-    monkeypatch.setattr(stored_spreads, "SAMPLE", 1)
-    assert stored_spreads.keep([folder], spreads_file) == 2
+        bounds_cache.keep([folder], spreads_file)
+    monkeypatch.setattr(bounds_cache, "SAMPLE", 1)
+    assert bounds_cache.keep([folder], spreads_file) == 2
     assert json.loads(spreads_file.read_text()) == former
-    (name,) = {stored_spreads.entry_name(str(np.load(path)["inputs"]), path) for path in folder.glob("*.npz")}
+    (name,) = {bounds_cache.entry_name(str(np.load(path)["inputs"]), path) for path in folder.glob("*.npz")}
     former["entries"][name]["loss_spread"] = "1.0 2.0 3.0"
     spreads_file.write_text(json.dumps(former))
     with pytest.raises(ValueError, match=f"1 of 1 entries differ, such as {name}: "):
-        stored_spreads.keep([folder], spreads_file)
+        bounds_cache.keep([folder], spreads_file)
 
 
 def test_main_of_a_folder_without_spreads_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "other.npz", spread=np.zeros(2), code=np.array("0" * 64))
     (tmp_path / "broken.npz").write_bytes(b"no archive")
-    assert stored_spreads.main([str(tmp_path)]) == 2
+    assert bounds_cache.main([str(tmp_path)]) == 2
     assert "no spreads of the present code" in capsys.readouterr().err
-    assert stored_spreads.main([]) == 2
+    assert bounds_cache.main([]) == 2
 
 
 def test_code_hash_ignores_comments_and_messages(tmp_path: Path) -> None:
@@ -390,22 +390,22 @@ def test_code_hash_ignores_comments_and_messages(tmp_path: Path) -> None:
         source.replace("6", "7"),
     ):
         (package / "__init__.py").write_text(text, "utf-8")
-        derivation_hash.code_hash.cache_clear()
-        hashes.append(derivation_hash.code_hash(tmp_path))
+        bounds_cache.code_hash.cache_clear()
+        hashes.append(bounds_cache.code_hash(tmp_path))
     assert hashes[0] == hashes[1] == hashes[2] != hashes[3]
 
 
 def test_modules_leave_out_attempts() -> None:
     assert (ROOT / "frameworks" / "base" / "capability_attempts.py").is_file()
-    names = derivation_hash.modules()
+    names = bounds_cache.modules()
     assert "frameworks.base.trainer" in names
     assert "frameworks.base.capability_attempts" not in names
 
 
 def test_committed_spreads_have_known_arrays() -> None:
-    content = json.loads(stored_spreads.FILE.read_text("utf-8"))
+    content = json.loads(bounds_cache.FILE.read_text("utf-8"))
     assert content["entries"]
-    assert all(arrays.keys() <= stored_spreads.SPREADS for arrays in content["entries"].values())
+    assert all(arrays.keys() <= bounds_cache.SPREADS for arrays in content["entries"].values())
 
 
 @pytest.mark.parametrize(
@@ -419,8 +419,8 @@ def test_envelope_of_committed_spreads_agrees_with_a_fresh_one(
     make, batch, updates = FIXTURES[fixture]
     recipe = Recipe((GENTLE if fixture == "sincos" else OPTIMIZERS)[optimizer], precision)
     arguments = (CONVENTIONS, make(), recipe, [(batch(i),) for i in range(updates)])
-    present = bool(stored_spreads.load_spreads())
-    assert present is (json.loads(stored_spreads.FILE.read_text("utf-8"))["code"] == derivation_hash.code_hash())
+    present = bool(bounds_cache.load_spreads())
+    assert present is (json.loads(bounds_cache.FILE.read_text("utf-8"))["code"] == bounds_cache.code_hash())
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "stored"))
     with monkeypatch.context() as patched:
         if present:

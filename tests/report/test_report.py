@@ -25,9 +25,8 @@ from results.report import render, values
 from results.report.matrix import ALONE, Cell, Matrix, by_framework, matrix, sentences
 from results.report.page import LEGEND
 from results.report.text import clean, format_value, href, link_addresses
-from results.show.clauses import GRAVITY
+from results.show.clauses import GRAVITY, findings
 from results.show.differences import markdown
-from results.show.findings import findings
 from tests.support.recorded import (
     ARRAYS,
     BOUND,

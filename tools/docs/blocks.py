@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from functools import cache
 
 from conformance.runner.baselines import BASELINES
-from conformance.scenarios.definitions import SCENARIOS
-from conformance.scenarios.table import FOLDER
-from conformance.scenarios.table import markdown as scenario_table
+from conformance.scenarios.definitions import FOLDER, SCENARIOS
+from conformance.scenarios.definitions import markdown as scenario_table
 from results.record.folders import list_records, read
 from results.record.model import UNJUDGED, Outcome
 from results.record.reading import Record, load

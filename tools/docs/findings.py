@@ -8,8 +8,7 @@ from pathlib import Path
 from conformance.known_failures.reading import Known, load_known
 from conformance.spec.findings import Finding, Workaround
 from results.record.values import Consequence, FindingKind
-from results.show.clauses import is_url
-from results.show.findings import HEADINGS, findings
+from results.show.clauses import HEADINGS, findings, is_url
 from tools.docs.generate import table
 from tools.docs.summaries import by_framework
 
