@@ -16,7 +16,7 @@ from conformance.known_failures.reading import load_known
 from conformance.runner.machine import devices, instruction_sets
 from conformance.spec.clauses import Clause, Level, load_clauses
 from conformance.spec.findings import Finding
-from conformance.test_ids.inventory import ROOT, read_inventory
+from conformance.test_ids import ROOT, read_inventory
 from frameworks.installer.install import installed_version
 from frameworks.registry import built_in, find_adapters, folder_of, path_of
 from frameworks.ways import load_ways

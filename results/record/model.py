@@ -1,4 +1,4 @@
-"""The parts of a record and the outcomes of a test. `results.record.encoding` has their JSON form."""
+"""The parts of a record and the outcomes of a test. `results.record.reading` has their JSON form."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -21,7 +21,7 @@ from conformance.cli import main
 from conformance.runner import jobs
 from conformance.runner.identity import suite_version
 from conformance.runner.subprocesses import VARIABLES
-from conformance.test_ids.inventory import SUITES
+from conformance.test_ids import SUITES
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear
 from fixtures.recipe import Recipe

@@ -19,7 +19,7 @@ from conformance.cli import SECTIONS, commands, main
 from conformance.known_failures.reading import load_known
 from conformance.runner import baselines, jobs
 from conformance.spec.clauses import load_clauses
-from conformance.test_ids.inventory import inventory
+from conformance.test_ids import inventory
 from frameworks.registry import built_in
 from frameworks.ways import load_ways
 from results.record.files import RecordError

@@ -43,7 +43,7 @@ from conformance.generative.programs.variations import Program
 from conformance.generative.verdicts import LAWS, as_test, explore
 from conformance.known_failures.entries import Exclusion
 from conformance.known_failures.reading import load_known
-from conformance.search.properties import Layout, Search, distance, generative_settings
+from conformance.search import Layout, Search, distance, generative_settings
 from conformance.spec.clauses import load_clauses
 from fixtures.arrays import Array
 from fixtures.model import Dense, Dropout, Embedding, Flatten, Head, Heads

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from conformance.checks.api import clause
 from conformance.checks.evidence import Abstention, Verdict, Violation
 from conformance.checks.subject import Profile, Subject
-from conformance.search.properties import explore, generative_settings
+from conformance.search import explore, generative_settings
 from conformance.techniques import quantized_models as quantized
 from conformance.techniques.float8_training import DelayedCase, DelayedStep
 from conformance.techniques.formats import (

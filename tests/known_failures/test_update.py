@@ -13,8 +13,7 @@ from conformance.checks.evidence import Violation
 from conformance.checks.outcome import conclude, find_unmatched
 from conformance.cli import main, records
 from conformance.known_failures.entries import Expectation, Known, VersionSeries, explain_repair
-from conformance.known_failures.reading import FILE, SNAPSHOTS, load_known, read_known
-from conformance.known_failures.update import Update, UpdateError, update
+from conformance.known_failures.reading import FILE, SNAPSHOTS, Update, UpdateError, load_known, read_known, update
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
 from frameworks.reference import ReferenceFramework

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 
 from results.compare.comparison import compare_files, compare_sets
 from results.record import files, values
-from results.record.encoding import schema
 from results.record.files import MAX_BYTES, RecordBusy
 from results.record.folders import Outlines, find, list_records, read
 from results.record.model import JudgedTest
@@ -43,6 +42,7 @@ from results.record.reading import (
     from_json,
     load,
     load_series,
+    schema,
     to_json,
     write,
 )

@@ -26,7 +26,7 @@ from conformance.runner import cost
 from conformance.runner.plugin import TIMED as TIMED_CLAUSES
 from conformance.suites.cost import test_cost as cpu_suite
 from conformance.suites.cost import test_cost_device as suite
-from conformance.test_ids.inventory import SUITES, inventory
+from conformance.test_ids import SUITES, inventory
 from conformance.timing import WARM_UP, time_interleaved
 from fixtures.data import sincos_batch, token_batch
 from fixtures.models import encoder, sincos

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conformance.test_ids.inventory import SUITES
+from conformance.test_ids import SUITES
 from results.record.model import Measurement, Outcome, Record
 from results.record.reading import load
 from tests.support.misbehaving import BEHAVIOURS, DEADLY, Behaviour

@@ -10,10 +10,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from conformance.runner import jobs, retry, selection, workers
-from conformance.runner.retry import due, settle
+from conformance.runner import jobs, selection, workers
+from conformance.runner.jobs import due, settle
 from conformance.runner.selection import Selection
-from conformance.test_ids.inventory import inventory
+from conformance.test_ids import inventory
 from results.record.model import Outcome, TestVerdict
 from results.record.reading import Record, load
 from results.show.clauses import title
@@ -393,10 +393,10 @@ def test_due_has_what_is_worse_than_the_baseline(
     old, new = (
         replace(record, verdicts=(replace(verdict, **fields), *unchanged)) for fields in ({"outcome": former}, changes)
     )
-    monkeypatch.setattr(retry, "former", lambda _: (Path("baseline.json"), old))
+    monkeypatch.setattr(jobs, "former", lambda _: (Path("baseline.json"), old))
     assert due(new) == ([verdict.test] if is_due else [])
     assert due(replace(new, status="interrupted")) == []
-    monkeypatch.setattr(retry, "former", lambda _: None)
+    monkeypatch.setattr(jobs, "former", lambda _: None)
     assert len(due(new)) == new.verdicts[0].outcome.bad
 
 
@@ -409,8 +409,8 @@ def test_judge_without_a_record_repeats_nothing(monkeypatch: pytest.MonkeyPatch,
 
 def test_lines_of_repeats_count_those_left_out() -> None:
     verdict = TestVerdict("s.x/test_a", "s.x", Outcome.UNSTABLE, repeats=("pass", "pass"))
-    repeated = retry.RepeatResults(replace(BASE, verdicts=(verdict,)), (verdict.test,), (verdict.test,), omitted=3)
+    repeated = jobs.RepeatResults(replace(BASE, verdicts=(verdict,)), (verdict.test,), (verdict.test,), omitted=3)
     assert repeated.lines == [
         "unstable, regressions that did not repeat in 2 new processes: 1 (test_a)",
-        f"not repeated, beyond the limit of {retry.MOST}: 3 more",
+        f"not repeated, beyond the limit of {jobs.MOST}: 3 more",
     ]

@@ -12,7 +12,7 @@ from conformance.checks.evidence import Verdict, Violation
 from conformance.checks.subject import Subject
 from conformance.runner.recorder import SETTINGS
 from conformance.spec.clauses import SPECIFICATION, Clause, Level, load_clauses, read_clauses
-from conformance.test_ids.inventory import id_of, inventory, node_of, read_inventory
+from conformance.test_ids import id_of, inventory, node_of, read_inventory
 from frameworks.reference import ReferenceFramework
 from frameworks.registry import adapter_file, built_in
 from tests.support.suite_runs import ROOT, environment

@@ -43,7 +43,7 @@ SUMMARIES = frozenset({"outcomes", "failing clauses", "finding counts", "silent 
 """Blocks of docs that are committed like README's, for readers who build no site."""
 
 README = "README.md"
-COMMITTED: Mapping[str, str] = {"results/schema.json": "results.record.encoding:schema_text"}
+COMMITTED: Mapping[str, str] = {"results/schema.json": "results.record.reading:schema_text"}
 """Files that are generated as a whole and committed, with the functions that return their text."""
 
 _MARKER = re.compile(r"<!-- ([^\n:]+): begin -->")

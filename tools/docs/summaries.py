@@ -17,9 +17,9 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from conformance.runner.quickstart import BROKEN_CLAUSE, TWIN
+from conformance.cli.start import BROKEN_CLAUSE, TWIN
 from conformance.spec.clauses import load_clauses
-from conformance.test_ids.inventory import SUITES
+from conformance.test_ids import SUITES
 from results.record.model import REFUSED, Outcome
 from results.record.reading import Record, TestVerdict
 from results.record.values import Consequence, FindingKind, FindingText

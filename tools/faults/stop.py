@@ -2,7 +2,7 @@
 
 import pytest
 
-from conformance.test_ids.inventory import code_of
+from conformance.test_ids import code_of
 from results.record.model import Outcome
 
 _FAILURES = {Outcome.FAIL.value, Outcome.MISDECLARED.value}

@@ -3,7 +3,7 @@
 import gc
 
 from conformance.spec.clauses import load_clauses
-from conformance.test_ids.inventory import inventory
+from conformance.test_ids import inventory
 
 inventory()
 load_clauses()

@@ -23,9 +23,8 @@ from frameworks.contract import BlockWeights, Gradients, MeshCase, MeshLayout, M
 from frameworks.jax import distributed
 from frameworks.jax.core.arrays import layout_of
 from frameworks.jax.distributed import READINGS, AllRanks, GatheredBatch, gather_batch, gathered_window, read, read_axes
-from frameworks.jax.keras.framework import KerasFramework
+from frameworks.jax.keras.framework import KerasFramework, StatelessRun
 from frameworks.jax.keras.steps import DeviceBatch, Values, divide_axes, load_parts, micro_batch
-from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
 from frameworks.keras_common.run import RunOfRanks
 
