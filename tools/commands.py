@@ -22,11 +22,9 @@ class Tool(NamedTuple):
 
 
 WITH_FRAMEWORKS = (
-    "tests/adapters/test_heads.py",
     "tests/adapters/test_named_devices.py",
     "tests/adapters/test_own_loop.py",
     "tests/adapters/test_torch_modes.py",
-    "tests/runner/test_machine.py",
     "tests/runner/test_machine.py",
 )
 """The suite's own tests that need a framework, which `tox -e self` does not install."""

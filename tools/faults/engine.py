@@ -45,7 +45,7 @@ PRELOADED = (
     "pytest",
     "scipy.special",
     "sklearn.datasets",
-    "tools.faults.warm",
+    "tools.faults.stop",
 )
 QUICK = ("--profile=quick",)
 """Arguments without the search for a smaller failing case of a law."""
