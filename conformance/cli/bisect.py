@@ -11,9 +11,8 @@ import msgspec
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from conformance.cli.issue import checks_section, clause_section
 from conformance.cli.options import PATH, names
-from conformance.cli.spec import clause_of
+from conformance.cli.spec import checks_section, clause_of, clause_section
 from conformance.cli.sweep import check_suite_packages, tell_verdicts
 from conformance.spec.clauses import Clause
 from conformance.sweep import bisection, plan

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from conformance.spec.findings import ANY, Finding, Workaround, has_instruction_sets, has_name
+from conformance.spec.clauses import ANY, Finding, Workaround, has_instruction_sets, has_name
 
 EXPECTATION = "expectation: "
 """Prefix of the case in a verdict about an unmatched entry."""

@@ -22,16 +22,18 @@ from conformance.known_failures.entries import (
     join_ways,
     parse_version,
 )
-from conformance.spec.clauses import Table, load_clauses, read_tables
-from conformance.spec.findings import (
+from conformance.spec.clauses import (
     ANY,
     EXCLUSION,
     FINDING,
     PROCESSOR,
     Finding,
+    Table,
+    load_clauses,
     read_finding,
     read_processor,
     read_programs,
+    read_tables,
     read_versions,
     read_workaround,
 )

@@ -30,7 +30,10 @@ from conformance.known_failures.reading import known_of
 from conformance.runner import machine
 from conformance.runner.baselines import foreign
 from conformance.runner.isolation import (
+    CachedPrograms,
+    FullWorkers,
     Interrupts,
+    LostWorkers,
     clip_text,
     end_despite_threads,
     end_with_parent,
@@ -60,7 +63,6 @@ from conformance.runner.selection import (
     chosen_ways,
 )
 from conformance.runner.subprocesses import no_commands
-from conformance.runner.workers import CachedPrograms, FullWorkers, LostWorkers
 from conformance.test_ids import SUITES, code_of, id_of
 from frameworks.contract import SHIPPED, Framework, MissingDevice
 from frameworks.registry import DEVICE_HELP, UnknownFramework, adapter_file, clashes, load

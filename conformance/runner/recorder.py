@@ -47,9 +47,9 @@ from results.record.model import (
     Tensors,
     TestVerdict,
     Trace,
+    as_number,
 )
 from results.record.reading import Journal, decode_judged, encode_judged, now
-from results.record.values import as_number
 
 PROPERTY = "conformance"
 LIMIT = 4 * 2**20

@@ -20,7 +20,7 @@ from pluggy import HookimplMarker
 
 from conformance.checks.checkpoints import SavedRun
 from conformance.fingerprints.cases import JudgedKind
-from conformance.spec.findings import Workaround
+from conformance.spec.clauses import Workaround
 from conformance.test_ids import SUITES, TestCode, code_of, id_of, inventory
 from fixtures.recipe import LEVELS_OF
 from frameworks.registry import built_in

@@ -33,9 +33,8 @@ from frameworks.contract import (
     Unsupported,
     Update,
 )
-from frameworks.jax.core.arrays import Flat, Place, ShardingLayout, arrays_of, layout_of
 from frameworks.jax.core.layers import DeviceBatch, load_batch, loss_sums_of_ranks
-from frameworks.jax.core.settings import OnDevice
+from frameworks.jax.core.settings import Flat, OnDevice, Place, ShardingLayout, arrays_of, layout_of
 from frameworks.jax.framework import JaxFramework
 from frameworks.jax.training import optimizers
 from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate, is_window

@@ -46,10 +46,10 @@ from frameworks.contract import (
     ValueSaver,
 )
 from frameworks.jax import low_rank, shipped
-from frameworks.jax.core.arrays import NO_PEAK, wide_formats
 from frameworks.jax.core.layers import OPERATIONS, VARIANTS, WAYS
 from frameworks.jax.core.settings import (
     JIT,
+    NO_PEAK,
     NOJIT,
     OFFLOAD,
     PINNED_HOST,
@@ -60,6 +60,7 @@ from frameworks.jax.core.settings import (
     device_workers,
     is_installed,
     rank_group,
+    wide_formats,
 )
 from frameworks.jax.core.ways import rates
 from frameworks.jax.functions import JAXFunctions

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from results.compare.changes import Change, ChangeKind
-from results.record.model import Fingerprint
+from results.record.model import Fingerprint, Json, same
 from results.record.reading import CheckResult, Curves, Record, TestVerdict
-from results.record.values import Json, same
 
 TRIPLED = 3.0
 """Factor by which an error must grow to count as moved: errors of one ensemble's members differ by less."""

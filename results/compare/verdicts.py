@@ -19,9 +19,8 @@ from statistics import median
 
 from results.compare.changes import PASS_OUTCOMES, Change, ChangeKind, Verdicts
 from results.compare.numbers import ANOTHER_VALUE, another_oracle, as_float, describe_check, index_checks
-from results.record.model import UNJUDGED, Outcome, by_place
+from results.record.model import UNJUDGED, ClauseText, Json, Outcome, by_place, same
 from results.record.reading import CheckResult, Measurement, Record, TestVerdict
-from results.record.values import ClauseText, Json, same
 
 UNCONFIRMED = "not confirmed here"
 """Marks a known failure whose expectation was taken from another series."""

@@ -31,9 +31,8 @@ from results.compare.fingerprints import SUFFIX, Difference, FingerprintComparis
 from results.compare.fingerprints import load as load_fingerprint
 from results.record.files import RecordError, one_line, read
 from results.record.folders import Watch, find, list_records
-from results.record.model import Outcome
+from results.record.model import Outcome, parse, plain, to_line
 from results.record.reading import Record, RunSetup, load, pause_collector
-from results.record.values import parse, plain, to_line
 from results.show.clauses import FAILURE_OUTCOMES
 from results.show.fingerprints import list_names
 from results.show.portability import age

@@ -38,6 +38,7 @@ from results.record.files import RecordBusy, RecordError, compress_content, read
 from results.record.model import (
     PARTS,
     CheckResult,
+    ClauseText,
     Curves,
     Header,
     JudgedTest,
@@ -54,8 +55,11 @@ from results.record.model import (
     TestVerdict,
     Trace,
     Variant,
+    parse,
+    plain,
+    to_line,
+    to_text,
 )
-from results.record.values import ClauseText, parse, plain, to_line, to_text
 
 SCHEMA_VERSION = 3
 

@@ -17,9 +17,8 @@ from results.compare.comparison import NONE, Comparison, Comparisons
 from results.compare.numbers import Movement
 from results.compare.verdicts import NOT_JUDGED
 from results.record.files import replace_by
-from results.record.model import Outcome
+from results.record.model import ClauseText, FindingText, Outcome
 from results.record.reading import CheckResult, Record, RunSetup, TestVerdict
-from results.record.values import ClauseText, FindingText
 from results.report import values
 from results.report.matrix import CHOICES, ClauseRow, Matrix, by_framework, matrix, sentences
 from results.report.text import (

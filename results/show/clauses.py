@@ -8,9 +8,8 @@ from html import escape
 from typing import Self
 
 from results.record.files import one_line
-from results.record.model import REFUSED, UNJUDGED, Outcome
+from results.record.model import REFUSED, UNJUDGED, Consequence, FindingKind, FindingText, Outcome
 from results.record.reading import Record, TestVerdict
-from results.record.values import Consequence, FindingKind, FindingText
 
 GRAVITY = (
     Outcome.CRASH,

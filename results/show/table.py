@@ -17,9 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from results.record.files import one_line
-from results.record.model import REFUSED, Outcome
+from results.record.model import REFUSED, Consequence, FindingKind, Outcome
 from results.record.reading import Record, TestVerdict
-from results.record.values import Consequence, FindingKind
 from results.show.clauses import (
     NAME_LIMIT,
     Count,

@@ -11,19 +11,17 @@ from packaging.version import Version
 from conformance.checks import reproducers
 from conformance.checks.outcome import conclude
 from conformance.checks.reproducers import ProgramError, ProgramResult
-from conformance.cli import issue, main
-from conformance.cli.issue import Evidence
+from conformance.cli import main, spec
+from conformance.cli.spec import Evidence
 from conformance.known_failures.entries import Known, Position, VersionSeries
 from conformance.known_failures.reading import FILE, SNAPSHOTS, known_of, load_known
-from conformance.spec.clauses import load_clauses
-from conformance.spec.findings import Finding
+from conformance.spec.clauses import Finding, load_clauses
 from fixtures.recipe import FLOAT16
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.reference import ReferenceFramework
 from frameworks.registry import adapter_file, built_in
-from results.record.model import Outcome
+from results.record.model import Consequence, FindingKind, FindingText, Outcome
 from results.record.reading import load
-from results.record.values import Consequence, FindingKind, FindingText
 from tests.support.suite_runs import ROOT, copy_checkout, judge, run_refused
 
 KNOWN = load_known()
@@ -181,7 +179,7 @@ def test_conclude_of_a_declared_capability_believes_the_attempt_of_the_refusal(
 def test_report_has_program_clause_and_result(tmp_path: Path, result: ProgramResult | str, message: str) -> None:
     clause = load_clauses()["scaling.stays-positive"]
     finding = Finding("falls", "torch", TEXT, write_program(tmp_path, "print('a program')"))
-    text = issue.draft(clause, [Evidence(finding, (), result)], None)
+    text = spec.draft(clause, [Evidence(finding, (), result)], None)
     for part in ("# The scale falls.", "print('a program')", clause.requirement, clause.source, TEXT.link, message):
         assert part in text
 

@@ -24,10 +24,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from results.compare.comparison import compare_files, compare_sets
-from results.record import files, values
+from results.record import files, model
 from results.record.files import MAX_BYTES, RecordBusy
 from results.record.folders import Outlines, find, list_records, read
-from results.record.model import JudgedTest
+from results.record.model import JudgedTest, as_number, encode_number
 from results.record.reading import (
     CUT,
     MAX_SIGNS,
@@ -46,7 +46,6 @@ from results.record.reading import (
     to_json,
     write,
 )
-from results.record.values import as_number, encode_number
 from results.show import portability, table
 from results.show.table import digest, plain
 from tests.support import recorded
@@ -62,7 +61,7 @@ def test_write_of_a_loaded_record_gives_the_same_bytes(complete: Path) -> None:
     assert to_json(replace(record, verdicts=record.verdicts[::-1])) == to_json(record)
     text = complete.read_text("utf-8")
     assert text.endswith("}\n")
-    assert text == values.to_text(json.loads(text))
+    assert text == model.to_text(json.loads(text))
     keys = re.findall(r'^ "(\w+)"', text, re.MULTILINE)
     assert keys == sorted(keys)
     assert len(keys) > 10
@@ -111,7 +110,7 @@ def test_as_number_of_other_text_is_the_text() -> None:
 @given(st.floats())
 def test_number_of_an_encoded_number_is_the_same(number: float) -> None:
     encoded = json.loads(json.dumps(encode_number(number), allow_nan=False))
-    assert values.number(encoded) == number or math.isnan(number)
+    assert model.number(encoded) == number or math.isnan(number)
 
 
 def test_bool_of_an_outcome_raises() -> None:

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from conformance.runner import jobs, selection, workers
+from conformance.runner import isolation, jobs, selection
 from conformance.runner.jobs import due, settle
 from conformance.runner.selection import Selection
 from conformance.test_ids import inventory
@@ -90,7 +90,7 @@ def test_run_with_full_workers_replaces_them_and_loses_no_test(tmp_path: Path, c
     assert outcomes(written, "scaling.automaton") == [Outcome.PASS] * TESTS
     processes = [observation.value for observation in written.observations]
     most = max(processes.count(process) for process in processes)
-    assert most == workers.EVERY - 1
+    assert most == isolation.EVERY - 1
     assert any("nears the limit of memory mappings" in line for line in result.lines)
 
 
@@ -104,12 +104,12 @@ def test_run_by_loadscope_replaces_no_worker(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="mappings are counted in /proc")
 def test_mappings_counts_memory_mappings() -> None:
-    before, maps = workers.mappings(), []
+    before, maps = isolation.mappings(), []
     for index in range(50):  # neighbours of one kind would be one mapping
         access = mmap.PROT_READ if index % 2 else mmap.PROT_READ | mmap.PROT_WRITE
         maps.append(mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=access))
-    assert workers.mappings() >= before + 40
-    assert workers.most_mappings() > before
+    assert isolation.mappings() >= before + 40
+    assert isolation.most_mappings() > before
     for mapping in maps:
         mapping.close()
 

@@ -16,8 +16,13 @@ from results.record.arrays import fingerprint
 from results.record.folders import list_records
 from results.record.model import (
     CheckResult,
+    ClauseText,
+    Consequence,
+    FindingKind,
+    FindingText,
     Fingerprint,
     Header,
+    Json,
     JudgedTest,
     Measurement,
     Observation,
@@ -25,7 +30,6 @@ from results.record.model import (
     Series,
 )
 from results.record.reading import Journal, Outcome, Record, Suite, Tensors, TestVerdict, Trace, Variant, load
-from results.record.values import ClauseText, Consequence, FindingKind, FindingText, Json
 from results.report import render
 from results.report.values import FORMATS
 

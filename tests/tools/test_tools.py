@@ -39,10 +39,10 @@ from tools import ladder, limits
 from tools.baselines import default_baselines, stale
 from tools.browser import chromium, in_browser
 from tools.commands import TOOLS, WITH_FRAMEWORKS, commands, style
-from tools.docs import findings, generate, site, summaries
+from tools.docs import generate, site, summaries
 from tools.docs.blocks import baselines, load_scenarios
 from tools.docs.promises import PROMISES, Promise, table
-from tools.docs.upgrades import SWEEPS, example, histories
+from tools.docs.summaries import SWEEPS, example, histories
 from tools.faults import engine
 from tools.processors import LEVELS, environment, levels
 from tools.selections import (
@@ -474,7 +474,7 @@ def test_place_of_a_block_leaves_placeholders(tmp_path: Path, monkeypatch: pytes
 
 def test_page_of_findings_has_every_finding_clause_and_workaround() -> None:
     known = load_known()
-    page, _, workarounds = findings.page().partition("## Workarounds")
+    page, _, workarounds = summaries.causes().partition("## Workarounds")
     assert sum(line.startswith("- ") for line in page.splitlines()) == len(known.findings)
     assert all(f"`{entry.clause}`" in page for entry in known.expectations)
     _, *rows = (line for line in workarounds.splitlines() if line.startswith("| "))

@@ -32,8 +32,18 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
-from frameworks.jax.core.arrays import NO_PEAK, has_peak, peak_bytes, saved_bytes, wide_formats
-from frameworks.jax.core.settings import KERAS, REFUSED_RANKS, OnDevice, device_workers, rank_group
+from frameworks.jax.core.settings import (
+    KERAS,
+    NO_PEAK,
+    REFUSED_RANKS,
+    OnDevice,
+    device_workers,
+    has_peak,
+    peak_bytes,
+    rank_group,
+    saved_bytes,
+    wide_formats,
+)
 from frameworks.jax.keras.steps import (
     BACKEND,
     DeviceBatch,

@@ -21,7 +21,7 @@ from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments, ranks_of
 from frameworks.contract import BlockWeights, Gradients, MeshCase, MeshLayout, MeshUpdate
 from frameworks.jax import distributed
-from frameworks.jax.core.arrays import layout_of
+from frameworks.jax.core.settings import layout_of
 from frameworks.jax.distributed import READINGS, AllRanks, GatheredBatch, gather_batch, gathered_window, read, read_axes
 from frameworks.jax.keras.framework import KerasFramework, StatelessRun
 from frameworks.jax.keras.steps import DeviceBatch, Values, divide_axes, load_parts, micro_batch

@@ -51,9 +51,17 @@ from frameworks.contract import (
 )
 from frameworks.jax import quantization
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, Place, arrays_of, flat, peak_bytes, saved_bytes, wide_formats
 from frameworks.jax.core.layers import PERTURBATIONS, DeviceBatch, leaves_of, load_batch, segments
-from frameworks.jax.core.settings import PINNED_HOST
+from frameworks.jax.core.settings import (
+    PINNED_HOST,
+    Flat,
+    Place,
+    arrays_of,
+    flat,
+    peak_bytes,
+    saved_bytes,
+    wide_formats,
+)
 from frameworks.jax.probes import TAKES_EACH_IN, window_waits_for_the_caller
 from frameworks.jax.training import optimizers
 from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate
