@@ -177,7 +177,7 @@ class AdapterFile:
         serial: modes whose tests each worker runs in the same order in every run, because the framework keeps state
             between them.
         lacks: families of clauses that a mode has no place for, by mode; their tests are not collected.
-        laws: settings of generated tests, for `conformance.search.properties`.
+        laws: settings of generated tests, for `conformance.search`.
         distribution: packages to install, for `frameworks.installer.distributions`; None for none.
         absent: features that the framework does not have.
     """

@@ -8,7 +8,7 @@ import pytest
 from conformance.checks import reproducers
 from conformance.known_failures.reading import load_known
 from conformance.runner.machine import devices, instruction_sets
-from conformance.spec.findings import Finding
+from conformance.spec.clauses import Finding
 from frameworks.installer.install import installed_version
 from tests.support.suite_runs import hang_limit
 

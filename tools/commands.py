@@ -22,11 +22,9 @@ class Tool(NamedTuple):
 
 
 WITH_FRAMEWORKS = (
-    "tests/adapters/test_heads.py",
     "tests/adapters/test_named_devices.py",
     "tests/adapters/test_own_loop.py",
     "tests/adapters/test_torch_modes.py",
-    "tests/runner/test_files.py",
     "tests/runner/test_machine.py",
 )
 """The suite's own tests that need a framework, which `tox -e self` does not install."""
@@ -48,7 +46,7 @@ TOOLS: Mapping[str, Tool] = {
     "ladder": Tool("How many tests each step of a new adapter brings.", ("tools.ladder",)),
     "limits": Tool("Is the tree as small as LIMITS.toml says?", ("tools.limits",)),
     "selections": Tool("Make the selections of tests again, from kills and seconds.", ("tools.selections",)),
-    "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
+    "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.bounds_cache",)),
     "screenshot": Tool("The picture of the report, taken in Chromium.", ("tools.browser",)),
     "lock": Tool("Make locks/*.txt again.", ("frameworks.installer.locks",)),
     "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("pytest", "tools/benchmarks", "-rs")),
@@ -72,7 +70,7 @@ def commands() -> None:
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FOLDER...")
 def releases(folders: tuple[Path, ...]) -> None:
     """Write results/releases from the fingerprints below FOLDERs: what each release of a package changed."""
-    from results.history.releases import FOLDER, find_releases, write_releases
+    from results.history.versions import FOLDER, find_releases, write_releases
     from results.record.files import replace
 
     for name, content in write_releases(find_releases(folders)).items():

@@ -22,7 +22,7 @@ from conformance.runner.baselines import BASELINES
 from conformance.runner.plugin import TIMED
 from conformance.runner.selection import FOLDER, Selection, write
 from conformance.spec.clauses import Level, load_clauses
-from conformance.test_ids.inventory import node_of
+from conformance.test_ids import node_of
 from frameworks.registry import adapter_file
 from results.record.files import RecordError
 from results.record.model import UNJUDGED, Outcome

@@ -11,14 +11,13 @@ import msgspec
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from conformance.cli.issue import checks_section, clause_section
 from conformance.cli.options import PATH, names
-from conformance.cli.spec import clause_of
+from conformance.cli.spec import checks_section, clause_of, clause_section
 from conformance.cli.sweep import check_suite_packages, tell_verdicts
 from conformance.spec.clauses import Clause
 from conformance.sweep import bisection, plan
 from conformance.sweep.cell import CellFolder
-from conformance.test_ids.inventory import id_of, inventory, node_of
+from conformance.test_ids import id_of, inventory, node_of
 from frameworks.cache_folder import cache_folder
 from frameworks.installer.distributions import distribution_of, package_of, variable_of
 from results.record.files import one_line, replace

@@ -11,19 +11,26 @@ from rich.console import Console
 
 from conformance.cli.options import FORMAT, OUTPUT, PATH, put, show_progress
 from conformance.known_failures.entries import Known
-from conformance.known_failures.reading import FILE, SNAPSHOTS, read_known
-from conformance.known_failures.update import Cause, Update, UpdateError, find_idle, table_of, update
+from conformance.known_failures.reading import (
+    FILE,
+    SNAPSHOTS,
+    Cause,
+    Update,
+    UpdateError,
+    find_idle,
+    read_known,
+    table_of,
+    update,
+)
 from conformance.runner import baselines
-from conformance.spec.clauses import Table
-from conformance.spec.findings import NO_LINK, read_finding, read_programs
+from conformance.spec.clauses import NO_LINK, Table, read_finding, read_programs
 from frameworks.registry import built_in, find_adapters, folder_of, path_of
 from results.compare.comparison import NONE, FailOn, compare_files, compare_sets
 from results.compare.fingerprints import SUFFIX, list_fingerprints, pair_fingerprints
-from results.record.encoding import pause_collector
 from results.record.files import RecordError, one_line, replace
 from results.record.folders import INSTALLED, SHIPPED, Outlines, find, list_records, read
-from results.record.reading import Record, load
-from results.record.values import Consequence, FindingKind
+from results.record.model import Consequence, FindingKind
+from results.record.reading import Record, load, pause_collector
 from results.show import differences, portability
 from results.show import fingerprints as prints
 from results.show import table as tables

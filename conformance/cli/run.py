@@ -196,7 +196,7 @@ def import_from_here() -> None:
 def _train(name: str, framework: str, device: str, mode: str, rounds: int) -> int:
     """Train a scenario for at most `rounds` rounds, 0 for all, and print its records; return the exit status."""
     from conformance.runner.identity import name_of
-    from conformance.scenarios import table
+    from conformance.scenarios import definitions
     from conformance.scenarios.definitions import SCENARIOS
     from conformance.scenarios.scenario import NoPart, load_framework, run_scenario
     from frameworks.contract import MissingDevice, Unsupported
@@ -207,7 +207,7 @@ def _train(name: str, framework: str, device: str, mode: str, rounds: int) -> in
         raise click.BadParameter(f"no scenario {name!r}: one of {', '.join(SCENARIOS)}", param_hint="--scenario")
     if ":" in framework:
         import_from_here()
-    scenario, folder = SCENARIOS[name], table.FOLDER / name
+    scenario, folder = SCENARIOS[name], definitions.FOLDER / name
     try:
         subject = load_framework(scenario, framework, device, mode)
         folder.mkdir(parents=True, exist_ok=True)
@@ -219,7 +219,7 @@ def _train(name: str, framework: str, device: str, mode: str, rounds: int) -> in
         raise click.ClickException(one_line(f"{framework}: {error}")) from None
     write(folder / f"{name_of(record.series, subject.version())}.json.gz", record)
     records = [load(path) for path in list_records(folder)]
-    click.echo(f"{scenario.title}\n\n{table.markdown(scenario, records)}")
+    click.echo(f"{scenario.title}\n\n{definitions.markdown(scenario, records)}")
     return int(any(verdict.outcome.bad for verdict in record.verdicts))
 
 

@@ -11,17 +11,20 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TextIO
 
-from conformance.fingerprints.callables import Parameter, PublicCallable, find_callables, show_default
 from conformance.fingerprints.cases import (
     Kind,
     Package,
+    Parameter,
+    PublicCallable,
+    describe,
+    find_callables,
     load_package,
     option_texts,
     other_arguments,
     required_arguments,
+    show_default,
     write_program,
 )
-from conformance.fingerprints.values import describe
 
 CASE_LIMIT_S = 20
 """Limit of a program, in seconds of processors; a busy machine ends none."""

@@ -26,7 +26,7 @@ from conformance.generative.programs.triage import reachable
 from conformance.generative.verdicts import LAWS
 from conformance.known_failures.entries import Exclusion
 from conformance.known_failures.reading import known_of
-from conformance.search.properties import Search, generative_settings
+from conformance.search import Search, generative_settings
 from conformance.spec.clauses import load_clauses
 from conformance.techniques import load_techniques
 from fixtures.model import Again, Layer, UserFunction

@@ -39,7 +39,7 @@ from conformance.generative.programs.features import features
 from conformance.generative.programs.judge import failure_after, make_failure
 from conformance.generative.programs.recipes import PRECISIONS, is_offered, scope_formats, variants
 from conformance.generative.programs.variations import MANY_UPDATES
-from conformance.search.properties import Failure, GenerativeSettings, Observation, generative_settings
+from conformance.search import Failure, GenerativeSettings, Observation, generative_settings
 from fixtures.arrays import Array, format_of
 from fixtures.model import Batch, Dense, Dropout, Embedding, Flatten, Head, Heads, Layer, LossKind, Model
 from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe, Recompute, Scaling, StaticScaling

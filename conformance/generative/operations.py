@@ -15,7 +15,7 @@ from conformance.generative.programs.ensemble import MEMBERS
 from conformance.generative.programs.executor import open_and_leave
 from conformance.generative.programs.recipes import scope_formats
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
-from conformance.search.properties import LAYOUTS, Failure, GenerativeSettings, Layout, gaps, laid_out, nth, unit
+from conformance.search import LAYOUTS, Failure, GenerativeSettings, Layout, gaps, laid_out, nth, unit
 from conformance.techniques.recompute import function_bounds, of_two_runs
 from fixtures.arrays import FORMATS, Array, format_of
 from fixtures.recipe import FormatName, Precision

@@ -10,7 +10,7 @@ from conformance.generative import masks, operations
 from conformance.generative.programs import variations
 from conformance.generative.programs.variations import Instance
 from conformance.known_failures.entries import Exclusion
-from conformance.search.properties import Failure, GenerativeSettings, Property, Search, generative_settings
+from conformance.search import Failure, GenerativeSettings, Property, Search, generative_settings
 from conformance.techniques import load_techniques
 from frameworks.contract import Capability
 

@@ -22,8 +22,7 @@ from conformance.known_failures.reading import load_known
 from conformance.models.suite import LATE, REQUEST
 from conformance.runner import machine
 from conformance.runner.identity import ROOT, suite
-from conformance.spec.clauses import Clause, load_clauses, read_clauses
-from conformance.spec.findings import Finding
+from conformance.spec.clauses import Clause, Finding, load_clauses, read_clauses
 from results.record.model import Outcome, Record, Series, TestVerdict, Variant
 from results.record.reading import now
 

@@ -1,19 +1,34 @@
-"""Cache of exact runs and spreads derived from the reference, keyed by the hash of all inputs."""
+"""Exact runs and spreads derived from the reference: their cache, and those that come with the suite.
 
+    python -m tools spreads [--keep] FOLDER...
+
+This command writes `spreads.json` from cache folders. Runs of the suites with the default seed fill the folders; each
+run starts with CONFORMANCE_CACHE set to an empty folder. Entries of the present code stay, others are removed. --keep
+is for changes that move no number, such as a new name: all entries stay if those that were derived again agree.
+
+An entry is used only with the code and the inputs that it was derived from. The version of NumPy does not count:
+another version changes last digits, so an ensemble becomes another draw, and any draw is as good. Stored spreads make
+the bounds the same wherever the suite runs.
+
+The cache is keyed by the hash of all inputs, and by that of the source modules that a derivation uses.
+"""
+
+import ast
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
-from conformance.oracle.derivation_hash import code_hash
 from conformance.oracle.runs import run, train_and_evaluate
-from conformance.oracle.stored_spreads import CODE, INPUTS, entry_name, load_spreads
 from fixtures.arrays import Array
 from fixtures.model import Model, Window
 from fixtures.recipe import Recipe
@@ -21,6 +36,296 @@ from frameworks.cache_folder import cache_folder
 from frameworks.contract import Conventions
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.core.rounding import Exact
+
+ROOT = Path(__file__).parents[2]
+_FIRST = ("conformance.oracle.errormodel", "frameworks.reference")
+OWN = ("fixtures", "frameworks", "conformance")
+_CACHE = "conformance.oracle.bounds_cache"
+"""The module that stores derivations and does not change them; it is left out of the hash."""
+_ATTEMPTS = re.compile(r"frameworks\.base\.(introspection|\w+_attempts)")
+"""Modules that find out which capabilities an adapter supports; they change no number of a derivation."""
+_LEFT_OUT = frozenset({"annotation", "returns", "type_comment", "type_params", "ctx", "kind", "simple", "type_ignores"})
+
+
+@cache
+def code_hash(root: Path = ROOT) -> str:
+    """Return the SHA-256 of the syntax of all modules in `modules`.
+
+    Comments, docstrings, annotations, error messages, the path of the checkout and the version of NumPy do not count.
+    """
+    digest = hashlib.sha256()
+    for name, tree in sorted(modules(root).items()):
+        digest.update(f"{name}\n{normalise(_WithoutErrors().visit(tree))}\n".encode())
+    return digest.hexdigest()
+
+
+def normalise(tree: ast.Module) -> str:
+    """Return the syntax of a module as text that is the same in every version of Python.
+
+    Comments, docstrings, annotations and layout are left out.
+    """
+    return " ".join(part for node in _statements(tree.body) for part in _normalise(node))
+
+
+class _WithoutErrors(ast.NodeTransformer):
+    """Removes the exceptions of `raise` statements: a derivation that succeeds does not depend on them."""
+
+    def visit_Raise(self, node: ast.Raise) -> ast.Raise:
+        return ast.copy_location(ast.Raise(), node)
+
+
+def modules(root: Path = ROOT) -> dict[str, ast.Module]:
+    """Return the syntax trees of the suite's modules that a derivation imports, directly or not, by dotted name."""
+    trees: dict[str, ast.Module] = {}
+    pending = list(_FIRST)
+    while pending:
+        name = pending.pop()
+        path = _file(root, name)
+        if path is None or name in trees or name == _CACHE or _ATTEMPTS.fullmatch(name):
+            continue
+        trees[name] = ast.parse(path.read_text("utf-8"))
+        pending += name.rpartition(".")[:1]
+        pending += _imports(trees[name])
+    return trees
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                yield from (module, *(f"{module}.{alias.name}" for alias in names))
+
+
+def _file(root: Path, name: str) -> Path | None:
+    if name.partition(".")[0] not in OWN:
+        return None
+    base = root.joinpath(*name.split("."))
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+
+
+def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a body without docstrings and `pass`."""
+    for node in body:
+        match node:
+            case ast.Pass() | ast.Expr(value=ast.Constant(value=str())):
+                pass
+            case _:
+                yield node
+
+
+def _normalise(node: ast.AST) -> Iterator[str]:
+    """Yield the words of a node's syntax, the same in every version of Python."""
+    match node:
+        case ast.Name(id=name):
+            yield name
+        case ast.Constant(value=value):
+            yield f"{type(value).__name__} {value!r}"
+        case ast.Attribute(value=base, attr=name):
+            yield from _normalise(base)
+            yield f".{name}"
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+            yield from _normalise_function(node)
+        case ast.ClassDef():
+            for part in (*node.decorator_list, *node.bases, *(keyword.value for keyword in node.keywords)):
+                yield from _normalise(part)
+            yield f"class {node.name} {[keyword.arg for keyword in node.keywords]} ("
+            yield from _normalise_list(node.body)
+            yield ")"
+        case ast.AnnAssign():
+            yield "Assign("
+            yield from _normalise(node.target)
+            yield from _normalise(node.value) if node.value is not None else ()
+            yield ")"
+        case ast.Import() | ast.ImportFrom():
+            yield f"import {sorted(_bindings(node))}"
+        case ast.Global() | ast.Nonlocal():
+            pass
+        case _:
+            yield f"{type(node).__name__}("
+            for name in node._fields:
+                value = getattr(node, name, None)
+                if name not in _LEFT_OUT and value is not None and value != []:
+                    yield name
+                    yield from _normalise_list(value if isinstance(value, list) else [value])
+            yield ")"
+
+
+def _normalise_function(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Iterator[str]:
+    arguments = node.args
+    for value in (*getattr(node, "decorator_list", ()), *arguments.defaults, *filter(None, arguments.kw_defaults)):
+        yield from _normalise(value)
+    if not isinstance(node, ast.Lambda):
+        yield node.name
+    kinds = (arguments.posonlyargs, arguments.args, [arguments.vararg], arguments.kwonlyargs, [arguments.kwarg])
+    names = [[argument.arg for argument in kind if argument is not None] for kind in kinds]
+    keyword_only = [default is not None for default in arguments.kw_defaults]
+    yield f"{type(node).__name__} {names} {len(arguments.defaults)} {keyword_only} ("
+    yield from _normalise(node.body) if isinstance(node, ast.Lambda) else _normalise_list(node.body)
+    yield ")"
+
+
+def _normalise_list(values: Iterable[object]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, ast.stmt):
+            for statement in _statements([value]):
+                yield from _normalise(statement)
+        elif isinstance(value, ast.AST):
+            yield from _normalise(value)
+        else:
+            yield repr(value)
+
+
+def _bindings(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the names that an import binds, each with the imported module or attribute."""
+    for alias in node.names:
+        if isinstance(node, ast.ImportFrom):
+            yield alias.asname or alias.name, (*(node.module or "").split("."), alias.name)
+        else:
+            name = alias.name if alias.asname else alias.name.split(".")[0]
+            yield alias.asname or name, tuple(name.split("."))
+
+
+FILE = Path(__file__).with_name("spreads.json")
+SPREADS = frozenset(
+    {"loss_spread", "gain_spread", "spread", "accuracies", "buffers.spread", "predictions.spread", "distances", "gains"}
+)
+"""Arrays of a cache file that come from an ensemble."""
+SAMPLE = 20
+"""Smallest number of entries that must be derived again before `keep` keeps all others."""
+DRAWS = 4.0
+"""Factor by which the spreads of two ensembles of eight members differ at most."""
+CODE = "code"
+"""Array of a cache file with the hash of the code that derived it."""
+INPUTS = "inputs"
+"""Array of a cache file with the hash of the inputs that it was derived from."""
+
+
+def entry_name(inputs: str, path: Path) -> str:
+    """Return the name of a cache file's entry: the hash of its inputs, and the file's suffixes."""
+    return ".".join([inputs[:32], path.name.partition(".")[2]])
+
+
+@cache
+def load_spreads(file: Path = FILE) -> Mapping[str, Mapping[str, Array]]:
+    """Return the entries by name; none if the code has changed since they were derived."""
+    content = json.loads(file.read_text("utf-8")) if file.is_file() else {CODE: ""}
+    return _entries(content) if content[CODE] == code_hash() else {}
+
+
+def _entries(content: Mapping[str, Any]) -> dict[str, dict[str, Array]]:
+    entries = content["entries"].items()
+    return {name: {key: _array(text) for key, text in arrays.items()} for name, arrays in entries}
+
+
+def collect(folders: Sequence[Path], file: Path = FILE) -> int:
+    """Add the entries of cache folders to the file and return its number of entries.
+
+    Raises:
+        ValueError: a folder has no entry of the present code.
+    """
+    return _write({name: dict(arrays) for name, arrays in load_spreads(file).items()} | _collect_entries(folders), file)
+
+
+def keep(folders: Sequence[Path], file: Path = FILE) -> int:
+    """Mark all entries as derived by the present code and return their number.
+
+    This is for changes of the code that move no number. It compares only the entries that were derived again. Another
+    processor changes last digits, which makes some ensembles other draws.
+
+    Raises:
+        ValueError: fewer than `SAMPLE` entries were derived again, fewer than half of these are equal, or one differs
+            by more than the factor `DRAWS`.
+    """
+    entries, derived = _entries(json.loads(file.read_text("utf-8"))), _collect_entries(folders)
+    sample = sorted(entries.keys() & derived.keys())
+    if len(sample) < SAMPLE:
+        raise ValueError(f"got {len(sample)} entries that were derived again, want {SAMPLE}: name folders of more runs")
+    unequal = [name for name in sample if not _agree(entries[name], derived[name], factor=1.0)]
+    far = [name for name in unequal if not _agree(entries[name], derived[name], factor=DRAWS)]
+    if far or 2 * len(unequal) > len(sample):
+        raise ValueError(
+            f"{len(unequal)} of {len(sample)} entries differ, such as {(far + unequal)[0]}: collect all again"
+        )
+    return _write(entries | derived, file)
+
+
+def _agree(one: Mapping[str, Array], other: Mapping[str, Array], factor: float) -> bool:
+    """Return whether two entries have the same arrays, up to a factor in each number."""
+    if one.keys() != other.keys() or any(one[name].shape != other[name].shape for name in one):
+        return False
+    pairs = [(one[name], other[name]) for name in one]
+    return all(np.all((a <= factor * b) & (b <= factor * a) | np.isnan(a) & np.isnan(b) | (a == b)) for a, b in pairs)
+
+
+def _collect_entries(folders: Sequence[Path]) -> dict[str, dict[str, Array]]:
+    entries: dict[str, dict[str, Array]] = {}
+    for folder in folders:
+        found = [entry for entry in map(_load_entry, sorted(folder.glob("*.npz"))) if entry is not None]
+        if not found:
+            raise ValueError(
+                f"{folder}: no spreads of the present code; run the suites with CONFORMANCE_CACHE={folder}"
+            )
+        entries |= dict(found)
+    return entries
+
+
+def _write(entries: Mapping[str, Mapping[str, Array]], file: Path) -> int:
+    lines = [
+        f"{json.dumps(name)}: {json.dumps({key: _text(array) for key, array in sorted(entries[name].items())})}"
+        for name in sorted(entries)
+    ]
+    head = f'{{"{CODE}": "{code_hash()}", "entries": {{'
+    file.write_text("\n".join([head, ",\n".join(lines), "}}\n"]), "utf-8")
+    load_spreads.cache_clear()
+    return len(entries)
+
+
+def _load_entry(path: Path) -> tuple[str, dict[str, Array]] | None:
+    """Return name and ensemble arrays of a cache file; None without any, of other code, or if it cannot be read."""
+    try:
+        with np.load(path) as file:
+            if INPUTS not in file or file[CODE].item() != code_hash():
+                return None
+            arrays = {name: file[name] for name in file.files if name in SPREADS}
+            return (entry_name(file[INPUTS].item(), path), arrays) if arrays else None
+    except (OSError, ValueError, EOFError, BadZipFile):
+        return None
+
+
+def _text(array: Array) -> str:
+    """Return numbers in their shortest exact form, in one line; a scalar begins with "="."""
+    text = " ".join(repr(value) for value in np.asarray(array, np.float64).ravel().tolist())
+    return text if array.shape else f"={text}"
+
+
+def _array(text: str) -> Array:
+    if text.startswith("="):
+        return np.array(float(text[1:]))
+    return np.array([float(word) for word in text.split()], np.float64)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Collect the entries of the named folders and return the exit status."""
+    folders = [Path(argument) for argument in arguments if argument != "--keep"]
+    if not folders:
+        print(
+            "name one or more cache folders (CONFORMANCE_CACHE) of runs that started with an empty one", file=sys.stderr
+        )
+        return 2
+    try:
+        count = (keep if "--keep" in arguments else collect)(folders)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{FILE}: {count} entries, {FILE.stat().st_size / 1e6:.2f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+
 
 _APART = frozenset({"adapter_format", "adapter_bias", "adapter_save", "pipeline_scaling"})
 """Conventions on which no bound depends."""

@@ -4,10 +4,10 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from conformance.known_failures.series import split_ways
+from conformance.known_failures.entries import split_ways
 from conformance.runner import machine
 from conformance.runner.identity import name_of
-from conformance.test_ids.inventory import inventory
+from conformance.test_ids import inventory
 from frameworks.registry import find_adapters
 from results.record.files import RecordError
 from results.record.folders import INSTALLED, SHIPPED, list_records

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conformance.known_failures.entries import join_ways
 from conformance.known_failures.reading import FILE, SNAPSHOTS
-from conformance.known_failures.series import join_ways
-from conformance.oracle.derivation_hash import OWN, normalise
+from conformance.oracle.bounds_cache import OWN, normalise
 from conformance.runner import machine
 from conformance.spec.clauses import load_clauses
 from frameworks.installer.distributions import DISTRIBUTIONS
@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[2]
 
 MEANINGS = "checks/outcome.py"
 """File that defines outcomes and demands nothing, so it is left out of the digests."""
-_TESTS = ["checks", "generative", "search", "suites", "techniques"]
-_JUDGING = ["declarations.py", "fingerprints", "known_failures", "runner", "test_ids", "timing.py", MEANINGS]
+_TESTS = ["checks", "generative", "search.py", "suites", "techniques"]
+_JUDGING = ["declarations.py", "fingerprints", "known_failures", "runner", "test_ids.py", "timing.py", MEANINGS]
 _CONTRACT = ["base", "native_loop.py", "contract", "keras_common", "operations.py", "ranks"]
 AREAS = {
     "tests": tuple(f"conformance/{name}" for name in _TESTS),

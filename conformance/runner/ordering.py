@@ -8,7 +8,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from conformance.runner.selection import durations
-from conformance.test_ids.inventory import code_of, id_of
+from conformance.test_ids import code_of, id_of
 from frameworks.contract import Framework
 
 T = TypeVar("T")

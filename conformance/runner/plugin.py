@@ -30,7 +30,10 @@ from conformance.known_failures.reading import known_of
 from conformance.runner import machine
 from conformance.runner.baselines import foreign
 from conformance.runner.isolation import (
+    CachedPrograms,
+    FullWorkers,
     Interrupts,
+    LostWorkers,
     clip_text,
     end_despite_threads,
     end_with_parent,
@@ -39,8 +42,16 @@ from conformance.runner.isolation import (
     restore_settings,
     use_own_temporary_directory,
 )
-from conformance.runner.recorder import PROPERTY, Recorder, recorded_runs, to_property
-from conformance.runner.reporting import describe_failure, junit_properties, repro, show
+from conformance.runner.recorder import (
+    PROPERTY,
+    Recorder,
+    describe_failure,
+    junit_properties,
+    recorded_runs,
+    repro,
+    show,
+    to_property,
+)
 from conformance.runner.selection import (
     ALL,
     NAMES,
@@ -52,8 +63,7 @@ from conformance.runner.selection import (
     chosen_ways,
 )
 from conformance.runner.subprocesses import no_commands
-from conformance.runner.workers import CachedPrograms, FullWorkers, LostWorkers
-from conformance.test_ids.inventory import SUITES, code_of, id_of
+from conformance.test_ids import SUITES, code_of, id_of
 from frameworks.contract import SHIPPED, Framework, MissingDevice
 from frameworks.registry import DEVICE_HELP, UnknownFramework, adapter_file, clashes, load
 from results.record.files import RecordError, one_line

@@ -20,8 +20,8 @@ from pluggy import HookimplMarker
 
 from conformance.checks.checkpoints import SavedRun
 from conformance.fingerprints.cases import JudgedKind
-from conformance.spec.findings import Workaround
-from conformance.test_ids.inventory import SUITES, TestCode, code_of, id_of, inventory
+from conformance.spec.clauses import Workaround
+from conformance.test_ids import SUITES, TestCode, code_of, id_of, inventory
 from fixtures.recipe import LEVELS_OF
 from frameworks.registry import built_in
 from frameworks.ways import Way, find_installed_ways, sets

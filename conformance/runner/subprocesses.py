@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
+from conformance.known_failures.entries import drop_ways
 from conformance.known_failures.reading import load_known
-from conformance.known_failures.series import drop_ways
 from frameworks.installer.distributions import distribution_of
 from frameworks.registry import UnknownFramework, adapter_file, built_in, load
 

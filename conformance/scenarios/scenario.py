@@ -22,9 +22,8 @@ from fixtures.recipe import OffloadedKind, Recipe
 from frameworks.base import window_across_ranks
 from frameworks.contract import Capability, Framework, PostTraining, QuantizedModel, Trainer, Unsupported, needs
 from frameworks.registry import load
-from results.record.model import CheckResult, Measurement, Record, TestVerdict, Trace
+from results.record.model import CheckResult, ClauseText, Measurement, Record, TestVerdict, Trace
 from results.record.reading import now
-from results.record.values import ClauseText
 
 OFFLOADED: tuple[OffloadedKind, ...] = get_args(OffloadedKind)
 """Kinds that can be offloaded."""

@@ -27,13 +27,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from conformance.fingerprints.cases import package_files
+from conformance.runner.jobs import repeat
 from conformance.runner.machine import shareable
-from conformance.runner.retry import repeat
 from conformance.runner.subprocesses import VARIABLES, ending_signals, guard_group, killed_by
 from conformance.sweep.plan import NO_TESTS, SweepCell, SweepPlan
-from conformance.test_ids.inventory import ROOT
+from conformance.test_ids import ROOT
 from frameworks.installer.distributions import distribution_of
-from frameworks.installer.request import driver
+from frameworks.installer.install import driver
 from results.compare.fingerprints import list_fingerprints
 from results.record.files import RecordError, compress_content, inside, one_line, unwritable
 from results.record.files import replace as replace_file

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from conformance.search.properties import Property
+from conformance.search import Property
 from fixtures.recipe import Recipe
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conformance.checks.evidence import Verdict
 from conformance.checks.subject import Subject, need_rule
-from conformance.search.properties import CheckedInstance, Property, breaking
+from conformance.search import CheckedInstance, Property, breaking
 from conformance.techniques import Technique
 from conformance.techniques.formats import (
     SCALE,

@@ -13,7 +13,7 @@ from hypothesis.strategies import SearchStrategy
 from conformance.checks.evidence import Verdict, same_bits
 from conformance.checks.subject import Subject, need_rule
 from conformance.oracle.bound import Bound
-from conformance.search.properties import LAYOUTS, CheckedInstance, ClauseBroken, Layout, Property, breaking, laid_out
+from conformance.search import LAYOUTS, CheckedInstance, ClauseBroken, Layout, Property, breaking, laid_out
 from conformance.techniques import Technique
 from fixtures.arrays import CODES, NARROW, Array, NarrowFormat
 from frameworks.contract import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from conformance.checks.subject import Subject, full, need, supports
-from conformance.search.properties import CheckedInstance, Property, breaking, laid_out, nth
+from conformance.search import CheckedInstance, Property, breaking, laid_out, nth
 from conformance.techniques import Technique, post_training
 from conformance.techniques.qat import check_following, ranges_of
 from fixtures.arrays import Array

@@ -46,10 +46,10 @@ from frameworks.contract import (
     ValueSaver,
 )
 from frameworks.jax import low_rank, shipped
-from frameworks.jax.core.arrays import NO_PEAK, wide_formats
 from frameworks.jax.core.layers import OPERATIONS, VARIANTS, WAYS
 from frameworks.jax.core.settings import (
     JIT,
+    NO_PEAK,
     NOJIT,
     OFFLOAD,
     PINNED_HOST,
@@ -60,6 +60,7 @@ from frameworks.jax.core.settings import (
     device_workers,
     is_installed,
     rank_group,
+    wide_formats,
 )
 from frameworks.jax.core.ways import rates
 from frameworks.jax.functions import JAXFunctions
@@ -75,7 +76,8 @@ from frameworks.jax.quantization import (
     QwixPostTraining,
     joins_windows,
 )
-from frameworks.jax.training import background, optimizers
+from frameworks.jax.training import optimizers
+from frameworks.jax.training import trainer as background
 from frameworks.jax.training.optimizers import INITIAL, MINIMUM, OPTIMIZERS, REFUSED_OPTIONS
 from frameworks.jax.training.steps import function_used, recompute
 from frameworks.jax.training.trainer import JaxTrainer, OffloadedTrainer, activations_leave, disk_is_a_memory
@@ -242,7 +244,7 @@ class JaxFramework(OnDevice):
             Float8Rule: lambda: RULE,
             DelayedProducts: lambda: self._delayed_product,
             LowRankAdapters: lambda: partial(low_rank.QwixNetwork, device=self._place),
-            Meshes: partial(RemoteMeshes, partial(device_workers, 4), "frameworks.jax.meshes"),
+            Meshes: partial(RemoteMeshes, partial(device_workers, 4), "frameworks.jax.distributed"),
             ValueSaver: lambda: background.SAVER,
         }
 

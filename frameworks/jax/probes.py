@@ -15,7 +15,7 @@ from flax import linen as nn
 from flax.training.dynamic_scale import DynamicScale
 
 from frameworks.contract import Attempt, Capability
-from frameworks.jax.core.arrays import has_peak
+from frameworks.jax.core.settings import has_peak
 
 TAKES_EACH_IN = (
     "optax.MultiSteps takes in each micro-batch, and makes the window's update with the last, so that nothing can come "

@@ -33,9 +33,8 @@ from frameworks.contract import (
     Quantized,
     QuantRule,
 )
-from frameworks.jax.core.arrays import Flat, flat, nest_leaves, wide_formats
 from frameworks.jax.core.layers import Layout, Network, leaves_of
-from frameworks.jax.core.settings import is_installed
+from frameworks.jax.core.settings import Flat, flat, is_installed, nest_leaves, wide_formats
 
 _INFINITE = CastRule("inf", "inf")
 _NAN = CastRule("nan", "nan")

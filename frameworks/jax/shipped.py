@@ -34,7 +34,7 @@ from frameworks.base.shipped import (
     infinite,
 )
 from frameworks.contract import Capability, Unsupported, Values
-from frameworks.jax.core.arrays import wide_formats
+from frameworks.jax.core.settings import wide_formats
 
 OfLeaves = Callable[..., list[jax.Array]]
 """A function from floating arrays to floating outputs."""

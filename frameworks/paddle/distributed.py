@@ -25,7 +25,7 @@ from frameworks.base import MicroBatch, same_parts
 from frameworks.contract import Capability, Unsupported, Update
 from frameworks.paddle.core.layers import BatchTensors, Network
 from frameworks.paddle.core.settings import FORCED
-from frameworks.paddle.declarations import NO_COUNT
+from frameworks.paddle.framework import NO_COUNT
 from frameworks.paddle.rendezvous import store
 from frameworks.paddle.training.optimizers import UpdateAfterLosses, slots
 from frameworks.paddle.training.trainer import FILE, DygraphTrainer

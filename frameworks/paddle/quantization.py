@@ -32,9 +32,8 @@ from frameworks.contract import (
     QuantRule,
     Unsupported,
 )
-from frameworks.paddle.core.devices import to_numpy, to_tensor
 from frameworks.paddle.core.layers import build_layers, name_parameters
-from frameworks.paddle.core.settings import in_dynamic_mode
+from frameworks.paddle.core.settings import in_dynamic_mode, to_numpy, to_tensor
 
 _CASTS: Mapping[str, CastRule] = MappingProxyType(
     {"float8_e4m3fn": CastRule("saturate", "saturate"), "float8_e5m2": CastRule("saturate", "saturate")}

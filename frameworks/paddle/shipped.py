@@ -28,7 +28,7 @@ from frameworks.base.shipped import (
     infinite,
 )
 from frameworks.contract import Capability, Unsupported, Values
-from frameworks.paddle.core.devices import to_numpy, to_tensor
+from frameworks.paddle.core.settings import to_numpy, to_tensor
 from frameworks.paddle.training.optimizers import forced_scaler
 
 Tensors = Sequence[paddle.Tensor]

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from itertools import count as numbers
@@ -24,7 +24,7 @@ from weakref import WeakSet, finalize
 
 from fixtures.model import Window
 from frameworks.base import Arguments, BaseRankGroup, with_items
-from frameworks.contract import RankFailed, Stop, Update
+from frameworks.contract import BlockWeights, MeshCase, MeshUpdate, PipelineCase, RankFailed, Stop, Update
 from frameworks.ranks.messages import GROUP_SECONDS, LIMITS, Answer, Command, Limits, Opening
 
 PREFIX = "ranks-"
@@ -561,3 +561,20 @@ class RemoteRankGroup(BaseRankGroup):
 
     def close(self) -> None:
         self._drop()
+
+
+class RemoteMeshes:
+    """Meshes, and pipelines if the module has them; each process returns the views of its ranks, or its gradients."""
+
+    def __init__(self, start: Callable[[], WorkerGroup], module: str) -> None:
+        self._start, self._module = start, module
+
+    def update(self, case: MeshCase) -> tuple[MeshUpdate, ...]:
+        return tuple(chain.from_iterable(self._start().call(f"{self._module}:update", case)))
+
+    def reports_unknown_name(self, weights: BlockWeights) -> bool:
+        return all(self._start().call(f"{self._module}:reports_unknown_name", weights))
+
+    def gradients(self, case: PipelineCase) -> BlockWeights:
+        stages = self._start().call(f"{self._module}:pipeline_gradients", case)
+        return {name: gradient for stage in stages for name, gradient in stage.items()}

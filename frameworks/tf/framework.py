@@ -55,8 +55,7 @@ from frameworks.keras_common.optimizers import KerasOptimizers, rates
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.ranks import RemoteRankGroup, worker_group_of
 from frameworks.tf import low_rank, shipped, tflite
-from frameworks.tf.background import SAVER
-from frameworks.tf.core import devices, settings, ways
+from frameworks.tf.core import settings, ways
 from frameworks.tf.core.steps import VARIANTS, function_used, graph_operations, recompute, run_op
 from frameworks.tf.probes import attempts
 from frameworks.tf.quantization import (
@@ -67,7 +66,7 @@ from frameworks.tf.quantization import (
     TensorFlowQuantizers,
 )
 from frameworks.tf.shipped import TensorFlowFunctions
-from frameworks.tf.training import TensorFlowTrainer
+from frameworks.tf.training import SAVER, TensorFlowTrainer
 
 _MEMBER = "frameworks.tf.distributed:MirroredWorker"
 _OF_PARTS = ("graph", "xla")
@@ -148,13 +147,13 @@ class TensorFlowFramework(ScopeOfPolicies):
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         settings.pin_threads()
-        devices.grow_memory()
+        settings.grow_memory()
         super().__init__(device, mode)
         if self.device == "cuda":
             tf.config.experimental.enable_tensor_float_32_execution(False)
 
     def devices(self) -> tuple[str, ...]:
-        return devices.available()
+        return settings.available()
 
     def version(self) -> str:
         return f"{tf.__version__}+keras.{keras.__version__}"
@@ -185,7 +184,7 @@ class TensorFlowFramework(ScopeOfPolicies):
             reasons |= dict.fromkeys((Capability.DELAYED_SCALING, Capability.FLOAT8_TRAINING), _FLOAT8_WANTS_A_GRAPH)
         if self.mode in _ADAPTED:
             reasons[Capability.ADAPTER_FLOAT_INPUTS] = low_rank.ROUNDS_INPUTS
-        if not devices.has_tf32(self.device):
+        if not settings.has_tf32(self.device):
             reasons[Capability.TF32] = _NO_TF32
         return reasons
 
@@ -336,7 +335,7 @@ class TensorFlowFramework(ScopeOfPolicies):
 
     @property
     def _place(self) -> str:
-        return devices.place(self.device)
+        return settings.place(self.device)
 
     def policy(self, precision: Precision) -> str:
         """Name of a precision's dtype policy."""

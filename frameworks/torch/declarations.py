@@ -4,7 +4,7 @@ import torch
 
 from frameworks.base import OPTIONS
 from frameworks.contract import Capability, Conventions, ScalerRule
-from frameworks.torch.core import devices
+from frameworks.torch.core import settings
 from frameworks.torch.core.settings import MODES, multiplies_in_tf32
 from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.quantization import torchao_models, transformers_models
@@ -170,7 +170,7 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
 
 
 def _refused_on(accelerator: str) -> dict[Capability, str]:
-    refused = {} if devices.has_peak(accelerator) else {Capability.PEAK_BYTES: _NO_PEAK}
+    refused = {} if settings.has_peak(accelerator) else {Capability.PEAK_BYTES: _NO_PEAK}
     if accelerator == "cuda" and torch.cuda.get_device_capability() < (8, 0):
         refused[Capability.TF32] = _BEFORE_AMPERE
     elif accelerator != "cuda" and not multiplies_in_tf32(accelerator):

@@ -49,17 +49,27 @@ from frameworks.contract import (
     ValueSaver,
 )
 from frameworks.torch import shipped
-from frameworks.torch.core import devices, settings, ways
-from frameworks.torch.core.devices import DTYPES, dtype_name, parameters_leave, to_array, to_tensor
+from frameworks.torch.core import settings, ways
 from frameworks.torch.core.operations import OPERATIONS, VARIANTS, WAYS, function_used, recompute
 from frameworks.torch.core.schedules import plateau_rates
-from frameworks.torch.core.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
+from frameworks.torch.core.settings import (
+    DTYPES,
+    dtype_name,
+    parameters_leave,
+    pin_kernels,
+    read_environment,
+    read_settings,
+    tf32_products,
+    to_array,
+    to_tensor,
+    write_settings,
+)
 from frameworks.torch.declarations import NO_MASTERS, capabilities_of, conventions, refusals
 from frameworks.torch.distributed import deepspeed_start
 from frameworks.torch.launch import is_flat, meshes, own_attempts, rank_group
 from frameworks.torch.libraries import STACKS
 from frameworks.torch.probes import attempts, float16_clipped, scope_of_everything
-from frameworks.torch.quantization import low_rank, torchao_formats, torchao_models, transformers_models
+from frameworks.torch.quantization import formats, low_rank, torchao_models, transformers_models
 from frameworks.torch.quantization.formats import TorchFormats, TorchQuantizers, products
 from frameworks.torch.quantization.post_training import RULE, QatTrainer, TorchPostTraining, converts
 from frameworks.torch.shipped import TorchFunctions, TorchOptimizers
@@ -83,7 +93,7 @@ class TorchProcess(BaseFramework):
             pin_kernels()
 
     def devices(self) -> tuple[str, ...]:
-        return devices.available()
+        return settings.available()
 
     def version(self) -> str:
         return str(torch.__version__)
@@ -95,7 +105,7 @@ class TorchProcess(BaseFramework):
         """Nanoseconds between two events of the device, or on the host's clock if its module has no events."""
         if self.device == "cpu":
             return super().measure_time(work)
-        module = devices.module(self.device)
+        module = settings.module(self.device)
         module.synchronize()
         if not hasattr(module, "Event"):
             return measure_elapsed(lambda: (work(), module.synchronize()))
@@ -173,7 +183,7 @@ class TorchFramework(TorchProcess):
         if self.mode in _LIBRARIES:
             result |= _LIBRARIES[self.mode].refused_attempts()
         if self.mode == torchao_models.MODE:
-            result |= torchao_formats.attempts(self.device)
+            result |= formats.attempts(self.device)
         if self.device != "cpu" or self._compiles:
             return result
         return with_ranks(result | own_attempts(self.mode), partial(rank_group, mode=self.mode), self.ranks())
@@ -192,7 +202,7 @@ class TorchFramework(TorchProcess):
         return self.mode in settings.MODES
 
     def rules(self) -> Mapping[type, Callable[[], Any]]:
-        own = torchao_formats.rules(self.device) if self.mode == torchao_models.MODE else {}
+        own = formats.rules(self.device) if self.mode == torchao_models.MODE else {}
         return own | {
             NumberFormats: partial(TorchFormats, self.device),
             Quantizers: partial(TorchQuantizers, self.device),

@@ -161,5 +161,5 @@ def _two_losses(ranks: Ranks, mode: str) -> bool:
 def meshes() -> RemoteMeshes:
     """Two ranks with DTensors by plans of `parallelize_module`, `fully_shard` over another mesh, and pipelines."""
     return RemoteMeshes(
-        partial(worker_group_of, _MEMBER, 2, "cpu", "eager", _ENVIRONMENT), "frameworks.torch.distributed.meshes"
+        partial(worker_group_of, _MEMBER, 2, "cpu", "eager", _ENVIRONMENT), "frameworks.torch.distributed.sharding"
     )

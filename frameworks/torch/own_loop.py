@@ -30,8 +30,8 @@ from fixtures.schedules import OneCycle
 from frameworks.base import same_parts
 from frameworks.contract import Attempt, Capability, Gradients, OpResult, Unsupported, Update
 from frameworks.registry import UnknownFramework
-from frameworks.torch.core.devices import DTYPES, to_array, to_tensor
 from frameworks.torch.core.layers import Network, item_losses
+from frameworks.torch.core.settings import DTYPES, to_array, to_tensor
 from frameworks.torch.framework import TorchProcess
 from frameworks.torch.training.optimizers import (
     Stepper,

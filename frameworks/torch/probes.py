@@ -13,8 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from fixtures.recipe import SGD, Adam, AdamW, Optimizer
 from frameworks.contract import Attempt, Capability
-from frameworks.torch.core.devices import module, random_apart
-from frameworks.torch.core.settings import MODES, compile_function, multiplies_in_tf32
+from frameworks.torch.core.settings import MODES, compile_function, module, multiplies_in_tf32, random_apart
 
 Probe = Callable[[str], bool]
 """An attempt that takes the name of the device."""

@@ -35,7 +35,7 @@ from frameworks.base.shipped import (
     square,
 )
 from frameworks.contract import Capability, Part, Unsupported, Values
-from frameworks.torch.core.devices import to_array, to_tensor
+from frameworks.torch.core.settings import to_array, to_tensor
 
 Call = Callable[[Callable[..., Any], Sequence[Any]], Any]
 Tensors = Sequence[torch.Tensor]

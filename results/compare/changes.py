@@ -10,9 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from results.record.model import UNJUDGED, Outcome, RunSetup
+from results.record.model import UNJUDGED, Outcome, RunSetup, same
 from results.record.reading import Record, TestVerdict
-from results.record.values import same
 
 
 class ChangeKind(StrEnum):

@@ -19,12 +19,10 @@ from results.compare.changes import LEAST, Change, ChangeKind, SuiteChange, Verd
 from results.compare.environment import Environment, environment
 from results.compare.numbers import Courses, MovedNumbers, Movement, as_float
 from results.compare.verdicts import demands, find_untimed_tests, kind_of, measurements, measuring, value_text, verdicts
-from results.record.encoding import pause_collector
 from results.record.files import RecordError
 from results.record.folders import heading
-from results.record.model import EXPLANATIONS, Outcome
-from results.record.reading import Observation, Record, TestVerdict, load, load_series
-from results.record.values import Json, same, walk_values
+from results.record.model import EXPLANATIONS, Json, Outcome, same, walk_values
+from results.record.reading import Observation, Record, TestVerdict, load, load_series, pause_collector
 
 Key = tuple[str, str, str]
 """The `key` of a series: framework, kind of device and mode."""

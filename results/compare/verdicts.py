@@ -2,7 +2,7 @@
 
 Verdicts are compared by the framework's behaviour, expected or not. Counted costs are compared exactly. Timings are not
 judged, because the two records come from different times: identical code differs by several percent between processes,
-and by more on a busy machine (docs/race.md). `results.compare.ratio.ratio` compares times that were taken in turns
+and by more on a busy machine (docs/race.md). `results.compare.numbers.ratio` compares times that were taken in turns
 inside one process.
 
 A suite that demands less can hide a regression, so a lower level, fewer checks, a wider bound, a missing curve and
@@ -19,9 +19,8 @@ from statistics import median
 
 from results.compare.changes import PASS_OUTCOMES, Change, ChangeKind, Verdicts
 from results.compare.numbers import ANOTHER_VALUE, another_oracle, as_float, describe_check, index_checks
-from results.record.model import UNJUDGED, Outcome, by_place
+from results.record.model import UNJUDGED, ClauseText, Json, Outcome, by_place, same
 from results.record.reading import CheckResult, Measurement, Record, TestVerdict
-from results.record.values import ClauseText, Json, same
 
 UNCONFIRMED = "not confirmed here"
 """Marks a known failure whose expectation was taken from another series."""
@@ -210,7 +209,7 @@ def amount(measurement: Measurement) -> str:
         count = float(measurement.samples[0])
         exact = f"{count:,.0f}" if count.is_integer() and abs(count) < 1e15 else repr(count)
         return f"{exact}{_unit(measurement)}"
-    from results.compare.ratio import ratio  # takes NumPy
+    from results.compare.numbers import ratio  # takes NumPy
 
     relative = ratio(measurement.control, measurement.samples)
     times = (

@@ -37,7 +37,7 @@ from results.history.versions import (
     gravest,
 )
 from results.record.files import RecordError, read
-from results.record.values import ClauseId, parse, plain, to_line
+from results.record.model import ClauseId, parse, plain, to_line
 from results.show.clauses import code, cut, number, source, words
 from results.show.portability import age
 

@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from results.record.encoding import pause_collector
 from results.record.files import RecordError, os_problem
-from results.record.model import CheckResult, Record, RunSetup, TestVerdict
-from results.record.reading import load
-from results.record.values import ClauseText
+from results.record.model import CheckResult, ClauseText, Record, RunSetup, TestVerdict
+from results.record.reading import load, pause_collector
 
 SHIPPED = Path(__file__).parents[1]
 """The suite's own results: baselines and histories."""

@@ -17,9 +17,8 @@ from results.compare.comparison import NONE, Comparison, Comparisons
 from results.compare.numbers import Movement
 from results.compare.verdicts import NOT_JUDGED
 from results.record.files import replace_by
-from results.record.model import Outcome
+from results.record.model import ClauseText, FindingText, Outcome
 from results.record.reading import CheckResult, Record, RunSetup, TestVerdict
-from results.record.values import ClauseText, FindingText
 from results.report import values
 from results.report.matrix import CHOICES, ClauseRow, Matrix, by_framework, matrix, sentences
 from results.report.text import (
@@ -34,10 +33,18 @@ from results.report.text import (
     link_addresses,
     number,
 )
-from results.show.clauses import GRAVITY, describe_unconfirmed, is_inferred, total
+from results.show.clauses import (
+    GRAVITY,
+    HEADINGS,
+    UNCLASSED,
+    ListedFinding,
+    describe_unconfirmed,
+    findings,
+    is_inferred,
+    total,
+)
 from results.show.clauses import number as counted
 from results.show.differences import UNSET, group_changes, movements, not_judged, short
-from results.show.findings import HEADINGS, UNCLASSED, ListedFinding, findings
 from results.show.portability import Portability
 
 LEGEND = {

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from results.record.values import Json
+from results.record.model import Json
 
 NAME, VALUE, MESSAGE = 160, 600, 4000
 """Largest number of characters of a name, a value and a message."""

@@ -6,8 +6,8 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
+from results.record.model import Json, encode_number
 from results.record.reading import Curves, Record
-from results.record.values import Json, encode_number
 from results.report.matrix import Matrix, select_frameworks
 from results.report.text import NAME, clean, format_value
 from results.show.portability import ORACLE, Place, differ, leaves, parameters

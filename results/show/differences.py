@@ -17,7 +17,7 @@ from results.compare.environment import Environment
 from results.compare.numbers import MovedNumbers, Movement, counts
 from results.compare.verdicts import NOT_JUDGED
 from results.record.files import one_line
-from results.record.values import plain
+from results.record.model import plain
 from results.show.clauses import code, cut, number, words
 
 VERDICTS = {0: "nothing is worse", 1: "something is worse", 2: "cannot be judged"}

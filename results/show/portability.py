@@ -39,9 +39,8 @@ from itertools import islice, pairwise
 from packaging.version import InvalidVersion, Version
 
 from results.record.files import one_line
-from results.record.model import EXPLANATIONS, REFUSED, UNJUDGED, Outcome
+from results.record.model import EXPLANATIONS, REFUSED, UNJUDGED, Json, Outcome, plain, walk_values
 from results.record.reading import Record, TestVerdict
-from results.record.values import Json, plain, walk_values
 from results.show.clauses import FAILURE_OUTCOMES, NAME_LIMIT, by_clause, number, outcome
 
 _PARAMETERS = re.compile(r"test_\w+(?:\[(.*)\])?", re.DOTALL)

@@ -17,11 +17,23 @@ from rich.table import Table
 from rich.text import Text
 
 from results.record.files import one_line
-from results.record.model import REFUSED, Outcome
+from results.record.model import REFUSED, Consequence, FindingKind, Outcome
 from results.record.reading import Record, TestVerdict
-from results.record.values import Consequence, FindingKind
-from results.show.clauses import NAME_LIMIT, Count, code, cut, describe_unconfirmed, html, tally, title, total, words
-from results.show.findings import by_consequence, findings, list_by_class
+from results.show.clauses import (
+    NAME_LIMIT,
+    Count,
+    by_consequence,
+    code,
+    cut,
+    describe_unconfirmed,
+    findings,
+    html,
+    list_by_class,
+    tally,
+    title,
+    total,
+    words,
+)
 
 CAPTION = (
     "Each clause counts once, by the gravest outcome of its tests: unsupported or not offered only if every test was. "

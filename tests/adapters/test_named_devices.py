@@ -112,7 +112,7 @@ def test_load_of_torch_has_the_accelerator_of_its_module(monkeypatch: pytest.Mon
         max_memory_allocated=lambda: 4096,
         reset_peak_memory_stats=lambda: None,
     )
-    from frameworks.torch.core import devices
+    from frameworks.torch.core import settings as devices
 
     framework = load("torch", "auto")
     assert (framework.device, devices.available()) == ("xpu", ("cpu", "xpu"))
@@ -148,7 +148,7 @@ def test_available_of_tensorflow_are_the_listed_types(
     monkeypatch: pytest.MonkeyPatch, types: list[str], cuda: bool, expected: dict[str, str]
 ) -> None:
     tf = pytest.importorskip("tensorflow")
-    from frameworks.tf.core import devices
+    from frameworks.tf.core import settings as devices
 
     listed = [SimpleNamespace(device_type=name) for name in types]
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda: listed)
@@ -202,7 +202,7 @@ def test_available_of_paddle_are_the_listed_devices(
     expected: dict[str, str],
 ) -> None:
     paddle = pytest.importorskip("paddle")
-    from frameworks.paddle.core import devices
+    from frameworks.paddle.core import settings as devices
 
     monkeypatch.setattr(paddle.device, "get_available_device", lambda: listed)
     monkeypatch.setattr(paddle.device, "get_available_custom_device", lambda: custom)

@@ -19,7 +19,7 @@ from conformance.cli import SECTIONS, commands, main
 from conformance.known_failures.reading import load_known
 from conformance.runner import baselines, jobs
 from conformance.spec.clauses import load_clauses
-from conformance.test_ids.inventory import inventory
+from conformance.test_ids import inventory
 from frameworks.registry import built_in
 from frameworks.ways import load_ways
 from results.record.files import RecordError
@@ -217,9 +217,9 @@ def test_issue_reads_the_records_of_its_framework(
 ) -> None:
     paths: list[Path] = []
     monkeypatch.setattr(
-        "conformance.cli.issue.load", lambda path: paths.append(path) or load(path if paths[1:] else ROOT)
+        "conformance.cli.spec.load", lambda path: paths.append(path) or load(path if paths[1:] else ROOT)
     )
-    monkeypatch.setattr("conformance.cli.issue.run_program", lambda _: "not run in this test")
+    monkeypatch.setattr("conformance.cli.spec.run_program", lambda _: "not run in this test")
     assert main(["issue", "scaling.automaton", "--framework", "jax"]) == 0
     assert {path.name.partition("-")[0] for path in paths} == {"jax"}
     assert capsys.readouterr().err == f"conformance: {ROOT}: is not a regular file; name another file\n"

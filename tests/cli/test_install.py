@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from conformance.runner import identity, jobs
-from frameworks.installer import install, locks, request, uv
+from frameworks.installer import install, locks, uv
 from frameworks.installer.distributions import DISTRIBUTIONS, Unavailable, bare, variable_of
 from frameworks.installer.uv import INSTALLER
 from results.record.reading import load
@@ -125,7 +125,7 @@ def pip(present: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Installers:
     for variable in list(os.environ):
         if variable.endswith(("_VERSION", "_INDEX", "_REQUIREMENT")) or variable == INSTALLER:
             monkeypatch.delenv(variable)
-    monkeypatch.setattr(request, "driver", lambda: None)
+    monkeypatch.setattr(install, "driver", lambda: None)
     monkeypatch.setattr(uv, "program", lambda: "uv")
     monkeypatch.setattr(locks, "read", LOCKS.__getitem__)
     monkeypatch.setattr(locks, "examples", LOCKS.__getitem__)
@@ -319,7 +319,7 @@ def test_driver_is_the_cuda_version_of_nvidia_smi(
         (tmp_path / "nvidia-smi").write_text(script)
         (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if script else str(tmp_path))
-    assert request.driver() == cuda
+    assert install.driver() == cuda
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_install_on_a_driver_selects_build_and_index(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(INSTALLER, installer)
-    monkeypatch.setattr(request, "driver", lambda: cuda)
+    monkeypatch.setattr(install, "driver", lambda: cuda)
     if version == "example.org":
         monkeypatch.setenv(f"{framework.upper()}_INDEX", index)
     else:
@@ -373,7 +373,7 @@ def test_install_refuses_in_one_line(
         monkeypatch.setenv(variable, value)
     if "UV" in settings:
         monkeypatch.setattr(uv, "program", lambda: None)
-    monkeypatch.setattr(request, "driver", lambda: settings.get("CUDA"))
+    monkeypatch.setattr(install, "driver", lambda: settings.get("CUDA"))
     pip.status, pip.errors = int("ERRORS" in settings), settings.get("ERRORS", settings.get("EXTRA", ""))
     assert install.main(["torch"]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from conformance.fingerprints import run
-from conformance.fingerprints.callables import read_signature
-from conformance.fingerprints.values import describe
+from conformance.fingerprints.cases import describe, read_signature
 from results.compare.fingerprints import (
     SUFFIX,
     Difference,
@@ -19,7 +18,7 @@ from results.compare.fingerprints import (
     find_disagreements,
     load,
 )
-from results.history.releases import find_releases, load_releases, write_releases
+from results.history.versions import find_releases, load_releases, write_releases
 from results.record.files import RecordError, compress_content, replace
 from results.show.fingerprints import to_text
 

@@ -12,17 +12,13 @@ import pytest
 from conformance.checks.evidence import Violation
 from conformance.checks.outcome import conclude, find_unmatched
 from conformance.cli import main, records
-from conformance.known_failures.entries import Expectation, Known, explain_repair
-from conformance.known_failures.reading import FILE, SNAPSHOTS, load_known, read_known
-from conformance.known_failures.series import VersionSeries
-from conformance.known_failures.update import Update, UpdateError, update
-from conformance.spec.clauses import load_clauses
-from conformance.spec.findings import Finding
+from conformance.known_failures.entries import Expectation, Known, VersionSeries, explain_repair
+from conformance.known_failures.reading import FILE, SNAPSHOTS, Update, UpdateError, load_known, read_known, update
+from conformance.spec.clauses import Finding, load_clauses
 from frameworks.reference import ReferenceFramework
 from frameworks.registry import built_in
-from results.record.model import Outcome, TestVerdict, Variant
+from results.record.model import Consequence, FindingKind, FindingText, Outcome, TestVerdict, Variant
 from results.record.reading import Record, load, write
-from results.record.values import Consequence, FindingKind, FindingText
 from tests.support.recorded import BASE
 from tests.support.suite_runs import ROOT, run_refused
 

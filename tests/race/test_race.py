@@ -20,7 +20,7 @@ import pytest
 from packaging.version import Version
 
 from conformance.cli import main
-from conformance.cli.race import interpreter, side_of
+from conformance.cli.sweep import interpreter, side_of
 from conformance.race import FEWEST_PAIRS, NEW, OLD, PAIRS, TWIN, RaceError
 from conformance.race.race import (
     COSTS,
@@ -298,7 +298,7 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> list[Requirements]:
             raise RecordError(package, "its releases cannot be listed", "correct the name")
         return {Version(text): Release() for text in ("2.6.0", "2.12.1", "2.13.0")}
 
-    monkeypatch.setattr("conformance.cli.race.make_environment", make)
+    monkeypatch.setattr("conformance.cli.sweep.make_environment", make)
     monkeypatch.setattr(plan, "releases", list_releases)
     return result
 

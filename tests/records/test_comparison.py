@@ -15,13 +15,11 @@ from scipy import stats
 
 from results.compare.changes import ChangeKind
 from results.compare.comparison import Comparisons, compare, compare_sets
-from results.compare.numbers import Movement
-from results.compare.ratio import CONFIDENCE, FEWEST, SMALLEST, TRIMMED, ratio
+from results.compare.numbers import CONFIDENCE, FEWEST, SMALLEST, TRIMMED, Movement, ratio
 from results.record.arrays import differs, fingerprint, first_difference
 from results.record.files import RecordError
-from results.record.model import Fingerprint, Observation
+from results.record.model import Consequence, FindingKind, FindingText, Fingerprint, Json, Observation
 from results.record.reading import CheckResult, Curves, Measurement, Outcome, Record, RunSetup, Tensors, Trace, write
-from results.record.values import Consequence, FindingKind, FindingText, Json
 from results.show.differences import document, headline, markdown, to_text
 from tests.support.recorded import (
     ARRAYS,

@@ -21,10 +21,9 @@ from results.compare.comparison import compare, compare_sets
 from results.record import folders
 from results.record.reading import ClauseText, Outcome, Record, Series, TestVerdict, Variant, write
 from results.show import table as times
-from results.show.clauses import html, outcome, source, tally, total
+from results.show.clauses import findings, html, list_by_class, outcome, source, tally, total
 from results.show.clauses import words as unlinked
 from results.show.differences import document, draw, group_changes, headline, markdown, to_text
-from results.show.findings import findings, list_by_class
 from results.show.table import CAPTION, digest, layout, plain, troubles
 from tests.support.recorded import BASE, CLAUSE, change_verdict, make_infected_record, make_measured_record
 from tests.support.suite_runs import ROOT

@@ -26,7 +26,7 @@ from frameworks.reference.core.rounding import Exact, Nearest, Stochastic
 from frameworks.reference.quantization.post_training import RULES
 from results.record.model import Outcome, TestVerdict
 from tests.support.recorded import record
-from tools.docs.formats import ROWS, blocks
+from tools.docs.blocks import ROWS, blocks
 
 each_narrow = pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
 values = arrays(np.float64, st.integers(1, 20), elements=st.floats(width=64))

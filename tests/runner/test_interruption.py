@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from conformance.runner.isolation import MOST, LostWorkers
 from conformance.runner.jobs import RESTARTS
-from conformance.runner.workers import MOST, LostWorkers
 from results.record.model import Outcome
 from results.record.reading import load
 from tests.support.suite_runs import (

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from conformance.test_ids.inventory import SUITES
+from conformance.test_ids import SUITES
 from results.record.model import Measurement, Outcome, Record
 from results.record.reading import load
-from tests.support.behaviours import BEHAVIOURS, DEADLY, Behaviour
+from tests.support.misbehaving import BEHAVIOURS, DEADLY, Behaviour
 from tests.support.suite_runs import (
     ROOT,
     TIMEOUTS,
@@ -80,11 +80,11 @@ import pytest
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
 """
 MISBEHAVING_SUITE = """
-from tests.support import behaviours
+from tests.support import misbehaving
 
-BEGINNING = behaviours.surroundings()
-STEPS = [step for name in behaviours.{name} for step in (name, f"after {{name}}")]
-VALUES = {{"text_without_a_form": object(), "long_text": "x" * behaviours.BIG, "too_deep": [[]]}}
+BEGINNING = misbehaving.surroundings()
+STEPS = [step for name in misbehaving.{name} for step in (name, f"after {{name}}")]
+VALUES = {{"text_without_a_form": object(), "long_text": "x" * misbehaving.BIG, "too_deep": [[]]}}
 for _ in range(100):
     VALUES["too_deep"] = [VALUES["too_deep"]]
 
@@ -92,11 +92,11 @@ for _ in range(100):
 @clause("scaling.automaton")
 @pytest.mark.parametrize("step", STEPS)
 def test_step(subject: Subject, verdict: Verdict, step: str) -> None:
-    if step in behaviours.{name}:
-        verdict.equal(behaviours.{name}[step].act(), 1.0, "what it returned")
+    if step in misbehaving.{name}:
+        verdict.equal(misbehaving.{name}[step].act(), 1.0, "what it returned")
         return
     print("a line")
-    verdict.equal(behaviours.surroundings(), BEGINNING, "surroundings")
+    verdict.equal(misbehaving.surroundings(), BEGINNING, "surroundings")
     verdict.holds(bool(subject.trainer(scalar()).parameters()), "it trains")
 
 

@@ -20,8 +20,7 @@ import pytest
 from conformance.checks.subject import Subject
 from conformance.runner import jobs
 from conformance.runner.baselines import FOREIGN
-from conformance.runner.recorder import recorded_runs, run_of
-from conformance.runner.reporting import closing_lines, describe_run, source_for
+from conformance.runner.recorder import closing_lines, describe_run, recorded_runs, run_of, source_for
 from conformance.runner.subprocesses import harmless
 from conformance.spec.clauses import load_clauses
 from conformance.suites.composition import test_ways

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 
-from conformance.scenarios import table
-from conformance.scenarios.definitions import SCENARIOS
+from conformance.scenarios import definitions
+from conformance.scenarios.definitions import SCENARIOS, rows
 from conformance.scenarios.scenario import (
     MODEL,
     OFFLOADED,
@@ -26,7 +26,6 @@ from conformance.scenarios.scenario import (
     train,
     verdict,
 )
-from conformance.scenarios.table import rows
 from fixtures.arrays import Array
 from fixtures.model import Activation, Batch, Dense, Head, Heads, Model
 from fixtures.recipe import FLOAT16, SGD, Adam, DynamicScaling, Offload, Ranks, Recipe, Recompute, Sharding
@@ -381,7 +380,7 @@ def test_scenarios_are_well_formed(scenario: Scenario) -> None:
 
 
 def load_committed_records(name: str) -> dict[Path, Record]:
-    return {path: load(path) for path in list_records(table.FOLDER / name)}
+    return {path: load(path) for path in list_records(definitions.FOLDER / name)}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
@@ -392,7 +391,7 @@ def test_scenarios_have_a_committed_record_of_every_framework(scenario: Scenario
         scenario.modes if scenario.only else ("jax", "paddle", "reference", "tf", "torch")
     )
     with_numbers = {
-        (row.side, row.quantity) for row in rows(scenario, [*records.values()]) if {*row.cells} - {table.NONE}
+        (row.side, row.quantity) for row in rows(scenario, [*records.values()]) if {*row.cells} - {definitions.NONE}
     }
     assert scenario.published.keys() <= with_numbers
     for path, record in records.items():
@@ -407,7 +406,7 @@ def test_scenarios_have_a_committed_record_of_every_framework(scenario: Scenario
 def test_run_with_a_scenario_writes_a_record_and_shows_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "FOLDER", tmp_path)
+    monkeypatch.setattr(definitions, "FOLDER", tmp_path)
     scenario = SCENARIOS[name]
     if scenario.only:
         assert scenario.only in call_command("run", "--scenario", name, "reference").errors
@@ -424,7 +423,7 @@ def test_run_with_a_scenario_writes_a_record_and_shows_it(
     }
     assert re.search(r"[23] rounds of [\d,]+ samples, of ", result.output)
     for row in rows(scenario, [record]):
-        assert row.cells != (table.NONE,) or (row.side, row.quantity) in scenario.published
+        assert row.cells != (definitions.NONE,) or (row.side, row.quantity) in scenario.published
 
 
 def test_rows_repeat_the_numbers_of_the_record() -> None:
@@ -439,7 +438,7 @@ def test_rows_repeat_the_numbers_of_the_record() -> None:
     share = 12345.0 / costs["saved bytes/plain"].samples[0]
     assert cells["two segments", "bytes held"] == ("", f"{saved.samples[0]:,.0f}", "12,345")
     assert cells["two segments", "bytes ÷ plain's"][::2] == ("0.4 to 0.5", f"{share:.3g}")
-    text = table.markdown(scenario, [record, replace(record, notes=("another",))])
+    text = definitions.markdown(scenario, [record, replace(record, notes=("another",))])
     assert "- torch eager: another" in text
 
 
@@ -465,7 +464,7 @@ def test_run_refuses_in_one_line(arguments: tuple[str, ...], message: str, capsy
 
 
 def test_run_with_a_failing_side_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "FOLDER", tmp_path)
+    monkeypatch.setattr(definitions, "FOLDER", tmp_path)
     result = call_command("run", "--scenario", "segments", "--rounds", "3", "tests.scenarios.test_scenarios:Restarting")
     assert result.status == 1, result.lines
     assert "fail: " in result.output

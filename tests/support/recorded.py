@@ -11,13 +11,18 @@ import numpy as np
 
 from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import Comparison, Comparisons
-from results.compare.ratio import FEWEST
+from results.compare.numbers import FEWEST
 from results.record.arrays import fingerprint
 from results.record.folders import list_records
 from results.record.model import (
     CheckResult,
+    ClauseText,
+    Consequence,
+    FindingKind,
+    FindingText,
     Fingerprint,
     Header,
+    Json,
     JudgedTest,
     Measurement,
     Observation,
@@ -25,7 +30,6 @@ from results.record.model import (
     Series,
 )
 from results.record.reading import Journal, Outcome, Record, Suite, Tensors, TestVerdict, Trace, Variant, load
-from results.record.values import ClauseText, Consequence, FindingKind, FindingText, Json
 from results.report import render
 from results.report.values import FORMATS
 

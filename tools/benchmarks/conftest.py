@@ -4,7 +4,7 @@ import pytest
 
 from frameworks.contract import Framework, MissingDevice
 from frameworks.registry import UnknownFramework, load
-from tools.benchmarks.cases import FIXTURES, techniques
+from tools.benchmarks import FIXTURES, techniques
 
 _FRAMEWORK = pytest.StashKey[Framework]()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from frameworks.contract import Framework, Unsupported
-from tools.benchmarks.cases import FIXTURES, PLAIN, NotTheStep, reach_all, settle, techniques
+from tools.benchmarks import FIXTURES, PLAIN, NotTheStep, reach_all, settle, techniques
 
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "XLA_FLAGS")
 _THREADS = ("threads", "intra_op_threads")

@@ -1,20 +1,22 @@
-"""The blocks of README and docs that are made from committed records."""
+"""The blocks of README and docs that are made from committed records, and the tables of number formats."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from conformance.runner.baselines import BASELINES
-from conformance.scenarios.definitions import SCENARIOS
-from conformance.scenarios.table import FOLDER
-from conformance.scenarios.table import markdown as scenario_table
+from conformance.scenarios.definitions import FOLDER, SCENARIOS
+from conformance.scenarios.definitions import markdown as scenario_table
+from conformance.techniques import load_techniques
+from conformance.techniques.low_precision import LOW_PRECISION
 from results.record.folders import list_records, read
-from results.record.model import UNJUDGED, Outcome
+from results.record.model import UNJUDGED, Outcome, TestVerdict
 from results.record.reading import Record, load
+from results.show.clauses import outcome
 from results.show.table import list_slowest, list_times, plain, seconds, seconds_by_clause
-from tools.docs.formats import blocks as format_blocks
 from tools.docs.generate import table
-from tools.docs.promises import PROMISES
+from tools.docs.promises import PROMISES, parameters
 from tools.docs.promises import table as promise_table
 
 WIDTH = 118
@@ -106,3 +108,76 @@ def promises() -> Mapping[str, str]:
 def scenarios() -> Mapping[str, str]:
     """A table of each scenario's records."""
     return {f"scenario {name}": scenario_table(SCENARIOS[name], records) for name, records in load_scenarios().items()}
+
+
+FAMILIES = ("formats", "quantization")
+_Cells = Mapping[str, Sequence[TestVerdict]]
+HOLDS = "pass"
+"""The cell of a technique whose tests all pass."""
+
+OTHER_MODES: Mapping[tuple[str, str], str] = {
+    ("tf", "static-int8"): "tflite",
+    ("torch", "weight-int8"): "torchao",
+    ("torch", "weight-int4"): "torchao",
+    ("torch", "load-int8"): "transformers",
+    **{("torch", name): "torchao" for name in LOW_PRECISION.rows},
+}
+"""Techniques that are judged in another mode, which has no committed record, and that mode."""
+
+_LIBRARY = re.compile(r"(.+?)(?: is|:) not installed")
+
+ROWS = {name: text for technique in load_techniques() for name, text in technique.rows.items()}
+"""The table's rows: text of a technique by the parameter or the clause that identifies its tests."""
+
+
+def format_blocks(records: Sequence[Record]) -> dict[str, str]:
+    """The block "formats", techniques down and frameworks across."""
+    columns = {f"{r.series.framework} `{r.series.mode}`": _cells(r) for r in records if any(map(_family, r.verdicts))}
+    columns = {name: cells for name, cells in columns.items() if any(map(_select_judged, cells.values()))}
+    rows = [(text, *(_cell(name, row, cells[row]) for name, cells in columns.items())) for row, text in ROWS.items()]
+    return {"formats": table(("technique", *columns), rows)}
+
+
+def _family(verdict: TestVerdict) -> bool:
+    return verdict.clause.partition(".")[0] in FAMILIES
+
+
+def _cells(record: Record) -> _Cells:
+    """The verdicts of each row's tests."""
+    cells: dict[str, list[TestVerdict]] = {name: [] for name in ROWS}
+    for verdict in filter(_family, record.verdicts):
+        if name := _technique(verdict):
+            cells[name].append(verdict)
+    return cells
+
+
+def _select_judged(verdicts: Sequence[TestVerdict]) -> list[Outcome]:
+    return [verdict.outcome for verdict in verdicts if verdict.outcome not in UNJUDGED]
+
+
+def _cell(column: str, technique: str, verdicts: Sequence[TestVerdict]) -> str:
+    """The cell of a technique."""
+    outcomes = _select_judged(verdicts)
+    if not outcomes:
+        return _summarize_unjudged(column.partition(" ")[0], technique, verdicts)
+    if set(outcomes) - {Outcome.PASS, Outcome.KNOWN}:
+        return "fails"
+    known = outcomes.count(Outcome.KNOWN)
+    return f"{known} of {len(outcomes)} known not to" if known else HOLDS
+
+
+def _summarize_unjudged(framework: str, technique: str, verdicts: Sequence[TestVerdict]) -> str:
+    """The reason why no test of a technique was judged."""
+    if mode := OTHER_MODES.get((framework, technique)):
+        return f"mode `{mode}`"
+    reasons = (verdict.reason for verdict in verdicts if verdict.outcome is Outcome.UNSUPPORTED)
+    if library := next(filter(None, map(_LIBRARY.match, reasons)), None):
+        return f"needs {library[1]}"
+    return str(outcome(verdicts)) if verdicts else "no test"
+
+
+def _technique(verdict: TestVerdict) -> str:
+    """The row of a test, "" if there is none."""
+    if row := next(filter(None, (technique.row_of(verdict.clause) for technique in load_techniques())), ""):
+        return row
+    return max((name for name in ROWS if f"-{name}-" in f"-{parameters(verdict.case)}-"), key=len, default="")

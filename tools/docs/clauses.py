@@ -7,7 +7,7 @@ from itertools import groupby
 from conformance.cli.spec import WAYS_HEADER, ways_rows
 from conformance.generative import coverage
 from conformance.known_failures.reading import load_known
-from conformance.scenarios.table import markdown_table
+from conformance.scenarios.definitions import markdown_table
 from conformance.spec.clauses import Clause, Level, load_clauses
 from frameworks.registry import built_in, load
 from results.show.clauses import is_url

@@ -25,10 +25,10 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "tools.docs.summaries:failure": ("failure",),
     "tools.docs.summaries:blocks": ("techniques", "outcomes", "failing clauses"),
     "tools.docs.blocks:times_taken": ("seconds by family", "seconds by clause", "slowest tests"),
-    "tools.docs.findings:blocks": ("finding counts", "silent defects"),
+    "tools.docs.summaries:finding_blocks": ("finding counts", "silent defects"),
     "tools.docs.blocks:formats": ("formats",),
     "tools.docs.blocks:ranks": ("ranks",),
-    "tools.docs.upgrades:blocks": ("upgrades", "change points"),
+    "tools.docs.summaries:upgrade_blocks": ("upgrades", "change points"),
     "tools.docs.blocks:promises": tuple(PROMISES),
     "tools.docs.blocks:scenarios": tuple(f"scenario {name}" for name in SCENARIOS),
     "tools.docs.clauses:ways": ("ways",),
@@ -43,7 +43,7 @@ SUMMARIES = frozenset({"outcomes", "failing clauses", "finding counts", "silent 
 """Blocks of docs that are committed like README's, for readers who build no site."""
 
 README = "README.md"
-COMMITTED: Mapping[str, str] = {"results/schema.json": "results.record.encoding:schema_text"}
+COMMITTED: Mapping[str, str] = {"results/schema.json": "results.record.reading:schema_text"}
 """Files that are generated as a whole and committed, with the functions that return their text."""
 
 _MARKER = re.compile(r"<!-- ([^\n:]+): begin -->")

@@ -1,15 +1,14 @@
 """Promises of publications and guides next to the records' values: a Markdown table for each promise.
 
-A row is one quantity: a count or a time of a clause of cost (`results.compare.ratio`), or a figure of a scenario.
+A row is one quantity: a count or a time of a clause of cost (`results.compare.numbers`), or a figure of a scenario.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from conformance.scenarios.definitions import SCENARIOS
-from conformance.scenarios.table import NONE, markdown_table, rows
-from results.compare.ratio import ratio
+from conformance.scenarios.definitions import NONE, SCENARIOS, markdown_table, rows
+from results.compare.numbers import ratio
 from results.record.reading import Measurement, Record
 from results.show.clauses import title
 

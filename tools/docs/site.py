@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 LISTS = {
     "records": "tools.docs.blocks:records",
-    "causes": "tools.docs.findings:page",
-    "changes": "tools.docs.upgrades:page",
+    "causes": "tools.docs.summaries:causes",
+    "changes": "tools.docs.summaries:changes",
     "clauses": "tools.docs.clauses:page",
     "faults": "tools.faults.catalogue:page",
 }

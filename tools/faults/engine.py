@@ -26,7 +26,7 @@ import pytest
 from conformance.runner.recorder import SETTINGS
 from conformance.runner.selection import ALL
 from conformance.spec.clauses import load_clauses
-from conformance.test_ids.inventory import inventory, node_of
+from conformance.test_ids import inventory, node_of
 from results.record.reading import Outcome, RecordError, TestVerdict, load
 from tools.faults.catalogue import ADAPTERS, Fault
 
@@ -45,7 +45,7 @@ PRELOADED = (
     "pytest",
     "scipy.special",
     "sklearn.datasets",
-    "tools.faults.warm",
+    "tools.faults.stop",
 )
 QUICK = ("--profile=quick",)
 """Arguments without the search for a smaller failing case of a law."""

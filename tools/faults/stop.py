@@ -1,9 +1,20 @@
-"""A pytest plugin, `-p tools.faults.stop`: a clause that has failed once is not tested any further."""
+"""A pytest plugin, `-p tools.faults.stop`: a clause that has failed once is not tested any further.
+
+Runs are forked from a process that has imported this module, which reads the clauses and the tests once.
+"""
+
+import gc
 
 import pytest
 
-from conformance.test_ids.inventory import code_of
+from conformance.spec.clauses import load_clauses
+from conformance.test_ids import code_of, inventory
 from results.record.model import Outcome
+
+inventory()
+load_clauses()
+gc.freeze()
+
 
 _FAILURES = {Outcome.FAIL.value, Outcome.MISDECLARED.value}
 _broken: set[str] = set()

@@ -23,7 +23,7 @@ from conformance.generative.programs.case import (
 )
 from conformance.generative.programs.executor import Executor, NotPlayed, Play
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
-from conformance.search.properties import REFERENCE_MOMENTS, Observation, canonical, ends_by_itself, equal, wide
+from conformance.search import REFERENCE_MOMENTS, Observation, canonical, ends_by_itself, equal, wide
 from fixtures.arrays import Array, format_of, wider
 from fixtures.model import Batch, BatchNorm, Embedding
 from fixtures.recipe import SGD

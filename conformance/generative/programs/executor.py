@@ -36,7 +36,7 @@ from conformance.generative.programs.case import (
     cut_otherwise,
     step_text,
 )
-from conformance.search.properties import Observation, laid_out, nth
+from conformance.search import Observation, laid_out, nth
 from conformance.techniques.sharding import describe_difference
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window

@@ -38,7 +38,7 @@ from conformance.generative.programs.case import (
 )
 from conformance.generative.programs.ensemble import MEMBERS, Ensemble
 from conformance.generative.programs.executor import Play, PlayFailed, SubjectExecutor
-from conformance.search.properties import (
+from conformance.search import (
     Failure,
     GenerativeSettings,
     Observation,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conformance.checks.subject import supports
 from conformance.generative.programs.case import GeneratedModel
-from conformance.search.properties import generative_settings
+from conformance.search import generative_settings
 from fixtures.model import BatchNorm, walk
 from fixtures.recipe import (
     SGD,

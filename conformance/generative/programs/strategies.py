@@ -40,7 +40,7 @@ from conformance.generative.programs.case import (
 )
 from conformance.generative.programs.features import MANY
 from conformance.generative.programs.recipes import recipes, scope_formats, techniques_of
-from conformance.search.properties import ends_by_itself
+from conformance.search import ends_by_itself
 from fixtures.model import (
     Activation,
     ActivationKind,

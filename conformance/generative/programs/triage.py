@@ -22,7 +22,7 @@ from conformance.generative.programs.case import (
 )
 from conformance.generative.programs.features import word
 from conformance.generative.programs.judge import Judge
-from conformance.search.properties import Failure
+from conformance.search import Failure
 from conformance.techniques import load_techniques
 from fixtures.recipe import Adam, DynamicScaling, Precision, StaticScaling
 from frameworks.contract import Unsupported

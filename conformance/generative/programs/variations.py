@@ -35,7 +35,7 @@ from conformance.generative.programs.features import features
 from conformance.generative.programs.recipes import recipes, variants
 from conformance.generative.programs.strategies import TARGETS, cases, limit_files, models
 from conformance.generative.programs.triage import find_broken_clause
-from conformance.search.properties import Failure, GenerativeSettings, Observation
+from conformance.search import Failure, GenerativeSettings, Observation
 from fixtures.model import BatchNorm, Dropout, LayerNorm, walk
 from fixtures.recipe import DynamicScaling, Recompute, Scaling, StaticScaling
 from frameworks.contract import Capability, Framework, Unsupported

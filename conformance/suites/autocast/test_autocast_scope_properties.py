@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.checks.api import Subject, Verdict, clause, need
-from conformance.search.properties import explore
+from conformance.search import explore
 from fixtures.recipe import BFLOAT16, FLOAT16, Precision
 from frameworks.contract import Capability
 from frameworks.operations import CATALOGUE

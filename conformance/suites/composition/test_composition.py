@@ -11,7 +11,7 @@ from conformance.checks.api import Subject, Verdict, clause
 from conformance.checks.combinations import Row, list_covered_pairs, list_pairs, rows
 from conformance.fingerprints.cases import JudgedKind
 from conformance.fingerprints.run import run_package
-from conformance.spec.findings import Workaround
+from conformance.spec.clauses import Workaround
 from frameworks.contract import Capability
 from results.compare.fingerprints import find_disagreements
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 
 from conformance.checks.api import Bound, Subject, Verdict, clause
-from conformance.search.properties import explore
+from conformance.search import explore
 from conformance.techniques import formats
 from conformance.techniques import post_training as expected
 from conformance.techniques.post_training import (

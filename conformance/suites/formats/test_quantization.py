@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from conformance.checks.api import Subject, Verdict, clause
-from conformance.search.properties import explore
+from conformance.search import explore
 from conformance.techniques import formats as expected
 from conformance.techniques.formats import rule_of
 from fixtures.arrays import Array

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from conformance.checks.api import Subject, Verdict, clause, full, spike_gradients, train
-from conformance.search.properties import explore
+from conformance.search import explore
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_mlp, exact_linear, exact_stack, scalar

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance.checks.api import Subject, Verdict, clause
-from conformance.search.properties import explore
+from conformance.search import explore
 from conformance.techniques import recompute
 from fixtures.arrays import Array
 from fixtures.model import (

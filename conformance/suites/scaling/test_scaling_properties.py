@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from conformance.checks.api import Scale, Subject, Verdict, clause, full, need, spike_gradients
-from conformance.search.properties import explore
+from conformance.search import explore
 from fixtures.arrays import Array
 from fixtures.model import Batch
 from fixtures.models import scalar, sincos, two_heads

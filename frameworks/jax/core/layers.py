@@ -22,7 +22,7 @@ from fixtures.recipe import Recompute
 from frameworks.base import Bounds, inner_bounds, segment_bounds
 from frameworks.contract import FunctionFormat
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, Place
+from frameworks.jax.core.settings import Flat, Place
 
 _IMAGES = ("NHWC", "HWIO", "NHWC")
 

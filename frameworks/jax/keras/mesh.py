@@ -1,27 +1,30 @@
-"""One training run of several ranks, which are the devices of Keras' distribution."""
+"""Several ranks, which are the devices of Keras' distribution, and the block of meshes by `ModelParallel`."""
 
 from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
+import keras
 import numpy as np
+from keras.distribution import DeviceMesh, LayoutMap, ModelParallel, TensorLayout, list_devices
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments, ranks_of
-from frameworks.contract import Gradients
+from frameworks.contract import BlockWeights, Gradients, MeshCase, MeshLayout, MeshUpdate
 from frameworks.jax import distributed
-from frameworks.jax.core.arrays import layout_of
-from frameworks.jax.distributed import READINGS, AllRanks, GatheredBatch, gather_batch, gathered_window
-from frameworks.jax.keras.framework import KerasFramework
+from frameworks.jax.core.settings import layout_of
+from frameworks.jax.distributed import READINGS, AllRanks, GatheredBatch, gather_batch, gathered_window, read, read_axes
+from frameworks.jax.keras.framework import KerasFramework, StatelessRun
 from frameworks.jax.keras.steps import DeviceBatch, Values, divide_axes, load_parts, micro_batch
-from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.keras_common.optimizers import ACCUMULATOR, AVERAGE
 from frameworks.keras_common.run import RunOfRanks
 
@@ -151,3 +154,67 @@ class KerasWorker(AllRanks):
 
     def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> DistributedTrainer:
         return self.framework.bind(DistributedTrainer(model, recipe, weights))
+
+
+NAMES = ("norm.weight", "up.weight", "up.bias", "down.weight", "down.bias")
+"""The parameters, in the order of the layers."""
+
+
+def distribution(layout: MeshLayout, prefix: str = ".*") -> ModelParallel:
+    """The distribution of a layout; `prefix` begins the patterns of its names."""
+    devices = list_devices("cpu")
+    grid = LayoutMap(DeviceMesh((2, 2), ("data", "model"), devices))
+    grid[f"{prefix}up/kernel"] = (None, "model")
+    grid[f"{prefix}up/bias"] = ("model",)
+    grid[f"{prefix}down/kernel"] = ("model", None)
+    if layout == "sequence":
+        grid[f"{prefix}norm/output"] = ("data", "model", None)
+    if layout == "two-meshes":
+        grid[f"{prefix}norm/scale"] = TensorLayout(("all",), DeviceMesh((4,), ("all",), devices))
+    return ModelParallel(layout_map=grid, batch_dim_name="data", auto_shard_dataset=False)
+
+
+def half_square(targets: Any, outputs: Any) -> Any:
+    """Half the squared errors of each row."""
+    return 0.5 * keras.ops.sum((outputs - targets) ** 2, axis=(1, 2))
+
+
+def make_block(weights: BlockWeights) -> keras.Model:
+    """The block, in the open distribution."""
+    width, hidden = weights["up.weight"].shape
+    layers = (
+        keras.layers.RMSNormalization(epsilon=0.0, name="norm"),
+        keras.layers.Dense(hidden, "relu", name="up"),
+        keras.layers.Dense(width, name="down"),
+    )
+    block = keras.Sequential([keras.Input((None, width)), *layers])
+    block.set_weights([weights[name] for name in NAMES])
+    return block
+
+
+def values(block: keras.Model) -> dict[str, jax.Array]:
+    """The block's weights."""
+    return {name: variable.value for name, variable in zip(NAMES, block.trainable_variables, strict=True)}
+
+
+def update(case: MeshCase) -> tuple[MeshUpdate, ...]:
+    """Every device's view of an update; Keras reports no norm."""
+    with distribution(case.layout).scope():
+        block = make_block(case.weights)
+        placements = {"build": read_axes(values(block))}
+        block.compile(keras.optimizers.SGD(1.0, global_clipnorm=case.clip), half_square)
+        block.train_on_batch(*case.samples)
+        placements["update"] = read_axes(values(block))
+        if case.folder is not None:
+            block.save(case.folder / "block.keras")
+            block = keras.models.load_model(case.folder / "block.keras", compile=False)
+            placements["reload"] = read_axes(values(block))
+        return tuple(MeshUpdate(read(values(block), device), None, "", placements) for device in jax.devices())
+
+
+def reports_unknown_name(weights: BlockWeights) -> bool:
+    """Whether a layout whose patterns match no variable raises or warns."""
+    with warnings.catch_warnings(record=True) as reported, distribution("tensor", "no/such/").scope():
+        warnings.simplefilter("always")
+        make_block(weights).predict_on_batch(np.ones((4, 4, len(weights["down.bias"])), np.float32))
+    return bool(reported)

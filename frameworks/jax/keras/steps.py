@@ -21,8 +21,8 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Ranks, Recipe
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import divided_axis
 from frameworks.jax.core.layers import count_call
+from frameworks.jax.core.settings import divided_axis
 from frameworks.jax.distributed import NOBODY, GatheredBatch
 from frameworks.keras_common.layers import Begins, BuiltNetwork, NetworkBuilder, Outputs, collected_outputs, losses_of
 from frameworks.keras_common.optimizers import OptimizerReadings, make_optimizer, read_optimizer

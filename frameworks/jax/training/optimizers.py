@@ -21,8 +21,8 @@ from fixtures.recipe import DynamicScaling, Recipe, StaticScaling
 from fixtures.schedules import Curve
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, Place
 from frameworks.jax.core.layers import Layout
+from frameworks.jax.core.settings import Flat, Place
 from frameworks.jax.probes import flax_moves_once_in_two_gradients, flax_unscales_manually
 
 REFUSED_OPTIONS: dict[Capability, str] = {

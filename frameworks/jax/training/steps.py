@@ -19,7 +19,6 @@ from frameworks.base import AppliedMicroBatch
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, ShardingLayout, flat, nest_leaves
 from frameworks.jax.core.layers import (
     OUTPUTS,
     PERTURBATIONS,
@@ -32,6 +31,7 @@ from frameworks.jax.core.layers import (
     pair,
     segments,
 )
+from frameworks.jax.core.settings import Flat, ShardingLayout, flat, nest_leaves
 from frameworks.jax.quantization import (
     amax_leaves,
     collections_of,

@@ -7,7 +7,7 @@ for the output.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import jmp
 import numpy as np
+import orbax.checkpoint as ocp
 from jax.ad_checkpoint import checkpoint_name
 
 from fixtures.arrays import Array
@@ -34,20 +35,33 @@ from frameworks.base import (
 from frameworks.contract import (
     AmaxHistories,
     AmaxHistory,
+    BackgroundRule,
     Capability,
+    Gate,
     Gradients,
+    Kind,
     LayerTrace,
     LiveValues,
     Operand,
+    SaveSeries,
     Trainer,
     Unsupported,
     Update,
+    ValueSaver,
 )
 from frameworks.jax import quantization
 from frameworks.jax.core import ways
-from frameworks.jax.core.arrays import Flat, Place, arrays_of, flat, peak_bytes, saved_bytes, wide_formats
 from frameworks.jax.core.layers import PERTURBATIONS, DeviceBatch, leaves_of, load_batch, segments
-from frameworks.jax.core.settings import PINNED_HOST
+from frameworks.jax.core.settings import (
+    PINNED_HOST,
+    Flat,
+    Place,
+    arrays_of,
+    flat,
+    peak_bytes,
+    saved_bytes,
+    wide_formats,
+)
 from frameworks.jax.probes import TAKES_EACH_IN, window_waits_for_the_caller
 from frameworks.jax.training import optimizers
 from frameworks.jax.training.optimizers import LossScale, RunState, ScaleUpdate
@@ -586,3 +600,86 @@ def disk_is_a_memory() -> bool:
     """Returns whether JAX has a memory kind for arrays in files."""
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="disk")
     return bool(jax.device_put(jnp.ones(2), sharding).sharding.memory_kind == "disk")
+
+
+RULE = BackgroundRule("wait", "waits", "running", "loses")
+_overwrite = jax.jit(lambda array, value: array * 0 + value, donate_argnums=0)
+
+
+class JaxValues(LiveValues):
+    """Arrays whose buffers are donated, and values of NumPy and Python."""
+
+    def make(self, kind: Kind, value: float, size: int) -> Any:
+        return jax.device_put(np.full(size, value, np.float32)) if kind == "tensor" else super().make(kind, value, size)
+
+    def overwrite(self, kind: Kind, current: Any, value: float) -> Any:
+        return _overwrite(current, value) if kind == "tensor" else super().overwrite(kind, current, value)
+
+
+@dataclass
+class _GatedFuture:
+    """A further future of a save, for which Orbax waits before it commits the files."""
+
+    gate: Gate
+
+    def result(self, timeout: float | None = None) -> None:
+        self.gate.hold("commit")
+
+
+class GatedHandler(ocp.StandardCheckpointHandler):
+    """The handler of trees of arrays, held at a gate."""
+
+    async def async_save(self, directory: Any, args: Any) -> Any:
+        return [_GatedFuture(args.gate), *(await super().async_save(directory, args=args))]
+
+
+@ocp.args.register_with_handler(GatedHandler, for_save=True, for_restore=True)
+@dataclass
+class GatedSave(ocp.args.StandardSave):
+    """A tree to save and the gate of its writer; a manager asks for arguments that restore, too."""
+
+    gate: Gate = None  # type: ignore[assignment]
+
+
+class OrbaxSeries(SaveSeries):
+    """Saves of one tree by one `CheckpointManager` or one `AsyncCheckpointer`."""
+
+    def __init__(self, folder: Path, values: LiveValues, shared: str) -> None:
+        self._folder, self._values = folder.absolute(), values
+        handler, self._managed = GatedHandler(), shared == "manager"
+        self._saver = (
+            ocp.CheckpointManager(self._folder, item_handlers=handler)
+            if self._managed
+            else ocp.AsyncCheckpointer(handler)
+        )
+
+    def save(self, step: int, gate: Gate | None = None) -> None:
+        path, tree = self._folder / str(step), self._values.tree
+        if gate is None:
+            ocp.Checkpointer(ocp.StandardCheckpointHandler()).save(path, args=ocp.args.StandardSave(tree), force=True)
+        elif not self._managed:
+            self._saver.save(path, args=GatedSave(tree, gate=gate), force=True)
+        elif not self._saver.save(step, args=GatedSave(tree, gate=gate)):
+            raise ValueError(f"CheckpointManager has step {step} already")
+
+    def wait(self) -> None:
+        self._saver.wait_until_finished()
+
+    def latest(self) -> int | None:
+        return self._saver.latest_step() if self._managed else None
+
+    def load(self, step: int, target: LiveValues) -> None:
+        path = self._folder / str(step)
+        path = path / "default" if (path / "default").exists() else path
+        try:
+            target.tree = ocp.StandardCheckpointer().restore(path, target.tree)
+        except Exception as error:  # Orbax raises `Exception` itself for some unreadable files
+            raise ValueError(f"{path} cannot be restored: {' '.join(str(error).split())}") from error
+
+    def close(self) -> None:
+        self._saver.close()
+
+
+SAVER = ValueSaver(
+    JaxValues, OrbaxSeries, ("tensor", "array", "list", "number"), ("manager", "checkpointer"), ("commit",), RULE
+)

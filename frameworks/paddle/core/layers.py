@@ -24,7 +24,7 @@ from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds, unscaled_in_trace
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import FunctionResult, LayerTrace, RecomputeCase, RecomputeResult
-from frameworks.paddle.core.devices import to_numpy, to_paddle_layout
+from frameworks.paddle.core.settings import to_numpy, to_paddle_layout
 
 REENTRANT, HOOKS = "reentrant", "non-reentrant"
 """Recomputation variants, Paddle's default first."""

@@ -13,8 +13,8 @@ from typing import Any
 from paddle.base import core
 
 from frameworks.contract import Attempt, Capability
-from frameworks.paddle.core.devices import own_name
-from frameworks.paddle.declarations import refused_in_both_graphs
+from frameworks.paddle.core.settings import own_name
+from frameworks.paddle.framework import refused_in_both_graphs
 from frameworks.paddle.quantization import NO_PRODUCTS
 from frameworks.paddle.static import attempts
 from frameworks.paddle.training.optimizers import REFUSED_IN_BOTH

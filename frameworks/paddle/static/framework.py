@@ -24,12 +24,10 @@ from frameworks.contract import (
     OpResult,
     ScalerRule,
 )
-from frameworks.paddle.core.devices import format_name, place
 from frameworks.paddle.core.layers import OPERATIONS
-from frameworks.paddle.core.settings import STATIC
+from frameworks.paddle.core.settings import STATIC, format_name, place
 from frameworks.paddle.core.ways import PlateauRun
-from frameworks.paddle.declarations import IN_BOTH_GRAPHS
-from frameworks.paddle.framework import OneGraph, has_ranks
+from frameworks.paddle.framework import IN_BOTH_GRAPHS, OneGraph, has_ranks
 from frameworks.paddle.quantization import PaddlePostTraining, PaddleQuantizers, gpu_kernel_attempts
 from frameworks.paddle.static import attempts
 from frameworks.paddle.static.declarations import acts, refusals, static_attempts

@@ -20,8 +20,8 @@ from fixtures.model import Model
 from fixtures.recipe import Ranks, Recipe
 from frameworks.base.host import short_call_stacks
 from frameworks.contract import Capability, Unsupported
-from frameworks.paddle.core.devices import Stream, current, format_name, place
 from frameworks.paddle.core.layers import Network, add, hook_layers, item_losses, missing_kernel
+from frameworks.paddle.core.settings import Stream, current, format_name, place
 from frameworks.paddle.static import attempts
 from frameworks.paddle.static.declarations import FROZEN_PRODUCTS, SCALED_FLOAT64, SEVERAL_OPTIMIZERS, acts
 from frameworks.paddle.training.optimizers import Share, build_scaler, build_shares, read_settings, scope_for_a_scaler

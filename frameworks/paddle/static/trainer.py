@@ -15,8 +15,8 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer, of_same_class, same_parts
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Update
-from frameworks.paddle.core import devices
-from frameworks.paddle.core.devices import canonical, to_paddle_layout
+from frameworks.paddle.core import settings as devices
+from frameworks.paddle.core.settings import canonical, to_paddle_layout
 from frameworks.paddle.static.programs import MASTER, BuiltProgram, Programs, Reduction
 from frameworks.paddle.training.optimizers import (
     UpdateAfterLosses,

@@ -32,8 +32,7 @@ from fixtures.optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, c
 from fixtures.recipe import Recipe, Scaling, StaticScaling
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.paddle.core import ways
-from frameworks.paddle.core.devices import canonical, format_name, to_numpy
-from frameworks.paddle.core.settings import in_dynamic_mode
+from frameworks.paddle.core.settings import canonical, format_name, in_dynamic_mode, to_numpy
 
 _fleet_log = logging.getLogger("paddle.distributed.fleet.utils.log_util")
 _MIXED_FORMATS = (

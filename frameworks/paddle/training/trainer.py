@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -11,14 +12,29 @@ from typing import Any
 
 import numpy as np
 import paddle
+from paddle.distributed import load_state_dict, save_state_dict
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Dropout, Model, Window, walk
 from fixtures.recipe import Recipe
 from frameworks.base import NO_SCALER, BaseTrainer, LossLedger, MicroBatch, of_same_class, same_parts
-from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
-from frameworks.paddle.core import devices, ways
-from frameworks.paddle.core.devices import (
+from frameworks.contract import (
+    Capability,
+    Gate,
+    Gradients,
+    Kind,
+    LayerTrace,
+    LiveValues,
+    LoadOrder,
+    SaveSeries,
+    Trainer,
+    Unsupported,
+    Update,
+    ValueSaver,
+)
+from frameworks.paddle.core import settings, ways
+from frameworks.paddle.core.layers import BatchTensors, Network, Watch, add, batch_tensors, hook_layers, item_losses
+from frameworks.paddle.core.settings import (
     Stream,
     activations_of,
     canonical,
@@ -28,7 +44,6 @@ from frameworks.paddle.core.devices import (
     to_paddle_layout,
     to_tensor,
 )
-from frameworks.paddle.core.layers import BatchTensors, Network, Watch, add, batch_tensors, hook_layers, item_losses
 from frameworks.paddle.training import optimizers
 
 FILE = "run.pdparams"
@@ -457,7 +472,7 @@ class DygraphTrainer(BaseTrainer):
         try:
             with self._running():
                 tensors = self._batch(batch)
-                return devices.allocated_bytes(lambda: add(self._losses(tensors)))
+                return settings.allocated_bytes(lambda: add(self._losses(tensors)))
         finally:
             self.stream.state = state
             for segment, count in zip(self.network.segments, calls, strict=True):
@@ -467,4 +482,49 @@ class DygraphTrainer(BaseTrainer):
 
     def peak_bytes(self) -> int:
         self.require(Capability.PEAK_BYTES)
-        return devices.peak_bytes()
+        return settings.peak_bytes()
+
+
+NO_BACKGROUND = "on a CPU paddle.distributed.save_state_dict(async_save=True) raises TypeError: device should be gpu"
+
+
+class PaddleValues(LiveValues):
+    """Tensors."""
+
+    def make(self, kind: Kind, value: float, size: int) -> Any:
+        return paddle.full([size], value, "float32")
+
+    def overwrite(self, kind: Kind, current: Any, value: float) -> Any:
+        return current.fill_(value)
+
+    def to_array(self, kind: Kind, current: Any) -> Array:
+        return np.array(current.numpy())
+
+
+class PaddleSeries(SaveSeries):
+    """Saves of one dictionary of tensors, each in a folder of its own."""
+
+    def __init__(self, folder: Path, values: LiveValues, shared: str) -> None:
+        self._folder, self._values = folder, values
+
+    def save(self, step: int, gate: Gate | None = None) -> None:
+        save_state_dict(self._values.tree, str(self._folder / str(step)))
+
+    def load(self, step: int, target: LiveValues) -> None:
+        path = self._folder / str(step)
+        try:
+            load_state_dict(target.tree, str(path))
+        except Exception as error:
+            raise ValueError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def saves_in_background() -> bool:
+    """Returns whether a save in the background can be read."""
+    saved, loaded = paddle.ones([4]), paddle.zeros([4])
+    with tempfile.TemporaryDirectory() as folder:
+        save_state_dict({"value": saved}, folder, async_save=True)
+        load_state_dict({"value": loaded}, folder)
+    return bool((loaded == saved).all())
+
+
+SAVER = ValueSaver(PaddleValues, PaddleSeries, ("tensor",), ("none",))

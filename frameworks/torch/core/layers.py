@@ -40,9 +40,9 @@ from fixtures.model import (
 )
 from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds
-from frameworks.torch.core import devices, ways
-from frameworks.torch.core.devices import DTYPES, to_array, to_tensor
+from frameworks.torch.core import settings, ways
 from frameworks.torch.core.operations import VARIANTS, WAYS, make_function
+from frameworks.torch.core.settings import DTYPES, to_array, to_tensor
 
 IGNORED = -100
 """The label that `cross_entropy` ignores by default."""
@@ -152,7 +152,7 @@ class UserFunctionLayer(nn.Module):
 
     def __init__(self, way: str | None) -> None:
         super().__init__()
-        self.functions = {device: make_function(way or next(iter(WAYS)), device) for device in devices.available()}
+        self.functions = {device: make_function(way or next(iter(WAYS)), device) for device in settings.available()}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.functions[x.device.type](x)

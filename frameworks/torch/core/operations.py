@@ -13,8 +13,7 @@ from fixtures.arrays import Array
 from fixtures.model import SCALE, FunctionUse
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import FunctionFormat, FunctionResult, RecomputeCase, RecomputeResult
-from frameworks.torch.core.devices import to_array, to_tensor
-from frameworks.torch.core.settings import MODES, begin_anew, compile_function
+from frameworks.torch.core.settings import MODES, begin_anew, compile_function, to_array, to_tensor
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 VARIANTS: dict[str, bool] = {"non-reentrant": False, "reentrant": True}

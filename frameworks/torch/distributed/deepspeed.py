@@ -18,10 +18,9 @@ from fixtures.model import Batch, Window
 from fixtures.recipe import DynamicScaling, Ranks, Recipe, StaticScaling
 from frameworks.base import NO_SCALER, same_parts
 from frameworks.contract import Capability, Gradients, Unsupported, Update
-from frameworks.torch.core.devices import DTYPES
 from frameworks.torch.core.layers import Network
-from frameworks.torch.distributed.rank_checkpoint import file_of_rank, run_collectively
-from frameworks.torch.distributed.ranks import RankTrainer, TorchWorker
+from frameworks.torch.core.settings import DTYPES
+from frameworks.torch.distributed.ranks import RankTrainer, TorchWorker, file_of_rank, run_collectively
 from frameworks.torch.distributed.sharding import OF_ZERO, CountedReductions, Losses, WithLosses
 from frameworks.torch.training.optimizers import Stepper, steppers
 from frameworks.torch.training.trainer import LOOP, TorchTrainer

@@ -34,9 +34,9 @@ from frameworks.keras_common.optimizers import (
 )
 from frameworks.keras_common.run import KerasLoop, KerasMicroBatch, StatefulRun, TracedPass, micro_batches_of, rows_of
 from frameworks.keras_common.settings import dtype_policy, policy_of, read_settings, scalars, write_settings
-from frameworks.torch.core import devices
-from frameworks.torch.core.devices import SavedBytes, put_back, to_array, to_tensor
+from frameworks.torch.core import settings
 from frameworks.torch.core.operations import differentiate_case
+from frameworks.torch.core.settings import SavedBytes, put_back, to_array, to_tensor
 from frameworks.torch.stacks.framework import StackFramework
 
 Gradients = dict[str, torch.Tensor | None]
@@ -185,8 +185,8 @@ class AutogradRun(StatefulRun):
             optimizer.build(list(bound.variables.values()))
             super().__init__(model, recipe, bound, optimizer)
             self.loop = EagerLoop(model, bound, optimizer, recipe.separate_losses)
-        if devices.has_peak(device):
-            devices.module(device).reset_peak_memory_stats()
+        if settings.has_peak(device):
+            settings.module(device).reset_peak_memory_stats()
 
     def _counter(self, number: int | None) -> Begins:
         if number is None:
@@ -268,9 +268,9 @@ class AutogradRun(StatefulRun):
         return counter.bytes()
 
     def peak_bytes(self) -> int:
-        if not devices.has_peak(self._device):
+        if not settings.has_peak(self._device):
             raise self.refusal(Capability.PEAK_BYTES)
-        return int(devices.module(self._device).max_memory_allocated())
+        return int(settings.module(self._device).max_memory_allocated())
 
 
 def _has_peak() -> bool:

@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from fixtures.arrays import Array
 from fixtures.recipe import Recipe
 from frameworks.contract import Attempt, Capability, LowRank
-from frameworks.torch.core.devices import DTYPES, random_apart, to_array, to_tensor
 from frameworks.torch.core.operations import VARIANTS
+from frameworks.torch.core.settings import DTYPES, random_apart, to_array, to_tensor
 from frameworks.torch.training.optimizers import grad_scaler, optimizer_kind
 
 _STATE = "optimizer.pt"

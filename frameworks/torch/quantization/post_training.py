@@ -26,8 +26,8 @@ from frameworks.contract import (
     QuantRule,
     Update,
 )
-from frameworks.torch.core.devices import to_array, to_tensor
 from frameworks.torch.core.layers import Slot, build, linear_slots, load, parameter_slots
+from frameworks.torch.core.settings import to_array, to_tensor
 from frameworks.torch.training.trainer import TorchTrainer
 
 FILE = "quantized.pt"

@@ -15,7 +15,7 @@ import torch
 from fixtures.arrays import Array
 from fixtures.model import Model
 from frameworks.contract import Attempt, Capability, LinearRule, Quantized, QuantRule
-from frameworks.torch.core.devices import to_array
+from frameworks.torch.core.settings import to_array
 from frameworks.torch.quantization.post_training import Network, TorchPostTraining, TorchQuantized
 
 MODE = "transformers"

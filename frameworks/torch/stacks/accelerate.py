@@ -18,8 +18,8 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import DynamicScaling, FormatName, Recipe
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Gradients, RowOrder, Unsupported, Update
-from frameworks.torch.core import devices
-from frameworks.torch.core.devices import dtype_name, whole
+from frameworks.torch.core import settings as devices
+from frameworks.torch.core.settings import dtype_name, whole
 from frameworks.torch.probes import guard_probe
 from frameworks.torch.stacks.framework import (
     EPOCHS,

@@ -20,8 +20,8 @@ from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, FormatName, Recipe
 from frameworks.base import NO_AVERAGE, same_parts
 from frameworks.contract import Attempt, Capability, FormatRequest, Unsupported
-from frameworks.torch.core.devices import dtype_name
 from frameworks.torch.core.layers import item_loss_sums
+from frameworks.torch.core.settings import dtype_name
 from frameworks.torch.probes import Probe, all_guarded
 from frameworks.torch.stacks.framework import StackFramework, collect_warnings
 from frameworks.torch.training.optimizers import scaler_settings

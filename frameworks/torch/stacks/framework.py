@@ -30,7 +30,7 @@ from frameworks.contract import (
     RecomputeResult,
     RowOrder,
 )
-from frameworks.torch.core.devices import to_array
+from frameworks.torch.core.settings import to_array
 from frameworks.torch.declarations import TRAINING
 from frameworks.torch.framework import TorchFramework
 from frameworks.torch.libraries import STACKS

@@ -43,9 +43,9 @@ from frameworks.contract import (
     Unsupported,
     Update,
 )
-from frameworks.torch.core import devices
-from frameworks.torch.core.devices import dtype_name
+from frameworks.torch.core import settings
 from frameworks.torch.core.layers import DeviceBatch, Network, item_loss_sums
+from frameworks.torch.core.settings import dtype_name
 from frameworks.torch.probes import Probe, guard_probe
 from frameworks.torch.stacks.accelerate import SharedState, first_state
 from frameworks.torch.stacks.framework import (
@@ -359,7 +359,7 @@ _PROBES: dict[Capability, Probe] = {
 
 def guard_trainer(probe: Probe, device: str) -> Attempt:
     """The attempt on a device, with accelerate's state and random streams restored at its end."""
-    return guard_probe(probe, device, first_state, seeds_restored, partial(devices.random_apart, device))
+    return guard_probe(probe, device, first_state, seeds_restored, partial(settings.random_apart, device))
 
 
 class TransformersRun(PlainTrainer):

@@ -21,8 +21,8 @@ from frameworks.base import optimizer_attempts
 from frameworks.base.capability_attempts import Make
 from frameworks.contract import Attempt, Capability, EightBitRule, Unsupported, needs
 from frameworks.torch.core import ways
-from frameworks.torch.core.devices import dtype_name, to_array
 from frameworks.torch.core.layers import Slot
+from frameworks.torch.core.settings import dtype_name, to_array
 
 ScalerClass = type[torch.amp.GradScaler]
 

@@ -31,17 +31,7 @@ from frameworks.base import (
     unscaled_in_trace,
 )
 from frameworks.contract import Capability, Gradients, LayerTrace, LiveValues, LoadOrder, Trainer, Unsupported, Update
-from frameworks.torch.core import devices, ways
-from frameworks.torch.core.devices import (
-    DTYPES,
-    SavedBytes,
-    Stream,
-    activations_of,
-    put_back,
-    to_array,
-    to_tensor,
-    whole,
-)
+from frameworks.torch.core import settings, ways
 from frameworks.torch.core.layers import (
     DeviceBatch,
     Network,
@@ -54,7 +44,20 @@ from frameworks.torch.core.layers import (
     modules_by_path,
     parameters_by_name,
 )
-from frameworks.torch.core.settings import MODES, begin_anew, compile_function, without_buffer_donation
+from frameworks.torch.core.settings import (
+    DTYPES,
+    MODES,
+    SavedBytes,
+    Stream,
+    activations_of,
+    begin_anew,
+    compile_function,
+    put_back,
+    to_array,
+    to_tensor,
+    whole,
+    without_buffer_donation,
+)
 from frameworks.torch.probes import float16_clipped
 from frameworks.torch.training.optimizers import (
     NO_UNSCALING,
@@ -149,8 +152,8 @@ class TorchTrainer(BaseTrainer):
         if recipe.way("autocast") == "decorator" and recipe.precision.level == "O1":
             decorated = torch.autocast(device, dtype=DTYPES[recipe.precision.format])
             self._losses, self._outputs = decorated(self._losses), decorated(self._outputs)
-        if devices.has_peak(device):
-            devices.module(device).reset_peak_memory_stats()
+        if settings.has_peak(device):
+            settings.module(device).reset_peak_memory_stats()
 
     def prepare(self) -> None:
         """Prepares the initialised network for training. Nothing else refers to it yet."""
@@ -310,9 +313,9 @@ class TorchTrainer(BaseTrainer):
         )
 
     def peak_bytes(self) -> int:
-        if not devices.has_peak(self.device):
+        if not settings.has_peak(self.device):
             raise self.refusal(Capability.PEAK_BYTES)
-        return int(devices.module(self.device).max_memory_allocated())
+        return int(settings.module(self.device).max_memory_allocated())
 
     # the training loop
 

@@ -19,7 +19,7 @@ from frameworks.base import BaseTrainer
 from frameworks.contract import RecomputeCase, RecomputeResult
 from frameworks.jax import JaxFramework
 from frameworks.jax.core import layers
-from frameworks.jax.core.arrays import Flat
+from frameworks.jax.core.settings import Flat
 from frameworks.jax.training import optimizers, steps, trainer
 from frameworks.jax.training.optimizers import ScaleUpdate
 from frameworks.jax.training.trainer import JaxTrainer

@@ -15,9 +15,9 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Gradients, Update
 from frameworks.torch import TorchFramework
-from frameworks.torch.core import devices, operations
-from frameworks.torch.core.devices import DTYPES
+from frameworks.torch.core import operations, settings
 from frameworks.torch.core.operations import OPERATIONS
+from frameworks.torch.core.settings import DTYPES
 from frameworks.torch.training.trainer import LOOP, TorchTrainer
 from tools.faults import fault, replaces
 
@@ -259,7 +259,7 @@ class StreamRestarts(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        devices.Stream.replace = lambda self, states: None
+        settings.Stream.replace = lambda self, states: None
 
 
 @fault("https://github.com/EleutherAI/gpt-neox/pull/308", "resume.mid-window")

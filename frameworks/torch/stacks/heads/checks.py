@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from frameworks.torch.core.devices import SavedBytes
+from frameworks.torch.core.settings import SavedBytes
 
 PASS, FAIL, NOT_JUDGED = "pass", "fail", "not judged"
 EQUAL, ONCE, RESUME = "accumulation.equals-full-batch", "accumulation.normalised-once", "resume.bit-identical"

@@ -1,1 +1,0 @@
-"""Search for a failing case with Hypothesis: settings, shrinking, and the test to paste."""
