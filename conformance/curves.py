@@ -7,6 +7,7 @@ whether the step was skipped, and a checksum of the batch. The first line has th
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -32,7 +33,8 @@ class CurveRecorder:
     Values may be tensors of any framework: they are read one step later, so that a GPU is not waited for.
 
     Args:
-        path: file to write; parent folders are created.
+        path: file to write; parent folders are created. By default the one that the variable CONFORMANCE_CURVE names,
+            which `conformance bisect --run` sets, or else curve.jsonl.
         optimizer: a PyTorch optimizer. Its rate and the norm of the gradients that it applies are recorded.
         scaler: a `torch.amp.GradScaler`. Its scale, and whether it skipped the step, are recorded.
         precision: format of matrix products, such as "bfloat16".
@@ -48,7 +50,7 @@ class CurveRecorder:
     """
 
     def __init__(
-        self, path: str | Path, *, optimizer: Any = None, scaler: Any = None, precision: str = "float32"
+        self, path: str | Path | None = None, *, optimizer: Any = None, scaler: Any = None, precision: str = "float32"
     ) -> None:
         self.count = 0
         self._optimizer, self._scaler = optimizer, scaler
@@ -58,7 +60,7 @@ class CurveRecorder:
         self._hooks = ExitStack()
         if optimizer is not None:
             self._hooks.callback(optimizer.register_step_pre_hook(self._read_optimizer).remove)
-        self.path = Path(path)
+        self.path = Path(path or os.environ.get("CONFORMANCE_CURVE") or "curve.jsonl")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         header = {"curve": 1, "format": precision, "versions": _versions()}
         self.path.write_text(json.dumps(header) + "\n", "utf-8")
@@ -173,7 +175,7 @@ def _checksum(samples: list[Any]) -> str:
     return f"{total:08x}"
 
 
-def trainer_callback(path: str | Path, precision: str = "float32") -> Any:
+def trainer_callback(path: str | Path | None = None, precision: str = "float32") -> Any:
     """Return a callback of transformers' `Trainer`, which records what it logs; `logging_steps=1` logs each step.
 
     The norm is the one that `Trainer` logs, before clipping; the norm after clipping is read before each update.
@@ -199,7 +201,7 @@ def trainer_callback(path: str | Path, precision: str = "float32") -> Any:
     return CurveCallback()
 
 
-def lightning_callback(path: str | Path, precision: str = "float32") -> Any:
+def lightning_callback(path: str | Path | None = None, precision: str = "float32") -> Any:
     """Return a callback of Lightning's `Trainer`, which records every batch that ends with an update."""
     import torch
     from lightning.pytorch.callbacks import Callback
@@ -230,7 +232,7 @@ def lightning_callback(path: str | Path, precision: str = "float32") -> Any:
     return CurveCallback()
 
 
-def keras_callback(path: str | Path, precision: str = "float32") -> Any:
+def keras_callback(path: str | Path | None = None, precision: str = "float32") -> Any:
     """Return a callback of Keras' `fit`, which records every batch's loss.
 
     Keras logs the mean of an epoch so far. The callback resets it before each batch, so the progress bar shows each

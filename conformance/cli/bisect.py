@@ -4,6 +4,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -75,9 +76,11 @@ class Bisection:
 @click.option(
     "--clause",
     "selected",
-    required=True,
     metavar="ID",
     help="Judge the tests of this clause, or one test: CLAUSE/NAME[PARAMETERS], or pytest's id.",
+)
+@click.option(
+    "--run", "program", metavar="COMMAND", help='Judge the curve of a program of yours instead: "python train.py".'
 )
 @click.option("--package", default="", metavar="NAME", help="Package that varies; the framework's own without it.")
 @click.option(
@@ -94,7 +97,8 @@ def bisect_command(
     framework: str,
     good: str,
     bad: str,
-    selected: str,
+    selected: str | None,
+    program: str | None,
     package: str,
     companions: tuple[str, ...],
     mode: str,
@@ -110,22 +114,32 @@ def bisect_command(
     conformance bisect jax --good 0.9.2 --bad 0.6.2 --clause accumulation.keeps-precision
     conformance bisect tf --package keras --good 3.9.0 --bad 3.8.0 --clause scaling.automaton
     conformance bisect torch --mode accelerate --package accelerate --good 1.12.0 --bad 1.15.0 --clause ID
+    conformance bisect torch --good 2.12.1 --bad 2.13.0 --run "python train.py"
 
     Exit status: 0, the release or a range of releases is named; 2, both ends give the same, an end cannot be judged, or
     bad usage.
     """
-    clause, selection = select(selected)
+    if (selected is None) == (program is None):
+        raise click.UsageError("name either --clause ID or --run COMMAND")
+    clause, selection = select(selected) if selected is not None else (None, (program or "",))
     check_suite_packages()
     sys.path.insert(0, str(Path.cwd()))
     varying = str(canonicalize_name(package or package_of(framework)))
     parts = (framework, varying, good, bad, mode, device, *companions, *selection)
     path = output or cache_folder() / "bisect" / "-".join(map(_file_name, parts))[:120]
-    judge = bisection.CellJudge(CellFolder(path, plan.SweepPlan("bisect", (), selection, LIMIT_S)), tell_verdicts)
     group = _make_group(framework, package and varying, _parse_pins(companions), mode, device)
     cells = _list_cells(group, varying, good, bad)
     click.echo(
         f"{len(cells)} releases, at most {(len(cells) - 1).bit_length()} of them to judge next to the ends", err=True
     )
+    if clause is None:
+        tell = partial(click.echo, err=True)
+        for line in bisect_program(
+            cells, bisection.ProgramJudge(path.resolve(), shlex.split(program or ""), LIMIT_S, tell)
+        ):
+            click.echo(line)
+        return 0
+    judge = bisection.CellJudge(CellFolder(path, plan.SweepPlan("bisect", (), selection, LIMIT_S)), tell_verdicts)
     result = _bisect(cells, judge, clause)
     report = judge.folder.path / REPORT
     replace(report, draft(result).encode())
@@ -234,6 +248,35 @@ def _bisect(cells: Sequence[plan.SweepCell], judge: bisection.CellJudge, clause:
     return Bisection(clause, cells, boundary, good, bad, tests, crossing, repeat)
 
 
+def bisect_program(cells: Sequence[plan.SweepCell], judge: bisection.ProgramJudge) -> Iterator[str]:
+    """Find the release with which a program's curve changed, and yield the lines of the result.
+
+    Raises:
+        click.ClickException: an end cannot be judged, both ends train the same, or an end is not stable.
+    """
+    for cell, want in ((cells[0], "good"), (cells[-1], "bad")):
+        side, reason = judge.ask(cell)
+        if side != want:
+            remedy = "see its log" if not side else "both ends train the same; choose other ends"
+            raise click.ClickException(f"{cell.release}: {reason}; {remedy}")
+    try:
+        boundary = bisection.bisect(
+            len(cells), lambda index: judge.ask(cells[index]), lambda index: judge.confirm(cells[index])
+        )
+    except bisection.UnstableEnd as error:
+        index, reason = error.args
+        raise click.ClickException(
+            f"{cells[index].release} gives another result when it runs again: {reason}"
+        ) from None
+    good, bad = cells[boundary.good], cells[boundary.bad]
+    yield from (f"last good  {good.release}", f"first bad  {bad.release}")
+    yield from (f"not judged {cells[index].release}: {reason}" for index, reason in boundary.between.items())
+    crossing = bisection.cross(good, bad, (judge.versions(good), judge.versions(bad)), judge.ask)
+    yield from _describe_crossing(crossing)
+    files = (judge.folder / f"{cell.name}.jsonl" for cell in (good, bad))
+    yield f"compare: conformance curves {' '.join(map(shlex.quote, map(str, files)))}"
+
+
 def _judge_ends(good: bisection.CellVerdicts, bad: bisection.CellVerdicts) -> list[str]:
     """Return the tests that pass at the good end and fail at the bad one, at least one."""
     for end in (good, bad):
@@ -266,14 +309,13 @@ def summary(result: Bisection) -> Iterator[str]:
     if len(result.failures) > MAX_LISTED:
         yield f"and {len(result.failures) - MAX_LISTED} more tests"
     yield ""
-    yield from _describe_crossing(result)
+    yield from _describe_crossing(result.crossing)
     if result.failures:
         yield f"repeat:  {install_command(bad)} && {result.failures[0].repro}"
     yield f"compare: conformance compare {result.good.file} {result.bad.file}"
 
 
-def _describe_crossing(result: Bisection) -> Iterator[str]:
-    crossing = result.crossing
+def _describe_crossing(crossing: bisection.Crossing) -> Iterator[str]:
     for name, (before, after) in [*crossing.differences.items()][:MAX_LISTED]:
         yield f"  {name}: {before or 'missing'} in the good environment, {after or 'missing'} in the bad one"
     if len(crossing.differences) > MAX_LISTED:

@@ -9,7 +9,7 @@ from results.curves import show
 from results.curves.growth import UNITS
 from results.curves.judge import compare_curves
 from results.curves.reading import read_curve
-from results.record.encoding import pause_collector
+from results.record.reading import pause_collector
 
 WRITERS = {"table": show.to_text, "markdown": show.to_markdown, "json": show.to_json}
 """Writers of a judgement, by format."""

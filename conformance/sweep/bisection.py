@@ -4,15 +4,32 @@ The bisection assumes that releases turn from good to bad once. Releases that ca
 next to the change, the answer is a range of releases.
 """
 
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
-from conformance.sweep.cell import CellFolder, CellResult, LostCell, load_finished, run_cell
+from conformance.sweep.cell import (
+    ROOT,
+    CellFolder,
+    CellResult,
+    Commands,
+    LostCell,
+    NotJudged,
+    load_finished,
+    make_environment,
+    requirements_of,
+    run_cell,
+)
 from conformance.sweep.plan import SweepCell
 from frameworks.installer.distributions import distribution_of
 from results.compare.environment import BUNDLED, COMPANIONS, LIBRARIES, ON_A_GPU
+from results.curves.judge import compare_curves
+from results.curves.reading import Curve, read_curve
+from results.record.files import RecordError, one_line
 from results.record.model import Outcome
 from results.record.reading import Record, TestVerdict
 
@@ -163,6 +180,63 @@ class CellJudge:
         if record is None:
             return CellVerdicts(cell, f"{result.outcome}: {result.reason}")
         return CellVerdicts(cell, "", record, str(path))
+
+
+@dataclass
+class ProgramJudge:
+    """Runs a program of the user's with releases, each once, and compares its curve with that of the first release.
+
+    The program writes its curve to the file that the variable CONFORMANCE_CURVE names, as `CurveRecorder()` does.
+
+    Attributes:
+        folder: folder of the curves; a release whose curve is there is not run again.
+        command: the program and its arguments; `python` is that of the release's environment.
+        tell: gets each result in one line.
+    """
+
+    folder: Path
+    command: Sequence[str]
+    limit_s: float
+    tell: Callable[[str], object]
+    _reference: Curve | None = None
+
+    def ask(self, cell: SweepCell) -> Answer:
+        """Return the side of a release."""
+        return self._answer(cell, self.folder / f"{cell.name}.jsonl")
+
+    def confirm(self, cell: SweepCell) -> Answer:
+        """Return the side of a second run with a release."""
+        return self._answer(cell, self.folder / "again" / f"{cell.name}.jsonl")
+
+    def versions(self, cell: SweepCell) -> Versions:
+        """Return the versions that a release's curve names."""
+        return read_curve(self.folder / f"{cell.name}.jsonl").versions
+
+    def _answer(self, cell: SweepCell, path: Path) -> Answer:
+        try:
+            if not path.is_file():
+                self._run(cell, path)
+            curve = read_curve(path)
+        except (NotJudged, LostCell, RecordError) as error:
+            return "", one_line(str(error))
+        self._reference = self._reference or curve
+        judgement = compare_curves(self._reference, curve)
+        self.tell(f"{cell.release}: {judgement.sentence}")
+        sides: tuple[Side, ...] = ("good", "bad", "")
+        return sides[judgement.status], judgement.sentence
+
+    def _run(self, cell: SweepCell, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        commands, log = Commands(), path.with_suffix(".log")
+        with TemporaryDirectory(prefix="conformance-") as name:
+            python = make_environment(Path(name) / "environment", requirements_of(cell), commands)
+            search = (str(python.parent), os.environ.get("PATH", ""))
+            variables = {"CONFORMANCE_CURVE": str(path), "PYTHONPATH": str(ROOT), "PATH": os.pathsep.join(search)}
+            end = commands.run(self.command, log, self.limit_s, {**os.environ, **variables}, Path.cwd())
+        if end.status != 0 or not path.is_file():
+            path.unlink(missing_ok=True)
+            why = f"ended with {end.status}: {end.last_line}" if end.status else "wrote no curve to CONFORMANCE_CURVE"
+            raise NotJudged("crash", f"the program {why}; see {log}")
 
 
 def changed_tests(good: CellVerdicts, bad: CellVerdicts) -> list[str]:

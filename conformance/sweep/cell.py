@@ -133,8 +133,10 @@ class Commands:
         self._lock = threading.Lock()
         self._closed = False
 
-    def run(self, argv: Sequence[str], log: Path, limit_s: float, environment: Mapping[str, str]) -> CommandEnd:
-        """Run a command to its end or to a limit.
+    def run(
+        self, argv: Sequence[str], log: Path, limit_s: float, environment: Mapping[str, str], folder: Path = ROOT
+    ) -> CommandEnd:
+        """Run a command in a folder to its end or to a limit.
 
         Raises:
             LostCell: the commands are closed.
@@ -144,7 +146,7 @@ class Commands:
                 raise LostCell("the sweep has ended")
             process = subprocess.Popen(
                 argv,
-                cwd=ROOT,
+                cwd=folder,
                 env=dict(environment),
                 process_group=0,
                 stdin=subprocess.DEVNULL,

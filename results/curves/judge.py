@@ -169,13 +169,10 @@ def _conclude(verdicts: Sequence[Verdict], old: Curve, new: Curve) -> tuple[int,
         have = " and ".join(f"{c.path} has {', '.join(c.series)}" for c in (old, new))
         return 2, f"cannot be judged: no series in common; {have}; name columns with --series"
     if all(verdict.kind == "identical" for verdict in known):
-        return 0, f"the same training: {' and '.join(v.name for v in known)} {_are(known)} identical"
+        text = known[0].text if len(known) == 1 else f"and {len(known) - 1} more series are identical"
+        return 0, f"the same training: {known[0].name} {text}"
     first = min(v.start for v in known if v.kind == "rounding" and v.start is not None)
     return 0, f"the same training: only rounding differs, from step {first} on"
-
-
-def _are(verdicts: Sequence[Verdict]) -> str:
-    return "is" if len(verdicts) == 1 else "are"
 
 
 def _judge_batches(old: Mapping[int, str], new: Mapping[int, str]) -> Verdict:
