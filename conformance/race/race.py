@@ -35,7 +35,7 @@ import numpy as np
 
 from conformance.race import FEWEST_PAIRS, NEW, OLD, PAIRS, TWIN, RaceError
 from conformance.runner.subprocesses import guard_group
-from results.compare.numbers import CONFIDENCE, TRIMMED, in_pairs, refusal_of
+from results.compare.ratio import CONFIDENCE, TRIMMED, in_pairs, refusal_of
 from results.record.files import RecordError, compress_content, one_line, os_problem, read, replace
 from results.record.model import parse, plain, to_line, to_text
 

@@ -15,7 +15,8 @@ from scipy import stats
 
 from results.compare.changes import ChangeKind
 from results.compare.comparison import Comparisons, compare, compare_sets
-from results.compare.numbers import CONFIDENCE, FEWEST, SMALLEST, TRIMMED, Movement, ratio
+from results.compare.numbers import Movement
+from results.compare.ratio import CONFIDENCE, FEWEST, SMALLEST, TRIMMED, ratio
 from results.record.arrays import differs, fingerprint, first_difference
 from results.record.files import RecordError
 from results.record.model import Consequence, FindingKind, FindingText, Fingerprint, Json, Observation
