@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformance.fingerprints.callables import shorten
+from conformance.fingerprints.cases import shorten
 from results.compare.fingerprints import LEAVES, ROUNDINGS
 
 DEPTH = 8
