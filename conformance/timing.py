@@ -18,7 +18,7 @@ from fixtures.model import Batch, Model
 from fixtures.models import blocks, encoder, sincos
 from fixtures.recipe import SGD, Recipe, Recompute
 from frameworks.base import measure_elapsed
-from results.compare.numbers import FEWEST, Ratio, ratio
+from results.compare.ratio import FEWEST, Ratio, ratio
 
 
 class Workers:

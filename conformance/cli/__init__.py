@@ -48,11 +48,11 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("history", "sweep:history", "Show what each clause does in each version, and where it changed."),
         Entry("bisect", "bisect:bisect_command", "Find the release with which a clause began to fail, or to hold."),
         Entry("curves", "curves:curves", "Tell whether two runs of a program of yours are the same training."),
-        Entry("race", "race:race_command", "Measure whether a version is slower than another, or takes more memory."),
+        Entry("race", "sweep:race_command", "Measure whether a version is slower than another, or takes more memory."),
     ),
     "Act on failures": (
         Entry("findings", "spec:findings", "List the known defects of a framework, with reproducers."),
-        Entry("issue", "issue:issue", "Draft an upstream issue for a known failure."),
+        Entry("issue", "spec:issue", "Draft an upstream issue for a known failure."),
         Entry("accept", "records:accept", "Make a record's failures known ones, or the record the baseline."),
     ),
 }

@@ -11,7 +11,7 @@ from results.curves.judge import compare_curves
 from results.curves.reading import read_curve
 from results.record.reading import pause_collector
 
-WRITERS = {"table": show.to_text, "markdown": show.to_markdown, "json": show.to_json}
+WRITERS = {"table": show.to_text, "markdown": show.to_markdown}
 """Writers of a judgement, by format."""
 
 

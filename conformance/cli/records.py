@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from conformance.cli.options import FORMAT, OUTPUT, PATH, put, show_progress
+from conformance.cli.options import OUTPUT, PATH, put, show_progress
 from conformance.known_failures.entries import Known
 from conformance.known_failures.reading import (
     FILE,
@@ -38,7 +38,7 @@ from results.show.clauses import title
 
 MAX_LISTED = 20
 """Largest number of lines of one kind that `accept` prints."""
-FINGERPRINTS = {"table": prints.to_text, "markdown": prints.markdown, "json": prints.to_json}
+FINGERPRINTS = {"table": prints.to_text, "markdown": prints.markdown}
 """Writers of compared fingerprints, by format."""
 
 
@@ -139,7 +139,7 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
 @click.command()
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
-@FORMAT
+@click.option("--format", "style", type=click.Choice(["table", "markdown"]), default="table", show_default=True)
 @OUTPUT
 @click.option("--partial", is_flag=True, help="Ignore series that only OLD has.")
 @click.option(
@@ -193,10 +193,7 @@ def compare(
         )
         fingerprints = pair_fingerprints(*map(list_fingerprints, folders))
     comparisons = compare_files(files[0], files[1], partial)
-    if style == "json":
-        document = differences.document(comparisons) | {"fingerprints": list(map(prints.document, fingerprints))}
-        put(differences.to_ascii(document), output)
-    elif style == "table" and output is None:
+    if style == "table" and output is None:
         click.echo(prints.to_text(fingerprints), nl=False)
         differences.draw(comparisons, Console())
     else:

@@ -280,18 +280,9 @@ def _list_sources(path: Path) -> list[Path]:
 @click.option("--fixture", type=click.Choice(FIXTURES), default=FIXTURES[0], show_default=True, help="Model to train.")
 @click.option("--pairs", type=click.IntRange(min=FEWEST_PAIRS), default=PAIRS, show_default=True, help="Process pairs.")
 @click.option("--samples", type=PATH, metavar="FILE", help="Store the samples; without OLD, judge those in FILE.")
-@click.option("--format", "style", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @OUTPUT
 def race_command(
-    old: str,
-    new: str,
-    device: str,
-    mode: str,
-    fixture: str,
-    pairs: int,
-    samples: Path | None,
-    style: str,
-    output: Path | None,
+    old: str, new: str, device: str, mode: str, fixture: str, pairs: int, samples: Path | None, output: Path | None
 ) -> int:
     """Race two versions of a framework on this machine: steps, optimizer step, first step, import, resident memory.
 
@@ -332,7 +323,7 @@ def race_command(
         assert samples is not None
         raced = races.load(samples)
     judgement = races.judge(raced)
-    put(races.to_json(raced, judgement) if style == "json" else races.table(raced, judgement), output)
+    put(races.table(raced, judgement), output)
     return judgement.status
 
 

@@ -16,7 +16,6 @@ from conformance.fingerprints.cases import (
     Package,
     Parameter,
     PublicCallable,
-    describe,
     find_callables,
     load_package,
     option_texts,
@@ -25,6 +24,7 @@ from conformance.fingerprints.cases import (
     show_default,
     write_program,
 )
+from conformance.fingerprints.values import describe
 
 CASE_LIMIT_S = 20
 """Limit of a program, in seconds of processors; a busy machine ends none."""

@@ -35,9 +35,9 @@ import numpy as np
 
 from conformance.race import FEWEST_PAIRS, NEW, OLD, PAIRS, TWIN, RaceError
 from conformance.runner.subprocesses import guard_group
-from results.compare.numbers import CONFIDENCE, TRIMMED, in_pairs, refusal_of
+from results.compare.ratio import CONFIDENCE, TRIMMED, in_pairs, refusal_of
 from results.record.files import RecordError, compress_content, one_line, os_problem, read, replace
-from results.record.model import parse, plain, to_line, to_text
+from results.record.model import parse, plain, to_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -471,13 +471,6 @@ def table(samples: RaceSamples, judgement: RaceJudgement) -> str:
         *(f"{verdict.cost.title}: {verdict.why}" for verdict in judgement.verdicts if verdict.why),
     ]
     return "".join(f"{one_line(line)}\n" for line in (*heading, *lines, conclusion))
-
-
-def to_json(samples: RaceSamples, judgement: RaceJudgement) -> str:
-    """What raced, and the verdicts with their intervals, as JSON."""
-    names = ("framework", "place", "fixture", "old", "new", "load")
-    raced = {name: getattr(samples, name) for name in names}
-    return to_text(plain({**raced, "status": judgement.status, **vars(judgement)}))
 
 
 def _row(verdict: RaceVerdict) -> tuple[str, ...]:

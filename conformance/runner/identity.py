@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from conformance.known_failures.entries import join_ways
 from conformance.known_failures.reading import FILE, SNAPSHOTS
-from conformance.oracle.bounds_cache import OWN, normalise
+from conformance.oracle.derivation_hash import OWN, normalise
 from conformance.runner import machine
 from conformance.spec.clauses import load_clauses
 from frameworks.installer.distributions import DISTRIBUTIONS

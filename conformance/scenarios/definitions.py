@@ -43,7 +43,7 @@ from fixtures.recipe import (
     Recompute,
     Sharding,
 )
-from results.compare.numbers import ratio
+from results.compare.ratio import ratio
 from results.record.files import one_line
 from results.record.folders import WRITTEN
 from results.record.model import Outcome

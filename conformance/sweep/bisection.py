@@ -217,7 +217,9 @@ class ProgramJudge:
             if not path.is_file():
                 self._run(cell, path)
             curve = read_curve(path)
-        except (NotJudged, LostCell, RecordError) as error:
+        except NotJudged as refusal:
+            return "", one_line(refusal.reason)
+        except (LostCell, RecordError) as error:
             return "", one_line(str(error))
         self._reference = self._reference or curve
         judgement = compare_curves(self._reference, curve)

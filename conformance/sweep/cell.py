@@ -27,8 +27,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from conformance.fingerprints.cases import package_files
-from conformance.runner.jobs import repeat
 from conformance.runner.machine import shareable
+from conformance.runner.retry import repeat
 from conformance.runner.subprocesses import VARIABLES, ending_signals, guard_group, killed_by
 from conformance.sweep.plan import NO_TESTS, SweepCell, SweepPlan
 from conformance.test_ids import ROOT

@@ -209,7 +209,7 @@ def amount(measurement: Measurement) -> str:
         count = float(measurement.samples[0])
         exact = f"{count:,.0f}" if count.is_integer() and abs(count) < 1e15 else repr(count)
         return f"{exact}{_unit(measurement)}"
-    from results.compare.numbers import ratio  # takes NumPy
+    from results.compare.ratio import ratio  # takes NumPy
 
     relative = ratio(measurement.control, measurement.samples)
     times = (

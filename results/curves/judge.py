@@ -84,9 +84,12 @@ def compare_curves(
         format_name: format of matrix products, "" for that of the files, or float32 where they say none.
         names: series to judge, all for none.
     """
-    stated = format_name or old.format or new.format
+    formats = [name for name in (format_name, old.format, new.format) if name in UNITS]
+    stated = formats[0] if format_name else max(formats, key=lambda name: UNITS[name], default="")
     common = [name for name in old.series if name in new.series and (not names or name in names)]
     notes = [*old.notes, *new.notes]
+    if old.format and new.format and old.format != new.format:
+        notes.append(f"the old run computes in {old.format}, the new one in {new.format}")
     skip = _find_other_skip(old.series, new.series, stated)
     if skip is not None and any(_has_grown(old, new, name, skip, stated) for name in common if name not in SETTINGS):
         old, new = _cut(old, skip), _cut(new, skip)

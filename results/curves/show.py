@@ -1,8 +1,7 @@
-"""Shows the judgement of two training curves: as lines, Markdown, JSON, and a picture."""
+"""Shows the judgement of two training curves: as lines, Markdown, and a picture."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,14 +50,6 @@ def to_markdown(judgement: Judgement, old: Curve, new: Curve) -> str:
     notes = [f"- {one_line(note, 1000)}" for note in (*judgement.notes, *changed_versions(old, new))]
     parts = [f"**{one_line(judgement.sentence, 1000)}**", "\n".join(rows), "\n".join(notes)]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def to_json(judgement: Judgement, old: Curve, new: Curve) -> str:
-    """Return an object with status, sentence, verdicts, notes and changed versions."""
-    verdicts = [{"series": v.series, "kind": v.kind, "start": v.start, "text": v.text} for v in judgement.verdicts]
-    document = {"status": judgement.status, "sentence": judgement.sentence, "verdicts": verdicts}
-    document |= {"notes": judgement.notes, "versions": changed_versions(old, new)}
-    return json.dumps(document, indent=2) + "\n"
 
 
 def draw(judgement: Judgement, path: Path) -> None:

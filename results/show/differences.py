@@ -1,11 +1,9 @@
-"""A comparison as a terminal's table, as Markdown for a pull request, as JSON."""
+"""A comparison as a terminal's table, and as Markdown for a pull request."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -17,7 +15,6 @@ from results.compare.environment import Environment
 from results.compare.numbers import MovedNumbers, Movement, counts
 from results.compare.verdicts import NOT_JUDGED
 from results.record.files import one_line
-from results.record.model import plain
 from results.show.clauses import code, cut, number, words
 
 VERDICTS = {0: "nothing is worse", 1: "something is worse", 2: "cannot be judged"}
@@ -304,46 +301,3 @@ def _rows(groups: Sequence[ChangeGroup]) -> Iterator[str]:
         cells = (group.list_subjects(code).replace("|", "\\|"), words(group.old, 200), words(after, 300))
         yield f"| {group.kind} | {code(group.clause)} | {' | '.join(cells)} |"
     yield ""
-
-
-def document(comparisons: Comparisons) -> dict[str, Any]:
-    """The JSON document of a comparison."""
-    return {
-        "status": comparisons.status,
-        "verdict": verdict(comparisons),
-        "pairs": [
-            {
-                "series": plain(pair.new.series),
-                "old_version": pair.old.variant.framework_version,
-                "new_version": pair.new.variant.framework_version,
-                "suite": {**plain(pair.suite), "lines": list(pair.suite.lines())},
-                "environment": {**plain(pair.environment), "lines": list(pair.environment.lines())},
-                "status": pair.status,
-                "identical": pair.identical,
-                "compared": pair.compared,
-                "of": pair.of,
-                "refusals": list(pair.refusals),
-                "changes": [{**plain(change), "worse": change.kind.worse} for change in pair.changes],
-                "numbers": {
-                    "counts": {movement.value: count for movement, count in counts(pair.numbers).items()},
-                    "tests": [
-                        {"test": one.test, "clause": one.clause, "movement": one.movement.value}
-                        | {name: text for name, text in (("detail", one.detail), ("tensor", one.tensor)) if text}
-                        for one in pair.numbers
-                    ],
-                },
-            }
-            for pair in comparisons.pairs
-        ],
-        "unmatched": list(comparisons.unmatched),
-    }
-
-
-def to_json(comparisons: Comparisons) -> str:
-    """The JSON document as text, in which what is not printable ASCII is escaped, DEL too."""
-    return to_ascii(document(comparisons))
-
-
-def to_ascii(content: object) -> str:
-    """A JSON document as text, in which what is not printable ASCII is escaped, DEL too."""
-    return json.dumps(content, indent=1, allow_nan=False).replace("\x7f", r"\u007f") + "\n"

@@ -1,6 +1,5 @@
-"""A comparison of fingerprints as text, Markdown and JSON: what changed first, then the programs that show it."""
+"""A comparison of fingerprints as text and Markdown: what changed first, then the programs that show it."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from results.compare.fingerprints import CallableChange, Difference, FingerprintComparison
@@ -31,19 +30,6 @@ def markdown(comparisons: Sequence[FingerprintComparison]) -> str:
             lines += [f"<details><summary>{change.name}: {change.difference}, {change.step}</summary>", ""]
             lines += ["```python", change.program.rstrip(), "```", "</details>", ""]
     return "\n".join(lines)
-
-
-def to_json(comparisons: Sequence[FingerprintComparison]) -> str:
-    """Return every change as JSON."""
-    return json.dumps({"fingerprints": [document(comparison) for comparison in comparisons]}, indent=1) + "\n"
-
-
-def document(comparison: FingerprintComparison) -> dict[str, object]:
-    """Return a comparison as values of JSON."""
-    changes = [vars(change) for change in comparison.changes]
-    counts = {name: getattr(comparison, name) for name in ("identical", "rounding", "changed")}
-    versions = {"old": comparison.old.version, "new": comparison.new.version, "packages": comparison.packages}
-    return {"package": comparison.new.package, **versions, **counts, "changes": changes}
 
 
 def _head(comparison: FingerprintComparison) -> Iterator[str]:

@@ -157,14 +157,14 @@ def test_pages_name_commands_that_exist(page: str) -> None:
     assert [name for program, name in commands_of_page if name not in NAMES[program]] == []
 
 
-def test_compare_prints_markdown_and_writes_json(tmp_path: Path) -> None:
+def test_compare_prints_markdown_and_writes_it(tmp_path: Path) -> None:
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     write(old, BASE)
     write(new, change_verdict(BASE, 0, outcome=Outcome.FAIL))
     row = "| newly failing | `scaling.stays-finite` | `test_a` | pass | fail |"
     assert row in call_command("compare", old, new, "--format", "markdown").output
-    assert call_command("compare", old, new, "--format", "json", "--output", tmp_path / "out.json").status == 1
-    assert '"status": 1' in (tmp_path / "out.json").read_text("utf-8")
+    assert call_command("compare", old, new, "--format", "markdown", "--output", tmp_path / "out.md").status == 1
+    assert row in (tmp_path / "out.md").read_text("utf-8")
 
 
 def test_run_takes_options_after_the_framework_and_modes_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from conformance.fingerprints import run
-from conformance.fingerprints.cases import describe, read_signature
+from conformance.fingerprints.cases import read_signature
+from conformance.fingerprints.values import describe
 from results.compare.fingerprints import (
     SUFFIX,
     Difference,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.oracle import bounds_cache, errormodel
+from conformance.oracle import bounds_cache, derivation_hash, errormodel
 from conformance.oracle.automaton import Scale
 from conformance.oracle.errormodel import Envelope, Run, envelope
 from conformance.suites.autocast.test_autocast_parity import FIXTURES, GENTLE, OPTIMIZERS
@@ -390,14 +390,14 @@ def test_code_hash_ignores_comments_and_messages(tmp_path: Path) -> None:
         source.replace("6", "7"),
     ):
         (package / "__init__.py").write_text(text, "utf-8")
-        bounds_cache.code_hash.cache_clear()
-        hashes.append(bounds_cache.code_hash(tmp_path))
+        derivation_hash.code_hash.cache_clear()
+        hashes.append(derivation_hash.code_hash(tmp_path))
     assert hashes[0] == hashes[1] == hashes[2] != hashes[3]
 
 
 def test_modules_leave_out_attempts() -> None:
     assert (ROOT / "frameworks" / "base" / "capability_attempts.py").is_file()
-    names = bounds_cache.modules()
+    names = derivation_hash.modules()
     assert "frameworks.base.trainer" in names
     assert "frameworks.base.capability_attempts" not in names
 
@@ -420,7 +420,7 @@ def test_envelope_of_committed_spreads_agrees_with_a_fresh_one(
     recipe = Recipe((GENTLE if fixture == "sincos" else OPTIMIZERS)[optimizer], precision)
     arguments = (CONVENTIONS, make(), recipe, [(batch(i),) for i in range(updates)])
     present = bool(bounds_cache.load_spreads())
-    assert present is (json.loads(bounds_cache.FILE.read_text("utf-8"))["code"] == bounds_cache.code_hash())
+    assert present is (json.loads(bounds_cache.FILE.read_text("utf-8"))["code"] == derivation_hash.code_hash())
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "stored"))
     with monkeypatch.context() as patched:
         if present:

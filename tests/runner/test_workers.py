@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from conformance.runner import isolation, jobs, selection
-from conformance.runner.jobs import due, settle
+from conformance.runner.retry import due, settle
 from conformance.runner.selection import Selection
 from conformance.test_ids import inventory
 from results.record.model import Outcome, TestVerdict

@@ -11,7 +11,7 @@ import numpy as np
 
 from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import Comparison, Comparisons
-from results.compare.numbers import FEWEST
+from results.compare.ratio import FEWEST
 from results.record.arrays import fingerprint
 from results.record.folders import list_records
 from results.record.model import (

@@ -22,7 +22,7 @@ from tools.faults import engine
 from tools.faults.__main__ import main
 from tools.faults.catalogue import Fault, faults
 from tools.faults.engine import Baseline, Engine, Fate, RunError
-from tools.faults.score import Score, judge_by_laws, must_clauses
+from tools.faults.score import Score, must_clauses
 
 FAULTS = faults()
 RESERVED = frozenset({"example", "invalid", "localhost", "test"})
@@ -137,23 +137,6 @@ def test_fate_of_a_failure_without_its_name_is_a_problem(message: str, status: s
     problems = Score((result,), FAULT.clauses).problems()
     assert [line.split(":")[0] for line in problems] == ["not named"] * (status == "not named")
     assert all("scaling.a/test, scaling.b/test failed" in line for line in problems)
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "breaks", "named"),
-    [
-        ([verdict("laws.programs", Outcome.PASS)], "", False),
-        ([replace(verdict("laws.programs"), signature="scaling.b")], "scaling.b", True),
-        ([replace(verdict("laws.programs"), signature="resume.c")], "resume.c", False),
-        ([verdict("laws.calls", Outcome.ERROR)], "laws.calls", False),
-    ],
-    ids=["every law holds", "a clause about the fault", "another clause", "an exception"],
-)
-def test_judge_by_laws_of_a_fault_has_the_clause_of_a_law(
-    verdicts: list[TestVerdict], breaks: str, named: bool
-) -> None:
-    result = judge_by_laws(StubEngine(verdicts), FAULT)
-    assert (result.breaks, result.named) == (breaks, named)
 
 
 def test_score_problems_name_uncaught_faults_and_unproven_clauses() -> None:

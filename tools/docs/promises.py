@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from conformance.scenarios.definitions import NONE, SCENARIOS, markdown_table, rows
-from results.compare.numbers import ratio
+from results.compare.ratio import ratio
 from results.record.reading import Measurement, Record
 from results.show.clauses import title
 

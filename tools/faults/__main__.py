@@ -4,7 +4,6 @@
     python -m tools faults --of reference           those of one framework
     python -m tools faults ScaleGrowsToInfinity     these
     python -m tools faults --write                  and writes the table into the page with its block
-    python -m tools faults --alone                  those of the reference, by generated programs only
     python -m tools faults --tests core             by the tests of a selection
     python -m tools faults --sample 40              a number of them, others for each commit
     python -m tools faults --matrix                 measures which tests fail on each one of the reference
@@ -29,7 +28,7 @@ from tools.docs import generate
 from tools.faults import engine
 from tools.faults.catalogue import Fault, faults
 from tools.faults.engine import ROOT, Baselines, Engine, Fate, Group, RunError
-from tools.faults.score import Score, must_clauses, run_alone, tabulate_alone
+from tools.faults.score import Score, must_clauses
 
 
 def run(chosen: Sequence[Fault], workers: int, selection: str = ALL) -> list[Fate]:
@@ -91,25 +90,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--workers", type=int, default=2, help="how many run at once")
     parser.add_argument("--tests", choices=NAMES, default=ALL, help="the tests that may catch a fault")
     parser.add_argument("--write", action="store_true", help="puts the table into the page with the block `faults`")
-    parser.add_argument("--alone", action="store_true", help="by drawn programs alone; the reference's faults only")
     parser.add_argument("--sample", type=int, metavar="COUNT", help="only so many of them, others for each commit")
     parser.add_argument("--matrix", action="store_true", help="which tests fail on each; the reference's only")
     parser.add_argument("--list", action="store_true", help="names the faults and runs none")
     options = parser.parse_args(arguments)
-    every = [fault for fault in faults() if fault.framework == "reference" or not (options.alone or options.matrix)]
+    every = [fault for fault in faults() if fault.framework == "reference" or not options.matrix]
     try:
         chosen = choose_faults(options, every)
     except ValueError as error:
         return _refuse(str(error))
     complete = len(chosen) == len(every)
-    if options.write and (options.alone or options.matrix or not complete):
-        return _refuse("--write takes the score of all faults: leave out names, --of, --sample, --alone and --matrix")
+    if options.write and (options.matrix or not complete):
+        return _refuse("--write takes the score of all faults: leave out names, --of, --sample and --matrix")
     if options.list:
         for fault in chosen:
             print(f"{fault.name}: {fault.text} [{', '.join(fault.clauses)}] {fault.link}")
-        return 0
-    if options.alone:
-        print("", tabulate_alone(run_alone(chosen, options.workers)), sep="\n")
         return 0
     if options.matrix:
         return _measure(chosen, every, options.workers)

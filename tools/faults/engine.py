@@ -53,7 +53,6 @@ STOP = ("-p", "tools.faults.stop", *QUICK)
 """Arguments that skip the tests of a clause after its first failure."""
 LIMIT_S = 1800
 """Timeout of one run in seconds. The laws and all other tests take a third of it on a core that has other work too."""
-LAW_TESTS = f"{SUITES}/composition/test_laws.py"
 FIRST = ("--exitfirst", *QUICK, "--timeout=300")
 """Arguments of a run up to the first failure."""
 LAWS = "laws."

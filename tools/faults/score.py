@@ -1,16 +1,10 @@
-"""The mutation score: how many faults their clauses catch, and which clauses no fault breaks.
-
-Also the faults of the reference that generated programs catch without any other test.
-"""
+"""The mutation score: how many faults their clauses catch, and which clauses no fault breaks."""
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from conformance.spec.clauses import Clause, Level
-from tools.docs import generate
-from tools.faults.catalogue import Fault
-from tools.faults.engine import FIRST, LAW_TESTS, Engine, Fate, first_failure
+from tools.faults.engine import Fate
 
 
 @dataclass(frozen=True)
@@ -82,51 +76,3 @@ def _align_rows(rows: Sequence[Sequence[str]]) -> str:
 
     rule = "─" * sum(widths, 2 * len(widths) - 2)
     return "\n".join([line(rows[0]), rule, *map(line, rows[1:-1]), rule, line(rows[-1])])
-
-
-@dataclass(frozen=True)
-class LawResult:
-    """The result of the laws on a fault.
-
-    Attributes:
-        breaks: the clause that the first failure names, "" where every law holds.
-    """
-
-    fault: Fault
-    breaks: str
-
-    @property
-    def named(self) -> bool:
-        """True if the named clause is about the fault."""
-        return self.breaks in self.fault.clauses
-
-
-def judge_by_laws(engine: Engine, fault: Fault) -> LawResult:
-    """The result of the laws on a fault, up to the first failure."""
-    failed = first_failure(engine.run(fault.name, fault.mode, [LAW_TESTS], FIRST))
-    return LawResult(fault, "" if failed is None else failed.signature or failed.clause)
-
-
-def run_alone(chosen: Sequence[Fault], workers: int) -> list[LawResult]:
-    """The result of the laws on every fault; prints each as it ends."""
-    engine = Engine()
-
-    def judge_fault(fault: Fault) -> LawResult:
-        result = judge_by_laws(engine, fault)
-        print(f"{'caught' if result.breaks else 'not':7} {fault.label}: {result.breaks or '-'}", flush=True)
-        return result
-
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(judge_fault, chosen))
-
-
-def tabulate_alone(results: Sequence[LawResult]) -> str:
-    """A table by family: faults, those that generated programs catch, and those caught by a clause about them."""
-    rows = []
-    for family in (*sorted({result.fault.family for result in results}), "all"):
-        selected = [result for result in results if family in ("all", result.fault.family)]
-        caught = [result for result in selected if result.breaks]
-        share = f"{len(caught)} ({100 * len(caught) // len(selected)} %)"
-        rows.append((family, str(len(selected)), share, str(sum(result.named for result in caught))))
-    heading = "caught by drawn programs alone"
-    return generate.table(("family", "faults", heading, "by the name of a clause about them"), rows)

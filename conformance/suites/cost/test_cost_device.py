@@ -23,7 +23,7 @@ from conformance.timing import (
 )
 from fixtures.recipe import BFLOAT16, FLOAT16, Adam, DynamicScaling, Precision, Recipe, Recompute
 from frameworks.contract import Capability
-from results.compare.numbers import FEWEST
+from results.compare.ratio import FEWEST
 
 pytestmark = pytest.mark.gpu
 

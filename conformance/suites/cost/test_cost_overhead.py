@@ -6,7 +6,7 @@ import pytest
 from conformance.checks.api import Subject, Verdict, clause
 from conformance.timing import time_interleaved
 from frameworks.native_loop import CASES, FIXTURES, LoopCase, steps
-from results.compare.numbers import FEWEST
+from results.compare.ratio import FEWEST
 
 SAME = 0.01
 """Relative difference of the first losses up to which both sides train the same; rounding makes them differ."""
