@@ -16,7 +16,7 @@ import click
 import numpy as np
 
 from results.curves.growth import EARLY, FILE, NORMS, SCALES, UNITS, align, early_growth, later_growth, levels
-from results.curves.judge import SETTINGS, compare_curves
+from results.curves.judge import SETTINGS, compare_curves, cut, find_other_skip
 from results.curves.reading import Curve, read_curve
 
 LENGTHS = (20, 100, 500)
@@ -219,6 +219,8 @@ def measure_growth(folders: list[Path]) -> str:
     largest: dict[tuple[str, str, str], float] = defaultdict(float)
     for folder in folders:
         truth, old, new = _read(folder)
+        skip = find_other_skip(old.series, new.series, truth["format"])
+        old, new = (old, new) if skip is None else (cut(old, skip), cut(new, skip))
         for name in set(old.series) - set(SETTINGS):
             level = levels(align(old.series[name], new.series[name]), UNITS[truth["format"]])
             kind = f"{truth['format']}.{'norm' if name in NORMS else 'loss'}"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.options import FORMAT, OUTPUT, PATH, put
+from conformance.cli.options import OUTPUT, PATH, put
 from results.curves import show
 from results.curves.growth import UNITS
 from results.curves.judge import compare_curves
@@ -35,7 +35,7 @@ WRITERS = {"table": show.to_text, "markdown": show.to_markdown}
     metavar="NAME[=COLUMN]",
     help="Compare this series alone, may be given several times; =COLUMN names its column or tag in the files.",
 )
-@FORMAT
+@click.option("--format", "style", type=click.Choice(list(WRITERS)), default="table", help="Output format.")
 @OUTPUT
 @click.option("--picture", type=PATH, metavar="FILE", help="Draw curves, differences and limits (.svg or .png).")
 @pause_collector()

@@ -90,9 +90,9 @@ def compare_curves(
     notes = [*old.notes, *new.notes]
     if old.format and new.format and old.format != new.format:
         notes.append(f"the old run computes in {old.format}, the new one in {new.format}")
-    skip = _find_other_skip(old.series, new.series, stated)
+    skip = find_other_skip(old.series, new.series, stated)
     if skip is not None and any(_has_grown(old, new, name, skip, stated) for name in common if name not in SETTINGS):
-        old, new = _cut(old, skip), _cut(new, skip)
+        old, new = cut(old, skip), cut(new, skip)
         notes.append(
             f"from step {skip} on the runs skip other steps, as overflows near the limit do; judged until there"
         )
@@ -110,7 +110,7 @@ def compare_curves(
     return Judgement(tuple(verdicts), status, sentence, tuple(notes))
 
 
-def _find_other_skip(old: Mapping[str, Series], new: Mapping[str, Series], stated: str) -> int | None:
+def find_other_skip(old: Mapping[str, Series], new: Mapping[str, Series], stated: str) -> int | None:
     """Return the first step that a loss scaler skips in one run alone, None for none."""
     steps = []
     for name in {"loss_scale", "skipped", *NORMS} & old.keys() & new.keys():
@@ -140,7 +140,7 @@ def _cut_series(series: Series, step: int) -> Series:
     return replace(series, steps=series.steps[kept], values=series.values[kept])
 
 
-def _cut(curve: Curve, step: int) -> Curve:
+def cut(curve: Curve, step: int) -> Curve:
     """Return the curve before a step."""
     return replace(curve, series={name: _cut_series(series, step) for name, series in curve.series.items()})
 
