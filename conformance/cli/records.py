@@ -25,6 +25,7 @@ from conformance.known_failures.reading import (
 from conformance.runner import baselines
 from conformance.spec.clauses import NO_LINK, Table, read_finding, read_programs
 from frameworks.registry import built_in, find_adapters, folder_of, path_of
+from results.compare import fingerprints as prints
 from results.compare.comparison import NONE, FailOn, compare_files, compare_sets
 from results.compare.fingerprints import SUFFIX, list_fingerprints, pair_fingerprints
 from results.record.files import RecordError, one_line, replace
@@ -32,7 +33,6 @@ from results.record.folders import INSTALLED, SHIPPED, Outlines, find, list_reco
 from results.record.model import Consequence, FindingKind
 from results.record.reading import Record, load, pause_collector
 from results.show import differences, portability
-from results.show import fingerprints as prints
 from results.show import table as tables
 from results.show.clauses import title
 
