@@ -23,7 +23,7 @@ class Tool(NamedTuple):
 
 WITH_FRAMEWORKS = (
     "tests/adapters/test_named_devices.py",
-    "tests/adapters/test_own_loop.py",
+    "tests/adapters/test_torch_modes.py",
     "tests/adapters/test_torch_modes.py",
     "tests/runner/test_machine.py",
 )

@@ -1,8 +1,7 @@
 """Commands that read records: `conformance table`, `report`, `compare` and `accept`."""
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,22 +18,18 @@ from conformance.known_failures.reading import (
     UpdateError,
     find_idle,
     read_known,
-    table_of,
     update,
 )
 from conformance.runner import baselines
-from conformance.spec.clauses import NO_LINK, Table, read_finding, read_programs
 from frameworks.registry import built_in, find_adapters, folder_of, path_of
+from results.compare import fingerprints as prints
 from results.compare.comparison import NONE, FailOn, compare_files, compare_sets
 from results.compare.fingerprints import SUFFIX, list_fingerprints, pair_fingerprints
 from results.record.files import RecordError, one_line, replace
 from results.record.folders import INSTALLED, SHIPPED, Outlines, find, list_records, read
-from results.record.model import Consequence, FindingKind
 from results.record.reading import Record, load, pause_collector
 from results.show import differences, portability
-from results.show import fingerprints as prints
 from results.show import table as tables
-from results.show.clauses import title
 
 MAX_LISTED = 20
 """Largest number of lines of one kind that `accept` prints."""
@@ -48,8 +43,6 @@ FINGERPRINTS = {"table": prints.to_text, "markdown": prints.markdown}
     "--clauses", is_flag=True, help="Show one word for each clause: portable, differs, broken in X since V, ..."
 )
 @click.option("--times", "timed", is_flag=True, help="Also show seconds by family, and the slowest tests.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if an outcome needs action or a run was interrupted.")
-@click.option("--width", type=click.IntRange(20, 1000), metavar="N", help="Width in columns (default: the terminal's).")
 @click.option(
     "--format",
     "style",
@@ -60,15 +53,7 @@ FINGERPRINTS = {"table": prints.to_text, "markdown": prints.markdown}
 )
 @OUTPUT
 @pause_collector()
-def table(
-    paths: tuple[Path, ...],
-    clauses: bool,
-    timed: bool,
-    strict: bool,
-    width: int | None,
-    style: str,
-    output: Path | None,
-) -> int:
+def table(paths: tuple[Path, ...], clauses: bool, timed: bool, style: str, output: Path | None) -> int:
     """Show outcomes by clause family and framework, from records, journals or folders of them (by default the last
     runs).
 
@@ -79,10 +64,10 @@ def table(
     """
     if style == "table" and output is not None:
         raise click.UsageError("--output needs --format markdown")
-    if style == "markdown" and (clauses or timed or width is not None):
-        raise click.UsageError("--clauses, --times and --width are for --format table")
+    if style == "markdown" and (clauses or timed):
+        raise click.UsageError("--clauses and --times are for --format table")
     records = read(paths) if style == "markdown" else read(paths, convert=Outlines())
-    console = Console(width=width)
+    console = Console()
     if style == "markdown":
         put(tables.digest(records), output)
     elif clauses:
@@ -92,12 +77,7 @@ def table(
         tables.draw(records, console)
     if timed:
         tables.draw_times(records, console)
-    status = 0
-    for record in records if strict else ():
-        if troubles := tables.troubles(record):
-            click.echo(f"{' '.join(title(record)[:3])}: {', '.join(troubles)}", err=True)
-            status = 1
-    return status
+    return 0
 
 
 @click.command()
@@ -213,9 +193,6 @@ def _has_records(paths: Sequence[Path]) -> bool:
 @click.option("--framework", metavar="NAME", help="Adapter of the records, if it is not registered.")
 @click.option("--finding", metavar="ID", help="Finding to which unexpected failures are added.")
 @click.option("--clause", "clauses", multiple=True, metavar="ID", help="Only this clause's failures (repeatable).")
-@click.option(
-    "--text", nargs=3, metavar="CLASS CONSEQUENCE REASON", help="Text of a new finding; its link is added by hand."
-)
 @click.option("--dry-run", is_flag=True, help="Print the changes of known failures without writing them.")
 def accept(
     records: tuple[Path, ...],
@@ -223,7 +200,6 @@ def accept(
     framework: str | None,
     finding: str | None,
     clauses: tuple[str, ...],
-    text: tuple[str, str, str] | None,
     dry_run: bool,
 ) -> int:
     """Accept what RECORD shows: as the known failures of its series, or with --reason as the baseline that later runs
@@ -233,27 +209,24 @@ def accept(
     conformance accept results/records/torch-2.16.0+cpu-cpu-eager.json
     conformance accept RECORD --framework package.module:Class
     conformance accept RECORD --finding stale-weight-cast --clause autocast.cast-is-fresh
-    conformance accept RECORD --finding new-one --text documented error "what goes wrong"
     conformance accept results/records/torch-2.16.0+cpu-cpu-eager.json --reason "first run of 2.16"
 
     Each RECORD, of a complete run, writes one snapshot next to its adapter, expected/FRAMEWORK-VERSION-DEVICE-MODE.txt,
     with one line for each known failure: test, finding, signature, and the instruction sets of the processors that show
     it. Lines of which the record cannot tell stay, such as those of other processors; a series without a snapshot
-    begins with those of the nearest one. With --finding, unexpected failures become lines of it; --text appends a new
-    finding to findings.toml.
+    begins with those of the nearest one. With --finding, unexpected failures become lines of it, which
+    findings.toml has.
 
     Exit status: 0, accepted; 1, the listed failures still need a finding; 2, nothing is changed, with the reason in one
     line, such as a record that is incomplete, of another seed, or of older tests.
     """
     if reason is not None:
-        if framework is not None or finding is not None or clauses or text is not None or dry_run:
+        if framework is not None or finding is not None or clauses or dry_run:
             raise click.UsageError("want --reason TEXT alone, or the options of known failures without it")
         return _accept_baselines(records, reason)
-    if finding is None and (text is not None or clauses):
-        raise click.UsageError("--clause and --text need --finding")
-    new = None if text is None or finding is None else _finding_table(finding, *text)
-    request = None if finding is None else _CauseRequest(finding, new, clauses)
-    return _accept_known_failures(records, framework, request, dry_run)
+    if finding is None and clauses:
+        raise click.UsageError("--clause needs --finding")
+    return _accept_known_failures(records, framework, finding, clauses, dry_run)
 
 
 def _accept_baselines(paths: Sequence[Path], reason: str) -> int:
@@ -270,59 +243,28 @@ def _accept_baselines(paths: Sequence[Path], reason: str) -> int:
     return 0
 
 
-def _finding_table(name: str, kind: str, consequence: str, reason: str) -> dict[str, str]:
-    for value, kinds in ((kind, FindingKind), (consequence, Consequence)):
-        if value not in [member.value for member in kinds]:
-            choice = ", ".join(member.value for member in kinds)
-            raise click.BadParameter(f"got {value!r}, want one of {choice}", param_hint="--text")
-    if not reason.strip():
-        raise click.BadParameter("the reason is empty", param_hint="--text")
-    text = " ".join(reason.split())
-    return {"id": name, "class": kind, "consequence": consequence, "reason": text, "link": NO_LINK}
-
-
-@dataclass(frozen=True)
-class _CauseRequest:
-    """The finding of new failures: its id, its table in `findings.toml` if it is new, and the clauses, () for all."""
-
-    finding: str
-    table: Mapping[str, str] | None
-    clauses: tuple[str, ...]
-
-    def cause(self, former: Known, folder: Path, framework: str) -> Cause:
-        """Return the cause, which the known failures have or the table describes."""
-        existing = [finding for finding in former.findings if finding.id == self.finding]
-        if existing and self.table is not None:
-            raise UpdateError(f"the finding {self.finding!r} exists already", "omit --text")
-        if existing:
-            return Cause(existing[0], self.clauses)
-        if self.table is None:
-            remedy = "describe it with --text CLASS CONSEQUENCE REASON"
-            raise UpdateError(f"the finding {self.finding!r} does not exist", remedy)
-        table = Table(f"finding {self.finding}", self.table)
-        return Cause(read_finding(table, framework, read_programs(folder)), self.clauses)
-
-
 def _accept_known_failures(
-    paths: Sequence[Path], adapter: str | None, request: _CauseRequest | None, dry_run: bool
+    paths: Sequence[Path], adapter: str | None, finding: str | None, clauses: tuple[str, ...], dry_run: bool
 ) -> int:
-    """Write the snapshots of records, and the table of a new finding; return the exit status."""
+    """Write the snapshots of records; return the exit status.
+
+    Args:
+        finding: id of the cause of unexpected failures of these clauses, () for all; None if they need none.
+    """
     records = [load(path) for path in paths]
     framework = records[0].series.framework
     folder = _adapter_folder(framework, adapter)
     try:
         former = read_known(folder, framework)
-        cause = None if request is None else request.cause(former, folder, framework)
-        updates = _make_updates(records, former, cause)
+        causes = [Cause(entry, clauses) for entry in former.findings if entry.id == finding]
+        if finding is not None and not causes:
+            raise UpdateError(f"the finding {finding!r} does not exist", f"add it to {FILE}")
+        updates = _make_updates(records, former, *causes)
     except UpdateError as error:
         raise RecordError(folder.name, error.problem, error.remedy) from None
     except ValueError as error:
         raise RecordError(folder.name, str(error).removeprefix(f"{folder.name}/"), "correct it first") from None
     files = {folder / SNAPSHOTS / one.name: one.text for one in updates}
-    if request is not None and request.table is not None:
-        path = folder / FILE
-        before = f"{path.read_text('utf-8').rstrip()}\n\n" if path.exists() else ""
-        files[path] = before + table_of(request.table)
     for path, content in files.items():
         if dry_run:
             before = path.read_text("utf-8") if path.exists() else ""
@@ -341,7 +283,7 @@ def _accept_known_failures(
     return int(any(one.unexplained for one in updates))
 
 
-def _make_updates(records: Sequence[Record], former: Known, cause: Cause | None) -> list[Update]:
+def _make_updates(records: Sequence[Record], former: Known, cause: Cause | None = None) -> list[Update]:
     """Return the snapshots of records of one framework, with their new failures under a cause if there is one."""
     framework, *others = dict.fromkeys(record.series.framework for record in records)
     if others:

@@ -155,9 +155,9 @@ def _make_fingerprints(framework: str, names: Sequence[str]) -> int:
     from conformance.fingerprints.run import make_fingerprints
     from conformance.runner import machine
     from conformance.runner.subprocesses import VARIABLES
+    from results.compare import fingerprints as prints
     from results.compare.fingerprints import list_fingerprints, pair_fingerprints
     from results.record.folders import SHIPPED, WRITTEN
-    from results.show import fingerprints as prints
 
     files = package_files(framework)
     unknown = [name for name in names if name not in files] if files else [framework]

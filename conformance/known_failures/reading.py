@@ -42,8 +42,7 @@ from frameworks.registry import built_in, folder_of
 if TYPE_CHECKING:
     from frameworks.contract import Framework
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from packaging.version import Version
@@ -354,12 +353,6 @@ def _refuse(record: Record) -> None:
     present = load_clauses()
     if any(name in present and text.revision != present[name].revision for name, text in record.clauses.items()):
         raise UpdateError(f"{name} is of older revisions of clauses", "run the suites again")
-
-
-def table_of(values: Mapping[str, str]) -> str:
-    """Return the table of a new finding, to append to the file of findings."""
-    lines = (f"{key} = {json.dumps(str(value), ensure_ascii=False)}" for key, value in values.items())
-    return "\n".join(("[[finding]]", *lines, ""))
 
 
 def find_idle(known: Known, update: Collection[Update]) -> list[str]:

@@ -54,7 +54,7 @@ from frameworks.keras_common.framework import NO_LISTS, REFUSED, SUPPORTED, Scop
 from frameworks.keras_common.optimizers import KerasOptimizers, rates
 from frameworks.keras_common.settings import dtype_policy, policy_of
 from frameworks.ranks import RemoteRankGroup, worker_group_of
-from frameworks.tf import low_rank, shipped, tflite
+from frameworks.tf import quantization, shipped, tflite
 from frameworks.tf.core import settings, ways
 from frameworks.tf.core.steps import VARIANTS, function_used, graph_operations, recompute, run_op
 from frameworks.tf.probes import attempts
@@ -183,7 +183,7 @@ class TensorFlowFramework(ScopeOfPolicies):
         if self.mode == "eager":
             reasons |= dict.fromkeys((Capability.DELAYED_SCALING, Capability.FLOAT8_TRAINING), _FLOAT8_WANTS_A_GRAPH)
         if self.mode in _ADAPTED:
-            reasons[Capability.ADAPTER_FLOAT_INPUTS] = low_rank.ROUNDS_INPUTS
+            reasons[Capability.ADAPTER_FLOAT_INPUTS] = quantization.ROUNDS_INPUTS
         if not settings.has_tf32(self.device):
             reasons[Capability.TF32] = _NO_TF32
         return reasons
@@ -197,7 +197,7 @@ class TensorFlowFramework(ScopeOfPolicies):
             result |= {Capability.PLATEAU, Capability.FUNCTION_USES}
             result |= {Capability.SAVED_VALUES, Capability.BACKGROUND_SAVES}
         if self.mode in _ADAPTED:
-            result |= low_rank.CAPABILITIES
+            result |= quantization.CAPABILITIES
         if self.ranks() is None:
             return result | {Capability.FROZEN, Capability.FREEZE, Capability.LIVE_STATE}
         return result - OF_ONE_PLACE
@@ -205,7 +205,7 @@ class TensorFlowFramework(ScopeOfPolicies):
     def attempts(self) -> Mapping[Capability, Attempt]:
         result = attempts(self._loop_mode, self._place, self._run) | shipped_attempts(self.parts())
         result |= delayed_attempts(partial(self._delayed_product, KERNEL, history=4))
-        result[Capability.ADAPTER_FLOAT_INPUTS] = low_rank.keeps_inputs
+        result[Capability.ADAPTER_FLOAT_INPUTS] = quantization.keeps_inputs
         if self.mode == tflite.MODE:
             result |= dict.fromkeys(tflite.find_missing(), tflite.has_lite)
         if self.ranks() is None:
@@ -298,7 +298,7 @@ class TensorFlowFramework(ScopeOfPolicies):
             PostTraining: self._post_training,
             Float8Rule: lambda: RULE,
             DelayedProducts: lambda: self._delayed_product,
-            LowRankAdapters: lambda: partial(low_rank.KerasAdaptedNetwork, mode=self._loop_mode),
+            LowRankAdapters: lambda: partial(quantization.KerasAdaptedNetwork, mode=self._loop_mode),
             ValueSaver: lambda: SAVER,
         }
 

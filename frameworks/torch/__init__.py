@@ -6,8 +6,7 @@ A mode with the name of a library trains by that library. Other modes do not nee
 from importlib import import_module
 
 from frameworks.base import BaseFramework
-from frameworks.torch.framework import TorchFramework
-from frameworks.torch.libraries import STACKS
+from frameworks.torch.framework import STACKS, TorchFramework
 
 __all__ = ["TorchFramework", "adapter"]
 

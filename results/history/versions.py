@@ -27,14 +27,20 @@ from packaging.version import Version
 
 from results.compare.changes import PASS_OUTCOMES
 from results.compare.environment import COMPANIONS, LIBRARIES, OWN, parse_version_label, public
-from results.compare.fingerprints import SUFFIX, Difference, FingerprintComparison, compare_fingerprints, order_of
+from results.compare.fingerprints import (
+    SUFFIX,
+    Difference,
+    FingerprintComparison,
+    compare_fingerprints,
+    list_names,
+    order_of,
+)
 from results.compare.fingerprints import load as load_fingerprint
 from results.record.files import RecordError, one_line, read
 from results.record.folders import Watch, find, list_records
 from results.record.model import Outcome, parse, plain, to_line
 from results.record.reading import Record, RunSetup, load, pause_collector
 from results.show.clauses import FAILURE_OUTCOMES
-from results.show.fingerprints import list_names
 from results.show.portability import age
 
 CaseWord = Literal["pass", "fail", "unsupported", "abstain", "unstable", "not offered"]

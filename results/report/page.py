@@ -19,7 +19,7 @@ from results.compare.verdicts import NOT_JUDGED
 from results.record.files import replace_by
 from results.record.model import ClauseText, FindingText, Outcome
 from results.record.reading import CheckResult, Record, RunSetup, TestVerdict
-from results.report import values
+from results.report import matrix as values
 from results.report.matrix import CHOICES, ClauseRow, Matrix, by_framework, matrix, sentences
 from results.report.text import (
     MESSAGE,

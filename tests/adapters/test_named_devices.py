@@ -242,7 +242,7 @@ def test_adapter_in_mode_keras_without_keras_on_the_framework_is_refused(
     if framework == "jax":
         monkeypatch.setattr(module, "is_installed", lambda _: installed)
     else:
-        libraries: Any = pytest.importorskip("frameworks.torch.libraries")
+        libraries: Any = pytest.importorskip("frameworks.torch.framework")
         monkeypatch.setattr(libraries, "version", lambda _: "3.15.1")
     if installed:
         monkeypatch.setitem(sys.modules, "keras", KERAS_ON_TENSORFLOW)

@@ -85,7 +85,6 @@ def test_help_of_a_command_shows_its_use(arguments: tuple[str, ...]) -> None:
         (("ways", "nosuch.mod:Cls"), "no module nosuch.mod can be imported from here"),
         (("install", "jax", "--mode", "keras"), "--mode: got keras, want none, jax needs no more packages"),
         (("install", "torch", "--mode", "kera"), "--mode: got kera, want one of accelerate, "),
-        (("table", "--width", "7"), "7 is not in the range"),
         (("table", "--format", "pdf"), "'pdf' is not one of"),
         (("table", "--output", "x.md"), "--output needs --format markdown"),
         (("table", "--format", "markdown", "--times"), "are for --format table"),

@@ -18,10 +18,10 @@ from results.compare.fingerprints import (
     explain_outcomes,
     find_disagreements,
     load,
+    to_text,
 )
 from results.history.versions import find_releases, load_releases, write_releases
 from results.record.files import RecordError, compress_content, replace
-from results.show.fingerprints import to_text
 
 FILE = """
 distribution = "numpy"

@@ -237,20 +237,12 @@ def test_accept_writes_the_snapshot_and_lists_failures_without_a_finding(
     assert ", no change" in capsys.readouterr().out
 
 
-def test_accept_of_a_new_finding_appends_it_and_a_dry_run_writes_nothing(
+def test_accept_of_a_dry_run_prints_its_changes_and_writes_nothing(
     folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [*command, "--finding", "new-one", "--text", "limitation", "error", 'It "raises".']
-    assert main([*arguments, "--dry-run"]) == 0
-    output = capsys.readouterr().out
-    assert "+scaling.skip-is-atomic/test_d  new-one  raises-ValueError\n" in output
-    assert '+reason = "It \\"raises\\"."' in output
+    assert main([*command, "--finding", "second", "--dry-run"]) == 0
+    assert "+scaling.skip-is-atomic/test_d  second  raises-ValueError\n" in capsys.readouterr().out
     assert [path.name for path in (folder / SNAPSHOTS).iterdir()] == [HERE]
-    assert main(arguments) == 0
-    assert (folder / FILE).read_text("utf-8").startswith(FINDINGS)
-    known = read_known(folder, "twin")
-    assert known.findings[-1].text.reason == 'It "raises".'
-    assert [entry.series.version for entry in known.expectations if entry.finding == known.findings[-1]] == ["3.0"]
 
 
 def test_accept_of_repairs_names_unused_findings(
@@ -267,18 +259,8 @@ def test_accept_of_repairs_names_unused_findings(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("--clause", CLAUSE), "need --finding"),
-        (("--finding", "new-one", "--text", "error", "error", "x"), "got 'error', want one of defect, "),
-        (
-            ("--finding", "broken", "--text", "defect", "error", "x"),
-            "a defect needs a program that shows it, findings/broken.py",
-        ),
-        (
-            ("--finding", "new-one", "--text", "numerics", "error", "x"),
-            "the consequence of the class numerics is last-bits, not error",
-        ),
-        (("--finding", "third"), "the finding 'third' does not exist; describe it with --text"),
-        (("--finding", "first", "--text", "limitation", "error", "x"), "the finding 'first' exists already; omit"),
+        (("--clause", CLAUSE), "needs --finding"),
+        (("--finding", "third"), "the finding 'third' does not exist; add it to findings.toml"),
         (("--finding", "first", "--clause", "scaling.automaton"), "no failure needs this finding; omit --finding"),
     ],
 )
@@ -321,7 +303,9 @@ def test_accept_for_an_adapter_that_the_user_names_writes_its_files(
     arguments = ["accept", str(unregistered.parent / "run.json"), "--framework", "elsewhere.adapter:Adapter"]
     assert main(arguments) == 1
     assert "1 failures need a finding" in capsys.readouterr().out
-    assert main([*arguments, "--finding", "a", "--text", "documented", "cost", "It does."]) == 0
+    texts = 'class = "documented"\nconsequence = "cost"\nreason = "It does."\nlink = "none found"\n'
+    (unregistered / FILE).write_text(f'[[finding]]\nid = "a"\n{texts}')
+    assert main([*arguments, "--finding", "a"]) == 0
     (path,) = (unregistered / SNAPSHOTS).iterdir()
     assert path.name == "elsewhere.adapter.Adapter-3.0-cpu-eager.txt"
     assert path.read_text("utf-8") == "scaling.skip-is-atomic/test_d  a  raises-ValueError\n"

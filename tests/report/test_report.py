@@ -22,7 +22,8 @@ from results.compare.comparison import NONE, Comparison, Comparisons, compare
 from results.compare.numbers import MovedNumbers, Movement
 from results.record.model import Measurement, Observation, Tensors, TestVerdict, Trace, Variant
 from results.record.reading import ClauseText, Outcome, Record, RecordError
-from results.report import render, values
+from results.report import matrix as values
+from results.report import render
 from results.report.matrix import ALONE, Cell, Matrix, by_framework, matrix, sentences
 from results.report.page import LEGEND
 from results.report.text import clean, format_value, href, link_addresses

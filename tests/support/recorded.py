@@ -31,7 +31,7 @@ from results.record.model import (
 )
 from results.record.reading import Journal, Outcome, Record, Suite, Tensors, TestVerdict, Trace, Variant, load
 from results.report import render
-from results.report.values import FORMATS
+from results.report.matrix import FORMATS
 
 CLAUSE = "scaling.stays-finite"
 

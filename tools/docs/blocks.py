@@ -1,19 +1,26 @@
-"""The blocks of README and docs that are made from committed records, and the tables of number formats."""
+"""The blocks of README and docs: committed records, number formats, ways, drawn programs, and the page of clauses."""
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import groupby
 
+from conformance.cli.spec import WAYS_HEADER, ways_rows
+from conformance.generative import coverage
+from conformance.known_failures.reading import load_known
 from conformance.runner.baselines import BASELINES
-from conformance.scenarios.definitions import FOLDER, SCENARIOS
+from conformance.scenarios.definitions import FOLDER, SCENARIOS, markdown_table
 from conformance.scenarios.definitions import markdown as scenario_table
+from conformance.spec.clauses import Clause, Level, load_clauses
 from conformance.techniques import load_techniques
 from conformance.techniques.low_precision import LOW_PRECISION
+from frameworks.registry import built_in
+from frameworks.registry import load as load_framework
 from results.record.folders import list_records, read
 from results.record.model import UNJUDGED, Outcome, TestVerdict
 from results.record.reading import Record, load
-from results.show.clauses import outcome
+from results.show.clauses import is_url, outcome
 from results.show.table import list_slowest, list_times, plain, seconds, seconds_by_clause
 from tools.docs.generate import table
 from tools.docs.promises import PROMISES, parameters
@@ -181,3 +188,62 @@ def _technique(verdict: TestVerdict) -> str:
     if row := next(filter(None, (technique.row_of(verdict.clause) for technique in load_techniques())), ""):
         return row
     return max((name for name in ROWS if f"-{name}-" in f"-{parameters(verdict.case)}-"), key=len, default="")
+
+
+def page(clauses: Mapping[str, Clause] | None = None) -> str:
+    """Clauses, by default the suite's, as a Markdown page with a table for each family and an anchor by clause."""
+    return "\n".join(_lines(clauses or load_clauses())) + "\n"
+
+
+def _lines(clauses: Mapping[str, Clause]) -> Iterator[str]:
+    counts = {level: sum(clause.level is level for clause in clauses.values()) for level in Level}
+    yield "# Clauses"
+    yield ""
+    yield f"{len(clauses)} clauses: " + ", ".join(f"{n} {level}" for level, n in counts.items() if n) + "."
+    yield "MUST, SHOULD and MAY are judged. An OBSERVATION is a legitimate difference, recorded and compared; a"
+    yield "MEASUREMENT is a cost. In formulas `S` is the loss scale, `k` the number of micro-batches in a window and"
+    yield "`u` the unit roundoff of a format."
+    for family, members in groupby(clauses.values(), key=lambda clause: clause.family):
+        yield from ("", f"## {family}", "")
+        yield "| clause | level | requirement | observed by | source | broken before |"
+        yield "|---|---|---|---|---|---|"
+        for clause in members:
+            history = "<br>".join(f"[{i.thread}]({i.url}): {_clause_cell(i.what)}" for i in clause.history)
+            cells = (clause.requirement, clause.observed_by, clause.source)
+            anchor = f'<a id="{clause.id}"></a>`{clause.id}`'
+            yield f"| {anchor} | {clause.level} | {' | '.join(map(_clause_cell, cells))} | {history} |"
+
+
+def _clause_cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+@cache
+def blocks() -> Mapping[str, str]:
+    """The texts of the blocks of tables, by name."""
+    reference = load_framework("reference", "cpu")
+    return {
+        "drawn": coverage.table(coverage.draw_cases(reference), reference),
+        "left out of drawing": exclusions(),
+        "beyond drawing": ", ".join(f"[{clause}](clauses.md#{clause})" for clause in coverage.beyond_drawing()),
+    }
+
+
+def exclusions() -> str:
+    """Every exclusion as a row: where, under which condition, and what goes wrong there."""
+    rows = []
+    for name in built_in():
+        for entry in load_known([name]).exclusions:
+            link = entry.finding.text.link
+            finding = f"[{entry.finding.id}]({link})" if is_url(link) else f"`{entry.finding.id}`"
+            rows.append((name, entry.mode, " and ".join(f"`{feature}`" for feature in entry.when), finding))
+    return table(("framework", "mode", "a program that has", "finding"), rows)
+
+
+def ways() -> Mapping[str, str]:
+    """The block "ways": a table for each adapter that declares any."""
+    parts = []
+    for name in built_in():
+        if rows := [(f"`{way}`", f"`{calls}`", limits) for way, calls, limits in ways_rows(name)]:
+            parts.append(f"**{name}**\n\n{markdown_table(WAYS_HEADER, rows)}")
+    return {"ways": "\n\n".join(parts)}

@@ -31,8 +31,8 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "tools.docs.summaries:upgrade_blocks": ("upgrades", "change points"),
     "tools.docs.blocks:promises": tuple(PROMISES),
     "tools.docs.blocks:scenarios": tuple(f"scenario {name}" for name in SCENARIOS),
-    "tools.docs.clauses:ways": ("ways",),
-    "tools.docs.clauses:blocks": ("drawn", "left out of drawing", "beyond drawing"),
+    "tools.docs.blocks:ways": ("ways",),
+    "tools.docs.blocks:blocks": ("drawn", "left out of drawing", "beyond drawing"),
 }
 """The blocks of each source, a function that returns the text of each block by its name."""
 

@@ -24,7 +24,7 @@ LISTS = {
     "records": "tools.docs.blocks:records",
     "causes": "tools.docs.summaries:causes",
     "changes": "tools.docs.summaries:changes",
-    "clauses": "tools.docs.clauses:page",
+    "clauses": "tools.docs.blocks:page",
     "faults": "tools.faults.catalogue:page",
 }
 """Pages of the site that are generated as a whole, with the functions that return their text."""

@@ -32,8 +32,7 @@ from frameworks.contract import (
 )
 from frameworks.torch.core.settings import to_array
 from frameworks.torch.declarations import TRAINING
-from frameworks.torch.framework import TorchFramework
-from frameworks.torch.libraries import STACKS
+from frameworks.torch.framework import STACKS, TorchFramework
 from frameworks.torch.probes import attempts
 from frameworks.torch.training import optimizers
 from frameworks.torch.training.optimizers import IMPLEMENTATIONS

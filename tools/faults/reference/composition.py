@@ -44,14 +44,6 @@ class PredictsFromRoundedWeights(ReferenceTrainer):
         return self._evaluate(weights, inputs)
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/57537", "composition.pairs")
-class ClipLostWithDecay(ReferenceTrainer):
-    """Only optimizers without decoupled weight decay clip."""
-
-    def clip(self, gradients: Arrays) -> Arrays:
-        return gradients if hasattr(self.recipe.optimizer, "weight_decay") else super().clip(gradients)
-
-
 @fault("https://github.com/pytorch/pytorch/pull/94060", "composition.pairs")
 class AdamUnscalesWhatClippingUnscaled(ReferenceTrainer):
     """Adam's step unscales gradients that were already unscaled for clipping."""
@@ -61,16 +53,6 @@ class AdamUnscalesWhatClippingUnscaled(ReferenceTrainer):
         if self.scaler is None or self.recipe.clip is None or isinstance(self.recipe.optimizer, SGD):
             return clipped
         return {name: self.unscale(name, gradient) for name, gradient in clipped.items()}
-
-
-@fault("https://github.com/huggingface/transformers/issues/24449", "composition.pairs")
-class ClippingUnscalesEveryMicroBatch(ReferenceTrainer):
-    """With clipping and accumulation the gradients are divided by the scale once a micro-batch."""
-
-    def unscale(self, name: str, gradient: Array) -> Array:
-        once = super().unscale(name, gradient)
-        clipped = self.recipe.clip is not None
-        return super().unscale(name, once) if clipped and self.recipe.accumulation > 1 else once
 
 
 @fault("https://github.com/pytorch/pytorch/issues/73784", "composition.pairs")

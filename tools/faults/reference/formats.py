@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from fixtures.arrays import Array, NarrowFormat
-from fixtures.recipe import AdamW, Qat, StaticScaling
+from fixtures.recipe import AdamW, Qat
 from frameworks.contract import BlockScaleRule, CastRule, DelayedRule, Operand
 from frameworks.reference.core.tape import Tensor
 from frameworks.reference.quantization.eight_bit_state import EightBitMoments, EightBitState
@@ -330,16 +330,6 @@ class MemoryCountsInTheNorm(ReferenceTrainer):
 
 
 @fault("https://github.com/google/praxis/pull/29", "formats.float8-is-no-parameter")
-class MagnitudesAreClipped(ReferenceTrainer):
-    """The amax history is multiplied by the factor that clips gradients."""
-
-    def clip_factor(self, coefficient: float, gradients: Arrays) -> float:
-        factor = super().clip_factor(coefficient, gradients)
-        self.window.amax = {name: most * factor for name, most in self.window.amax.items()}
-        return factor
-
-
-@fault("https://github.com/google/praxis/pull/29", "formats.float8-is-no-parameter")
 class MemoryIsAveragedToo(ReferenceTrainer):
     """The moving average of the weights includes the amax history, and evaluation uses its average."""
 
@@ -550,14 +540,6 @@ class OddRowOfInt4IsLostInALoad(ReferenceQuantizedModel):
             if self._rule.weight.high < 8 and shape[0] % 2 and f"codes/{name}" in arrays:
                 arrays[f"codes/{name}"][-1] = 0
         return arrays
-
-
-@fault("", "formats.float8-skips")
-class StaticSkipMovesTheHistory(ReferenceTrainer):
-    """A window that is skipped under a constant loss scale moves the amax history."""
-
-    def end_of_window(self, skipped: bool) -> None:
-        super().end_of_window(skipped and not isinstance(self.recipe.scaling, StaticScaling))
 
 
 @fault("https://github.com/ml-explore/mlx/pull/4353", "formats.block-scale", "formats.block-edge-cases")

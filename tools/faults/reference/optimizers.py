@@ -9,7 +9,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.optimizers import SGD, Adagrad, Adam, AdamW
 from fixtures.recipe import FormatName, Precision
-from fixtures.schedules import Chained, Cosine, CosineRestarts, Joined, OneCycle, PlateauRule
+from fixtures.schedules import Chained, CosineRestarts, Joined, OneCycle, PlateauRule
 from frameworks.reference.shipped import ReferenceOptimizers
 from frameworks.reference.training.decisions import Arrays
 from frameworks.reference.training.optimizers import (
@@ -264,14 +264,6 @@ class RowsOfTallMatricesDoNotCount(AdafactorRule):
         return super().root({**means, "rows": np.ones_like(rows)} if tall else means)
 
 
-@fault("https://github.com/google-deepmind/optax/pull/1249", "optimizer.options")
-class WidthAdjustsNoRate(MuonRule):
-    """Muon's rate does not follow the ratio of a matrix's sides, as the recipe asks."""
-
-    def factor(self, shape: Shape) -> float:
-        return 1.0 if self.optimizer.adjustment == "width" else super().factor(shape)
-
-
 @fault(
     "https://github.com/kozistr/pytorch_optimizer/issues/371", "optimizer.implementations-agree", "optimizer.options"
 )
@@ -288,14 +280,6 @@ class MatricesAreNotOrthogonalised(MuonRule):
 
     def iterate(self, x: Array) -> Array:
         return x
-
-
-@fault("https://github.com/zichongli5/NorMuon/issues/5", "optimizer.options")
-class PlainMomentumLooksAhead(MuonRule):
-    """Muon uses Nesterov's momentum where plain momentum is requested."""
-
-    def ahead(self, velocity: Array, g: Array, count: int) -> Array:
-        return self.r(g + self.r(self.r.number(self.optimizer.momentum) * velocity))
 
 
 class _EpsilonIsRounded(Arithmetic):
@@ -389,14 +373,6 @@ class NesterovIsIgnored(SGDRule):
         return velocity
 
 
-@fault("https://github.com/PaddlePaddle/Paddle/pull/12231", "optimizer.options")
-class NesterovLooksBack(SGDRule):
-    """Nesterov's step subtracts the momentum's share of the velocity from the gradient."""
-
-    def ahead(self, velocity: Array, g: Array) -> Array:
-        return self.r(2.0 * g - super().ahead(velocity, g)) if self.optimizer.nesterov else velocity
-
-
 @fault("https://github.com/ml-explore/mlx/pull/473", "optimizer.options")
 class FirstGradientIsDampened(SGDRule):
     """Dampening acts on the first gradient too."""
@@ -450,14 +426,6 @@ class SumOfSquaresStartsWithOne(AdagradRule):
     @classmethod
     def start(cls, optimizer: Adagrad, slot: str) -> float:
         return 1.0
-
-
-@fault("https://github.com/eaplatanios/tensorflow_scala/pull/55", "optimizer.options")
-class RateDecayIsIgnored(AdagradRule):
-    """Adagrad's own decay of the rate has no effect."""
-
-    def decay_learning_rate(self, rate: float, count: int) -> float:
-        return rate
 
 
 @fault("https://github.com/UselessToys/Ecosystem_WebUI/pull/383", "optimizer.options")
@@ -516,30 +484,6 @@ class RestartsBeginAnewAfterALoad(ReferenceTrainer):
         super().load_state(arrays)
         if isinstance(self.recipe.schedule, CosineRestarts):
             self.make_schedule()
-
-
-@fault("https://github.com/PaddlePaddle/Paddle/issues/43004", "optimizer.schedules")
-class CosineIsOneUpdateAhead(ReferenceTrainer):
-    """A cosine gives each update the rate of the next one."""
-
-    def learning_rate(self) -> float:
-        schedule = self.recipe.schedule
-        if not isinstance(schedule, Cosine):
-            return super().learning_rate()
-        return self.recipe.optimizer.learning_rate * schedule.factor(self.schedule + 1)
-
-
-@fault("https://github.com/pytorch/pytorch/issues/129565", "optimizer.schedules")
-class RestartsForgetTheChain(ReferenceTrainer):
-    """Restarts in chained schedules compute each rate from the first one, without what other parts did before."""
-
-    def factor(self) -> float:
-        match self.recipe.schedule:
-            case Chained(parts=(CosineRestarts() as restarts, other)) if self.schedule:
-                ratio = other.factor(self.schedule) / other.factor(self.schedule - 1)
-                return restarts.factor(self.schedule) * ratio
-            case _:
-                return super().factor()
 
 
 @fault("https://github.com/catalyst-team/catalyst/issues/215", "optimizer.schedules")

@@ -323,14 +323,6 @@ class AverageStartsAtOne(QatLayers):
         return super().update_range(np.array([-1.0, 1.0]) if known[0] > known[1] else known, values)
 
 
-@fault("https://github.com/pytorch/pytorch/pull/27395", "quantization.ranges-follow")
-class WidestRangeStays(QatLayers):
-    """A range is the widest of all batches."""
-
-    def update_range(self, known: Array, values: Array) -> Array:
-        return np.array([min(known[0], values.min()), max(known[1], values.max())])
-
-
 @fault("https://github.com/pytorch/pytorch/pull/27113", "quantization.ranges-follow")
 class NeverFrozen(ReferenceTrainer):
     """The switch that freezes ranges has no effect."""

@@ -234,26 +234,6 @@ class SharesTheWeightsItTook(ReferenceTrainer):
 
 
 @fault("", "resume.bit-identical")
-class AverageIsCopiedAgainAfterAnEarlyLoad(ReferenceTrainer):
-    """A run that loads after its first update copies the weights to the average a second time."""
-
-    copies_again = False
-
-    def load_state(self, arrays: Arrays) -> None:
-        super().load_state(arrays)
-        self.copies_again = self.steps == 1
-
-    def move_average(self) -> None:
-        if self.recipe.average is not None and self.copies_again:
-            self.averages = {
-                name: self.averages[name] if name in self.frozen else w for name, w in self.masters.items()
-            }
-            self.copies_again = False
-        else:
-            super().move_average()
-
-
-@fault("", "resume.bit-identical")
 class ReplayCountsDrawsFromTheLoad(ReferenceTrainer):
     """After a load, recomputation replays the random stream at the number of draws since the load."""
 
@@ -267,31 +247,6 @@ class ReplayCountsDrawsFromTheLoad(ReferenceTrainer):
     def replay_random(self, draws: int) -> Iterator[None]:
         with super().replay_random(draws - self.drawn_before if draws >= self.drawn_before else draws):
             yield
-
-
-@fault("", "resume.bit-identical")
-class ResumedRunSavesItsOwnUpdatesOnly(ReferenceTrainer):
-    """A resumed run saves, as the schedule's position, only the updates since it was resumed."""
-
-    loaded_schedule = 0
-    is_saving = False
-
-    def load_state(self, arrays: Arrays) -> None:
-        super().load_state(arrays)
-        self.loaded_schedule = self.schedule
-
-    def save(self, path: Path) -> None:
-        self.is_saving = True
-        try:
-            super().save(path)
-        finally:
-            self.is_saving = False
-
-    def save_state(self) -> Arrays:
-        arrays = super().save_state()
-        if self.is_saving:
-            arrays["counters"][1] -= self.loaded_schedule
-        return arrays
 
 
 @fault("https://github.com/pytorch/pytorch/issues/196083", "resume.live-state")
@@ -346,14 +301,6 @@ class ScheduleMadeThereIsOneAhead(ReferenceTrainer):
 
     def make_schedule(self, applied: int = 0) -> None:
         super().make_schedule(applied + 1 if applied else 0)
-
-
-@fault("https://github.com/pytorch/pytorch/issues/162591", "resume.load-order", "optimizer.schedules")
-class ScheduleMadeThereBeginsAnew(ReferenceTrainer):
-    """A schedule that is made after some updates begins with the first update."""
-
-    def make_schedule(self, applied: int = 0) -> None:
-        super().make_schedule()
 
 
 @fault("https://github.com/mosaicml/composer/pull/1376", "resume.load-order")

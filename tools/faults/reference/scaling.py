@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import FORMATS, Array
-from fixtures.recipe import DynamicScaling, StaticScaling
+from fixtures.recipe import DynamicScaling
 from frameworks.contract import Update
 from frameworks.reference.core.tape import Pullback, Tensor
 from frameworks.reference.training.decisions import Arrays, OpenWindow
@@ -43,27 +43,6 @@ class DisabledScalerSkips(ReferenceTrainer):
     def _step(self, rate: float) -> bool:
         disabled = isinstance(self.recipe.scaling, DynamicScaling) and not self.recipe.scaling.enabled
         return (disabled and self.has_nonfinite(self.window.gradients)) or super()._step(rate)
-
-
-@fault("https://github.com/pytorch/pytorch/issues/55585", "scaling.skip-is-atomic")
-class StaticSkipMovesTheSchedule(ReferenceTrainer):
-    """A skipped update moves the schedule where the loss scale is constant."""
-
-    def _step(self, rate: float) -> bool:
-        skipped = super()._step(rate)
-        if skipped and isinstance(self.recipe.scaling, StaticScaling):
-            self.advance_schedule()
-        return skipped
-
-
-@fault("https://github.com/nerfstudio-project/nerfstudio/pull/1919", "scaling.tolerates-missing-gradients")
-class UpdateWithoutGradientsMovesTheSchedule(ReferenceTrainer):
-    """An update in which no parameter has a gradient moves the schedule."""
-
-    def _step(self, rate: float) -> bool:
-        if not self.window.gradients:
-            self.advance_schedule()
-        return super()._step(rate)
 
 
 @fault("", "scaling.stays-finite")
@@ -378,14 +357,6 @@ class EveryMicroBatchUnscales(ReferenceTrainer):
         if self.scaler is not None:
             self.window.gradients = {name: self.unscale(name, g) for name, g in self.window.gradients.items()}
         super().take_micro_batch(gradients)
-
-
-@fault("https://github.com/keras-team/keras/pull/21233", "scaling.is-transparent")
-class NestedScalersDisagree(ReferenceTrainer):
-    """The loss is multiplied by the outer scale, and gradients are divided by the outer and inner scales."""
-
-    def unscale(self, name: str, gradient: Array) -> Array:
-        return super().unscale(name, gradient) / 16.0
 
 
 @fault("https://github.com/tensorflow/tensorflow/issues/52236", "scaling.rescues-small-gradients")
