@@ -83,53 +83,58 @@ def levels(curves: Aligned, unit: float) -> Numbers:
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest growth of clean pairs, in bits, by number of updates.
+    """The largest differences of clean pairs.
 
     Attributes:
-        early: from the start to at most this many updates.
-        later: over this many updates anywhere. It is wider, because one switched ReLU, which comes once in hundreds of
-            updates, changes a gradient by far more than rounding does.
+        first: log2 of the difference at the first step, in units of the curve's size.
+        early: growth in bits from the first step to at most this many updates later.
+        later: growth in bits over this many updates anywhere. It is wider, because one switched ReLU, which comes once
+            in hundreds of updates, changes a gradient by far more than rounding does.
     """
 
+    first: float
     early: Mapping[int, float]
     later: Mapping[int, float]
 
 
 def early_growth(level: Numbers, interval: int) -> dict[int, Numbers]:
-    """Return the growth in bits from the start to each of the first steps, by the smallest scale that holds it."""
-    result, start = {}, 1
+    """Return the growth in bits from the first step to each early one, by the smallest of `EARLY` that holds it."""
+    result, start = {}, 2
     for scale in EARLY:
-        stop = min(len(level), max(start, scale // interval + 1))
-        result[scale] = level[start:stop] - level[0]
+        stop = min(len(level), max(start, scale // interval + 2))
+        result[scale] = level[start:stop] - level[1]
         start = stop
     return result
 
 
 def later_growth(level: Numbers, interval: int) -> dict[int, Numbers]:
-    """Return the growth in bits over k updates ending at each step, (n + 1 - k / interval,), by k."""
+    """Return the growth in bits over k updates ending at each step from the second on, by k."""
     spans = {scale: scale // interval for scale in SCALES}
-    return {k: level[n:] - level[:-n] for k, n in spans.items() if n and n < len(level)}
+    return {k: level[1 + n :] - level[1:-n] for k, n in spans.items() if n and n < len(level) - 1}
 
 
 @cache
 def limits(format_name: str, series: str) -> Limits:
     """Return the measured limits for a series of runs with matrix products in this format."""
     table = tomllib.loads(FILE.read_text("utf-8"))[format_name]["norm" if series in NORMS else "loss"]
-    return Limits(*({int(k): bits for k, bits in table[part].items()} for part in ("early", "later")))
+    parts = ({int(k): bits for k, bits in table[part].items()} for part in ("early", "later"))
+    return Limits(max(table["first"], float(np.log2(UNITS[format_name]))), *parts)
 
 
 def first_excess(level: Numbers, interval: int, allowed: Limits) -> int | None:
     """Return the index of the first step whose difference the growth before it does not explain, None if all are."""
+    if level[1] > max(allowed.first, level[0]):
+        return 0
     found: list[tuple[int, int]] = []
-    passed = 1
+    passed = 2
     for k, bits in early_growth(level, interval).items():
         if len(above := np.flatnonzero(bits > allowed.early[k])):
-            found.append((int(above[0]) + passed, int(above[0]) + passed))
+            found.append((int(above[0]) + passed, int(above[0]) + passed - 1))
             break
         passed += len(bits)
     for k, bits in later_growth(level, interval).items():
         if len(above := np.flatnonzero(bits > allowed.later[k])):
-            found.append((int(above[0]) + k // interval, k // interval))
+            found.append((int(above[0]) + 1 + k // interval, k // interval))
     if not found:
         return None
     end, span = min(found)

@@ -26,6 +26,8 @@ NAMES: Mapping[str, str] = {
 }
 LONGEST_SHIFT = 16
 """Largest number of steps by which a curve is shifted to find the other."""
+SMALLEST_FACTOR = 0.05
+"""Distance of a factor's logarithm from 0 below which a constant ratio is no factor but a drift."""
 LARGEST_COUNT = 64
 """Largest number of micro-batches or ranks that names a factor; powers of two go on to 2^32."""
 
@@ -101,7 +103,9 @@ def compare_curves(
         verdicts.append(_judge_batches(old.batches, new.batches))
     for name in common:
         runs = [control.series[name] for control in controls if name in control.series]
-        verdicts.append(_judge(name, old.series[name], new.series[name], runs, stated))
+        whole = "gradient_norm" if name == "clipped_norm" and "gradient_norm" in common else name
+        hidden = align(old.series[whole], new.series[whole])
+        verdicts.append(_judge(name, old.series[name], new.series[name], runs, stated, hidden))
     verdicts.sort(key=_order)
     alone = sorted(set(old.series) ^ set(new.series))
     if alone and not names:
@@ -201,7 +205,12 @@ def _ahead(k: int) -> str:
     return f"{abs(k)} step{'s' * (abs(k) > 1)} {'later' if k > 0 else 'before'} in the old run"
 
 
-def _judge(name: str, old: Series, new: Series, controls: Sequence[Series], stated: str) -> Verdict:
+def _judge(name: str, old: Series, new: Series, controls: Sequence[Series], stated: str, hidden: Aligned) -> Verdict:
+    """Judge one series.
+
+    Args:
+        hidden: curves whose differences this one does not show at every step: the norm before clipping.
+    """
     shared, a, b = np.intersect1d(old.steps, new.steps, assume_unique=True, return_indices=True)
     if len(shared) < 2:
         return Verdict(name, "unknown", None, f"has {len(shared)} steps in common: {_spans(old)}, and {_spans(new)}")
@@ -218,7 +227,7 @@ def _judge(name: str, old: Series, new: Series, controls: Sequence[Series], stat
         )
     if name in SETTINGS:
         return _judge_setting(name, old, new, curves)
-    return _judge_computed(name, old, new, curves, controls, stated)
+    return _judge_computed(name, old, new, curves, controls, stated, hidden)
 
 
 def _spans(series: Series) -> str:
@@ -284,17 +293,19 @@ def _find_shift(old: Series, new: Series, start: int, curves: Aligned) -> int:
 
 
 def _judge_computed(
-    name: str, old: Series, new: Series, curves: Aligned, controls: Sequence[Series], stated: str
+    name: str, old: Series, new: Series, curves: Aligned, controls: Sequence[Series], stated: str, hidden: Aligned
 ) -> Verdict:
     unit = UNITS[stated or "float32"]
     level = levels(curves, unit)
+    if len(hidden.steps) == len(curves.steps):
+        level = np.maximum(level, levels(hidden, unit))
     interval = max(1, int(np.median(np.diff(curves.steps)))) if len(curves.steps) > 1 else 1
     if controls:
         index, limit = _leave_envelope(level, old, controls, curves, unit)
     else:
         allowed = limits(stated or "float32", name)
         index = first_excess(level, interval, allowed)
-        limit = 2.0 ** (level[:-1] + allowed.later[1]) * curves.scale
+        limit = 2.0 ** np.append(allowed.first, level[1:-1] + allowed.later[1]) * curves.scale
     apart = curves.differences
     largest = int(np.argmax(apart))
     first = int(curves.steps[_first_difference(curves)])
@@ -303,8 +314,8 @@ def _judge_computed(
         return Verdict(name, "rounding", first, f"differs by rounding from step {first}, {most}", curves, limit)
     start = int(curves.steps[index])
     verdict = Verdict(name, "fault", start, "", curves, limit)
-    if index == 0 and (factor := _find_factor(curves, 2.0 ** limits(stated or "float32", name).early[1] * unit)):
-        return replace(verdict, kind="factor", text=f"is {factor}")
+    if factor := _find_factor(curves, index, 2.0 ** limits(stated or "float32", name).first):
+        return replace(verdict, kind="factor", text=f"is {factor}{f', from step {start} on' if index else ''}")
     if k := _find_shift(old, new, start, curves):
         return replace(verdict, kind="shift", text=f"is from step {start} on that of {_ahead(k)}")
     jump = f"{_share(apart[index])} at step {start}, after {_share(2.0 ** level[index])} at most"
@@ -341,28 +352,25 @@ def _leave_envelope(
     return (int(above[0]) if len(above) else None), 2.0**limit * curves.scale
 
 
-def _find_factor(curves: Aligned, tolerance: float) -> str:
+def _find_factor(curves: Aligned, index: int, tolerance: float) -> str:
     """Return a constant factor in words, "" for none.
 
-    It is a factor if the first ratio is a named one, or if the ratios of the first steps spread far less than they
-    are from 1.
+    It is one if the ratios of the steps from `index` on spread far less than they are from 1, or if the first ratio of
+    all is a named one.
     """
-    few = slice(0, min(len(curves.old), LONGEST_SHIFT))
-    usable = (curves.old[few] != 0) & (curves.new[few] / np.where(curves.old[few] == 0, 1, curves.old[few]) > 0)
-    if not usable.all():
+    old, new = (values[index : index + LONGEST_SHIFT] for values in (curves.old, curves.new))
+    if np.any(old * new <= 0):
         return ""
-    logs = np.log(curves.new[few] / curves.old[few])
+    logs = np.log(new / old)
     middle, spread = float(np.median(logs)), float(np.median(np.abs(logs - np.median(logs))))
-    steady = len(logs) > 2 and 10 * spread < abs(middle)
-    accuracy = max(tolerance, curves.quantum / float(curves.scale[0]))
-    center = middle if steady else float(logs[0])
-    width = max(accuracy, 3 * spread) if steady else accuracy
+    steady = len(logs) > 3 and 10 * spread < abs(middle) > SMALLEST_FACTOR
+    accuracy = max(tolerance, curves.quantum / float(np.abs(old).min()))
+    center, width = (middle, max(accuracy, 3 * spread)) if steady else (float(logs[0]), accuracy)
     name = _name_factor(center, width)
-    if not steady and (not name or accuracy > 2.0**-10):
+    if not steady and (index or not name or accuracy > 2.0**-10):
         return ""
-    value = f"{math.exp(center):.5g}"
     residual = f" to within {_share(max(spread, accuracy))}" if steady else " at the first step"
-    return f"{value} times the old one{residual}{name and ': ' + name}"
+    return f"{math.exp(center):.5g} times the old one{residual}{name and ': ' + name}"
 
 
 def _name_factor(log_ratio: float, tolerance: float) -> str:
