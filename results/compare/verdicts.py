@@ -2,7 +2,7 @@
 
 Verdicts are compared by the framework's behaviour, expected or not. Counted costs are compared exactly. Timings are not
 judged, because the two records come from different times: identical code differs by several percent between processes,
-and by more on a busy machine (docs/race.md). `results.compare.numbers.ratio` compares times that were taken in turns
+and by more on a busy machine (docs/race.md). `results.compare.ratio.ratio` compares times that were taken in turns
 inside one process.
 
 A suite that demands less can hide a regression, so a lower level, fewer checks, a wider bound, a missing curve and
