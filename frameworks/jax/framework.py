@@ -77,10 +77,9 @@ from frameworks.jax.quantization import (
     joins_windows,
 )
 from frameworks.jax.training import optimizers
-from frameworks.jax.training import trainer as background
 from frameworks.jax.training.optimizers import INITIAL, MINIMUM, OPTIMIZERS, REFUSED_OPTIONS
 from frameworks.jax.training.steps import function_used, recompute
-from frameworks.jax.training.trainer import JaxTrainer, OffloadedTrainer, activations_leave, disk_is_a_memory
+from frameworks.jax.training.trainer import SAVER, JaxTrainer, OffloadedTrainer, activations_leave, disk_is_a_memory
 from frameworks.ranks import RemoteMeshes
 
 _SUPPORTED = OPTIONS | {
@@ -245,7 +244,7 @@ class JaxFramework(OnDevice):
             DelayedProducts: lambda: self._delayed_product,
             LowRankAdapters: lambda: partial(low_rank.QwixNetwork, device=self._place),
             Meshes: partial(RemoteMeshes, partial(device_workers, 4), "frameworks.jax.distributed"),
-            ValueSaver: lambda: background.SAVER,
+            ValueSaver: lambda: SAVER,
         }
 
     def _delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> FlaxDelayedProduct:

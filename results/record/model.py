@@ -510,7 +510,7 @@ class Measurement(_OfClause):
     Attributes:
         control: what the samples are compared with, in the same unit: sample i was taken in the same process right next
             to `samples[i]`, of work of the same framework that does without what is measured. Empty for a cost that is
-            counted; costs that vary are judged against it, inside the process (see `results.compare.numbers`).
+            counted; costs that vary are judged against it, inside the process (see `results.compare.ratio`).
     """
 
     unit: str

@@ -1,6 +1,6 @@
 """Promises of publications and guides next to the records' values: a Markdown table for each promise.
 
-A row is one quantity: a count or a time of a clause of cost (`results.compare.numbers`), or a figure of a scenario.
+A row is one quantity: a count or a time of a clause of cost (`results.compare.ratio`), or a figure of a scenario.
 """
 
 import re

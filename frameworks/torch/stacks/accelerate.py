@@ -18,8 +18,7 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import DynamicScaling, FormatName, Recipe
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Gradients, RowOrder, Unsupported, Update
-from frameworks.torch.core import settings as devices
-from frameworks.torch.core.settings import dtype_name, whole
+from frameworks.torch.core.settings import dtype_name, random_apart, whole
 from frameworks.torch.probes import guard_probe
 from frameworks.torch.stacks.framework import (
     EPOCHS,
@@ -257,7 +256,7 @@ class AccelerateFramework(StackFramework):
         return {Capability.STATIC_SCALING: NO_STATIC_SCALE}
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        apart = partial(devices.random_apart, self.device)
+        apart = partial(random_apart, self.device)
         return {Capability.STATIC_SCALING: guard_probe(_keeps_scale, self.device, first_state, apart)}
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> AccelerateTrainer:
