@@ -17,12 +17,14 @@ from results.record.reading import Record, TestVerdict
 class ChangeKind(StrEnum):
     """Kinds of differences between two records, the gravest first; all before DRIFT are worse.
 
-    UNCHECKED: a test newly passes, and checked nothing. LEVEL_LOWERED, FEWER_CHECKS, TRACE_MISSING, BOUND_WIDER: the
-    newer record demands less of the same test (see `results.compare.verdicts`). ORACLE_CHANGED: the reference itself
-    has changed. DRIFT: a number of a passing test moved by more than rounding explains (see `results.compare.numbers`).
-    UNSTABLE: in one of the runs, a verdict changed when it was repeated in a new process. NOT_COMPARABLE: the suites
-    define the test differently (see `results.compare.changes`). ALTERED: something differs that judges nothing.
-    NOT_JUDGED: a timing, which separate runs cannot judge.
+    CONTRADICTED: a test passes although one of its checks failed, or has an error that its bound does not allow.
+    UNCHECKED: a test newly passes, and checked nothing. INCONSISTENT: verdicts contradict their own record.
+    LEVEL_LOWERED, FEWER_CHECKS, TRACE_MISSING, BOUND_WIDER: the newer record demands less of the same test (see
+    `results.compare.verdicts`). ORACLE_CHANGED: the reference itself has changed. DRIFT: a number of a passing test
+    moved by more than rounding explains (see `results.compare.numbers`). UNSTABLE: in one of the runs, a verdict
+    changed when it was repeated in a new process. NOT_COMPARABLE: the suites define the test differently (see
+    `results.compare.changes`). ALTERED: something differs that judges nothing. NOT_JUDGED: a timing, which separate
+    runs cannot judge.
     """
 
     NEWLY_FAILING = "newly failing"
@@ -31,7 +33,9 @@ class ChangeKind(StrEnum):
     REMOVED = "removed"
     OBSERVATION_CHANGED = "observation changed"
     MEASURE_WORSE = "measure worse"
+    CONTRADICTED = "passes against its own checks"
     UNCHECKED = "passes without a check"
+    INCONSISTENT = "contradicts its own record"
     LEVEL_LOWERED = "level lowered"
     FEWER_CHECKS = "fewer checks"
     TRACE_MISSING = "trace missing"

@@ -6,7 +6,9 @@ every number of a run. `COMPANIONS` and `BUNDLED` list them; all other packages 
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 from packaging.utils import canonicalize_name
 
@@ -62,6 +64,7 @@ _WHY = (
     ),
 )
 _LISTED = 4
+_COMMITS = ("commit", "version.git_version")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
 _LABEL = re.compile(r"([a-z][a-z0-9-]*)\.(\d+(?:\.\d+)*)")
 """A package and its version among the parts of a local version label, such as "keras.3.15.1"."""
@@ -91,6 +94,7 @@ class Environment:
         switches: settings of precision, determinism, threads and device that the adapter reports.
         variables: environment variables. instruction_sets: those that only one processor has.
         missing: parts that one of the records does not contain.
+        contradictions: what of the new record, and not of the old one, cannot be true at once.
         crossing: the command that runs the new framework with the old companions, or "".
     """
 
@@ -102,12 +106,13 @@ class Environment:
     instruction_sets: ChangedSetting | None = None
     missing: tuple[str, ...] = ()
     crossing: str = ""
+    contradictions: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool:
         """Return whether nothing differs that both records contain."""
         settings = self.switches, self.variables, self.instruction_sets
-        return not any((self.framework, self.companions, self.packages, *settings))
+        return not any((self.framework, self.companions, self.packages, *settings, self.contradictions))
 
     @property
     def only_the_processor(self) -> bool:
@@ -153,6 +158,8 @@ class Environment:
             plural = "s differ" if len(self.packages) > 1 else " differs"
             yield f"{len(self.packages)} other package{plural}"
         yield from self.missing
+        if self.contradictions:
+            yield f"the new record contradicts itself: {'; '.join(self.contradictions)}"
 
 
 def _more(count: int) -> str:
@@ -180,6 +187,10 @@ def environment(old: Record, new: Record) -> Environment:
     missing = [f"only the old record notes: {note}" for note in old.notes if note not in new.notes]
     if incomplete:
         missing.append(f"the {incomplete} record does not list its packages, variables and instruction sets")
+    contradictions = [line for line in _contradictions(new) if line not in {*_contradictions(old)}]
+    commits = [max(record.variant.environment.get(name, "") for name in _COMMITS) for record in (old, new)]
+    if public(old) != public(new) and commits[0] and commits[0] == commits[1]:
+        contradictions.append(f"another version of the framework, built from the same commit {commits[0]}")
     return Environment(
         framework,
         companions,
@@ -189,7 +200,32 @@ def environment(old: Record, new: Record) -> Environment:
         _instruction_set_change({*old.variant.instruction_sets}, {*new.variant.instruction_sets}),
         tuple(missing),
         _crossing(new, public(new), companions, framework is not None),
+        tuple(contradictions),
     )
+
+
+def _contradictions(record: Record) -> Iterator[str]:
+    """Yield what cannot be true of a record at once: versions, dates, selection, device, damaged journal."""
+    variant, series = record.variant, record.series
+    packages: dict[str, str] = {canonicalize_name(name): version for name, version in variant.packages.items()}
+    listed = {name: packages[name] for name in OWN.get(series.framework, ()) if name in packages}
+    if listed and public(record) not in {version.partition("+")[0] for version in listed.values()}:
+        yield f"it is of {series.framework} {public(record)}, and lists {', '.join(map(' '.join, listed.items()))}"
+    for name, version in variant.environment.items():
+        other = packages.get(canonicalize_name(name), version)
+        if _VERSION.fullmatch(version) and other != version:
+            yield f"its environment has {name} {version}, its packages have {other}"
+    with suppress(ValueError):
+        if datetime.fromisoformat(record.finished) < datetime.fromisoformat(record.started):
+            yield f"it ended at {record.finished}, before its start at {record.started}"
+    if record.status == "complete" and record.selection:
+        yield f"it is complete, and has only the tests of {record.selection}"
+    devices = series.device.replace("auto", ""), series.device_kind
+    if all(devices) and (devices[0] == "cpu") is not (devices[1] == "cpu"):
+        yield f"it ran on {series.device}, of the kind {series.device_kind}"
+    if not record.duration_s:
+        yield "it took no time"
+    yield from (note for note in record.notes if "left out" in note)
 
 
 def _framework_change(old: Record, new: Record) -> ChangedSetting | None:

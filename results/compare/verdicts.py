@@ -14,6 +14,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from results.compare.changes import PASS_OUTCOMES, Change, ChangeKind, Verdicts
@@ -50,6 +51,7 @@ _LISTED = 4
 _EXPLAINED = ("finding", "link", "inferred_from", "leaks")
 _CLAUSE_TEXTS = ("requirement", "source", "history", "family")
 _ENTRIES = re.compile(r"(\d+) equal entries")
+_COMMAND = re.compile(r"--(?:framework|seed)=\S+")
 
 LEVELS = ("MEASUREMENT", "OBSERVATION", "MAY", "SHOULD", "MUST")
 """Levels of clauses, the least binding first."""
@@ -186,6 +188,8 @@ def _cost(name: str, before: Measurement, after: Measurement, reason: str) -> Ch
         return None if same(*counted) else Change(ChangeKind.NOT_COMPARABLE, *named, "a sample is not finite")
     if counted[0] == counted[1]:
         return None
+    if counted[1] < 0.0 <= counted[0]:
+        return Change(ChangeKind.CONTRADICTED, *named, "a count cannot be negative")
     kind = ChangeKind.MEASURE_WORSE if counted[1] > counted[0] else ChangeKind.MEASURE_BETTER
     more = f"{counted[1] - counted[0]:+.6g}{_unit(after)}"
     times = f", ratio {counted[1] / counted[0]:.6g}" if counted[0] > 0.0 else ""
@@ -239,10 +243,12 @@ def demands(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iter
         if a is not b:
             kind = ChangeKind.LEVEL_LOWERED if b.rank > a.rank else ChangeKind.LEVEL_RAISED
             yield Change(kind, finding, finding, a.value, b.value, "consequence of the finding")
-    for test, verdict in after.items():
-        yield from _checks(before[test], verdict)
-        if kind_of(before[test], verdict) is None:
-            yield from _alteration(verdict.clause, verdict.test, "the verdict's", before[test], verdict, _EXPLAINED)
+    yield from _inconsistencies(old, new)
+    for verdict in new.verdicts:
+        former = before.get(verdict.test) if verdict.test in after else None
+        yield from _checks(former, verdict)
+        if former is not None and kind_of(former, verdict) is None:
+            yield from _alteration(verdict.clause, verdict.test, "the verdict's", former, verdict, _EXPLAINED)
     passing = [verdict for test, verdict in after.items() if _pass(before[test], verdict)]
     yield from _courses(old, new, {verdict.case: verdict.clause for verdict in passing})
 
@@ -259,19 +265,46 @@ def _alteration(
         yield Change(ChangeKind.ALTERED, clause, subject, detail=f"{whose} {' and '.join(changed)}")
 
 
-def _checks(old: TestVerdict, new: TestVerdict) -> Iterator[Change]:
-    """Yield what the checks of a verdict demand less, or otherwise, than those before."""
+def _inconsistencies(old: Record, new: Record) -> Iterator[Change]:
+    """Yield one change for all verdicts of the new record that contradict its header, their commands or repetitions."""
+    commands = {option for one in old.verdicts for option in _COMMAND.findall(one.repro)}
+    errors = [
+        [c.measured for one in side.verdicts if _pass(one) for c in one.checks if c.bound is not None]
+        for side in (old, new)
+    ]
+    foreign = [one for one in new.verdicts if commands and {*_COMMAND.findall(one.repro)} - commands]
+    for problem, wrong in (
+        ("have another seed than the record", [one for one in new.verdicts if one.seed not in (None, new.seed)]),
+        ("are repeated with another framework or seed", foreign),
+        (
+            "have errors, and each is exactly 0",
+            new.verdicts if any(errors[0]) and errors[1] and not any(errors[1]) else (),
+        ),
+        ("pass, and failed when repeated", [one for one in new.verdicts if _pass(one) and {*one.repeats} - {"pass"}]),
+    ):
+        if wrong:
+            detail = f"{len(wrong)} of {len(new.verdicts)} verdicts {problem}"
+            yield Change(ChangeKind.INCONSISTENT, wrong[0].clause, wrong[0].test, detail=detail)
+
+
+def _checks(old: TestVerdict | None, new: TestVerdict) -> Iterator[Change]:
+    """Yield what the checks of a verdict contradict, and what they demand less, or otherwise, than those before."""
     named = new.clause, new.test
-    pairs = _pair_checks(old.checks, new.checks)
+    pairs = [] if old is None else _pair_checks(old.checks, new.checks)
     partners = {id(check): former for former, check in pairs}
-    if old.checks == new.checks:
+    wrong = [check for check in new.checks if _pass(new) and _is_contradicted(partners.get(id(check)), check)]
+    if wrong:
+        want = value_text(wrong[0].expected if wrong[0].bound is None else wrong[0].bound)
+        got = f"{wrong[0].what}: got {value_text(wrong[0].measured)}, want {want}"
+        yield Change(ChangeKind.CONTRADICTED, *named, "", new.outcome.value, got, new.repro)
+    if old is None or old.checks == new.checks:
         return
     for former, check in pairs:
         yield from _bounds(*named, former, check)
     if not _pass(old, new):
         return
     totals = _totals(old.checks, {}), _totals(new.checks, partners)
-    fewer = [name for name in totals[0] if totals[1][name] < totals[0][name]]
+    fewer = [name for name in totals[0] if totals[1][name] < totals[0][name] and not wrong]
     if fewer:
         missing = Counter(map(describe_check, old.checks)) - Counter(map(describe_check, new.checks))
         detail = f"missing: {next(iter(missing))}" if missing else ""
@@ -310,6 +343,20 @@ def _totals(checks: Sequence[CheckResult], partners: Mapping[int, CheckResult]) 
         "different checks": len({*map(describe_check, checks)}),
         "equal entries": sum(int(found[1]) for found in entries if found),
     }
+
+
+def _is_contradicted(former: CheckResult | None, check: CheckResult) -> bool:
+    """Return whether a passing test's check failed, or did by its own numbers or texts; arrays have no exact text."""
+    if not check.passed or former == check:
+        return not check.passed
+    error, bound = as_float(check.measured), as_float(check.bound)
+    if bound is not None:
+        is_distance = "multiplier" in check.derivation
+        return error is None or math.isnan(error) or error > bound or (is_distance and error < 0.0)
+    if not isinstance(check.expected, str) or "[" in check.expected or check.measured == check.expected:
+        return False
+    was_equal = former is not None and former.measured == former.expected == check.expected
+    return was_equal or former == replace(check, passed=False) or _ENTRIES.fullmatch(check.expected) is not None
 
 
 def _bounds(clause: str, test: str, old: CheckResult, new: CheckResult) -> Iterator[Change]:
@@ -366,6 +413,10 @@ def _courses(old: Record, new: Record, passing: Mapping[str, str]) -> Iterator[C
         if curves is None or trace.case not in passing:
             continue
         clause, test = passing[trace.case], f"{passing[trace.case]}/{trace.case}"
+        was_exact, is_exact = ("loss" in side and side["loss"] == side.get("exact") for side in (curves, trace.curves))
+        if is_exact and not was_exact:
+            detail = "the losses are the reference's, in float64"
+            yield Change(ChangeKind.INCONSISTENT, clause, test, detail=detail)
         for name in ("bound", "spread"):
             ratio = _least_ratio(curves.get(name, ()), trace.curves.get(name, ()))
             if ratio > WIDER:

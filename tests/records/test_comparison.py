@@ -252,6 +252,7 @@ DRIFT, WIDER, MISSING, FEWER_CHECKS = (
         (FULL, change_curves(spread=(1.0, 1.0, 1.0)), WIDER, "", "", "spread of the losses: × 20 or more", 1),
         (FULL, change_first(checks=()), FEWER_CHECKS, "2 checks", "0 checks", "missing: the loss at update #", 1),
         (FULL, change_first(checks=(BOUND,)), FEWER_CHECKS, "2 checks", "1 checks", "missing: the loss at update #", 1),
+        (FULL, change_check(passed=False), ChangeKind.CONTRADICTED, "", "pass", "update 2: got 0.1, want ", 1),
         (FULL, replace(FULL, tensors=()), MISSING, "fingerprints 'layers'", "", "", 1),
         (FULL, replace(FULL, traces=()), MISSING, "curves 'loss'", "", "", 1),
         (FULL, change_curves("exact"), MISSING, "curves 'exact'", "", "", 1),
@@ -303,13 +304,18 @@ def timed(**changes: Any) -> Record:
 TWO, OTHER = entries("2 equal entries", "2 equal entries"), entries("2 equal entries", "2 equal entries", "moments")
 ORIGIN, FIELD, EIGHT, ONE = ("origin", "abc"), ("parameter", "0.bias"), ("samples", 8), ("samples", 1)
 FAR, NEGATIVE = fingerprint("gradient/a", 1.03 * VALUES), fingerprint("gradient/a", -VALUES)
+MANY, NULLS = ((replace(BOUND, measured=error),) * 30 for error in (0.5, 0.0))
 SILENT, BITS = map(found, (Consequence.SILENT_CORRUPTION, Consequence.LAST_BITS))
-ALTERED = ChangeKind.ALTERED
+CONTRADICTED, INCONSISTENT, ALTERED = ChangeKind.CONTRADICTED, ChangeKind.INCONSISTENT, ChangeKind.ALTERED
 
 
 @pytest.mark.parametrize(
     ("old", "new", "kind", "text"),
     [
+        *((FULL, change_check(measured=error), CONTRADICTED, "got ") for error in (None, math.nan, -0.1)),
+        (change_check(measured=0.9), change_check(measured=1.5), CONTRADICTED, "got 1.5"),
+        (checked(TWO), checked(entries("3 equal entries", "2 equal entries")), CONTRADICTED, "got 3 equal entries"),
+        (checked(entries("so", "so")), checked(entries("else", "so")), CONTRADICTED, "got else, want so"),
         (checked(entries("[1]", "[1]")), checked(entries("[2]", "[1]")), None, ""),
         (
             checked(TWO),
@@ -336,11 +342,16 @@ ALTERED = ChangeKind.ALTERED
         (bounded(1.0, ORIGIN), bounded(1.0 + 1e-9, ("origin", "def")), None, ""),
         (ZERO, change_verdict(BASE, 0, checks=()), ChangeKind.UNCHECKED, "known (scale-zero) → pass"),
         (ZERO, make_known_failure("scale-zero", link="https://e.org"), ALTERED, "the verdict's link"),
+        (FULL, change_first(seed=3), INCONSISTENT, "1 of 3 verdicts have another seed than the record"),
+        (change_every(checks=MANY), change_every(checks=NULLS), INCONSISTENT, "have errors, and each is exactly 0"),
+        (FULL, change_first(repeats=("fail",)), INCONSISTENT, "1 of 3 verdicts pass, and failed when repeated"),
+        (change_first(repro="--seed=0"), change_first(repro="--seed=1"), INCONSISTENT, "another framework or seed"),
         (FULL, change_clause(requirement="…, if practical"), ALTERED, "the clause's requirement"),
         (SILENT, BITS, ChangeKind.LEVEL_LOWERED, "silent-corruption → last-bits: consequence of the finding"),
         (BITS, SILENT, ChangeKind.LEVEL_RAISED, "last-bits → silent-corruption: consequence of the finding"),
         (FULL, change_curves("bound"), MISSING, "curves 'bound'"),
         (FULL, change_curves(spread=(0.05,) * 4), ALTERED, "more curves"),
+        (change_curves(loss=(1.0, 2.1, 3.0)), FULL, INCONSISTENT, "the losses are the reference's, in float64"),
         (traced("scale", 4.0, 2.0), traced("scale", 4.0, 4.0), DRIFT, "curve 'scale'"),
         (FULL, arrays(NEGATIVE), DRIFT, "sampled values of gradient/a moved by 2 of their norm"),
         (FULL, arrays(FAR), DRIFT, "3.31945 → 3.41903"),
@@ -351,14 +362,58 @@ ALTERED = ChangeKind.ALTERED
         (FULL, change_arrays(ARRAYS[0]), MISSING, "fingerprints 'gradient/a'"),
         (timed(), timed(control=()), MISSING, f"{FEWEST} of the control → {FEWEST} samples, 0 of the control"),
         (BASE, bytes_of(), MISSING, "1 samples, 0 of the control → 0 samples"),
+        (BASE, bytes_of(-100.0), CONTRADICTED, "100 B → -100 B: a count cannot be negative"),
     ],
 )
-def test_compare_says_what_one_side_lacks(old: Record, new: Record, kind: ChangeKind | None, text: str) -> None:
+def test_compare_says_what_one_side_lacks_and_what_contradicts_itself(
+    old: Record, new: Record, kind: ChangeKind | None, text: str
+) -> None:
     result = compare(old, new)
     assert [change.kind for change in result.changes] == ([] if kind is None else [kind])
     assert all(text in f"{change.old} → {change.new}: {change.detail}" for change in result.changes)
     assert result.status == int(kind is not None and kind.worse)
     assert compare(old, old).changes == ()
+
+
+def test_compare_of_a_failure_that_passes_by_the_same_numbers_contradicts_it() -> None:
+    failed, passed = (checked(replace(entries("others", "the same"), passed=passed)) for passed in (False, True))
+    changes = compare(change_verdict(failed, 0, outcome=Outcome.KNOWN), passed).changes
+    assert [change.kind for change in changes] == [CONTRADICTED, ChangeKind.NEWLY_PASSING]
+
+
+def variant(**changes: Any) -> Record:
+    return replace(BASE, variant=replace(BASE.variant, **changes))
+
+
+PARTLY = replace(BASE, selection="-k a", status="partial")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        (BASE, variant(packages={"torch": "2.14.0"}), "it is of torch 2.13.0, and lists torch 2.14.0"),
+        (BASE, variant(packages={"numpy": "1.26"}), "its environment has numpy 2.3, its packages have 1.26"),
+        (
+            variant(environment={"commit": "abc"}),
+            variant(environment={"commit": "abc"}, framework_version="2.14.0"),
+            "another version of the framework, built from the same commit abc",
+        ),
+        (
+            BASE,
+            replace(BASE, finished="2026-01-01T00:00:00Z"),
+            f"it ended at 2026-01-01T00:00:00Z, before its start at {BASE.started}",
+        ),
+        (BASE, replace(BASE, duration_s=0.0), "it took no time"),
+        (PARTLY, replace(PARTLY, status="complete"), "it is complete, and has only the tests of -k a"),
+        (BASE, replace(BASE, series=replace(BASE.series, device="cuda")), "it ran on cuda, of the kind cpu"),
+        (BASE, replace(BASE, notes=("9 damaged lines were left out",)), "9 damaged lines were left out"),
+    ],
+)
+def test_compare_of_a_record_that_contradicts_itself_says_so(old: Record, new: Record, text: str) -> None:
+    result = compare(old, new)
+    assert f"the new record contradicts itself: {text}" in " ".join(to_text(Comparisons((result,))).split())
+    assert not result.identical
+    assert not any(compare(record, record).environment.contradictions for record in (old, new))
 
 
 def test_compare_says_what_only_the_old_record_notes_and_which_clauses_lost_their_tests() -> None:
