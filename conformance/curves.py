@@ -59,7 +59,7 @@ class CurveRecorder:
         self._scale = self._read_scale()
         self._hooks = ExitStack()
         if optimizer is not None:
-            self._hooks.callback(optimizer.register_step_pre_hook(self._read_optimizer).remove)
+            self._hooks.callback(optimizer.register_step_post_hook(self._read_optimizer).remove)
         self.path = Path(path or os.environ.get("CONFORMANCE_CURVE") or "curve.jsonl")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         header = {"curve": 1, "format": precision, "versions": _versions()}

@@ -24,7 +24,6 @@ class Tool(NamedTuple):
 WITH_FRAMEWORKS = (
     "tests/adapters/test_named_devices.py",
     "tests/adapters/test_torch_modes.py",
-    "tests/adapters/test_torch_modes.py",
     "tests/runner/test_machine.py",
 )
 """The suite's own tests that need a framework, which `tox -e self` does not install."""

@@ -86,7 +86,10 @@ class Run:
 
 
 def draw(rng: np.random.Generator, steps: int, fault: str) -> tuple[Run, Run]:
-    """Draw an old run, and a new one with this fault, or with a difference in rounding alone."""
+    """Draw an old run, and a new one with this fault, or with a difference in rounding alone.
+
+    Faults that may leave the training as it is, such as a factor of the gradient under Adam, are drawn with all series.
+    """
     series = [(), ("gradient_norm", "learning_rate"), ("gradient_norm", "clipped_norm", "learning_rate", "loss_scale")]
     scaled = fault in ("clip-before-unscale", "scaler-not-restored")
     old = Run(
@@ -100,6 +103,8 @@ def draw(rng: np.random.Generator, steps: int, fault: str) -> tuple[Run, Run]:
         scheduled=fault == "schedule-shift" or rng.random() < 0.5,
         series=series[int(rng.integers(3))],
     )
+    if fault == "scaler-not-restored" or (fault == "factor-gradient" and old.optimizer != "sgd"):
+        old = replace(old, series=series[2])
     late = fault in ("scaler-not-restored", "optimizer-not-restored", "other-batch")
     return old, replace(
         old,

@@ -1,6 +1,7 @@
 """PyTorch: compiled programs, DeepSpeed, models in 8 bits, `judge-model`, and training loops of users."""
 
 import importlib.util
+import json
 import math
 import pickle
 import re
@@ -25,6 +26,7 @@ import torch
 from torch import nn
 
 from conformance.checks.checkpoints import SavedRun, find_difference, is_clear, saved_runs
+from conformance.curves import CurveRecorder
 from fixtures.data import vector_batch
 from fixtures.model import Head, Heads, LayerNorm, Model, Residual, SelfAttention
 from fixtures.recipe import Recipe
@@ -456,3 +458,26 @@ def test_run_of_a_loop_that_cannot_train_is_refused_in_one_line(
     assert len(completed.lines) == 1, completed.lines
     assert "loop my_training:Loop cannot train: " in completed.lines[0]
     assert message in completed.lines[0]
+
+
+def test_recorder_of_a_scaled_loop_shows_norms_scales_and_skips(tmp_path: Path) -> None:
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], 0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    with CurveRecorder(tmp_path / "run.jsonl", optimizer=optimizer, scaler=scaler) as curve:
+        for last in (4.0, float("inf"), 4.0):
+            optimizer.zero_grad()
+            loss = (weight * torch.tensor([3.0, last])).sum()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            norm = nn.utils.clip_grad_norm_([weight], 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            curve.step(loss, batch=[last], gradient_norm=norm)
+    entries = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()[1:]]
+    assert [entry["skipped"] for entry in entries] == [False, True, False]
+    assert [entry["loss_scale"] for entry in entries] == [4.0, 4.0, 2.0]
+    assert [entry["gradient_norm"] for entry in entries] == [5.0, float("inf"), 5.0]
+    assert abs(entries[0]["clipped_norm"] - 1.0) < 1e-6
+    assert entries[0]["learning_rate"] == 0.5
+    assert entries[0]["batch"] == entries[2]["batch"] != entries[1]["batch"]
