@@ -5,14 +5,7 @@ from pathlib import Path
 import click
 
 from conformance.cli.options import OUTPUT, PATH, put
-from results.curves import show
-from results.curves.growth import UNITS
-from results.curves.judge import compare_curves
-from results.curves.reading import read_curve
 from results.record.reading import pause_collector
-
-WRITERS = {"table": show.to_text, "markdown": show.to_markdown}
-"""Writers of a judgement, by format."""
 
 
 @click.command()
@@ -27,7 +20,9 @@ WRITERS = {"table": show.to_text, "markdown": show.to_markdown}
     help="Another run of the old code with other rounding (threads, kernels, GPU); give it twice or more often.",
 )
 @click.option(
-    "--precision", type=click.Choice(list(UNITS)), help="Format of matrix products, where the files do not say it."
+    "--precision",
+    type=click.Choice(["float32", "float16", "bfloat16"]),
+    help="Format of matrix products, where the files do not say it.",
 )
 @click.option(
     "--series",
@@ -35,7 +30,7 @@ WRITERS = {"table": show.to_text, "markdown": show.to_markdown}
     metavar="NAME[=COLUMN]",
     help="Compare this series alone, may be given several times; =COLUMN names its column or tag in the files.",
 )
-@click.option("--format", "style", type=click.Choice(list(WRITERS)), default="table", help="Output format.")
+@click.option("--format", "style", type=click.Choice(["table", "markdown"]), default="table", help="Output format.")
 @OUTPUT
 @click.option("--picture", type=PATH, metavar="FILE", help="Draw curves, differences and limits (.svg or .png).")
 @pause_collector()
@@ -62,13 +57,18 @@ def curves(
 
     Exit status: 0, the same training; 1, more than rounding differs; 2, it cannot be judged.
     """
+    from results.curves import show  # imports NumPy and SciPy
+    from results.curves.judge import compare_curves
+    from results.curves.reading import read_curve
+
     if len(controls) == 1:
         raise click.UsageError("one control shows no spread: give --control twice or more often")
     columns = {name: column for name, _, column in (one.partition("=") for one in series) if column}
     runs = [read_curve(path, columns) for path in (old, new, *controls)]
     names = [one.partition("=")[0] for one in series]
     judgement = compare_curves(runs[0], runs[1], runs[2:], precision or "", names)
-    put(WRITERS[style](judgement, runs[0], runs[1]), output)
+    write = show.to_text if style == "table" else show.to_markdown
+    put(write(judgement, runs[0], runs[1]), output)
     if picture is not None:
         show.draw(judgement, picture)
         click.echo(f"picture: {picture}", err=True)

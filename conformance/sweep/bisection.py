@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from conformance.sweep.cell import (
     ROOT,
@@ -27,11 +27,12 @@ from conformance.sweep.cell import (
 from conformance.sweep.plan import SweepCell
 from frameworks.installer.distributions import distribution_of
 from results.compare.environment import BUNDLED, COMPANIONS, LIBRARIES, ON_A_GPU
-from results.curves.judge import compare_curves
-from results.curves.reading import Curve, read_curve
 from results.record.files import RecordError, one_line
 from results.record.model import Outcome
 from results.record.reading import Record, TestVerdict
+
+if TYPE_CHECKING:
+    from results.curves.reading import Curve
 
 Side = Literal["good", "bad", ""]
 """The verdict on a release or a mixed environment; "" if it cannot be judged."""
@@ -198,7 +199,7 @@ class ProgramJudge:
     command: Sequence[str]
     limit_s: float
     tell: Callable[[str], object]
-    _reference: Curve | None = None
+    _reference: "Curve | None" = None
 
     def ask(self, cell: SweepCell) -> Answer:
         """Return the side of a release."""
@@ -210,9 +211,14 @@ class ProgramJudge:
 
     def versions(self, cell: SweepCell) -> Versions:
         """Return the versions that a release's curve names."""
+        from results.curves.reading import read_curve  # imports NumPy
+
         return read_curve(self.folder / f"{cell.name}.jsonl").versions
 
     def _answer(self, cell: SweepCell, path: Path) -> Answer:
+        from results.curves.judge import compare_curves
+        from results.curves.reading import read_curve
+
         try:
             if not path.is_file():
                 self._run(cell, path)
