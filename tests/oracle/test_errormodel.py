@@ -1,5 +1,6 @@
 """The oracle: the automaton of the scale, envelopes of correct runs, bounds of quantized models, and stored spreads."""
 
+import functools
 import json
 import math
 from collections.abc import Callable
@@ -308,8 +309,8 @@ def compute_evaluation_bound() -> float:
 def spreads_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of spreads in place of the suite's own one; the cache folder is empty."""
     file = tmp_path / "spreads.json"
-    monkeypatch.setattr(bounds_cache.load_spreads, "__defaults__", (file,), raising=False)
-    monkeypatch.setattr(bounds_cache, "load_spreads", lambda: bounds_cache.load_spreads(file))
+    read = bounds_cache.load_spreads.__wrapped__
+    monkeypatch.setattr(bounds_cache, "load_spreads", functools.cache(lambda path=file: read(path)))
     monkeypatch.setenv(CACHE_FOLDER, str(tmp_path / "first"))
     make_exact_envelope()
     compute_evaluation_bound()

@@ -26,7 +26,7 @@ from frameworks.reference.core.rounding import Exact, Nearest, Stochastic
 from frameworks.reference.quantization.post_training import RULES
 from results.record.model import Outcome, TestVerdict
 from tests.support.recorded import record
-from tools.docs.blocks import ROWS, blocks
+from tools.docs.blocks import ROWS, format_blocks
 
 each_narrow = pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
 values = arrays(np.float64, st.integers(1, 20), elements=st.floats(width=64))
@@ -198,7 +198,9 @@ def cells(framework: str, *outcomes: tuple[str, Outcome, str]) -> dict[str, str]
         TestVerdict(f"quantization.codes/test[{name}-{i}]", "quantization.codes", outcome, reason=reason)
         for i, (name, outcome, reason) in enumerate((("int8-row", P, ""), *outcomes))
     ]
-    lines = blocks([record(framework, {"quantization.codes": P}, verdicts=tuple(verdicts))])["formats"].splitlines()[2:]
+    lines = format_blocks([record(framework, {"quantization.codes": P}, verdicts=tuple(verdicts))])[
+        "formats"
+    ].splitlines()[2:]
     return {line.split(" | ")[0].removeprefix("| "): line.split(" | ")[1].removesuffix(" |") for line in lines}
 
 

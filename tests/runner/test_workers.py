@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from conformance.runner import isolation, jobs, selection
+from conformance.runner import isolation, jobs, retry, selection
 from conformance.runner.retry import due, settle
 from conformance.runner.selection import Selection
 from conformance.test_ids import inventory
@@ -22,10 +22,10 @@ from tests.support.suite_runs import WORKERS, conformance, copy_checkout, hang_l
 
 TESTS = 11
 SUITE = f"""
-from conformance.runner import workers
+from conformance.runner import isolation
 
 RAN = []
-workers.mappings = lambda: 1_000_000_000 if len(RAN) >= 3 else 0
+isolation.mappings = lambda: 1_000_000_000 if len(RAN) >= 3 else 0
 
 
 @clause("scaling.automaton")
@@ -393,10 +393,10 @@ def test_due_has_what_is_worse_than_the_baseline(
     old, new = (
         replace(record, verdicts=(replace(verdict, **fields), *unchanged)) for fields in ({"outcome": former}, changes)
     )
-    monkeypatch.setattr(jobs, "former", lambda _: (Path("baseline.json"), old))
+    monkeypatch.setattr(retry, "former", lambda _: (Path("baseline.json"), old))
     assert due(new) == ([verdict.test] if is_due else [])
     assert due(replace(new, status="interrupted")) == []
-    monkeypatch.setattr(jobs, "former", lambda _: None)
+    monkeypatch.setattr(retry, "former", lambda _: None)
     assert len(due(new)) == new.verdicts[0].outcome.bad
 
 
@@ -409,8 +409,8 @@ def test_judge_without_a_record_repeats_nothing(monkeypatch: pytest.MonkeyPatch,
 
 def test_lines_of_repeats_count_those_left_out() -> None:
     verdict = TestVerdict("s.x/test_a", "s.x", Outcome.UNSTABLE, repeats=("pass", "pass"))
-    repeated = jobs.RepeatResults(replace(BASE, verdicts=(verdict,)), (verdict.test,), (verdict.test,), omitted=3)
+    repeated = retry.RepeatResults(replace(BASE, verdicts=(verdict,)), (verdict.test,), (verdict.test,), omitted=3)
     assert repeated.lines == [
         "unstable, regressions that did not repeat in 2 new processes: 1 (test_a)",
-        f"not repeated, beyond the limit of {jobs.MOST}: 3 more",
+        f"not repeated, beyond the limit of {retry.MOST}: 3 more",
     ]
