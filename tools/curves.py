@@ -51,8 +51,8 @@ CAUSES = {
 """The series that shows the cause: where it is recorded, "fault" is not the right kind."""
 
 
-MARGINS = {"bfloat16.norm": 3, "float16.norm": 3}
-"""Bits by which limits of growth are above the largest growth of clean pairs, 1 for others: few pairs are low."""
+MARGINS = {"bfloat16.norm": 1, "float16.norm": 1}
+"""Bits that limits of norms in low formats, which few pairs have, get on top of 1 for early growth and 2 for later."""
 LARGER_SUMS = 5
 """Bits for the first step: rounding grows with the root of the number of terms, and models of users have up to 2^10
 times as many as these."""
@@ -251,7 +251,8 @@ def measure_growth(folders: list[Path]) -> str:
     for kind in (f"{format_name}.{part}" for format_name in UNITS for part in ("loss", "norm")):
         lines += ["", f"[{kind}]", f"first = {math.log2(largest[kind, 'first', '']) + LARGER_SUMS:.1f}"]
         for part, scales in (("early", EARLY), ("later", SCALES)):
-            bits = np.maximum.accumulate([largest[kind, part, str(k)] for k in scales]) + MARGINS.get(kind, 1)
+            bits = np.maximum.accumulate([largest[kind, part, str(k)] for k in scales]) + (1 if part == "early" else 2)
+            bits += MARGINS.get(kind, 0)
             lines += ["", f"[{kind}.{part}]", *(f"{k} = {b:.1f}" for k, b in zip(scales, bits, strict=True))]
     return "\n".join(lines) + "\n"
 

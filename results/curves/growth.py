@@ -2,7 +2,7 @@
 
 Two runs that differ in rounding alone begin with differences of some units of rounding, which grow from update to
 update, sometimes fast, but never from nothing to much at once. `python -m tools curves --calibrate` trains pairs of
-such runs, and stores for each format twice the largest growth that it saw in k updates (growth.toml).
+such runs, and stores for each format a small multiple of the largest growth in k updates (growth.toml).
 """
 
 from __future__ import annotations

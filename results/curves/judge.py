@@ -256,7 +256,7 @@ def _judge_setting(name: str, old: Series, new: Series, curves: Aligned) -> Verd
     index = int(np.flatnonzero(~close)[0])
     start = int(curves.steps[index])
     before, after = float(curves.old[index]), float(curves.new[index])
-    if k := _find_shift(old, new, start, curves):
+    if SETTINGS[name] == "rate" and (k := _find_shift(old, new, start, curves)):
         return Verdict(name, "shift", start, f"is from step {start} on that of {_ahead(k)}", curves)
     ratios = curves.new[~close] / np.where(curves.old[~close] == 0, np.nan, curves.old[~close])
     if len(ratios) > 1 and np.all(np.abs(ratios / ratios[0] - 1) < 2.0**-18) and SETTINGS[name] == "rate":
