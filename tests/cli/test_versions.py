@@ -191,7 +191,7 @@ def test_bisect_refuses_in_one_line(options: str, message: str, capsys: pytest.C
         ),
         ("--clause scaling.nothing", "scaling.nothing"),
         ("--clause scaling.skip-is-atomic/test_nothing", "test_nothing"),
-        ("", "Missing option '--clause'"),
+        ("", "name either --clause ID or --run COMMAND"),
     ],
 )
 def test_bisect_checks_names_before_an_index_is_read(
