@@ -9,12 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
+from conformance.runner import machine
 from conformance.runner.baselines import BASELINES
 from frameworks.base.host import processor as processor_model
 
 FILE = BASELINES / "costs.toml"
 MORE = 1.05
 """Largest cost of a run in multiples of its committed cost."""
+
+
+def processor_name() -> str:
+    """Return the processor's name, and the kernels that its instruction sets allow: some makers name all alike."""
+    return f"{processor_model()}, {machine.level(machine.instruction_sets())}"
 
 
 def measure_child_time() -> float:
@@ -67,7 +73,7 @@ def judge(framework: str, tests: str, cost: float, file: Path = FILE) -> tuple[s
     processor, costs = limits(file)
     limit = costs.get(tests, {}).get(framework)
     text = f"cost: {cost:.0f} yardsticks of processor time"
-    if limit is None or processor != processor_model():
+    if limit is None or processor != processor_name():
         return text, False
     over = cost > MORE * limit
     text += f", {limit:.0f} in {file.name}"

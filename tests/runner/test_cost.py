@@ -273,12 +273,21 @@ def test_judge_of_a_cost_above_the_limit_fails_on_its_processor_in_ci(
     framework: str, spent: float, processor: str, ci: str, over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cost, "processor_model", lambda: processor)
+    monkeypatch.setattr(cost.machine, "instruction_sets", lambda: ("avx2",))
     monkeypatch.setenv("CI", ci)
-    (tmp_path / "costs.toml").write_text('processor = "A"\n[quick]\ntorch = 100.0\n')
+    (tmp_path / "costs.toml").write_text('processor = "A, avx2"\n[quick]\ntorch = 100.0\n')
     line, result = cost.judge(framework, "quick", spent, tmp_path / "costs.toml")
     assert result is over
     assert line.startswith(f"cost: {spent:.0f} yardsticks of processor time")
     assert "edit the file and say why" in line or not over
+
+
+def test_judge_of_a_cost_on_other_instruction_sets_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor, _ = cost.limits()
+    monkeypatch.setattr(cost, "processor_model", lambda: processor.partition(",")[0])
+    monkeypatch.setattr(cost.machine, "instruction_sets", lambda: ("avx2",))
+    monkeypatch.setenv("CI", "true")
+    assert cost.judge("torch", "quick", 1e9) == ("cost: 1000000000 yardsticks of processor time", False)
 
 
 def test_committed_cost_limits_are_positive() -> None:
