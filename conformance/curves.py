@@ -10,7 +10,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -53,13 +53,13 @@ class CurveRecorder:
         self, path: str | Path | None = None, *, optimizer: Any = None, scaler: Any = None, precision: str = "float32"
     ) -> None:
         self.count = 0
-        self._optimizer, self._scaler = optimizer, scaler
+        self._optimizer: Any = None
+        self._scaler: Any = None
+        self._scale: float | None = None
         self._pending: dict[str, Any] = {}
         self._applied: dict[str, Any] = {}
-        self._scale = self._read_scale()
         self._hooks = ExitStack()
-        if optimizer is not None:
-            self._hooks.callback(optimizer.register_step_post_hook(self._read_optimizer).remove)
+        self.watch(optimizer, scaler)
         self.path = Path(path or os.environ.get("CONFORMANCE_CURVE") or "curve.jsonl")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         header = {"curve": 1, "format": precision, "versions": _versions()}
@@ -72,6 +72,14 @@ class CurveRecorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def watch(self, optimizer: Any = None, scaler: Any = None) -> None:
+        """Record this PyTorch optimizer and scaler from now on, where they are made later than the recorder."""
+        self._optimizer, self._scaler = optimizer, scaler
+        self._scale = self._read_scale()
+        self._hooks.close()
+        if optimizer is not None:
+            self._hooks.callback(optimizer.register_step_post_hook(self._read_optimizer).remove)
 
     def step(self, loss: Any, *, batch: Any = None, step: int | None = None, **series: Any) -> None:
         """Record an update.
@@ -115,25 +123,24 @@ class CurveRecorder:
         return None if self._scaler is None else float(self._scaler.get_scale())
 
     def _read_optimizer(self, optimizer: Any, *_: Any) -> None:
-        import torch
-
-        with torch.no_grad():
-            gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-            self._applied["clipped_norm"] = torch.nn.utils.get_total_norm(gradients)
-        self._applied["learning_rate"] = optimizer.param_groups[0]["lr"]
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        norms = [weight.grad.detach().norm() for weight in weights if weight.grad is not None]
+        self._applied["clipped_norm"] = sum(norm.float() ** 2 for norm in norms) ** 0.5
+        self._applied["learning_rate"] = _detach(optimizer.param_groups[0]["lr"])
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        with suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return versions
 
 
 def _detach(value: Any) -> Any:
+    """Return a value that later changes in place do not reach."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
     return value.detach().clone() if hasattr(value, "detach") else value
 
 
@@ -159,8 +166,7 @@ def _sample(array: Any) -> Any:
     if not hasattr(array, "reshape"):
         array = np.asarray(array)
     flat = array.reshape(-1)
-    values = flat[:: max(1, flat.shape[0] // SAMPLED)]
-    return values.detach().clone() if hasattr(values, "detach") else values
+    return _detach(flat[:: max(1, flat.shape[0] // SAMPLED)])
 
 
 def _checksum(samples: list[Any]) -> str:
@@ -173,91 +179,3 @@ def _checksum(samples: list[Any]) -> str:
         content = repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes()
         total = zlib.crc32(content, total)
     return f"{total:08x}"
-
-
-def trainer_callback(path: str | Path | None = None, precision: str = "float32") -> Any:
-    """Return a callback of transformers' `Trainer`, which records what it logs; `logging_steps=1` logs each step.
-
-    The norm is the one that `Trainer` logs, before clipping; the norm after clipping is read before each update.
-    """
-    from transformers import TrainerCallback
-
-    class CurveCallback(TrainerCallback):  # type: ignore[misc]
-        recorder: CurveRecorder | None = None
-
-        def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **others: Any) -> None:
-            self.recorder = CurveRecorder(path, precision=precision)
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
-            if self.recorder is not None and logs and "loss" in logs:
-                names = {"grad_norm": "gradient_norm", "learning_rate": "learning_rate"}
-                series = {name: logs[key] for key, name in names.items() if key in logs}
-                self.recorder.step(logs["loss"], step=state.global_step, **series)
-
-        def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            if self.recorder is not None:
-                self.recorder.close()
-
-    return CurveCallback()
-
-
-def lightning_callback(path: str | Path | None = None, precision: str = "float32") -> Any:
-    """Return a callback of Lightning's `Trainer`, which records every batch that ends with an update."""
-    import torch
-    from lightning.pytorch.callbacks import Callback
-
-    class CurveCallback(Callback):  # type: ignore[misc]
-        recorder: CurveRecorder | None = None
-        norm: Any = None
-
-        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            scaler = getattr(trainer.precision_plugin, "scaler", None)
-            self.recorder = CurveRecorder(path, optimizer=trainer.optimizers[0], scaler=scaler, precision=precision)
-            self.updates = trainer.global_step
-
-        def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-            gradients = [p.grad for p in pl_module.parameters() if p.grad is not None]
-            self.norm = torch.nn.utils.get_total_norm(gradients)
-
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            if self.recorder is not None and self.norm is not None:
-                loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs
-                self.recorder.step(loss, batch=batch, gradient_norm=self.norm)
-                self.norm = None
-
-        def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-            if self.recorder is not None:
-                self.recorder.close()
-
-    return CurveCallback()
-
-
-def keras_callback(path: str | Path | None = None, precision: str = "float32") -> Any:
-    """Return a callback of Keras' `fit`, which records every batch's loss.
-
-    Keras logs the mean of an epoch so far. The callback resets it before each batch, so the progress bar shows each
-    batch's loss as well.
-    """
-    import keras
-
-    class CurveCallback(keras.callbacks.Callback):  # type: ignore[misc]
-        recorder: CurveRecorder | None = None
-
-        def on_train_begin(self, logs: Any = None) -> None:
-            self.recorder = CurveRecorder(path, precision=precision)
-
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            self.model.reset_metrics()
-            self.rate = float(self.model.optimizer.learning_rate)
-            scale = getattr(self.model.optimizer, "dynamic_scale", None)
-            self.scale: dict[str, Any] = {} if scale is None else {"loss_scale": float(scale)}
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if self.recorder is not None:
-                self.recorder.step(logs["loss"], learning_rate=self.rate, **self.scale)
-
-        def on_train_end(self, logs: Any = None) -> None:
-            if self.recorder is not None:
-                self.recorder.close()
-
-    return CurveCallback()

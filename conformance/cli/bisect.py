@@ -121,7 +121,8 @@ def bisect_command(
     """
     if (selected is None) == (program is None):
         raise click.UsageError("name either --clause ID or --run COMMAND")
-    clause, selection = select(selected) if selected is not None else (None, (program or "",))
+    command = _split(program) if program is not None else []
+    clause, selection = select(selected) if selected is not None else (None, (*command,))
     check_suite_packages()
     sys.path.insert(0, str(Path.cwd()))
     varying = str(canonicalize_name(package or package_of(framework)))
@@ -134,9 +135,7 @@ def bisect_command(
     )
     if clause is None:
         tell = partial(click.echo, err=True)
-        for line in bisect_program(
-            cells, bisection.ProgramJudge(path.resolve(), shlex.split(program or ""), LIMIT_S, tell)
-        ):
+        for line in bisect_program(cells, bisection.ProgramJudge(path.resolve(), command, LIMIT_S, tell)):
             click.echo(line)
         return 0
     judge = bisection.CellJudge(CellFolder(path, plan.SweepPlan("bisect", (), selection, LIMIT_S)), tell_verdicts)
@@ -147,6 +146,21 @@ def bisect_command(
         click.echo(line)
     click.echo(f"report:  {report}")
     return 0
+
+
+def _split(program: str) -> list[str]:
+    """Return a command as a shell splits it.
+
+    Raises:
+        click.UsageError: it is empty, or a quotation is not closed.
+    """
+    try:
+        command = shlex.split(program)
+    except ValueError as error:
+        raise click.UsageError(f"--run: {error}") from None
+    if not command:
+        raise click.UsageError('--run needs a command, such as "python train.py"')
+    return command
 
 
 def _make_group(framework: str, package: str, pins: Mapping[str, str], mode: str, device: str) -> plan.CellGroup:

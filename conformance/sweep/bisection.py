@@ -225,7 +225,7 @@ class ProgramJudge:
             curve = read_curve(path)
         except NotJudged as refusal:
             return "", one_line(refusal.reason)
-        except (LostCell, RecordError) as error:
+        except (LostCell, OSError, RecordError) as error:
             return "", one_line(str(error))
         self._reference = self._reference or curve
         judgement = compare_curves(self._reference, curve)
@@ -244,6 +244,7 @@ class ProgramJudge:
         if end.status != 0 or not path.is_file():
             path.unlink(missing_ok=True)
             why = f"ended with {end.status}: {end.last_line}" if end.status else "wrote no curve to CONFORMANCE_CURVE"
+            why = f"took more than {self.limit_s:.0f} s" if end.status is None else why
             raise NotJudged("crash", f"the program {why}; see {log}")
 
 

@@ -397,3 +397,37 @@ class RunOfRanks(KerasRun):
                 raise self.refusal(Capability.RANKS_COLLECTIVES)
             case _:
                 return (getattr(self, verb)(*arguments[0].arguments, **arguments[0].named),) * len(arguments)
+
+
+class KerasCurve(keras.callbacks.Callback):
+    """Records every batch's loss.
+
+    Keras logs the mean of an epoch so far. The callback resets it before each batch, so the progress bar shows each
+    batch's loss as well.
+
+    `conformance curves` compares what it writes.
+
+    Args:
+        recorder: a `conformance.curves.CurveRecorder`.
+    """
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.settings: dict[str, float] = {}
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Read the rate and the loss scale that the update will use."""
+        self.model.reset_metrics()
+        optimizer = self.model.optimizer
+        self.settings = {"learning_rate": float(optimizer.learning_rate)}
+        if hasattr(optimizer, "dynamic_scale"):
+            self.settings["loss_scale"] = float(optimizer.dynamic_scale)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Record the batch."""
+        self.recorder.step(logs["loss"], **self.settings)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Write the last batch."""
+        self.recorder.close()

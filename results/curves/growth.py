@@ -125,29 +125,29 @@ def first_excess(level: Numbers, interval: int, allowed: Limits) -> int | None:
     """Return the index of the first step whose difference the growth before it does not explain, None if all are."""
     if level[1] > max(allowed.first, level[0]):
         return 0
-    found: list[tuple[int, int]] = []
-    passed = 2
+    excesses: list[tuple[int, int]] = []
+    start = 2
     for k, bits in early_growth(level, interval).items():
         if len(above := np.flatnonzero(bits > allowed.early[k])):
-            found.append((int(above[0]) + passed, int(above[0]) + passed - 1))
+            excesses.append((int(above[0]) + start, int(above[0]) + start - 1))
             break
-        passed += len(bits)
+        start += len(bits)
     for k, bits in later_growth(level, interval).items():
         if len(above := np.flatnonzero(bits > allowed.later[k])):
-            found.append((int(above[0]) + 1 + k // interval, k // interval))
-    if not found:
+            excesses.append((int(above[0]) + 1 + k // interval, k // interval))
+    if not excesses:
         return None
-    end, span = min(found)
+    end, span = min(excesses)
     return end - span + int(np.argmax(np.diff(level[end - span : end + 1])))
 
 
-def envelope(controls: Sequence[Numbers]) -> Numbers:
-    """Return the level that a further run of the same code stays below, (n,), from levels of pairs of controls.
+def envelope(pairs: Sequence[Numbers]) -> Numbers:
+    """Return the level that a further run of the same code stays below, (n,), from levels of two pairs of runs or more.
 
     It is Student's prediction limit over pairs, at `ERROR_RATE` for the whole run. The standard deviation is that of
     the step or of all steps, whichever is larger, and at least one bit.
     """
-    table = np.stack(controls)
+    table = np.stack(pairs)
     count, length = table.shape
     periods = int(np.log2(length)) + 1
     variance = np.var(table, axis=0, ddof=1)

@@ -103,8 +103,11 @@ def compare_curves(
         verdicts.append(_judge_batches(old.batches, new.batches))
     for name in common:
         runs = [control.series[name] for control in controls if name in control.series]
-        whole = "gradient_norm" if name == "clipped_norm" and "gradient_norm" in common else name
-        hidden = align(old.series[whole], new.series[whole])
+        hides = name == "clipped_norm" and "gradient_norm" in common
+        hidden = align(old.series["gradient_norm"], new.series["gradient_norm"]) if hides else None
+        if len(runs) < len(controls) and name not in SETTINGS:
+            verdicts.append(Verdict(name, "unknown", None, "is missing in a control: leave it out with --series"))
+            continue
         verdicts.append(_judge(name, old.series[name], new.series[name], runs, stated, hidden))
     verdicts.sort(key=_order)
     alone = sorted(set(old.series) ^ set(new.series))
@@ -205,11 +208,13 @@ def _ahead(k: int) -> str:
     return f"{abs(k)} step{'s' * (abs(k) > 1)} {'later' if k > 0 else 'before'} in the old run"
 
 
-def _judge(name: str, old: Series, new: Series, controls: Sequence[Series], stated: str, hidden: Aligned) -> Verdict:
+def _judge(
+    name: str, old: Series, new: Series, controls: Sequence[Series], stated: str, hidden: Aligned | None
+) -> Verdict:
     """Judge one series.
 
     Args:
-        hidden: curves whose differences this one does not show at every step: the norm before clipping.
+        hidden: curves whose differences this one does not show at every step: the norm before clipping, None for none.
     """
     shared, a, b = np.intersect1d(old.steps, new.steps, assume_unique=True, return_indices=True)
     if len(shared) < 2:
@@ -273,7 +278,7 @@ def _find_shift(old: Series, new: Series, start: int, curves: Aligned) -> int:
     """
     tail = new.steps >= start
     interval = int(np.median(np.diff(old.steps)))
-    found: tuple[float, int] = (0.0, 0)
+    best: tuple[float, int] = (0.0, 0)
     for k in _shifts():
         shared, a, b = np.intersect1d(
             old.steps, new.steps[tail] + k * interval, assume_unique=True, return_indices=True
@@ -287,21 +292,30 @@ def _find_shift(old: Series, new: Series, start: int, curves: Aligned) -> int:
         if apart[1] <= floor:
             continue
         gain = len(shared) / 2 * math.log(apart[1] / max(apart[0], floor)) - math.log(len(shared))
-        if apart[0] < apart[1] / 16 and gain > found[0]:
-            found = (gain, k * interval)
-    return found[1]
+        if apart[0] < apart[1] / 16 and gain > best[0]:
+            best = (gain, k * interval)
+    return best[1]
 
 
 def _judge_computed(
-    name: str, old: Series, new: Series, curves: Aligned, controls: Sequence[Series], stated: str, hidden: Aligned
+    name: str,
+    old: Series,
+    new: Series,
+    curves: Aligned,
+    controls: Sequence[Series],
+    stated: str,
+    hidden: Aligned | None,
 ) -> Verdict:
     unit = UNITS[stated or "float32"]
     level = levels(curves, unit)
-    if len(hidden.steps) == len(curves.steps):
+    if hidden is not None and len(hidden.steps) == len(curves.steps):
         level = np.maximum(level, levels(hidden, unit))
     interval = max(1, int(np.median(np.diff(curves.steps)))) if len(curves.steps) > 1 else 1
     if controls:
-        index, limit = _leave_envelope(level, old, controls, curves, unit)
+        pairs = [align(a, b) for a, b in combinations([old, *controls], 2)]
+        if not all(len(pair.steps) for pair in pairs):
+            return Verdict(name, "unknown", None, "has no steps in common in two controls", curves)
+        index, limit = _leave_envelope(level, pairs, curves, unit)
     else:
         allowed = limits(stated or "float32", name)
         index = first_excess(level, interval, allowed)
@@ -337,16 +351,13 @@ def _share(value: float) -> str:
 
 
 def _leave_envelope(
-    level: Numbers, old: Series, controls: Sequence[Series], curves: Aligned, unit: float
+    level: Numbers, pairs: Sequence[Aligned], curves: Aligned, unit: float
 ) -> tuple[int | None, Numbers]:
-    """Return the first index above the envelope of the controls, None if it stays below, and the envelope."""
-    runs = [old, *controls]
-    pairs = [align(a, b) for a, b in combinations(runs, 2)]
-    steps = curves.steps
+    """Return the first index above the envelope of pairs of controls, None if it stays below, and the envelope."""
     table = []
     for pair in pairs:
-        own = levels(pair, unit)
-        table.append(own[1:][np.clip(np.searchsorted(pair.steps, steps, side="right") - 1, 0, len(own) - 2)])
+        rows = np.searchsorted(pair.steps, curves.steps, side="right") - 1
+        table.append(levels(pair, unit)[1:][np.maximum(rows, 0)])
     limit = envelope(table)
     above = np.flatnonzero(level[1:] > limit)
     return (int(above[0]) if len(above) else None), 2.0**limit * curves.scale

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -98,8 +98,8 @@ class _Columns:
             values = np.fromiter(map(float, texts), np.float64, len(texts))
         except (TypeError, ValueError):
             return
-        seen = self.decimals.setdefault(name, [])
-        seen += [str(text) for text in texts[: SAMPLE - len(seen)]]
+        sample = self.decimals.setdefault(name, [])
+        sample += [str(text) for text in texts[: SAMPLE - len(sample)]]
         self.steps.setdefault(name, []).append(steps)
         self.values.setdefault(name, []).append(values)
 
@@ -109,9 +109,9 @@ class _Columns:
         for name, parts in self.steps.items():
             steps, values = np.concatenate(parts), np.concatenate(self.values[name])
             if np.any(np.diff(steps) <= 0):
-                kept, last = np.unique(steps[::-1], return_index=True)
-                repeated = max(repeated, len(steps) - len(kept))
-                steps, values = kept, values[::-1][last]
+                unique, last = np.unique(steps[::-1], return_index=True)
+                repeated = max(repeated, len(steps) - len(unique))
+                steps, values = unique, values[::-1][last]
             series[name] = Series(steps, values, _quantum(self.decimals[name]))
         if not series:
             raise RecordError(path, "has no column of numbers", "name a file with losses by step")
@@ -143,10 +143,14 @@ def read_curve(path: Path, columns: Mapping[str, str] | None = None) -> Curve:
     Raises:
         RecordError: the file cannot be read, or has no curve.
     """
-    wanted = {column: name for name, column in (columns or {}).items()}
+    claims = dict(columns or {})
 
     def rename(column: str) -> str:
-        return wanted.get(column) or series_name(column)
+        """Return the name of a column's series; of two columns with one name the second keeps its own."""
+        name = next((name for name, claim in claims.items() if claim == column), series_name(column))
+        if claims.setdefault(name, column) == column:
+            return name
+        return f"column {column}" if column in claims else column
 
     try:
         size = sum(file.stat().st_size for file in path.iterdir()) if path.is_dir() else path.stat().st_size
@@ -154,18 +158,19 @@ def read_curve(path: Path, columns: Mapping[str, str] | None = None) -> Curve:
             thinner = f"keep every {math.ceil(size / MAX_BYTES)}th step"
             raise RecordError(path, f"is {size >> 20} MiB, and more than {MAX_BYTES >> 20} MiB is not read", thinner)
         if path.is_dir() or "tfevents" in path.name:
-            return _read_events(path, rename)
-        if path.suffix == ".json":
-            return _read_state(path, rename)
-        with path.open(encoding="utf-8", newline="") as file:
-            head = file.read(1)
-            file.seek(0)
-            curve = _read_lines(path, file, rename) if head == "{" else _read_table(path, file, rename)
+            curve = _read_events(path, rename)
+        elif path.suffix == ".json":
+            curve = _read_state(path, rename)
+        else:
+            with path.open(encoding="utf-8", newline="") as file:
+                head = file.read(1)
+                file.seek(0)
+                curve = _read_lines(path, file, rename) if head == "{" else _read_table(path, file, rename)
     except FileNotFoundError:
         raise RecordError(path, "no such file", "name the file or folder of a run") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RecordError(path, f"cannot be read ({error})", "name the file or folder of a run") from None
-    if missing := [column for column, name in wanted.items() if name not in curve.series]:
+    if missing := [column for name, column in (columns or {}).items() if name not in curve.series]:
         raise RecordError(path, f"has no column {missing[0]!r}", f"it has {', '.join(curve.series)}")
     return curve
 
@@ -181,14 +186,14 @@ def _read_lines(path: Path, lines: Iterable[str], rename: Callable[[str], str]) 
                 entries.append(decode(text))
             except msgspec.DecodeError as error:
                 entry = _decode_loosely(text)
-                if entry is not None:
+                if isinstance(entry, dict):
                     entries.append(entry)
                 elif text.strip() and text.endswith("\n"):
                     raise RecordError(f"{path}, line {number}", f"is no JSON object ({error})", "fix it") from None
         if not count and entries and "curve" in entries[0]:
             header = entries.pop(0)
+        _add_rows(columns, entries, rename, count)
         count += len(texts)
-        _add_rows(columns, entries, rename)
     versions = {str(name): str(version) for name, version in dict(header.get("versions") or {}).items()}
     return columns.curve(path, format=str(header.get("format") or ""), versions=versions)
 
@@ -201,17 +206,24 @@ def _decode_loosely(text: str | bytes) -> Any:
         return None
 
 
-def _add_rows(columns: _Columns, entries: Sequence[Mapping[str, Any]], rename: Callable[[str], str]) -> None:
+def _add_rows(
+    columns: _Columns, entries: Sequence[Mapping[str, Any]], rename: Callable[[str], str], start: int = 0
+) -> None:
+    """Add entries; those of a file without steps are counted from `start`."""
     names = dict.fromkeys(name for entry in entries for name in entry)
     counter = next((name for name in names if rename(name) == "step"), None)
     if counter is None:
-        counts = np.arange(len(entries), dtype=np.int64)
+        counts = np.arange(start, start + len(entries), dtype=np.int64)
     else:
-        entries = [entry for entry in entries if isinstance(entry.get(counter), int | float)]
+        entries = [entry for entry in entries if _is_step(entry.get(counter))]
         counts = np.array([entry[counter] for entry in entries], dtype=np.int64)
     for name in names:
         if name != counter:
             columns.add(rename(name), counts, [entry.get(name) for entry in entries])
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _read_state(path: Path, rename: Callable[[str], str]) -> Curve:
@@ -246,19 +258,19 @@ def _read_table(path: Path, file: IO[str], rename: Callable[[str], str]) -> Curv
             names = ["step", "loss", *(f"column {index}" for index in range(3, len(cells) + 1))][: len(cells)]
     columns, count = _Columns(), 0
     counter = next((index for index, name in enumerate(names) if rename(name) == "step"), None)
-    for rows in _chunks(csv.reader(_join(rest, file), delimiter=delimiter, skipinitialspace=True)):
-        kept = [row for row in rows if len(row) == len(names)]
-        table = list(zip(*kept, strict=True))
+    for chunk in _chunks(csv.reader(chain(rest, file), delimiter=delimiter, skipinitialspace=True)):
+        rows = [row for row in chunk if len(row) == len(names)]
+        table = list(zip(*rows, strict=True))
         if not table:
             continue
         if counter is None:
-            steps = np.arange(count, count + len(kept), dtype=np.int64)
+            steps = np.arange(count, count + len(rows), dtype=np.int64)
         else:
             try:
-                steps = np.fromiter(map(float, table[counter]), np.float64, len(kept)).astype(np.int64)
-            except ValueError:
+                steps = np.fromiter(map(int, map(float, table[counter])), np.int64, len(rows))
+            except (OverflowError, ValueError):
                 raise RecordError(path, f"column {names[counter]!r} has a step that is no number", "fix it") from None
-        count += len(kept)
+        count += len(rows)
         for index, texts in enumerate(table):
             if index != counter:
                 columns.add(rename(names[index]), steps, texts)
@@ -271,11 +283,6 @@ def _is_text(cell: str) -> bool:
     except ValueError:
         return True
     return False
-
-
-def _join(*parts: Iterable[str]) -> Iterator[str]:
-    for part in parts:
-        yield from part
 
 
 def _chunks(rows: Iterator[list[str]]) -> Iterator[list[list[str]]]:

@@ -192,6 +192,8 @@ def test_bisect_refuses_in_one_line(options: str, message: str, capsys: pytest.C
         ("--clause scaling.nothing", "scaling.nothing"),
         ("--clause scaling.skip-is-atomic/test_nothing", "test_nothing"),
         ("", "name either --clause ID or --run COMMAND"),
+        ("--run ''", '--run needs a command, such as "python train.py"'),
+        ("--run 'python \"train.py'", "--run: No closing quotation"),
     ],
 )
 def test_bisect_checks_names_before_an_index_is_read(

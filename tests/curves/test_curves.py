@@ -11,6 +11,7 @@ import pytest
 
 from conformance.cli import main
 from conformance.curves import CurveRecorder
+from results.curves import reading
 from results.curves.judge import Judgement, compare_curves
 from results.curves.reading import Curve, read_curve
 from results.record.files import RecordError
@@ -152,6 +153,13 @@ def test_compare_curves_with_controls_takes_their_spread_for_rounding(old: Path,
     assert compare(old, far, controls=controls).status == 1
 
 
+def test_compare_curves_with_a_control_that_lacks_a_series_cannot_judge_it(old: Path, tmp_path: Path) -> None:
+    controls = [write(tmp_path / f"control {index}", loss=LOSS) for index in range(2)]
+    judgement = compare(old, change(tmp_path / "new.jsonl", gradient_norm=NORM * 1.01), controls=controls)
+    assert judgement.status == 2
+    assert "gradient norm is missing in a control" in judgement.sentence
+
+
 def test_compare_curves_without_a_stated_format_asks_for_it(tmp_path: Path) -> None:
     def plain(name: str, values: np.ndarray) -> Path:
         path = tmp_path / name
@@ -235,6 +243,25 @@ def test_read_curve_reads_nan_and_missing_steps(tmp_path: Path) -> None:
     assert curve.series["learning_rate"].steps.tolist() == [7]
 
 
+def test_read_curve_counts_entries_without_steps_from_chunk_to_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK", 2)
+    (tmp_path / "run.jsonl").write_text("".join(f'{{"loss": {n}.5}}\n' for n in range(5)))
+    assert read_curve(tmp_path / "run.jsonl").series["loss"].steps.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_read_curve_keeps_two_columns_of_one_name_apart(tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    _csv(path, [["step", "loss", "train_loss"], [0, 1.5, 2.5], [1, 1.25, 2.25]])
+    assert read_curve(path).series["train_loss"].values.tolist() == [2.5, 2.25]
+    curve = read_curve(path, {"loss": "train_loss"})
+    assert curve.series["loss"].values.tolist() == [2.5, 2.25]
+    _write_state(tmp_path / "trainer_state.json")
+    with pytest.raises(RecordError, match="no column 'nll'"):
+        read_curve(tmp_path / "trainer_state.json", {"loss": "nll"})
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -242,6 +269,8 @@ def test_read_curve_reads_nan_and_missing_steps(tmp_path: Path) -> None:
         ("a.csv", "", "has no rows"),
         ("a.csv", "step,note\n1,good\n", "has no column of numbers"),
         ("a.csv", "step,loss\none,2.0\n", "has a step that is no number"),
+        ("a.csv", "step,loss\nnan,2.0\n", "has a step that is no number"),
+        ("a.jsonl", '{"step": 1, "loss": 2.0}\n[3]\n', "line 2: is no JSON object"),
         ("a.json", '{"model": 1}', "has no log_history"),
         ("a.jsonl", '{"step": 1\n{"step": 2}\n', "line 1: is no JSON object"),
     ],
@@ -287,3 +316,13 @@ def test_recorder_writes_what_curves_reads(tmp_path: Path) -> None:
     assert curve.versions["numpy"] == np.__version__
     assert curve.series["gradient_norm"].values.tolist() == NORM[:3].tolist()
     assert len(set(curve.batches.values())) == 3
+
+
+def test_recorder_reads_a_batch_before_it_is_filled_anew(tmp_path: Path) -> None:
+    buffer = np.zeros(8)
+    for name, refill in (("kept", False), ("filled", True)):
+        with CurveRecorder(tmp_path / name) as curve:
+            curve.step(1.0, batch=buffer)
+            buffer += refill
+        buffer[:] = 0
+    assert read_curve(tmp_path / "kept").batches == read_curve(tmp_path / "filled").batches

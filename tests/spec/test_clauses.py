@@ -604,17 +604,11 @@ def test_native_loops_import_the_fixtures_alone() -> None:
         assert packages <= {"fixtures"}, f"{path.relative_to(ROOT)} imports {sorted(packages)}"
 
 
-CALLBACKS = ("conformance", "curves.py")
-"""The module whose functions make callbacks, subclasses of classes of the libraries that call them."""
-
-
 def test_modules_outside_an_adapter_import_no_framework() -> None:
     assert {name for name in ADAPTERS if not IMPORTS_OF[name]} == {"reference"}
     for path in sources(*PACKAGES):
         package, part, *_ = path.relative_to(ROOT).parts
         allowed = (IMPORTS_OF | SHARED).get(part, set()) if package == "frameworks" else set()
-        if (package, part) == CALLBACKS:
-            allowed = FRAMEWORKS
         result = {name.split(".")[0] for name in find_imports(path)} & FRAMEWORKS
         assert result <= allowed, f"{path.relative_to(ROOT)} imports {sorted(result - allowed)}"
 

@@ -719,3 +719,37 @@ class LightningFramework(StackFramework):
         if clips_fused_and_scaled(recipe):
             raise Unsupported(Capability.CLIP, NO_FUSED_CLIPPING, partial(clips_fused, self.device))
         return LightningTrainer(model, recipe, weights, self.device, self.mode)
+
+
+class LightningCurve(callbacks.Callback):
+    """Records every batch that ends with an update.
+
+    `conformance curves` compares what it writes.
+
+    Args:
+        recorder: a `conformance.curves.CurveRecorder`.
+    """
+
+    def __init__(self, recorder: Any) -> None:
+        self.recorder = recorder
+        self.norm: torch.Tensor | None = None
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Watch the first optimizer, and the scaler if there is one."""
+        self.recorder.watch(trainer.optimizers[0], getattr(trainer.precision_plugin, "scaler", None))
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Take the norm before Lightning clips."""
+        gradients = [weight.grad for weight in pl_module.parameters() if weight.grad is not None]
+        self.norm = torch.nn.utils.get_total_norm(gradients)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Record the batch if it ended a window."""
+        if self.norm is not None:
+            loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs
+            self.recorder.step(loss, batch=batch, gradient_norm=self.norm)
+            self.norm = None
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Write the last batch."""
+        self.recorder.close()

@@ -659,3 +659,27 @@ def _train_quietly(
     trainer = Trainer(model, arguments, train_dataset=rows)
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=checkpoint)
+
+
+class TrainerCurve(TrainerCallback):
+    """Records what `Trainer` logs; `logging_steps=1` logs each step. Its norm is the one before clipping.
+
+    `conformance curves` compares what it writes.
+
+    Args:
+        recorder: a `conformance.curves.CurveRecorder`.
+    """
+
+    def __init__(self, recorder: Any) -> None:
+        self.recorder = recorder
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
+        """Record an entry of the log that has a loss."""
+        if logs and "loss" in logs:
+            names = {"grad_norm": "gradient_norm", "learning_rate": "learning_rate"}
+            series = {name: logs[key] for key, name in names.items() if key in logs}
+            self.recorder.step(logs["loss"], step=state.global_step, **series)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Write the last entry."""
+        self.recorder.close()
